@@ -1,0 +1,1 @@
+"""Time per operation and per copied byte."""

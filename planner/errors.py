@@ -1,0 +1,75 @@
+"""Errors that reach the user, and the exit code that each one carries.
+
+    PlannerError                 1  internal error (a bug in planner)
+    ├── UsageError               2  a wrong option, a budget that cannot be parsed, an output that exists
+    ├── ModelError               3  not a model, or one that planner does not support
+    ├── InfeasibleBudgetError    4  no plan fits the budget
+    ├── VerificationError        5  ONNX Runtime disagrees with the plan
+    ├── TimeLimitError           6  the time limit passed with no plan at all
+    └── Interrupted            130  Ctrl-C
+
+Each message is one line that names the tensor, node or option, and what to do next.
+"""
+
+from __future__ import annotations
+
+
+class PlannerError(Exception):
+    """Base of every error planner raises on purpose; `exit_code` is the process's exit status."""
+
+    exit_code = 1
+
+
+class UsageError(PlannerError):
+    """A wrong option or an output path that may not be written."""
+
+    exit_code = 2
+
+
+class ModelError(PlannerError):
+    """The model is invalid, truncated, or uses something planner does not support."""
+
+    exit_code = 3
+
+
+class InfeasibleBudgetError(PlannerError):
+    """No plan fits the budget.
+
+    Attributes:
+        least_peak_bytes: the least peak that was found.
+        bound_bytes: no plan can have a peak below this.
+        binding: names and bytes of the tensors resident at the step that binds.
+    """
+
+    exit_code = 4
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        least_peak_bytes: int = 0,
+        bound_bytes: int = 0,
+        binding: tuple[tuple[str, int], ...] = (),
+    ) -> None:
+        super().__init__(message)
+        self.least_peak_bytes = least_peak_bytes
+        self.bound_bytes = bound_bytes
+        self.binding = binding
+
+
+class VerificationError(PlannerError):
+    """ONNX Runtime did not confirm the plan; the evidence is left on disk."""
+
+    exit_code = 5
+
+
+class TimeLimitError(PlannerError):
+    """The time limit passed before any plan was found."""
+
+    exit_code = 6
+
+
+class Interrupted(PlannerError):
+    """The user pressed Ctrl-C; nothing was written."""
+
+    exit_code = 130

@@ -1,0 +1,1 @@
+"""The training graph: operations, tensors, schedule, live ranges."""

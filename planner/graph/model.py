@@ -1,0 +1,130 @@
+"""The training graph: operations, tensors, and who shares storage with whom.
+
+Built from an ONNX model by `planner.graph.build`; everything after it works on these frozen values.
+
+    tensor   a named value of the model, with shape, bytes and category
+    buffer   the storage behind one or more tensors: a view (Reshape, Squeeze, ...) shares its
+             input's buffer. `Tensor.buffer` is the id of the tensor that owns the storage.
+    step     position in a schedule; a live range is half-open: [start, end)
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NewType
+
+TensorId = NewType("TensorId", int)
+OpId = NewType("OpId", int)
+Step = NewType("Step", int)
+
+
+class Category(enum.StrEnum):
+    """What a tensor is to a training step (the memory taxonomy of the report)."""
+
+    PARAMETER = "parameter"
+    OPTIMIZER_STATE = "optimizer state"
+    INPUT = "input"
+    CONSTANT = "constant"
+    ACTIVATION = "activation"
+    GRADIENT = "gradient"
+    TEMPORARY = "temporary"
+    OUTPUT = "output"
+    WORKSPACE = "workspace"
+
+
+class Role(enum.StrEnum):
+    """Why an operation is in the graph: the user's own, or added by planner."""
+
+    ORIGINAL = "original"
+    RECOMPUTE = "recompute"
+    BARRIER = "barrier"
+    SWAP_OUT = "swap-out"
+    SWAP_IN = "swap-in"
+    ANCHOR = "anchor"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tensor:
+    """One named value.
+
+    Attributes:
+        shape: static dims; `()` for a scalar.
+        bytes: size in bytes, without allocator rounding.
+        buffer: id of the tensor whose storage this one uses (its own id unless it is a view).
+        producer: the operation that writes it; None for graph inputs and initializers.
+        consumers: operations that read it, ascending, without repeats.
+        on_host: lives in host memory (the output of a MemcpyToHost) and costs no device bytes.
+    """
+
+    id: TensorId
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    bytes: int
+    category: Category
+    buffer: TensorId
+    producer: OpId | None
+    consumers: tuple[OpId, ...]
+    is_input: bool = False
+    is_initializer: bool = False
+    is_output: bool = False
+    on_host: bool = False
+
+    @property
+    def is_persistent(self) -> bool:
+        """Present on the device for the whole run: graph inputs and initializers."""
+        return self.producer is None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operation:
+    """One node.
+
+    Attributes:
+        inputs, outputs: tensors, in the node's order, absent optional ones left out.
+        is_view: its (first) output shares the buffer of its first input and no work is done.
+        inplace: (input, output) pairs whose buffers ONNX Runtime's kernel shares when the input
+            has no later reader.
+        recomputable: running it twice gives the same values and has no effect beyond its outputs.
+        why_not: why it may not be recomputed; empty where it may.
+        role: whether planner added it.
+    """
+
+    id: OpId
+    name: str
+    op_type: str
+    domain: str
+    inputs: tuple[TensorId, ...]
+    outputs: tuple[TensorId, ...]
+    is_view: bool = False
+    inplace: tuple[tuple[TensorId, TensorId], ...] = ()
+    recomputable: bool = True
+    why_not: str = ""
+    role: Role = Role.ORIGINAL
+    attributes: Mapping[str, object] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingGraph:
+    """Operations in file order (index = OpId) and tensors (index = TensorId).
+
+    Attributes:
+        assumptions: what was assumed where the model does not say, one sentence each; they are
+            shown in every report.
+    """
+
+    name: str
+    operations: tuple[Operation, ...]
+    tensors: tuple[Tensor, ...]
+    inputs: tuple[TensorId, ...]
+    outputs: tuple[TensorId, ...]
+    assumptions: tuple[str, ...] = ()
+
+    def tensor_named(self, name: str) -> Tensor:
+        """Look a tensor up by name; raises KeyError."""
+        for tensor in self.tensors:
+            if tensor.name == name:
+                return tensor
+        raise KeyError(name)

@@ -1,0 +1,1 @@
+"""Load and save ONNX models; nothing else in planner opens a model file."""

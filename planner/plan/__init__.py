@@ -1,0 +1,1 @@
+"""The planning problem, its solvers and its simulator. Knows neither onnx nor onnxruntime."""

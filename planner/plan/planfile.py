@@ -1,0 +1,114 @@
+"""The plan: what was decided and why, as the file `plan.json`.
+
+A plan names tensors and nodes as the model does, so that `planner apply` can rebuild the rewritten
+model from the original, and a reader can check it without planner.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+PLAN_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedAction:
+    """One step of the schedule: `kind` is run, swap-out or swap-in; `target` a node or tensor name;
+    `copy` counts the earlier runs of the same node (0 = the first), or swap-ins of that tensor."""
+
+    kind: str
+    target: str
+    copy: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """What happens to one tensor in one retention interval, and what the alternative would cost.
+
+    Attributes:
+        action: "recompute" or "swap" ("keep" is not listed).
+        start, end: half-open range of steps in the planned schedule in which the tensor is absent.
+        cost_us: time that this decision adds.
+        recompute_us, swap_us: what either would cost here; None where it may not be done.
+        why: one sentence.
+    """
+
+    tensor: str
+    bytes: int
+    category: str
+    action: str
+    start: int
+    end: int
+    cost_us: float
+    recompute_us: float | None
+    swap_us: float | None
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PredictedCost:
+    """Predicted figures of one schedule. `time_us` adds operations and copies on one stream."""
+
+    peak_bytes: int
+    time_us: float
+    recomputed_ops: int = 0
+    recompute_us: float = 0.0
+    recomputed_bytes: int = 0
+    swapped_tensors: int = 0
+    swap_out_bytes: int = 0
+    swap_in_bytes: int = 0
+    swap_us: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """The plan file.
+
+    Attributes:
+        model_sha256: digest of the model file (its proto without external data).
+        dims: bound symbolic dims.
+        budget_text, budget_bytes: as typed, and in bytes.
+        reserve_bytes: set aside out of the budget.
+        order_target: "default" or "priority": the session option the file is written for.
+        baseline: the original model in the order ONNX Runtime runs it by default.
+        best_order: the original operations in the base order that planner chose.
+        planned: the rewritten model.
+        least_peak_bytes: least peak found by any plan tried; least_peak_bound_bytes: no plan of
+            this class can be below it.
+        bound_us, gap: bound on the time of any plan within the budget, and planned/bound - 1;
+            None where nothing was proved. `bound_class` says for which schedules it holds.
+        binding: (tensor, bytes) resident at the planned peak, largest first (up to 20).
+        unchanged: the budget is at or above the baseline peak: the model is copied as it is.
+        ort_optimized: planned on the graph as ONNX Runtime's optimizers leave it.
+    """
+
+    version: int = PLAN_VERSION
+    planner_version: str = ""
+    model_name: str = ""
+    model_sha256: str = ""
+    dims: dict[str, int]
+    budget_text: str = ""
+    budget_bytes: int = 0
+    reserve_bytes: int = 0
+    hardware: str = ""
+    cost_source: str = ""
+    swap_mode: str = "none"
+    order_target: str = "default"
+    ort_optimized: bool = True
+    engine: str = ""
+    solve_s: float = 0.0
+    seed: int = 0
+    baseline: PredictedCost
+    best_order: PredictedCost
+    planned: PredictedCost
+    least_peak_bytes: int | None = None
+    least_peak_bound_bytes: int = 0
+    bound_us: float | None = None
+    gap: float | None = None
+    bound_class: str = ""
+    proved_optimal: bool = False
+    unchanged: bool = False
+    binding: tuple[tuple[str, int], ...] = ()
+    schedule: tuple[PlannedAction, ...] = ()
+    decisions: tuple[Decision, ...] = ()
+    assumptions: tuple[str, ...] = ()

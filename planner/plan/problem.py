@@ -1,0 +1,133 @@
+"""The planning problem: what a solver sees. Nothing here knows of ONNX.
+
+Time is a sequence of actions. The base order runs each operation once; a plan may run an operation
+again (recompute), or copy a tensor to the host and back (swap). At each action the device holds the
+fixed bytes, every live copy of a tensor, and the action's workspace; the sum may never exceed the
+capacity.
+
+          t produced        last use before          next use
+              │                the gap                  │
+    keep      ├───────────────────┼─────────────────────┤
+    recompute ├───────────────────┤               ├run──┤    costs the run (and its inputs)
+    swap      ├───────────────┼out┤                 ├in─┤    costs the two copies
+
+The stretch between two consecutive events of a tensor (its production and its uses in base order)
+is a *retention interval*: the unit of decision.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import NewType
+
+OpIndex = NewType("OpIndex", int)
+TensorIndex = NewType("TensorIndex", int)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanTensor:
+    """A buffer that is not persistent. `uses` are base-order operation indices, ascending.
+
+    Attributes:
+        to_end: stays until the end of the run once (last) produced: a graph output.
+        swappable: may be copied to the host.
+    """
+
+    name: str
+    bytes: int
+    producer: OpIndex
+    uses: tuple[OpIndex, ...]
+    to_end: bool = False
+    swappable: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanOp:
+    """An operation; its index in `Problem.ops` is its place in the base order.
+
+    Attributes:
+        inputs, outputs: tensors that are not persistent, without repeats.
+        inplace: (input, output) pairs that share one buffer where the input dies here.
+    """
+
+    name: str
+    duration_us: float
+    inputs: tuple[TensorIndex, ...]
+    outputs: tuple[TensorIndex, ...]
+    workspace_bytes: int = 0
+    recomputable: bool = True
+    inplace: tuple[tuple[TensorIndex, TensorIndex], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """One planning problem.
+
+    Attributes:
+        fixed_bytes: persistent tensors and the reserve; on the device throughout.
+        capacity_bytes: the budget; live bytes may reach but not exceed it at every action.
+        swap_out_bytes_per_s, swap_in_bytes_per_s: copy bandwidths; 0 forbids swapping.
+    """
+
+    name: str
+    ops: tuple[PlanOp, ...]
+    tensors: tuple[PlanTensor, ...]
+    fixed_bytes: int
+    capacity_bytes: int
+    swap_out_bytes_per_s: float = 0.0
+    swap_in_bytes_per_s: float = 0.0
+    allow_recompute: bool = True
+
+    @property
+    def base_duration_us(self) -> float:
+        """Duration of the base order with nothing added."""
+        return sum(op.duration_us for op in self.ops)
+
+    @property
+    def allow_swap(self) -> bool:
+        """Whether copies to the host are possible."""
+        return self.swap_out_bytes_per_s > 0 and self.swap_in_bytes_per_s > 0
+
+    def swap_out_us(self, tensor: TensorIndex) -> float:
+        """Time of one copy of `tensor` to the host; copies and operations share one stream."""
+        return self.tensors[tensor].bytes / self.swap_out_bytes_per_s * 1e6
+
+    def swap_in_us(self, tensor: TensorIndex) -> float:
+        """Time of one copy of `tensor` back to the device."""
+        return self.tensors[tensor].bytes / self.swap_in_bytes_per_s * 1e6
+
+
+class ActionKind(enum.StrEnum):
+    """What one step of a schedule does."""
+
+    RUN = "run"
+    SWAP_OUT = "swap-out"
+    SWAP_IN = "swap-in"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Action:
+    """One step: run operation `target`, or copy tensor `target` out or in."""
+
+    kind: ActionKind
+    target: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Solution:
+    """What a solver returns; `planner.plan.simulate` confirms its figures.
+
+    Attributes:
+        actions: the whole schedule.
+        engine: which solver found it.
+        bound_us: no schedule of `bound_class` takes less time; None where nothing was proved.
+        bound_class: the class of schedules that the bound covers, in words.
+        proved_optimal: the plan's time equals the bound.
+    """
+
+    actions: tuple[Action, ...]
+    engine: str
+    bound_us: float | None = None
+    bound_class: str = ""
+    proved_optimal: bool = False

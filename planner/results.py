@@ -1,0 +1,168 @@
+"""What the public functions return: frozen values that the reports and `--json` are made from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from planner.graph.liveness import Timeline
+from planner.graph.model import TrainingGraph
+from planner.plan.planfile import Plan, PredictedCost
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArenaForecast:
+    """Predicted device-arena bytes of one model under one set of session options.
+
+    Attributes:
+        options: "default" or "recommended".
+        in_use_bytes, held_bytes: the largest over a first and a second run (inputs excluded:
+            feeds are not in the arena on the CPU).
+    """
+
+    options: str
+    in_use_bytes: int
+    held_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelView:
+    """One model (original or rewritten) as analysed: its graph, order, timeline and forecasts."""
+
+    graph: TrainingGraph
+    timeline: Timeline
+    time_us: float
+    duration_us: tuple[float, ...]
+    arena: tuple[ArenaForecast, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Analysis:
+    """`planner analyze`: the model as it is.
+
+    Attributes:
+        default: in the order ONNX Runtime runs by default.
+        best_order: predicted figures of the best order found (same operations).
+        least_peak_bound_bytes: no plan of planner's class has a peak below this.
+        least_peak_bytes: the least peak of any plan found; None where none was searched for.
+    """
+
+    model_path: Path
+    model_sha256: str
+    dims: dict[str, int]
+    hardware: str
+    cost_source: str
+    ort_optimized: bool
+    default: ModelView
+    best_order: PredictedCost
+    best_order_name: str
+    least_peak_bound_bytes: int
+    least_peak_bytes: int | None
+    assumptions: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputComparison:
+    """One graph output of both models. `identical` is bit for bit (NaN payloads included)."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    identical: bool
+    max_abs_diff: float
+    max_rel_diff: float
+    has_nan: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OrderCheck:
+    """Executed order (from ONNX Runtime's profile) against the planned one, at one level.
+
+    `level` is the graph optimization level: "disabled", "extended" or "all".
+    """
+
+    level: str
+    equal: bool
+    executed: int
+    planned: int
+    first_difference: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryCheck:
+    """Bytes of one model under one set of options: measured, or replayed from executed order.
+
+    Attributes:
+        model: "original" or "rewritten"; options: "default" or "recommended".
+        how: "measured" (ONNX Runtime's per-node memory events) or "replayed" (live ranges over
+            the executed order, where host copies share the CPU's arena).
+        predicted_live_bytes / live_bytes: peak of requested bytes, inputs included.
+        in_use_bytes, held_bytes: allocator figures; None where not measured.
+        per_node: (node, predicted live bytes, measured live bytes) at each executed node.
+        worst: the nodes with the largest difference, largest first.
+    """
+
+    model: str
+    options: str
+    how: str
+    predicted_live_bytes: int
+    live_bytes: int
+    predicted_in_use_bytes: int | None = None
+    in_use_bytes: int | None = None
+    predicted_held_bytes: int | None = None
+    held_bytes: int | None = None
+    per_node: tuple[tuple[str, int, int], ...] = ()
+    worst: tuple[tuple[str, int, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CapCheck:
+    """One model run in a process whose arena may not exceed `cap_bytes`."""
+
+    model: str
+    cap_bytes: int
+    passed: bool
+    expected: bool | None
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeCheck:
+    """Step times from alternating runs in one process; `ratio` = rewritten / original medians."""
+
+    original_us: tuple[float, ...]
+    rewritten_us: tuple[float, ...]
+    ratio: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verification:
+    """Everything ONNX Runtime said. `passed` is the verdict; `failures` say what did not hold."""
+
+    ort_version: str
+    provider: str
+    device: str
+    seed: int
+    inputs_source: str
+    passed: bool
+    failures: tuple[str, ...]
+    notes: tuple[str, ...]
+    outputs: tuple[OutputComparison, ...]
+    orders: tuple[OrderCheck, ...]
+    memory: tuple[MemoryCheck, ...]
+    caps: tuple[CapCheck, ...]
+    time: TimeCheck | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptimizeResult:
+    """`planner optimize`: the plan, both models as analysed, and the verification."""
+
+    plan: Plan
+    model_path: Path
+    before: ModelView
+    after: ModelView
+    verification: Verification | None
+    output_path: Path | None = None
+    plan_path: Path | None = None
+    report_path: Path | None = None

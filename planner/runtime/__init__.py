@@ -1,0 +1,1 @@
+"""The model of ONNX Runtime: order and arena prediction, sessions, verification."""

@@ -1,0 +1,89 @@
+"""Bytes and durations: parse what people type, print what people read.
+
+Decimal and binary units are different units here: GB = 10**9 bytes, GiB = 2**30 bytes. A bare
+`16` or `16G` could mean either and is refused.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from fractions import Fraction
+
+from planner.errors import UsageError
+
+_FACTORS: dict[str, int] = {"B": 1}
+_FACTORS.update({f"{p}B": 1000**i for i, p in enumerate("KMGTP", start=1)})
+_FACTORS.update({f"{p}iB": 1024**i for i, p in enumerate("KMGTP", start=1)})
+_BY_LOWER = {name.lower(): factor for name, factor in _FACTORS.items()}
+_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?|\.\d+)\s*([A-Za-z]+)\s*\Z")
+_PERCENT = re.compile(r"\s*(\d+(?:\.\d+)?|\.\d+)\s*%\s*\Z")
+
+
+def parse_bytes(text: str, *, what: str = "size") -> int:
+    """`"16GB"` -> 16_000_000_000, `"1.5 GiB"` -> 1_610_612_736; rounds down to whole bytes.
+
+    Raises:
+        UsageError: no unit, an unknown unit, or a size that is not positive.
+    """
+    match = _SIZE.match(text)
+    if match is None or match[2].lower() not in _BY_LOWER:
+        hint = "give a number with a unit, such as 16GB (10^9 bytes) or 16GiB (2^30 bytes)"
+        if re.fullmatch(r"\s*[\d.]+\s*[KMGTP]?\s*", text):
+            hint = f"{text.strip()} is ambiguous: {hint}"
+        raise UsageError(f"{what} {text!r} is not understood; {hint}")
+    size = math.floor(Fraction(match[1]) * _BY_LOWER[match[2].lower()])
+    if size <= 0:
+        raise UsageError(f"{what} {text!r} must be more than 0 bytes")
+    return size
+
+
+def parse_budget(text: str, *, baseline_bytes: int) -> int:
+    """A budget in bytes: `"16GB"`, `"12 GiB"`, or `"60%"` of `baseline_bytes`.
+
+    Raises:
+        UsageError: not a size or percentage, or a percentage outside (0, 100].
+    """
+    match = _PERCENT.match(text)
+    if match is None:
+        return parse_bytes(text, what="budget")
+    percent = Fraction(match[1])
+    if not 0 < percent <= 100:
+        raise UsageError(f"budget {text!r} must lie in (0%, 100%] of the baseline peak")
+    return max(1, math.floor(percent * baseline_bytes / 100))
+
+
+def check_budget(text: str) -> None:
+    """Raise UsageError where `text` can never be a budget, before any model is read."""
+    parse_budget(text, baseline_bytes=1 << 40)
+
+
+def format_bytes(size: int, *, decimal: bool = False) -> str:
+    """`1610612736` -> `1.50 GiB` (or `1.61 GB` with `decimal`); exact below 1 KiB."""
+    base, prefixes, suffix = (1000, "KMGTP", "B") if decimal else (1024, "KMGTP", "iB")
+    if abs(size) < base:
+        return f"{size} B"
+    value = float(size)
+    for prefix in prefixes:
+        value /= base
+        if abs(value) < base * 0.9995 or prefix == prefixes[-1]:
+            return f"{value:.2f} {prefix}{suffix}"
+    raise AssertionError("unreachable")
+
+
+def format_both(size: int) -> str:
+    """`16000000000` -> `16.00 GB = 14.90 GiB`: echoed wherever the user typed a size."""
+    return f"{format_bytes(size, decimal=True)} = {format_bytes(size)}"
+
+
+def format_duration(microseconds: float) -> str:
+    """`1234.5` -> `1.23 ms`."""
+    for factor, unit in ((1e6, "s"), (1e3, "ms")):
+        if abs(microseconds) >= factor:
+            return f"{microseconds / factor:.2f} {unit}"
+    return f"{microseconds:.1f} µs"
+
+
+def format_percent(ratio: float) -> str:
+    """`0.0312` -> `3.12%`."""
+    return f"{100 * ratio:.2f}%"
