@@ -1,0 +1,231 @@
+"""From an ONNX model to a `TrainingGraph`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import onnx_ir as ir
+
+from planner.graph import rules
+from planner.graph.categories import input_categories, produced_category
+from planner.graph.model import (
+    Category,
+    Operation,
+    OpId,
+    Role,
+    Tensor,
+    TensorId,
+    TrainingGraph,
+)
+from planner.onnxio.load import ValueType
+
+PLANNER_ATTRIBUTE = "__planner"
+"""Attribute of every node planner adds, `"<role>:<number>"`; unique, so that ONNX Runtime's
+common-subexpression elimination never merges two of them (onnx allows attributes that start with
+`__` on any node)."""
+
+
+def build_graph(model: ir.Model, types: Mapping[str, ValueType]) -> TrainingGraph:
+    """Operations, tensors, aliases, effects and categories of a checked model.
+
+    Args:
+        model: functions inlined, no subgraphs, node names unique (`planner.onnxio.names`).
+        types: element type and static shape of every value.
+    """
+    return _Builder(model, types).build()
+
+
+class _Builder:
+    def __init__(self, model: ir.Model, types: Mapping[str, ValueType]) -> None:
+        self.graph = model.graph
+        self.types = types
+        self.ids: dict[str, TensorId] = {}
+        for value in (*self.graph.inputs, *self.graph.initializers.values()):
+            self.ids.setdefault(str(value.name), TensorId(len(self.ids)))
+        self.nodes = list(self.graph)
+        for node in self.nodes:
+            for value in node.outputs:
+                if value.name:
+                    self.ids[value.name] = TensorId(len(self.ids))
+
+    def build(self) -> TrainingGraph:
+        consumers: dict[str, list[OpId]] = {name: [] for name in self.ids}
+        producer: dict[str, OpId] = {}
+        for index, node in enumerate(self.nodes):
+            for value in node.inputs:
+                if value is not None and value.name and index not in consumers[value.name][-1:]:
+                    consumers[value.name].append(OpId(index))
+            producer.update((str(v.name), OpId(index)) for v in node.outputs if v.name)
+        outputs = {str(v.name) for v in self.graph.outputs}
+        buffers = self._buffers(outputs)
+        categories = self._categories(consumers, producer, outputs)
+        host = self._host_values(consumers, outputs)
+        input_names = {str(v.name) for v in self.graph.inputs}
+        tensors = tuple(
+            Tensor(
+                id=tensor_id,
+                name=name,
+                dtype=self.types[name].dtype.name.lower(),
+                shape=self.types[name].shape,
+                bytes=self.types[name].bytes,
+                category=categories[name],
+                buffer=self.ids[buffers[name]],
+                producer=producer.get(name),
+                consumers=tuple(consumers[name]),
+                is_input=name in input_names,
+                is_initializer=name in self.graph.initializers,
+                is_output=name in outputs,
+                on_host=name in host,
+            )
+            for name, tensor_id in self.ids.items()
+        )
+        operations = tuple(
+            self._operation(OpId(i), node, tensors) for i, node in enumerate(self.nodes)
+        )
+        return TrainingGraph(
+            name=str(self.graph.name or ""),
+            operations=operations,
+            tensors=tensors,
+            inputs=tuple(self.ids[str(v.name)] for v in self.graph.inputs),
+            outputs=tuple(self.ids[str(v.name)] for v in self.graph.outputs),
+        )
+
+    def _buffers(self, outputs: set[str]) -> dict[str, str]:
+        """Name of the value that owns each value's storage."""
+        owner = {name: name for name in self.ids}
+        for node in self.nodes:
+            source = self._view_source(node, outputs)
+            if source is not None:
+                owner[str(node.outputs[0].name)] = owner[source]
+        return owner
+
+    def _view_source(self, node: ir.Node, outputs: set[str]) -> str | None:
+        index = rules.view_input(node.op_type, node.domain)
+        if index is None or node.outputs[0].name in outputs:
+            return None  # ONNX Runtime copies a view into a graph output's own buffer
+        value = node.inputs[index]
+        return str(value.name) if value is not None else None
+
+    def _host_values(self, consumers: Mapping[str, list[OpId]], outputs: set[str]) -> set[str]:
+        host = {
+            str(v.name) for n in self.nodes if n.op_type == "MemcpyToHost" for v in n.outputs
+        }
+        for value in (*self.graph.inputs, *self.graph.initializers.values()):
+            name = str(value.name)
+            readers = {self.nodes[c].op_type for c in consumers[name]}
+            if readers == {"MemcpyFromHost"} and name not in outputs:
+                host.add(name)
+        return host
+
+    def _categories(
+        self,
+        consumers: Mapping[str, list[OpId]],
+        producer: Mapping[str, OpId],
+        outputs: set[str],
+    ) -> dict[str, Category]:
+        inputs = [str(v.name) for v in self.graph.inputs]
+        categories = input_categories(inputs, [str(v.name) for v in self.graph.outputs])
+        # where the parameters are graph inputs, an initializer is a constant
+        weights_are_inputs = Category.PARAMETER in categories.values()
+        for name in self.graph.initializers:
+            kind = self.types[name]
+            weight = kind.dtype.is_floating_point() and kind.shape and not weights_are_inputs
+            default = Category.PARAMETER if weight else Category.CONSTANT
+            if categories.get(name, Category.INPUT) is Category.INPUT:
+                categories[name] = default
+        forward = self._forward_ops(producer)
+        input_names = set(inputs)
+        for name in self.ids:
+            if name in categories:
+                continue
+            made_forward = producer[name] in forward
+            categories[name] = produced_category(
+                is_output=name in outputs,
+                name=name,
+                is_float=self.types[name].dtype.is_floating_point(),
+                forward=made_forward,
+                read_after_loss=any(c not in forward for c in consumers[name]),
+                inputs=input_names,
+            )
+        return categories
+
+    def _forward_ops(self, producer: Mapping[str, OpId]) -> set[OpId]:
+        """Ancestors of the loss: the output named so, else the first floating-point scalar."""
+        floats = [
+            str(v.name)
+            for v in self.graph.outputs
+            if self.types[str(v.name)].dtype.is_floating_point()
+            and self.types[str(v.name)].bytes <= 8
+        ]
+        named = [name for name in floats if "loss" in name.lower()]
+        roots = (named or floats)[:1] or [str(v.name) for v in self.graph.outputs]
+        stack = [producer[name] for name in roots if name in producer]
+        seen: set[OpId] = set(stack)
+        while stack:
+            for value in self.nodes[stack.pop()].inputs:
+                parent = producer.get(str(value.name)) if value is not None else None
+                if parent is not None and parent not in seen:
+                    seen.add(parent)
+                    stack.append(parent)
+        return seen
+
+    def _operation(self, op: OpId, node: ir.Node, tensors: tuple[Tensor, ...]) -> Operation:
+        inputs = tuple(self.ids[str(v.name)] for v in node.inputs if v is not None and v.name)
+        outputs = tuple(self.ids[str(v.name)] for v in node.outputs if v.name)
+        attributes = {k: v for k, a in node.attributes.items() if (v := _plain(a)) is not None}
+        is_view = bool(outputs) and tensors[outputs[0]].buffer != outputs[0]
+        why_not = rules.effect(node.op_type, node.domain, attributes, self._training(node))
+        role = Role.ORIGINAL
+        mark = attributes.get(PLANNER_ATTRIBUTE)
+        if isinstance(mark, str):
+            role = Role(mark.split(":", 1)[0])
+        return Operation(
+            id=op,
+            name=str(node.name),
+            op_type=node.op_type,
+            domain=node.domain,
+            inputs=inputs,
+            outputs=outputs,
+            is_view=is_view,
+            inplace=() if is_view else self._inplace(node, tensors),
+            recomputable=not why_not,
+            why_not=why_not,
+            role=role,
+            attributes=attributes,
+        )
+
+    def _inplace(
+        self, node: ir.Node, tensors: tuple[Tensor, ...]
+    ) -> tuple[tuple[TensorId, TensorId], ...]:
+        pairs: list[tuple[TensorId, TensorId]] = []
+        for source, target in rules.inplace_pairs(node.op_type, node.domain):
+            if source >= len(node.inputs) or target >= len(node.outputs):
+                continue
+            before, after = node.inputs[source], node.outputs[target]
+            if before is None or not before.name or not after.name:
+                continue
+            a, b = tensors[self.ids[before.name]], tensors[self.ids[after.name]]
+            root = tensors[a.buffer]
+            same = a.shape == b.shape and a.bytes == b.bytes == root.bytes
+            if same and not root.is_persistent and not root.is_output and not b.is_output:
+                pairs.append((a.id, b.id))
+        return tuple(pairs)
+
+    def _training(self, node: ir.Node) -> bool:
+        if node.op_type == "BatchNormalization":
+            mode = node.attributes.get("training_mode")
+            return bool(mode is not None and mode.as_int())
+        if node.op_type == "Dropout" and len(node.inputs) > 2 and node.inputs[2] is not None:
+            constant = node.inputs[2].const_value
+            return constant is None or bool(constant.numpy().any())
+        return False
+
+
+def _plain(attribute: ir.Attr) -> object | None:
+    """Plain Python value of an attribute; None for tensors, graphs and types."""
+    kinds = ir.AttributeType
+    if attribute.type in (kinds.INT, kinds.FLOAT, kinds.STRING):
+        return attribute.value
+    if attribute.type in (kinds.INTS, kinds.FLOATS, kinds.STRINGS):
+        return list(attribute.value)
+    return None

@@ -1,0 +1,212 @@
+"""Open a model: checks, dims, shapes. External data is never read."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnx
+import onnx_ir as ir
+from google.protobuf.message import DecodeError
+from onnx_ir.passes.common import InlinePass
+
+from planner.errors import ModelError, UsageError
+from planner.onnxio.check import check_external_data, check_structure
+
+Shape = tuple[int, ...]
+InferredTypes = dict[str, tuple[ir.DataType | None, Shape | None]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedModel:
+    """A checked model. `model` keeps the symbolic dims of the file; functions are inlined.
+
+    Attributes:
+        sha256: of the model file itself, external data not included.
+        dims: value of each symbolic dim, as bound by the user.
+        has_external_data: some initializer lives in another file.
+    """
+
+    path: Path
+    model: ir.Model
+    sha256: str
+    dims: Mapping[str, int]
+    has_external_data: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ValueType:
+    """Element type and static shape of a value."""
+
+    dtype: ir.DataType
+    shape: Shape
+
+    @property
+    def bytes(self) -> int:
+        """Size, sub-byte types packed."""
+        count = 1
+        for dim in self.shape:
+            count *= dim
+        return -(-count * self.dtype.bitwidth // 8)
+
+
+def load_model(path: Path, *, dims: Mapping[str, int] | None = None) -> LoadedModel:
+    """Open and check a model.
+
+    Args:
+        path: an .onnx file.
+        dims: values for symbolic dims, by name.
+
+    Raises:
+        UsageError: no such file, or a dim that the model does not have or that is not positive.
+        ModelError: not a model, truncated, or something planner does not support, by name.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise UsageError(f"no such model file: {path}")
+    try:
+        proto = onnx.load(path, format="protobuf", load_external_data=False)
+    except (DecodeError, ValueError) as error:
+        raise ModelError(f"{path} is not an ONNX model, or is truncated ({error})") from None
+    except OSError as error:
+        raise ModelError(f"{path} cannot be read: {error.strerror or error}") from None
+    check_structure(proto, path)
+    check_external_data(proto, path.parent)
+    model = ir.from_proto(proto)
+    ir.external_data.set_base_dir(model.graph, path.parent)
+    if model.functions:
+        model = InlinePass()(model).model
+    dims = dict(dims or {})
+    _check_dims(model, dims)
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    external = any(isinstance(v.const_value, ir.ExternalTensor) for v in _initializers(model))
+    return LoadedModel(
+        path=path, model=model, sha256=digest, dims=dims, has_external_data=external
+    )
+
+
+def _initializers(model: ir.Model) -> list[ir.Value]:
+    return list(model.graph.initializers.values())
+
+
+def symbolic_dims(model: ir.Model) -> dict[str, list[str]]:
+    """Names of the symbolic dims of the graph inputs, each with the inputs that have it."""
+    found: dict[str, list[str]] = {}
+    for value in model.graph.inputs:
+        for dim in value.shape or ():
+            if isinstance(dim, ir.SymbolicDim):
+                found.setdefault(str(dim.value) if dim.value else "?", []).append(str(value.name))
+    return found
+
+
+def _check_dims(model: ir.Model, dims: Mapping[str, int]) -> None:
+    symbols = symbolic_dims(model)
+    for name, size in dims.items():
+        if name not in symbols:
+            has = ", ".join(sorted(symbols)) or "none"
+            raise UsageError(f"--dim {name}: the model has no such dim (its dims: {has})")
+        if size <= 0:
+            raise UsageError(f"--dim {name}={size}: a dim must be at least 1")
+    for name, inputs in symbols.items():
+        if name == "?":
+            raise ModelError(f"input {inputs[0]!r} has a dim with neither value nor name")
+        if name not in dims:
+            raise ModelError(
+                f"input {inputs[0]!r} has the symbolic dim {name!r}; bind it with --dim {name}=N"
+            )
+    for value in model.graph.inputs:
+        if value.shape is None:
+            raise ModelError(f"input {value.name!r} has no shape; set one before planning")
+
+
+def value_types(
+    model: ir.Model,
+    dims: Mapping[str, int],
+    *,
+    fallback: Callable[[ir.Model, Mapping[str, int]], InferredTypes] | None = None,
+) -> dict[str, ValueType]:
+    """Element type and static shape of every value of the model, with `dims` bound.
+
+    Shapes come from symbolic shape inference on a bound clone, then (for what it leaves open) from
+    what the file declares, then from `fallback`, which is asked only if something is still open.
+
+    Raises:
+        ModelError: a value whose shape or type stays unknown, with the node that produces it.
+    """
+    declared = {str(v.name): (v.dtype, _bind(v.shape, dims)) for v in _all_values(model)}
+    bound = model.clone()
+    for value in _all_values(bound):
+        shape = _bind(value.shape, dims)
+        is_fixed = value.producer() is None
+        value.shape = ir.Shape(shape) if shape is not None and is_fixed else None
+    inferred = _infer_symbolic(bound)
+    if fallback is not None and any(
+        shape is None and declared[name][1] is None for name, (_, shape) in inferred.items()
+    ):
+        for name, (dtype, shape) in fallback(model, dims).items():
+            if name in inferred and inferred[name][1] is None:
+                inferred[name] = (inferred[name][0] or dtype, shape)
+    types: dict[str, ValueType] = {}
+    for value in _all_values(bound):
+        name = str(value.name)
+        node = value.producer()
+        where = f" (output of node {node.name!r}, {node.op_type})" if node else ""
+        dtype = inferred[name][0] or declared[name][0]
+        shape, stated = inferred[name][1], declared[name][1]
+        if shape is not None and stated is not None and shape != stated and node is not None:
+            raise ModelError(
+                f"tensor {name!r}{where} is declared as {list(stated)} but inferred as "
+                f"{list(shape)}; the model's value_info is wrong"
+            )
+        shape = shape if shape is not None else stated
+        if shape is None or dtype is None:
+            raise ModelError(
+                f"the shape of tensor {name!r}{where} is unknown; "
+                "export the model with static shapes, or bind its dims with --dim"
+            )
+        if dtype == ir.DataType.STRING:
+            raise ModelError(f"tensor {name!r}{where} holds strings, which planner cannot size")
+        types[name] = ValueType(dtype=dtype, shape=shape)
+    return types
+
+
+def _infer_symbolic(model: ir.Model) -> InferredTypes:
+    """Infer shapes on `model` in place."""
+    from onnx_shape_inference import ShapeInferenceError, infer_symbolic_shapes
+
+    logger = logging.getLogger("onnx_shape_inference")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        infer_symbolic_shapes(model, warn_on_missing=False)
+    except ShapeInferenceError as error:
+        raise ModelError(f"shape inference failed: {error}") from error
+    finally:
+        logger.setLevel(level)
+    return {str(v.name): (v.dtype, _bind(v.shape, {})) for v in _all_values(model)}
+
+
+def _all_values(model: ir.Model) -> list[ir.Value]:
+    graph = model.graph
+    values = {id(v): v for v in (*graph.inputs, *graph.initializers.values())}
+    for node in graph:
+        values.update((id(v), v) for v in node.outputs if v.name)
+    return list(values.values())
+
+
+def _bind(shape: ir.Shape | None, dims: Mapping[str, int]) -> Shape | None:
+    if shape is None:
+        return None
+    bound: list[int] = []
+    for dim in shape:
+        if isinstance(dim, int):
+            bound.append(dim)
+        elif dim.value is not None and str(dim.value) in dims:
+            bound.append(dims[str(dim.value)])
+        else:
+            return None
+    return tuple(bound)

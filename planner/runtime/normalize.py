@@ -1,0 +1,94 @@
+"""Let ONNX Runtime optimize a model first, so that the plan is made for the graph that will run.
+
+ONNX Runtime fuses and folds nodes when it loads a model. A plan made on the graph before that would
+be undone. So the model is optimized once, written out (`SessionOptions.optimized_model_filepath`),
+and planned as it then stands: loading that file again, at any optimization level, changes nothing
+more. Everything that ONNX Runtime adds to the file and that is not the graph (operator sets that no
+node uses, its own metadata, copies of initializers) is put back as it was.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import onnx_ir as ir
+
+from planner.errors import ModelError
+from planner.onnxio.load import LoadedModel
+from planner.onnxio.names import name_nodes
+
+
+def normalize(loaded: LoadedModel, *, providers: tuple[str, ...] = ("CPUExecutionProvider",)) -> ir.Model:
+    """The model as ONNX Runtime's EXTENDED optimizations leave it for `providers`.
+
+    Initializers that survive keep their original tensors, by reference; nodes get unique names.
+
+    Raises:
+        ModelError: ONNX Runtime cannot load the model, with its reason.
+    """
+    with tempfile.TemporaryDirectory(prefix="planner-") as folder:
+        path = Path(folder) / "optimized.onnx"
+        _optimize(loaded, path, providers)
+        model = ir.load(path)
+        _restore(model, loaded.model, Path(folder))
+    name_nodes(model)
+    return model
+
+
+def _optimize(loaded: LoadedModel, path: Path, providers: tuple[str, ...]) -> None:
+    import onnxruntime as ort
+
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
+    options.optimized_model_filepath = str(path)
+    if loaded.has_external_data:
+        options.add_session_config_entry(
+            "session.optimized_model_external_initializers_file_name", "optimized.data"
+        )
+        options.add_session_config_entry(
+            "session.optimized_model_external_initializers_min_size_in_bytes", "1024"
+        )
+    try:
+        ort.InferenceSession(str(loaded.path), options, providers=list(providers))
+    except Exception as error:
+        raise ModelError(f"ONNX Runtime cannot load {loaded.path}: {first_line(error)}") from error
+
+
+def first_line(error: BaseException) -> str:
+    """The informative first line of an ONNX Runtime error."""
+    text = str(error).strip().splitlines()
+    return text[0] if text else type(error).__name__
+
+
+def _restore(model: ir.Model, original: ir.Model, folder: Path) -> None:
+    """Put back what is not the graph, and load what only lives in `folder`."""
+    for side in ("inputs", "outputs"):
+        before = [v.name for v in getattr(original.graph, side)]
+        after = [v.name for v in getattr(model.graph, side)]
+        if before != after:
+            raise ModelError(f"ONNX Runtime's optimizers changed the graph {side}; use --no-ort-optimize")
+    for name, value in model.graph.initializers.items():
+        source = original.graph.initializers.get(name)
+        if source is not None and source.const_value is not None:
+            value.const_value = source.const_value
+        elif isinstance(value.const_value, ir.ExternalTensor):
+            array = value.const_value.numpy().copy()
+            value.const_value = ir.Tensor(array, name=name)
+    used = {node.domain for node in model.graph}
+    imports = dict(model.graph.opset_imports)
+    model.graph.opset_imports.clear()
+    model.graph.opset_imports.update(original.graph.opset_imports)
+    for domain in sorted(used):
+        model.graph.opset_imports.setdefault(domain, imports.get(domain, 1))
+    model.ir_version = original.ir_version
+    model.producer_name = original.producer_name
+    model.producer_version = original.producer_version
+    model.doc_string = original.doc_string
+    model.domain = original.domain
+    model.model_version = original.model_version
+    model.graph.name = original.graph.name
+    model.graph.doc_string = original.graph.doc_string
+    model.metadata_props.clear()
+    model.metadata_props.update(original.metadata_props)

@@ -1,0 +1,69 @@
+"""Shapes as ONNX Runtime finds them, for values that symbolic inference leaves open.
+
+With its symbolic dims bound, ONNX Runtime folds whole chains of shape arithmetic (Shape, Concat,
+ReduceProd, ...) to constants and writes the shape of everything behind them into the model it saves.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import onnx
+import onnx_ir as ir
+
+from planner.errors import ModelError
+from planner.onnxio.load import InferredTypes
+from planner.runtime.normalize import first_line
+
+_SMALL_BYTES = 1024
+
+
+def runtime_types(model: ir.Model, dims: Mapping[str, int]) -> InferredTypes:
+    """Types and static shapes of the values that survive folding. No large initializer is read.
+
+    Raises:
+        ModelError: ONNX Runtime cannot load the model.
+    """
+    import onnxruntime as ort
+
+    clone = model.clone()
+    graph = clone.graph
+    for name, value in list(graph.initializers.items()):
+        tensor = value.const_value
+        if tensor is not None and tensor.nbytes > _SMALL_BYTES:
+            del graph.initializers[name]
+            value.const_value = None
+            value.shape, value.dtype = ir.Shape(tensor.shape.numpy()), tensor.dtype
+            if value not in graph.inputs:
+                graph.inputs.append(value)
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_BASIC
+    for name, size in dims.items():
+        options.add_free_dimension_override_by_name(name, size)
+    with tempfile.TemporaryDirectory(prefix="planner-") as folder:
+        path = Path(folder) / "folded.onnx"
+        options.optimized_model_filepath = str(path)
+        try:
+            ort.InferenceSession(
+                ir.to_proto(clone).SerializeToString(), options, providers=["CPUExecutionProvider"]
+            )
+        except Exception as error:
+            raise ModelError(f"ONNX Runtime cannot load the model: {first_line(error)}") from error
+        folded = onnx.load(path)
+    return _types_of(folded.graph)
+
+
+def _types_of(graph: onnx.GraphProto) -> InferredTypes:
+    found: InferredTypes = {
+        tensor.name: (ir.DataType(tensor.data_type), tuple(tensor.dims))
+        for tensor in graph.initializer
+    }
+    for info in (*graph.value_info, *graph.output):
+        tensor = info.type.tensor_type
+        if tensor.HasField("shape") and all(d.HasField("dim_value") for d in tensor.shape.dim):
+            shape = tuple(d.dim_value for d in tensor.shape.dim)
+            found[info.name] = (ir.DataType(tensor.elem_type), shape)
+    return found
