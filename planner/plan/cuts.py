@@ -1,0 +1,234 @@
+"""The cut LP: a bound on the time of every plan, and a fractional plan to round.
+
+A cut p is the instant at which base operation p runs. What is needed after p and is neither
+resident at p, nor on the host, must be computed again after p, and so must (or be resident) whatever
+that needs:
+
+    minimise    Σ_m c_m R[m] + Σ_t out_t O[t] + Σ_(t,g) in_t W[t,g]
+    res[t,p] + A[prod t,p] + W[t, gap at p] >= 1          t used after p
+    res[t,p] + A[prod t,p] + W[t, gap at p] >= A[m,p]     t an input of m, m < p
+    Σ_t s_t res[t,p] <= capacity - what p itself holds
+    R[m] >= A[m,p],  O[t] >= W[t,g],  all in [0, 1]
+
+Inputs of p are resident. The value is a lower bound for every schedule whose first executions
+follow the base order, with any number of recomputes and swaps: each such schedule gives a feasible
+point (A = executed again after p, res = resident at p) of no greater cost. In-place outputs are
+credited in full, which keeps the bound valid.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ortools.math_opt.python import mathopt
+
+from planner.plan.execute import Choice, Decisions, Gap
+from planner.plan.problem import Problem
+
+BOUND_CLASS = (
+    "schedules that first run the operations in this base order, with any number of recomputes "
+    "and swaps"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CutSolution:
+    """Optimum of the LP over some cuts.
+
+    Attributes:
+        extra_us: the optimum: no plan adds less time than this to the base order.
+        feasible: False where some cut cannot meet the capacity at all.
+    """
+
+    feasible: bool
+    extra_us: float
+    resident: dict[tuple[int, int], float]
+    swapped: dict[Gap, float]
+    rerun: dict[tuple[int, int], float]
+
+
+def held_at(problem: Problem, p: int) -> int:
+    """Bytes that any schedule holds while base operation p runs: fixed, inputs, outputs, workspace,
+    and graph outputs made before; what may be written in place counts once."""
+    op = problem.ops[p]
+    size = problem.fixed_bytes + op.workspace_bytes
+    size += sum(problem.tensors[t].bytes for t in (*op.inputs, *op.outputs))
+    credited = {target for _, target in op.inplace}
+    size -= sum(problem.tensors[t].bytes for t in credited)
+    inputs = set(op.inputs)
+    size += sum(
+        t.bytes
+        for i, t in enumerate(problem.tensors)
+        if t.to_end and t.producer < p and i not in inputs
+    )
+    return size
+
+
+def least_peak_bound(problem: Problem) -> tuple[int, int]:
+    """(bytes, operation): no schedule of the class has a peak below this, whatever it recomputes.
+
+    `held_at` for every operation, in O(operations + tensors).
+    """
+    outputs_before = [0] * (len(problem.ops) + 1)
+    for t in problem.tensors:
+        if t.to_end:
+            outputs_before[t.producer + 1] += t.bytes
+    best, where, stay = problem.fixed_bytes, 0, 0
+    for p, op in enumerate(problem.ops):
+        stay += outputs_before[p]
+        own = problem.fixed_bytes + op.workspace_bytes + stay
+        own += sum(problem.tensors[t].bytes for t in op.outputs)
+        own += sum(
+            problem.tensors[t].bytes for t in op.inputs if not problem.tensors[t].to_end
+        )
+        own -= sum(problem.tensors[t].bytes for t in {b for _, b in op.inplace})
+        if own > best:
+            best, where = own, p
+    return best, where
+
+
+class CutModel:
+    """An LP to which cuts are added one by one."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        self.model = mathopt.Model(name="cuts")
+        self.cuts: list[int] = []
+        self.rerun_any: dict[int, mathopt.Variable] = {}
+        self.swap_gap: dict[Gap, mathopt.Variable] = {}
+        self.swap_any: dict[int, mathopt.Variable] = {}
+        self.resident: dict[tuple[int, int], mathopt.Variable] = {}
+        self.rerun: dict[tuple[int, int], mathopt.Variable] = {}
+        self.objective: list[tuple[float, mathopt.Variable]] = []
+
+    def add(self, p: int) -> None:
+        """Add the cut at base operation p."""
+        if p in self.cuts:
+            return
+        self.cuts.append(p)
+        problem, model = self.problem, self.model
+        inputs = set(problem.ops[p].inputs)
+        live = [
+            t
+            for t, tensor in enumerate(problem.tensors)
+            if tensor.producer < p and t not in inputs and not tensor.to_end
+        ]
+        after = {t for t in live if problem.tensors[t].uses and problem.tensors[t].uses[-1] > p}
+        reruns = self._reachable(after, inputs, p)
+        for m in reruns:
+            variable = model.add_variable(lb=0.0, ub=1.0)
+            self.rerun[m, p] = variable
+            if m not in self.rerun_any:
+                self.rerun_any[m] = model.add_variable(lb=0.0, ub=1.0)
+                self.objective.append((problem.ops[m].duration_us, self.rerun_any[m]))
+            model.add_linear_constraint(self.rerun_any[m] - variable >= 0.0)
+        wanted = set(after)
+        for m in reruns:
+            wanted.update(problem.ops[m].inputs)
+        wanted &= set(live)
+        memory = []
+        back = {}
+        for t in sorted(wanted):
+            res = model.add_variable(lb=0.0, ub=1.0)
+            self.resident[t, p] = res
+            memory.append(problem.tensors[t].bytes * res)
+            back[t] = res
+            producer = problem.tensors[t].producer
+            if (producer, p) in self.rerun:
+                back[t] = back[t] + self.rerun[producer, p]
+            swap = self._swap(t, p) if t in after else None
+            if swap is not None:
+                back[t] = back[t] + swap
+            if t in after:
+                model.add_linear_constraint(back[t] >= 1.0)
+        for m in reruns:
+            for t in problem.ops[m].inputs:
+                if t in back:
+                    model.add_linear_constraint(back[t] - self.rerun[m, p] >= 0.0)
+        room = problem.capacity_bytes - held_at(problem, p)
+        scale = 1.0 / max(1, problem.capacity_bytes)
+        model.add_linear_constraint(mathopt.fast_sum(memory) * scale <= room * scale)
+
+    def _reachable(self, after: set[int], inputs: set[int], p: int) -> list[int]:
+        """Operations before p that some plan might run again after p."""
+        problem = self.problem
+        if not problem.allow_recompute:
+            return []
+        stack = [problem.tensors[t].producer for t in after]
+        seen: set[int] = set()
+        while stack:
+            m = stack.pop()
+            if m in seen or not problem.ops[m].recomputable:
+                continue
+            seen.add(m)
+            stack.extend(problem.tensors[t].producer for t in problem.ops[m].inputs)
+        return sorted(seen)
+
+    def _swap(self, t: int, p: int) -> mathopt.Variable | None:
+        problem = self.problem
+        if not problem.allow_swap or not problem.tensors[t].swappable:
+            return None
+        uses = problem.tensors[t].uses
+        gap = (t, next(i for i, u in enumerate(uses) if u > p))
+        if gap not in self.swap_gap:
+            self.swap_gap[gap] = self.model.add_variable(lb=0.0, ub=1.0)
+            self.objective.append((problem.swap_in_us(t), self.swap_gap[gap]))
+            if t not in self.swap_any:
+                self.swap_any[t] = self.model.add_variable(lb=0.0, ub=1.0)
+                self.objective.append((problem.swap_out_us(t), self.swap_any[t]))
+            self.model.add_linear_constraint(self.swap_any[t] - self.swap_gap[gap] >= 0.0)
+        return self.swap_gap[gap]
+
+    def solve(self, *, time_limit_s: float) -> CutSolution | None:
+        """Solve; None where the time limit passed without an answer."""
+        scale = 1.0 / max(1e-9, self.problem.base_duration_us)
+        self.model.minimize(mathopt.fast_sum(c * scale * v for c, v in self.objective))
+        params = mathopt.SolveParameters(
+            time_limit=datetime.timedelta(seconds=max(0.05, time_limit_s))
+        )
+        result = mathopt.solve(self.model, mathopt.SolverType.GLOP, params=params)
+        reason = result.termination.reason
+        kinds = mathopt.TerminationReason
+        if reason in (kinds.INFEASIBLE, kinds.INFEASIBLE_OR_UNBOUNDED):
+            return CutSolution(feasible=False, extra_us=0.0, resident={}, swapped={}, rerun={})
+        if reason is not kinds.OPTIMAL:
+            return None
+        values = result.variable_values()
+        return CutSolution(
+            feasible=True,
+            extra_us=max(0.0, result.objective_value() / scale),
+            resident={k: values[v] for k, v in self.resident.items()},
+            swapped={k: values[v] for k, v in self.swap_gap.items()},
+            rerun={k: values[v] for k, v in self.rerun.items()},
+        )
+
+
+def round_solution(
+    problem: Problem, cuts: Sequence[int], solution: CutSolution, *, threshold: float = 0.5
+) -> Decisions:
+    """Decisions from a fractional plan: what is less than `threshold` resident at a cut goes."""
+    gaps: dict[Gap, Choice] = {}
+    extended: set[int] = set()
+    for p in cuts:
+        for (t, cut), value in solution.resident.items():
+            if cut != p:
+                continue
+            tensor = problem.tensors[t]
+            gap = next((i for i, u in enumerate(tensor.uses) if u > p), None)
+            if gap is None:
+                if value >= threshold:
+                    extended.add(t)
+                continue
+            if value >= threshold:
+                continue
+            producer = problem.ops[tensor.producer]
+            droppable = problem.allow_recompute and producer.recomputable
+            swap = solution.swapped.get((t, gap), 0.0)
+            rerun = solution.rerun.get((tensor.producer, p), 0.0)
+            if swap > 0 and (swap >= rerun or not droppable):
+                gaps[t, gap] = Choice.SWAP
+            elif droppable:
+                gaps[t, gap] = Choice.DROP
+    return Decisions(gaps=gaps, extended=frozenset(extended))

@@ -1,0 +1,152 @@
+"""Replay a schedule, action by action: the judge of every plan, and no part of any solver.
+
+Semantics (the same that the lowered graph has on ONNX Runtime):
+
+- RUN reads the newest device copy of each input, and makes a new copy of each output. SWAP_OUT reads
+  the newest device copy and makes a host copy, which stays. SWAP_IN makes a new device copy.
+- A device copy is live from the action that makes it to its last reader, half-open
+  `[birth, last reader + 1)`; a copy with no reader is live at its birth only, unless it is the first
+  copy of a `to_end` tensor, which is live to the end.
+- Where an operation may write in place over an input, and is that copy's last reader, the copy ends
+  as the operation starts: the output takes its buffer.
+- Actions follow each other on one stream: time is the sum of all durations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from planner.plan.problem import Action, ActionKind, Problem
+
+
+class InvalidScheduleError(Exception):
+    """The schedule does something impossible; the message names the action."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replay:
+    """What a schedule does.
+
+    Attributes:
+        live_bytes: int64 [actions], fixed bytes and workspace included.
+        time_us: operations and copies, one after another.
+        copies: (tensor, birth, end) of each device copy, half-open.
+    """
+
+    live_bytes: npt.NDArray[np.int64]
+    time_us: float
+    recompute_us: float
+    recomputed_ops: int
+    recomputed_bytes: int
+    swap_out_bytes: int
+    swap_in_bytes: int
+    swap_us: float
+    copies: tuple[tuple[int, int, int], ...]
+
+    @property
+    def peak_bytes(self) -> int:
+        """The largest live bytes at any action."""
+        return int(self.live_bytes.max())
+
+    @property
+    def peak_action(self) -> int:
+        """The first action at which the peak is reached."""
+        return int(self.live_bytes.argmax())
+
+
+def simulate(problem: Problem, actions: Sequence[Action]) -> Replay:
+    """Replay `actions`; every operation must run at least once.
+
+    Raises:
+        InvalidScheduleError: an input is not on the device, a tensor is not on the host, an
+            operation that may not be recomputed runs twice, or one never runs.
+    """
+    steps = len(actions)
+    newest: dict[int, int] = {}  # tensor -> index into the lists below
+    tensor_of: list[int] = []
+    birth: list[int] = []
+    end: list[int] = []
+    writer_frees: list[bool] = []  # the last reader so far writes in place over this copy
+    on_host: set[int] = set()
+    ran: set[int] = set()
+    delta = np.zeros(steps + 1, dtype=np.int64)
+    time_us = recompute_us = swap_us = 0.0
+    recomputed = recomputed_bytes = out_bytes = in_bytes = 0
+
+    def make(tensor: int, step: int, stays: bool) -> None:
+        newest[tensor] = len(tensor_of)
+        tensor_of.append(tensor)
+        birth.append(step)
+        end.append(steps if stays else step + 1)
+        writer_frees.append(False)
+
+    def read(tensor: int, step: int, what: str) -> None:
+        if tensor not in newest:
+            name = problem.tensors[tensor].name
+            raise InvalidScheduleError(f"action {step} ({what}) reads {name!r}, not on the device")
+        copy = newest[tensor]
+        if end[copy] < steps or not problem.tensors[tensor].to_end:
+            end[copy] = max(end[copy], step + 1)
+        writer_frees[copy] = False
+
+    for step, action in enumerate(actions):
+        if action.kind is ActionKind.RUN:
+            op = problem.ops[action.target]
+            for tensor in op.inputs:
+                read(tensor, step, op.name)
+            taken: set[int] = set()
+            for source, target in op.inplace:
+                copy = newest[source]
+                if birth[copy] < step and target not in taken:
+                    writer_frees[copy] = True
+                    taken.add(target)
+            again = action.target in ran
+            if again and not op.recomputable:
+                raise InvalidScheduleError(f"action {step} runs {op.name!r} again")
+            for tensor in op.outputs:
+                make(tensor, step, problem.tensors[tensor].to_end and not again)
+            delta[step] += op.workspace_bytes
+            delta[step + 1] -= op.workspace_bytes
+            time_us += op.duration_us
+            if again:
+                recompute_us += op.duration_us
+                recomputed += 1
+                recomputed_bytes += sum(problem.tensors[t].bytes for t in op.outputs)
+            ran.add(action.target)
+            continue
+        tensor = problem.tensors[action.target]
+        if action.kind is ActionKind.SWAP_OUT:
+            read(action.target, step, f"swap-out of {tensor.name}")
+            on_host.add(action.target)
+            cost, out_bytes = problem.swap_out_us(action.target), out_bytes + tensor.bytes
+        else:
+            if action.target not in on_host:
+                raise InvalidScheduleError(f"action {step} swaps in {tensor.name!r}, not on the host")
+            make(action.target, step, False)
+            cost, in_bytes = problem.swap_in_us(action.target), in_bytes + tensor.bytes
+        swap_us += cost
+        time_us += cost
+    if len(ran) != len(problem.ops):
+        missing = next(op.name for i, op in enumerate(problem.ops) if i not in ran)
+        raise InvalidScheduleError(f"operation {missing!r} never runs")
+    copies: list[tuple[int, int, int]] = []
+    for tensor, start, stop, frees in zip(tensor_of, birth, end, writer_frees, strict=True):
+        last = stop - 1 if frees and not (stop == steps and problem.tensors[tensor].to_end) else stop
+        delta[start] += problem.tensors[tensor].bytes
+        delta[last] -= problem.tensors[tensor].bytes
+        copies.append((tensor, start, last))
+    return Replay(
+        live_bytes=np.cumsum(delta)[:steps] + problem.fixed_bytes,
+        time_us=time_us,
+        recompute_us=recompute_us,
+        recomputed_ops=recomputed,
+        recomputed_bytes=recomputed_bytes,
+        swap_out_bytes=out_bytes,
+        swap_in_bytes=in_bytes,
+        swap_us=swap_us,
+        copies=tuple(copies),
+    )
