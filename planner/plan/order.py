@@ -1,0 +1,209 @@
+"""Base orders: order alone is free memory.
+
+Each candidate is a topological order of a problem's operations; the simulator says what it peaks at.
+Any of them can be run by ONNX Runtime under default options (`planner.lower.realize`).
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from planner.plan.problem import Action, ActionKind, OpIndex, PlanTensor, Problem
+from planner.plan.simulate import simulate
+
+Order = tuple[int, ...]
+"""A permutation of operation indices."""
+
+
+def parents_of(problem: Problem) -> list[list[int]]:
+    """Operations that each operation must follow."""
+    return [sorted({problem.tensors[t].producer for t in op.inputs}) for op in problem.ops]
+
+
+def reorder(problem: Problem, order: Sequence[int]) -> Problem:
+    """The same problem with its operations in another topological order; tensors keep their index."""
+    position = [OpIndex(0)] * len(order)
+    for place, op in enumerate(order):
+        position[op] = OpIndex(place)
+
+    def move(tensor: PlanTensor) -> PlanTensor:
+        uses = tuple(sorted(position[u] for u in tensor.uses))
+        return replace(tensor, producer=position[tensor.producer], uses=uses)
+
+    return replace(
+        problem,
+        ops=tuple(problem.ops[op] for op in order),
+        tensors=tuple(move(t) for t in problem.tensors),
+    )
+
+
+def peak_of(problem: Problem, order: Sequence[int]) -> int:
+    """Peak of the operations run once, in this order."""
+    actions = [Action(kind=ActionKind.RUN, target=i) for i in range(len(order))]
+    return simulate(reorder(problem, order), actions).peak_bytes
+
+
+def list_schedule(problem: Problem, priority: Sequence[float], *, eager: bool = True) -> Order:
+    """List scheduling: of the operations that are ready, run one that frees at least as much as it
+    allocates, if there is any (`eager`), else the one of least `priority`.
+
+    With the file's order as priority this runs each weight gradient as soon as it can be, which
+    frees the incoming gradients that ONNX Runtime's default order keeps to the end.
+    """
+    return _ListScheduler(problem).run(priority, eager=eager)
+
+
+class _ListScheduler:
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        self.parents = parents_of(problem)
+        self.children: list[list[int]] = [[] for _ in problem.ops]
+        for v, ps in enumerate(self.parents):
+            for p in ps:
+                self.children[p].append(v)
+
+    def run(self, priority: Sequence[float], *, eager: bool) -> Order:
+        problem = self.problem
+        missing = [len(p) for p in self.parents]
+        readers = [len(t.uses) for t in problem.tensors]
+        ready = [v for v, count in enumerate(missing) if not count]
+        heap = [(priority[v], v) for v in ready]
+        heapq.heapify(heap)
+        waiting = set(ready)
+        order: list[int] = []
+
+        def growth(v: int) -> int:
+            op = problem.ops[v]
+            grown = sum(problem.tensors[t].bytes for t in op.outputs)
+            for t in op.inputs:
+                tensor = problem.tensors[t]
+                if readers[t] == 1 and not tensor.to_end:
+                    grown -= tensor.bytes
+            return grown
+
+        shrinking: list[tuple[int, float, int]] = []
+        if eager:
+            shrinking = [(growth(v), priority[v], v) for v in ready]
+            heapq.heapify(shrinking)
+        while waiting:
+            v = -1
+            while shrinking:
+                grown, rank, u = shrinking[0]
+                if u not in waiting:
+                    heapq.heappop(shrinking)
+                    continue
+                now = growth(u)
+                if now != grown:
+                    heapq.heapreplace(shrinking, (now, rank, u))
+                    continue
+                if grown <= 0:
+                    v = u
+                break
+            if v < 0:
+                while heap[0][1] not in waiting:
+                    heapq.heappop(heap)
+                v = heap[0][1]
+            waiting.discard(v)
+            order.append(v)
+            touched: set[int] = set()
+            for t in problem.ops[v].inputs:
+                readers[t] -= 1
+                if readers[t] == 1:
+                    touched.update(u for u in problem.tensors[t].uses if u in waiting)
+            for child in self.children[v]:
+                missing[child] -= 1
+                if not missing[child]:
+                    waiting.add(child)
+                    heapq.heappush(heap, (priority[child], child))
+                    touched.add(child)
+            if eager:
+                for u in touched:
+                    heapq.heappush(shrinking, (growth(u), priority[u], u))
+        return tuple(order)
+
+
+def improve_order(
+    problem: Problem, order: Sequence[int], *, out_of_time: Callable[[], bool], rounds: int = 200
+) -> Order:
+    """Local moves: pull an operation that frees memory before the peak, or push one that allocates
+    behind it, while the peak falls. Every move is confirmed by the simulator."""
+    parents = parents_of(problem)
+    best = list(order)
+    best_live = _live(problem, best)
+    for _ in range(rounds):
+        if out_of_time():
+            break
+        peak = int(best_live.argmax())
+        moved = False
+        for trial in _moves(problem, parents, best, peak):
+            if out_of_time():
+                break
+            live = _live(problem, trial)
+            if (int(live.max()), int((live == live.max()).sum())) < (
+                int(best_live.max()),
+                int((best_live == best_live.max()).sum()),
+            ):
+                best, best_live, moved = trial, live, True
+                break
+        if not moved:
+            break
+    return tuple(best)
+
+
+def _live(problem: Problem, order: Sequence[int]) -> np.ndarray:
+    actions = [Action(kind=ActionKind.RUN, target=i) for i in range(len(order))]
+    return simulate(reorder(problem, order), actions).live_bytes
+
+
+def _moves(
+    problem: Problem, parents: list[list[int]], order: list[int], peak: int
+) -> list[list[int]]:
+    """Orders in which one operation, with what it needs, moves across the peak."""
+    position = {op: i for i, op in enumerate(order)}
+    at_peak = order[peak]
+    moves: list[list[int]] = []
+    alive: list[tuple[int, int]] = []
+    for t, tensor in enumerate(problem.tensors):
+        last = max((position[u] for u in tensor.uses), default=-1)
+        if position[tensor.producer] < peak < last and not tensor.to_end:
+            alive.append((tensor.bytes, t))
+    for _, t in sorted(alive, reverse=True)[:24]:
+        tensor = problem.tensors[t]
+        later = sorted(position[u] for u in tensor.uses if position[u] > peak)
+        pulled: set[int] = set()
+        stack = [order[i] for i in later]
+        while stack:
+            op = stack.pop()
+            if op in pulled or position[op] < peak:
+                continue
+            pulled.add(op)
+            stack.extend(p for p in parents[op] if position[p] >= peak)
+        if at_peak not in pulled and len(pulled) < 200:
+            front = [op for op in order[peak:] if op in pulled]
+            rest = [op for op in order[peak:] if op not in pulled]
+            moves.append([*order[:peak], *front, *rest])
+        if all(position[u] > peak for u in tensor.uses):
+            pushed = _push(problem, order, position, tensor.producer, peak)
+            if pushed is not None:
+                moves.append(pushed)
+    return moves
+
+
+def _push(
+    problem: Problem, order: list[int], position: dict[int, int], op: int, peak: int
+) -> list[int] | None:
+    """Move `op` behind the peak, just before its first reader."""
+    readers = [
+        position[u] for t in problem.ops[op].outputs for u in problem.tensors[t].uses
+    ]
+    if not readers or min(readers) <= peak:
+        return None
+    target = min(readers)
+    start = position[op]
+    return [*order[:start], *order[start + 1 : target], op, *order[target:]]
+
+
