@@ -1,0 +1,38 @@
+"""Lowering rules, one module per family of ATen operators. Importing this registers them all.
+
+A rule is a function of the lowering context and the operator's arguments, which appends ONNX
+nodes and gives back the value of the result, or one value for each of several results.
+"""
+
+from models.aten import (
+    attention,
+    conv,
+    create,
+    dropout,
+    elementwise,
+    index,
+    loss,
+    matmul,
+    norm,
+    pool,
+    reduce,
+    shape,
+)
+from models.aten.registry import RULES, Lowering
+
+__all__ = [
+    "RULES",
+    "Lowering",
+    "attention",
+    "conv",
+    "create",
+    "dropout",
+    "elementwise",
+    "index",
+    "loss",
+    "matmul",
+    "norm",
+    "pool",
+    "reduce",
+    "shape",
+]

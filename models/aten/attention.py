@@ -1,0 +1,116 @@
+"""Softmax, and the fused scaled-dot-product attention that PyTorch picks on the CPU.
+
+The fused form is written out with its own economy: the forward pass keeps only the logarithm
+of the softmax's denominators, and the gradient computes the probabilities again.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+from torch import fx
+
+from models.aten.registry import Lowering, Result, dtype_of, lowers, numpy_dtype, shape_of
+from models.emit import Value
+
+
+@lowers("_softmax")
+def softmax(low: Lowering, x: fx.Node, axis: int, half_to_float: bool) -> Result:
+    del half_to_float
+    return low.op("Softmax", low.value(x), axis=axis)
+
+
+@lowers("_softmax_backward_data")
+def softmax_backward(
+    low: Lowering, dy: fx.Node, y: fx.Node, axis: int, dtype: torch.dtype
+) -> Result:
+    """`dy y - y sum(dy y)`, from the result."""
+    del dtype
+    product = low.op("Mul", low.value(dy), low.value(y), tag="product")
+    total = low.reduce("Sum", product, [axis], keep=True, tag="total")
+    return low.op("Sub", product, low.op("Mul", low.value(y), total, tag="share"))
+
+
+@lowers("_scaled_dot_product_flash_attention_for_cpu")
+def attention(
+    low: Lowering,
+    query: fx.Node,
+    key: fx.Node,
+    value: fx.Node,
+    dropout: float = 0.0,
+    causal: bool = False,
+    *,
+    attn_mask: fx.Node | None = None,
+    scale: float | None = None,
+) -> Result:
+    """[batch, heads, seq, width] each -> mixed values, log of the softmax's denominators."""
+    if dropout:
+        raise low.unsupported("dropout inside fused attention")
+    scores, _ = _scores(low, query, key, causal, attn_mask, scale)
+    log_total = low.reduce("LogSumExp", scores, [-1], keep=True, tag="log_total")
+    weights = low.op("Softmax", scores, tag="weights", axis=-1)
+    return [low.op("MatMul", weights, low.value(value)), log_total]
+
+
+@lowers("_scaled_dot_product_flash_attention_for_cpu_backward")
+def attention_backward(
+    low: Lowering,
+    dy: fx.Node,
+    query: fx.Node,
+    key: fx.Node,
+    value: fx.Node,
+    result: fx.Node,
+    log_total: fx.Node,
+    dropout: float,
+    causal: bool,
+    *,
+    attn_mask: fx.Node | None = None,
+    scale: float | None = None,
+) -> Result:
+    """-> gradients of query, key, value."""
+    del dropout
+    scores, factor = _scores(low, query, key, causal, attn_mask, scale)
+    excess = low.op("Sub", scores, low.value(log_total), tag="excess")
+    weights = low.op("Exp", excess, tag="weights")
+    grad = low.value(dy)
+    dvalue = low.op("MatMul", _turned(low, weights, "weights_t"), grad, tag="dvalue")
+    dweights = low.op("MatMul", grad, _turned(low, low.value(value), "value_t"), tag="dweights")
+    agreement = low.op("Mul", grad, low.value(result), tag="agreement")
+    offset = low.reduce("Sum", agreement, [-1], keep=True, tag="offset")
+    residual = low.op("Sub", dweights, offset, tag="residual")
+    unscaled = low.op("Mul", weights, residual, tag="dunscaled")
+    dscores = low.op("Mul", unscaled, factor, tag="dscores")
+    dquery = low.op("MatMul", dscores, low.value(key))
+    dkey = low.op("MatMul", _turned(low, dscores, "dscores_t"), low.value(query), tag="dkey")
+    return [dquery, dkey, dvalue]
+
+
+def _scores(
+    low: Lowering,
+    query: fx.Node,
+    key: fx.Node,
+    causal: bool,
+    mask: fx.Node | None,
+    scale: float | None,
+) -> tuple[Value, Value]:
+    """Masked, scaled products of queries and keys, and the scale."""
+    width, steps = int(shape_of(query)[-1]), shape_of(query)[-2]
+    factor = low.scalar(1 / math.sqrt(width) if scale is None else scale)
+    product = low.op("MatMul", low.value(query), _turned(low, low.value(key), "key_t"), tag="dot")
+    scores = low.op("Mul", product, factor, tag="scaled")
+    if causal:
+        kind = numpy_dtype(low.dtype)
+        future = np.triu(np.full((int(steps), int(shape_of(key)[-2])), -np.inf, kind), 1)
+        scores = low.op("Add", scores, low.builder.constant(future), tag="causal")
+    if mask is not None and dtype_of(mask) == torch.bool:
+        hidden = low.scalar(-math.inf)
+        scores = low.op("Where", low.value(mask), scores, hidden, tag="masked")
+    elif mask is not None:
+        scores = low.op("Add", scores, low.value(mask), tag="masked")
+    return scores, factor
+
+
+def _turned(low: Lowering, value: Value, tag: str) -> Value:
+    return low.transpose(value, [0, 1, 3, 2], tag)

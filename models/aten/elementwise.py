@@ -1,0 +1,231 @@
+"""Arithmetic, comparison, logic and activations, element by element, with their gradients."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import fx
+
+from models.aten.registry import ABSENT, Lowering, Result, Rule, dtype_of, lowers
+from models.emit import Value
+
+Operand = fx.Node | float
+
+UNARY = {
+    "abs": "Abs",
+    "cos": "Cos",
+    "erf": "Erf",
+    "exp": "Exp",
+    "log": "Log",
+    "neg": "Neg",
+    "reciprocal": "Reciprocal",
+    "relu": "Relu",
+    "sigmoid": "Sigmoid",
+    "sin": "Sin",
+    "sqrt": "Sqrt",
+    "tanh": "Tanh",
+}
+ARITHMETIC = {"add": "Add", "sub": "Sub", "mul": "Mul", "div": "Div"}
+COMPARISON = {
+    "eq": "Equal",
+    "lt": "Less",
+    "le": "LessOrEqual",
+    "gt": "Greater",
+    "ge": "GreaterOrEqual",
+}
+LOGIC = {"and": "And", "or": "Or", "xor": "Xor"}
+
+
+def _unary(op_type: str) -> Rule:
+    def rule(low: Lowering, x: fx.Node) -> Result:
+        return low.op(op_type, low.operand(x, low.dtype))
+
+    return rule
+
+
+def _arithmetic(op_type: str) -> Rule:
+    def rule(low: Lowering, x: Operand, y: Operand, alpha: float = 1) -> Result:
+        left, right = low.operand(x, low.dtype), low.operand(y, low.dtype)
+        if alpha != 1:
+            right = low.op("Mul", right, low.scalar(alpha), tag="scaled")
+        return low.op(op_type, left, right)
+
+    return rule
+
+
+def _comparison(op_type: str) -> Rule:
+    def rule(low: Lowering, x: fx.Node, y: Operand) -> Result:
+        other = y.meta["val"] if isinstance(y, fx.Node) else y
+        common = torch.result_type(x.meta["val"], other)
+        return low.op(op_type, low.operand(x, common), low.operand(y, common))
+
+    return rule
+
+
+def _logic(op_type: str) -> Rule:
+    def rule(low: Lowering, x: fx.Node, y: fx.Node) -> Result:
+        if dtype_of(x) != torch.bool or dtype_of(y) != torch.bool:
+            raise low.unsupported("only on booleans")
+        return low.op(op_type, low.value(x), low.value(y))
+
+    return rule
+
+
+for _name, _op_type in UNARY.items():
+    lowers(_name)(_unary(_op_type))
+for _name, _op_type in ARITHMETIC.items():
+    lowers(f"{_name}.Tensor", f"{_name}.Scalar")(_arithmetic(_op_type))
+for _name, _op_type in COMPARISON.items():
+    lowers(f"{_name}.Tensor", f"{_name}.Scalar")(_comparison(_op_type))
+for _name, _op_type in LOGIC.items():
+    lowers(f"bitwise_{_name}.Tensor", f"logical_{_name}")(_logic(_op_type))
+for _name, _op_type in (("minimum", "Min"), ("maximum", "Max")):
+    lowers(_name)(_arithmetic(_op_type))
+
+
+@lowers("ne.Tensor", "ne.Scalar")
+def not_equal(low: Lowering, x: fx.Node, y: Operand) -> Result:
+    other = y.meta["val"] if isinstance(y, fx.Node) else y
+    common = torch.result_type(x.meta["val"], other)
+    equal = low.op("Equal", low.operand(x, common), low.operand(y, common), tag="equal")
+    return low.op("Not", equal)
+
+
+@lowers("logical_not", "bitwise_not")
+def logical_not(low: Lowering, x: fx.Node) -> Result:
+    if dtype_of(x) != torch.bool:
+        raise low.unsupported("only on booleans")
+    return low.op("Not", low.value(x))
+
+
+@lowers("rsub.Scalar", "rsub.Tensor")
+def reverse_subtract(low: Lowering, x: fx.Node, y: Operand, alpha: float = 1) -> Result:
+    if alpha != 1:
+        raise low.unsupported("alpha other than 1")
+    return low.op("Sub", low.operand(y, low.dtype), low.operand(x, low.dtype))
+
+
+@lowers("rsqrt")
+def reciprocal_root(low: Lowering, x: fx.Node) -> Result:
+    return low.op("Reciprocal", low.op("Sqrt", low.value(x), tag="root"))
+
+
+@lowers("pow.Tensor_Scalar")
+def power(low: Lowering, x: fx.Node, exponent: float) -> Result:
+    base = low.operand(x, low.dtype)
+    if exponent == 2:
+        return low.op("Mul", base, base)
+    return low.op("Pow", base, low.scalar(exponent))
+
+
+@lowers("where.self", "where.ScalarOther", "where.ScalarSelf", "where.Scalar")
+def where(low: Lowering, condition: fx.Node, x: Operand, y: Operand) -> Result:
+    return low.op(
+        "Where", low.value(condition), low.operand(x, low.dtype), low.operand(y, low.dtype)
+    )
+
+
+@lowers("masked_fill.Scalar", "masked_fill.Tensor")
+def masked_fill(low: Lowering, x: fx.Node, mask: fx.Node, value: Operand) -> Result:
+    return low.op("Where", low.value(mask), low.operand(value, low.dtype), low.value(x))
+
+
+@lowers("clamp")
+def clamp(
+    low: Lowering, x: fx.Node, minimum: float | None = None, maximum: float | None = None
+) -> Result:
+    bounds = [ABSENT if bound is None else low.scalar(bound) for bound in (minimum, maximum)]
+    return low.op("Clip", low.value(x), *bounds)
+
+
+@lowers("silu")
+def silu(low: Lowering, x: fx.Node) -> Result:
+    return low.op("Mul", low.value(x), low.op("Sigmoid", low.value(x), tag="gate"))
+
+
+@lowers("gelu")
+def gelu(low: Lowering, x: fx.Node, approximate: str = "none") -> Result:
+    """`x * cdf(x)`, with the normal distribution's cdf or its tanh approximation."""
+    source = low.value(x)
+    cdf = _normal_cdf(low, source) if approximate == "none" else _tanh_cdf(low, source)[0]
+    return low.op("Mul", source, cdf)
+
+
+# -- gradients: `dy` is the gradient of the result -------------------------------------------------
+
+
+@lowers("threshold_backward")
+def threshold_backward(low: Lowering, dy: fx.Node, y: fx.Node, threshold: float) -> Result:
+    """Gradient of relu, from its result: `dy` where that is above the threshold."""
+    passed = low.op("Greater", low.value(y), low.scalar(threshold), tag="passed")
+    return low.op("Where", passed, low.value(dy), low.scalar(0))
+
+
+@lowers("tanh_backward")
+def tanh_backward(low: Lowering, dy: fx.Node, y: fx.Node) -> Result:
+    """`dy * (1 - y²)`, from the result."""
+    return low.op("Mul", low.value(dy), _one_minus_square(low, low.value(y)))
+
+
+@lowers("sigmoid_backward")
+def sigmoid_backward(low: Lowering, dy: fx.Node, y: fx.Node) -> Result:
+    """`dy * y (1 - y)`, from the result."""
+    rest = low.op("Sub", low.scalar(1), low.value(y), tag="rest")
+    slope = low.op("Mul", low.value(y), rest, tag="slope")
+    return low.op("Mul", low.value(dy), slope)
+
+
+@lowers("silu_backward")
+def silu_backward(low: Lowering, dy: fx.Node, x: fx.Node) -> Result:
+    """`dy * s (1 + x (1 - s))` with s = sigmoid(x)."""
+    gate = low.op("Sigmoid", low.value(x), tag="gate")
+    rest = low.op("Sub", low.scalar(1), gate, tag="rest")
+    bend = low.op("Add", low.op("Mul", low.value(x), rest, tag="bent"), low.scalar(1), tag="bend")
+    return low.op("Mul", low.value(dy), low.op("Mul", gate, bend, tag="slope"))
+
+
+@lowers("gelu_backward")
+def gelu_backward(low: Lowering, dy: fx.Node, x: fx.Node, approximate: str = "none") -> Result:
+    """`dy * (cdf(x) + x pdf(x))`, the pdf being the cdf's derivative."""
+    source = low.value(x)
+    if approximate == "none":
+        cdf = _normal_cdf(low, source)
+        square = low.op("Mul", source, source, tag="square")
+        exponent = low.op("Mul", square, low.scalar(-0.5), tag="exponent")
+        bell = low.op("Exp", exponent, tag="bell")
+        pdf = low.op("Mul", bell, low.scalar(1 / math.sqrt(2 * math.pi)), tag="pdf")
+    else:
+        cdf, tanh = _tanh_cdf(low, source)
+        square = low.op("Mul", source, source, tag="square2")
+        rise = low.op("Mul", square, low.scalar(1.5 * _CUBIC * _SCALE), tag="rise")
+        rise = low.op("Add", rise, low.scalar(0.5 * _SCALE), tag="rise_at")
+        pdf = low.op("Mul", rise, _one_minus_square(low, tanh), tag="pdf")
+    slope = low.op("Add", cdf, low.op("Mul", source, pdf, tag="tilt"), tag="slope")
+    return low.op("Mul", low.value(dy), slope)
+
+
+_SCALE = math.sqrt(2 / math.pi)
+_CUBIC = 0.044715
+
+
+def _normal_cdf(low: Lowering, x: Value) -> Value:
+    """`(1 + erf(x / √2)) / 2`."""
+    scaled = low.op("Div", x, low.scalar(math.sqrt(2)), tag="scaled")
+    shifted = low.op("Add", low.op("Erf", scaled, tag="erf"), low.scalar(1), tag="shifted")
+    return low.op("Mul", shifted, low.scalar(0.5), tag="cdf")
+
+
+def _tanh_cdf(low: Lowering, x: Value) -> tuple[Value, Value]:
+    """`(1 + t) / 2` and t, where t = tanh(√(2/π) (x + 0.044715 x³))."""
+    square = low.op("Mul", x, x, tag="square")
+    factor = low.op("Mul", square, low.scalar(_CUBIC * _SCALE), tag="factor")
+    factor = low.op("Add", factor, low.scalar(_SCALE), tag="factor_at")
+    tanh = low.op("Tanh", low.op("Mul", x, factor, tag="angle"), tag="tanh")
+    shifted = low.op("Add", tanh, low.scalar(1), tag="shifted")
+    return low.op("Mul", shifted, low.scalar(0.5), tag="cdf"), tanh
+
+
+def _one_minus_square(low: Lowering, y: Value) -> Value:
+    square = low.op("Mul", y, y, tag="squared")
+    return low.op("Sub", low.scalar(1), square, tag="rest")

@@ -1,0 +1,173 @@
+"""Picking and placing parts of tensors: embeddings, slices, joins, gathers, padding.
+
+Gradients that add several rows into one use ScatterElements: ONNX Runtime's CPU ScatterND
+runs its additions in parallel, without protection (onnxruntime issues 18048 and 23396).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import fx
+
+from models.aten.registry import Dim, Lowering, Result, lowers, rank_of, shape_of
+from models.emit import Value
+
+
+@lowers("embedding")
+def embedding(low: Lowering, table: fx.Node, rows: fx.Node, *_: object) -> Result:
+    """Table [rows, width], indices [...] -> [..., width]."""
+    return low.op("Gather", low.value(table), low.value(rows), axis=0)
+
+
+@lowers("embedding_dense_backward")
+def embedding_backward(
+    low: Lowering, dy: fx.Node, rows: fx.Node, count: int, padding: int, by_frequency: bool
+) -> Result:
+    """Adds each row's gradients: [..., width] -> [count, width]."""
+    if by_frequency:
+        raise low.unsupported("gradients scaled by frequency")
+    width = int(shape_of(dy)[-1])
+    places = math.prod(shape_of(rows))
+    index = low.reshape(low.value(rows), [-1, 1], "index")
+    updates = low.reshape(low.value(dy), [-1, width], "updates")
+    if padding >= 0:
+        padded = low.op("Equal", index, low.integers(padding), tag="padded")
+        updates = low.op("Where", padded, low.scalar(0), updates, tag="kept")
+    wide = low.op("Expand", index, low.shape_value([places, width]), tag="wide_index")
+    zeros = low.filled(0, "zeros", [count, width])
+    return low.op("ScatterElements", zeros, wide, updates, axis=0, reduction="add")
+
+
+@lowers("slice.Tensor")
+def slice_tensor(
+    low: Lowering,
+    x: fx.Node,
+    axis: int = 0,
+    start: int | None = None,
+    stop: Dim | None = None,
+    step: int = 1,
+) -> Result:
+    del stop
+    first = _from_front(start or 0, shape_of(x)[axis])
+    if low.shape == shape_of(x):
+        return low.value(x)
+    end = first + low.shape[axis] * step
+    return low.op(
+        "Slice",
+        low.value(x),
+        low.extent(first),
+        low.extent(end),
+        low.integers(axis),
+        low.integers(step),
+    )
+
+
+@lowers("slice_backward")
+def slice_backward(
+    low: Lowering,
+    dy: fx.Node,
+    shape: Sequence[Dim],
+    axis: int,
+    start: int,
+    stop: Dim,
+    step: int,
+) -> Result:
+    del stop
+    if shape_of(dy) == list(shape):
+        return low.value(dy)
+    if step != 1:
+        raise low.unsupported("a step other than 1")
+    first = _from_front(start, shape[axis])
+    after = shape[axis] - first - shape_of(dy)[axis]
+    return _pad(low, low.value(dy), len(shape), {axis % len(shape): (first, after)})
+
+
+@lowers("select.int")
+def select(low: Lowering, x: fx.Node, axis: int, index: int) -> Result:
+    return low.op("Gather", low.value(x), low.scalar(index, torch.int64), axis=axis)
+
+
+@lowers("select_backward")
+def select_backward(
+    low: Lowering, dy: fx.Node, shape: Sequence[Dim], axis: int, index: int
+) -> Result:
+    axis %= len(shape)
+    first = _from_front(index, shape[axis])
+    thick = [1 if at == axis else size for at, size in enumerate(shape)]
+    slab = low.reshape(low.value(dy), thick, "slab")
+    return _pad(low, slab, len(shape), {axis: (first, shape[axis] - first - 1)})
+
+
+@lowers("constant_pad_nd")
+def constant_pad(
+    low: Lowering, x: fx.Node, widths: Sequence[int], value: float = 0
+) -> Result:
+    """Pairs of widths, the last axis first; negative ones crop."""
+    rank = rank_of(x)
+    pairs = zip(widths[::2], widths[1::2], strict=True)
+    return _pad(
+        low, low.value(x), rank, {rank - 1 - back: pair for back, pair in enumerate(pairs)}, value
+    )
+
+
+@lowers("cat")
+def concatenate(low: Lowering, parts: Sequence[fx.Node], axis: int = 0) -> Result:
+    return low.op("Concat", *(low.value(part) for part in parts), axis=axis)
+
+
+@lowers("stack")
+def stack(low: Lowering, parts: Sequence[fx.Node], axis: int = 0) -> Result:
+    axis %= rank_of(parts[0]) + 1
+    dims = shape_of(parts[0])
+    dims.insert(axis, 1)
+    slabs = [low.reshape(low.value(part), dims, f"slab_{i}") for i, part in enumerate(parts)]
+    return low.op("Concat", *slabs, axis=axis)
+
+
+@lowers("split.Tensor", "split_with_sizes")
+def split(
+    low: Lowering, x: fx.Node, sizes: int | Sequence[int], axis: int = 0
+) -> Result:
+    del sizes
+    lengths = [int(part.shape[axis]) for part in low.node.meta["val"]]
+    if len(lengths) == 1:
+        return [low.value(x)]
+    tags = [f"part_{index}" for index in range(len(lengths))]
+    return low.ops("Split", low.value(x), low.integers(*lengths), tags=tags, axis=axis)
+
+
+@lowers("gather")
+def gather(
+    low: Lowering, x: fx.Node, axis: int, index: fx.Node, sparse_grad: bool = False
+) -> Result:
+    del sparse_grad
+    return low.op("GatherElements", low.value(x), low.value(index), axis=axis)
+
+
+@lowers("scatter_add")
+def scatter_add(
+    low: Lowering, x: fx.Node, axis: int, index: fx.Node, source: fx.Node
+) -> Result:
+    operands = (low.value(operand) for operand in (x, index, source))
+    return low.op("ScatterElements", *operands, axis=axis, reduction="add")
+
+
+def _from_front(index: int, size: Dim) -> int:
+    """A slice's start or an index, counted from the front where it was from the back."""
+    return index if index >= 0 else max(0, int(size) + index)
+
+
+def _pad(
+    low: Lowering,
+    value: Value,
+    rank: int,
+    widths: dict[int, tuple[Dim, Dim]],
+    fill: float = 0,
+) -> Value:
+    """Surround `value` with `fill`: per axis, so many before and so many after."""
+    before = [widths.get(axis, (0, 0))[0] for axis in range(rank)]
+    after = [widths.get(axis, (0, 0))[1] for axis in range(rank)]
+    return low.op("Pad", value, low.shape_value([*before, *after]), low.scalar(fill))

@@ -1,0 +1,173 @@
+"""Layer and batch normalization, with the gradients of their inputs, scales and shifts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import fx
+
+from models.aten.registry import ABSENT, Lowering, Result, lowers, rank_of, shape_of
+from models.emit import Value
+
+
+@lowers("native_layer_norm")
+def layer_norm(
+    low: Lowering,
+    x: fx.Node,
+    normalized: Sequence[int],
+    scale: fx.Node | None,
+    shift: fx.Node | None,
+    epsilon: float,
+) -> Result:
+    """-> result, mean, 1 / standard deviation (the last two keep the reduced axes)."""
+    return low.ops(
+        "LayerNormalization",
+        low.value(x),
+        low.value(scale) if scale is not None else low.filled(1, "ones", normalized),
+        low.value(shift) if shift is not None else ABSENT,
+        tags=("", "mean", "rstd"),
+        axis=-len(normalized),
+        epsilon=epsilon,
+    )
+
+
+@lowers("native_layer_norm_backward")
+def layer_norm_backward(
+    low: Lowering,
+    dy: fx.Node,
+    x: fx.Node,
+    normalized: Sequence[int],
+    mean: fx.Node,
+    rstd: fx.Node,
+    scale: fx.Node | None,
+    shift: fx.Node | None,
+    wanted: Sequence[bool],
+) -> Result:
+    """-> gradients of x, scale, shift.
+
+    With x̂ the normalized input and g = dy scale: `dx = (g - mean(g) - x̂ mean(g x̂)) rstd`.
+    """
+    rank = rank_of(x)
+    outer, inner = list(range(rank - len(normalized))), list(range(-len(normalized), 0))
+    grad = low.value(dy)
+    centered = low.op("Sub", low.value(x), low.value(mean), tag="centered")
+    unit = low.op("Mul", centered, low.value(rstd), tag="unit")
+    dx = dscale = dshift = None
+    if wanted[0]:
+        dunit = grad if scale is None else low.op("Mul", grad, low.value(scale), tag="dunit")
+        offset = low.reduce("Mean", dunit, inner, keep=True, tag="offset")
+        product = low.op("Mul", dunit, unit, tag="product")
+        slope = low.reduce("Mean", product, inner, keep=True, tag="slope")
+        tilt = low.op("Mul", unit, slope, tag="tilt")
+        level = low.op("Sub", dunit, offset, tag="level")
+        dx = low.op("Mul", low.op("Sub", level, tilt, tag="residual"), low.value(rstd))
+    if wanted[1]:
+        weighted = low.op("Mul", grad, unit, tag="weighted")
+        dscale = low.reduce("Sum", weighted, outer, tag="dscale")
+    if wanted[2]:
+        dshift = low.reduce("Sum", grad, outer, tag="dshift")
+    return [dx, dscale, dshift]
+
+
+@lowers("_native_batch_norm_legit_functional")
+def batch_norm(
+    low: Lowering,
+    x: fx.Node,
+    scale: fx.Node | None,
+    shift: fx.Node | None,
+    running_mean: fx.Node,
+    running_var: fx.Node,
+    training: bool,
+    momentum: float,
+    epsilon: float,
+) -> Result:
+    """-> result, batch mean, batch 1 / standard deviation, new running mean, new running var.
+
+    The batch statistics are computed apart and given to BatchNormalization in its inference
+    form: every execution provider has that one, and it can be run again without an effect on
+    the running statistics. Two passes for the variance: E[x²] - E[x]² loses digits.
+    """
+    if not training:
+        raise low.unsupported("evaluation mode")
+    rank, axes = rank_of(x), _all_but_channels(x)
+    count = low.count([shape_of(x)[axis] for axis in axes])
+    mean = low.reduce("Mean", low.value(x), axes, tag="mean")
+    centered = low.op("Sub", low.value(x), low.per_channel(mean, rank, "mean_r"), tag="centered")
+    squares = low.reduce("SumSquare", centered, axes, tag="squares")
+    var = low.op("Div", squares, count, tag="var")
+    std = low.op("Sqrt", low.op("Add", var, low.scalar(epsilon), tag="padded"), tag="std")
+    rstd = low.op("Reciprocal", std, tag="rstd")
+    channels = [shape_of(x)[1]]
+    y = low.op(
+        "BatchNormalization",
+        low.value(x),
+        low.value(scale) if scale is not None else low.filled(1, "ones", channels),
+        low.value(shift) if shift is not None else low.filled(0, "zeros", channels),
+        mean,
+        var,
+        epsilon=epsilon,
+    )
+    fewer = low.op("Sub", count, low.scalar(1), tag="fewer")
+    unbiased = low.op("Div", squares, fewer, tag="unbiased")
+    return [
+        y,
+        mean,
+        rstd,
+        _blend(low, low.value(running_mean), mean, momentum, "running_mean"),
+        _blend(low, low.value(running_var), unbiased, momentum, "running_var"),
+    ]
+
+
+@lowers("native_batch_norm_backward")
+def batch_norm_backward(
+    low: Lowering,
+    dy: fx.Node,
+    x: fx.Node,
+    scale: fx.Node | None,
+    running_mean: fx.Node | None,
+    running_var: fx.Node | None,
+    mean: fx.Node,
+    rstd: fx.Node,
+    training: bool,
+    epsilon: float,
+    wanted: Sequence[bool],
+) -> Result:
+    """-> gradients of x, scale, shift.
+
+    As in layer normalization, with the sums over batch and space folded into per-channel
+    factors: `dx = scale rstd (dy - (dshift + (x - mean) rstd dscale) / count)`.
+    """
+    del running_mean, running_var, epsilon
+    if not training:
+        raise low.unsupported("evaluation mode")
+    rank, axes = rank_of(x), _all_but_channels(x)
+    grad, inverse = low.value(dy), low.value(rstd)
+    mean_r = low.per_channel(low.value(mean), rank, "mean_r")
+    centered = low.op("Sub", low.value(x), mean_r, tag="centered")
+    product = low.op("Mul", grad, centered, tag="product")
+    correlation = low.reduce("Sum", product, axes, tag="correlation")
+    dscale = low.op("Mul", correlation, inverse, tag="dscale")
+    dshift = low.reduce("Sum", grad, axes, tag="dshift")
+    if not wanted[0]:
+        return [None, dscale, dshift]
+
+    count = low.count([shape_of(x)[axis] for axis in axes])
+    offset = low.op("Div", dshift, count, tag="offset")
+    slope = low.op("Div", low.op("Mul", dscale, inverse, tag="steep"), count, tag="slope")
+    factor = inverse if scale is None else low.op("Mul", low.value(scale), inverse, tag="factor")
+    tilt = low.op("Mul", centered, low.per_channel(slope, rank, "slope_r"), tag="tilt")
+    plane = low.op("Add", tilt, low.per_channel(offset, rank, "offset_r"), tag="plane")
+    residual = low.op("Sub", grad, plane, tag="residual")
+    dx = low.op("Mul", residual, low.per_channel(factor, rank, "factor_r"))
+    return [dx, dscale, dshift]
+
+
+def _all_but_channels(x: fx.Node) -> list[int]:
+    return [0, *range(2, rank_of(x))]
+
+
+def _blend(low: Lowering, old: Value, new: Value, momentum: float, tag: str) -> Value:
+    """`(1 - momentum) old + momentum new`."""
+    kept = low.op("Mul", old, low.scalar(1 - momentum), tag=f"{tag}.kept")
+    added = low.op("Mul", new, low.scalar(momentum), tag=f"{tag}.added")
+    return low.op("Add", kept, added, tag=tag)

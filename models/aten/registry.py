@@ -1,0 +1,248 @@
+"""The table of lowering rules, and what a rule is given."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+import numpy as np
+import sympy
+import torch
+from onnx import helper
+from torch import fx
+
+from models.emit import ABSENT, Builder, Value
+from models.errors import UnsupportedOperator
+
+Result = Value | Sequence[Value | None]
+"""What a rule gives back: the operator's result, or one for each of its results."""
+
+Rule = Callable[..., Result]
+"""`rule(lowering, *arguments, **keywords)`, the arguments as they stand in the traced graph."""
+
+Dim = int | torch.SymInt
+
+RULES: dict[str, Rule] = {}
+"""By operator and overload, without the leading `aten.`: `add.Tensor`."""
+
+_NUMPY = {
+    torch.float32: np.float32,
+    torch.float64: np.float64,
+    torch.float16: np.float16,
+    torch.int64: np.int64,
+    torch.int32: np.int32,
+    torch.int8: np.int8,
+    torch.uint8: np.uint8,
+    torch.bool: np.bool_,
+}
+
+
+def lowers(*operators: str) -> Callable[[Rule], Rule]:
+    """Register a rule for these operators; without an overload, `.default` is meant."""
+
+    def register(rule: Rule) -> Rule:
+        for operator in operators:
+            key = operator if "." in operator else f"{operator}.default"
+            if key in RULES:
+                raise ValueError(f"two rules for {key}")
+            RULES[key] = rule
+        return rule
+
+    return register
+
+
+def shape_of(node: fx.Node) -> list[Dim]:
+    """Shape of a traced tensor; symbolic dimensions are SymInts."""
+    return list(node.meta["val"].shape)
+
+
+def rank_of(node: fx.Node) -> int:
+    return len(node.meta["val"].shape)
+
+
+def dtype_of(node: fx.Node) -> torch.dtype:
+    return node.meta["val"].dtype
+
+
+def numpy_dtype(dtype: torch.dtype) -> np.dtype:
+    """The numpy type of a torch type; raises KeyError where there is none."""
+    return np.dtype(_NUMPY[dtype])
+
+
+def describe(node: fx.Node) -> str:
+    """The traced node and the tensors it reads, for error messages."""
+
+    def tensor(operand: fx.Node) -> str:
+        value = operand.meta.get("val")
+        if isinstance(value, torch.Tensor):
+            return f"{operand.name}: {str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
+        return operand.name
+
+    return f"{node.name}({', '.join(tensor(operand) for operand in node.all_input_nodes)})"
+
+
+class Lowering:
+    """The operator being lowered: reads operands, appends ONNX nodes named after it."""
+
+    def __init__(self, builder: Builder, symbols: dict[str, tuple[Value, int]]) -> None:
+        self.builder = builder
+        self.values: dict[fx.Node, Result] = {}
+        self.node: fx.Node = cast(fx.Node, None)
+        self._symbols = symbols
+        """Graph input and axis that each symbolic dimension can be read from."""
+        self._extents: dict[str, Value] = {}
+
+    # -- operands ------------------------------------------------------------------------------
+
+    def value(self, operand: fx.Node) -> Value:
+        """The ONNX value of a traced tensor."""
+        return cast(Value, self.values[operand])
+
+    def operand(self, operand: fx.Node | float, dtype: torch.dtype) -> Value:
+        """A traced tensor or a Python number, as an ONNX value of type `dtype`."""
+        if not isinstance(operand, fx.Node):
+            return self.scalar(operand, dtype)
+        return self.cast(self.value(operand), dtype_of(operand), dtype)
+
+    def cast(self, value: Value, source: torch.dtype, target: torch.dtype, tag: str = "cast"):
+        """`value` converted, where the types differ."""
+        if source == target:
+            return value
+        kind = helper.np_dtype_to_tensor_dtype(numpy_dtype(target))
+        return self.op("Cast", value, tag=tag, to=kind)
+
+    def scalar(self, number: float, dtype: torch.dtype | None = None) -> Value:
+        """A constant of rank 0, by default of the result's type."""
+        return self.builder.constant(np.array(number, numpy_dtype(dtype or self.dtype)))
+
+    def integers(self, *numbers: int) -> Value:
+        """A 1-D int64 constant."""
+        return self.builder.integers(numbers)
+
+    # -- the result ----------------------------------------------------------------------------
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Type of the (first) result."""
+        result = self.node.meta["val"]
+        return (result[0] if isinstance(result, tuple | list) else result).dtype
+
+    @property
+    def shape(self) -> list[Dim]:
+        """Shape of the result."""
+        return shape_of(self.node)
+
+    def unsupported(self, reason: str) -> UnsupportedOperator:
+        """The error to raise for a form of the operator that the rule does not cover."""
+        return UnsupportedOperator(str(self.node.target), describe(self.node), reason)
+
+    # -- nodes ---------------------------------------------------------------------------------
+
+    def name(self, tag: str) -> str:
+        return f"{self.node.name}.{tag}" if tag else self.node.name
+
+    def op(self, op_type: str, *operands: Value, tag: str = "", **attributes: Any) -> Value:
+        """Append a node. `tag` tells the steps of one operator apart; the result has none."""
+        return self.builder.add(op_type, operands, self.name(tag), **attributes)
+
+    def ops(
+        self, op_type: str, *operands: Value, tags: Sequence[str], **attributes: Any
+    ) -> list[Value]:
+        """Append a node with a result for each tag."""
+        names = [self.name(tag) for tag in tags]
+        return self.builder.add_many(op_type, operands, names, **attributes)
+
+    def reduce(
+        self, kind: str, value: Value, axes: Sequence[int], *, keep: bool = False, tag: str = ""
+    ) -> Value:
+        """Append a ReduceSum, ReduceMean, ... over `axes`."""
+        return self.op(f"Reduce{kind}", value, self.integers(*axes), tag=tag, keepdims=int(keep))
+
+    def reshape(self, value: Value, dims: Sequence[Dim], tag: str = "") -> Value:
+        """`value` in the shape `dims`."""
+        return self.builder.reshape(value, self.shape_value(dims, infer=True), self.name(tag))
+
+    def per_channel(self, vector: Value, rank: int, tag: str) -> Value:
+        """[channels] -> [1, channels, 1, ...], to meet activations of that rank."""
+        return self.reshape(vector, [1, -1, *[1] * (rank - 2)], tag)
+
+    def transpose(self, value: Value, axes: Sequence[int], tag: str = "") -> Value:
+        """`value` with its axes in this order."""
+        return self.builder.transpose(value, axes, self.name(tag))
+
+    # -- shapes --------------------------------------------------------------------------------
+
+    def shape_value(self, dims: Sequence[Dim], *, infer: bool = False) -> Value:
+        """`dims` as a 1-D int64 value. `infer` leaves a single symbolic one to Reshape (-1)."""
+        symbolic = [axis for axis, dim in enumerate(dims) if isinstance(dim, torch.SymInt)]
+        if infer and len(symbolic) == 1:
+            dims = [-1 if axis in symbolic else dim for axis, dim in enumerate(dims)]
+            symbolic = []
+        if not symbolic:
+            return self.integers(*(int(dim) for dim in dims))
+        return self.op("Concat", *(self.extent(dim) for dim in dims), tag="shape", axis=0)
+
+    def extent(self, dim: Dim) -> Value:
+        """One dimension as an int64 value of shape [1]."""
+        if isinstance(dim, torch.SymInt):
+            return self._extent(cast(sympy.Expr, dim.node.expr))
+        return self.integers(dim)
+
+    def _extent(self, expression: sympy.Expr) -> Value:
+        key = str(expression)
+        if key not in self._extents:
+            self._extents[key] = self._new_extent(expression)
+        return self._extents[key]
+
+    def _new_extent(self, expression: sympy.Expr) -> Value:
+        if isinstance(expression, sympy.Integer):
+            return self.integers(int(expression))
+        if isinstance(expression, sympy.Symbol):
+            source, axis = self._symbols[str(expression)]
+            name = f"{source}.dim_{axis}"
+            return self.builder.add("Shape", [source], name, start=axis, end=axis + 1)
+        if isinstance(expression, sympy.Mul | sympy.Add):
+            op_type = "Mul" if isinstance(expression, sympy.Mul) else "Add"
+            first, *rest = (self._extent(cast(sympy.Expr, part)) for part in expression.args)
+            for other in rest:
+                first = self.builder.add(op_type, [first, other], f"extent.{op_type.lower()}")
+            return first
+        raise self.unsupported(f"cannot compute the dimension {expression} at run time")
+
+    def count(self, dims: Sequence[Dim], tag: str = "count") -> Value:
+        """Product of `dims` as a float of rank 0, of the result's type."""
+        if not any(isinstance(dim, torch.SymInt) for dim in dims):
+            return self.scalar(math.prod(int(dim) for dim in dims))
+        product = self.op("Squeeze", self.extent(math.prod(dims)), tag=f"{tag}.extent")
+        return self.cast(product, torch.int64, self.dtype, tag)
+
+    def filled(self, value: float, tag: str = "", dims: Sequence[Dim] | None = None) -> Value:
+        """A tensor of equal elements, by default of the result's shape; of the result's type."""
+        dims = self.shape if dims is None else dims
+        kind = numpy_dtype(self.dtype)
+        if any(isinstance(dim, torch.SymInt) for dim in dims):
+            return self.builder.filled(self.shape_value(dims), value, kind, self.name(tag))
+        array = np.full([int(dim) for dim in dims], value, kind)
+        return self.builder.literal(array, self.name(tag))
+
+
+def normalize(axes: Sequence[int], rank: int) -> list[int]:
+    """Axes counted from the front, ascending."""
+    return sorted(axis % rank for axis in axes)
+
+
+__all__ = [
+    "ABSENT",
+    "RULES",
+    "Dim",
+    "Lowering",
+    "Result",
+    "describe",
+    "dtype_of",
+    "lowers",
+    "normalize",
+    "numpy_dtype",
+    "rank_of",
+    "shape_of",
+]

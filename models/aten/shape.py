@@ -1,0 +1,68 @@
+"""Views and copies: operators that move or rename data and compute nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import fx
+
+from models.aten.registry import Lowering, Result, dtype_of, lowers, rank_of, shape_of
+
+_VIEWS = ("view", "_unsafe_view", "reshape", "unsqueeze", "squeeze", "squeeze.dim", "squeeze.dims")
+
+
+@lowers("detach", "alias", "clone", "lift_fresh_copy")
+def same(low: Lowering, x: fx.Node, **_: object) -> Result:
+    return low.value(x)
+
+
+@lowers("_to_copy")
+def convert(low: Lowering, x: fx.Node, **_: object) -> Result:
+    return low.cast(low.value(x), dtype_of(x), low.dtype, tag="")
+
+
+@lowers(*_VIEWS)
+def view(low: Lowering, x: fx.Node, *_: object) -> Result:
+    """One Reshape from the first of a run of views, or nothing where that has this shape."""
+    names = {f"aten.{name}" if "." in name else f"aten.{name}.default" for name in _VIEWS}
+    source = x
+    while True:
+        if shape_of(source) == low.shape:
+            return low.value(source)
+        if str(source.target) not in names:
+            return low.reshape(low.value(x), low.shape)
+        source = source.all_input_nodes[0]
+
+
+@lowers("expand")
+def expand(low: Lowering, x: fx.Node, sizes: Sequence[int], **_: object) -> Result:
+    del sizes
+    if shape_of(x) == low.shape:
+        return low.value(x)
+    return low.op("Expand", low.value(x), low.shape_value(low.shape))
+
+
+@lowers("repeat")
+def repeat(low: Lowering, x: fx.Node, repeats: Sequence[int]) -> Result:
+    padded = [1] * (len(repeats) - rank_of(x)) + shape_of(x)
+    value = low.value(x)
+    if len(padded) != rank_of(x):
+        value = low.reshape(value, padded, "padded")
+    return low.op("Tile", value, low.integers(*repeats))
+
+
+@lowers("permute")
+def permute(low: Lowering, x: fx.Node, axes: Sequence[int]) -> Result:
+    return low.transpose(low.value(x), [axis % rank_of(x) for axis in axes])
+
+
+@lowers("transpose.int")
+def transpose(low: Lowering, x: fx.Node, first: int, second: int) -> Result:
+    axes = list(range(rank_of(x)))
+    axes[first], axes[second] = axes[second], axes[first]
+    return low.transpose(low.value(x), axes)
+
+
+@lowers("t")
+def matrix_transpose(low: Lowering, x: fx.Node) -> Result:
+    return low.transpose(low.value(x), [1, 0] if rank_of(x) == 2 else range(rank_of(x)))

@@ -1,0 +1,128 @@
+"""Build a training graph by name: `python -m models.build gpt2 --batch 4 --seq 512 -o gpt2.onnx`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import fields
+from pathlib import Path
+
+import onnx
+import torch
+from onnx import ModelProto
+
+from models.errors import ExportError
+from models.initial import initial_specs
+from models.inputs import InputSpec, write_specs
+from models.joint import trace
+from models.lower import TrainingGraph, lower
+from models.optim import OPTIMIZERS
+from models.recipes import RECIPES, Size, Step
+
+_INLINE_LIMIT = 2_000_000_000
+"""Bytes above which a file cannot hold its initializers (a protobuf ends at 2 GiB)."""
+
+
+def build(
+    step: Step,
+    name: str,
+    *,
+    optimizer: str | None = None,
+    dynamic_batch: bool = False,
+    store_parameters: bool = False,
+) -> tuple[TrainingGraph, dict[str, InputSpec]]:
+    """The training graph of a step, and a recipe for each of its inputs."""
+    inputs = {
+        key: torch.empty(spec.shape, dtype=getattr(torch, spec.dtype), device="meta")
+        for key, spec in step.inputs.items()
+    }
+    specs = initial_specs(step.module)
+    graph = lower(
+        trace(step.module, inputs, step.loss, dynamic_batch=dynamic_batch),
+        name,
+        optimizer=OPTIMIZERS[optimizer] if optimizer else None,
+        initializers=(
+            {key: spec.draw(key) for key, spec in specs.items()} if store_parameters else None
+        ),
+    )
+    specs = {**step.inputs, **specs}
+    for item in graph.state:
+        specs[item.name] = InputSpec(
+            shape=item.shape, dtype="float32", kind="const", value=item.initial
+        )
+    return graph, {item.name: specs[item.name] for item in graph.model.graph.input}
+
+
+def save(model: ModelProto, path: Path, *, external: bool = False) -> None:
+    """Write the model; its tensors beside it, in `NAME.data`, where asked or too large."""
+    if external or model.ByteSize() > _INLINE_LIMIT:
+        beside = path.with_name(f"{path.name}.data")
+        beside.unlink(missing_ok=True)
+        onnx.save(model, path, save_as_external_data=True, location=beside.name)
+    else:
+        path.write_bytes(model.SerializeToString(deterministic=True))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line."""
+    options = _parser().parse_args(arguments)
+    recipe = RECIPES[options.net]
+    choices = {field.name: getattr(options, field.name) for field in fields(Size)}
+    started = time.perf_counter()
+    try:
+        graph, specs = build(
+            recipe.step(recipe.sized(**choices)),
+            options.net,
+            optimizer=options.optimizer,
+            dynamic_batch=options.dynamic_batch,
+            store_parameters=options.params == "initializers",
+        )
+    except ExportError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    save(graph.model, options.output, external=options.external_data)
+    if options.sidecar:
+        write_specs(options.output.with_suffix(".inputs.json"), specs)
+    nodes, seconds = len(graph.model.graph.node), time.perf_counter() - started
+    print(f"{options.output}: {nodes} nodes, {len(graph.parameters)} parameters, {seconds:.1f} s")
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m models.build",
+        description="Build an ONNX training graph: loss, gradients, and maybe the update.",
+        epilog="networks:\n"
+        + "\n".join(f"  {name:12} {recipe.summary}" for name, recipe in RECIPES.items()),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("net", choices=RECIPES, metavar="NET")
+    parser.add_argument("-o", "--output", type=Path, required=True, metavar="FILE")
+    size = parser.add_argument_group("size (default: the published network's)")
+    for field in fields(Size):
+        kind = float if field.name == "dropout" else int
+        size.add_argument(f"--{field.name.replace('_', '-')}", type=kind, metavar="N")
+    graph = parser.add_argument_group("graph")
+    graph.add_argument("--optimizer", choices=OPTIMIZERS, help="append the update (default: none)")
+    graph.add_argument(
+        "--dynamic-batch", action="store_true", help="leave the batch dimension symbolic"
+    )
+    graph.add_argument(
+        "--params",
+        choices=("inputs", "initializers"),
+        default="inputs",
+        help="parameters are graph inputs (default), or stored in the model",
+    )
+    graph.add_argument(
+        "--external-data", action="store_true", help="store tensors in FILE.data, beside FILE"
+    )
+    graph.add_argument(
+        "--sidecar", action="store_true", help="write FILE's .inputs.json: how to draw its inputs"
+    )
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,207 @@
+"""A small builder of ONNX graphs: values, nodes, constants, and the finished model.
+
+Values are strings, unique in the graph. Constants with equal bytes are one initializer. Chains
+of Reshape, of Transpose and of Transpose into Gemm never form: each helper looks through the
+node that made its operand, and what nobody reads is dropped at the end.
+Knows ONNX and numpy, nothing of PyTorch.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
+
+OPSET = 18
+IR_VERSION = 9
+
+Value = str
+"""Name of a tensor in the graph."""
+
+ABSENT: Value = ""
+"""An optional operand that is left out."""
+
+_OPTIONAL_RESULTS = {"Dropout", "LayerNormalization", "MaxPool"}
+"""Operators used here whose trailing results may be left out."""
+
+_UNIFORM_ABOVE = 256
+"""A constant of more equal elements than this is made at run time, not stored."""
+
+
+class Builder:
+    """Nodes in a topological order, plus the constants they read."""
+
+    def __init__(self) -> None:
+        self.nodes: list[NodeProto] = []
+        self._constants: dict[Value, TensorProto] = {}
+        self._constant_of: dict[tuple[str, tuple[int, ...], bytes], Value] = {}
+        self._maker: dict[Value, NodeProto] = {}
+        self._uses: Counter[str] = Counter()
+        self._renamed: dict[Value, Value] = {}
+
+    # -- names -------------------------------------------------------------------------------
+
+    def fresh(self, base: str) -> Value:
+        """`base`, or `base.1`, `base.2`, ... where that is taken; now taken itself."""
+        name = base
+        while self._uses[name]:
+            name = f"{base}.{self._uses[base]}"
+            self._uses[base] += 1
+        self._uses[name] += 1
+        return name
+
+    def reserve(self, name: str) -> Value:
+        """Take `name` for a graph input."""
+        if self._uses[name]:
+            raise ValueError(f"the name {name!r} is taken")
+        self._uses[name] += 1
+        return name
+
+    # -- nodes and constants -----------------------------------------------------------------
+
+    def add(self, op_type: str, operands: Sequence[Value], name: str, **attributes: Any) -> Value:
+        """Append a node with one result, called `name` or close to it."""
+        return self.add_many(op_type, operands, [name], **attributes)[0]
+
+    def add_many(
+        self, op_type: str, operands: Sequence[Value], names: Iterable[str], **attributes: Any
+    ) -> list[Value]:
+        """Append a node with a result for each of `names`; it is named after the first."""
+        results = [self.fresh(name) for name in names]
+        node = helper.make_node(op_type, operands, results, name=results[0], **attributes)
+        self.nodes.append(node)
+        self._maker.update(dict.fromkeys(results, node))
+        return results
+
+    def constant(self, array: np.ndarray) -> Value:
+        """An initializer holding `array`; equal arrays share one."""
+        key = (array.dtype.str, array.shape, array.tobytes())
+        if key not in self._constant_of:
+            name = self.fresh(f"constant_{len(self._constant_of)}")
+            self._constants[name] = numpy_helper.from_array(np.asarray(array, order="C"), name)
+            self._constant_of[key] = name
+        return self._constant_of[key]
+
+    def integers(self, values: Iterable[int]) -> Value:
+        """A 1-D int64 constant."""
+        return self.constant(np.array(list(values), np.int64))
+
+    def filled(self, shape: Value, value: float, dtype: np.dtype, name: str) -> Value:
+        """A tensor of equal elements; `shape` is a 1-D int64 value."""
+        element = numpy_helper.from_array(np.array([value], dtype))
+        return self.add("ConstantOfShape", [shape], name, value=element)
+
+    def literal(self, array: np.ndarray, name: str) -> Value:
+        """`array` as a constant, or made at run time where it is large and uniform."""
+        if array.size > _UNIFORM_ABOVE and (array == array.flat[0]).all():
+            return self.filled(self.integers(array.shape), array.flat[0], array.dtype, name)
+        return self.constant(array)
+
+    # -- operators that look through their operand ---------------------------------------------
+
+    def reshape(self, value: Value, shape: Value, name: str) -> Value:
+        """Reshape `value` to the 1-D int64 `shape`, which holds no zeros."""
+        return self.add("Reshape", [self.reshape_source(value), shape], name)
+
+    def reshape_source(self, value: Value) -> Value:
+        """What `value` was before it was reshaped, if it was."""
+        return self._operand_of(value, "Reshape") or value
+
+    def transpose(self, value: Value, axes: Sequence[int], name: str) -> Value:
+        """Permute the axes of `value`; undoes and merges earlier permutations."""
+        source = self._operand_of(value, "Transpose")
+        if source is not None:
+            earlier = self._axes(value)
+            value, axes = source, [earlier[axis] for axis in axes]
+        if list(axes) == sorted(axes):
+            return value
+        return self.add("Transpose", [value], name, perm=list(axes))
+
+    def gemm(
+        self, left: Value, right: Value, name: str, bias: Value | None = None, **attributes: Any
+    ) -> Value:
+        """Product of two matrices; transposed operands are read in place."""
+        operands: list[Value] = []
+        for side, value in (("transA", left), ("transB", right)):
+            source = self._operand_of(value, "Transpose")
+            operands.append(source or value)
+            if source is not None:
+                attributes[side] = 1
+        if bias is not None:
+            operands.append(bias)
+        return self.add("Gemm", operands, name, **attributes)
+
+    def _operand_of(self, value: Value, op_type: str) -> Value | None:
+        """The first operand of the node that made `value`, if that is an `op_type`."""
+        node = self._maker.get(value)
+        return node.input[0] if node is not None and node.op_type == op_type else None
+
+    def _axes(self, value: Value) -> list[int]:
+        return list(self._maker[value].attribute[0].ints)
+
+    # -- the finished model --------------------------------------------------------------------
+
+    def call(self, value: Value, name: str) -> Value:
+        """Give `value` this name in the finished graph, or give the name to a copy of it.
+
+        Inputs, constants and values that have been given a name already need the copy.
+        """
+        if value not in self._maker or value in self._renamed:
+            return self.add("Identity", [self._renamed.get(value, value)], name)
+        self._renamed[value] = self.reserve(name)
+        return name
+
+    def finish(
+        self,
+        name: str,
+        inputs: Sequence[ValueInfoProto],
+        outputs: Sequence[ValueInfoProto],
+        initializers: Mapping[str, np.ndarray] | None = None,
+    ) -> ModelProto:
+        """The model, without the nodes and constants that no output needs."""
+        for node in self.nodes:
+            node.input[:] = [self._renamed.get(operand, operand) for operand in node.input]
+            node.output[:] = [self._renamed.get(result, result) for result in node.output]
+        nodes, read = _live(self.nodes, {output.name for output in outputs})
+        stored = [numpy_helper.from_array(array, key) for key, array in (initializers or {}).items()]
+        graph = helper.make_graph(
+            nodes,
+            name,
+            inputs,
+            outputs,
+            stored + [tensor for key, tensor in self._constants.items() if key in read],
+        )
+        return helper.make_model(
+            graph,
+            opset_imports=[helper.make_opsetid("", OPSET)],
+            ir_version=IR_VERSION,
+            producer_name="planner.models",
+        )
+
+
+def value_info(name: str, dtype: np.dtype, shape: Sequence[int | str]) -> ValueInfoProto:
+    """Description of a graph input or output."""
+    return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(dtype), shape)
+
+
+def readers(graph: GraphProto) -> Counter[str]:
+    """How many operands each value is."""
+    return Counter(operand for node in graph.node for operand in node.input)
+
+
+def _live(nodes: Sequence[NodeProto], needed: set[str]) -> tuple[list[NodeProto], set[str]]:
+    """The nodes that lead to `needed`, and every value read or needed."""
+    read = set(needed)
+    kept: list[NodeProto] = []
+    for node in reversed(nodes):
+        if read.isdisjoint(node.output):
+            continue
+        if node.op_type in _OPTIONAL_RESULTS:
+            while node.output[-1] not in read:
+                node.output.pop()
+        kept.append(node)
+        read.update(node.input)
+    return kept[::-1], read

@@ -1,0 +1,47 @@
+"""Initial values of a network's tensors, as recipes.
+
+The recipe is the single source: the graph's inputs and the module that checks it are both drawn
+from it, and no random state of PyTorch is involved. A network may choose the deviation of its
+weights with a method `initial_std(parameter name) -> float`; others get He et al.'s (2015).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+
+from models.aten.registry import numpy_dtype
+from models.inputs import InputSpec
+
+
+def initial_specs(module: nn.Module) -> dict[str, InputSpec]:
+    """A recipe for every parameter and buffer, under the first of its names."""
+    return {name: _spec(module, owner, name, tensor) for name, owner, tensor in _tensors(module)}
+
+
+def _tensors(module: nn.Module) -> Iterator[tuple[str, nn.Module, Tensor]]:
+    """Each parameter and buffer once: its name, the submodule that holds it, itself."""
+    for named in (module.named_parameters(), module.named_buffers()):
+        for name, tensor in named:
+            yield name, module.get_submodule(name.rpartition(".")[0]), tensor
+
+
+def _spec(module: nn.Module, owner: nn.Module, name: str, tensor: Tensor) -> InputSpec:
+    shape, dtype = tuple(tensor.shape), numpy_dtype(tensor.dtype).name
+    if tensor.dim() < 2:
+        one = name.endswith(("running_var", "weight")) and isinstance(
+            owner, nn.LayerNorm | nn.modules.batchnorm._BatchNorm
+        )
+        return InputSpec(shape=shape, dtype=dtype, kind="const", value=float(one))
+    if hasattr(module, "initial_std"):
+        std = module.initial_std(name)
+    elif isinstance(owner, nn.Embedding):
+        std = 1.0
+    else:
+        # A transposed convolution's weight is [in, out, ...], and its strides share the kernel.
+        sizes = tensor[:, 0] if isinstance(owner, nn.ConvTranspose2d) else tensor[0]
+        std = math.sqrt(2 / torch.Size(sizes.shape).numel())
+    return InputSpec(shape=shape, dtype=dtype, kind="normal", std=float(f"{std:.6g}"))

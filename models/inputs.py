@@ -1,0 +1,77 @@
+"""Recipes for a graph's inputs: what a `NAME.inputs.json` beside a model holds.
+
+A file of weights is large and says little. A recipe says how to draw each input, and everyone
+who follows it gets the same bytes: numpy's PCG64, seeded by the CRC-32 of the input's name.
+Needs numpy only.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+Kind = Literal["const", "normal", "randint"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputSpec:
+    """How to draw one input."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    """A numpy name."""
+    kind: Kind
+    value: float = 0.0
+    """Every element, of a `const`."""
+    std: float = 1.0
+    """Standard deviation, of a `normal`; the mean is zero."""
+    high: int = 2
+    """Exclusive upper bound, of a `randint`; the lower one is zero."""
+
+    def draw(self, name: str) -> np.ndarray:
+        """The array for the input called `name`."""
+        if self.kind == "const":
+            return np.full(self.shape, self.value, self.dtype)
+        generator = np.random.Generator(np.random.PCG64(zlib.crc32(name.encode())))
+        if self.kind == "normal":
+            sample = generator.standard_normal(self.shape, dtype=np.float32)
+            return np.asarray(sample * np.float32(self.std)).astype(self.dtype)
+        return np.asarray(generator.integers(0, self.high, self.shape)).astype(self.dtype)
+
+    def to_json(self) -> dict[str, Any]:
+        """The entry in the file: the fields that this kind uses."""
+        entry: dict[str, Any] = {
+            "shape": list(self.shape),
+            "dtype": self.dtype,
+            "kind": self.kind,
+        }
+        field = {"const": "value", "normal": "std", "randint": "high"}[self.kind]
+        return entry | {field: getattr(self, field)}
+
+    @staticmethod
+    def from_json(entry: Mapping[str, Any]) -> InputSpec:
+        """Inverse of `to_json`."""
+        return InputSpec(**{**entry, "shape": tuple(entry["shape"])})
+
+
+def write_specs(path: Path, specs: Mapping[str, InputSpec]) -> None:
+    """Write the recipe of every input, one line each."""
+    lines = [f'"{name}": {json.dumps(spec.to_json())}' for name, spec in specs.items()]
+    path.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+
+
+def read_specs(path: Path) -> dict[str, InputSpec]:
+    """Inverse of `write_specs`."""
+    entries = json.loads(path.read_text(encoding="utf-8"))
+    return {name: InputSpec.from_json(entry) for name, entry in entries.items()}
+
+
+def draw_inputs(specs: Mapping[str, InputSpec]) -> dict[str, np.ndarray]:
+    """Every input, ready to feed to a session."""
+    return {name: spec.draw(name) for name, spec in specs.items()}

@@ -1,0 +1,216 @@
+"""From a PyTorch module to one graph that computes its loss and every gradient.
+
+The trace runs on fake tensors (shapes without storage), so that a network of any size can be
+traced in the memory of its description. `aot_export_module` has two demands that ordinary
+modules break: no parameter may be registered twice, and each must receive a gradient.
+`_Flat` meets them: one entry per distinct tensor, and those without a gradient are buffers.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, fx, nn
+from torch._functorch.aot_autograd import aot_export_module
+from torch._subclasses import FakeTensorMode
+from torch._subclasses.fake_tensor import DataDependentOutputException
+from torch.fx.experimental.symbolic_shapes import (
+    DimDynamic,
+    GuardOnDataDependentSymNode,
+    ShapeEnv,
+    StatelessSymbolicContext,
+)
+
+from models.errors import DataDependentControlFlow, InvalidLoss
+
+Loss = Callable[..., Tensor]
+"""`loss(module's result, *remaining inputs)` -> scalar."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class JointGraph:
+    """A traced forward and backward pass. Names are the module's own, dots included."""
+
+    module: fx.GraphModule
+    inputs: Mapping[str, fx.Node]
+    """The caller's inputs, in order."""
+    parameters: Mapping[str, fx.Node]
+    """Every distinct parameter that receives a gradient."""
+    buffers: Mapping[str, fx.Node]
+    """Buffers, and parameters that receive no gradient."""
+    loss: fx.Node
+    gradients: Mapping[str, fx.Node]
+    """Gradient of the loss, per parameter."""
+    updated_buffers: Mapping[str, fx.Node]
+    """New value of each buffer that the forward pass changes."""
+
+
+class _Flat(nn.Module):
+    """Runs `module` and `loss` on tensors registered under flat names (no dots, no ties)."""
+
+    def __init__(self, module: nn.Module, loss: Loss) -> None:
+        super().__init__()
+        self.functional = _Functional(module, loss)
+        self.original: dict[str, str] = {}
+
+    def add(self, name: str, tensor: Tensor, *, trained: bool) -> None:
+        """Register `tensor` for the module's tensor called `name`."""
+        flat = f"tensor_{len(self.original)}"
+        self.original[flat] = name
+        if trained:
+            self.register_parameter(flat, nn.Parameter(tensor))
+        else:
+            self.register_buffer(flat, tensor)
+
+    def forward(self, *inputs: Tensor) -> tuple[Tensor]:
+        """The loss, alone in a tuple as the tracer wants it."""
+        tensors = {name: _view(getattr(self, flat)) for flat, name in self.original.items()}
+        return (self.functional(tensors, inputs),)
+
+
+def _view(tensor: Tensor) -> Tensor:
+    """A trained tensor through a view, so that its gradient is a node of its own.
+
+    `a + b` hands both the same gradient, and the tracer refuses a result that occurs twice.
+    """
+    return tensor.view(tensor.shape) if tensor.requires_grad else tensor
+
+
+class _Functional:
+    """A module's loss as a function of its tensors. Not a Module: holds no parameters itself."""
+
+    def __init__(self, module: nn.Module, loss: Loss) -> None:
+        self.module, self.loss = module, loss
+
+    def __call__(self, tensors: dict[str, Tensor], inputs: tuple[Tensor, ...]) -> Tensor:
+        result = torch.func.functional_call(self.module, tensors, (inputs[0],), tie_weights=True)
+        return self.loss(result, *inputs[1:])
+
+
+def trace(
+    module: nn.Module,
+    inputs: Mapping[str, Tensor],
+    loss: Loss,
+    *,
+    dynamic_batch: bool = False,
+) -> JointGraph:
+    """Trace the loss and the gradients of `module` in training mode.
+
+    The module receives the first input, `loss` its result and the other inputs. Tensors give
+    only shapes and types: parameters may be on the meta device. `dynamic_batch` leaves the
+    first dimension of every input symbolic.
+    """
+    module.train()
+    trained, constant = _gradient_flow(module, inputs, loss)
+    mode = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
+    flat = _Flat(module, loss)
+    with mode:
+        for name, tensor in trained.items():
+            flat.add(name, _blank(tensor), trained=True)
+        for name, tensor in constant.items():
+            flat.add(name, _blank(tensor), trained=False)
+    fakes = tuple(_fake_input(mode, tensor, dynamic_batch) for tensor in inputs.values())
+    try:
+        traced, signature = aot_export_module(
+            flat, fakes, trace_joint=True, output_loss_index=0, decompositions={}
+        )
+    except (DataDependentOutputException, GuardOnDataDependentSymNode) as error:
+        raise DataDependentControlFlow(_user_frame(error), str(error)) from error
+    traced.graph.eliminate_dead_code()
+    return _read_signature(traced, signature, flat.original, list(inputs))
+
+
+def distinct_tensors(module: nn.Module) -> tuple[dict[str, nn.Parameter], dict[str, Tensor]]:
+    """Parameters and buffers, each tensor once, under the first of its names."""
+    return dict(module.named_parameters()), dict(module.named_buffers())
+
+
+def _gradient_flow(
+    module: nn.Module, inputs: Mapping[str, Tensor], loss: Loss
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """The tensors that receive a gradient, and all others: a fake step tells which."""
+    parameters, buffers = distinct_tensors(module)
+    functional = _Functional(module, loss)
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        tensors = {name: _blank(tensor) for name, tensor in {**parameters, **buffers}.items()}
+        candidates = [name for name, tensor in parameters.items() if tensor.requires_grad]
+        for name in candidates:
+            tensors[name].requires_grad_()
+        try:
+            value = functional(tensors, tuple(_blank(tensor) for tensor in inputs.values()))
+        except DataDependentOutputException as error:
+            raise DataDependentControlFlow(_user_frame(error), str(error)) from error
+        if value.dim() or not value.is_floating_point() or not value.requires_grad:
+            raise InvalidLoss(
+                f"the loss must be a differentiable scalar, not {value.dtype} of shape "
+                f"{list(value.shape)}{'' if value.requires_grad else ' without gradient'}"
+            )
+        gradients = torch.autograd.grad(
+            value, [tensors[name] for name in candidates], allow_unused=True
+        )
+    reached = {
+        name for name, grad in zip(candidates, gradients, strict=True) if grad is not None
+    }
+    trained = {name: tensor for name, tensor in parameters.items() if name in reached}
+    constant = {name: tensor for name, tensor in parameters.items() if name not in reached}
+    return trained, constant | buffers
+
+
+def _blank(tensor: Tensor) -> Tensor:
+    """A CPU tensor of the same shape and type; fake where a fake mode is active."""
+    return torch.empty(tensor.shape, dtype=tensor.dtype)
+
+
+def _fake_input(mode: FakeTensorMode, tensor: Tensor, dynamic_batch: bool) -> Tensor:
+    sizes = [DimDynamic.STATIC] * tensor.dim()
+    if dynamic_batch and sizes:
+        sizes[0] = DimDynamic.DYNAMIC
+    return mode.from_tensor(
+        _blank(tensor), symbolic_context=StatelessSymbolicContext(dynamic_sizes=sizes)
+    )
+
+
+def _user_frame(error: BaseException) -> str:
+    """The innermost line of the error's traceback that belongs to neither PyTorch nor us."""
+    torch_root, here = str(Path(torch.__file__).parent), __file__
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if not frame.filename.startswith(torch_root) and frame.filename != here:
+            return f"{frame.filename}:{frame.lineno} in {frame.name}: {frame.line}"
+    return "an unknown line"
+
+
+def _read_signature(
+    traced: fx.GraphModule, signature, original: Mapping[str, str], input_names: list[str]
+) -> JointGraph:
+    """Sort placeholders and results of the traced graph by what they are."""
+    inputs: dict[str, fx.Node] = {}
+    parameters: dict[str, fx.Node] = {}
+    buffers: dict[str, fx.Node] = {}
+    names = iter(input_names)
+    for node in traced.graph.find_nodes(op="placeholder"):
+        if node.name in signature.inputs_to_parameters:
+            parameters[original[signature.inputs_to_parameters[node.name]]] = node
+        elif node.name in signature.inputs_to_buffers:
+            buffers[original[signature.inputs_to_buffers[node.name]]] = node
+        else:
+            inputs[next(names)] = node
+
+    # The signature's `loss_output` is wrong when buffers change, so count: the new buffers,
+    # the loss, one gradient for each parameter.
+    (results,) = traced.graph.find_nodes(op="output")[0].args
+    *updated, loss = results[: -len(parameters)]
+    gradients = results[-len(parameters) :]
+    changed = signature.buffers_to_mutate
+    return JointGraph(
+        module=traced,
+        inputs=inputs,
+        parameters=parameters,
+        buffers=buffers,
+        loss=loss,
+        gradients=dict(zip(parameters, gradients, strict=True)),
+        updated_buffers={original[changed[node.name]]: node for node in updated},
+    )

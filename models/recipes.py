@@ -1,0 +1,198 @@
+"""The networks that can be built by name: module, example inputs and loss."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from models.errors import ExportError
+from models.inputs import InputSpec
+from models.joint import Loss
+from models.nets import GPT, MLP, BERTClassifier, DenseNet, UNet, resnet18, resnet50
+
+
+@dataclass(frozen=True, kw_only=True)
+class Size:
+    """What can be chosen; each network uses some of it."""
+
+    batch: int = 1
+    seq: int = 0
+    image_size: int = 0
+    width: int = 0
+    layers: int = 0
+    heads: int = 0
+    vocabulary: int = 0
+    classes: int = 0
+    dropout: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """One training step of a network."""
+
+    module: nn.Module
+    inputs: Mapping[str, InputSpec]
+    """The module's input, then what the loss compares its result with."""
+    loss: Loss
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """How to make a step of any size. The default size is the published network's."""
+
+    summary: str
+    make: Callable[[Size], Step]
+    default: Size
+    free: frozenset[str] = frozenset({"batch", "width", "classes"})
+    """The fields of the size that this network uses."""
+
+    def sized(self, **choices: Any) -> Size:
+        """The default size with some choices; None leaves the default."""
+        made = {field: value for field, value in choices.items() if value is not None}
+        useless = made.keys() - self.free
+        if useless:
+            raise ExportError(f"this network has no {', '.join(sorted(useless))} to choose")
+        return replace(self.default, **made)
+
+    def step(self, size: Size) -> Step:
+        """The step, its module on the meta device: shapes without memory."""
+        with torch.device("meta"):
+            return self.make(size)
+
+
+def language_loss(logits: Tensor, targets: Tensor) -> Tensor:
+    """Mean cross-entropy over every position: [batch, seq, vocabulary] against [batch, seq]."""
+    return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+
+
+def _labels(count: int, *shape: int) -> InputSpec:
+    return InputSpec(shape=shape, dtype="int64", kind="randint", high=count)
+
+
+def _classifier(module: nn.Module, size: Size, name: str, *shape: int) -> Step:
+    inputs = {
+        name: InputSpec(shape=(size.batch, *shape), dtype="float32", kind="normal"),
+        "labels": _labels(size.classes, size.batch),
+    }
+    return Step(module=module, inputs=inputs, loss=F.cross_entropy)
+
+
+def _mlp(size: Size) -> Step:
+    module = MLP(inputs=64, hidden=size.width, classes=size.classes, layers=size.layers)
+    return _classifier(module, size, "features", 64)
+
+
+def _image_net(make: Callable[..., nn.Module]) -> Callable[[Size], Step]:
+    def step(size: Size) -> Step:
+        module = make(width=size.width, classes=size.classes)
+        return _classifier(module, size, "images", 3, size.image_size, size.image_size)
+
+    return step
+
+
+def _densenet(size: Size) -> Step:
+    module = DenseNet(growth=size.width, classes=size.classes)
+    return _classifier(module, size, "images", 3, size.image_size, size.image_size)
+
+
+def _unet(size: Size) -> Step:
+    space = (size.image_size, size.image_size)
+    inputs = {
+        "images": InputSpec(shape=(size.batch, 3, *space), dtype="float32", kind="normal"),
+        "labels": _labels(size.classes, size.batch, *space),
+    }
+    module = UNet(width=size.width, levels=size.layers, classes=size.classes)
+    return Step(module=module, inputs=inputs, loss=F.cross_entropy)
+
+
+def _gpt(size: Size) -> Step:
+    module = GPT(
+        vocabulary=size.vocabulary,
+        positions=size.seq,
+        width=size.width,
+        heads=size.heads,
+        layers=size.layers,
+        dropout=size.dropout,
+    )
+    inputs = {name: _labels(size.vocabulary, size.batch, size.seq) for name in ("tokens", "targets")}
+    return Step(module=module, inputs=inputs, loss=language_loss)
+
+
+def _bert(size: Size) -> Step:
+    module = BERTClassifier(
+        vocabulary=size.vocabulary,
+        positions=size.seq,
+        width=size.width,
+        heads=size.heads,
+        layers=size.layers,
+        classes=size.classes,
+        dropout=size.dropout,
+    )
+    inputs = {
+        "tokens": _labels(size.vocabulary, size.batch, size.seq),
+        "labels": _labels(size.classes, size.batch),
+    }
+    return Step(module=module, inputs=inputs, loss=F.cross_entropy)
+
+
+_IMAGES = frozenset({"batch", "width", "classes", "image_size"})
+_TOKENS = frozenset({"batch", "width", "seq", "layers", "heads", "vocabulary", "dropout"})
+
+RECIPES: dict[str, Recipe] = {
+    "mlp": Recipe(
+        summary="multi-layer perceptron",
+        make=_mlp,
+        default=Size(batch=32, width=256, layers=4, classes=10),
+        free=frozenset({"batch", "width", "classes", "layers"}),
+    ),
+    "resnet18": Recipe(
+        summary="ResNet-18, training-mode batch normalization",
+        make=_image_net(resnet18),
+        default=Size(batch=32, image_size=224, width=64, classes=1000),
+        free=_IMAGES,
+    ),
+    "resnet50": Recipe(
+        summary="ResNet-50, training-mode batch normalization",
+        make=_image_net(resnet50),
+        default=Size(batch=32, image_size=224, width=64, classes=1000),
+        free=_IMAGES,
+    ),
+    "densenet121": Recipe(
+        summary="DenseNet-121; the width is its growth",
+        make=_densenet,
+        default=Size(batch=8, image_size=224, width=32, classes=1000),
+        free=_IMAGES,
+    ),
+    "unet": Recipe(
+        summary="U-Net for segmentation; the layers are its levels",
+        make=_unet,
+        default=Size(batch=4, image_size=256, width=64, layers=4, classes=2),
+        free=_IMAGES | {"layers"},
+    ),
+    "gpt2": Recipe(
+        summary="GPT-2 small, output tied to the token embedding",
+        make=_gpt,
+        default=Size(batch=4, seq=512, width=768, layers=12, heads=12, vocabulary=50257),
+        free=_TOKENS,
+    ),
+    "gpt2-medium": Recipe(
+        summary="GPT-2 medium, output tied to the token embedding",
+        make=_gpt,
+        default=Size(batch=8, seq=1024, width=1024, layers=24, heads=16, vocabulary=50257),
+        free=_TOKENS,
+    ),
+    "bert": Recipe(
+        summary="BERT-base with a classification head",
+        make=_bert,
+        default=Size(
+            batch=8, seq=128, width=768, layers=12, heads=12, vocabulary=30522, classes=2
+        ),
+        free=_TOKENS | {"classes"},
+    ),
+}
+"""By the name that the command line knows."""
