@@ -1,0 +1,124 @@
+"""Session options: ONNX Runtime's own defaults, and those recommended for a tight budget.
+
+Measured on onnxruntime 1.31 (reports/ort_facts.md has the figures):
+
+    enable_mem_pattern   on: the second run allocates one block for everything but the outputs
+    enable_mem_reuse     on: a buffer of equal shape stays allocated across the gap to its next user
+    arena                the session's own doubles its regions (1 MiB, 2 MiB, 4 MiB, ...); one that
+                         is registered with the environment and used through the session entry
+                         `session.use_env_allocators` takes each region at the size requested
+
+With the first two off, bytes in use are the live bytes, each buffer rounded up to 256. The arena's
+growth cannot be set in `SessionOptions` for the CPU; registering it is the only door, and it is the
+whole process's: the last one registered is the one that sessions created later use.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from planner.errors import UsageError
+
+if TYPE_CHECKING:
+    import onnxruntime as ort
+
+Memory = Literal["default", "recommended"]
+Level = Literal["disabled", "extended", "all"]
+Order = Literal["default", "priority"]
+
+NEXT_POWER_OF_TWO = 0
+SAME_AS_REQUESTED = 1
+_LEVELS = {
+    "disabled": "ORT_DISABLE_ALL",
+    "extended": "ORT_ENABLE_EXTENDED",
+    "all": "ORT_ENABLE_ALL",
+}
+
+_RECOMMENDED_CPU = """\
+import onnxruntime as ort
+
+arena = ort.OrtArenaCfg({"arena_extend_strategy": 1})  # kSameAsRequested
+info = ort.OrtMemoryInfo("Cpu", ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, ort.OrtMemType.DEFAULT)
+ort.create_and_register_allocator(info, arena)  # once per process, before the session
+
+options = ort.SessionOptions()
+options.enable_mem_pattern = False
+options.enable_mem_reuse = False
+options.add_session_config_entry("session.use_env_allocators", "1")
+session = ort.InferenceSession("model.onnx", options, providers=["CPUExecutionProvider"])
+"""
+
+_RECOMMENDED_CUDA = """\
+import onnxruntime as ort
+
+options = ort.SessionOptions()
+options.enable_mem_pattern = False
+options.enable_mem_reuse = False
+cuda = {"arena_extend_strategy": "kSameAsRequested"}
+providers = [("CUDAExecutionProvider", cuda), "CPUExecutionProvider"]
+session = ort.InferenceSession("model.onnx", options, providers=providers)
+"""
+
+
+def session_options(
+    *,
+    memory: Memory = "default",
+    level: Level = "all",
+    order: Order = "default",
+    profile_prefix: Path | None = None,
+    threads: int | None = None,
+) -> ort.SessionOptions:
+    """Options for one session.
+
+    Args:
+        memory: "recommended" turns memory pattern and reuse off and, on the CPU, registers an
+            arena that grows by what is requested (see `register_arena`).
+        level: graph optimization level.
+        order: "priority" runs the nodes as they stand in the file (`PRIORITY_BASED`).
+        profile_prefix: where to write ONNX Runtime's profile; None for no profile.
+        threads: intra-operator threads; None leaves it to ONNX Runtime.
+    """
+    import onnxruntime as ort
+
+    if memory not in ("default", "recommended"):
+        raise UsageError(f"memory options are 'default' or 'recommended', not {memory!r}")
+    if level not in _LEVELS:
+        raise UsageError(f"optimization level is one of {', '.join(_LEVELS)}, not {level!r}")
+    if order not in ("default", "priority"):
+        raise UsageError(f"execution order is 'default' or 'priority', not {order!r}")
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, _LEVELS[level])
+    if order == "priority":
+        options.execution_order = ort.ExecutionOrder.PRIORITY_BASED
+    if threads is not None:
+        options.intra_op_num_threads = threads
+    if profile_prefix is not None:
+        options.enable_profiling = True
+        options.profile_file_prefix = str(profile_prefix)
+    if memory == "recommended":
+        options.enable_mem_pattern = False
+        options.enable_mem_reuse = False
+        use_registered_arena(options, {"arena_extend_strategy": SAME_AS_REQUESTED})
+    return options
+
+
+def use_registered_arena(options: ort.SessionOptions, config: dict[str, int]) -> None:
+    """Register a CPU arena with `config` for the process and have `options` use it.
+
+    Keys are those of `OrtArenaCfg`: max_mem, arena_extend_strategy, initial_chunk_size_bytes,
+    max_dead_bytes_per_chunk. A session keeps the arena it was created with.
+    """
+    import onnxruntime as ort
+
+    info = ort.OrtMemoryInfo(
+        "Cpu", ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, ort.OrtMemType.DEFAULT
+    )
+    ort.create_and_register_allocator(info, ort.OrtArenaCfg(config))
+    options.add_session_config_entry("session.use_env_allocators", "1")
+
+
+def recommended_code(device: str = "cpu") -> str:
+    """The Python lines that make a session with the recommended options."""
+    return _RECOMMENDED_CUDA if device == "cuda" else _RECOMMENDED_CPU

@@ -1,0 +1,205 @@
+"""Run a model under ONNX Runtime's profiler: executed order, times and bytes per node.
+
+What a node's memory fields mean, measured on onnxruntime 1.31, CPU (reports/ort_facts.md):
+
+- they are read when the kernel has returned: the node's outputs are allocated, its inputs are not
+  yet released, even where this was their last use; the kernel's own temporary workspace is gone;
+- `requested_in_use` counts bytes as requested, `in_use` with the arena's rounding (and whatever
+  could not be split off a chunk);
+- feeds are not in the arena. Nor are initializers, except what a kernel packs for itself when the
+  session is created (a constant MatMul weight, say): that is counted from the first node on;
+- graph outputs are counted until the caller drops them, in the next run too if he keeps them;
+- with the memory pattern, the whole block is in use from the start of the second run;
+- `in_use_peak` is the largest `in_use` since the session was created. It is the only field in which
+  a kernel's workspace shows, and only where it raises that maximum;
+- `..._delta` is the change during the kernel: its outputs (and the arena's growth) only.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy.typing as npt
+
+from planner.errors import ModelError
+from planner.runtime.options import Level, Memory, Order, session_options
+
+if TYPE_CHECKING:
+    import onnxruntime as ort
+
+CPU: tuple[Any, ...] = ("CPUExecutionProvider",)
+_KERNEL = "_kernel_time"
+Feeds = Mapping[str, npt.NDArray[Any]]
+OutputSink = Callable[[list[str], list[npt.NDArray[Any]]], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeEvent:
+    """One kernel, as ONNX Runtime recorded it. Bytes are None where the provider reports none.
+
+    Attributes:
+        start_us, duration_us: microseconds; start counts from the creation of the session.
+        requested_in_use: bytes requested and not yet freed when the kernel has returned.
+        in_use, held: the same with the arena's rounding; bytes the arena has taken.
+        in_use_peak: largest `in_use` since the session was created, workspace included.
+        requested_delta, in_use_delta, held_delta: change during the kernel.
+        output_bytes: bytes of the node's outputs.
+    """
+
+    name: str
+    op_type: str
+    provider: str
+    start_us: int
+    duration_us: int
+    requested_in_use: int | None = None
+    in_use: int | None = None
+    held: int | None = None
+    in_use_peak: int | None = None
+    requested_delta: int | None = None
+    in_use_delta: int | None = None
+    held_delta: int | None = None
+    output_bytes: int | None = None
+
+
+Run = tuple[NodeEvent, ...]
+
+
+def profile(
+    model_path: Path,
+    inputs: Feeds,
+    *,
+    runs: int = 1,
+    memory: Memory = "default",
+    level: Level = "all",
+    order: Order = "default",
+    threads: int | None = None,
+    providers: Sequence[Any] = CPU,
+    on_outputs: OutputSink | None = None,
+) -> tuple[Run, ...]:
+    """Events of each run, in executed order.
+
+    Args:
+        runs: how often to run; outputs of a run are dropped before the next.
+        on_outputs: given the names and arrays of the first run's outputs; whoever keeps them
+            keeps their bytes in the arena, so keep none when `runs` is more than 1.
+
+    Raises:
+        ModelError: ONNX Runtime cannot load or run the model.
+    """
+    with tempfile.TemporaryDirectory(prefix="planner-") as folder:
+        options = session_options(
+            memory=memory,
+            level=level,
+            order=order,
+            profile_prefix=Path(folder) / "profile",
+            threads=threads,
+        )
+        session = create_session(model_path, options, providers)
+        names = [output.name for output in session.get_outputs()]
+        for index in range(runs):
+            results = run_session(session, inputs)
+            if index == 0 and on_outputs is not None:
+                on_outputs(names, results)
+            del results
+        path = Path(session.end_profiling())
+        del session
+        return read_profile(path)
+
+
+def create_session(
+    model_path: Path, options: ort.SessionOptions, providers: Sequence[Any] = CPU
+) -> ort.InferenceSession:
+    """A session, or a `ModelError` that names the operator or node that stands in the way."""
+    import onnxruntime as ort
+
+    try:
+        return ort.InferenceSession(str(model_path), options, providers=list(providers))
+    except Exception as error:
+        raise ModelError(f"{model_path}: {_explain(str(error))}") from error
+
+
+def run_session(session: ort.InferenceSession, inputs: Feeds) -> list[npt.NDArray[Any]]:
+    """One run; an error of ONNX Runtime becomes a `ModelError` with its first line."""
+    try:
+        return list(session.run(None, dict(inputs)))
+    except Exception as error:
+        raise ModelError(f"ONNX Runtime could not run the model: {_first_line(error)}") from error
+
+
+def read_profile(path: Path) -> tuple[Run, ...]:
+    """Node events of a profile file, one tuple per run, in executed order.
+
+    Raises:
+        ModelError: not a profile of ONNX Runtime.
+    """
+    try:
+        entries = json.loads(Path(path).read_text())
+        nodes = [e for e in entries if e.get("cat") == "Node" and e["name"].endswith(_KERNEL)]
+        starts = sorted(e["ts"] for e in entries if e.get("name") == "model_run")
+        events = sorted((_event(e) for e in nodes), key=lambda e: e.start_us)
+    except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
+        raise ModelError(
+            f"{path} is not a profile written by ONNX Runtime ({error}); make one with "
+            "SessionOptions.enable_profiling"
+        ) from error
+    if not starts:
+        return (tuple(events),) if events else ()
+    runs: list[list[NodeEvent]] = [[] for _ in starts]
+    current = 0
+    for event in events:
+        while current + 1 < len(starts) and event.start_us >= starts[current + 1]:
+            current += 1
+        runs[current].append(event)
+    return tuple(tuple(run) for run in runs)
+
+
+def _event(entry: Mapping[str, Any]) -> NodeEvent:
+    args = entry["args"]
+
+    def number(key: str) -> int | None:
+        return int(args[key]) if key in args else None
+
+    return NodeEvent(
+        name=entry["name"].removesuffix(_KERNEL),
+        op_type=args["op_name"],
+        provider=args.get("provider", ""),
+        start_us=int(entry["ts"]),
+        duration_us=int(entry["dur"]),
+        requested_in_use=number("mem_bytes_requested_in_use"),
+        in_use=number("mem_bytes_in_use"),
+        held=number("mem_arena_held"),
+        in_use_peak=number("mem_in_use_peak"),
+        requested_delta=number("mem_requested_in_use_delta"),
+        in_use_delta=number("mem_in_use_delta"),
+        held_delta=number("mem_arena_held_delta"),
+        output_bytes=number("output_size"),
+    )
+
+
+def _first_line(error: BaseException) -> str:
+    lines = [line for line in str(error).strip().splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__
+
+
+def _explain(message: str) -> str:
+    """ONNX Runtime's reason, and what to do about the two usual ones."""
+    found = re.search(r"Could not find an implementation for (\S+) node with name '([^']*)'", message)
+    if found:
+        return (
+            f"onnxruntime has no kernel for {found[1]} (node {found[2]!r}) on the chosen execution "
+            "provider and types; training operators of com.microsoft need onnxruntime-training"
+        )
+    found = re.search(r"([\w.]*:?\w+)\(-?\d+\) is not a registered function/op", message)
+    if found:
+        return (
+            f"onnxruntime does not know the operator {found[1]}; a custom operator's library "
+            "must be registered, a training operator needs onnxruntime-training"
+        )
+    lines = [line for line in message.strip().splitlines() if line.strip()]
+    return f"onnxruntime cannot load the model: {lines[0] if lines else 'no reason given'}"
