@@ -1,8 +1,9 @@
-"""Build a training graph by name: `python -m models.build gpt2 --batch 4 --seq 512 -o gpt2.onnx`."""
+"""Build a training graph by name: `python -m models.build gpt2 --batch 4 -o gpt2.onnx`."""
 
 from __future__ import annotations
 
 import argparse
+import resource
 import sys
 import time
 from collections.abc import Sequence
@@ -68,12 +69,10 @@ def save(model: ModelProto, path: Path, *, external: bool = False) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line."""
     options = _parser().parse_args(arguments)
-    recipe = RECIPES[options.net]
-    choices = {field.name: getattr(options, field.name) for field in fields(Size)}
     started = time.perf_counter()
     try:
         graph, specs = build(
-            recipe.step(recipe.sized(**choices)),
+            sized_step(options),
             options.net,
             optimizer=options.optimizer,
             dynamic_batch=options.dynamic_batch,
@@ -86,8 +85,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.sidecar:
         write_specs(options.output.with_suffix(".inputs.json"), specs)
     nodes, seconds = len(graph.model.graph.node), time.perf_counter() - started
-    print(f"{options.output}: {nodes} nodes, {len(graph.parameters)} parameters, {seconds:.1f} s")
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    print(
+        f"{options.output}: {nodes} nodes, {len(graph.parameters)} parameters; "
+        f"{seconds:.1f} s, {memory:.0f} MiB of memory"
+    )
     return 0
+
+
+def add_size_options(parser: argparse.ArgumentParser) -> None:
+    """An option for every field of `Size`."""
+    size = parser.add_argument_group("size (default: the published network's)")
+    for field in fields(Size):
+        kind = float if field.name == "dropout" else int
+        size.add_argument(f"--{field.name.replace('_', '-')}", type=kind, metavar="N")
+
+
+def sized_step(options: argparse.Namespace) -> Step:
+    """The step of the network and the size that the command line asks for."""
+    recipe = RECIPES[options.net]
+    return recipe.step(
+        recipe.sized(**{field.name: getattr(options, field.name) for field in fields(Size)})
+    )
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -100,10 +119,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("net", choices=RECIPES, metavar="NET")
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="FILE")
-    size = parser.add_argument_group("size (default: the published network's)")
-    for field in fields(Size):
-        kind = float if field.name == "dropout" else int
-        size.add_argument(f"--{field.name.replace('_', '-')}", type=kind, metavar="N")
+    add_size_options(parser)
     graph = parser.add_argument_group("graph")
     graph.add_argument("--optimizer", choices=OPTIMIZERS, help="append the update (default: none)")
     graph.add_argument(

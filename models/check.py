@@ -12,6 +12,7 @@ import sys
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import onnx
@@ -20,7 +21,7 @@ import torch
 from onnx import ModelProto
 from torch import Tensor, nn
 
-from models.build import build
+from models.build import add_size_options, build, sized_step
 from models.inputs import InputSpec
 from models.lower import GRADIENT_SUFFIX, LOSS, UPDATED_SUFFIX
 from models.optim import OPTIMIZERS, SGD, AdamW
@@ -41,9 +42,7 @@ class Comparison:
         return max(self.differences.items(), key=lambda item: item[1])
 
 
-def compare(
-    step: Step, *, optimizer: str | None = None, dynamic_batch: bool = False
-) -> Comparison:
+def compare(step: Step, *, optimizer: str | None = None, dynamic_batch: bool = False) -> Comparison:
     """Export `step`, run it on both sides, compare every output of the graph."""
     graph, specs = build(step, "check", optimizer=optimizer, dynamic_batch=dynamic_batch)
     verify_structure(graph.model, static=not dynamic_batch)
@@ -109,7 +108,8 @@ def run(
         model.SerializeToString(), options, providers=["CPUExecutionProvider"]
     )
     names = [output.name for output in session.get_outputs()]
-    return dict(zip(names, session.run(names, dict(feeds)), strict=True))
+    results = session.run(names, dict(feeds))
+    return {name: np.asarray(result) for name, result in zip(names, results, strict=True)}
 
 
 def reference(
@@ -142,10 +142,9 @@ def materialize(module: nn.Module, feeds: Mapping[str, np.ndarray]) -> nn.Module
     for name, buffer in module.named_buffers():
         replaced[id(buffer)] = torch.from_numpy(feeds[name].copy())
     for owner in module.modules():
-        for table in (owner._parameters, owner._buffers):
-            for key, tensor in table.items():
-                if tensor is not None:
-                    table[key] = replaced[id(tensor)]
+        tables: list[dict[str, Any]] = [owner._parameters, owner._buffers]
+        for table in tables:
+            table.update((key, replaced[id(old)]) for key, old in table.items() if old is not None)
     return module.train()
 
 
@@ -205,3 +204,29 @@ def _update(
 
 
 _OPTIMIZE: dict[type, Callable[..., dict[str, np.ndarray]]] = {SGD: _sgd, AdamW: _adamw}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line: prints the largest differences, fails above a tolerance."""
+    parser = argparse.ArgumentParser(
+        prog="python -m models.check",
+        description="Compare an exported training graph with PyTorch, output by output.",
+    )
+    parser.add_argument("net", choices=RECIPES, metavar="NET")
+    add_size_options(parser)
+    parser.add_argument("--optimizer", choices=OPTIMIZERS)
+    parser.add_argument("--dynamic-batch", action="store_true")
+    parser.add_argument("--tolerance", type=float, default=1e-4, help="default: %(default)s")
+    options = parser.parse_args(arguments)
+    comparison = compare(
+        sized_step(options), optimizer=options.optimizer, dynamic_batch=options.dynamic_batch
+    )
+    ranked = sorted(comparison.differences.items(), key=lambda item: -item[1])
+    print(f"{options.net}: {comparison.nodes} nodes, {len(ranked)} outputs; largest differences:")
+    for name, difference in ranked[:5]:
+        print(f"  {difference:.1e}  {name}")
+    return 0 if comparison.worst[1] <= options.tolerance else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
+from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
 OPSET = 18
 IR_VERSION = 9
@@ -166,7 +166,9 @@ class Builder:
             node.input[:] = [self._renamed.get(operand, operand) for operand in node.input]
             node.output[:] = [self._renamed.get(result, result) for result in node.output]
         nodes, read = _live(self.nodes, {output.name for output in outputs})
-        stored = [numpy_helper.from_array(array, key) for key, array in (initializers or {}).items()]
+        stored = [
+            numpy_helper.from_array(array, key) for key, array in (initializers or {}).items()
+        ]
         graph = helper.make_graph(
             nodes,
             name,
@@ -185,11 +187,6 @@ class Builder:
 def value_info(name: str, dtype: np.dtype, shape: Sequence[int | str]) -> ValueInfoProto:
     """Description of a graph input or output."""
     return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(dtype), shape)
-
-
-def readers(graph: GraphProto) -> Counter[str]:
-    """How many operands each value is."""
-    return Counter(operand for node in graph.node for operand in node.input)
 
 
 def _live(nodes: Sequence[NodeProto], needed: set[str]) -> tuple[list[NodeProto], set[str]]:

@@ -1,9 +1,9 @@
 """What can go wrong while a training graph is being made.
 
-    ExportError
-    ├── UnsupportedOperator       an ATen operator, or a form of one, without a lowering rule
-    ├── DataDependentControlFlow  the module's Python branches on the values of a tensor
-    └── InvalidLoss               the loss is not a scalar, or no parameter feeds it
+ExportError
+├── UnsupportedOperator       an ATen operator, or a form of one, without a lowering rule
+├── DataDependentControlFlow  the module's Python branches on the values of a tensor
+└── InvalidLoss               the loss is not a scalar, or no parameter feeds it
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ weights with a method `initial_std(parameter name) -> float`; others get He et a
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor, nn
@@ -36,8 +36,9 @@ def _spec(module: nn.Module, owner: nn.Module, name: str, tensor: Tensor) -> Inp
             owner, nn.LayerNorm | nn.modules.batchnorm._BatchNorm
         )
         return InputSpec(shape=shape, dtype=dtype, kind="const", value=float(one))
-    if hasattr(module, "initial_std"):
-        std = module.initial_std(name)
+    choose: Callable[[str], float] | None = getattr(module, "initial_std", None)
+    if choose is not None:
+        std = choose(name)
     elif isinstance(owner, nn.Embedding):
         std = 1.0
     else:

@@ -120,20 +120,16 @@ def trace(
         )
     except (DataDependentOutputException, GuardOnDataDependentSymNode) as error:
         raise DataDependentControlFlow(_user_frame(error), str(error)) from error
+    assert isinstance(traced, fx.GraphModule)
     traced.graph.eliminate_dead_code()
     return _read_signature(traced, signature, flat.original, list(inputs))
-
-
-def distinct_tensors(module: nn.Module) -> tuple[dict[str, nn.Parameter], dict[str, Tensor]]:
-    """Parameters and buffers, each tensor once, under the first of its names."""
-    return dict(module.named_parameters()), dict(module.named_buffers())
 
 
 def _gradient_flow(
     module: nn.Module, inputs: Mapping[str, Tensor], loss: Loss
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """The tensors that receive a gradient, and all others: a fake step tells which."""
-    parameters, buffers = distinct_tensors(module)
+    parameters, buffers = dict(module.named_parameters()), dict(module.named_buffers())
     functional = _Functional(module, loss)
     with FakeTensorMode(allow_non_fake_inputs=True):
         tensors = {name: _blank(tensor) for name, tensor in {**parameters, **buffers}.items()}
@@ -152,11 +148,11 @@ def _gradient_flow(
         gradients = torch.autograd.grad(
             value, [tensors[name] for name in candidates], allow_unused=True
         )
-    reached = {
-        name for name, grad in zip(candidates, gradients, strict=True) if grad is not None
-    }
-    trained = {name: tensor for name, tensor in parameters.items() if name in reached}
-    constant = {name: tensor for name, tensor in parameters.items() if name not in reached}
+    reached = {name for name, grad in zip(candidates, gradients, strict=True) if grad is not None}
+    trained: dict[str, Tensor] = {}
+    constant: dict[str, Tensor] = {}
+    for name, tensor in parameters.items():
+        (trained if name in reached else constant)[name] = tensor
     return trained, constant | buffers
 
 
@@ -176,7 +172,7 @@ def _fake_input(mode: FakeTensorMode, tensor: Tensor, dynamic_batch: bool) -> Te
 
 def _user_frame(error: BaseException) -> str:
     """The innermost line of the error's traceback that belongs to neither PyTorch nor us."""
-    torch_root, here = str(Path(torch.__file__).parent), __file__
+    torch_root, here = str(Path(nn.__file__).parents[1]), __file__
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         if not frame.filename.startswith(torch_root) and frame.filename != here:
             return f"{frame.filename}:{frame.lineno} in {frame.name}: {frame.line}"

@@ -80,7 +80,9 @@ def lower(
     if optimizer is None:
         outputs += gradients.values()
     else:
-        shapes = {key: [int(dim) for dim in shape_of(node)] for key, node in joint.parameters.items()}
+        shapes = {
+            key: [int(dim) for dim in shape_of(node)] for key, node in joint.parameters.items()
+        }
         state, updated = optimizer.append(builder, shapes, GRADIENT_SUFFIX, UPDATED_SUFFIX)
         outputs += [value_info(key, np.dtype(np.float32), shape) for key, shape in updated]
     outputs += buffers
@@ -171,12 +173,12 @@ def _fold(node: fx.Node, folded: Mapping[fx.Node, torch.Tensor]) -> torch.Tensor
 
 def _symbols(joint: JointGraph) -> dict[str, tuple[Value, int]]:
     """Where each symbolic dimension of the inputs can be read."""
-    return {
-        str(dim.node.expr): (key, axis)
-        for key, node in reversed(joint.inputs.items())
-        for axis, dim in enumerate(shape_of(node))
-        if isinstance(dim, torch.SymInt)
-    }
+    symbols: dict[str, tuple[Value, int]] = {}
+    for key, node in joint.inputs.items():
+        for axis, dim in enumerate(shape_of(node)):
+            if isinstance(dim, torch.SymInt):
+                symbols.setdefault(str(dim.node.expr), (key, axis))
+    return symbols
 
 
 def _output(builder: Builder, lowering: Lowering, node: fx.Node, name: str) -> ValueInfoProto:

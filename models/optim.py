@@ -142,9 +142,7 @@ OPTIMIZERS: dict[str, Optimizer] = {
 """By the name that the command line knows."""
 
 
-def _input(
-    builder: Builder, name: str, shape: Sequence[int], initial: float = 0.0
-) -> StateTensor:
+def _input(builder: Builder, name: str, shape: Sequence[int], initial: float = 0.0) -> StateTensor:
     return StateTensor(name=builder.reserve(name), shape=tuple(shape), initial=initial)
 
 

@@ -119,7 +119,9 @@ def _gpt(size: Size) -> Step:
         layers=size.layers,
         dropout=size.dropout,
     )
-    inputs = {name: _labels(size.vocabulary, size.batch, size.seq) for name in ("tokens", "targets")}
+    inputs = {
+        name: _labels(size.vocabulary, size.batch, size.seq) for name in ("tokens", "targets")
+    }
     return Step(module=module, inputs=inputs, loss=language_loss)
 
 
@@ -189,9 +191,7 @@ RECIPES: dict[str, Recipe] = {
     "bert": Recipe(
         summary="BERT-base with a classification head",
         make=_bert,
-        default=Size(
-            batch=8, seq=128, width=768, layers=12, heads=12, vocabulary=30522, classes=2
-        ),
+        default=Size(batch=8, seq=128, width=768, layers=12, heads=12, vocabulary=30522, classes=2),
         free=_TOKENS | {"classes"},
     ),
 }

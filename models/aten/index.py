@@ -102,9 +102,7 @@ def select_backward(
 
 
 @lowers("constant_pad_nd")
-def constant_pad(
-    low: Lowering, x: fx.Node, widths: Sequence[int], value: float = 0
-) -> Result:
+def constant_pad(low: Lowering, x: fx.Node, widths: Sequence[int], value: float = 0) -> Result:
     """Pairs of widths, the last axis first; negative ones crop."""
     rank = rank_of(x)
     pairs = zip(widths[::2], widths[1::2], strict=True)
@@ -128,9 +126,7 @@ def stack(low: Lowering, parts: Sequence[fx.Node], axis: int = 0) -> Result:
 
 
 @lowers("split.Tensor", "split_with_sizes")
-def split(
-    low: Lowering, x: fx.Node, sizes: int | Sequence[int], axis: int = 0
-) -> Result:
+def split(low: Lowering, x: fx.Node, sizes: int | Sequence[int], axis: int = 0) -> Result:
     del sizes
     lengths = [int(part.shape[axis]) for part in low.node.meta["val"]]
     if len(lengths) == 1:
@@ -148,9 +144,7 @@ def gather(
 
 
 @lowers("scatter_add")
-def scatter_add(
-    low: Lowering, x: fx.Node, axis: int, index: fx.Node, source: fx.Node
-) -> Result:
+def scatter_add(low: Lowering, x: fx.Node, axis: int, index: fx.Node, source: fx.Node) -> Result:
     operands = (low.value(operand) for operand in (x, index, source))
     return low.op("ScatterElements", *operands, axis=axis, reduction="add")
 

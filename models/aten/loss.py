@@ -76,7 +76,9 @@ def nll_loss_backward(
     grad = low.op("Neg", low.value(dy), tag="negated")
     if reduction == MEAN:
         grad = low.op("Div", grad, low.value(count), tag="each")
-    levels = low.op("Concat", low.filled(0, "off", [1]), low.reshape(grad, [1], "on"), tag="levels", axis=0)
+    levels = low.op(
+        "Concat", low.filled(0, "off", [1]), low.reshape(grad, [1], "on"), tag="levels", axis=0
+    )
     skip = low.op("Equal", low.value(target), low.integers(ignored), tag="skip")
     column = low.op("Where", skip, low.integers(classes), low.value(target), tag="column")
     return low.op("OneHot", column, low.integers(classes), levels, axis=1)
@@ -92,9 +94,7 @@ def mse_loss(low: Lowering, x: fx.Node, y: fx.Node, reduction: int = MEAN) -> Re
 
 
 @lowers("mse_loss_backward")
-def mse_loss_backward(
-    low: Lowering, dy: fx.Node, x: fx.Node, y: fx.Node, reduction: int
-) -> Result:
+def mse_loss_backward(low: Lowering, dy: fx.Node, x: fx.Node, y: fx.Node, reduction: int) -> Result:
     """`2 dy (x - y)`, over the number of elements for a mean."""
     error = low.op("Sub", low.value(x), low.value(y), tag="error")
     factor = low.op("Mul", low.value(dy), low.scalar(2), tag="factor")

@@ -121,5 +121,3 @@ def avg_pool_backward(
 def _pair(sizes: Sequence[int]) -> list[int]:
     """One size per image axis, where ATen may give one for both."""
     return list(sizes) * 2 if len(sizes) == 1 else list(sizes)
-
-

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from torch import Tensor, nn
 
 
@@ -19,9 +21,7 @@ class MLP(nn.Module):
     ) -> None:
         super().__init__()
         widths = [inputs, *[hidden] * (layers - 1), classes]
-        self.layers = nn.ModuleList(
-            nn.Linear(narrow, wide) for narrow, wide in zip(widths, widths[1:], strict=False)
-        )
+        self.layers = nn.ModuleList(nn.Linear(narrow, wide) for narrow, wide in pairwise(widths))
         self.activation = activation()
 
     def forward(self, features: Tensor) -> Tensor:

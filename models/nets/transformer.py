@@ -159,8 +159,7 @@ class BERTClassifier(nn.Module):
         self.embed = Embeddings(vocabulary, positions, width)
         self.norm = nn.LayerNorm(width)
         self.blocks = nn.ModuleList(
-            Block(width, heads, decoder=False, dropout=dropout, fused=fused)
-            for _ in range(layers)
+            Block(width, heads, decoder=False, dropout=dropout, fused=fused) for _ in range(layers)
         )
         self.pooler = nn.Linear(width, width)
         self.head = nn.Linear(width, classes)

@@ -10,7 +10,7 @@ from models.build import main
 
 COMMANDS = {
     "mlp_adamw": "mlp --batch 1024 --layers 6 --optimizer adamw",
-    "resnet18": "resnet18 --batch 16 --width 16 --image-size 64 --classes 10",
+    "resnet18": "resnet18 --batch 32 --width 16 --image-size 64 --classes 10",
     "gpt": "gpt2 --batch 8 --seq 128 --width 128 --layers 4 --heads 4 --vocabulary 512",
 }
 """Arguments of `models.build`, per sample."""
