@@ -20,8 +20,12 @@ _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?|\.\d+)\s*([A-Za-z]+)\s*\Z")
 _PERCENT = re.compile(r"\s*(\d+(?:\.\d+)?|\.\d+)\s*%\s*\Z")
 
 
-def parse_bytes(text: str, *, what: str = "size") -> int:
+def parse_bytes(text: str, *, what: str = "size", zero_ok: bool = False) -> int:
     """`"16GB"` -> 16_000_000_000, `"1.5 GiB"` -> 1_610_612_736; rounds down to whole bytes.
+
+    Args:
+        what: what the size is of, for the message.
+        zero_ok: whether `"0B"` is a size.
 
     Raises:
         UsageError: no unit, an unknown unit, or a size that is not positive.
@@ -33,7 +37,7 @@ def parse_bytes(text: str, *, what: str = "size") -> int:
             hint = f"{text.strip()} is ambiguous: {hint}"
         raise UsageError(f"{what} {text!r} is not understood; {hint}")
     size = math.floor(Fraction(match[1]) * _BY_LOWER[match[2].lower()])
-    if size <= 0:
+    if size <= 0 and not (zero_ok and Fraction(match[1]) == 0):
         raise UsageError(f"{what} {text!r} must be more than 0 bytes")
     return size
 

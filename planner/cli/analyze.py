@@ -1,0 +1,76 @@
+"""`planner analyze`: where the memory of a model goes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from planner.cli import options as o
+from planner.cli.console import emit_json, note, progress, verbosity
+from planner.cli.outputs import check_outputs
+
+
+def analyze(
+    model: o.Model,
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", metavar="FILE.html", help="Write an HTML report too."),
+    ] = None,
+    dim: o.Dims = None,
+    hardware: o.Hardware = "cpu",
+    profile: o.Profile = None,
+    calibrate: o.Calibrate = False,
+    time_limit: o.TimeLimit = 60.0,
+    seed: o.Seed = 0,
+    no_ort_optimize: o.NoOrtOptimize = False,
+    force: o.Force = False,
+    json: o.Json = False,
+    verbose: o.Verbose = False,
+    quiet: o.Quiet = False,
+) -> None:
+    """Show the peak memory of a model, what it is made of, and how low it could go.
+
+    \b
+    Examples:
+      planner analyze model.onnx
+      planner analyze model.onnx --dim batch=32 -o memory.html
+      planner analyze model.onnx --json > memory.json
+    """
+    dims = o.parse_dims(dim)
+    o.check_time_limit(time_limit)
+    o.check_input(model, what="model")
+    o.check_input(profile, what="profile")
+    if output is not None:
+        check_outputs(output, inputs=(model, profile), force=force)
+
+    from planner import api
+
+    with progress() as report_progress:
+        analysis = api.analyze(
+            model,
+            dims=dims,
+            hardware=hardware,
+            profile=profile,
+            calibrate=calibrate,
+            ort_optimize=not no_ort_optimize,
+            time_limit_s=time_limit,
+            seed=seed,
+            progress=report_progress,
+        )
+        if output is not None:
+            from planner.report.html import write_report
+
+            write_report(analysis, output)
+    from planner.report.payload import analysis_payload
+
+    payload = analysis_payload(analysis)
+    if json:
+        emit_json(payload)
+    elif not verbosity.quiet:
+        from planner.report.terminal import print_analysis
+
+        print_analysis(payload)
+    if output is not None:
+        note(f"wrote {output}")

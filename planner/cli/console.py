@@ -1,0 +1,86 @@
+"""What every command shares: verbosity, progress, the one JSON document, and error lines.
+
+Data goes to stdout. Progress goes to stderr, and only where stderr is a terminal (or with -v).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from planner.errors import InfeasibleBudgetError, Interrupted, PlannerError
+from planner.units import format_bytes
+
+Progress = Callable[[str], None]
+_MAX_BINDING = 5
+
+
+@dataclass(slots=True)
+class Verbosity:
+    """How much goes to stderr; set by -v and -q as they are parsed."""
+
+    verbose: bool = False
+    quiet: bool = False
+
+
+verbosity = Verbosity()
+
+
+def printable(text: str) -> str:
+    """`text` on one line, with control characters (escape sequences too) made visible."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def say(line: str) -> None:
+    """Print one line on stderr."""
+    print(line, file=sys.stderr, flush=True)
+
+
+def note(line: str) -> None:
+    """A remark on stderr; silent with -q."""
+    if not verbosity.quiet:
+        say(f"planner: {printable(line)}")
+
+
+def error_line(error: PlannerError) -> str:
+    """The one line that the user reads for `error`."""
+    if isinstance(error, Interrupted):
+        return "planner: interrupted; nothing was written"
+    text = str(error)
+    if isinstance(error, InfeasibleBudgetError):
+        least = format_bytes(error.least_peak_bytes)
+        if error.least_peak_bytes and least not in text:
+            text += f"; the least feasible budget found is {least} ({error.least_peak_bytes} B)"
+        if error.binding:
+            names = ", ".join(f"{n} {format_bytes(b)}" for n, b in error.binding[:_MAX_BINDING])
+            rest = len(error.binding) - _MAX_BINDING
+            more = f" and {rest} more" if rest > 0 else ""
+            text += f"; resident at the step that binds: {names}{more}"
+    return f"planner: error: {printable(text)}"
+
+
+def emit_json(document: dict[str, Any]) -> None:
+    """Print `document` as the only thing on stdout; ASCII, so that any locale can carry it."""
+    json.dump(document, sys.stdout, allow_nan=False, separators=(",", ":"))
+    sys.stdout.write("\n")
+    sys.stdout.flush()
+
+
+@contextlib.contextmanager
+def progress() -> Iterator[Progress | None]:
+    """A function that shows the stage at work; None where nothing should be shown."""
+    if verbosity.quiet or not (verbosity.verbose or sys.stderr.isatty()):
+        yield None
+        return
+    if verbosity.verbose or not sys.stderr.isatty():
+        yield lambda message: say(f"planner: {printable(message)}")
+        return
+    from rich.console import Console
+    from rich.text import Text
+
+    with Console(stderr=True).status(Text("starting")) as status:
+        yield lambda message: status.update(Text(printable(message)))

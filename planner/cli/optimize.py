@@ -1,0 +1,139 @@
+"""`planner optimize`: rewrite a model so that it stays within a memory budget."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from planner.cli import options as o
+from planner.cli.console import emit_json, note, progress, verbosity
+from planner.cli.outputs import check_outputs, name_outputs
+from planner.units import check_budget, parse_bytes
+
+
+def optimize(
+    model: o.Model,
+    budget: Annotated[
+        str,
+        typer.Option(
+            "--budget",
+            metavar="SIZE",
+            help="Device memory: 16GB, 12GiB, or 60% of the model's own peak.",
+            show_default=False,
+        ),
+    ],
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "-o", "--output", metavar="FILE", help="The rewritten model [./NAME.planned.onnx]."
+        ),
+    ] = None,
+    plan: Annotated[
+        Path | None,
+        typer.Option("--plan", metavar="FILE", help="The plan [NAME.plan.json beside it]."),
+    ] = None,
+    report: Annotated[
+        Path | None,
+        typer.Option("--report", metavar="FILE", help="The report [NAME.report.html beside it]."),
+    ] = None,
+    dim: o.Dims = None,
+    hardware: o.Hardware = "cpu",
+    profile: o.Profile = None,
+    calibrate: o.Calibrate = False,
+    swap: Annotated[
+        Literal["auto", "none", "only"],
+        typer.Option("--swap", help="Copy tensors to the host: when it pays, never, or only that."),
+    ] = "auto",
+    order: Annotated[
+        Literal["default", "priority"],
+        typer.Option("--order", help="The session's execution order that the file is made for."),
+    ] = "default",
+    reserve: Annotated[
+        str,
+        typer.Option("--reserve", metavar="SIZE", help="Part of the budget to leave unused."),
+    ] = "0B",
+    time_limit: o.TimeLimit = 60.0,
+    seed: o.Seed = 0,
+    workers: Annotated[
+        int | None,
+        typer.Option("--workers", metavar="N", min=1, help="Threads of the search [all cores]."),
+    ] = None,
+    device: o.Device = "cpu",
+    inputs: o.Inputs = None,
+    no_verify: Annotated[
+        bool, typer.Option("--no-verify", help="Don't run the two models to compare them.")
+    ] = False,
+    no_ort_optimize: o.NoOrtOptimize = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Plan and print; write and run nothing.")
+    ] = False,
+    force: o.Force = False,
+    json: o.Json = False,
+    verbose: o.Verbose = False,
+    quiet: o.Quiet = False,
+) -> None:
+    """Rewrite a model so that it stays within a memory budget, and prove it on ONNX Runtime.
+
+    Writes the rewritten model, the plan (JSON) and a report (one HTML file).
+
+    \b
+    Examples:
+      planner optimize model.onnx --budget 60%
+      planner optimize model.onnx --budget 16GB --reserve 1GB -o small.onnx
+      planner optimize model.onnx --budget 40% --swap none --dim batch=32
+      planner optimize model.onnx --budget 60% --dry-run --json > plan.json
+    """
+    check_budget(budget)
+    parse_bytes(reserve, what="--reserve", zero_ok=True)
+    dims = o.parse_dims(dim)
+    o.check_time_limit(time_limit)
+    o.check_input(model, what="model")
+    o.check_input(profile, what="profile")
+    o.check_input(inputs, what="inputs")
+    files = name_outputs(model, output=output, plan=plan, report=report)
+    if not dry_run:
+        sources = (model, profile, inputs)
+        check_outputs(files.model, files.plan, files.report, inputs=sources, force=force)
+
+    from planner import api
+
+    with progress() as report_progress:
+        result = api.optimize(
+            model,
+            budget=budget,
+            output=files.model,
+            plan_path=files.plan,
+            report_path=files.report,
+            dims=dims,
+            hardware=hardware,
+            profile=profile,
+            calibrate=calibrate,
+            swap=swap,
+            order=order,
+            reserve=reserve,
+            time_limit_s=time_limit,
+            seed=seed,
+            workers=workers,
+            device=device,
+            verify=not no_verify,
+            inputs=inputs,
+            ort_optimize=not no_ort_optimize,
+            force=force,
+            dry_run=dry_run,
+            progress=report_progress,
+        )
+    from planner.report.payload import optimize_payload
+
+    payload = optimize_payload(result)
+    if json:
+        emit_json(payload)
+    elif not verbosity.quiet:
+        from planner.report.terminal import print_optimize
+
+        print_optimize(payload)
+    if dry_run:
+        note("dry run: nothing was written")
+    if result.verification is not None and not result.verification.passed:
+        raise typer.Exit(5)

@@ -1,0 +1,61 @@
+"""Which files a command writes, checked before any work is done.
+
+`-o` names the rewritten model (or a folder for it); the plan and the report stand beside it. With
+no `-o` they go to the working folder, named after the model.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from planner.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outputs:
+    """The three files of `planner optimize`."""
+
+    model: Path
+    plan: Path
+    report: Path
+
+
+def name_outputs(
+    model: Path, *, output: Path | None, plan: Path | None = None, report: Path | None = None
+) -> Outputs:
+    """Where the outputs of `model` go, given what the user named."""
+    if output is not None and not output.is_dir():
+        rewritten, stem = output, output.name.removesuffix(".onnx").removesuffix(".planned")
+    else:
+        stem = model.name.removesuffix(".onnx")
+        rewritten = (output or Path()) / f"{stem}.planned.onnx"
+    folder = rewritten.parent
+    return Outputs(
+        model=rewritten,
+        plan=plan or folder / f"{stem}.plan.json",
+        report=report or folder / f"{stem}.report.html",
+    )
+
+
+def check_outputs(*paths: Path, inputs: tuple[Path | None, ...] = (), force: bool) -> None:
+    """Raise UsageError where an output is an input, exists (without `force`), can't be written,
+    or is named twice."""
+    seen: set[Path] = set()
+    sources = {path.resolve() for path in inputs if path is not None}
+    for path in paths:
+        folder = path.parent
+        if path.is_dir():
+            raise UsageError(f"output {path} is a folder; name a file")
+        if path.resolve() in sources:
+            raise UsageError(f"output {path} is an input; choose another name with -o/--output")
+        if path.resolve() in seen:
+            raise UsageError(f"output {path} is named twice")
+        if path.exists() and not force:
+            raise UsageError(f"output {path} exists; pass -f/--force to overwrite it")
+        if not folder.is_dir():
+            raise UsageError(f"output folder {folder} does not exist")
+        if not os.access(folder, os.W_OK) or (path.exists() and not os.access(path, os.W_OK)):
+            raise UsageError(f"output {path} cannot be written")
+        seen.add(path.resolve())

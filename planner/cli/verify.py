@@ -1,0 +1,76 @@
+"""`planner verify`: compare an original and a rewritten model on ONNX Runtime."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from planner.cli import options as o
+from planner.cli.console import emit_json, progress, verbosity
+from planner.units import check_budget
+
+
+def verify(
+    original: Annotated[
+        Path, typer.Argument(metavar="ORIGINAL", help="The original model.", show_default=False)
+    ],
+    rewritten: Annotated[
+        Path, typer.Argument(metavar="REWRITTEN", help="The rewritten model.", show_default=False)
+    ],
+    plan: Annotated[
+        Path | None,
+        typer.Option("--plan", metavar="FILE", help="The plan, to compare order and bytes with."),
+    ] = None,
+    budget: Annotated[
+        str | None,
+        typer.Option("--budget", metavar="SIZE", help="The hard cap to run both under."),
+    ] = None,
+    inputs: o.Inputs = None,
+    seed: o.Seed = 0,
+    device: o.Device = "cpu",
+    json: o.Json = False,
+    verbose: o.Verbose = False,
+    quiet: o.Quiet = False,
+) -> None:
+    """Run two models on ONNX Runtime: same numbers, planned order, bytes, budget, step time.
+
+    Exits with 5 where something does not hold.
+
+    \b
+    Examples:
+      planner verify model.onnx model.planned.onnx --plan model.plan.json
+      planner verify model.onnx model.planned.onnx --budget 60% --json
+    """
+    if budget is not None:
+        check_budget(budget)
+    o.check_input(original, what="model")
+    o.check_input(rewritten, what="model")
+    o.check_input(plan, what="plan")
+    o.check_input(inputs, what="inputs")
+
+    from planner import api
+
+    with progress() as report_progress:
+        verification = api.verify(
+            original,
+            rewritten,
+            plan=plan,
+            budget=budget,
+            inputs=inputs,
+            seed=seed,
+            device=device,
+            progress=report_progress,
+        )
+    from planner.report.payload import verification_payload
+
+    payload = verification_payload(verification)
+    if json:
+        emit_json(payload)
+    elif not verbosity.quiet:
+        from planner.report.terminal import print_verification
+
+        print_verification(payload)
+    if not verification.passed:
+        raise typer.Exit(5)

@@ -1,0 +1,128 @@
+"""The sentences of the reports: the verdict, the headline, and how each number was obtained."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from planner.plan.planfile import Plan
+from planner.results import Analysis, Verification
+from planner.units import format_bytes, format_percent
+
+
+def verdict(fits: bool, plan: Plan, verification: Verification | None) -> str:
+    """A few words: what a reader may rely on."""
+    if verification is not None and not verification.passed:
+        return "Verification failed"
+    if not fits:
+        return "Does not fit"
+    if plan.unchanged:
+        return "Fits as it is"
+    return "Fits, not verified" if verification is None else "Fits, verified"
+
+
+def optimize_sentence(headline: dict[str, Any]) -> str:
+    """The outcome of `planner optimize` in one sentence (two where something went wrong)."""
+    before, after = headline["peak_before_bytes"], headline["peak_after_bytes"]
+    budget = format_bytes(headline["budget_bytes"])
+    if headline["unchanged"]:
+        return (
+            f"The model's peak of {format_bytes(before)} is already within the budget of {budget}; "
+            "it was copied unchanged."
+        )
+    saved = format_percent(1 - after / before) if before else "0%"
+    fit = "within" if headline["fits"] else "over"
+    text = (
+        f"Peak device memory goes from {format_bytes(before)} to {format_bytes(after)} "
+        f"({saved} less), {fit} the budget of {budget}, {_at_what_cost(headline)}"
+    )
+    return f"{text}. {_proof(headline)}"
+
+
+def _at_what_cost(headline: dict[str, Any]) -> str:
+    measured, predicted = headline["measured_time_ratio"], headline["predicted_time_ratio"]
+    ratio, how = (measured, "measured") if measured is not None else (predicted, "predicted")
+    done = []
+    if headline["recomputed_ops"]:
+        done.append(f"recomputing {_count(headline['recomputed_ops'], 'operation')}")
+    if headline["swapped_tensors"]:
+        moved = format_bytes(headline["swap_out_bytes"] + headline["swap_in_bytes"])
+        done.append(f"swapping {_count(headline['swapped_tensors'], 'tensor')} ({moved} copied)")
+    by = " and ".join(done) if done else "by a better order of the same operations"
+    if not isinstance(ratio, int | float):
+        return by
+    return f"{by}, at {ratio:.3f} times the step time ({how})"
+
+
+def _proof(headline: dict[str, Any]) -> str:
+    if headline["verified"] is None:
+        return "Nothing was run on ONNX Runtime: these are predictions."
+    if headline["verified"]:
+        return "ONNX Runtime confirmed it."
+    return "ONNX Runtime did not confirm it: see the verification."
+
+
+def analysis_sentence(headline: dict[str, Any]) -> str:
+    """The outcome of `planner analyze` in one sentence."""
+    peak, best = headline["peak_bytes"], headline["best_order_peak_bytes"]
+    text = f"Peak device memory is {format_bytes(peak)} in ONNX Runtime's default order"
+    if best < peak:
+        text += f"; a better order of the same operations needs {format_bytes(best)}"
+    least = headline["least_peak_bytes"]
+    if least is not None:
+        text += f", and with recompute and swaps {format_bytes(least)} is feasible"
+    return f"{text}; no plan needs less than {format_bytes(headline['least_peak_bound_bytes'])}."
+
+
+def provenance(
+    headline: dict[str, Any], plan: Plan, verification: Verification | None
+) -> list[dict[str, str]]:
+    """How each number of the headline was obtained."""
+    cost = f"cost model: {plan.cost_source or plan.hardware or 'unknown'}"
+    rows = [
+        ("Peak before and after", "predicted", "live ranges over the order ONNX Runtime runs"),
+        ("Step time before and after", "predicted", cost),
+        ("Bytes recomputed and swapped", "exact", "counted from the plan's schedule"),
+    ]
+    if plan.bound_us is not None or plan.proved_optimal:
+        rows.append(("Bound and gap", "proved", f"for {plan.bound_class or 'the class searched'}"))
+    rows.append(("Least feasible peak (bound)", "proved", "no plan of this class can be below it"))
+    if verification is not None:
+        for key, label in (("before", "original"), ("after", "rewritten model")):
+            how = headline[f"measured_peak_{key}_how"]
+            if how:
+                rows.append((f"Live peak of the {label}", how, _HOW.get(how, "")))
+        if verification.time is not None:
+            repeats = len(verification.time.rewritten_us)
+            detail = f"medians of {_count(repeats, 'alternating run')} in one process"
+            rows.append(("Step-time ratio", "measured", detail))
+        if verification.outputs:
+            detail = f"{_count(len(verification.outputs), 'output')}, same inputs, both models"
+            rows.append(("Differences of the outputs", "measured", detail))
+        if verification.orders:
+            rows.append(("Executed order", "measured", "from ONNX Runtime's profile"))
+    return _rows(rows)
+
+
+_HOW = {
+    "measured": "ONNX Runtime's memory events at every node",
+    "replayed": "live ranges over the order that ONNX Runtime was seen to run",
+}
+
+
+def analysis_provenance(analysis: Analysis) -> list[dict[str, str]]:
+    """How each number of an analysis was obtained."""
+    return _rows(
+        [
+            ("Peak and composition", "predicted", "live ranges over ONNX Runtime's default order"),
+            ("Step time", "predicted", f"cost model: {analysis.cost_source or analysis.hardware}"),
+            ("Least possible peak (bound)", "proved", "no plan of this class can be below it"),
+        ]
+    )
+
+
+def _rows(rows: list[tuple[str, str, str]]) -> list[dict[str, str]]:
+    return [{"number": n, "how": how, "detail": detail} for n, how, detail in rows]
+
+
+def _count(n: int, noun: str) -> str:
+    return f"{n:,} {noun}" if n == 1 else f"{n:,} {noun}s"

@@ -1,0 +1,298 @@
+"""What `--json` prints and the pages show: one document per result, from which every number comes.
+
+Each document names its `schema`. Sizes are integer bytes (`*_bytes`), durations microseconds
+(`*_us`), ratios plain numbers (1.25 = 25% slower); a figure that was not obtained is null, and one
+that JSON cannot hold is "nan", "inf" or "-inf".
+"""
+
+from __future__ import annotations
+
+import statistics
+from typing import Any
+
+from planner import __version__
+from planner.plan.planfile import Decision, Plan, PredictedCost
+from planner.report import narrative
+from planner.report.session_code import session_code
+from planner.report.views import number, view_payload
+from planner.results import Analysis, OptimizeResult, TimeCheck, Verification
+
+OPTIMIZE_SCHEMA = "planner.optimize/1"
+ANALYZE_SCHEMA = "planner.analyze/1"
+VERIFY_SCHEMA = "planner.verify/1"
+_WORST_NODES = 20
+
+
+def optimize_payload(result: OptimizeResult) -> dict[str, Any]:
+    """The document of `planner optimize`."""
+    plan, verification = result.plan, result.verification
+    headline = _headline(result)
+    device = verification.device if verification else "cpu"
+    model = result.output_path.name if result.output_path else "model.planned.onnx"
+    return {
+        "schema": OPTIMIZE_SCHEMA,
+        "planner_version": __version__,
+        "model": str(result.model_path),
+        "outputs": {
+            "model": _path(result.output_path),
+            "plan": _path(result.plan_path),
+            "report": _path(result.report_path),
+        },
+        "headline": {**headline, "sentence": narrative.optimize_sentence(headline)},
+        "plan": _plan(plan),
+        "decisions": [_decision(d) for d in plan.decisions],
+        "before": view_payload(result.before, plan.decisions),
+        "after": view_payload(result.after, plan.decisions),
+        "verification": verification_body(verification) if verification else None,
+        "assumptions": _unique(
+            plan.assumptions, result.before.graph.assumptions, result.after.graph.assumptions
+        ),
+        "session_code": session_code(
+            model,
+            order_target=plan.order_target,
+            device=device,
+            budget_bytes=plan.budget_bytes,
+        ),
+        "provenance": narrative.provenance(headline, plan, verification),
+    }
+
+
+def analysis_payload(analysis: Analysis) -> dict[str, Any]:
+    """The document of `planner analyze`."""
+    headline = {
+        "peak_bytes": analysis.default.timeline.peak_bytes,
+        "persistent_bytes": analysis.default.timeline.persistent_bytes,
+        "time_us": number(analysis.default.time_us),
+        "best_order_peak_bytes": analysis.best_order.peak_bytes,
+        "best_order_name": analysis.best_order_name,
+        "least_peak_bytes": analysis.least_peak_bytes,
+        "least_peak_bound_bytes": analysis.least_peak_bound_bytes,
+    }
+    return {
+        "schema": ANALYZE_SCHEMA,
+        "planner_version": __version__,
+        "model": str(analysis.model_path),
+        "model_sha256": analysis.model_sha256,
+        "dims": dict(analysis.dims),
+        "hardware": analysis.hardware,
+        "cost_source": analysis.cost_source,
+        "ort_optimized": analysis.ort_optimized,
+        "headline": {**headline, "sentence": narrative.analysis_sentence(headline)},
+        "best_order": _cost(analysis.best_order),
+        "view": view_payload(analysis.default),
+        "assumptions": _unique(analysis.assumptions, analysis.default.graph.assumptions),
+        "provenance": narrative.analysis_provenance(analysis),
+    }
+
+
+def verification_payload(verification: Verification) -> dict[str, Any]:
+    """The document of `planner verify`."""
+    return {
+        "schema": VERIFY_SCHEMA,
+        "planner_version": __version__,
+        **verification_body(verification),
+    }
+
+
+def _headline(result: OptimizeResult) -> dict[str, Any]:
+    plan, verification = result.plan, result.verification
+    planned, baseline = plan.planned, plan.baseline
+    time = verification.time if verification else None
+    fits = planned.peak_bytes + plan.reserve_bytes <= plan.budget_bytes
+    return {
+        "verdict": narrative.verdict(fits, plan, verification),
+        "fits": fits,
+        "verified": verification.passed if verification else None,
+        "unchanged": plan.unchanged,
+        "budget_text": plan.budget_text,
+        "budget_bytes": plan.budget_bytes,
+        "reserve_bytes": plan.reserve_bytes,
+        "peak_before_bytes": baseline.peak_bytes,
+        "peak_after_bytes": planned.peak_bytes,
+        "order_alone_peak_bytes": plan.best_order.peak_bytes,
+        "peak_saved_bytes": baseline.peak_bytes - planned.peak_bytes,
+        **_measured_peaks(verification),
+        "time_before_us": number(baseline.time_us),
+        "time_after_us": number(planned.time_us),
+        "predicted_time_ratio": _ratio(planned.time_us, baseline.time_us),
+        "measured_time_before_us": _median(time, "original"),
+        "measured_time_after_us": _median(time, "rewritten"),
+        "measured_time_ratio": number(time.ratio) if time else None,
+        "recomputed_ops": planned.recomputed_ops,
+        "recomputed_bytes": planned.recomputed_bytes,
+        "recompute_us": number(planned.recompute_us),
+        "swapped_tensors": planned.swapped_tensors,
+        "swap_out_bytes": planned.swap_out_bytes,
+        "swap_in_bytes": planned.swap_in_bytes,
+        "swap_us": number(planned.swap_us),
+        "gap": number(plan.gap),
+        "proved_optimal": plan.proved_optimal,
+    }
+
+
+def _measured_peaks(verification: Verification | None) -> dict[str, Any]:
+    """Live peak of each model as ONNX Runtime showed it, and how; options "recommended" first."""
+    found: dict[str, Any] = {}
+    for model, key in (("original", "before"), ("rewritten", "after")):
+        checks = [m for m in (verification.memory if verification else ()) if m.model == model]
+        checks.sort(key=lambda m: m.options != "recommended")
+        found[f"measured_peak_{key}_bytes"] = checks[0].live_bytes if checks else None
+        found[f"measured_peak_{key}_how"] = checks[0].how if checks else None
+    return found
+
+
+def _plan(plan: Plan) -> dict[str, Any]:
+    return {
+        "version": plan.version,
+        "model_name": plan.model_name,
+        "model_sha256": plan.model_sha256,
+        "dims": dict(plan.dims),
+        "hardware": plan.hardware,
+        "cost_source": plan.cost_source,
+        "swap_mode": plan.swap_mode,
+        "order_target": plan.order_target,
+        "ort_optimized": plan.ort_optimized,
+        "engine": plan.engine,
+        "solve_s": number(plan.solve_s),
+        "seed": plan.seed,
+        "baseline": _cost(plan.baseline),
+        "best_order": _cost(plan.best_order),
+        "planned": _cost(plan.planned),
+        "least_peak_bytes": plan.least_peak_bytes,
+        "least_peak_bound_bytes": plan.least_peak_bound_bytes,
+        "bound_us": number(plan.bound_us),
+        "bound_class": plan.bound_class,
+        "actions": len(plan.schedule),
+        "binding": [{"tensor": name, "bytes": size} for name, size in plan.binding],
+    }
+
+
+def _cost(cost: PredictedCost) -> dict[str, Any]:
+    return {
+        "peak_bytes": cost.peak_bytes,
+        "time_us": number(cost.time_us),
+        "recomputed_ops": cost.recomputed_ops,
+        "recompute_us": number(cost.recompute_us),
+        "recomputed_bytes": cost.recomputed_bytes,
+        "swapped_tensors": cost.swapped_tensors,
+        "swap_out_bytes": cost.swap_out_bytes,
+        "swap_in_bytes": cost.swap_in_bytes,
+        "swap_us": number(cost.swap_us),
+    }
+
+
+def _decision(decision: Decision) -> dict[str, Any]:
+    return {
+        "tensor": decision.tensor,
+        "bytes": decision.bytes,
+        "category": decision.category,
+        "action": decision.action,
+        "start": decision.start,
+        "end": decision.end,
+        "cost_us": number(decision.cost_us),
+        "recompute_us": number(decision.recompute_us),
+        "swap_us": number(decision.swap_us),
+        "why": decision.why,
+    }
+
+
+def verification_body(v: Verification) -> dict[str, Any]:
+    """What ONNX Runtime said, check by check."""
+    return {
+        "passed": v.passed,
+        "failures": list(v.failures),
+        "notes": list(v.notes),
+        "ort_version": v.ort_version,
+        "provider": v.provider,
+        "device": v.device,
+        "seed": v.seed,
+        "inputs_source": v.inputs_source,
+        "outputs": [
+            {
+                "name": o.name,
+                "dtype": o.dtype,
+                "shape": list(o.shape),
+                "identical": o.identical,
+                "max_abs_diff": number(o.max_abs_diff),
+                "max_rel_diff": number(o.max_rel_diff),
+                "has_nan": o.has_nan,
+            }
+            for o in v.outputs
+        ],
+        "orders": [
+            {
+                "level": o.level,
+                "equal": o.equal,
+                "executed": o.executed,
+                "planned": o.planned,
+                "first_difference": o.first_difference,
+            }
+            for o in v.orders
+        ],
+        "memory": [
+            {
+                "model": m.model,
+                "options": m.options,
+                "how": m.how,
+                "predicted_live_bytes": m.predicted_live_bytes,
+                "live_bytes": m.live_bytes,
+                "predicted_in_use_bytes": m.predicted_in_use_bytes,
+                "in_use_bytes": m.in_use_bytes,
+                "predicted_held_bytes": m.predicted_held_bytes,
+                "held_bytes": m.held_bytes,
+                "worst": [_node(*row) for row in m.worst[:_WORST_NODES]],
+                "per_node": {
+                    "node": [name for name, _, _ in m.per_node],
+                    "predicted_bytes": [predicted for _, predicted, _ in m.per_node],
+                    "measured_bytes": [measured for _, _, measured in m.per_node],
+                },
+            }
+            for m in v.memory
+        ],
+        "caps": [
+            {
+                "model": c.model,
+                "cap_bytes": c.cap_bytes,
+                "passed": c.passed,
+                "expected": c.expected,
+                "message": c.message,
+            }
+            for c in v.caps
+        ],
+        "time": _time(v.time),
+    }
+
+
+def _node(name: str, predicted: int, measured: int) -> dict[str, Any]:
+    return {"node": name, "predicted_bytes": predicted, "measured_bytes": measured}
+
+
+def _time(time: TimeCheck | None) -> dict[str, Any] | None:
+    if time is None:
+        return None
+    return {
+        "original_us": [number(t) for t in time.original_us],
+        "rewritten_us": [number(t) for t in time.rewritten_us],
+        "original_median_us": _median(time, "original"),
+        "rewritten_median_us": _median(time, "rewritten"),
+        "ratio": number(time.ratio),
+    }
+
+
+def _median(time: TimeCheck | None, model: str) -> float | str | None:
+    if time is None:
+        return None
+    samples = time.original_us if model == "original" else time.rewritten_us
+    return number(statistics.median(samples)) if samples else None
+
+
+def _ratio(after: float, before: float) -> float | str | None:
+    return number(after / before) if before else None
+
+
+def _path(path: object) -> str | None:
+    return None if path is None else str(path)
+
+
+def _unique(*groups: tuple[str, ...]) -> list[str]:
+    return list(dict.fromkeys(text for group in groups for text in group))

@@ -1,0 +1,46 @@
+"""The session options under which the predictions for "recommended" hold, as code to copy."""
+
+from __future__ import annotations
+
+_HEAD = """\
+import onnxruntime as ort
+
+options = ort.SessionOptions()
+options.enable_mem_pattern = False  # no block sized for the whole run
+options.enable_mem_reuse = False  # a freed buffer is freed, not kept for a later one
+"""
+
+_PRIORITY = "options.execution_order = ort.ExecutionOrder.PRIORITY_BASED  # the plan's order\n"
+
+_CPU = """\
+# The CPU arena grows by exactly what is asked for (1 = kSameAsRequested).
+memory = ort.OrtMemoryInfo(
+    "Cpu", ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, ort.OrtMemType.DEFAULT
+)
+ort.create_and_register_allocator(memory, ort.OrtArenaCfg({{"arena_extend_strategy": 1}}))
+options.add_session_config_entry("session.use_env_allocators", "1")
+
+session = ort.InferenceSession({model!r}, options, providers=["CPUExecutionProvider"])
+"""
+
+_CUDA = """\
+cuda = {{"arena_extend_strategy": "kSameAsRequested", "gpu_mem_limit": {budget_bytes}}}
+
+session = ort.InferenceSession(
+    {model!r}, options, providers=[("CUDAExecutionProvider", cuda), "CPUExecutionProvider"]
+)
+"""
+
+
+def session_code(
+    model: str, *, order_target: str = "default", device: str = "cpu", budget_bytes: int = 0
+) -> str:
+    """Python that opens `model` (a file name) with the recommended session options.
+
+    Args:
+        order_target: "default", or "priority" for a plan whose file order is the schedule.
+        device: "cpu" or "cuda"; `budget_bytes` becomes the CUDA arena's limit.
+    """
+    body = _CUDA if device == "cuda" else _CPU
+    order = _PRIORITY if order_target == "priority" else ""
+    return _HEAD + order + body.format(model=model, budget_bytes=budget_bytes)

@@ -1,0 +1,254 @@
+"""The reports as text for a terminal (or a pipe): everything comes from the payloads.
+
+Names from a model are shown as plain text: no markup, and control characters made visible.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from planner.units import format_both, format_bytes, format_duration, format_percent
+
+Payload = dict[str, Any]
+_PIPE_WIDTH = 120
+_ROWS = 10
+_GOOD, _BAD = "bold green", "bold red"
+
+
+def print_analysis(payload: Payload, console: Console | None = None) -> None:
+    """Headline, composition at the peak, the ten largest residents."""
+    out = console or _console()
+    head, view = payload["headline"], payload["view"]
+    _line(out, payload["model"], "bold")
+    _line(out, head["sentence"])
+    facts = _facts()
+    _fact(facts, "Peak", format_both(head["peak_bytes"]))
+    _fact(facts, "at step", f"{view['peak_step']:,} of {view['steps']:,}: {view['peak_operation']}")
+    _fact(
+        facts, "Best order", f"{_size(head['best_order_peak_bytes'])} ({head['best_order_name']})"
+    )
+    if head["least_peak_bytes"] is not None:
+        _fact(facts, "Least feasible", format_both(head["least_peak_bytes"]))
+    _fact(facts, "No plan below", format_both(head["least_peak_bound_bytes"]))
+    _fact(facts, "Step time", f"{_duration(head['time_us'])} (predicted: {payload['cost_source']})")
+    for arena in view["arena"]:
+        text = f"{_size(arena['in_use_bytes'])} in use, {_size(arena['held_bytes'])} held"
+        _fact(facts, f"Arena, {arena['options']} options", f"{text} (predicted)")
+    out.print(facts)
+    _composition(out, view)
+    _residents(out, view)
+    _assumptions(out, payload["assumptions"])
+
+
+def print_optimize(payload: Payload, console: Console | None = None) -> None:
+    """Headline, plan summary, the largest decisions, verification, files."""
+    out = console or _console()
+    head, plan = payload["headline"], payload["plan"]
+    good = head["fits"] and head["verified"] is not False
+    _line(out, head["verdict"], _GOOD if good else _BAD)
+    _line(out, head["sentence"])
+    facts = _facts()
+    typed = f"{head['budget_text']} = " if "%" in head["budget_text"] else ""
+    _fact(facts, "Budget", typed + format_both(head["budget_bytes"]))
+    if head["reserve_bytes"]:
+        _fact(facts, "Reserve", format_both(head["reserve_bytes"]))
+    _fact(facts, "Peak before", format_both(head["peak_before_bytes"]))
+    _fact(facts, "by order alone", format_both(head["order_alone_peak_bytes"]))
+    _fact(facts, "Peak after", format_both(head["peak_after_bytes"]))
+    _fact(facts, "Step time", _times(head))
+    if head["recomputed_ops"]:
+        what = f"{head['recomputed_ops']:,} operations, {_size(head['recomputed_bytes'])}"
+        _fact(facts, "Recomputed", f"{what}, {_duration(head['recompute_us'])}")
+    if head["swapped_tensors"]:
+        moved = f"{_size(head['swap_out_bytes'])} out, {_size(head['swap_in_bytes'])} in"
+        what = f"{head['swapped_tensors']:,} tensors, {moved}"
+        _fact(facts, "Swapped", f"{what}, {_duration(head['swap_us'])}")
+    _fact(facts, "Search", _search(head, plan))
+    out.print(facts)
+    _decisions(out, payload["decisions"])
+    if payload["verification"] is not None:
+        _verification(out, payload["verification"])
+    _assumptions(out, payload["assumptions"])
+    for what, path in payload["outputs"].items():
+        if path is not None:
+            _line(out, f"{what}: {path}")
+
+
+def print_verification(payload: Payload, console: Console | None = None) -> None:
+    """What ONNX Runtime said, check by check."""
+    out = console or _console()
+    _verification(out, payload)
+
+
+def _console() -> Console:
+    width = None if sys.stdout.isatty() else _PIPE_WIDTH
+    return Console(width=width, highlight=False, markup=False, emoji=False)
+
+
+def plain(value: object) -> str:
+    """`value` with control characters (escape sequences too) made visible."""
+    text = str(value)
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def _line(out: Console, text: str, style: str = "") -> None:
+    out.print(Text(plain(text), style=style))
+
+
+def _facts() -> Table:
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    return table
+
+
+def _fact(table: Table, name: str, text: str) -> None:
+    table.add_row(Text(name), Text(plain(text)))
+
+
+def _table(out: Console, title: str, columns: list[str], rows: list[list[object]]) -> None:
+    """Print a table; columns whose title starts with ">" are right-aligned numbers."""
+    if not rows:
+        return
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    for column in columns:
+        number = column.startswith(">")
+        table.add_column(
+            Text(column.removeprefix(">")),
+            justify="right" if number else "left",
+            no_wrap=number,
+            overflow="fold",
+        )
+    for row in rows:
+        table.add_row(*[Text(plain(cell)) for cell in row])
+    out.print()
+    _line(out, title, "bold")
+    out.print(table)
+
+
+def _composition(out: Console, view: Payload) -> None:
+    parts = sorted(view["composition_at_peak"].items(), key=lambda item: -item[1])
+    total = view["peak_bytes"] or 1
+    rows: list[list[object]] = [
+        [name, _size(size), format_percent(size / total)] for name, size in parts
+    ]
+    _table(out, "Memory at the peak", ["category", ">bytes", ">share"], rows)
+
+
+def _residents(out: Console, view: Payload) -> None:
+    found = view["residents_at_peak"]
+    rows: list[list[object]] = [
+        [
+            _size(r["bytes"]),
+            r["category"],
+            "whole run" if r["persistent"] else f"[{r['start']}, {r['end']})",
+            r["tensor"],
+        ]
+        for r in found[:_ROWS]
+    ]
+    total = len(found) + view["residents_at_peak_omitted"]["count"]
+    title = f"Largest residents at the peak ({len(rows)} of {total:,})"
+    _table(out, title, [">bytes", "category", ">steps", "tensor"], rows)
+
+
+def _decisions(out: Console, decisions: list[Payload]) -> None:
+    largest = sorted(decisions, key=lambda d: (-d["bytes"], d["start"]))[:_ROWS]
+    rows: list[list[object]] = [
+        [d["action"], _size(d["bytes"]), _duration(d["cost_us"]), d["tensor"], d["why"]]
+        for d in largest
+    ]
+    title = f"Largest decisions ({len(rows)} of {len(decisions):,})"
+    _table(out, title, ["action", ">bytes", ">cost", "tensor", "why"], rows)
+
+
+def _verification(out: Console, v: Payload) -> None:
+    verdict = "Verified" if v["passed"] else "Verification failed"
+    where = f"ONNX Runtime {v['ort_version']}, {v['provider']}, inputs: {v['inputs_source']}"
+    out.print()
+    _line(out, f"{verdict} ({where})", _GOOD if v["passed"] else _BAD)
+    for failure in v["failures"]:
+        _line(out, f"  failed: {failure}", "red")
+    facts = _facts()
+    if v["outputs"]:
+        same = sum(o["identical"] for o in v["outputs"])
+        _fact(facts, "Outputs", f"{same:,} of {len(v['outputs']):,} bit-identical{_worst(v)}")
+    for order in v["orders"]:
+        said = "as planned" if order["equal"] else f"differs: {order['first_difference']}"
+        _fact(facts, f"Order, {order['level']}", f"{order['executed']:,} nodes, {said}")
+    for cap in v["caps"]:
+        said = "runs" if cap["passed"] else "fails"
+        odd = "" if cap["expected"] in (None, cap["passed"]) else " (not what was expected)"
+        _fact(facts, f"Cap, {cap['model']}", f"{said} within {format_both(cap['cap_bytes'])}{odd}")
+    if v["time"]:
+        _fact(facts, "Step time", f"{v['time']['ratio']:.3f} times the original (measured)")
+    out.print(facts)
+    rows: list[list[object]] = [
+        [
+            m["model"],
+            m["options"],
+            m["how"],
+            _size(m["predicted_live_bytes"]),
+            _size(m["live_bytes"]),
+            _size(m["in_use_bytes"]),
+            _size(m["held_bytes"]),
+        ]
+        for m in v["memory"]
+    ]
+    columns = ["model", "options", "how", ">live, predicted", ">live", ">in use", ">held"]
+    _table(out, "Memory on ONNX Runtime", columns, rows)
+    for remark in v["notes"]:
+        _line(out, f"note: {remark}", "dim")
+
+
+def _worst(v: Payload) -> str:
+    different = [o for o in v["outputs"] if not o["identical"]]
+    if not different:
+        return ""
+    worst = max(different, key=lambda o: float(o["max_abs_diff"]))
+    return f"; largest difference {float(worst['max_abs_diff']):.3g} in {worst['name']}"
+
+
+def _assumptions(out: Console, assumptions: list[str]) -> None:
+    if assumptions:
+        out.print()
+        _line(out, "Assumed", "bold")
+        for text in assumptions:
+            _line(out, f"  {text}")
+
+
+def _search(head: Payload, plan: Payload) -> str:
+    gap = head["gap"]
+    if head["proved_optimal"]:
+        proof = "proved optimal"
+    elif gap is None:
+        proof = "no bound proved"
+    else:
+        proof = f"at most {format_percent(float(gap))} above the bound"
+    seconds = "" if plan["solve_s"] is None else f" in {float(plan['solve_s']):.1f} s"
+    return f"{plan['engine'] or 'none'}{seconds}; {proof}"
+
+
+def _times(head: Payload) -> str:
+    before, after = _duration(head["time_before_us"]), _duration(head["time_after_us"])
+    text = f"{before} -> {after} predicted"
+    if head["predicted_time_ratio"] is not None:
+        text += f" (x{float(head['predicted_time_ratio']):.3f})"
+    if head["measured_time_ratio"] is not None:
+        before = _duration(head["measured_time_before_us"])
+        after = _duration(head["measured_time_after_us"])
+        ratio = float(head["measured_time_ratio"])
+        text += f"; {before} -> {after} measured (x{ratio:.3f})"
+    return text
+
+
+def _size(size: int | None) -> str:
+    return "-" if size is None else format_bytes(size)
+
+
+def _duration(microseconds: float | str | None) -> str:
+    return "-" if microseconds is None else format_duration(float(microseconds))

@@ -1,0 +1,125 @@
+"""One model's view as JSON-able data: its timeline, residents and live ranges.
+
+steps     positions in the schedule, 0-based; ranges are half-open: [start, end)
+*_bytes   integer bytes
+*_us      microseconds
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from planner.graph.liveness import LiveRange
+from planner.graph.model import Role, Tensor, TrainingGraph
+from planner.plan.planfile import Decision
+from planner.results import ModelView
+
+MAX_RESIDENTS = 200
+
+
+def number(value: float | None) -> float | str | None:
+    """`value` as JSON allows it: not-a-number and infinities become "nan", "inf", "-inf"."""
+    if value is None or math.isfinite(value):
+        return value
+    return str(float(value))
+
+
+def view_payload(view: ModelView, decisions: Sequence[Decision] = ()) -> dict[str, Any]:
+    """Everything the reports say of one model.
+
+    `residents_at_peak` lists the largest `MAX_RESIDENTS` tensors, persistent ones included;
+    what is left out is counted in `residents_at_peak_omitted`.
+    """
+    graph, timeline = view.graph, view.timeline
+    step = timeline.peak_step
+    residents = residents_at(view, step)
+    left_out = residents[MAX_RESIDENTS:]
+    fates = _fates(decisions)
+    used = {c: a for c, a in timeline.by_category.items() if len(a) and int(a.max())}
+    return {
+        "name": graph.name,
+        "operations": len(graph.operations),
+        "tensors": len(graph.tensors),
+        "steps": len(timeline.order),
+        "peak_bytes": timeline.peak_bytes,
+        "peak_step": step,
+        "peak_operation": graph.operations[timeline.order[step]].name if timeline.order else "",
+        "persistent_bytes": timeline.persistent_bytes,
+        "time_us": number(view.time_us),
+        "composition_at_peak": {
+            str(c): int(a[step]) for c, a in sorted(used.items()) if int(a[step])
+        },
+        "residents_at_peak": residents[:MAX_RESIDENTS],
+        "residents_at_peak_omitted": {
+            "count": len(left_out),
+            "bytes": sum(r["bytes"] for r in left_out),
+        },
+        "timeline": {
+            "operation": [graph.operations[op].name for op in timeline.order],
+            "op_type": [graph.operations[op].op_type for op in timeline.order],
+            "duration_us": [number(d) for d in view.duration_us],
+            "live_bytes": timeline.live_bytes.tolist(),
+            "by_category": {str(c): a.tolist() for c, a in sorted(used.items())},
+        },
+        "live_ranges": [_range(graph, r, fates) for r in timeline.ranges],
+        "arena": [
+            {"options": a.options, "in_use_bytes": a.in_use_bytes, "held_bytes": a.held_bytes}
+            for a in view.arena
+        ],
+    }
+
+
+def residents_at(view: ModelView, step: int) -> list[dict[str, Any]]:
+    """Tensors that occupy the device at `step`, persistent ones included, largest first."""
+    end = len(view.timeline.order)
+    rows = [
+        _resident(t, t.bytes, 0, end)
+        for t in view.graph.tensors
+        if t.is_persistent and not t.on_host and t.buffer == t.id and t.bytes
+    ]
+    rows += [
+        _resident(view.graph.tensors[r.tensor], r.bytes, r.start, r.end)
+        for r in view.timeline.resident_at(step)
+    ]
+    return sorted(rows, key=lambda row: (-row["bytes"], row["tensor"]))
+
+
+def _resident(tensor: Tensor, size: int, start: int, end: int) -> dict[str, Any]:
+    return {
+        "tensor": tensor.name,
+        "bytes": size,
+        "category": str(tensor.category),
+        "dtype": tensor.dtype,
+        "shape": list(tensor.shape),
+        "start": start,
+        "end": end,
+        "persistent": tensor.is_persistent,
+    }
+
+
+def _fates(decisions: Sequence[Decision]) -> dict[str, str]:
+    return {d.tensor: _PAST.get(d.action, d.action) for d in decisions}
+
+
+_PAST = {"recompute": "recomputed", "swap": "swapped"}
+_FATE_OF_ROLE = {
+    Role.RECOMPUTE: "recomputed",
+    Role.BARRIER: "recomputed",
+    Role.SWAP_IN: "swapped",
+    Role.SWAP_OUT: "swapped",
+}
+
+
+def _range(graph: TrainingGraph, r: LiveRange, fates: dict[str, str]) -> dict[str, Any]:
+    """A live range; `fate` is kept, recomputed or swapped (the tensor's, or its copy's)."""
+    name = graph.tensors[r.tensor].name
+    return {
+        "tensor": name,
+        "bytes": r.bytes,
+        "start": r.start,
+        "end": r.end,
+        "category": str(r.category),
+        "fate": _FATE_OF_ROLE.get(r.role) or fates.get(name, "kept"),
+    }
