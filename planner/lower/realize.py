@@ -1,0 +1,239 @@
+"""Make ONNX Runtime run a wanted sequence under default session options.
+
+Under default options ONNX Runtime visits the nodes without consumers (roots) from the last in the
+file to the first, and runs what each needs in a depth-first search that takes the highest file
+position first (`planner.graph.schedule`). A sequence is therefore realized by
+
+- a file order in which, as far as dependencies allow, later steps stand earlier, so that the search
+  meets the producers of a node in the wanted order; where it does not, the two producers that it
+  meets the wrong way round are put the right way round, if no cycle comes of it;
+- the roots at the end of the file, the first to run last;
+- where the search would still go wrong, an anchor: a `Size` node on an output of the step that must
+  have run by then. ONNX Runtime keeps it though nobody reads it, and it costs 8 bytes.
+
+Nodes are known by their place in the wanted sequence: 0, 1, 2, ...
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+_LOOKAHEAD = 64
+_MAX_ADJUSTED = 20_000  # ancestor sets take n²/8 bytes
+_MAX_WALKS = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Realization:
+    """How to write the file.
+
+    Attributes:
+        body: nodes that have a consumer, in file order.
+        roots: what stands behind them, in file order: (step, True) an anchor on that step,
+            (step, False) the node of that step itself.
+    """
+
+    body: tuple[int, ...]
+    roots: tuple[tuple[int, bool], ...]
+
+    @property
+    def anchors(self) -> tuple[int, ...]:
+        """Steps that need an anchor, ascending."""
+        return tuple(sorted(step for step, is_anchor in self.roots if is_anchor))
+
+
+def realize(parents: Sequence[Sequence[int]]) -> Realization:
+    """File order and anchors for the sequence 0..n-1.
+
+    Args:
+        parents: for each step, the steps whose outputs it reads; all smaller than the step.
+    """
+    count = len(parents)
+    has_reader = [False] * count
+    for step, ps in enumerate(parents):
+        for p in ps:
+            if p >= step:
+                raise ValueError(f"step {step} reads step {p}, which does not run before it")
+            has_reader[p] = True
+    order = DynamicOrder(parents, _late_first(parents, has_reader))
+    leaves = [step for step in range(count) if not has_reader[step]]
+    best = _walk(parents, order, leaves, adjust=False), order.order()
+    for _ in range(_MAX_WALKS if count <= _MAX_ADJUSTED else 0):
+        changes = order.changes
+        _walk(parents, order, leaves, adjust=True)
+        if order.changes == changes:
+            break
+        roots = _walk(parents, order, leaves, adjust=False)
+        if len(roots) < len(best[0]):
+            best = roots, order.order()
+    roots, body = best
+    return Realization(body=tuple(body), roots=tuple(reversed(roots)))
+
+
+def _walk(
+    parents: Sequence[Sequence[int]], order: DynamicOrder, leaves: Sequence[int], *, adjust: bool
+) -> list[tuple[int, bool]]:
+    """Roots in the order they are visited: each leaf, and an anchor wherever one is needed."""
+    search = _Search(parents, order)
+    roots: list[tuple[int, bool]] = []
+    for leaf in leaves:
+        while search.position <= leaf:
+            reached = search.probe(leaf)
+            while adjust and reached != leaf and search.put_right():
+                reached = search.probe(leaf)
+            if reached == leaf:
+                search.advance(leaf)
+                roots.append((leaf, False))
+                break
+            step = search.farthest_root(reached, leaf)
+            search.advance(step)
+            roots.append((step, True))
+    return roots
+
+
+def _late_first(parents: Sequence[Sequence[int]], has_reader: Sequence[bool]) -> list[int]:
+    """Topological order of the nodes with a reader: of those that may come next, the latest step."""
+    children: list[list[int]] = [[] for _ in parents]
+    missing = [len(set(ps)) for ps in parents]
+    for step, ps in enumerate(parents):
+        for p in set(ps):
+            children[p].append(step)
+    ready = [-step for step, count in enumerate(missing) if not count and has_reader[step]]
+    heapq.heapify(ready)
+    order: list[int] = []
+    while ready:
+        step = -heapq.heappop(ready)
+        order.append(step)
+        for child in children[step]:
+            missing[child] -= 1
+            if not missing[child] and has_reader[child]:
+                heapq.heappush(ready, -child)
+    return order
+
+
+class DynamicOrder:
+    """A topological order to which edges can be added (Pearce and Kelly, "A dynamic topological sort
+    algorithm for directed acyclic graphs", JEA 11, 2007). Only the nodes between the two ends move.
+    """
+
+    def __init__(self, parents: Sequence[Sequence[int]], order: Sequence[int]) -> None:
+        self.place = [len(order)] * len(parents)
+        for place, step in enumerate(order):
+            self.place[step] = place
+        inside = set(order)
+        self.nodes = list(order)
+        self.before: list[list[int]] = [[] for _ in parents]
+        self.after: list[list[int]] = [[] for _ in parents]
+        for step in order:
+            for p in set(parents[step]) & inside:
+                self.before[step].append(p)
+                self.after[p].append(step)
+        self.changes = 0
+
+    def order(self) -> list[int]:
+        """The nodes in their present order."""
+        return sorted(self.nodes, key=self.place.__getitem__)
+
+    def add(self, first: int, second: int) -> bool:
+        """Require `first` to stand before `second`; False (and no change) if that makes a cycle."""
+        if self.place[first] >= self.place[second]:
+            ahead = self._reach(second, self.after, 0, self.place[first])
+            if first in ahead:
+                return False
+            behind = self._reach(first, self.before, self.place[second], len(self.place))
+            moved = sorted(behind, key=self.place.__getitem__)
+            moved += sorted(ahead, key=self.place.__getitem__)
+            for place, step in zip(sorted(self.place[v] for v in moved), moved, strict=True):
+                self.place[step] = place
+            self.changes += 1
+        self.after[first].append(second)
+        self.before[second].append(first)
+        return True
+
+    def _reach(self, start: int, edges: list[list[int]], low: int, high: int) -> set[int]:
+        seen = {start}
+        stack = [start]
+        while stack:
+            for v in edges[stack.pop()]:
+                if v not in seen and low <= self.place[v] <= high:
+                    seen.add(v)
+                    stack.append(v)
+        return seen
+
+
+class _Search:
+    """The runtime's depth-first search, checked against the wanted sequence as it goes.
+
+    `position` is the next step that must run; all before it have run.
+    """
+
+    def __init__(self, parents: Sequence[Sequence[int]], order: DynamicOrder) -> None:
+        self.parents = [sorted(set(ps)) for ps in parents]
+        self.order = order
+        self.position = 0
+        self.wrong_path: list[int] = []
+        self.wrong_at = 0
+        self._ancestors: list[int] | None = None
+
+    def probe(self, root: int) -> int:
+        """Search from `root`; the last step up to which the sequence came out right.
+
+        Equal to `root` where the search runs exactly the steps from `position` to `root`.
+        Otherwise `wrong_path` leads from `root` to the step that ran too early.
+        """
+        stack = [(root, False)]
+        expected = self.position
+        visited: set[int] = set()
+        place = self.order.place
+        while stack:
+            step, leaving = stack.pop()
+            if leaving:
+                if step != expected:
+                    self.wrong_path = [v for v, left in stack if left] + [step]
+                    self.wrong_at = expected
+                    return expected - 1
+                expected += 1
+                continue
+            if step < expected or step in visited:
+                continue
+            visited.add(step)
+            stack.append((step, True))
+            waiting = [p for p in self.parents[step] if p >= expected]
+            waiting.sort(key=place.__getitem__)
+            stack.extend((p, False) for p in waiting)
+        return expected - 1
+
+    def put_right(self) -> bool:
+        """After a probe that went wrong: swap the two producers that were met the wrong way round.
+
+        False where there are none (the expected step is not needed here) or a cycle forbids it.
+        """
+        path, expected = self.wrong_path, self.wrong_at
+        for node, child in zip(reversed(path[:-1]), reversed(path[1:]), strict=True):
+            for other in self.parents[node]:
+                if other != child and other >= expected and self._needs(other, expected):
+                    return self.order.add(child, other)
+        return False
+
+    def _needs(self, step: int, ancestor: int) -> bool:
+        if self._ancestors is None:
+            self._ancestors = []
+            for v, ps in enumerate(self.parents):
+                bits = 1 << v
+                for p in ps:
+                    bits |= self._ancestors[p]
+                self._ancestors.append(bits)
+        return bool(self._ancestors[step] >> ancestor & 1)
+
+    def farthest_root(self, reached: int, leaf: int) -> int:
+        """The latest step from which a search runs exactly the steps from `position` on."""
+        for step in range(min(reached + _LOOKAHEAD, leaf - 1), self.position - 1, -1):
+            if self.probe(step) == step:
+                return step
+        raise AssertionError("a search from the next step runs that step alone")
+
+    def advance(self, step: int) -> None:
+        """Everything up to `step` has run."""
+        self.position = step + 1

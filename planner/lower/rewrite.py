@@ -1,0 +1,215 @@
+"""Write a plan into a model: recomputed nodes, swaps, barriers, anchors, and the file order.
+
+Inputs, outputs, initializers, operator sets and metadata stay as they are. Every added node carries
+the attribute `__planner` = "<role>:<number>", so that ONNX Runtime's common-subexpression
+elimination keeps it apart from its original, and anyone can tell it from the user's own nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from planner.formulate import Formulation
+from planner.graph.build import PLANNER_ATTRIBUTE
+from planner.graph.model import Role, TrainingGraph
+from planner.lower.realize import realize
+from planner.lower.sequence import Sequencer, Step
+from planner.plan.problem import Action
+
+METADATA_PREFIX = "pkg.planner."
+_NODE_METADATA_IR_VERSION = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rewritten:
+    """The rewritten model.
+
+    Attributes:
+        planned_order: names of all its nodes, in the order in which ONNX Runtime must run them.
+        anchors: how many `Size` nodes pin the order.
+    """
+
+    model: ir.Model
+    planned_order: tuple[str, ...]
+    anchors: int
+
+
+def rewrite(
+    model: ir.Model,
+    graph: TrainingGraph,
+    formulation: Formulation,
+    actions: Sequence[Action],
+    *,
+    order: str = "default",
+    pinned: frozenset[str] = frozenset(),
+    metadata: dict[str, str] | None = None,
+) -> Rewritten:
+    """Lower a schedule.
+
+    Args:
+        model: the model that `graph` was built from; it is cloned, not changed.
+        order: "default" or "priority": the execution order that sessions will use.
+        pinned: values that get an anchor of their own (so that no fusion takes them in).
+        metadata: entries for the model, without the prefix.
+    """
+    sequencer = Sequencer(graph, formulation)
+    steps = sequencer.build(actions)
+    if pinned:
+        steps = [
+            s
+            for step in steps
+            for s in (
+                step,
+                *(sequencer.anchor(v, None) for v in step.writes.values() if v in pinned),
+            )
+        ]
+    file_steps, planned = _arrange(sequencer, steps, order)
+    writer = _Writer(model.clone(), graph)
+    writer.write(file_steps)
+    for key, value in (metadata or {}).items():
+        writer.model.metadata_props[METADATA_PREFIX + key] = value
+    anchors = sum(step.role is Role.ANCHOR for step in planned)
+    return Rewritten(
+        model=writer.model,
+        planned_order=tuple(step.name for step in planned),
+        anchors=anchors,
+    )
+
+
+def _arrange(
+    sequencer: Sequencer, steps: list[Step], order: str
+) -> tuple[list[Step], list[Step]]:
+    """(steps in file order, steps in the order they will run), anchors included."""
+    if order == "priority":
+        return steps, steps
+    made_by = {value: i for i, step in enumerate(steps) for value in step.writes.values()}
+    parents = [
+        sorted({made_by[v] for v in step.reads.values() if v in made_by}) for step in steps
+    ]
+    plan = realize(parents)
+    anchor_after = {
+        i: sequencer.anchor(next(iter(steps[i].writes.values())), None) for i in plan.anchors
+    }
+    file_steps = [steps[i] for i in plan.body]
+    file_steps += [anchor_after[i] if is_anchor else steps[i] for i, is_anchor in plan.roots]
+    planned: list[Step] = []
+    for i, step in enumerate(steps):
+        planned.append(step)
+        if i in anchor_after:
+            planned.append(anchor_after[i])
+    return file_steps, planned
+
+
+class _Writer:
+    """Rebuilds the node list of one cloned model."""
+
+    def __init__(self, model: ir.Model, graph: TrainingGraph) -> None:
+        self.model = model
+        self.graph = graph
+        self.nodes = {str(node.name): node for node in model.graph}
+        self.values: dict[str, ir.Value] = {}
+        for value in (*model.graph.inputs, *model.graph.initializers.values()):
+            self.values[str(value.name)] = value
+        for node in model.graph:
+            self.values.update((str(v.name), v) for v in node.outputs if v.name)
+
+    def write(self, steps: Sequence[Step]) -> None:
+        """Replace the graph's nodes by `steps`."""
+        before = list(self.model.graph)
+        created = [self._create(step) for step in steps]
+        # inputs are looked up by their original names, so all lookups precede all changes
+        wanted = [self._inputs(step) for step in steps]
+        for node, values in zip(created, wanted, strict=True):
+            for i, value in enumerate(values):
+                node.replace_input_with(i, value)
+        kept = {id(node) for node in created}
+        for node in before:
+            self.model.graph.remove(node)
+        for node in before:
+            if id(node) not in kept:
+                for i in range(len(node.inputs)):
+                    node.replace_input_with(i, None)
+        self.model.graph.extend(created)
+
+    def _create(self, step: Step) -> ir.Node:
+        """The node of a step with its outputs; inputs follow in `_connect`."""
+        if step.op is not None and not step.copy:
+            return self.nodes[self.graph.operations[step.op].name]
+        if step.op is not None:
+            node = self._copy(step)
+        elif step.role is Role.BARRIER:
+            node = self._added(step, "Reshape", 2)
+        elif step.role is Role.ANCHOR:
+            node = self._added(step, "Size", 1)
+        else:
+            swap_out = step.role is Role.SWAP_OUT
+            node = self._added(step, "MemcpyToHost" if swap_out else "MemcpyFromHost", 1)
+        node.attributes[PLANNER_ATTRIBUTE] = ir.AttrString(
+            PLANNER_ATTRIBUTE, f"{step.role.value}:{step.number}"
+        )
+        if (self.model.ir_version or 0) >= _NODE_METADATA_IR_VERSION:
+            node.metadata_props[METADATA_PREFIX + "role"] = step.role.value
+        for value in node.outputs:
+            self.values[str(value.name)] = value
+        return node
+
+    def _copy(self, step: Step) -> ir.Node:
+        assert step.op is not None
+        original = self.nodes[self.graph.operations[step.op].name]
+        outputs = [
+            ir.Value(
+                name=step.writes[str(v.name)] if v.name else "", shape=v.shape, type=v.type
+            )
+            for v in original.outputs
+        ]
+        return ir.Node(
+            original.domain,
+            original.op_type,
+            inputs=[None] * len(original.inputs),
+            attributes=list(original.attributes.values()),
+            overload=original.overload,
+            outputs=outputs,
+            version=original.version,
+            name=step.name,
+        )
+
+    def _added(self, step: Step, op_type: str, inputs: int) -> ir.Node:
+        name = step.writes[""]
+        if step.role is Role.ANCHOR:
+            value = ir.Value(name=name, shape=ir.Shape([]), type=ir.TensorType(ir.DataType.INT64))
+        else:
+            assert step.tensor is not None
+            like = self.values[self.graph.tensors[step.tensor].name]
+            value = ir.Value(name=name, shape=like.shape, type=like.type)
+        return ir.Node("", op_type, inputs=[None] * inputs, outputs=[value], name=step.name)
+
+    def _inputs(self, step: Step) -> list[ir.Value | None]:
+        """The values that a step's node reads, by input position."""
+        if step.op is None:
+            values: list[ir.Value | None] = [self.values[step.reads[""]]]
+            if step.role is Role.BARRIER:
+                assert step.tensor is not None
+                values.append(self._keep_shape(len(self.graph.tensors[step.tensor].shape)))
+            return values
+        original = self.nodes[self.graph.operations[step.op].name]
+        names = [None if v is None or not v.name else str(v.name) for v in original.inputs]
+        return [None if n is None else self.values[step.reads.get(n, n)] for n in names]
+
+    def _keep_shape(self, rank: int) -> ir.Value:
+        """Initializer `[0] * rank`: as the shape of a Reshape it copies every dim of the input."""
+        name = f"planner__keep_shape_{rank}"
+        if name not in self.values:
+            tensor = ir.Tensor(np.zeros(rank, dtype=np.int64), name=name)
+            value = ir.Value(
+                name=name,
+                shape=ir.Shape([rank]),
+                type=ir.TensorType(ir.DataType.INT64),
+                const_value=tensor,
+            )
+            self.model.graph.register_initializer(value)
+            self.values[name] = value
+        return self.values[name]

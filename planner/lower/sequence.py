@@ -1,0 +1,253 @@
+"""From a schedule to a sequence of nodes: which copy of a value each node reads, and which nodes
+must be added. Pure bookkeeping on names; `planner.lower.rewrite` turns it into a model.
+
+Views are instantiated where they are first read: the view of a tensor that was recomputed or
+swapped in is a view of that copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from planner.formulate import Formulation
+from planner.graph.model import OpId, Role, TensorId, TrainingGraph
+from planner.plan.problem import Action, ActionKind
+
+
+@dataclass(slots=True, kw_only=True)
+class Step:
+    """One node of the rewritten graph, in planned order.
+
+    Attributes:
+        op: the original operation it is, or is a copy of; None for added nodes.
+        copy: 0 for the original, i for its i-th recompute (or i-th instance of a view).
+        reads: value name per distinct original input name of `op`, where it differs; for added
+            nodes, {"": the value read}.
+        writes: value name per original output name (or {"": name} for added nodes); an output
+            that nobody reads and that may be left out maps to "".
+        number: makes the `__planner` attribute unique; 0 for original nodes.
+    """
+
+    role: Role
+    name: str
+    op: OpId | None = None
+    tensor: TensorId | None = None
+    copy: int = 0
+    reads: dict[str, str] = field(default_factory=dict)
+    writes: dict[str, str] = field(default_factory=dict)
+    number: int = 0
+
+
+class Sequencer:
+    """Builds the steps of one schedule."""
+
+    def __init__(self, graph: TrainingGraph, formulation: Formulation) -> None:
+        self.graph = graph
+        self.form = formulation
+        self.steps: list[Step] = []
+        self.value: dict[TensorId, str] = {t.id: t.name for t in graph.tensors}
+        self.views: dict[TensorId, list[TensorId]] = {}
+        for t in graph.tensors:
+            if t.buffer != t.id:
+                self.views.setdefault(t.buffer, []).append(t.id)
+        self.made: set[TensorId] = {t.id for t in graph.tensors if t.is_persistent}
+        self.host: dict[TensorId, str] = {}
+        self.copies: dict[OpId, int] = {}
+        self.swap_ins: dict[TensorId, int] = {}
+        self.barriers: dict[tuple[str, int], str] = {}
+        self.stage = 0
+        self.number = 0
+        self.taken = {t.name for t in graph.tensors} | {op.name for op in graph.operations}
+
+    def build(self, actions: Sequence[Action]) -> list[Step]:
+        """Steps for `actions`, views and barriers included."""
+        seen: set[int] = set()
+        for action in actions:
+            if action.kind is ActionKind.RUN:
+                if action.target in seen:
+                    self._recompute(self.form.ops[action.target])
+                else:
+                    seen.add(action.target)
+                    self._run(self.form.ops[action.target])
+                    self.stage += 1
+            elif action.kind is ActionKind.SWAP_OUT:
+                self._swap_out(self.form.tensors[action.target])
+            else:
+                self._swap_in(self.form.tensors[action.target])
+        self._free_unread()
+        return self.steps
+
+    # -- values ------------------------------------------------------------------------------
+
+    def _read(self, tensor: TensorId) -> str:
+        """Name of the newest copy of `tensor`; makes the view that is needed for it."""
+        if tensor not in self.made:
+            self._view(tensor)
+        return self.value[tensor]
+
+    def _renew(self, buffer: TensorId, name: str) -> None:
+        """`name` is now the newest copy of `buffer`; views of it must be made anew."""
+        self.value[buffer] = name
+        self.made.add(buffer)
+        for view in self.views.get(buffer, ()):
+            self.made.discard(view)
+
+    def _view(self, tensor: TensorId) -> None:
+        producer = self.graph.tensors[tensor].producer
+        assert producer is not None
+        op = self.graph.operations[producer]
+        reads = {self.graph.tensors[t].name: self._read(t) for t in op.inputs}
+        copy = self.copies.get(producer, -1) + 1
+        self.copies[producer] = copy
+        name = self.graph.tensors[tensor].name
+        step = Step(role=Role.ORIGINAL, name=op.name, op=producer, copy=copy, reads=reads)
+        step.writes = {name: name}
+        if copy:
+            step.role = Role.RECOMPUTE
+            step.name = self._fresh(f"{op.name}__recompute_{copy}")
+            step.writes = {name: self._fresh(f"{name}__recompute_{copy}")}
+            step.number = self._next()
+        self.steps.append(step)
+        self.value[tensor] = step.writes[name]
+        self.made.add(tensor)
+
+    # -- actions -----------------------------------------------------------------------------
+
+    def _run(self, op_id: OpId) -> None:
+        op = self.graph.operations[op_id]
+        reads = {self.graph.tensors[t].name: self._read(t) for t in op.inputs}
+        writes = {self.graph.tensors[t].name: self.graph.tensors[t].name for t in op.outputs}
+        self.copies.setdefault(op_id, 0)
+        self.steps.append(
+            Step(role=Role.ORIGINAL, name=op.name, op=op_id, reads=reads, writes=writes)
+        )
+        self.made.update(op.outputs)
+
+    def _recompute(self, op_id: OpId) -> None:
+        op = self.graph.operations[op_id]
+        copy = self.copies[op_id] + 1
+        self.copies[op_id] = copy
+        names = [self.graph.tensors[t].name for t in op.inputs]
+        reads = {name: self._read(t) for name, t in zip(names, op.inputs, strict=True)}
+        if all(reads[name] == name for name in names):
+            self._barrier(op_id, reads)
+        writes = {
+            self.graph.tensors[t].name: self._fresh(
+                f"{self.graph.tensors[t].name}__recompute_{copy}"
+            )
+            for t in op.outputs
+        }
+        self.steps.append(
+            Step(
+                role=Role.RECOMPUTE,
+                name=self._fresh(f"{op.name}__recompute_{copy}"),
+                op=op_id,
+                copy=copy,
+                reads=reads,
+                writes=writes,
+                number=self._next(),
+            )
+        )
+        for t in op.outputs:
+            self._renew(t, writes[self.graph.tensors[t].name])
+
+    def _barrier(self, op_id: OpId, reads: dict[str, str]) -> None:
+        """Read one input through a Reshape, so that the copy differs from its original."""
+        inputs = self.graph.operations[op_id].inputs
+        candidates = [t for t in inputs if not self.graph.tensors[t].is_initializer]
+        if not candidates:
+            return
+        tensor = max(candidates, key=lambda t: self.graph.tensors[t].bytes)
+        name = self.graph.tensors[tensor].name
+        key = (reads[name], self.stage)
+        if key not in self.barriers:
+            number = self._next()
+            output = self._fresh(f"{name}__barrier_{number}")
+            self.steps.append(
+                Step(
+                    role=Role.BARRIER,
+                    name=self._fresh(f"{name}__barrier_{number}__node"),
+                    tensor=tensor,
+                    reads={"": reads[name]},
+                    writes={"": output},
+                    number=number,
+                )
+            )
+            self.barriers[key] = output
+        reads[name] = self.barriers[key]
+
+    def _swap_out(self, tensor: TensorId) -> None:
+        name = self.graph.tensors[tensor].name
+        number = self._next()
+        host = self._fresh(f"{name}__host")
+        self.steps.append(
+            Step(
+                role=Role.SWAP_OUT,
+                name=self._fresh(f"{name}__swap_out"),
+                tensor=tensor,
+                reads={"": self._read(tensor)},
+                writes={"": host},
+                number=number,
+            )
+        )
+        self.host[tensor] = host
+
+    def _swap_in(self, tensor: TensorId) -> None:
+        name = self.graph.tensors[tensor].name
+        count = self.swap_ins.get(tensor, 0) + 1
+        self.swap_ins[tensor] = count
+        output = self._fresh(f"{name}__swap_in_{count}")
+        self.steps.append(
+            Step(
+                role=Role.SWAP_IN,
+                name=self._fresh(f"{name}__swap_in_{count}__node"),
+                tensor=tensor,
+                copy=count,
+                reads={"": self.host[tensor]},
+                writes={"": output},
+                number=self._next(),
+            )
+        )
+        self._renew(tensor, output)
+
+    def _free_unread(self) -> None:
+        """Give each output that the plan leaves without a reader a `Size` node as one: ONNX Runtime
+        frees a buffer after its last reader, and one without any only at the end of the run."""
+        read = {value for step in self.steps for value in step.reads.values()}
+        outputs = {self.graph.tensors[t].name for t in self.graph.outputs}
+        steps: list[Step] = []
+        for step in self.steps:
+            steps.append(step)
+            if step.op is None:
+                continue
+            for t in self.graph.operations[step.op].outputs:
+                tensor = self.graph.tensors[t]
+                value = step.writes[tensor.name]
+                was_read = bool(tensor.consumers) or step.role is Role.RECOMPUTE
+                if was_read and value not in read and value not in outputs:
+                    steps.append(self.anchor(value, t))
+        self.steps = steps
+
+    def anchor(self, value: str, tensor: TensorId | None) -> Step:
+        """A `Size` node on `value`."""
+        number = self._next()
+        return Step(
+            role=Role.ANCHOR,
+            name=self._fresh(f"{value}__anchor_{number}"),
+            tensor=tensor,
+            reads={"": value},
+            writes={"": self._fresh(f"{value}__size_{number}")},
+            number=number,
+        )
+
+    def _next(self) -> int:
+        self.number += 1
+        return self.number
+
+    def _fresh(self, name: str) -> str:
+        candidate, number = name, 1
+        while candidate in self.taken:
+            candidate, number = f"{name}_{number}", number + 1
+        self.taken.add(candidate)
+        return candidate
