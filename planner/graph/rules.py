@@ -1,11 +1,15 @@
 """What ONNX Runtime does with each operator's buffers, and which operators may run twice.
 
-Three questions per operator, each answered from ONNX Runtime's kernel registrations (`.Alias`,
-`.MayInplace` in `KernelDefBuilder`, onnxruntime/core/providers/cpu) and from measurement:
+Three questions per operator, answered for onnxruntime 1.31 on the CPU. The first two are measured:
+`reports/ort_facts.py` runs every operator below (and those that share nothing) and reads ONNX
+Runtime's memory events; `tests/graph/test_rules.py` measures a sample again.
 
-    view_input     which input the output aliases (no work, no memory)
+    view_input     which input the first output aliases (no work, no memory)
     inplace_pairs  which output may be written over which input when that input has no later reader
     effect         why an operator may not be run a second time ("" where it may)
+
+An operator that is not listed gets a buffer of its own for each output. Where that is wrong (another
+execution provider, say), it errs towards more memory.
 """
 
 from __future__ import annotations
@@ -13,11 +17,32 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 _ONNX = frozenset({"", "ai.onnx"})
+_KNOWN_DOMAINS = _ONNX | {"com.microsoft", "ai.onnx.ml", "com.microsoft.nchwc"}
 
-_VIEWS = frozenset({"Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity"})
+COPIES = frozenset({"MemcpyToHost", "MemcpyFromHost"})
 
-_INPLACE_UNARY = frozenset(
-    {"Sigmoid", "Tanh", "Relu", "Softmax", "Clip", "Cast", "LeakyRelu", "Elu", "Selu"}
+VIEWS = frozenset({"Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity"})
+
+INPLACE_UNARY = frozenset(
+    {
+        "Cast",  # between types of one size: shape and bytes must agree, which the caller checks
+        "Celu",
+        "Clip",
+        "Elu",
+        "HardSigmoid",
+        "LeakyRelu",
+        "LogSoftmax",
+        "Relu",
+        "ScatterElements",
+        "Selu",
+        "Sigmoid",
+        "Softmax",
+        "Softplus",
+        "Softsign",
+        "Tanh",
+        "ThresholdedRelu",
+        "Trilu",
+    }
 )
 
 _RANDOM = frozenset(
@@ -28,24 +53,65 @@ _RANDOM = frozenset(
         "RandomUniformLike",
         "Multinomial",
         "Bernoulli",
-        "Dropout",
         "BitmaskDropout",
+        "BiasDropout",
+        "BitmaskBiasDropout",
+        "Sampling",
     }
 )
 
-COPIES = frozenset({"MemcpyToHost", "MemcpyFromHost"})
+_CONTROL_FLOW = frozenset({"If", "Loop", "Scan", "SequenceMap", "BeamSearch", "GreedySearch"})
+
+_EVENTS = frozenset({"YieldOp", "RecordEvent", "WaitEvent", "NcclAllReduce", "PythonOp"})
+
+_CONTAINERS = frozenset(
+    {
+        "SequenceAt",
+        "SequenceConstruct",
+        "SequenceEmpty",
+        "SequenceErase",
+        "SequenceInsert",
+        "SequenceLength",
+        "SplitToSequence",
+        "ConcatFromSequence",
+        "Optional",
+        "OptionalGetElement",
+        "OptionalHasElement",
+    }
+)
+
+_UPDATES = frozenset(
+    {
+        "Adagrad",
+        "Adam",
+        "Momentum",
+        "AdamOptimizer",
+        "AdamWOptimizer",
+        "SGDOptimizer",
+        "SGDOptimizerV2",
+        "LambOptimizer",
+        "InPlaceAccumulator",
+        "InPlaceAccumulatorV2",
+        "GradientAccumulator",
+        "ReduceAllL2",
+        "ZeroGradient",
+        "Assign",
+    }
+)
 
 
 def view_input(op_type: str, domain: str) -> int | None:
     """Index of the input that the first output aliases, or None."""
-    return 0 if domain in _ONNX and op_type in _VIEWS else None
+    return 0 if domain in _ONNX and op_type in VIEWS else None
 
 
 def inplace_pairs(op_type: str, domain: str) -> tuple[tuple[int, int], ...]:
-    """(input index, output index) pairs that the CPU kernel may compute in place."""
-    if domain in _ONNX and op_type in _INPLACE_UNARY:
-        return ((0, 0),)
-    return ()
+    """(input index, output index) pairs that the CPU kernel may compute in place.
+
+    ONNX Runtime also wants input and output of one shape and element size, and never writes over
+    a graph input, an initializer or into a graph output.
+    """
+    return ((0, 0),) if domain in _ONNX and op_type in INPLACE_UNARY else ()
 
 
 def effect(op_type: str, domain: str, attributes: Mapping[str, object], training: bool) -> str:
@@ -56,6 +122,21 @@ def effect(op_type: str, domain: str, attributes: Mapping[str, object], training
     """
     if op_type in _RANDOM:
         return f"{op_type} draws random numbers"
-    if op_type == "BatchNormalization" and training:
-        return "training-mode BatchNormalization updates its running statistics"
+    if op_type == "Dropout" and training:
+        # a fixed seed starts one generator, which each run advances
+        return "training-mode Dropout draws random numbers, with a fixed seed too"
+    if op_type == "BatchNormInternal" or (op_type == "BatchNormalization" and training):
+        return f"training-mode {op_type} updates its running statistics"
+    if op_type in _UPDATES or op_type.endswith(("Optimizer", "OptimizerV2")):
+        return f"{op_type} updates state: a second run would apply the update again"
+    if op_type in _CONTROL_FLOW or attributes.get("body") or attributes.get("then_branch"):
+        return f"{op_type} runs a subgraph, whose effects we don't know"
+    if op_type in _EVENTS:
+        return f"{op_type} acts outside the graph"
+    if op_type in _CONTAINERS:
+        return f"{op_type} works on sequences or optionals, whose memory we don't know"
+    if op_type == "EPContext":
+        return "EPContext runs a compiled graph, whose effects we don't know"
+    if domain not in _KNOWN_DOMAINS:
+        return f"{op_type} is of the domain {domain!r}, whose effects we don't know"
     return ""

@@ -1,0 +1,191 @@
+"""Measure what one operator's kernel does with its buffers: the judge of `planner.graph.rules`.
+
+Each measurement is a model of one operator, reuse and memory pattern off, optimizations off:
+
+    workspace  the operator alone between feeds and graph outputs: what the peak of bytes in use
+               exceeds the bytes in use when it has returned
+    in place   one input comes from a node (a kernel never writes over a feed) and has no later
+               reader: the operator's `requested_delta` lacks the bytes of an output
+    view       the same, but the input has a later reader: only a view still allocates nothing
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from planner.runtime.options import session_options
+from planner.runtime.profile import NodeEvent, create_session, read_profile, run_session
+
+Array = npt.NDArray[Any]
+_FEED, _CONST = "feed", "const"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One operator to measure.
+
+    Attributes:
+        inputs: arrays in the node's order; None for an absent optional input.
+        constants: indices of inputs that are initializers rather than feeds.
+        outputs: number of outputs.
+    """
+
+    op_type: str
+    inputs: tuple[Array | None, ...]
+    domain: str = ""
+    opset: int = 21
+    outputs: int = 1
+    constants: tuple[int, ...] = ()
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """What was seen.
+
+    Attributes:
+        views, inplace: (input, output) pairs that share a buffer: always, or when the input dies.
+        not_inplace: pairs of equal shape and element size that do not.
+        output_bytes: bytes of all outputs.
+        workspace_bytes: the kernel's temporary bytes, rounded up by the arena.
+    """
+
+    views: tuple[tuple[int, int], ...]
+    inplace: tuple[tuple[int, int], ...]
+    not_inplace: tuple[tuple[int, int], ...]
+    output_bytes: int
+    workspace_bytes: int
+
+
+def measure(case: Case) -> Measured:
+    """Run the operator and read the memory events."""
+    event, results = _run(case, None, keep=False)
+    views, inplace, not_inplace = [], [], []
+    sizes = [r.nbytes for r in results]
+    for index, source in enumerate(case.inputs):
+        if source is None or index in case.constants or not _producer(source):
+            continue
+        targets = [k for k, r in enumerate(results) if r.nbytes == source.nbytes]
+        if not targets:
+            continue
+        alone = _run(case, index, keep=False)[0].requested_delta or 0
+        shared = _run(case, index, keep=True)[0].requested_delta or 0
+        if sum(sizes) - shared == source.nbytes:
+            views.append((index, targets[0]))
+        elif sum(sizes) - alone == source.nbytes:
+            inplace.append((index, targets[0]))
+        else:
+            not_inplace.extend((index, k) for k in targets if results[k].shape == source.shape)
+    return Measured(
+        views=tuple(views),
+        inplace=tuple(inplace),
+        not_inplace=tuple(not_inplace),
+        output_bytes=sum(sizes),
+        workspace_bytes=(event.in_use_peak or 0) - (event.in_use or 0),
+    )
+
+
+def _producer(array: Array) -> str | None:
+    if array.dtype == np.bool_:
+        return "Not"
+    return "Neg" if array.dtype in (np.float32, np.float64, np.int32, np.int64) else None
+
+
+def _run(case: Case, produced: int | None, *, keep: bool) -> tuple[NodeEvent, list[Array]]:
+    """The operator's event, and its outputs where `produced` is None.
+
+    Args:
+        produced: the input that a node of its own produces; the operator's outputs then are read
+            by nodes and are not graph outputs.
+        keep: that input has a reader after the operator.
+    """
+    model, feeds = _model(case, produced, keep=keep)
+    with tempfile.TemporaryDirectory(prefix="planner-") as folder:
+        path = Path(folder) / "probe.onnx"
+        ir.save(model, path)
+        options = session_options(level="disabled", profile_prefix=path.with_suffix(""), threads=1)
+        options.enable_mem_pattern = False
+        options.enable_mem_reuse = False
+        session = create_session(path, options)
+        results = run_session(session, feeds)
+        (events,) = read_profile(Path(session.end_profiling()))
+    event = next(e for e in events if e.name == "probed")
+    return event, [np.asarray(r) for r in results] if produced is None else []
+
+
+def _model(case: Case, produced: int | None, *, keep: bool) -> tuple[ir.Model, dict[str, Array]]:
+    feeds: dict[str, Array] = {}
+    graph_inputs: list[ir.Value] = []
+    initializers: list[ir.Value] = []
+    node_inputs: list[ir.Value | None] = []
+    before: list[ir.Node] = []
+    after: list[ir.Node] = []
+    outputs: list[ir.Value] = []
+    for index, array in enumerate(case.inputs):
+        if array is None:
+            node_inputs.append(None)
+            continue
+        dtype = ir.DataType.from_numpy(array.dtype)
+        value = ir.Value(name=f"x{index}", shape=ir.Shape(array.shape), type=ir.TensorType(dtype))
+        if index in case.constants:
+            value.const_value = ir.tensor(array, name=value.name)
+            initializers.append(value)
+        else:
+            graph_inputs.append(value)
+            feeds[f"x{index}"] = array
+        if index == produced:
+            negate = ir.node(str(_producer(array)), [value], name="producer")
+            feeds[f"x{index}"] = ~array if array.dtype == np.bool_ else -array
+            value = negate.outputs[0]
+            value.name = "produced"
+            # first in the file: the default order runs this leaf last
+            if keep:
+                outputs.append(_size(value, "later", before))
+            before.append(negate)
+        node_inputs.append(value)
+    probed = ir.node(
+        case.op_type,
+        node_inputs,
+        case.attributes,
+        domain=case.domain,
+        num_outputs=case.outputs,
+        name="probed",
+    )
+    for index, value in enumerate(probed.outputs):
+        value.name = f"y{index}"
+        outputs.append(value if produced is None else _size(value, f"size{index}", after))
+    nodes = _topological(before, probed, after)
+    imports = {"": case.opset}
+    if case.domain:
+        imports[case.domain] = 1
+    graph = ir.Graph(
+        graph_inputs, outputs, nodes=nodes, initializers=initializers, opset_imports=imports,
+        name="probe",
+    )
+    return ir.Model(graph, ir_version=10), feeds
+
+
+def _size(value: ir.Value, name: str, into: list[ir.Node]) -> ir.Value:
+    node = ir.node("Size", [value], name=f"{name}_node")
+    into.append(node)
+    result = node.outputs[0]
+    result.name = name
+    result.type = ir.TensorType(ir.DataType.INT64)
+    result.shape = ir.Shape([])
+    return result
+
+
+def _topological(
+    before: Sequence[ir.Node], probed: ir.Node, after: Sequence[ir.Node]
+) -> list[ir.Node]:
+    makers = [n for n in before if n.op_type != "Size"]
+    later = [n for n in before if n.op_type == "Size"]
+    return [*makers, *later, probed, *after]
