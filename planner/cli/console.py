@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from planner.errors import InfeasibleBudgetError, Interrupted, PlannerError
+from planner.report.plain import printable
 from planner.units import format_bytes
 
 Progress = Callable[[str], None]
@@ -28,11 +29,6 @@ class Verbosity:
 
 
 verbosity = Verbosity()
-
-
-def printable(text: str) -> str:
-    """`text` on one line, with control characters (escape sequences too) made visible."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def say(line: str) -> None:

@@ -21,6 +21,7 @@ from planner.cli.apply import apply
 from planner.cli.optimize import optimize
 from planner.cli.verify import verify
 from planner.errors import Interrupted, PlannerError
+from planner.report.plain import printable
 
 app = typer.Typer(
     name="planner",
@@ -78,7 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _usage(error)
         if isinstance(error, OSError) and error.strerror:  # a full disk, a file taken away
             what = f"{error.filename}: " if error.filename else ""
-            return _fail(f"planner: error: {console.printable(what + error.strerror)}", 1)
+            return _fail(f"planner: error: {printable(what + error.strerror)}", 1)
         return _bug(error)
     if status == Interrupted.exit_code:
         console.say(console.error_line(Interrupted()))
@@ -104,7 +105,7 @@ def _usage(error: Exception) -> int:
         return 2
     context = getattr(error, "ctx", None)
     command = context.command_path if context else "planner"
-    first = console.printable(" ".join(message.split()))
+    first = printable(" ".join(message.split()))
     console.say(f"planner: error: {first} (see {command} --help)")
     return 2
 
@@ -115,7 +116,7 @@ def _bug(error: Exception) -> int:
         hint = "this is a bug in planner"
     else:
         hint = "this is a bug in planner; run again with -v for the traceback"
-    what = console.printable(f"{type(error).__name__}: {' '.join(str(error).split())}")
+    what = printable(f"{type(error).__name__}: {' '.join(str(error).split())}")
     console.say(f"planner: error: {what}; {hint}")
     return 1
 

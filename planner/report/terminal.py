@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from planner.report.plain import printable
 from planner.units import format_both, format_bytes, format_duration, format_percent
 
 Payload = dict[str, Any]
@@ -90,14 +91,8 @@ def _console() -> Console:
     return Console(width=width, highlight=False, markup=False, emoji=False)
 
 
-def plain(value: object) -> str:
-    """`value` with control characters (escape sequences too) made visible."""
-    text = str(value)
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
-
-
 def _line(out: Console, text: str, style: str = "") -> None:
-    out.print(Text(plain(text), style=style))
+    out.print(Text(printable(text), style=style))
 
 
 def _facts() -> Table:
@@ -108,7 +103,7 @@ def _facts() -> Table:
 
 
 def _fact(table: Table, name: str, text: str) -> None:
-    table.add_row(Text(name), Text(plain(text)))
+    table.add_row(Text(name), Text(printable(text)))
 
 
 def _table(out: Console, title: str, columns: list[str], rows: list[list[object]]) -> None:
@@ -125,7 +120,7 @@ def _table(out: Console, title: str, columns: list[str], rows: list[list[object]
             overflow="fold",
         )
     for row in rows:
-        table.add_row(*[Text(plain(cell)) for cell in row])
+        table.add_row(*[Text(printable(cell)) for cell in row])
     out.print()
     _line(out, title, "bold")
     out.print(table)

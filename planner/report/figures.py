@@ -1,0 +1,298 @@
+"""The figures of the page: memory over the steps, and live ranges, on linked axes.
+
+Heights are bytes, the horizontal axis is the step of the schedule. Colours name categories; what
+was recomputed or swapped is told by hatching too, so that colour is never the only sign.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from bokeh.models import (
+    AdaptiveTicker,
+    BoxAnnotation,
+    ColumnDataSource,
+    CrosshairTool,
+    HoverTool,
+    NumeralTickFormatter,
+    Range1d,
+    Span,
+)
+from bokeh.plotting import figure
+
+from planner.report.drawing import Bins, bin_steps, pack
+from planner.report.plain import printable, shortened
+from planner.units import format_bytes
+
+Payload = dict[str, Any]
+
+CATEGORY_COLORS = {
+    "parameter": "#4c78a8",
+    "optimizer state": "#7b6fb0",
+    "constant": "#9aa0a6",
+    "input": "#3fa7a3",
+    "output": "#d37295",
+    "gradient": "#59a14f",
+    "activation": "#f0923b",
+    "temporary": "#e6c229",
+    "workspace": "#b07aa1",
+}
+HATCHES = {"kept": " ", "recomputed": "right_diagonal_line", "swapped": "dot"}
+_BUDGET = "#d6273b"
+_OUTLINE = "#808890"
+_BAND = "#a8adb3"
+_TOP_NAMES = 4
+_TOOLS = "xpan,xbox_zoom,xwheel_zoom,reset,save"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Axes:
+    """What the figures of one page share: ranges in steps and bytes, and the crosshair."""
+
+    steps: Range1d
+    live_bytes: Range1d
+    arena_bytes: Range1d
+    cursor: Span
+
+
+def page_figures(
+    views: dict[str, Payload],
+    *,
+    budget_bytes: int | None = None,
+    measured: dict[str, Sequence[int]] | None = None,
+) -> dict[str, Any]:
+    """Two figures for each view: `memory-<key>` and `ranges-<key>`, all on linked axes.
+
+    Args:
+        views: `view_payload` documents by key, such as "before" and "after".
+        measured: per key, live bytes that ONNX Runtime showed at each step.
+    """
+    steps = max((v["steps"] for v in views.values()), default=0)
+    top = max([v["peak_bytes"] for v in views.values()] + [budget_bytes or 0, 1])
+    axes = Axes(
+        steps=Range1d(0, max(steps, 1), bounds=(0, max(steps, 1))),
+        live_bytes=Range1d(0, 1.08 * top),
+        arena_bytes=Range1d(0, top),
+        cursor=Span(dimension="height", line_color=_OUTLINE, line_alpha=0.7, line_width=1),
+    )
+    found = {}
+    for key, view in views.items():
+        line = (measured or {}).get(key)
+        found[f"memory-{key}"] = _memory(view, axes, key, budget_bytes, line)
+        found[f"ranges-{key}"] = _ranges(view, axes, key)
+    return found
+
+
+def categories_of(views: dict[str, Payload]) -> list[str]:
+    """Categories with any bytes in any view, in stacking order."""
+    used = {c for v in views.values() for c in v["timeline"]["by_category"]}
+    return [c for c in CATEGORY_COLORS if c in used] + sorted(used - CATEGORY_COLORS.keys())
+
+
+def _figure(axes: Axes, *, name: str, y_range: Range1d, height: int, what: str) -> Any:
+    plot = figure(
+        name=name,
+        x_range=axes.steps,
+        y_range=y_range,
+        height=height,
+        sizing_mode="stretch_width",
+        tools=_TOOLS,
+        active_drag="xbox_zoom",
+        output_backend="canvas",
+        x_axis_label="step",
+        y_axis_label=what,
+    )
+    plot.toolbar.logo = None  # pyright: ignore[reportAttributeAccessIssue]
+    plot.toolbar.autohide = True
+    plot.min_border_left = 78
+    plot.background_fill_color = None
+    plot.border_fill_color = None
+    plot.outline_line_color = None
+    plot.xgrid.grid_line_color = None
+    plot.yaxis.formatter = NumeralTickFormatter(format="0.[00] ib")
+    plot.yaxis.ticker = AdaptiveTicker(
+        base=1024, mantissas=[1, 2, 4, 8, 16, 32, 64, 128, 256, 512], desired_num_ticks=5
+    )
+    plot.xaxis.formatter = NumeralTickFormatter(format="0,0")
+    plot.axis.minor_tick_line_color = None
+    plot.add_tools(CrosshairTool(overlay=axes.cursor, dimensions="height"))
+    return plot
+
+
+def _memory(
+    view: Payload, axes: Axes, key: str, budget: int | None, measured: Sequence[int] | None
+) -> Any:
+    """Live bytes at each step, stacked by category, with the budget and the peak."""
+    plot = _figure(
+        axes, name=f"memory-{key}", y_range=axes.live_bytes, height=270, what="live bytes"
+    )
+    timeline = view["timeline"]
+    if not timeline["live_bytes"]:
+        return plot
+    bins = bin_steps(timeline["live_bytes"])
+    edges = np.append(bins.left, bins.right[-1])
+    below = np.zeros(len(bins.step), dtype=np.int64)
+    for category in categories_of({key: view}):
+        above = below + np.asarray(timeline["by_category"][category], dtype=np.int64)[bins.step]
+        plot.varea_step(
+            x=edges,
+            y1=np.append(below, below[-1]),
+            y2=np.append(above, above[-1]),
+            step_mode="after",
+            fill_color=CATEGORY_COLORS.get(category, _BAND),
+            fill_alpha=0.9,
+        )
+        below = above
+    if measured is not None:
+        seen = np.asarray(measured, dtype=np.int64)[bins.step]
+        plot.step(
+            edges, np.append(seen, seen[-1]), mode="after", line_color=_OUTLINE, line_width=1.2
+        )
+    if budget is not None:
+        plot.add_layout(
+            Span(
+                location=budget,
+                dimension="width",
+                line_color=_BUDGET,
+                line_dash="dashed",
+                line_width=1.8,
+            )
+        )
+    plot.text(
+        [view["peak_step"] + 0.5],
+        [view["peak_bytes"]],
+        ["▼"],
+        text_color=_BUDGET,
+        text_font_size="13px",
+        text_align="center",
+        text_baseline="bottom",
+    )
+    source = ColumnDataSource(_memory_hover(view, bins))
+    quads = plot.quad(left="left", right="right", bottom=0, top="top", alpha=0, source=source)
+    tips = [("step", "@step"), ("runs", "@operation"), ("live", "@live"), ("largest", "@names")]
+    plot.add_tools(HoverTool(renderers=[quads], mode="vline", tooltips=tips, attachment="above"))
+    return plot
+
+
+def _memory_hover(view: Payload, bins: Bins) -> dict[str, Any]:
+    timeline = view["timeline"]
+    names = _largest_names(view, bins.step.tolist())
+    ops = [
+        f"{shortened(printable(timeline['operation'][s]), at_most=60)} ({timeline['op_type'][s]})"
+        for s in bins.step.tolist()
+    ]
+    live = np.asarray(timeline["live_bytes"], dtype=np.int64)[bins.step]
+    return {
+        "left": bins.left,
+        "right": bins.right,
+        "top": live,
+        "step": [f"{s:,}" for s in bins.step.tolist()],
+        "operation": ops,
+        "live": [format_bytes(int(b)) for b in live],
+        "names": names,
+    }
+
+
+def _largest_names(view: Payload, steps: list[int]) -> list[str]:
+    """At each of the ascending `steps`, the names of the largest ranges that are live there."""
+    ranges = view["live_ranges"]
+    starts = sorted(range(len(ranges)), key=lambda i: ranges[i]["start"], reverse=True)
+    ends = sorted(starts, key=lambda i: ranges[i]["end"], reverse=True)
+    live: list[tuple[int, int]] = []  # (-bytes, range), so that the largest come first
+    found = []
+    for step in steps:
+        while starts and ranges[starts[-1]]["start"] <= step:
+            i = starts.pop()
+            bisect.insort(live, (-ranges[i]["bytes"], i))
+        while ends and ranges[ends[-1]]["end"] <= step:
+            i = ends.pop()
+            del live[bisect.bisect_left(live, (-ranges[i]["bytes"], i))]
+        top = [ranges[i] for _, i in live[:_TOP_NAMES]]
+        found.append(
+            ", ".join(f"{_name(r['tensor'])} {format_bytes(r['bytes'])}" for r in top) or "–"
+        )
+    return found
+
+
+def _ranges(view: Payload, axes: Axes, key: str) -> Any:
+    """Live ranges as rectangles, step by (drawn) offset; persistent tensors at the bottom."""
+    plot = _figure(
+        axes, name=f"ranges-{key}", y_range=axes.arena_bytes, height=330, what="offset, as drawn"
+    )
+    steps, ranges = view["steps"], view["live_ranges"]
+    floor = view["persistent_bytes"]
+    if floor:
+        plot.quad(
+            left=0, right=steps, bottom=0, top=floor, fill_color="#4c78a8", fill_alpha=0.35,
+            line_color=None,
+        )  # fmt: skip
+    if not steps:
+        return plot
+    packing = pack(ranges, steps=steps, floor_bytes=floor)
+    axes.arena_bytes.end = max(axes.arena_bytes.end, 1.04 * packing.height_bytes)
+    if packing.small_count:
+        bins = bin_steps(packing.small_bytes.tolist())
+        top = floor + packing.small_bytes[bins.step]
+        edges = np.append(bins.left, bins.right[-1])
+        plot.varea_step(
+            x=edges,
+            y1=np.full(len(edges), floor),
+            y2=np.append(top, top[-1]),
+            step_mode="after",
+            fill_color=_BAND,
+            fill_alpha=0.55,
+        )
+    for fate, hatch in HATCHES.items():
+        chosen = [
+            (ranges[i], offset)
+            for i, offset in zip(packing.rows, packing.offset, strict=True)
+            if ranges[i]["fate"] == fate
+        ]
+        if chosen:
+            _rectangles(plot, chosen, fate, hatch)
+    peak = view["peak_step"]
+    plot.add_layout(BoxAnnotation(left=peak, right=peak + 1, fill_color=_BUDGET, fill_alpha=0.35))
+    return plot
+
+
+def _rectangles(plot: Any, chosen: list[tuple[Payload, int]], fate: str, hatch: str) -> None:
+    source = ColumnDataSource(
+        {
+            "left": [r["start"] for r, _ in chosen],
+            "right": [r["end"] for r, _ in chosen],
+            "bottom": [offset for _, offset in chosen],
+            "top": [offset + r["bytes"] for r, offset in chosen],
+            "color": [CATEGORY_COLORS.get(r["category"], _BAND) for r, _ in chosen],
+            "name": [_name(r["tensor"]) for r, _ in chosen],
+            "size": [format_bytes(r["bytes"]) for r, _ in chosen],
+            "what": [f"{r['category']}, {r['fate']}" for r, _ in chosen],
+            "span": [f"[{r['start']:,}, {r['end']:,})" for r, _ in chosen],
+        }
+    )
+    quads = plot.quad(
+        left="left",
+        right="right",
+        bottom="bottom",
+        top="top",
+        source=source,
+        fill_color="color",
+        fill_alpha=0.55 if fate == "kept" else 0.9,
+        line_color="white",
+        line_alpha=0.5,
+        line_width=0.5,
+        hatch_pattern=hatch,
+        hatch_color="black",
+        hatch_alpha=0.55,
+        hatch_scale=7,
+        hatch_weight=1,
+    )
+    tips = [("tensor", "@name"), ("bytes", "@size"), ("is", "@what"), ("steps", "@span")]
+    plot.add_tools(HoverTool(renderers=[quads], tooltips=tips))
+
+
+def _name(text: str) -> str:
+    return shortened(printable(text), at_most=60)

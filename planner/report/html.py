@@ -1,0 +1,180 @@
+"""The page: one HTML file that opens anywhere, with everything it needs inside.
+
+No request leaves the page: scripts and styles are inline, and its content security policy forbids
+every other source. Text from a model is escaped by the template, and in the embedded JSON.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from bokeh.document import Document
+from bokeh.resources import Resources
+from markupsafe import Markup
+
+from planner.onnxio.save import atomic_write
+from planner.report.figures import CATEGORY_COLORS, HATCHES, categories_of, page_figures
+from planner.report.payload import ANALYZE_SCHEMA, analysis_payload, optimize_payload
+from planner.report.plain import printable
+from planner.results import Analysis, OptimizeResult
+from planner.units import format_bytes, format_duration, format_percent
+
+Payload = dict[str, Any]
+ROWS_SHOWN = 100
+_BLANK = Markup('<span class="none">–</span>')
+
+
+def write_report(result: OptimizeResult | Analysis, path: Path) -> None:
+    """Write the page of `result` to `path`, whole or not at all."""
+    if isinstance(result, Analysis):
+        payload = analysis_payload(result)
+    else:
+        payload = optimize_payload(result)
+    page = render_page(payload)
+    with atomic_write(path) as temporary:
+        temporary.write_text(page, encoding="utf-8")
+
+
+def render_page(payload: Payload) -> str:
+    """The page of an optimize or analyze document."""
+    if payload["schema"] == ANALYZE_SCHEMA:
+        views, budget, measured = {"view": payload["view"]}, None, {}
+    else:
+        views = {"before": payload["before"], "after": payload["after"]}
+        budget = payload["headline"]["budget_bytes"]
+        measured = _measured_lines(payload)
+    figures = page_figures(views, budget_bytes=budget, measured=measured)
+    decisions = payload.get("decisions", [])
+    return (
+        _environment()
+        .get_template("report.html.j2")
+        .render(
+            p=payload,
+            views=views,
+            titles={"before": "Before", "after": "After", "view": "The model as it is"},
+            measured=measured,
+            categories=categories_of(views),
+            colors=CATEGORY_COLORS,
+            fates=[f for f in HATCHES if any(_has_fate(v, f) for v in views.values())],
+            largest=sorted(decisions, key=lambda d: -d["bytes"])[:ROWS_SHOWN],
+            rows_shown=ROWS_SHOWN,
+            decisions_json=embedded_json([_row(d) for d in decisions]),
+            figures_json=embedded_json(_bokeh_document(figures)),
+            bokeh_js=[Markup(js) for js in _bokeh_js()],
+        )
+    )
+
+
+def embedded_json(value: object) -> Markup:
+    """JSON for a `<script type="application/json">`: nothing in it can end the element."""
+    text = json.dumps(value, separators=(",", ":"), allow_nan=False)
+    for char in "<>&":
+        text = text.replace(char, f"\\u{ord(char):04x}")
+    return Markup(text)
+
+
+def _bokeh_document(figures: dict[str, Any]) -> Payload:
+    """What `Bokeh.embed.embed_items` takes: each figure goes into the element `figure-<name>`."""
+    document = Document()
+    for root in figures.values():
+        document.add_root(root)
+    roots = {root.id: f"figure-{name}" for name, root in figures.items()}
+    item = {"docid": "page", "roots": roots, "root_ids": list(roots)}
+    return {"docs": {"page": document.to_json(deferred=False)}, "items": [item]}
+
+
+def _bokeh_js() -> list[str]:
+    return Resources(mode="inline", components=["bokeh"], log_level="error").js_raw
+
+
+def _has_fate(view: Payload, fate: str) -> bool:
+    return any(r["fate"] == fate for r in view["live_ranges"])
+
+
+def _row(decision: Payload) -> list[object]:
+    """A decision as the table's script wants it: what is shown, then what is sorted by."""
+    d = decision
+    return [
+        [d["action"], d["action"]],
+        [printable(d["tensor"]), d["tensor"]],
+        [format_bytes(d["bytes"]), d["bytes"]],
+        [d["category"], d["category"]],
+        [f"[{d['start']:,}, {d['end']:,})", d["start"]],
+        *[[_duration_text(d[key]), _sortable(d[key])] for key in _COSTS],
+        [printable(d["why"]), d["why"]],
+    ]
+
+
+_COSTS = ("cost_us", "recompute_us", "swap_us")
+
+
+def _sortable(value: float | str | None) -> float:
+    return value if isinstance(value, int | float) else -1.0
+
+
+def _duration_text(value: float | str | None) -> str:
+    return "–" if value is None else format_duration(float(value))
+
+
+def _measured_lines(payload: Payload) -> dict[str, list[int]]:
+    """Live bytes that were measured at every step, where the executed nodes are the schedule's."""
+    found: dict[str, list[int]] = {}
+    checks = payload["verification"]["memory"] if payload["verification"] else []
+    for key, model in (("before", "original"), ("after", "rewritten")):
+        names = payload[key]["timeline"]["operation"]
+        for check in sorted(checks, key=lambda c: c["options"] != "recommended"):
+            if check["model"] == model and check["per_node"]["node"] == names and key not in found:
+                found[key] = check["per_node"]["measured_bytes"]
+    return found
+
+
+def _size(value: int | None) -> Markup:
+    if value is None:
+        return _BLANK
+    text, exact = format_bytes(value), f"{value:,} bytes"
+    return Markup('<data value="{}" title="{}">{}</data>').format(value, exact, text)
+
+
+def _duration(value: float | str | None) -> Markup:
+    if value is None:
+        return _BLANK
+    return Markup('<data value="{}">{}</data>').format(value, format_duration(float(value)))
+
+
+def _ratio(value: float | str | None) -> Markup:
+    if value is None:
+        return _BLANK
+    return Markup('<data value="{}">×{:.3f}</data>').format(value, float(value))
+
+
+def _difference(value: float | str) -> str:
+    return "0" if value == 0 else f"{float(value):.3g}"
+
+
+def _share(part: float, whole: float) -> str:
+    """`part / whole` as a CSS length, within 0% and 100%."""
+    return f"{100 * min(max(part / whole, 0.0), 1.0):.2f}%" if whole else "0%"
+
+
+def _environment() -> jinja2.Environment:
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("planner.report"),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    environment.filters.update(
+        size=_size,
+        duration=_duration,
+        ratio=_ratio,
+        percent=lambda value: format_percent(float(value)),
+        count=lambda value: Markup('<data value="{}">{:,}</data>').format(value, value),
+        difference=_difference,
+        plain=printable,
+    )
+    environment.globals["share"] = _share
+    return environment
