@@ -22,6 +22,7 @@ from onnx import ModelProto
 from torch import Tensor, nn
 
 from models.build import add_size_options, build, sized_step
+from models.errors import ExportError
 from models.inputs import InputSpec
 from models.lower import GRADIENT_SUFFIX, LOSS, UPDATED_SUFFIX
 from models.optim import OPTIMIZERS, SGD, AdamW
@@ -138,7 +139,7 @@ def materialize(module: nn.Module, feeds: Mapping[str, np.ndarray]) -> nn.Module
     for name, parameter in module.named_parameters():
         array = feeds.get(name)
         value = torch.zeros(parameter.shape) if array is None else torch.from_numpy(array.copy())
-        replaced[id(parameter)] = nn.Parameter(value)
+        replaced[id(parameter)] = nn.Parameter(value, parameter.requires_grad)
     for name, buffer in module.named_buffers():
         replaced[id(buffer)] = torch.from_numpy(feeds[name].copy())
     for owner in module.modules():
@@ -218,9 +219,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--dynamic-batch", action="store_true")
     parser.add_argument("--tolerance", type=float, default=1e-4, help="default: %(default)s")
     options = parser.parse_args(arguments)
-    comparison = compare(
-        sized_step(options), optimizer=options.optimizer, dynamic_batch=options.dynamic_batch
-    )
+    try:
+        comparison = compare(
+            sized_step(options), optimizer=options.optimizer, dynamic_batch=options.dynamic_batch
+        )
+    except ExportError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
     ranked = sorted(comparison.differences.items(), key=lambda item: -item[1])
     print(f"{options.net}: {comparison.nodes} nodes, {len(ranked)} outputs; largest differences:")
     for name, difference in ranked[:5]:

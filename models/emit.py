@@ -70,6 +70,9 @@ class Builder:
         self, op_type: str, operands: Sequence[Value], names: Iterable[str], **attributes: Any
     ) -> list[Value]:
         """Append a node with a result for each of `names`; it is named after the first."""
+        operands = list(operands)
+        while operands[-1:] == [ABSENT]:
+            operands.pop()
         results = [self.fresh(name) for name in names]
         node = helper.make_node(op_type, operands, results, name=results[0], **attributes)
         self.nodes.append(node)

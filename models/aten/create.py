@@ -21,7 +21,7 @@ def ones(low: Lowering, *_: object, **__: object) -> Result:
     return low.filled(1)
 
 
-@lowers("full", "full_like")
+@lowers("full", "full_like", "fill.Scalar")
 def full(low: Lowering, like: object, value: float, **_: object) -> Result:
     del like
     return low.filled(value)

@@ -21,6 +21,7 @@ UNARY = {
     "neg": "Neg",
     "reciprocal": "Reciprocal",
     "relu": "Relu",
+    "sgn": "Sign",
     "sigmoid": "Sigmoid",
     "sin": "Sin",
     "sqrt": "Sqrt",

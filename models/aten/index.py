@@ -78,11 +78,11 @@ def slice_backward(
     del stop
     if shape_of(dy) == list(shape):
         return low.value(dy)
-    if step != 1:
-        raise low.unsupported("a step other than 1")
-    first = _from_front(start, shape[axis])
-    after = shape[axis] - first - shape_of(dy)[axis]
-    return _pad(low, low.value(dy), len(shape), {axis % len(shape): (first, after)})
+    axis %= len(shape)
+    first, length = _from_front(start, shape[axis]), shape_of(dy)[axis]
+    grad = low.value(dy) if step == 1 else _spread(low, dy, axis, step)
+    after = shape[axis] - first - length * step
+    return _pad(low, grad, len(shape), {axis: (first, after)})
 
 
 @lowers("select.int")
@@ -135,6 +135,16 @@ def split(low: Lowering, x: fx.Node, sizes: int | Sequence[int], axis: int = 0) 
     return low.ops("Split", low.value(x), low.integers(*lengths), tags=tags, axis=axis)
 
 
+@lowers("unbind.int")
+def unbind(low: Lowering, x: fx.Node, axis: int = 0) -> Result:
+    """One tensor for each place along the axis, which goes away."""
+    tags = [f"slab_{index}" for index in range(int(shape_of(x)[axis]))]
+    lengths = low.integers(*[1] * len(tags))
+    slabs = low.ops("Split", low.value(x), lengths, tags=tags, axis=axis)
+    dims = [dim for at, dim in enumerate(shape_of(x)) if at != axis % rank_of(x)]
+    return [low.reshape(slab, dims, tag) for slab, tag in zip(slabs, tags, strict=True)]
+
+
 @lowers("gather")
 def gather(
     low: Lowering, x: fx.Node, axis: int, index: fx.Node, sparse_grad: bool = False
@@ -154,14 +164,24 @@ def _from_front(index: int, size: Dim) -> int:
     return index if index >= 0 else max(0, int(size) + index)
 
 
+def _spread(low: Lowering, x: fx.Node, axis: int, step: int) -> Value:
+    """x with `step - 1` zeros after every place along the axis."""
+    dims, rank = shape_of(x), rank_of(x)
+    apart = low.reshape(low.value(x), [*dims[: axis + 1], 1, *dims[axis + 1 :]], "apart")
+    padded = _pad(low, apart, rank + 1, {axis + 1: (0, step - 1)}, tag="padded")
+    return low.reshape(padded, [*dims[:axis], dims[axis] * step, *dims[axis + 1 :]], "spread")
+
+
 def _pad(
     low: Lowering,
     value: Value,
     rank: int,
     widths: dict[int, tuple[Dim, Dim]],
     fill: float = 0,
+    tag: str = "",
 ) -> Value:
     """Surround `value` with `fill`: per axis, so many before and so many after."""
     before = [widths.get(axis, (0, 0))[0] for axis in range(rank)]
     after = [widths.get(axis, (0, 0))[1] for axis in range(rank)]
-    return low.op("Pad", value, low.shape_value([*before, *after]), low.scalar(fill))
+    widths_value = low.shape_value([*before, *after])
+    return low.op("Pad", value, widths_value, low.scalar(fill), tag=tag)

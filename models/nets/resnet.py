@@ -105,9 +105,15 @@ class ResNet(nn.Module):
         return self.head(self.blocks(self.stem(images)).mean((2, 3)))
 
 
-def resnet18(*, width: int = 64, classes: int = 1000, activation=nn.ReLU) -> ResNet:
+def resnet18(
+    *, width: int = 64, classes: int = 1000, activation: type[nn.Module] = nn.ReLU
+) -> ResNet:
+    """11.7 million parameters at the default width."""
     return ResNet(BasicBlock, (2, 2, 2, 2), width=width, classes=classes, activation=activation)
 
 
-def resnet50(*, width: int = 64, classes: int = 1000, activation=nn.ReLU) -> ResNet:
+def resnet50(
+    *, width: int = 64, classes: int = 1000, activation: type[nn.Module] = nn.ReLU
+) -> ResNet:
+    """25.6 million parameters at the default width."""
     return ResNet(Bottleneck, (3, 4, 6, 3), width=width, classes=classes, activation=activation)

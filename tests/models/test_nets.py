@@ -1,0 +1,161 @@
+"""Every network's training graph against PyTorch: the loss, each gradient, each new buffer.
+
+Sizes are small, the structure is the real one. Networks with smooth activations are held to
+rounding; those with ReLU, where a pre-activation next to zero may flip, to a looser norm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+pytest.importorskip("torch", reason="torch is not installed")
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from models.check import compare
+from models.inputs import InputSpec
+from models.nets import GPT, MLP, BERTClassifier, DenseNet, UNet, resnet18, resnet50
+from models.nets.resnet import Bottleneck, ResNet
+from models.recipes import RECIPES, Step, language_loss
+
+SMOOTH = 1e-4
+ROUGH = 2e-2
+
+SMALL = {
+    "mlp": {"batch": 8, "width": 32},
+    "resnet18": {"batch": 4, "width": 8, "image_size": 64, "classes": 10},
+    "resnet50": {"batch": 4, "width": 4, "image_size": 96, "classes": 10},
+    "densenet121": {"batch": 2, "width": 4, "image_size": 64, "classes": 10},
+    "unet": {"batch": 2, "width": 4, "layers": 2, "image_size": 32},
+    "gpt2": {"batch": 2, "seq": 16, "width": 32, "layers": 2, "heads": 2, "vocabulary": 100},
+    "gpt2-medium": {"batch": 1, "seq": 8, "width": 16, "layers": 1, "heads": 1, "vocabulary": 9},
+    "bert": {"batch": 2, "seq": 16, "width": 32, "layers": 2, "heads": 2, "vocabulary": 100},
+}
+
+
+def images(batch: int, size: int, labels: tuple[int, ...] = ()) -> dict[str, InputSpec]:
+    return {
+        "images": InputSpec(shape=(batch, 3, size, size), dtype="float32", kind="normal"),
+        "labels": InputSpec(shape=(batch, *labels), dtype="int64", kind="randint", high=2),
+    }
+
+
+def tokens(batch: int, seq: int, *, each: bool) -> dict[str, InputSpec]:
+    spec = InputSpec(shape=(batch, seq), dtype="int64", kind="randint", high=100)
+    label = InputSpec(shape=(batch,), dtype="int64", kind="randint", high=2)
+    return {"tokens": spec, "targets": spec if each else label}
+
+
+def tiny_mlp() -> Step:
+    features = InputSpec(shape=(8, 64), dtype="float32", kind="normal")
+    labels = InputSpec(shape=(8,), dtype="int64", kind="randint", high=10)
+    module = MLP(hidden=32, activation=nn.Tanh)
+    return Step(module=module, inputs={"x": features, "y": labels}, loss=F.cross_entropy)
+
+
+def tiny_resnet() -> Step:
+    module = resnet18(width=8, classes=2, activation=nn.SiLU)
+    return Step(module=module, inputs=images(4, 64), loss=F.cross_entropy)
+
+
+def tiny_bottleneck() -> Step:
+    module = ResNet(Bottleneck, (1, 1, 1, 1), width=8, classes=2, activation=nn.SiLU)
+    return Step(module=module, inputs=images(4, 64), loss=F.cross_entropy)
+
+
+def odd_image() -> Step:
+    """Strides that do not divide the image leave rows that no kernel position reaches."""
+    module = resnet18(width=4, classes=2, activation=nn.SiLU)
+    return Step(module=module, inputs=images(4, 75), loss=F.cross_entropy)
+
+
+def tiny_densenet() -> Step:
+    module = DenseNet(growth=4, depths=(2, 3, 2), classes=2, activation=nn.SiLU)
+    return Step(module=module, inputs=images(4, 64), loss=F.cross_entropy)
+
+
+def tiny_unet() -> Step:
+    module = UNet(width=4, levels=2, activation=nn.SiLU)
+    return Step(module=module, inputs=images(2, 32, (32, 32)), loss=F.cross_entropy)
+
+
+def tiny_gpt(*, fused: bool = False) -> Step:
+    module = GPT(vocabulary=100, positions=20, width=32, heads=2, layers=2, fused=fused)
+    return Step(module=module, inputs=tokens(2, 16, each=True), loss=language_loss)
+
+
+def tiny_bert(*, fused: bool = False) -> Step:
+    module = BERTClassifier(vocabulary=100, positions=20, width=32, heads=2, layers=2, fused=fused)
+    return Step(module=module, inputs=tokens(2, 16, each=False), loss=F.cross_entropy)
+
+
+SMOOTH_STEPS: dict[str, Callable[[], Step]] = {
+    "mlp": tiny_mlp,
+    "resnet, basic blocks": tiny_resnet,
+    "resnet, bottlenecks": tiny_bottleneck,
+    "resnet, odd image": odd_image,
+    "densenet": tiny_densenet,
+    "unet": tiny_unet,
+    "gpt": tiny_gpt,
+    "gpt, fused attention": lambda: tiny_gpt(fused=True),
+    "bert": tiny_bert,
+    "bert, fused attention": lambda: tiny_bert(fused=True),
+}
+
+
+def on_meta(make: Callable[[], Step]) -> Step:
+    with torch.device("meta"):
+        return make()
+
+
+@pytest.mark.parametrize("name", SMOOTH_STEPS)
+def test_smooth_network_agrees_to_rounding(name: str) -> None:
+    comparison = compare(on_meta(SMOOTH_STEPS[name]))
+    assert comparison.worst[1] < SMOOTH, comparison.worst
+
+
+@pytest.mark.parametrize("name", ["mlp", "resnet, basic blocks", "unet", "gpt", "bert"])
+def test_symbolic_batch_gives_the_same(name: str) -> None:
+    comparison = compare(on_meta(SMOOTH_STEPS[name]), dynamic_batch=True)
+    assert comparison.worst[1] < SMOOTH, comparison.worst
+
+
+@pytest.mark.parametrize("name", sorted(RECIPES.keys() - {"densenet121"}))
+def test_registered_network_agrees(name: str) -> None:
+    recipe = RECIPES[name]
+    comparison = compare(recipe.step(recipe.sized(**SMALL[name])))
+    assert comparison.differences["loss"] < SMOOTH
+    assert comparison.worst[1] < ROUGH, comparison.worst
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adamw"])
+@pytest.mark.parametrize("name", ["mlp", "gpt"])
+def test_updates_agree_with_the_optimizers_of_pytorch(name: str, optimizer: str) -> None:
+    comparison = compare(on_meta(SMOOTH_STEPS[name]), optimizer=optimizer)
+    assert any(output.endswith("_new") for output in comparison.differences)
+    assert not any(output.endswith("_grad") for output in comparison.differences)
+    assert comparison.worst[1] < 1e-5, comparison.worst
+
+
+def test_published_sizes() -> None:
+    """Parameter counts as published (our BERT has one segment and no pre-training head)."""
+
+    def count(name: str) -> int:
+        recipe = RECIPES[name]
+        return sum(p.numel() for p in recipe.step(recipe.default).module.parameters())
+
+    assert count("resnet18") == 11_689_512
+    assert count("resnet50") == 25_557_032
+    assert count("densenet121") == 7_978_856
+    with torch.device("meta"):
+        assert sum(p.numel() for p in GPT().parameters()) == 124_439_808
+        assert sum(p.numel() for p in BERTClassifier().parameters()) == 109_482_240 - 2 * 768 + 1538
+
+
+def test_every_network_has_a_small_size_here() -> None:
+    assert SMALL.keys() == RECIPES.keys()
+    assert resnet50(width=4).blocks[-1].expansion == 4
