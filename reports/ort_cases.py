@@ -26,23 +26,27 @@ def ints(*values: int) -> Array:
     return np.array(values, dtype=np.int64)
 
 
+def _names(text: str) -> list[str]:
+    return text.split()
+
+
 X, Y = floats(ROWS, COLUMNS), floats(ROWS, COLUMNS)
 B = X > 1.0
 SQUARE = floats(ROWS, ROWS)
 IMAGE = floats(2, 16, 24, 24)
 CHANNELS = floats(16)
 INDEX = np.tile(np.arange(ROWS)[:, None], (1, COLUMNS)).astype(np.int64)
-_UNARY = (
+_UNARY = _names(
     "Abs Acos Asin Atan Ceil Celu Cos Cosh Elu Erf Exp Floor Gelu HardSigmoid HardSwish Identity "
     "LeakyRelu Log LogSoftmax Mish Neg Reciprocal Relu Round Selu Sigmoid Sign Sin Sinh Softmax "
     "Softplus Softsign Sqrt Tan Tanh ThresholdedRelu Hardmax"
-).split()
-_BINARY = "Add Sub Mul Div Pow Min Max Sum Mean PRelu Mod".split()
-_COMPARE = "Equal Greater GreaterOrEqual Less LessOrEqual".split()
-_REDUCE = (
+)
+_BINARY = _names("Add Sub Mul Div Pow Min Max Sum Mean PRelu Mod")
+_COMPARE = _names("Equal Greater GreaterOrEqual Less LessOrEqual")
+_REDUCE = _names(
     "ReduceSum ReduceMean ReduceMax ReduceMin ReduceProd ReduceSumSquare ReduceL1 ReduceL2 "
     "ReduceLogSumExp"
-).split()
+)
 
 
 def _case(op_type: str, *inputs: Array | None, **more: Any) -> Case:

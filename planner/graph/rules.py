@@ -8,8 +8,8 @@ Runtime's memory events; `tests/graph/test_rules.py` measures a sample again.
     inplace_pairs  which output may be written over which input when that input has no later reader
     effect         why an operator may not be run a second time ("" where it may)
 
-An operator that is not listed gets a buffer of its own for each output. Where that is wrong (another
-execution provider, say), it errs towards more memory.
+An operator that is not listed gets a buffer of its own for each output. Where that is wrong
+(another execution provider, say), it errs towards more memory.
 """
 
 from __future__ import annotations

@@ -10,8 +10,9 @@ Three mechanisms, each as ONNX Runtime 1.31 has it:
     pattern    from the second run on, one block for everything but graph outputs, laid out by
                replaying the first run (onnxruntime/core/framework/mem_pattern_planner.h)
 
-Feeds and initializers are not in the arena on the CPU. What a kernel packs for itself at session
-creation, and its temporary workspace, cannot be predicted from the graph: workspace may be given.
+Feeds are not in the arena on the CPU, nor are initializers above 127 bytes. A kernel's temporary
+workspace is (`planner.runtime.workspace`), and so is what it packs for itself at session creation,
+which is not predicted.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ def capped(limit_bytes: int) -> ArenaSettings:
     )
 
 
-_BY_NAME = {"default": DEFAULT, "recommended": RECOMMENDED}
+SETTINGS = {"default": DEFAULT, "recommended": RECOMMENDED}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,19 +95,24 @@ class RunTrace:
     peak: int
 
 
-def forecast(graph: TrainingGraph, order: Sequence[OpId], options: str) -> ArenaForecast:
+def forecast(
+    graph: TrainingGraph, order: Sequence[OpId], options: str, *, threads: int = 1
+) -> ArenaForecast:
     """In-use and held bytes of the arena, the largest over a first and a second run.
+
+    Kernels' workspace is included, initializers are not.
 
     Args:
         graph: the graph.
         order: the order in which it runs.
         options: "default" or "recommended".
+        threads: of the session (convolutions take a buffer for each).
     """
-    runs = simulate(graph, order, _BY_NAME[options])
+    runs = simulate(graph, order, SETTINGS[options], threads=threads)
     return ArenaForecast(
         options=options,
-        in_use_bytes=max((max(run.in_use, default=0) for run in runs), default=0),
-        held_bytes=max((max(run.held, default=0) for run in runs), default=0),
+        in_use_bytes=max(run.peak for run in runs),
+        held_bytes=max(max(run.held, default=0) for run in runs),
     )
 
 
@@ -308,7 +314,7 @@ def fits(
     threads: int = 1,
     host_in_arena: bool = False,
 ) -> bool:
-    """Whether two runs fit in an arena of one region of `cap_bytes`, small initializers included."""
+    """Whether two runs, with small initializers, fit in an arena of one region of `cap_bytes`."""
     settings = capped(cap_bytes - reserved_bytes(graph))
     try:
         simulate(graph, order, settings, threads=threads, host_in_arena=host_in_arena)

@@ -1,7 +1,7 @@
 """Two allocators of ONNX Runtime, modelled: the arena, and the layout of the memory pattern.
 
-    region   held from the system in one piece; regions never merge
-    chunk    a stretch of a region, in use or free; two free neighbours become one
+region   held from the system in one piece; regions never merge
+chunk    a stretch of a region, in use or free; two free neighbours become one
 """
 
 from __future__ import annotations
@@ -62,7 +62,9 @@ class Arena:
         self.growth = growth
         self.max_dead_bytes = max_dead_bytes
         self.limit_bytes = limit_bytes
-        first = initial_chunk_bytes if limit_bytes is None else min(initial_chunk_bytes, limit_bytes)
+        first = (
+            initial_chunk_bytes if limit_bytes is None else min(initial_chunk_bytes, limit_bytes)
+        )
         self.next_region = round_up(first)
         self.requested = 0
         self.in_use = 0

@@ -30,6 +30,7 @@ from planner.runtime.arena import reserved_bytes
 from planner.runtime.options import Level, Order
 from planner.units import format_bytes
 
+
 def arena_cap(graph: TrainingGraph, budget_bytes: int) -> int:
     """The arena's share of a budget: less graph inputs and the initializers outside the arena.
 
@@ -101,7 +102,9 @@ def run_capped(
 
 def _shorten(message: str) -> str:
     """The arena's refusal in one line: which node, how much was left, how much it wanted."""
-    found = re.search(r"Available memory of (\d+) is smaller than requested bytes of (\d+)", message)
+    found = re.search(
+        r"Available memory of (\d+) is smaller than requested bytes of (\d+)", message
+    )
     if found is None:
         return message.strip().splitlines()[0] if message.strip() else ""
     node = re.search(r"running (\S+) node\. Name:'([^']*)'", message)

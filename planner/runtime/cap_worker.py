@@ -1,4 +1,4 @@
-"""Run one model in this process under a hard arena cap: `python -m planner.runtime.cap_worker FILE`.
+"""Run one model under a hard arena cap: `python -m planner.runtime.cap_worker FILE`.
 
 A process of its own, because a registered arena is the whole process's and a failed run may leave
 one behind. FILE is the JSON request written by `planner.runtime.cap`; the answer is one line of

@@ -167,7 +167,11 @@ def _model(case: Case, produced: int | None, *, keep: bool) -> tuple[ir.Model, d
     if case.domain:
         imports[case.domain] = 1
     graph = ir.Graph(
-        graph_inputs, outputs, nodes=nodes, initializers=initializers, opset_imports=imports,
+        graph_inputs,
+        outputs,
+        nodes=nodes,
+        initializers=initializers,
+        opset_imports=imports,
         name="probe",
     )
     return ir.Model(graph, ir_version=10), feeds

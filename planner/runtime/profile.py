@@ -189,7 +189,9 @@ def _first_line(error: BaseException) -> str:
 
 def _explain(message: str) -> str:
     """ONNX Runtime's reason, and what to do about the two usual ones."""
-    found = re.search(r"Could not find an implementation for (\S+) node with name '([^']*)'", message)
+    found = re.search(
+        r"Could not find an implementation for (\S+) node with name '([^']*)'", message
+    )
     if found:
         return (
             f"onnxruntime has no kernel for {found[1]} (node {found[2]!r}) on the chosen execution "

@@ -1,0 +1,74 @@
+"""Time per operation: a roofline.
+
+    time = max(flops / reachable flops, bytes / reachable bandwidth) + overhead
+
+Reachable is the profile's peak times its efficiency. A view costs nothing. A copy to or from the
+host costs its bytes over the link. Nothing overlaps: the sum over operations is the step.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from planner.cost.hardware import Hardware
+from planner.cost.work import Unit, Work, work_of
+from planner.graph.model import Operation, TrainingGraph
+
+_RATE_OF = {"double": "fp64", "float": "fp32", "float16": "fp16", "bfloat16": "bf16"}
+
+
+def durations_us(
+    graph: TrainingGraph, hardware: Hardware
+) -> tuple[tuple[float, ...], tuple[str, ...]]:
+    """Microseconds of each operation by OpId, and what had to be assumed, one sentence each."""
+    durations: list[float] = []
+    unknown: Counter[str] = Counter()
+    for op in graph.operations:
+        work = work_of(graph, op)
+        if not work.known:
+            unknown[f"{op.domain}.{op.op_type}" if op.domain else op.op_type] += 1
+        durations.append(duration_us(work, _rate_name(graph, op), hardware, is_view=op.is_view))
+    return tuple(durations), _assumptions(hardware, unknown)
+
+
+def duration_us(work: Work, dtype: str, hardware: Hardware, *, is_view: bool = False) -> float:
+    """Microseconds of one operation.
+
+    Args:
+        dtype: "fp64", "fp32", "fp16" or "bf16"; a type that the profile lacks runs at fp32's rate.
+    """
+    if is_view:
+        return 0.0
+    if work.unit is Unit.COPY_OUT:
+        return work.bytes / hardware.copy_to_host_bytes_per_s * 1e6 + hardware.op_overhead_us
+    if work.unit is Unit.COPY_IN:
+        return work.bytes / hardware.copy_from_host_bytes_per_s * 1e6 + hardware.op_overhead_us
+    matrix = work.unit is Unit.MATRIX
+    rates = hardware.matrix_flops_per_s if matrix else hardware.vector_flops_per_s
+    peak = rates.get(dtype, rates["fp32"])
+    compute_s = work.flops / (peak * hardware.compute_efficiency)
+    memory_s = work.bytes / (hardware.memory_bytes_per_s * hardware.memory_efficiency)
+    return max(compute_s, memory_s) * 1e6 + hardware.op_overhead_us
+
+
+def _rate_name(graph: TrainingGraph, op: Operation) -> str:
+    """The rate of the operation's first floating-point value; integers run at fp32's."""
+    for tensor in (*op.inputs, *op.outputs):
+        rate = _RATE_OF.get(graph.tensors[tensor].dtype)
+        if rate is not None:
+            return rate
+    return "fp32"
+
+
+def _assumptions(hardware: Hardware, unknown: Counter[str]) -> tuple[str, ...]:
+    percent = round(100 * hardware.compute_efficiency), round(100 * hardware.memory_efficiency)
+    found = [
+        f"operation times are a roofline of {hardware.title} at {percent[0]}% of its arithmetic "
+        f"and {percent[1]}% of its memory peak, plus {hardware.op_overhead_us:g} µs each"
+    ]
+    if unknown:
+        listed = ", ".join(f"{name} ({count})" for name, count in sorted(unknown.items()))
+        found.append(
+            f"no rule for the arithmetic of {listed}: only the bytes they move are counted"
+        )
+    return tuple(found)
