@@ -22,6 +22,12 @@ class UnsupportedOperator(ExportError):
         self.reason = reason
         super().__init__(f"{operator}: {reason}\n  at {where}")
 
+    def called_at(self, line: str | None) -> UnsupportedOperator:
+        """The same, with the line of source that calls the operator, where there is one."""
+        if line is None:
+            return self
+        return UnsupportedOperator(self.operator, f"{self.where}\n  from {line}", self.reason)
+
 
 class DataDependentControlFlow(ExportError):
     """The module reads a tensor's value to decide what to compute next."""

@@ -9,12 +9,13 @@ modules break: no parameter may be registered twice, and each must receive a gra
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch import Tensor, fx, nn
+from torch._functorch._aot_autograd.schemas import GraphSignature
 from torch._functorch.aot_autograd import aot_export_module
 from torch._subclasses import FakeTensorMode
 from torch._subclasses.fake_tensor import DataDependentOutputException
@@ -24,6 +25,7 @@ from torch.fx.experimental.symbolic_shapes import (
     ShapeEnv,
     StatelessSymbolicContext,
 )
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from models.errors import DataDependentControlFlow, InvalidLoss
 
@@ -47,6 +49,8 @@ class JointGraph:
     """Gradient of the loss, per parameter."""
     updated_buffers: Mapping[str, fx.Node]
     """New value of each buffer that the forward pass changes."""
+    first_use: Mapping[str, str]
+    """The line of source where the forward pass first calls each operator."""
 
 
 class _Flat(nn.Module):
@@ -80,6 +84,19 @@ def _view(tensor: Tensor) -> Tensor:
     return tensor.view(tensor.shape) if tensor.requires_grad else tensor
 
 
+class _FirstUse(TorchDispatchMode):
+    """Remembers the caller's line for the first call of each operator."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: dict[str, str] = {}
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if str(func) not in self.lines:
+            self.lines[str(func)] = _user_line(traceback.extract_stack())
+        return func(*args, **(kwargs or {}))
+
+
 class _Functional:
     """A module's loss as a function of its tensors. Not a Module: holds no parameters itself."""
 
@@ -105,7 +122,7 @@ def trace(
     first dimension of every input symbolic.
     """
     module.train()
-    trained, constant = _gradient_flow(module, inputs, loss)
+    trained, constant, first_use = _gradient_flow(module, inputs, loss)
     mode = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
     flat = _Flat(module, loss)
     with mode:
@@ -119,16 +136,19 @@ def trace(
             flat, fakes, trace_joint=True, output_loss_index=0, decompositions={}
         )
     except (DataDependentOutputException, GuardOnDataDependentSymNode) as error:
-        raise DataDependentControlFlow(_user_frame(error), str(error)) from error
+        raise _data_dependent(error) from error
     assert isinstance(traced, fx.GraphModule)
     traced.graph.eliminate_dead_code()
-    return _read_signature(traced, signature, flat.original, list(inputs))
+    return _read_signature(traced, signature, flat.original, list(inputs), first_use)
 
 
 def _gradient_flow(
     module: nn.Module, inputs: Mapping[str, Tensor], loss: Loss
-) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """The tensors that receive a gradient, and all others: a fake step tells which."""
+) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, str]]:
+    """The tensors that receive a gradient, all others, and where operators are first used.
+
+    A fake step tells.
+    """
     parameters, buffers = dict(module.named_parameters()), dict(module.named_buffers())
     functional = _Functional(module, loss)
     with FakeTensorMode(allow_non_fake_inputs=True):
@@ -137,9 +157,10 @@ def _gradient_flow(
         for name in candidates:
             tensors[name].requires_grad_()
         try:
-            value = functional(tensors, tuple(_blank(tensor) for tensor in inputs.values()))
+            with _FirstUse() as uses:
+                value = functional(tensors, tuple(_blank(tensor) for tensor in inputs.values()))
         except DataDependentOutputException as error:
-            raise DataDependentControlFlow(_user_frame(error), str(error)) from error
+            raise _data_dependent(error) from error
         if value.dim() or not value.is_floating_point() or not value.requires_grad:
             raise InvalidLoss(
                 f"the loss must be a differentiable scalar, not {value.dtype} of shape "
@@ -153,7 +174,7 @@ def _gradient_flow(
     constant: dict[str, Tensor] = {}
     for name, tensor in parameters.items():
         (trained if name in reached else constant)[name] = tensor
-    return trained, constant | buffers
+    return trained, constant | buffers, uses.lines
 
 
 def _blank(tensor: Tensor) -> Tensor:
@@ -170,17 +191,27 @@ def _fake_input(mode: FakeTensorMode, tensor: Tensor, dynamic_batch: bool) -> Te
     )
 
 
-def _user_frame(error: BaseException) -> str:
-    """The innermost line of the error's traceback that belongs to neither PyTorch nor us."""
+def _data_dependent(error: Exception) -> DataDependentControlFlow:
+    return DataDependentControlFlow(
+        _user_line(traceback.extract_tb(error.__traceback__)), str(error)
+    )
+
+
+def _user_line(frames: Sequence[traceback.FrameSummary]) -> str:
+    """The innermost line that belongs to neither PyTorch nor this module."""
     torch_root, here = str(Path(nn.__file__).parents[1]), __file__
-    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+    for frame in reversed(frames):
         if not frame.filename.startswith(torch_root) and frame.filename != here:
             return f"{frame.filename}:{frame.lineno} in {frame.name}: {frame.line}"
     return "an unknown line"
 
 
 def _read_signature(
-    traced: fx.GraphModule, signature, original: Mapping[str, str], input_names: list[str]
+    traced: fx.GraphModule,
+    signature: GraphSignature,
+    original: Mapping[str, str],
+    input_names: Sequence[str],
+    first_use: Mapping[str, str],
 ) -> JointGraph:
     """Sort placeholders and results of the traced graph by what they are."""
     inputs: dict[str, fx.Node] = {}
@@ -209,4 +240,5 @@ def _read_signature(
         loss=loss,
         gradients=dict(zip(parameters, gradients, strict=True)),
         updated_buffers={original[changed[node.name]]: node for node in updated},
+        first_use=first_use,
     )

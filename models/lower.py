@@ -65,7 +65,10 @@ def lower(
     lowering = Lowering(builder, _symbols(joint))
     for key, node in {**joint.inputs, **tensors}.items():
         lowering.values[node] = builder.reserve(key)
-    _lower_nodes(joint.module, lowering)
+    try:
+        _lower_nodes(joint.module, lowering)
+    except UnsupportedOperator as error:
+        raise error.called_at(joint.first_use.get(error.operator)) from error
 
     outputs = [_output(builder, lowering, joint.loss, LOSS)]
     gradients = {
