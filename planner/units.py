@@ -16,8 +16,8 @@ _FACTORS: dict[str, int] = {"B": 1}
 _FACTORS.update({f"{p}B": 1000**i for i, p in enumerate("KMGTP", start=1)})
 _FACTORS.update({f"{p}iB": 1024**i for i, p in enumerate("KMGTP", start=1)})
 _BY_LOWER = {name.lower(): factor for name, factor in _FACTORS.items()}
-_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?|\.\d+)\s*([A-Za-z]+)\s*\Z")
-_PERCENT = re.compile(r"\s*(\d+(?:\.\d+)?|\.\d+)\s*%\s*\Z")
+_SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?|\.[0-9]+)\s*([A-Za-z]+)\s*\Z")
+_PERCENT = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?|\.[0-9]+)\s*%\s*\Z")
 
 
 def parse_bytes(text: str, *, what: str = "size", zero_ok: bool = False) -> int:

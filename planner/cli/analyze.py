@@ -24,6 +24,8 @@ def analyze(
     calibrate: o.Calibrate = False,
     time_limit: o.TimeLimit = 60.0,
     seed: o.Seed = 0,
+    device: o.Device = "cpu",
+    inputs: o.Inputs = None,
     no_ort_optimize: o.NoOrtOptimize = False,
     force: o.Force = False,
     json: o.Json = False,
@@ -42,8 +44,9 @@ def analyze(
     o.check_time_limit(time_limit)
     o.check_input(model, what="model")
     o.check_input(profile, what="profile")
+    o.check_input(inputs, what="inputs")
     if output is not None:
-        check_outputs(output, inputs=(model, profile), force=force)
+        check_outputs(output, inputs=(model, profile, inputs), force=force)
 
     from planner import api
 
@@ -57,6 +60,8 @@ def analyze(
             ort_optimize=not no_ort_optimize,
             time_limit_s=time_limit,
             seed=seed,
+            device=device,
+            inputs=inputs,
             progress=report_progress,
         )
         if output is not None:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from planner.cli import options as o
 from planner.cli.console import emit_json, note, progress, verbosity
 from planner.cli.outputs import check_outputs, name_outputs
+from planner.errors import VerificationError
 from planner.units import check_budget, parse_bytes
+
+if TYPE_CHECKING:
+    from planner.results import OptimizeResult
 
 
 def optimize(
@@ -99,31 +103,45 @@ def optimize(
 
     from planner import api
 
-    with progress() as report_progress:
-        result = api.optimize(
-            model,
-            budget=budget,
-            output=files.model,
-            plan_path=files.plan,
-            report_path=files.report,
-            dims=dims,
-            hardware=hardware,
-            profile=profile,
-            calibrate=calibrate,
-            swap=swap,
-            order=order,
-            reserve=reserve,
-            time_limit_s=time_limit,
-            seed=seed,
-            workers=workers,
-            device=device,
-            verify=not no_verify,
-            inputs=inputs,
-            ort_optimize=not no_ort_optimize,
-            force=force,
-            dry_run=dry_run,
-            progress=report_progress,
-        )
+    try:
+        with progress() as report_progress:
+            result = api.optimize(
+                model,
+                budget=budget,
+                output=files.model,
+                plan_path=files.plan,
+                report_path=files.report,
+                dims=dims,
+                hardware=hardware,
+                profile=profile,
+                calibrate=calibrate,
+                swap=swap,
+                order=order,
+                reserve=reserve,
+                time_limit_s=time_limit,
+                seed=seed,
+                workers=workers,
+                device=device,
+                verify=not no_verify,
+                inputs=inputs,
+                ort_optimize=not no_ort_optimize,
+                force=force,
+                dry_run=dry_run,
+                progress=report_progress,
+            )
+    except VerificationError as error:
+        # what was found is shown all the same: it is the evidence
+        if (failed := getattr(error, "result", None)) is not None:
+            _show(failed, json=json)
+        raise
+    _show(result, json=json)
+    if dry_run:
+        note("dry run: nothing was written")
+    if result.verification is not None and not result.verification.passed:
+        raise typer.Exit(VerificationError.exit_code)
+
+
+def _show(result: OptimizeResult, *, json: bool) -> None:
     from planner.report.payload import optimize_payload
 
     payload = optimize_payload(result)
@@ -133,7 +151,3 @@ def optimize(
         from planner.report.terminal import print_optimize
 
         print_optimize(payload)
-    if dry_run:
-        note("dry run: nothing was written")
-    if result.verification is not None and not result.verification.passed:
-        raise typer.Exit(5)

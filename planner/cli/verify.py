@@ -9,6 +9,7 @@ import typer
 
 from planner.cli import options as o
 from planner.cli.console import emit_json, progress, verbosity
+from planner.errors import VerificationError
 from planner.units import check_budget
 
 
@@ -27,6 +28,7 @@ def verify(
         str | None,
         typer.Option("--budget", metavar="SIZE", help="The hard cap to run both under."),
     ] = None,
+    dim: o.Dims = None,
     inputs: o.Inputs = None,
     seed: o.Seed = 0,
     device: o.Device = "cpu",
@@ -45,6 +47,7 @@ def verify(
     """
     if budget is not None:
         check_budget(budget)
+    dims = o.parse_dims(dim)
     o.check_input(original, what="model")
     o.check_input(rewritten, what="model")
     o.check_input(plan, what="plan")
@@ -58,6 +61,7 @@ def verify(
             rewritten,
             plan=plan,
             budget=budget,
+            dims=dims,
             inputs=inputs,
             seed=seed,
             device=device,
@@ -73,4 +77,4 @@ def verify(
 
         print_verification(payload)
     if not verification.passed:
-        raise typer.Exit(5)
+        raise typer.Exit(VerificationError.exit_code)

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 from bokeh.models import (
-    AdaptiveTicker,
     BoxAnnotation,
     ColumnDataSource,
     CrosshairTool,
@@ -84,7 +83,18 @@ def page_figures(
         line = (measured or {}).get(key)
         found[f"memory-{key}"] = _memory(view, axes, key, budget_bytes, line)
         found[f"ranges-{key}"] = _ranges(view, axes, key)
+    for plot in found.values():
+        _byte_ticks(plot)
     return found
+
+
+def _byte_ticks(plot: Any) -> None:
+    """Ticks at round binary sizes; the vertical axis does not zoom, so they can stay."""
+    top = plot.y_range.end
+    step = 1 << max(0, int(top).bit_length() - 3)
+    ticks = list(range(0, int(top) + 1, step))
+    plot.yaxis.ticker = ticks
+    plot.yaxis.major_label_overrides = {t: format_bytes(t).replace(".00 ", " ") for t in ticks}
 
 
 def categories_of(views: dict[str, Payload]) -> list[str]:
@@ -113,10 +123,6 @@ def _figure(axes: Axes, *, name: str, y_range: Range1d, height: int, what: str) 
     plot.border_fill_color = None
     plot.outline_line_color = None
     plot.xgrid.grid_line_color = None
-    plot.yaxis.formatter = NumeralTickFormatter(format="0.[00] ib")
-    plot.yaxis.ticker = AdaptiveTicker(
-        base=1024, mantissas=[1, 2, 4, 8, 16, 32, 64, 128, 256, 512], desired_num_ticks=5
-    )
     plot.xaxis.formatter = NumeralTickFormatter(format="0,0")
     plot.axis.minor_tick_line_color = None
     plot.add_tools(CrosshairTool(overlay=axes.cursor, dimensions="height"))
@@ -286,7 +292,7 @@ def _rectangles(plot: Any, chosen: list[tuple[Payload, int]], fate: str, hatch: 
         line_width=0.5,
         hatch_pattern=hatch,
         hatch_color="black",
-        hatch_alpha=0.55,
+        hatch_alpha=0.4,
         hatch_scale=7,
         hatch_weight=1,
     )

@@ -309,9 +309,7 @@ def analysis(layers: int = 12) -> Analysis:
         cost_source="profile cpu",
         ort_optimized=True,
         default=model,
-        best_order=PredictedCost(
-            peak_bytes=model.timeline.peak_bytes - MIB, time_us=model.time_us
-        ),
+        best_order=PredictedCost(peak_bytes=model.timeline.peak_bytes - MIB, time_us=model.time_us),
         best_order_name="memory-aware list",
         least_peak_bound_bytes=model.timeline.peak_bytes // 3,
         least_peak_bytes=model.timeline.peak_bytes // 2,

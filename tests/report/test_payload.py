@@ -1,0 +1,140 @@
+"""The documents behind `--json` and the page: shape, plain types, and agreement with the types."""
+
+import dataclasses
+import json
+
+import examples
+import pytest
+
+from planner.report.payload import analysis_payload, optimize_payload, verification_payload
+from planner.report.session_code import session_code
+
+
+@pytest.fixture(scope="module")
+def result():
+    return examples.optimize_result()
+
+
+@pytest.fixture(scope="module")
+def payload(result):
+    return optimize_payload(result)
+
+
+def shape_of(value):
+    """The keys and types of a document; lists by their first item, series by their type."""
+    if isinstance(value, dict):
+        return {key: shape_of(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [shape_of(value[0])] if value else []
+    return type(value).__name__
+
+
+def test_the_shape_of_each_document(payload, result, snapshot):
+    assert shape_of(payload) == snapshot(name="optimize")
+    assert shape_of(analysis_payload(examples.analysis())) == snapshot(name="analyze")
+    assert shape_of(verification_payload(result.verification)) == snapshot(name="verify")
+
+
+@pytest.mark.parametrize("verified", [True, False])
+def test_documents_are_json(verified):
+    document = optimize_payload(examples.optimize_result(verified=verified))
+    assert json.loads(json.dumps(document, allow_nan=False)) == document
+
+
+def test_what_json_cannot_hold_is_text():
+    before = examples.view(examples.chain(4))
+    document = verification_payload(examples.verification(before, before, passed=False))
+    worst = document["outputs"][0]
+    assert (worst["max_abs_diff"], worst["max_rel_diff"]) == ("inf", "nan")
+    json.dumps(document, allow_nan=False)
+
+
+def test_headline_is_the_plan(payload, result):
+    headline, plan = payload["headline"], result.plan
+    assert headline["peak_before_bytes"] == plan.baseline.peak_bytes
+    assert headline["peak_after_bytes"] == plan.planned.peak_bytes
+    assert headline["budget_bytes"] == plan.budget_bytes
+    assert headline["predicted_time_ratio"] == plan.planned.time_us / plan.baseline.time_us
+    assert headline["measured_time_ratio"] == result.verification.time.ratio
+    assert headline["measured_time_after_us"] == 331.0
+    assert headline["measured_peak_after_bytes"] == plan.planned.peak_bytes + 128
+    assert headline["measured_peak_after_how"] == "replayed"
+
+
+@pytest.mark.parametrize("key", ["before", "after"])
+def test_categories_add_up_at_every_step(payload, key):
+    line = payload[key]["timeline"]
+    assert [sum(parts) for parts in zip(*line["by_category"].values(), strict=True)] == (
+        line["live_bytes"]
+    )
+    peak = payload[key]["peak_step"]
+    assert line["live_bytes"][peak] == payload[key]["peak_bytes"] == max(line["live_bytes"])
+    assert sum(payload[key]["composition_at_peak"].values()) == payload[key]["peak_bytes"]
+
+
+@pytest.mark.parametrize("key", ["before", "after"])
+def test_residents_at_the_peak_are_all_there_is(payload, key):
+    residents = payload[key]["residents_at_peak"]
+    assert sum(r["bytes"] for r in residents) == payload[key]["peak_bytes"]
+    assert [r["bytes"] for r in residents] == sorted((r["bytes"] for r in residents), reverse=True)
+    assert any(r["persistent"] for r in residents)
+
+
+def test_residents_left_out_are_counted():
+    view = optimize_payload(examples.optimize_result(300))["before"]
+    omitted = view["residents_at_peak_omitted"]
+    assert omitted["count"] > 0
+    assert len(view["residents_at_peak"]) == 200
+    shown = sum(r["bytes"] for r in view["residents_at_peak"])
+    assert shown + omitted["bytes"] == view["peak_bytes"]
+
+
+def test_fates_follow_the_decisions_and_the_added_operations(payload):
+    after = {r["tensor"]: r["fate"] for r in payload["after"]["live_ranges"]}
+    for decision in payload["decisions"]:
+        assert (
+            after[decision["tensor"]]
+            == {"recompute": "recomputed", "swap": "swapped"}[decision["action"]]
+        )
+    assert after["act4__again"] == "recomputed"
+    assert after["act9__back"] == "swapped"
+    assert after["dloss"] == "kept"
+
+
+@pytest.mark.parametrize(
+    ("changes", "verified", "verdict"),
+    [
+        ({}, None, "Fits, not verified"),
+        ({}, True, "Fits, verified"),
+        ({}, False, "Verification failed"),
+        ({"budget_bytes": 1}, True, "Does not fit"),
+        ({"unchanged": True}, True, "Fits as it is"),
+        ({"reserve_bytes": 1 << 40}, True, "Does not fit"),
+    ],
+)
+def test_verdicts(changes, verified, verdict):
+    result = examples.optimize_result(verified=verified is not None)
+    plan = dataclasses.replace(result.plan, **{"budget_bytes": 1 << 34, **changes})
+    verification = result.verification
+    if verification:
+        verification = dataclasses.replace(verification, passed=bool(verified))
+    result = dataclasses.replace(result, plan=plan, verification=verification)
+    assert optimize_payload(result)["headline"]["verdict"] == verdict
+
+
+def test_no_claim_of_proof_without_a_run():
+    headline = optimize_payload(examples.optimize_result(verified=False))["headline"]
+    assert headline["sentence"].endswith("these are predictions.")
+    assert headline["verified"] is None
+    assert headline["measured_time_ratio"] is None
+    assert "(predicted)" in headline["sentence"]
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("order", ["default", "priority"])
+def test_session_code_compiles_and_quotes_the_name(device, order):
+    code = session_code("a 'b' \"c\".onnx", order_target=order, device=device, budget_bytes=123)
+    compile(code, "code", "exec")
+    assert repr("a 'b' \"c\".onnx") in code
+    assert ("PRIORITY_BASED" in code) == (order == "priority")
+    assert ("'gpu_mem_limit': 123" in code.replace('"', "'")) == (device == "cuda")
