@@ -70,6 +70,8 @@ class Builder:
         self, op_type: str, operands: Sequence[Value], names: Iterable[str], **attributes: Any
     ) -> list[Value]:
         """Append a node with a result for each of `names`; it is named after the first."""
+        # Trailing absent operands are legal, but onnxruntime 1.31.1 dies of a
+        # LayerNormalization that has one.
         operands = list(operands)
         while operands[-1:] == [ABSENT]:
             operands.pop()
