@@ -1,3 +1,35 @@
-"""planner: a static memory planner and graph optimizer for ONNX training graphs."""
+"""planner: a static memory planner and graph optimizer for ONNX training graphs.
+
+    from planner import analyze, optimize, verify
+
+    result = optimize("model.onnx", budget="60%", output="model.planned.onnx")
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
+__all__ = ["Plan", "PlannerError", "__version__", "analyze", "apply", "optimize", "verify"]
+
+if TYPE_CHECKING:
+    from planner.api import analyze, apply, optimize, verify
+    from planner.errors import PlannerError
+    from planner.plan.planfile import Plan
+
+
+def __getattr__(name: str) -> Any:
+    # imported on first use: onnx and ortools take a second, `planner --help` must not wait for them
+    if name in ("analyze", "apply", "optimize", "verify"):
+        from planner import api
+
+        return getattr(api, name)
+    if name == "Plan":
+        from planner.plan.planfile import Plan
+
+        return Plan
+    if name == "PlannerError":
+        from planner.errors import PlannerError
+
+        return PlannerError
+    raise AttributeError(f"module 'planner' has no attribute {name!r}")

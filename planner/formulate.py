@@ -34,6 +34,7 @@ def formulate(
     swap_in_bytes_per_s: float = 0.0,
     allow_recompute: bool = True,
     workspace_bytes: Sequence[int] | None = None,
+    granularity: int = 1,
 ) -> Formulation:
     """Build the problem for one base order.
 
@@ -41,6 +42,8 @@ def formulate(
         order: a topological order of all operations.
         duration_us: by OpId.
         workspace_bytes: by OpId; 0 where absent.
+        granularity: sizes of what comes and goes are rounded up to a multiple of this, as the
+            allocator does.
     """
     ops = tuple(op for op in order if not graph.operations[op].is_view)
     position = {op: OpIndex(i) for i, op in enumerate(ops)}
@@ -79,7 +82,7 @@ def formulate(
         plan_tensors.append(
             PlanTensor(
                 name=tensor.name,
-                bytes=tensor.bytes,
+                bytes=-(-tensor.bytes // granularity) * granularity,
                 producer=position[tensor.producer],
                 uses=readers,
                 # ONNX Runtime frees a buffer after its last reader; with no reader, never

@@ -31,11 +31,13 @@ class Rewritten:
     Attributes:
         planned_order: names of all its nodes, in the order in which ONNX Runtime must run them.
         anchors: how many `Size` nodes pin the order.
+        action_nodes: for each action of the schedule, the name of its node.
     """
 
     model: ir.Model
     planned_order: tuple[str, ...]
     anchors: int
+    action_nodes: tuple[str, ...]
 
 
 def rewrite(
@@ -53,7 +55,8 @@ def rewrite(
     Args:
         model: the model that `graph` was built from; it is cloned, not changed.
         order: "default" or "priority": the execution order that sessions will use.
-        pinned: values that get an anchor of their own (so that no fusion takes them in).
+        pinned: values that get an anchor of their own, so that no fusion takes them in, and whose
+            nodes get the unique attribute, so that no common-subexpression elimination does.
         metadata: entries for the model, without the prefix.
     """
     sequencer = Sequencer(graph, formulation)
@@ -68,7 +71,7 @@ def rewrite(
             )
         ]
     file_steps, planned = _arrange(sequencer, steps, order)
-    writer = _Writer(model.clone(), graph)
+    writer = _Writer(model.clone(), graph, pinned)
     writer.write(file_steps)
     for key, value in (metadata or {}).items():
         writer.model.metadata_props[METADATA_PREFIX + key] = value
@@ -77,6 +80,7 @@ def rewrite(
         model=writer.model,
         planned_order=tuple(step.name for step in planned),
         anchors=anchors,
+        action_nodes=tuple(sequencer.action_nodes),
     )
 
 
@@ -107,8 +111,9 @@ def _arrange(
 class _Writer:
     """Rebuilds the node list of one cloned model."""
 
-    def __init__(self, model: ir.Model, graph: TrainingGraph) -> None:
+    def __init__(self, model: ir.Model, graph: TrainingGraph, pinned: frozenset[str]) -> None:
         self.model = model
+        self.pinned = pinned
         self.graph = graph
         self.nodes = {str(node.name): node for node in model.graph}
         self.values: dict[str, ir.Value] = {}
@@ -138,7 +143,11 @@ class _Writer:
     def _create(self, step: Step) -> ir.Node:
         """The node of a step with its outputs; inputs follow in `_connect`."""
         if step.op is not None and not step.copy:
-            return self.nodes[self.graph.operations[step.op].name]
+            node = self.nodes[self.graph.operations[step.op].name]
+            if any(v.name in self.pinned for v in node.outputs):
+                mark = f"{Role.ORIGINAL.value}:{node.name}"
+                node.attributes[PLANNER_ATTRIBUTE] = ir.AttrString(PLANNER_ATTRIBUTE, mark)
+            return node
         if step.op is not None:
             node = self._copy(step)
         elif step.role is Role.BARRIER:

@@ -56,6 +56,7 @@ class Sequencer:
         self.copies: dict[OpId, int] = {}
         self.swap_ins: dict[TensorId, int] = {}
         self.barriers: dict[tuple[str, int], str] = {}
+        self.action_nodes: list[str] = []
         self.stage = 0
         self.number = 0
         self.taken = {t.name for t in graph.tensors} | {op.name for op in graph.operations}
@@ -75,6 +76,7 @@ class Sequencer:
                 self._swap_out(self.form.tensors[action.target])
             else:
                 self._swap_in(self.form.tensors[action.target])
+            self.action_nodes.append(self.steps[-1].name)
         self._free_unread()
         return self.steps
 

@@ -178,6 +178,9 @@ def _infer_symbolic(model: ir.Model) -> InferredTypes:
     """Infer shapes on `model` in place."""
     from onnx_shape_inference import ShapeInferenceError, infer_symbolic_shapes
 
+    from planner.onnxio import shape_rules
+
+    shape_rules.register()
     logger = logging.getLogger("onnx_shape_inference")
     level = logger.level
     logger.setLevel(logging.ERROR)

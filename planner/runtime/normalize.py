@@ -10,6 +10,7 @@ node uses, its own metadata, copies of initializers) is put back as it was.
 from __future__ import annotations
 
 import tempfile
+from collections import Counter
 from pathlib import Path
 
 import onnx_ir as ir
@@ -18,42 +19,58 @@ from planner.errors import ModelError
 from planner.onnxio.load import LoadedModel
 from planner.onnxio.names import name_nodes
 
+_MAX_PASSES = 10
 
-def normalize(loaded: LoadedModel, *, providers: tuple[str, ...] = ("CPUExecutionProvider",)) -> ir.Model:
+
+def normalize(
+    loaded: LoadedModel, *, providers: tuple[str, ...] = ("CPUExecutionProvider",)
+) -> ir.Model:
     """The model as ONNX Runtime's EXTENDED optimizations leave it for `providers`.
 
-    Initializers that survive keep their original tensors, by reference; nodes get unique names.
+    Optimized again until nothing changes: one pass is not always a fixed point (a merge of equal
+    nodes can make others equal). Initializers that survive keep their original tensors, by
+    reference; nodes get unique names.
 
     Raises:
         ModelError: ONNX Runtime cannot load the model, with its reason.
     """
     with tempfile.TemporaryDirectory(prefix="planner-") as folder:
-        path = Path(folder) / "optimized.onnx"
-        _optimize(loaded, path, providers)
-        model = ir.load(path)
-        _restore(model, loaded.model, Path(folder))
+        source, before = loaded.path, _node_keys(loaded.model)
+        for number in range(_MAX_PASSES):
+            target = Path(folder) / f"optimized_{number}.onnx"
+            _optimize(source, target, providers, external=loaded.has_external_data)
+            model = ir.load(target)
+            after = _node_keys(model)
+            if after == before:
+                break
+            source, before = target, after
+        _restore(model, loaded.model)
     name_nodes(model)
     return model
 
 
-def _optimize(loaded: LoadedModel, path: Path, providers: tuple[str, ...]) -> None:
+def _node_keys(model: ir.Model) -> Counter[tuple[str, str, str]]:
+    return Counter((node.domain, node.op_type, str(node.name)) for node in model.graph)
+
+
+def _optimize(source: Path, target: Path, providers: tuple[str, ...], *, external: bool) -> None:
     import onnxruntime as ort
 
     options = ort.SessionOptions()
     options.log_severity_level = 4
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
-    options.optimized_model_filepath = str(path)
-    if loaded.has_external_data:
+    options.optimized_model_filepath = str(target)
+    if external:
         options.add_session_config_entry(
-            "session.optimized_model_external_initializers_file_name", "optimized.data"
+            "session.optimized_model_external_initializers_file_name", f"{target.stem}.data"
         )
         options.add_session_config_entry(
             "session.optimized_model_external_initializers_min_size_in_bytes", "1024"
         )
     try:
-        ort.InferenceSession(str(loaded.path), options, providers=list(providers))
+        ort.InferenceSession(str(source), options, providers=list(providers))
     except Exception as error:
-        raise ModelError(f"ONNX Runtime cannot load {loaded.path}: {first_line(error)}") from error
+        raise ModelError(f"ONNX Runtime cannot load {source}: {first_line(error)}") from error
 
 
 def first_line(error: BaseException) -> str:
@@ -62,13 +79,15 @@ def first_line(error: BaseException) -> str:
     return text[0] if text else type(error).__name__
 
 
-def _restore(model: ir.Model, original: ir.Model, folder: Path) -> None:
-    """Put back what is not the graph, and load what only lives in `folder`."""
+def _restore(model: ir.Model, original: ir.Model) -> None:
+    """Put back what is not the graph, and load what only lives in a temporary file."""
     for side in ("inputs", "outputs"):
         before = [v.name for v in getattr(original.graph, side)]
         after = [v.name for v in getattr(model.graph, side)]
         if before != after:
-            raise ModelError(f"ONNX Runtime's optimizers changed the graph {side}; use --no-ort-optimize")
+            raise ModelError(
+                f"ONNX Runtime's optimizers changed the graph {side}; use --no-ort-optimize"
+            )
     for name, value in model.graph.initializers.items():
         source = original.graph.initializers.get(name)
         if source is not None and source.const_value is not None:

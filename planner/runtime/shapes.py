@@ -28,16 +28,7 @@ def runtime_types(model: ir.Model, dims: Mapping[str, int]) -> InferredTypes:
     """
     import onnxruntime as ort
 
-    clone = model.clone()
-    graph = clone.graph
-    for name, value in list(graph.initializers.items()):
-        tensor = value.const_value
-        if tensor is not None and tensor.nbytes > _SMALL_BYTES:
-            del graph.initializers[name]
-            value.const_value = None
-            value.shape, value.dtype = ir.Shape(tensor.shape.numpy()), tensor.dtype
-            if value not in graph.inputs:
-                graph.inputs.append(value)
+    clone = without_large_initializers(model)
     options = ort.SessionOptions()
     options.log_severity_level = 4
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_BASIC
@@ -54,6 +45,21 @@ def runtime_types(model: ir.Model, dims: Mapping[str, int]) -> InferredTypes:
             raise ModelError(f"ONNX Runtime cannot load the model: {first_line(error)}") from error
         folded = onnx.load(path)
     return _types_of(folded.graph)
+
+
+def without_large_initializers(model: ir.Model) -> ir.Model:
+    """A clone in which every initializer of some size is a graph input instead: no data to load."""
+    clone = model.clone()
+    graph = clone.graph
+    for name, value in list(graph.initializers.items()):
+        tensor = value.const_value
+        if tensor is not None and tensor.nbytes > _SMALL_BYTES:
+            del graph.initializers[name]
+            value.const_value = None
+            value.shape, value.dtype = ir.Shape(tensor.shape.numpy()), tensor.dtype
+            if value not in graph.inputs:
+                graph.inputs.append(value)
+    return clone
 
 
 def _types_of(graph: onnx.GraphProto) -> InferredTypes:

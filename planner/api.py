@@ -1,0 +1,438 @@
+"""The public functions: analyze, optimize, apply, verify. Each drives the line from file to file."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+from planner.errors import InfeasibleBudgetError, ModelError, UsageError, VerificationError
+from planner.graph.model import Role, TrainingGraph
+from planner.graph.schedule import default_order, priority_order
+from planner.lower.rewrite import Rewritten, rewrite
+from planner.onnxio.save import atomic_write, check_writable, save_model
+from planner.pipeline import assemble as plans
+from planner.pipeline.planning import Planned, Settings, base_orders, make_plan
+from planner.pipeline.prepare import Prepared, analysed_graph, prepare, silent, view_of
+from planner.plan.planfile import Plan, PredictedCost
+from planner.results import Analysis, ModelView, OptimizeResult, Verification
+from planner.units import format_both, parse_budget, parse_bytes
+
+Progress = Callable[[str], None]
+Swap = Literal["auto", "none", "only"]
+OrderTarget = Literal["default", "priority"]
+
+
+def analyze(
+    model: Path,
+    *,
+    dims: Mapping[str, int] | None = None,
+    hardware: str = "cpu",
+    profile: Path | None = None,
+    calibrate: bool = False,
+    inputs: Path | None = None,
+    ort_optimize: bool = True,
+    device: str = "cpu",
+    time_limit_s: float = 60.0,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Analysis:
+    """Where the memory of a model goes, as ONNX Runtime runs it.
+
+    Args:
+        model: an .onnx file.
+        dims: values of symbolic dims.
+        hardware: name of a shipped profile, or a TOML file.
+        profile: an ONNX Runtime profile of this model, to take times from.
+        calibrate: run the model once to measure times.
+        time_limit_s: for the search for a better order.
+
+    Raises:
+        UsageError, ModelError: see `planner.errors`.
+    """
+    report = progress or silent
+    prepared = prepare(
+        Path(model),
+        dims=dims or {},
+        hardware=hardware,
+        profile=profile,
+        calibrate=calibrate,
+        inputs=inputs,
+        seed=seed,
+        ort_optimize=ort_optimize,
+        device=device,
+        progress=report,
+    )
+    report("searching for a better order")
+    orders = base_orders(prepared, time_limit_s=min(5.0, time_limit_s * 0.1))
+    return Analysis(
+        model_path=Path(model),
+        model_sha256=prepared.loaded.sha256,
+        dims=dict(prepared.loaded.dims),
+        hardware=prepared.hardware.name,
+        cost_source=prepared.cost_source,
+        ort_optimized=prepared.ort_optimized,
+        default=_original_view(prepared),
+        best_order=PredictedCost(
+            peak_bytes=orders[0].peak_bytes, time_us=sum(prepared.duration_us)
+        ),
+        best_order_name=orders[0].name,
+        least_peak_bound_bytes=min(o.least_bound_bytes for o in orders),
+        least_peak_bytes=None,
+        assumptions=prepared.graph.assumptions,
+    )
+
+
+def optimize(
+    model: Path,
+    *,
+    budget: str,
+    output: Path | None = None,
+    plan_path: Path | None = None,
+    report_path: Path | None = None,
+    dims: Mapping[str, int] | None = None,
+    hardware: str = "cpu",
+    profile: Path | None = None,
+    calibrate: bool = False,
+    swap: Swap = "auto",
+    order: OrderTarget = "default",
+    reserve: str = "0B",
+    time_limit_s: float = 60.0,
+    seed: int = 0,
+    workers: int | None = None,
+    device: str = "cpu",
+    verify: bool = True,
+    inputs: Path | None = None,
+    ort_optimize: bool = True,
+    force: bool = False,
+    dry_run: bool = False,
+    progress: Progress | None = None,
+) -> OptimizeResult:
+    """Rewrite a model so that its peak stays within `budget`, and prove it on ONNX Runtime.
+
+    Args:
+        budget: `"16GB"`, `"12GiB"`, or `"60%"` of the baseline peak.
+        output, plan_path, report_path: files to write; None leaves that file out.
+        swap: "auto" lets the solver choose, "none" forbids copies, "only" forbids recompute.
+        order: the session option the file is written for.
+        reserve: set aside out of the budget.
+        dry_run: plan, but write and run nothing.
+
+    Raises:
+        UsageError, ModelError, InfeasibleBudgetError, VerificationError: see `planner.errors`.
+            A failed verification leaves every file in place, as evidence.
+    """
+    report = progress or silent
+    model = Path(model)
+    _check_outputs(model, (output, plan_path, report_path), force=force or dry_run)
+    prepared = prepare(
+        model,
+        dims=dims or {},
+        hardware=hardware,
+        profile=profile,
+        calibrate=calibrate,
+        inputs=inputs,
+        seed=seed,
+        ort_optimize=ort_optimize,
+        device=device,
+        progress=report,
+    )
+    before = _original_view(prepared)
+    baseline = before.timeline.peak_bytes
+    settings = _settings(
+        prepared, budget, reserve, baseline, swap, order, time_limit_s, seed, workers
+    )
+    if settings.budget_bytes - settings.reserve_bytes >= baseline:
+        plan = plans.unchanged_plan(prepared, settings, budget_text=budget, swap_mode=swap)
+        rewritten, after = None, before
+    else:
+        planned = make_plan(prepared, settings, report)
+        plan = plans.assemble(prepared, settings, planned, budget_text=budget, swap_mode=swap)
+        rewritten = _with_metadata(planned.rewritten, plan)
+        after = _rewritten_view(planned, plan)
+    result = OptimizeResult(
+        plan=plan, model_path=model, before=before, after=after, verification=None
+    )
+    if dry_run:
+        return result
+    if output is not None:
+        report("writing the rewritten model")
+        _write_model(model, output, rewritten)
+        result = replace(result, output_path=output)
+    if plan_path is not None:
+        with atomic_write(plan_path) as temporary:
+            temporary.write_text(plans.plan_to_json(plan), encoding="utf-8")
+        result = replace(result, plan_path=plan_path)
+    if verify and output is not None:
+        verification = _verify(
+            prepared, before, after, output, plan, inputs, seed, device, report
+        )
+        result = replace(result, verification=verification)
+    if report_path is not None:
+        from planner.report.html import write_report
+
+        result = replace(result, report_path=report_path)
+        write_report(result, report_path)
+    if result.verification is not None and not result.verification.passed:
+        raise VerificationError(
+            f"ONNX Runtime does not confirm the plan: {result.verification.failures[0]}; "
+            f"the files are left as evidence ({output})"
+        )
+    return result
+
+
+def apply(model: Path, plan: Path, *, output: Path, force: bool = False) -> Path:
+    """Rebuild the rewritten model from the original and its plan; returns `output`.
+
+    Raises:
+        ModelError: the plan belongs to another model, or is not a plan.
+    """
+    model, output = Path(model), Path(output)
+    _check_outputs(model, (output,), force=force)
+    loaded_plan = plans.read_plan(Path(plan))
+    prepared = _prepare_for(model, loaded_plan)
+    rewritten = None if loaded_plan.unchanged else _rebuild(prepared, loaded_plan)
+    _write_model(model, output, rewritten)
+    return output
+
+
+def verify(
+    original: Path,
+    rewritten: Path,
+    *,
+    plan: Path | None = None,
+    budget: str | None = None,
+    dims: Mapping[str, int] | None = None,
+    inputs: Path | None = None,
+    seed: int = 0,
+    device: str = "cpu",
+    progress: Progress | None = None,
+) -> Verification:
+    """Run both models on ONNX Runtime: same numbers, planned order, bytes, cap, time.
+
+    Args:
+        plan: the plan file; without it, `budget` gives the budget (or none is checked).
+
+    Raises:
+        UsageError, ModelError: see `planner.errors`.
+    """
+    report = progress or silent
+    the_plan = plans.read_plan(Path(plan)) if plan is not None else None
+    dims = dict(dims or (the_plan.dims if the_plan else {}))
+    ort_optimized = the_plan.ort_optimized if the_plan else True
+    prepared = prepare(
+        Path(original),
+        dims=dims,
+        hardware=the_plan.hardware if the_plan else "cpu",
+        profile=None,
+        calibrate=False,
+        inputs=inputs,
+        seed=seed,
+        ort_optimize=ort_optimized,
+        device=device,
+        progress=report,
+    )
+    if the_plan is not None and the_plan.model_sha256 != prepared.loaded.sha256:
+        raise ModelError(f"{plan} belongs to another model than {original} (digests differ)")
+    before = _original_view(prepared)
+    after = _file_view(Path(rewritten), dims, the_plan.order_target if the_plan else "default")
+    if the_plan is None:
+        peak = before.timeline.peak_bytes
+        budget_bytes = parse_budget(budget, baseline_bytes=peak) if budget else peak
+        the_plan = _stand_in_plan(prepared, budget or "100%", budget_bytes)
+    return _verify(
+        prepared, before, after, Path(rewritten), the_plan, inputs, seed, device, report
+    )
+
+
+# -- pieces ------------------------------------------------------------------------------------
+
+
+def _check_outputs(model: Path, outputs: tuple[Path | None, ...], *, force: bool) -> None:
+    for path in outputs:
+        if path is None:
+            continue
+        if path.exists() and model.exists() and path.samefile(model):
+            raise UsageError(f"output {path} is the model itself; name another file")
+        check_writable(path, force=force)
+
+
+def _settings(
+    prepared: Prepared,
+    budget: str,
+    reserve: str,
+    baseline: int,
+    swap: Swap,
+    order: OrderTarget,
+    time_limit_s: float,
+    seed: int,
+    workers: int | None,
+) -> Settings:
+    budget_bytes = parse_budget(budget, baseline_bytes=baseline)
+    reserve_bytes = parse_bytes(reserve, what="--reserve", zero_ok=True)
+    if reserve_bytes >= budget_bytes:
+        raise InfeasibleBudgetError(
+            f"the reserve, {format_both(reserve_bytes)}, takes the whole budget of "
+            f"{format_both(budget_bytes)}"
+        )
+    with_swaps = swap != "none"
+    hardware = prepared.hardware
+    return Settings(
+        budget_bytes=budget_bytes,
+        reserve_bytes=reserve_bytes,
+        allow_recompute=swap != "only",
+        swap_out_bytes_per_s=hardware.copy_to_host_bytes_per_s if with_swaps else 0.0,
+        swap_in_bytes_per_s=hardware.copy_from_host_bytes_per_s if with_swaps else 0.0,
+        order_target=order,
+        time_limit_s=time_limit_s,
+        seed=seed,
+        workers=workers,
+    )
+
+
+def _original_view(prepared: Prepared) -> ModelView:
+    return view_of(prepared.graph, prepared.default, prepared.duration_us)
+
+
+def _rewritten_view(planned: Planned, plan: Plan) -> ModelView:
+    durations = _durations_after(planned)
+    view = view_of(planned.graph, planned.order, durations)
+    return replace(view, time_us=plan.planned.time_us)
+
+
+def _durations_after(planned: Planned) -> tuple[float, ...]:
+    """Duration by OpId of the rewritten graph: those of the originals, and of the copies."""
+    problem = planned.formulation.problem
+    by_node: dict[str, float] = {}
+    assert planned.solved.candidate is not None
+    for action, node in zip(
+        planned.solved.candidate.actions, planned.rewritten.action_nodes, strict=True
+    ):
+        if action.kind.value == "run":
+            by_node[node] = problem.ops[action.target].duration_us
+        elif action.kind.value == "swap-out":
+            by_node[node] = problem.swap_out_us(action.target)  # type: ignore[arg-type]
+        else:
+            by_node[node] = problem.swap_in_us(action.target)  # type: ignore[arg-type]
+    return tuple(by_node.get(op.name, 0.0) for op in planned.graph.operations)
+
+
+def _file_view(path: Path, dims: Mapping[str, int], order_target: str) -> ModelView:
+    from planner.onnxio.load import load_model
+
+    loaded = load_model(path, dims=dims)
+    graph = analysed_graph(loaded.model, loaded.dims)
+    order = priority_order(graph) if order_target == "priority" else default_order(graph)
+    return view_of(graph, order, tuple(0.0 for _ in graph.operations))
+
+
+def _with_metadata(rewritten: Rewritten, plan: Plan) -> Rewritten:
+    props = rewritten.model.metadata_props
+    props["pkg.planner.version"] = plan.planner_version
+    props["pkg.planner.plan_sha256"] = plans.plan_digest(plan)
+    props["pkg.planner.budget_bytes"] = str(plan.budget_bytes)
+    return rewritten
+
+
+def _write_model(model: Path, output: Path, rewritten: Rewritten | None) -> None:
+    if rewritten is not None:
+        save_model(rewritten.model, output)
+        return
+    with atomic_write(output) as temporary:
+        shutil.copyfile(model, temporary)
+
+
+def _prepare_for(model: Path, plan: Plan) -> Prepared:
+    prepared = prepare(
+        model,
+        dims=plan.dims,
+        hardware=plan.hardware,
+        profile=None,
+        calibrate=False,
+        inputs=None,
+        seed=plan.seed,
+        ort_optimize=plan.ort_optimized,
+        device="cpu",
+        progress=silent,
+    )
+    if prepared.loaded.sha256 != plan.model_sha256:
+        raise ModelError(f"the plan belongs to another model than {model} (digests differ)")
+    return prepared
+
+
+def _rebuild(prepared: Prepared, plan: Plan) -> Rewritten:
+    from planner.runtime.settle import settle
+
+    form, actions = plans.schedule_of(plan, prepared, prepared.graph)
+
+    def lower(pinned: frozenset[str]) -> Rewritten:
+        return rewrite(
+            prepared.model,
+            prepared.graph,
+            form,
+            actions,
+            order=plan.order_target,
+            pinned=pinned,
+        )
+
+    return _with_metadata(settle(lower, prepared.loaded, enabled=plan.ort_optimized), plan)
+
+
+def _stand_in_plan(prepared: Prepared, text: str, budget_bytes: int) -> Plan:
+    cost = plans.baseline_cost(prepared)
+    return Plan(
+        dims=dict(prepared.loaded.dims),
+        model_sha256=prepared.loaded.sha256,
+        budget_text=text,
+        budget_bytes=budget_bytes,
+        hardware=prepared.hardware.name,
+        baseline=cost,
+        best_order=cost,
+        planned=cost,
+    )
+
+
+def _verify(
+    prepared: Prepared,
+    before: ModelView,
+    after: ModelView,
+    rewritten: Path,
+    plan: Plan,
+    inputs: Path | None,
+    seed: int,
+    device: str,
+    progress: Progress,
+) -> Verification:
+    from planner.runtime.inputs import make_inputs
+    from planner.runtime.verify import verify as run_verification
+
+    feeds, source = make_inputs(prepared.loaded.path, seed, prepared.loaded.dims, inputs)
+    return run_verification(
+        prepared.loaded.path,
+        rewritten,
+        plan=plan,
+        planned_order=_names(after),
+        original_graph=before.graph,
+        rewritten_graph=after.graph,
+        original_order=before.timeline.order,
+        rewritten_order=after.timeline.order,
+        budget_bytes=plan.budget_bytes,
+        inputs=feeds,
+        inputs_source=source,
+        seed=seed,
+        device=device,
+        has_swaps=_has_swaps(after.graph),
+        progress=progress,
+    )
+
+
+def _names(view: ModelView) -> tuple[str, ...]:
+    return tuple(view.graph.operations[op].name for op in view.timeline.order)
+
+
+def _has_swaps(graph: TrainingGraph) -> bool:
+    return any(op.role in (Role.SWAP_OUT, Role.SWAP_IN) for op in graph.operations)
+
+

@@ -1,0 +1,1 @@
+"""The straight line: prepare, formulate, plan, assemble. `planner.api` drives it."""

@@ -1,0 +1,308 @@
+"""From an accepted plan to the plan file, and from a plan file back to a schedule."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import cattrs
+
+from planner import __version__
+from planner.errors import ModelError
+from planner.formulate import Formulation, formulate
+from planner.graph.liveness import Timeline, timeline
+from planner.graph.model import TrainingGraph
+from planner.plan.execute import Choice
+from planner.plan.planfile import PLAN_VERSION, Decision, Plan, PlannedAction, PredictedCost
+from planner.plan.problem import Action, ActionKind, OpIndex, Problem, TensorIndex
+from planner.plan.simulate import Replay
+from planner.pipeline.planning import GRANULARITY_BYTES, Planned, Settings
+from planner.pipeline.prepare import Prepared
+
+_NO_LIMIT = 1 << 62
+_MOST_BINDING = 20
+
+
+def assemble(
+    prepared: Prepared, settings: Settings, planned: Planned, *, budget_text: str, swap_mode: str
+) -> Plan:
+    """The plan file of an accepted plan."""
+    candidate = planned.solved.candidate
+    assert candidate is not None
+    problem = planned.formulation.problem
+    replay = candidate.replay
+    bound = planned.solved.bound_us
+    gap = replay.time_us / bound - 1 if bound else None
+    return Plan(
+        planner_version=__version__,
+        model_name=prepared.loaded.path.name,
+        model_sha256=prepared.loaded.sha256,
+        dims=dict(prepared.loaded.dims),
+        budget_text=budget_text,
+        budget_bytes=settings.budget_bytes,
+        reserve_bytes=settings.reserve_bytes,
+        hardware=prepared.hardware.name,
+        cost_source=prepared.cost_source,
+        swap_mode=swap_mode,
+        order_target=settings.order_target,
+        ort_optimized=prepared.ort_optimized,
+        engine=planned.solved.engine,
+        solve_s=planned.solved.solve_s,
+        seed=settings.seed,
+        baseline=baseline_cost(prepared),
+        best_order=PredictedCost(
+            peak_bytes=planned.orders[0].peak_bytes, time_us=problem.base_duration_us
+        ),
+        planned=_planned_cost(planned.timeline.peak_bytes, replay, candidate.actions),
+        least_peak_bound_bytes=min(o.least_bound_bytes for o in planned.orders)
+        + settings.reserve_bytes,
+        bound_us=bound,
+        gap=max(0.0, gap) if gap is not None else None,
+        bound_class=planned.solved.bound_class,
+        proved_optimal=planned.solved.proved_optimal,
+        binding=binding(planned.graph, planned.timeline),
+        schedule=_schedule(planned.formulation, candidate.actions),
+        decisions=_decisions(prepared.graph, planned),
+        assumptions=prepared.graph.assumptions,
+    )
+
+
+def unchanged_plan(
+    prepared: Prepared, settings: Settings, *, budget_text: str, swap_mode: str
+) -> Plan:
+    """The plan for a budget that the model meets as it is."""
+    cost = baseline_cost(prepared)
+    now = timeline(prepared.graph, prepared.default)
+    return Plan(
+        planner_version=__version__,
+        model_name=prepared.loaded.path.name,
+        model_sha256=prepared.loaded.sha256,
+        dims=dict(prepared.loaded.dims),
+        budget_text=budget_text,
+        budget_bytes=settings.budget_bytes,
+        reserve_bytes=settings.reserve_bytes,
+        hardware=prepared.hardware.name,
+        cost_source=prepared.cost_source,
+        swap_mode=swap_mode,
+        order_target=settings.order_target,
+        ort_optimized=prepared.ort_optimized,
+        engine="none",
+        baseline=cost,
+        best_order=cost,
+        planned=cost,
+        bound_us=cost.time_us,
+        gap=0.0,
+        bound_class="any schedule",
+        proved_optimal=True,
+        unchanged=True,
+        binding=binding(prepared.graph, now),
+        assumptions=prepared.graph.assumptions,
+    )
+
+
+def baseline_cost(prepared: Prepared) -> PredictedCost:
+    """The original model in ONNX Runtime's default order."""
+    return PredictedCost(
+        peak_bytes=timeline(prepared.graph, prepared.default).peak_bytes,
+        time_us=sum(prepared.duration_us),
+    )
+
+
+def binding(graph: TrainingGraph, line: Timeline) -> tuple[tuple[str, int], ...]:
+    """The largest tensors at the peak, persistent ones included."""
+    here = [(graph.tensors[r.tensor].name, r.bytes) for r in line.resident_at(line.peak_step)]
+    here += [
+        (t.name, t.bytes)
+        for t in graph.tensors
+        if t.is_persistent and not t.on_host and t.buffer == t.id
+    ]
+    return tuple(sorted(here, key=lambda item: (-item[1], item[0]))[:_MOST_BINDING])
+
+
+def _planned_cost(peak: int, replay: Replay, actions: Sequence[Action]) -> PredictedCost:
+    swapped = {a.target for a in actions if a.kind is ActionKind.SWAP_OUT}
+    return PredictedCost(
+        peak_bytes=peak,
+        time_us=replay.time_us,
+        recomputed_ops=replay.recomputed_ops,
+        recompute_us=replay.recompute_us,
+        recomputed_bytes=replay.recomputed_bytes,
+        swapped_tensors=len(swapped),
+        swap_out_bytes=replay.swap_out_bytes,
+        swap_in_bytes=replay.swap_in_bytes,
+        swap_us=replay.swap_us,
+    )
+
+
+def _schedule(form: Formulation, actions: Sequence[Action]) -> tuple[PlannedAction, ...]:
+    seen: Counter[tuple[ActionKind, int]] = Counter()
+    planned = []
+    for action in actions:
+        run = action.kind is ActionKind.RUN
+        names = form.problem.ops if run else form.problem.tensors
+        key = (action.kind, action.target)
+        planned.append(
+            PlannedAction(kind=action.kind.value, target=names[action.target].name, copy=seen[key])
+        )
+        seen[key] += 1
+    return tuple(planned)
+
+
+def _decisions(graph: TrainingGraph, planned: Planned) -> tuple[Decision, ...]:
+    """What each decision did: where the tensor is absent, at what cost, and why so."""
+    candidate = planned.solved.candidate
+    assert candidate is not None
+    problem = planned.formulation.problem
+    place = {name: i for i, name in enumerate(planned.rewritten.planned_order)}
+    node_step = [place[name] for name in planned.rewritten.action_nodes]
+    births: dict[int, list[tuple[int, int]]] = {}
+    for tensor, birth, end in candidate.replay.copies:
+        births.setdefault(tensor, []).append((birth, end))
+    swap_ins = {
+        step for step, a in enumerate(candidate.actions) if a.kind is ActionKind.SWAP_IN
+    }
+    decisions = []
+    for tensor, copies in births.items():
+        for (_, end), (birth, _) in zip(copies, copies[1:], strict=False):
+            swapped = birth in swap_ins
+            decisions.append(
+                _decision(graph, planned, problem, tensor, swapped, node_step, end, birth)
+            )
+    return tuple(sorted(decisions, key=lambda d: (-d.bytes, d.tensor, d.start)))
+
+
+def _decision(
+    graph: TrainingGraph,
+    planned: Planned,
+    problem: Problem,
+    tensor: int,
+    swapped: bool,
+    node_step: Sequence[int],
+    end: int,
+    birth: int,
+) -> Decision:
+    item = problem.tensors[tensor]
+    source = graph.tensors[planned.formulation.tensors[tensor]]
+    producer = problem.ops[item.producer]
+    can_rerun = producer.recomputable and problem.allow_recompute
+    recompute_us = producer.duration_us if can_rerun else None
+    swap_us = None
+    if problem.allow_swap and item.swappable:
+        swap_us = problem.swap_out_us(TensorIndex(tensor)) + problem.swap_in_us(TensorIndex(tensor))
+    cost = swap_us if swapped else producer.duration_us
+    return Decision(
+        tensor=item.name,
+        bytes=source.bytes,
+        category=source.category.value,
+        action=(Choice.SWAP if swapped else Choice.DROP).name.lower().replace("drop", "recompute"),
+        start=node_step[min(end, len(node_step) - 1)],
+        end=node_step[birth],
+        cost_us=cost or 0.0,
+        recompute_us=recompute_us,
+        swap_us=swap_us,
+        why=_why(swapped, recompute_us, swap_us, producer.name, graph, planned, item.producer),
+    )
+
+
+def _why(
+    swapped: bool,
+    recompute_us: float | None,
+    swap_us: float | None,
+    producer: str,
+    graph: TrainingGraph,
+    planned: Planned,
+    op: OpIndex,
+) -> str:
+    if swapped:
+        if recompute_us is None:
+            reason = graph.operations[planned.formulation.ops[op]].why_not
+            return f"{producer} may not run twice: {reason}" if reason else "recompute is off"
+        return "two copies cost less than running its producer, and what that needs, again"
+    if swap_us is None:
+        return f"{producer} runs again just before the next reader; copies to the host are off"
+    if recompute_us is not None and recompute_us <= swap_us:
+        return f"running {producer} again costs less than two copies"
+    return f"brought back together with what else needs {producer}"
+
+
+# -- the file ----------------------------------------------------------------------------------
+
+
+def plan_to_json(plan: Plan) -> str:
+    """The text of `plan.json`."""
+    return json.dumps(cattrs.unstructure(plan), indent=1, ensure_ascii=False) + "\n"
+
+
+def plan_digest(plan: Plan) -> str:
+    """Digest of what the plan decides: its schedule and the model it belongs to."""
+    core = [plan.version, plan.model_sha256, plan.order_target, plan.ort_optimized]
+    core += [[a.kind, a.target] for a in plan.schedule]
+    return hashlib.sha256(json.dumps(core).encode()).hexdigest()
+
+
+def read_plan(path: Path) -> Plan:
+    """Read a plan file.
+
+    Raises:
+        ModelError: not a plan, or of another version.
+    """
+    try:
+        data: Any = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{path} is not a plan file ({error})") from None
+    version = data.get("version") if isinstance(data, dict) else None
+    if version != PLAN_VERSION:
+        raise ModelError(
+            f"{path} is not a plan file of version {PLAN_VERSION} (it says {version!r})"
+        )
+    try:
+        return cattrs.structure(data, Plan)
+    except Exception as error:
+        raise ModelError(f"{path} is not a valid plan file: {error}") from None
+
+
+def schedule_of(
+    plan: Plan, prepared: Prepared, graph: TrainingGraph
+) -> tuple[Formulation, list[Action]]:
+    """The formulation in the plan's base order, and its actions.
+
+    Raises:
+        ModelError: the plan names a node or tensor that the model does not have.
+    """
+    by_name = {op.name: op.id for op in graph.operations}
+    order = []
+    seen = set()
+    for action in plan.schedule:
+        if action.kind == ActionKind.RUN.value and action.target not in seen:
+            seen.add(action.target)
+            if action.target not in by_name:
+                raise ModelError(f"the plan runs node {action.target!r}, which the model has not")
+            order.append(by_name[action.target])
+    views = [op.id for op in graph.operations if op.is_view]
+    form = formulate(
+        graph,
+        [*order, *views],
+        prepared.duration_us,
+        capacity_bytes=_NO_LIMIT,
+        swap_out_bytes_per_s=1.0,
+        swap_in_bytes_per_s=1.0,
+        granularity=GRANULARITY_BYTES,
+    )
+    if len(form.ops) != len(order):
+        raise ModelError("the plan does not run every node of the model")
+    ops = {op.name: i for i, op in enumerate(form.problem.ops)}
+    tensors = {t.name: i for i, t in enumerate(form.problem.tensors)}
+    actions = []
+    for action in plan.schedule:
+        kind = ActionKind(action.kind)
+        names = ops if kind is ActionKind.RUN else tensors
+        if action.target not in names:
+            raise ModelError(f"the plan names {action.target!r}, which the model has not")
+        actions.append(Action(kind=kind, target=names[action.target]))
+    return form, actions
+
+

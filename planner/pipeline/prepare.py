@@ -1,0 +1,156 @@
+"""The stages before planning: load, let ONNX Runtime optimize, size, build the graph, cost it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import onnx_ir as ir
+
+from planner.cost.hardware import Hardware, load_hardware
+from planner.cost.model import durations_us
+from planner.graph.build import build_graph
+from planner.graph.liveness import timeline
+from planner.graph.model import OpId, TrainingGraph
+from planner.graph.schedule import default_order
+from planner.onnxio.load import LoadedModel, load_model, value_types
+from planner.onnxio.names import name_nodes
+from planner.results import ModelView
+from planner.runtime.normalize import normalize
+from planner.runtime.shapes import runtime_types
+
+Progress = Callable[[str], None]
+
+
+def silent(_message: str) -> None:
+    """Progress for callers that want none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """Everything about the original model that planning needs.
+
+    Attributes:
+        model: what the plan is made for and written into: `loaded.model`, or what ONNX Runtime's
+            optimizers make of it.
+        duration_us: by OpId. `cost_source` says where they come from.
+    """
+
+    loaded: LoadedModel
+    model: ir.Model
+    graph: TrainingGraph
+    default: tuple[OpId, ...]
+    hardware: Hardware
+    duration_us: tuple[float, ...]
+    cost_source: str
+    ort_optimized: bool
+
+
+def prepare(
+    path: Path,
+    *,
+    dims: Mapping[str, int],
+    hardware: str,
+    profile: Path | None,
+    calibrate: bool,
+    inputs: Path | None,
+    seed: int,
+    ort_optimize: bool,
+    device: str,
+    progress: Progress,
+) -> Prepared:
+    """Run the stages; raises what they raise."""
+    profile_of = load_hardware(hardware)
+    progress("loading")
+    loaded = load_model(path, dims=dims)
+    notes: list[str] = []
+    if ort_optimize:
+        progress("letting ONNX Runtime optimize the graph")
+        model = normalize(loaded, providers=_providers(device, notes))
+    else:
+        model = loaded.model
+        name_nodes(model)
+        notes.append(
+            "planned on the graph as it is: ONNX Runtime's optimizers may still fuse or fold nodes"
+        )
+    graph = analysed_graph(model, loaded.dims)
+    progress(f"{len(graph.operations)} operations")
+    durations, source, assumptions = _costs(
+        graph, profile_of, path, loaded.dims, profile, calibrate, inputs, seed, progress
+    )
+    if loaded.dims:
+        bound = ", ".join(f"{k} = {v}" for k, v in sorted(loaded.dims.items()))
+        notes.append(f"sizes, plan and budget hold for {bound}")
+    graph = replace(graph, assumptions=(*graph.assumptions, *notes, *assumptions))
+    return Prepared(
+        loaded=loaded,
+        model=model,
+        graph=graph,
+        default=default_order(graph),
+        hardware=profile_of,
+        duration_us=durations,
+        cost_source=source,
+        ort_optimized=ort_optimize,
+    )
+
+
+def analysed_graph(model: ir.Model, dims: Mapping[str, int]) -> TrainingGraph:
+    """The training graph of `model` with `dims` bound."""
+    return build_graph(model, value_types(model, dims, fallback=runtime_types))
+
+
+def view_of(
+    graph: TrainingGraph, order: tuple[OpId, ...], duration_us: tuple[float, ...]
+) -> ModelView:
+    """Timeline, time and arena forecasts of a graph in an order."""
+    from planner.runtime.arena import forecast
+
+    return ModelView(
+        graph=graph,
+        timeline=timeline(graph, order),
+        time_us=sum(duration_us),
+        duration_us=duration_us,
+        arena=tuple(forecast(graph, order, options) for options in ("default", "recommended")),
+    )
+
+
+def _providers(device: str, notes: list[str]) -> tuple[str, ...]:
+    if device == "cpu":
+        return ("CPUExecutionProvider",)
+    import onnxruntime as ort
+
+    wanted = "CUDAExecutionProvider"
+    if wanted in ort.get_available_providers():
+        return (wanted, "CPUExecutionProvider")
+    notes.append(f"{wanted} is not available here: graph optimized for the CPU provider instead")
+    return ("CPUExecutionProvider",)
+
+
+def _costs(
+    graph: TrainingGraph,
+    hardware: Hardware,
+    path: Path,
+    dims: Mapping[str, int],
+    profile: Path | None,
+    calibrate: bool,
+    inputs: Path | None,
+    seed: int,
+    progress: Progress,
+) -> tuple[tuple[float, ...], str, tuple[str, ...]]:
+    """(durations by OpId, their source, assumptions)."""
+    if profile is not None:
+        from planner.cost.trace import durations_from_profile
+
+        durations, assumptions = durations_from_profile(graph, profile, hardware)
+        return durations, f"profile {profile.name}", assumptions
+    if calibrate:
+        from planner.cost.trace import calibrate as run_calibration
+        from planner.runtime.inputs import make_inputs
+
+        progress("calibrating: running the model with a profile")
+        feeds, _ = make_inputs(path, seed, dims, inputs)
+        durations, assumptions = run_calibration(path, graph, feeds, hardware)
+        return durations, "calibration run on this machine", assumptions
+    durations, assumptions = durations_us(graph, hardware)
+    return durations, f"roofline of {hardware.name}", assumptions

@@ -1,0 +1,194 @@
+"""Random ONNX graphs and problems for property tests, and small helpers to run them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+from hypothesis import strategies as st
+from onnx import TensorProto as T
+from onnx import helper as h
+
+from planner.formulate import Formulation, formulate
+from planner.graph.model import TrainingGraph
+from planner.graph.schedule import default_order
+from planner.plan.execute import Choice, Decisions
+from planner.plan.problem import PlanOp, PlanTensor, Problem
+from planner.pipeline.prepare import analysed_graph
+
+SIDE = 8
+_KINDS = ("Sigmoid", "Tanh", "Relu", "Exp", "Add", "Mul", "MatMul", "Softmax", "Split", "Reshape")
+
+
+@st.composite
+def onnx_graphs(draw: st.DrawFn, max_nodes: int = 24) -> onnx.ModelProto:
+    """A random graph of [SIDE, SIDE] tensors with views, in-place candidates and two-output nodes;
+    every value is read by a node or is a graph output."""
+    values = ["x", "w"]
+    nodes: list[onnx.NodeProto] = []
+    used: set[str] = set()
+    for i in range(draw(st.integers(3, max_nodes))):
+        kind = draw(st.sampled_from(_KINDS))
+        recent = values[-6:]
+        a, b = draw(st.sampled_from(recent)), draw(st.sampled_from(values))
+        name = f"n{i}"
+        if kind in ("Add", "Mul", "MatMul"):
+            nodes.append(h.make_node(kind, [a, b], [f"v{i}"], name=name))
+            used.update((a, b))
+            values.append(f"v{i}")
+        elif kind == "Split":
+            nodes.append(h.make_node(kind, [a], [f"s{i}", f"t{i}"], name=name, axis=1, num_outputs=2))
+            nodes.append(
+                h.make_node("Concat", [f"t{i}", f"s{i}"], [f"v{i}"], name=f"c{i}", axis=1)
+            )
+            used.update((a, f"s{i}", f"t{i}"))
+            values.append(f"v{i}")
+        elif kind == "Reshape":
+            nodes.append(h.make_node(kind, [a, "flat"], [f"r{i}"], name=name))
+            nodes.append(h.make_node("Neg", [f"r{i}"], [f"g{i}"], name=f"g{i}_node"))
+            nodes.append(h.make_node(kind, [f"g{i}", "square"], [f"v{i}"], name=f"b{i}"))
+            used.update((a, f"r{i}", f"g{i}"))
+            values.append(f"v{i}")
+        else:
+            nodes.append(h.make_node(kind, [a], [f"v{i}"], name=name))
+            used.add(a)
+            values.append(f"v{i}")
+    outputs = [v for v in values[2:] if v not in used] or [values[-1]]
+    extra = draw(st.sampled_from(values[2:]))
+    outputs = sorted({*outputs, extra})
+    info = [h.make_tensor_value_info(o, T.FLOAT, [SIDE, SIDE]) for o in outputs]
+    inputs = [h.make_tensor_value_info(n, T.FLOAT, [SIDE, SIDE]) for n in ("x", "w")]
+    shapes = [
+        h.make_tensor("flat", T.INT64, [1], [SIDE * SIDE]),
+        h.make_tensor("square", T.INT64, [2], [SIDE, SIDE]),
+    ]
+    graph = h.make_graph(nodes, "random", inputs, info, shapes)
+    return h.make_model(graph, opset_imports=[h.make_opsetid("", 18)], ir_version=9)
+
+
+def feeds_for(seed: int = 0) -> dict[str, np.ndarray]:
+    """Inputs of a random graph."""
+    rng = np.random.default_rng(seed)
+    return {n: rng.standard_normal((SIDE, SIDE)).astype(np.float32) * 0.1 for n in ("x", "w")}
+
+
+def graph_of(proto: onnx.ModelProto) -> tuple[ir.Model, TrainingGraph]:
+    """The model and its training graph."""
+    model = ir.from_proto(proto)
+    return model, analysed_graph(model, {})
+
+
+def formulation_of(graph: TrainingGraph, **options: float) -> Formulation:
+    """In ONNX Runtime's default order, unit durations, no capacity limit, swaps allowed."""
+    settings = {
+        "capacity_bytes": 1 << 40,
+        "swap_out_bytes_per_s": 1e9,
+        "swap_in_bytes_per_s": 1e9,
+        **options,
+    }
+    return formulate(graph, default_order(graph), [1.0] * len(graph.operations), **settings)
+
+
+@st.composite
+def decisions_for(draw: st.DrawFn, problem: Problem) -> Decisions:
+    """Any decisions: drop, swap or keep in each gap, extended and released at will."""
+    gaps = {}
+    for t, tensor in enumerate(problem.tensors):
+        for gap in range(len(tensor.uses)):
+            choices = [None, None, Choice.SWAP]
+            if problem.ops[tensor.producer].recomputable:
+                choices.append(Choice.DROP)
+            choice = draw(st.sampled_from(choices))
+            if choice is not None and not (tensor.to_end and choice is Choice.DROP):
+                gaps[t, gap] = choice
+    everything = list(range(len(problem.tensors)))
+    extended = draw(st.sets(st.sampled_from(everything), max_size=3))
+    released = draw(st.sets(st.sampled_from(sorted(gaps)), max_size=3)) if gaps else set()
+    return Decisions(gaps=gaps, extended=frozenset(extended), released=frozenset(released))
+
+
+@st.composite
+def problems(draw: st.DrawFn, max_ops: int = 12, swaps: bool = True) -> Problem:
+    """A random planning problem: a chain with skips, some two-output and fixed operations."""
+    count = draw(st.integers(3, max_ops))
+    ops: list[PlanOp] = []
+    uses: list[list[int]] = []
+    producer: list[int] = []
+    for i in range(count):
+        known = list(range(len(uses)))
+        reads = draw(st.sets(st.sampled_from(known), min_size=1, max_size=3)) if known else set()
+        if known:
+            reads.add(known[-1])
+        for t in reads:
+            uses[t].append(i)
+        made = draw(st.integers(1, 2)) if i else 1
+        outputs = tuple(range(len(uses), len(uses) + made))
+        uses.extend([] for _ in range(made))
+        producer.extend([i] * made)
+        ops.append(
+            PlanOp(
+                name=f"op{i}",
+                duration_us=float(draw(st.integers(1, 9))),
+                inputs=tuple(sorted(reads)),
+                outputs=outputs,
+                workspace_bytes=draw(st.sampled_from([0, 0, 3])),
+                recomputable=draw(st.integers(0, 5)) > 0,
+            )
+        )
+    tensors = tuple(
+        PlanTensor(
+            name=f"t{t}",
+            bytes=draw(st.integers(1, 20)),
+            producer=producer[t],
+            uses=tuple(uses[t]),
+            to_end=not uses[t],
+        )
+        for t in range(len(uses))
+    )
+    bandwidth = 5e6 if swaps else 0.0
+    return Problem(
+        name="random",
+        ops=tuple(ops),
+        tensors=tensors,
+        fixed_bytes=5,
+        capacity_bytes=1 << 40,
+        swap_out_bytes_per_s=bandwidth,
+        swap_in_bytes_per_s=bandwidth,
+    )
+
+
+def at_capacity(problem: Problem, capacity: int) -> Problem:
+    """The problem with another capacity."""
+    return replace(problem, capacity_bytes=capacity)
+
+
+LEVELS = ("ORT_DISABLE_ALL", "ORT_ENABLE_EXTENDED", "ORT_ENABLE_ALL")
+
+
+def run_on_ort(
+    model: bytes | str, feeds: dict[str, np.ndarray], folder: Path, level: str = "ORT_ENABLE_ALL"
+) -> tuple[list[str], dict[str, np.ndarray]]:
+    """(names of the nodes in executed order, outputs by name), under default options otherwise."""
+    import onnxruntime as ort
+
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    options.intra_op_num_threads = 1
+    options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, level)
+    options.enable_profiling = True
+    options.profile_file_prefix = str(folder / "profile")
+    session = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    names = [o.name for o in session.get_outputs()]
+    results = dict(zip(names, session.run(None, feeds), strict=True))
+    events = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
+    suffix = "_kernel_time"
+    order = [
+        e["name"].removesuffix(suffix)
+        for e in events
+        if e.get("cat") == "Node" and e["name"].endswith(suffix)
+    ]
+    return order, results

@@ -1,0 +1,112 @@
+"""Any plan, lowered, runs on ONNX Runtime in the planned order and gives the same bits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx
+import onnx_ir as ir
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from planner.graph.build import PLANNER_ATTRIBUTE
+from planner.graph.liveness import timeline
+from planner.graph.model import Role
+from planner.graph.schedule import default_order, priority_order
+from planner.lower.rewrite import rewrite
+from planner.onnxio.load import load_model
+from planner.pipeline.prepare import analysed_graph
+from planner.plan.execute import Executor
+from planner.plan.simulate import simulate
+from planner.runtime.normalize import normalize
+from planner.runtime.settle import settle
+from tests.graphs import LEVELS, decisions_for, feeds_for, formulation_of, onnx_graphs, run_on_ort
+
+SLOW = settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+)
+
+
+def _lowered(proto: onnx.ModelProto, folder: Path, data: st.DataObject, order: str = "default"):
+    path = folder / "model.onnx"
+    onnx.save(proto, path)
+    loaded = load_model(path)
+    model = normalize(loaded)
+    graph = analysed_graph(model, {})
+    form = formulation_of(graph)
+    decisions = data.draw(decisions_for(form.problem))
+    actions = Executor(form.problem).schedule(decisions)
+
+    def lower(pinned: frozenset[str]):
+        return rewrite(model, graph, form, actions, order=order, pinned=pinned)
+
+    return loaded, graph, form, actions, settle(lower, loaded, enabled=True)
+
+
+@SLOW
+@given(proto=onnx_graphs(), data=st.data())
+def test_runs_in_planned_order_with_the_same_bits(proto, data, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("rewrite")
+    loaded, _, _, _, rewritten = _lowered(proto, folder, data)
+    path = folder / "rewritten.onnx"
+    ir.save(rewritten.model, path)
+    _, expected = run_on_ort(str(loaded.path), feeds_for(), folder)
+    for level in LEVELS:
+        order, results = run_on_ort(str(path), feeds_for(), folder, level)
+        assert tuple(order) == rewritten.planned_order, level
+        assert list(results) == list(expected)
+        for name, value in expected.items():
+            assert results[name].tobytes() == value.tobytes(), (level, name)
+
+
+@SLOW
+@given(proto=onnx_graphs(), data=st.data())
+def test_live_bytes_of_the_file_are_those_of_the_simulator(proto, data, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("rewrite")
+    _, _, form, actions, rewritten = _lowered(proto, folder, data)
+    graph = analysed_graph(rewritten.model, {})
+    order = default_order(graph)
+    assert tuple(graph.operations[op].name for op in order) == rewritten.planned_order
+    replay = simulate(form.problem, actions)
+    line = timeline(graph, order)
+    # anchors add 8 bytes each, the shapes of barriers 8 bytes per dim
+    barriers = sum(op.role is Role.BARRIER for op in graph.operations)
+    slack = 8 * rewritten.anchors + 8 * 4 * max(1, barriers)
+    assert replay.peak_bytes <= line.peak_bytes <= replay.peak_bytes + slack
+
+
+@SLOW
+@given(proto=onnx_graphs(), data=st.data())
+def test_priority_target_is_plain_file_order(proto, data, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("rewrite")
+    _, _, _, _, rewritten = _lowered(proto, folder, data, order="priority")
+    graph = analysed_graph(rewritten.model, {})
+    executed = [graph.operations[op].name for op in priority_order(graph)]
+    sizes = {op.name for op in graph.operations if op.op_type in ("Size", "Shape")}
+    plain = [name for name in executed if name not in sizes]
+    assert plain == [name for name in rewritten.planned_order if name not in sizes]
+
+
+@SLOW
+@given(proto=onnx_graphs(), data=st.data())
+def test_nothing_else_changes(proto, data, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("rewrite")
+    loaded, _, _, _, rewritten = _lowered(proto, folder, data)
+    before, after = loaded.model, rewritten.model
+    assert [(v.name, v.type, v.shape) for v in after.graph.inputs] == [
+        (v.name, v.type, v.shape) for v in before.graph.inputs
+    ]
+    assert [(v.name, v.type, v.shape) for v in after.graph.outputs] == [
+        (v.name, v.type, v.shape) for v in before.graph.outputs
+    ]
+    assert after.ir_version == before.ir_version
+    for domain, version in before.graph.opset_imports.items():
+        assert after.graph.opset_imports[domain] == version
+    marks = [n.attributes[PLANNER_ATTRIBUTE].value for n in after.graph if PLANNER_ATTRIBUTE in n.attributes]
+    assert len(marks) == len(set(marks))
+    known: set[str] = {str(v.name) for v in after.graph.inputs} | set(after.graph.initializers)
+    for node in after.graph:  # sorted, as checkers want it
+        assert all(v is None or v.name in known for v in node.inputs)
+        known.update(str(v.name) for v in node.outputs)
+
+
