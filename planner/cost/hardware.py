@@ -122,10 +122,10 @@ def _parse(text: str, name: str, where: str) -> Hardware:
 
 def _positive(table: Mapping[str, Any], key: str, where: str, *, zero: bool = False) -> float:
     value = table.get(key)
-    good = isinstance(value, int | float) and not isinstance(value, bool)
-    if not good or value < 0 or (value == 0 and not zero):
-        raise UsageError(f"{where}: {key} must be a positive number, not {value!r}")
-    return float(value)
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        if value > 0 or (zero and value == 0):
+            return float(value)
+    raise UsageError(f"{where}: {key} must be a positive number, not {value!r}")
 
 
 def _rates(table: Mapping[str, Any], key: str, where: str) -> dict[str, float]:

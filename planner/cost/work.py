@@ -90,9 +90,9 @@ def _flag(op: Operation, name: str) -> bool:
 
 def _matmul(op: Operation, inputs: list[Tensor], outputs: list[Tensor]) -> int:
     """2 · outputs · shared dim."""
-    shape = inputs[0].shape or (1,)
-    transposed = (_flag(op, "transA") or _flag(op, "transBatchA")) and len(shape) > 1
-    return 2 * math.prod(outputs[0].shape) * (shape[-2] if transposed else shape[-1])
+    shape = [1, 1, *inputs[0].shape]
+    transposed = _flag(op, "transA") and len(inputs[0].shape) > 1
+    return 2 * math.prod(outputs[0].shape) * shape[-2 if transposed else -1]
 
 
 def _conv(op: Operation, inputs: list[Tensor], outputs: list[Tensor]) -> int:
@@ -123,8 +123,8 @@ def _einsum(op: Operation, inputs: list[Tensor], outputs: list[Tensor]) -> int:
 
 def _attention(op: Operation, inputs: list[Tensor], outputs: list[Tensor]) -> int:
     """Two products of queries by keys: 4 · batch · length² · width (lengths taken as equal)."""
-    shape = inputs[0].shape
-    return 4 * math.prod(shape) * shape[-2] if len(shape) > 1 else 0
+    shape = [1, 1, *inputs[0].shape]
+    return 4 * math.prod(shape) * shape[-2]
 
 
 _MATRIX: dict[str, Callable[[Operation, list[Tensor], list[Tensor]], int]] = {

@@ -51,6 +51,7 @@ def run_capped(
     runs: int = 2,
     model: str = "rewritten",
     expected: bool | None = None,
+    over_budget_bytes: int = 0,
     timeout_s: float = 3600.0,
 ) -> CapCheck:
     """Run `model_path` in a process of its own whose arena may not exceed `cap_bytes`.
@@ -59,12 +60,17 @@ def run_capped(
         cap_bytes: of the arena: see `arena_cap`.
         threads: intra-operator threads (convolutions take a buffer for each).
         runs: consecutive runs that must all succeed; results are dropped in between.
-        model, expected: copied into the result.
+        model, expected, over_budget_bytes: copied into the result.
     """
 
     def result(passed: bool, message: str) -> CapCheck:
         return CapCheck(
-            model=model, cap_bytes=cap_bytes, passed=passed, expected=expected, message=message
+            model=model,
+            cap_bytes=cap_bytes,
+            passed=passed,
+            expected=expected,
+            message=message,
+            over_budget_bytes=over_budget_bytes,
         )
 
     if cap_bytes <= 0:

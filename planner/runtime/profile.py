@@ -124,12 +124,15 @@ def create_session(
         raise ModelError(f"{model_path}: {_explain(str(error))}") from error
 
 
-def run_session(session: ort.InferenceSession, inputs: Feeds) -> list[npt.NDArray[Any]]:
+def run_session(
+    session: ort.InferenceSession, inputs: Feeds, run_options: ort.RunOptions | None = None
+) -> list[npt.NDArray[Any]]:
     """One run; an error of ONNX Runtime becomes a `ModelError` with its first line."""
     try:
-        return list(session.run(None, dict(inputs)))
+        results: list[Any] = list(session.run(None, dict(inputs), run_options))
     except Exception as error:
         raise ModelError(f"ONNX Runtime could not run the model: {_first_line(error)}") from error
+    return results
 
 
 def read_profile(path: Path) -> tuple[Run, ...]:

@@ -1,0 +1,73 @@
+"""Step times of two models, measured in turns so that a busy machine slows both alike."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy.typing as npt
+
+from planner.results import TimeCheck
+from planner.runtime.options import Order, session_options
+from planner.runtime.profile import create_session, run_session
+
+_SHRINK = ("memory.enable_memory_arena_shrinkage", "cpu:0")
+
+
+def time_in_turns(
+    original: Path,
+    rewritten: Path,
+    inputs: Mapping[str, npt.NDArray[Any]],
+    *,
+    runs: int,
+    order: Order,
+    threads: int,
+    providers: Sequence[Any],
+    held_bytes: int,
+) -> tuple[TimeCheck, str]:
+    """Times of `runs` runs of each model after two to warm up, and a note where one is due.
+
+    Args:
+        held_bytes: of both arenas together. Where that is more than half of the free memory, each
+            arena is given back after every run, which slows both models.
+    """
+    import onnxruntime as ort
+
+    run_options = ort.RunOptions()
+    note = ""
+    available = _available_bytes()
+    if available is not None and held_bytes > available // 2:
+        run_options.add_run_config_entry(*_SHRINK)
+        note = "times include giving memory back after each run: both arenas did not fit at once"
+    sessions = [
+        create_session(original, session_options(threads=threads), providers),
+        create_session(rewritten, session_options(order=order, threads=threads), providers),
+    ]
+    times: tuple[list[float], list[float]] = ([], [])
+    for index in range(runs + 2):
+        # who goes first alternates too
+        for which in (0, 1) if index % 2 else (1, 0):
+            start = time.perf_counter()
+            results = run_session(sessions[which], inputs, run_options)
+            elapsed = time.perf_counter() - start
+            del results
+            if index >= 2:
+                times[which].append(elapsed * 1e6)
+    ratio = statistics.median(times[1]) / statistics.median(times[0])
+    check = TimeCheck(original_us=tuple(times[0]), rewritten_us=tuple(times[1]), ratio=ratio)
+    return check, note
+
+
+def _available_bytes() -> int | None:
+    """Memory that the system could give, or None where it does not say."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return None
+    for line in lines:
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    return None

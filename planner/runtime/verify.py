@@ -1,0 +1,400 @@
+"""Verify a rewritten model on ONNX Runtime: numbers, order, bytes, time, and a hard cap.
+
+Sessions are shared between checks: one profiled session yields outputs, executed order and bytes.
+
+    original   default      level extended, 2 runs   outputs, bytes
+    rewritten  default      level all, 2 runs        outputs, order, bytes
+    original   recommended  level extended, 2 runs   bytes
+    rewritten  recommended  level extended, 2 runs   order, bytes
+    rewritten  default      level disabled, 1 run    order
+    both       default      level all, in turns      time
+    both       capped       level extended, 2 runs   the arena's hard limit, one process each
+
+Between sessions only the original's outputs are kept, and each is dropped once compared.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from planner.errors import ModelError
+from planner.graph.liveness import timeline
+from planner.graph.model import OpId, TrainingGraph
+from planner.plan.planfile import Plan
+from planner.results import (
+    CapCheck,
+    MemoryCheck,
+    OrderCheck,
+    OutputComparison,
+    TimeCheck,
+    Verification,
+)
+from planner.runtime import gpu, memcheck
+from planner.runtime.arena import least_cap
+from planner.runtime.cap import arena_cap, run_capped
+from planner.runtime.compare import compare
+from planner.runtime.options import Level, Memory, Order
+from planner.runtime.profile import Run, profile
+from planner.runtime.timing import time_in_turns
+from planner.units import format_bytes
+
+Array = npt.NDArray[Any]
+_MAX_THREADS = 8
+_SHOWN = 3
+
+
+def verify(
+    original: Path,
+    rewritten: Path,
+    *,
+    plan: Plan | None,
+    planned_order: Sequence[str],
+    original_graph: TrainingGraph,
+    rewritten_graph: TrainingGraph,
+    original_order: Sequence[OpId],
+    rewritten_order: Sequence[OpId],
+    budget_bytes: int,
+    inputs: Mapping[str, Array],
+    inputs_source: str = "given by the caller",
+    seed: int = 0,
+    device: str = "cpu",
+    timing_runs: int = 5,
+    has_swaps: bool = False,
+    threads: int | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> Verification:
+    """Run both models and compare them with each other and with the plan.
+
+    Args:
+        planned_order: names of the rewritten model's nodes as planned.
+        original_order, rewritten_order: predicted orders of the two graphs, as OpIds.
+        budget_bytes: of the device, graph inputs and initializers included.
+        timing_runs: timed runs of each model; 0 times nothing.
+        has_swaps: host copies share the CPU's arena: bytes are replayed and nothing is capped.
+        threads: intra-operator threads; None takes the machine's cores, 8 at most.
+
+    Raises:
+        ModelError: one of the models does not load or run.
+        UsageError: `device` is "cuda" and there is none.
+    """
+    job = _Job(
+        original=Path(original),
+        rewritten=Path(rewritten),
+        graphs={"original": original_graph, "rewritten": rewritten_graph},
+        orders={"original": tuple(original_order), "rewritten": tuple(rewritten_order)},
+        planned=tuple(planned_order),
+        order=_order_option(plan),
+        budget=budget_bytes,
+        inputs=inputs,
+        seed=seed,
+        device=gpu.check_device(device),
+        has_swaps=has_swaps,
+        threads=threads or min(_MAX_THREADS, os.cpu_count() or 1),
+        progress=progress or (lambda _: None),
+    )
+    return job.run(timing_runs, inputs_source)
+
+
+def _order_option(plan: Plan | None) -> Order:
+    return "priority" if plan is not None and plan.order_target == "priority" else "default"
+
+
+class _Job:
+    """The checks in turn; what does not hold is collected in `failures`."""
+
+    def __init__(
+        self,
+        *,
+        original: Path,
+        rewritten: Path,
+        graphs: Mapping[str, TrainingGraph],
+        orders: Mapping[str, tuple[OpId, ...]],
+        planned: tuple[str, ...],
+        order: Order,
+        budget: int,
+        inputs: Mapping[str, Array],
+        seed: int,
+        device: str,
+        has_swaps: bool,
+        threads: int,
+        progress: Callable[[str], None],
+    ) -> None:
+        self.paths = {"original": original, "rewritten": rewritten}
+        self.graphs = graphs
+        self.orders = orders
+        self.planned = planned
+        self.order: Order = order
+        self.budget = budget
+        self.inputs = inputs
+        self.seed = seed
+        self.device = device
+        self.has_swaps = has_swaps
+        self.threads = threads
+        self.progress = progress
+        self.failures: list[str] = []
+        self.notes: list[str] = [f"sessions ran with {threads} intra-operator thread(s)"]
+        self.memory: list[MemoryCheck] = []
+        self.order_checks: list[OrderCheck] = []
+
+    def run(self, timing_runs: int, inputs_source: str) -> Verification:
+        import onnxruntime as ort
+
+        outputs = self._outputs()
+        self._recommended()
+        self.progress("rewritten model, no optimizations: order")
+        (bare,) = self._profile("rewritten", "default", "disabled", runs=1)
+        self._check_order("disabled", bare)
+        time = self._time(timing_runs) if timing_runs else None
+        caps = self._caps()
+        self._judge_memory()
+        providers = gpu.providers(self.device)
+        first = providers[0] if isinstance(providers[0], str) else providers[0][0]
+        return Verification(
+            ort_version=str(ort.__version__),
+            provider=first,
+            device=self.device,
+            seed=self.seed,
+            inputs_source=inputs_source,
+            passed=not self.failures,
+            failures=tuple(self.failures),
+            notes=tuple(self.notes),
+            outputs=outputs,
+            orders=tuple(sorted(self.order_checks, key=lambda c: _LEVELS.index(c.level))),
+            memory=tuple(self.memory),
+            caps=caps,
+            time=time,
+        )
+
+    def _profile(
+        self,
+        model: str,
+        memory: Memory,
+        level: Level,
+        *,
+        runs: int = 2,
+        on_outputs: Callable[[list[str], list[Array]], None] | None = None,
+    ) -> tuple[Run, ...]:
+        import onnxruntime as ort
+
+        ort.set_seed(self.seed)
+        found = profile(
+            self.paths[model],
+            self.inputs,
+            runs=runs,
+            memory=memory,
+            level=level,
+            order=self.order if model == "rewritten" else "default",
+            threads=self.threads,
+            providers=gpu.providers(self.device),
+            on_outputs=on_outputs,
+        )
+        if not all(found):
+            raise ModelError(f"ONNX Runtime's profile of {self.paths[model]} has no node in it")
+        return found
+
+    def _outputs(self) -> tuple[OutputComparison, ...]:
+        kept: dict[str, Array] = {}
+        comparisons: list[OutputComparison] = []
+
+        def keep(names: list[str], arrays: list[Array]) -> None:
+            # copies: ONNX Runtime's own arrays would hold their arena bytes in the second run
+            kept.update((n, np.array(a)) for n, a in zip(names, arrays, strict=True))
+
+        def against_kept(names: list[str], arrays: list[Array]) -> None:
+            missing = sorted(set(kept) - set(names))
+            if missing:
+                self.failures.append(f"the rewritten model lacks the outputs {', '.join(missing)}")
+            for name, array in zip(names, arrays, strict=True):
+                before = kept.pop(name, None)
+                if before is None:
+                    self.failures.append(f"the rewritten model has the extra output {name!r}")
+                else:
+                    comparisons.append(compare(name, before, array))
+
+        self.progress("original model, default options: outputs and bytes")
+        runs = self._profile("original", "default", "extended", on_outputs=keep)
+        self._adopt_order(runs[0])
+        self._add_memory("original", "default", runs)
+        self.progress("rewritten model, default options: outputs, order and bytes")
+        runs = self._profile("rewritten", "default", "all", on_outputs=against_kept)
+        self._check_order("all", runs[0])
+        self._add_memory("rewritten", "default", runs)
+        self._judge_outputs(comparisons)
+        return tuple(comparisons)
+
+    def _adopt_order(self, run: Run) -> None:
+        """Compare the original's bytes with the prediction for the order in which it really ran."""
+        graph, expected = self.graphs["original"], self.orders["original"]
+        by_name = {op.name: op.id for op in graph.operations}
+        executed = tuple(by_name[e.name] for e in run if e.name in by_name)
+        if len(executed) != len(run) or len(executed) != len(expected):
+            self.notes.append(
+                f"the original model ran {len(run)} nodes, which are not the {len(expected)} of "
+                "its analysed graph: its predicted bytes are of another graph than the measured ones"
+            )
+        elif executed != expected:
+            before, after = (timeline(graph, order).peak_bytes for order in (expected, executed))
+            self.notes.append(
+                f"the original model ran in another order than predicted: live peak "
+                f"{format_bytes(after)} in the executed order, {format_bytes(before)} in the "
+                "predicted one"
+            )
+            self.orders = {**self.orders, "original": executed}
+
+    def _judge_outputs(self, comparisons: Sequence[OutputComparison]) -> None:
+        off = [c for c in comparisons if not c.identical]
+        if self.device == "cuda":
+            near = [c for c in off if c.max_rel_diff <= gpu.TOLERANCE]
+            if near:
+                self.notes.append(
+                    f"{len(near)} output(s) agree to {gpu.TOLERANCE:g}, not bit for bit, which "
+                    "CUDA kernels with atomic additions do not promise"
+                )
+            off = [c for c in off if c not in near]
+        for c in off[:_SHOWN]:
+            self.failures.append(
+                f"output {c.name!r} differs from the original's: by {c.max_abs_diff:.3g} at most "
+                f"({c.max_rel_diff:.3g} relative)"
+            )
+        if len(off) > _SHOWN:
+            self.failures.append(f"{len(off) - _SHOWN} more outputs differ")
+
+    def _recommended(self) -> None:
+        self.progress("original model, recommended options: bytes")
+        self._add_memory(
+            "original", "recommended", self._profile("original", "recommended", "extended")
+        )
+        self.progress("rewritten model, recommended options: order and bytes")
+        runs = self._profile("rewritten", "recommended", "extended")
+        self._check_order("extended", runs[0])
+        self._add_memory("rewritten", "recommended", runs)
+
+    def _check_order(self, level: str, run: Run) -> None:
+        executed = [event.name for event in run]
+        first = ""
+        for step, (want, ran) in enumerate(zip(self.planned, executed, strict=False)):
+            if want != ran:
+                first = f"step {step}: planned {want!r}, ran {ran!r}"
+                break
+        equal = not first and len(executed) == len(self.planned)
+        if not equal and not first:
+            first = f"{len(self.planned)} nodes planned, {len(executed)} ran"
+        self.order_checks.append(
+            OrderCheck(
+                level=level,
+                equal=equal,
+                executed=len(executed),
+                planned=len(self.planned),
+                first_difference=first,
+            )
+        )
+        if not equal:
+            self.failures.append(f"executed order at level {level} is not the planned one: {first}")
+
+    def _add_memory(self, model: str, options: Memory, runs: Sequence[Run]) -> None:
+        graph, order = self.graphs[model], self.orders[model]
+        swaps = self.has_swaps and model == "rewritten"
+        if swaps or runs[0][0].requested_in_use is None:
+            check = memcheck.replayed(runs[0], graph, order, model=model, options=options)
+        else:
+            check = memcheck.measured(
+                runs, graph, order, model=model, options=options, threads=self.threads
+            )
+        self.memory.append(check)
+
+    def _judge_memory(self) -> None:
+        for check in self.memory:
+            if check.worst:
+                node, predicted, found = check.worst[0]
+                self.notes.append(
+                    f"{check.model}, {check.options} options: {len(check.worst)} or more nodes "
+                    f"where {check.how} live bytes are not the predicted ones, first {node!r} "
+                    f"({format_bytes(predicted)} predicted, {format_bytes(found)} {check.how})"
+                )
+            if check.model != "rewritten" or check.options != "recommended":
+                continue
+            if check.live_bytes > self.budget:
+                self.failures.append(
+                    f"{check.how} live bytes of the rewritten model are "
+                    f"{format_bytes(check.live_bytes)}, over the budget of "
+                    f"{format_bytes(self.budget)}"
+                )
+        if self.has_swaps:
+            self.notes.append(
+                "host copies share the CPU's arena: live bytes are replayed from the executed "
+                "order, and there is no hard cap to run under"
+            )
+
+    def _time(self, runs: int) -> TimeCheck:
+        self.progress("both models in turns: time")
+        check, note = time_in_turns(
+            self.paths["original"],
+            self.paths["rewritten"],
+            self.inputs,
+            runs=runs,
+            order=self.order,
+            threads=self.threads,
+            providers=gpu.providers(self.device),
+            held_bytes=sum(c.held_bytes or 0 for c in self.memory if c.options == "default"),
+        )
+        if note:
+            self.notes.append(note)
+        return check
+
+    def _caps(self) -> tuple[CapCheck, ...]:
+        if self.has_swaps and self.device == "cpu":
+            return ()
+        self.progress("both models under a hard memory cap")
+        baseline = timeline(self.graphs["original"], self.orders["original"]).peak_bytes
+        if self.device == "cuda":
+            checks = gpu.capped(
+                self.paths, self.inputs, self.budget, below_baseline=self.budget < baseline
+            )
+        else:
+            checks = self._cpu_caps(baseline)
+        for check in checks:
+            if check.expected is not None and check.passed != check.expected:
+                did = "runs" if check.passed else "fails"
+                self.failures.append(
+                    f"under a cap of {format_bytes(check.cap_bytes)} the {check.model} model "
+                    f"{did}, which it should not: {check.message or 'no message'}"
+                )
+        return checks
+
+    def _cpu_caps(self, baseline: int) -> tuple[CapCheck, ...]:
+        caps = {m: arena_cap(self.graphs[m], self.budget) for m in self.paths}
+        needs = {m: least_cap(self.graphs[m], self.orders[m], threads=1) for m in self.paths}
+        over = max(0, needs["rewritten"] - caps["rewritten"])
+        if over:
+            self.notes.append(
+                f"the budget bounds live bytes; rounding, fragmentation and kernels' workspace in "
+                f"the CPU's arena take {format_bytes(over)} more, so the hard cap stands at the "
+                f"budget plus that; a reserve of {over} bytes keeps the arena itself within it"
+            )
+        checks: list[CapCheck] = []
+        for model in ("original", "rewritten"):
+            cap = caps[model] + over
+            expected: bool | None = True
+            if model == "original":
+                fails = self.budget < baseline and needs[model] > cap
+                expected = False if fails else None
+            check = run_capped(
+                self.paths[model],
+                self.inputs,
+                cap,
+                order=self.order if model == "rewritten" else "default",
+                model=model,
+                expected=expected,
+                over_budget_bytes=over,
+            )
+            checks.append(check)
+        return tuple(checks)
+
+
+_LEVELS = ("disabled", "extended", "all")
