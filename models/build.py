@@ -23,7 +23,7 @@ from models.optim import OPTIMIZERS
 from models.recipes import RECIPES, Size, Step
 
 _INLINE_LIMIT = 2_000_000_000
-"""Bytes above which a file cannot hold its initializers (a protobuf ends at 2 GiB)."""
+"""Bytes of initializers above which they get a file of their own (a protobuf ends at 2 GiB)."""
 
 
 def build(
@@ -58,7 +58,8 @@ def build(
 
 def save(model: ModelProto, path: Path, *, external: bool = False) -> None:
     """Write the model; its tensors beside it, in `NAME.data`, where asked or too large."""
-    if external or model.ByteSize() > _INLINE_LIMIT:
+    stored = sum(len(tensor.raw_data) for tensor in model.graph.initializer)
+    if external or stored > _INLINE_LIMIT:
         beside = path.with_name(f"{path.name}.data")
         beside.unlink(missing_ok=True)
         onnx.save(model, path, save_as_external_data=True, location=beside.name)

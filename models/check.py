@@ -46,6 +46,8 @@ class Comparison:
 def compare(step: Step, *, optimizer: str | None = None, dynamic_batch: bool = False) -> Comparison:
     """Export `step`, run it on both sides, compare every output of the graph."""
     graph, specs = build(step, "check", optimizer=optimizer, dynamic_batch=dynamic_batch)
+    if any(node.op_type == "Dropout" for node in graph.model.graph.node):
+        raise ExportError("dropout draws at random: two runs cannot be compared")
     verify_structure(graph.model, static=not dynamic_batch)
     feeds = {name: draw_rough(name, spec) for name, spec in specs.items()}
     actual = run(graph.model, feeds)

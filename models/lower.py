@@ -92,8 +92,8 @@ def lower(
 
     read = _read(builder)
     kept = [key for key in tensors if key in read]
-    inputs = [_describe_input(key, node) for key, node in joint.inputs.items()]
-    inputs += [_describe_input(key, tensors[key]) for key in kept if key not in initializers]
+    inputs = [_value_info(key, node) for key, node in joint.inputs.items()]
+    inputs += [_value_info(key, tensors[key]) for key in kept if key not in initializers]
     inputs += [value_info(item.name, np.dtype(np.float32), item.shape) for item in state]
     stored = {key: initializers[key] for key in kept if key in initializers}
     return TrainingGraph(
@@ -186,10 +186,10 @@ def _symbols(joint: JointGraph) -> dict[str, tuple[Value, int]]:
 
 def _output(builder: Builder, lowering: Lowering, node: fx.Node, name: str) -> ValueInfoProto:
     builder.call(lowering.value(node), name)
-    return _describe_input(name, node)
+    return _value_info(name, node)
 
 
-def _describe_input(name: str, node: fx.Node) -> ValueInfoProto:
+def _value_info(name: str, node: fx.Node) -> ValueInfoProto:
     dims = [BATCH if isinstance(dim, torch.SymInt) else dim for dim in shape_of(node)]
     return value_info(name, numpy_dtype(dtype_of(node)), dims)
 
