@@ -7,7 +7,7 @@ was recomputed or swapped is told by hatching too, so that colour is never the o
 from __future__ import annotations
 
 import bisect
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,7 +62,7 @@ def page_figures(
     views: dict[str, Payload],
     *,
     budget_bytes: int | None = None,
-    measured: dict[str, Sequence[int]] | None = None,
+    measured: Mapping[str, Sequence[int]] | None = None,
 ) -> dict[str, Any]:
     """Two figures for each view: `memory-<key>` and `ranges-<key>`, all on linked axes.
 
@@ -73,9 +73,9 @@ def page_figures(
     steps = max((v["steps"] for v in views.values()), default=0)
     top = max([v["peak_bytes"] for v in views.values()] + [budget_bytes or 0, 1])
     axes = Axes(
-        steps=Range1d(0, max(steps, 1), bounds=(0, max(steps, 1))),
-        live_bytes=Range1d(0, 1.08 * top),
-        arena_bytes=Range1d(0, top),
+        steps=Range1d(start=0, end=max(steps, 1), bounds=(0, max(steps, 1))),
+        live_bytes=Range1d(start=0, end=1.08 * top),
+        arena_bytes=Range1d(start=0, end=top),
         cursor=Span(dimension="height", line_color=_OUTLINE, line_alpha=0.7, line_width=1),
     )
     found = {}
@@ -125,7 +125,7 @@ def _figure(axes: Axes, *, name: str, y_range: Range1d, height: int, what: str) 
     plot.xgrid.grid_line_color = None
     plot.xaxis.formatter = NumeralTickFormatter(format="0,0")
     plot.axis.minor_tick_line_color = None
-    plot.add_tools(CrosshairTool(overlay=axes.cursor, dimensions="height"))
+    plot.add_tools(CrosshairTool(overlay=axes.cursor, dimensions="height", visible=False))
     return plot
 
 
@@ -180,7 +180,15 @@ def _memory(
     source = ColumnDataSource(_memory_hover(view, bins))
     quads = plot.quad(left="left", right="right", bottom=0, top="top", alpha=0, source=source)
     tips = [("step", "@step"), ("runs", "@operation"), ("live", "@live"), ("largest", "@names")]
-    plot.add_tools(HoverTool(renderers=[quads], mode="vline", tooltips=tips, attachment="above"))
+    plot.add_tools(
+        HoverTool(
+            renderers=[quads],
+            mode="vline",
+            tooltips=tips,
+            attachment="horizontal",
+            visible=False,
+        )
+    )
     return plot
 
 
@@ -297,7 +305,7 @@ def _rectangles(plot: Any, chosen: list[tuple[Payload, int]], fate: str, hatch: 
         hatch_weight=1,
     )
     tips = [("tensor", "@name"), ("bytes", "@size"), ("is", "@what"), ("steps", "@span")]
-    plot.add_tools(HoverTool(renderers=[quads], tooltips=tips))
+    plot.add_tools(HoverTool(renderers=[quads], tooltips=tips, visible=False))
 
 
 def _name(text: str) -> str:

@@ -29,11 +29,8 @@ _BLANK = Markup('<span class="none">–</span>')
 
 def write_report(result: OptimizeResult | Analysis, path: Path) -> None:
     """Write the page of `result` to `path`, whole or not at all."""
-    if isinstance(result, Analysis):
-        payload = analysis_payload(result)
-    else:
-        payload = optimize_payload(result)
-    page = render_page(payload)
+    analysed = isinstance(result, Analysis)
+    page = render_page(analysis_payload(result) if analysed else optimize_payload(result))
     with atomic_write(path) as temporary:
         temporary.write_text(page, encoding="utf-8")
 
@@ -61,6 +58,7 @@ def render_page(payload: Payload) -> str:
             fates=[f for f in HATCHES if any(_has_fate(v, f) for v in views.values())],
             largest=sorted(decisions, key=lambda d: -d["bytes"])[:ROWS_SHOWN],
             rows_shown=ROWS_SHOWN,
+            steps_json=embedded_json({key: _steps(view) for key, view in views.items()}),
             decisions_json=embedded_json([_row(d) for d in decisions]),
             figures_json=embedded_json(_bokeh_document(figures)),
             bokeh_js=[Markup(js) for js in _bokeh_js()],
@@ -92,6 +90,24 @@ def _bokeh_js() -> list[str]:
 
 def _has_fate(view: Payload, fate: str) -> bool:
     return any(r["fate"] == fate for r in view["live_ranges"])
+
+
+def _steps(view: Payload) -> Payload:
+    """What the list of residents at a step needs, as columns."""
+    ranges = view["live_ranges"]
+    categories = sorted({r["category"] for r in ranges})
+    return {
+        "peak_step": view["peak_step"],
+        "persistent_bytes": view["persistent_bytes"],
+        "operation": [printable(name) for name in view["timeline"]["operation"]],
+        "live_bytes": view["timeline"]["live_bytes"],
+        "categories": categories,
+        "tensor": [printable(r["tensor"]) for r in ranges],
+        "bytes": [r["bytes"] for r in ranges],
+        "start": [r["start"] for r in ranges],
+        "end": [r["end"] for r in ranges],
+        "category": [categories.index(r["category"]) for r in ranges],
+    }
 
 
 def _row(decision: Payload) -> list[object]:

@@ -1,0 +1,179 @@
+"""The page in a real browser: no request, no error, figures drawn, tables that sort and search.
+
+Needs Debian's `chromium` and the `playwright` package; skipped by name where either is missing.
+"""
+
+import shutil
+from pathlib import Path
+
+import examples
+import pytest
+
+from planner.report.html import write_report
+from planner.report.payload import optimize_payload
+
+CHROMIUM = shutil.which("chromium")
+playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
+
+FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+PAINTED = """(name) => {
+  const layers = [];
+  const walk = (node) => {
+    for (const child of node.children) {
+      if (child.tagName === "CANVAS") layers.push(child);
+      if (child.shadowRoot) walk(child.shadowRoot);
+      walk(child);
+    }
+  };
+  walk(document.getElementById(name));
+  const colors = new Set();
+  for (const canvas of layers) {
+    if (!canvas.width || !canvas.height) continue;
+    const data = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;
+    for (let i = 0; i < data.length; i += 4 * 97) colors.add(data.slice(i, i + 4).join());
+  }
+  return colors.size;
+}"""
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with playwright.sync_playwright() as p:
+        found = p.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield found
+        found.close()
+
+
+@pytest.fixture
+def open_page(browser, tmp_path):
+    """Opens a result's page, and checks at the end that it made no request and no error."""
+    trouble, pages = [], []
+
+    def opened(result, **options):
+        path = tmp_path / "report.html"
+        write_report(result, path)
+        page = browser.new_page(viewport={"width": 1280, "height": 900}, **options)
+        page.on("request", lambda r: trouble.append(r.url) if r.url != path.as_uri() else None)
+        page.on("pageerror", lambda e: trouble.append(str(e)))
+        page.on(
+            "console",
+            lambda m: trouble.append(m.text) if m.type in ("error", "warning") else None,
+        )
+        page.on("dialog", lambda d: trouble.append(d.message))
+        page.goto(path.as_uri())
+        page.wait_for_selector("html[data-ready=true]", timeout=30_000)
+        pages.append(page)
+        return page
+
+    yield opened
+    for page in pages:
+        page.close()
+    assert [t for t in trouble if not t.startswith(("data:", "blob:"))] == []
+
+
+FIGURES = ["memory-before", "memory-after", "ranges-before", "ranges-after"]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_figure_is_drawn(open_page, scheme):
+    page = open_page(examples.optimize_result(), color_scheme=scheme)
+    for name in FIGURES:
+        assert page.evaluate(PAINTED, f"figure-{name}") > 4, name
+    background = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert (background == "rgb(255, 255, 255)") == (scheme == "light")
+
+
+def test_an_analysis_is_drawn(open_page):
+    page = open_page(examples.analysis())
+    for name in ("memory-view", "ranges-view"):
+        assert page.evaluate(PAINTED, f"figure-{name}") > 4, name
+
+
+def test_hover_shows_names_as_text(open_page):
+    page = open_page(examples.optimize_result())
+    page.locator("#figure-memory-before").scroll_into_view_if_needed()
+    box = page.locator("#figure-memory-before").bounding_box()
+    page.mouse.move(box["x"] + box["width"] * 0.45, box["y"] + box["height"] * 0.5)
+    tip = page.locator(".bk-Tooltip .bk-tooltip-content").first
+    tip.wait_for(timeout=5000)
+    assert "live" in tip.inner_text()
+    assert tip.locator("b").count() == 0
+
+
+def test_a_click_lists_what_is_resident_there(open_page):
+    result = examples.optimize_result()
+    page = open_page(result)
+    view = optimize_payload(result)["after"]
+    assert page.input_value("#step-at") == str(view["peak_step"])
+    page.locator("#figure-memory-before").scroll_into_view_if_needed()
+    box = page.locator("#figure-memory-before").bounding_box()
+    page.mouse.click(box["x"] + box["width"] * 0.4, box["y"] + box["height"] * 0.5)
+    page.wait_for_function("document.getElementById('step-view').value === 'before'")
+    step = int(page.input_value("#step-at"))
+    ranges = optimize_payload(result)["before"]["live_ranges"]
+    here = [r for r in ranges if r["start"] <= step < r["end"]]
+    here.sort(key=lambda r: -r["bytes"])
+    shown = page.locator("#step-residents tbody tr").all_inner_texts()
+    assert "inputs and parameters together" in shown[0]
+    assert len(shown) == 1 + len(here)
+    assert [row.split("\t")[2] for row in shown[1:]] == [r["category"] for r in here]
+    page.fill("#step-at", "0")
+    assert page.locator("#step-residents tbody tr").count() == 2
+
+
+def test_decisions_sort_and_search(open_page):
+    result = examples.optimize_result(300)
+    page = open_page(result)
+    rows = page.locator("#decisions tbody tr")
+    assert rows.count() == 100
+    sizes = sorted((d.bytes for d in result.plan.decisions), reverse=True)
+    assert rows.first.locator("td").nth(2).inner_text() == f"{sizes[0] / 2**20:.2f} MiB"
+    page.get_by_role("button", name="absent in steps").click()
+    assert rows.first.locator("td").nth(4).get_attribute("class") == "num"
+    page.get_by_role("button", name="absent in steps").click()
+    first = min(result.plan.decisions, key=lambda d: d.start)
+    assert rows.first.locator("td").nth(4).inner_text() == f"[{first.start}, {first.end})"
+    page.fill("#decisions-search", "<SCRIPT>")
+    assert "alert('x')" in rows.first.inner_text()
+    shown = page.locator("#decisions-shown").inner_text()
+    assert shown == f"{rows.count()} of {rows.count()} shown"
+    page.fill("#decisions-search", "")
+    page.locator("#decisions-more").click()
+    assert rows.count() == len(result.plan.decisions)
+
+
+def test_zoom_moves_every_figure(open_page):
+    page = open_page(examples.optimize_result(40))
+    page.locator("#figure-memory-before").scroll_into_view_if_needed()
+    box = page.locator("#figure-memory-before").bounding_box()
+    y = box["y"] + box["height"] * 0.5
+    page.mouse.move(box["x"] + box["width"] * 0.3, y)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] * 0.6, y, steps=5)
+    page.mouse.up()
+    starts = page.evaluate("[...Bokeh.documents[0].roots()].map((root) => root.x_range.start)")
+    assert len(starts) == 4 and starts[0] > 0 and len(set(starts)) == 1
+
+
+def test_twenty_thousand_tensors(open_page):
+    page = open_page(examples.optimize_result(3400))
+    assert page.evaluate(PAINTED, "figure-ranges-after") > 4
+    assert page.locator("#decisions tbody tr").count() == 100
+
+
+def test_copy_button_and_print(open_page, tmp_path):
+    page = open_page(examples.optimize_result())
+    page.get_by_role("button", name="Copy").click()
+    assert "onnxruntime" in page.evaluate("getSelection().toString()")
+    printed = Path(tmp_path / "page.pdf")
+    page.pdf(path=printed)
+    assert printed.stat().st_size > 10_000
