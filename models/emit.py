@@ -159,6 +159,11 @@ class Builder:
         self._renamed[value] = self.reserve(name)
         return name
 
+    def read_for(self, outputs: Iterable[str]) -> set[str]:
+        """Every value that the making of these outputs reads, inputs included."""
+        self._rename()
+        return _live(self.nodes, set(outputs))[1]
+
     def finish(
         self,
         name: str,
@@ -167,9 +172,7 @@ class Builder:
         initializers: Mapping[str, np.ndarray] | None = None,
     ) -> ModelProto:
         """The model, without the nodes and constants that no output needs."""
-        for node in self.nodes:
-            node.input[:] = [self._renamed.get(operand, operand) for operand in node.input]
-            node.output[:] = [self._renamed.get(result, result) for result in node.output]
+        self._rename()
         nodes, read = _live(self.nodes, {output.name for output in outputs})
         stored = [
             numpy_helper.from_array(array, key) for key, array in (initializers or {}).items()
@@ -187,6 +190,11 @@ class Builder:
             ir_version=IR_VERSION,
             producer_name="planner.models",
         )
+
+    def _rename(self) -> None:
+        for node in self.nodes:
+            node.input[:] = [self._renamed.get(operand, operand) for operand in node.input]
+            node.output[:] = [self._renamed.get(result, result) for result in node.output]
 
 
 def value_info(name: str, dtype: np.dtype, shape: Sequence[int | str]) -> ValueInfoProto:

@@ -90,7 +90,7 @@ def lower(
         outputs += [value_info(key, np.dtype(np.float32), shape) for key, shape in updated]
     outputs += buffers
 
-    read = _read(builder)
+    read = builder.read_for(output.name for output in outputs)
     kept = [key for key in tensors if key in read]
     inputs = [_value_info(key, node) for key, node in joint.inputs.items()]
     inputs += [_value_info(key, tensors[key]) for key in kept if key not in initializers]
@@ -192,7 +192,3 @@ def _output(builder: Builder, lowering: Lowering, node: fx.Node, name: str) -> V
 def _value_info(name: str, node: fx.Node) -> ValueInfoProto:
     dims = [BATCH if isinstance(dim, torch.SymInt) else dim for dim in shape_of(node)]
     return value_info(name, numpy_dtype(dtype_of(node)), dims)
-
-
-def _read(builder: Builder) -> set[str]:
-    return {operand for node in builder.nodes for operand in node.input}
