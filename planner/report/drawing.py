@@ -45,14 +45,14 @@ class Packing:
     Attributes:
         rows: index into the ranges of each rectangle.
         offset: bytes at which each rectangle starts, above `floor_bytes`.
-        small_bytes: per step, the bytes of the ranges too small to be drawn.
+        small_bytes: per step, the bytes of the ranges too small to be drawn, by category.
         small_count: how many those are.
         height_bytes: the top of the highest rectangle.
     """
 
     rows: tuple[int, ...]
     offset: tuple[int, ...]
-    small_bytes: Ints
+    small_bytes: dict[str, Ints]
     small_count: int
     height_bytes: int
 
@@ -72,12 +72,13 @@ def pack(
     area = [r["bytes"] * (r["end"] - r["start"]) for r in ranges]
     ranked = sorted(range(len(ranges)), key=lambda i: (-area[i], i))
     drawn, small = ranked[:at_most], ranked[at_most:]
-    delta = np.zeros(steps + 1, dtype=np.int64)
+    deltas: dict[str, Ints] = {}
     for i in small:
+        delta = deltas.setdefault(ranges[i]["category"], np.zeros(steps + 1, dtype=np.int64))
         delta[ranges[i]["start"]] += ranges[i]["bytes"]
         delta[ranges[i]["end"]] -= ranges[i]["bytes"]
-    band = np.cumsum(delta)[:steps]
-    base = floor_bytes + (int(band.max()) if len(band) else 0)
+    bands = {category: np.cumsum(delta)[:steps] for category, delta in deltas.items()}
+    base = floor_bytes + (int(np.sum(list(bands.values()), axis=0).max()) if bands else 0)
     order = sorted(drawn, key=lambda i: (-ranges[i]["bytes"], ranges[i]["start"], i))
     start = np.array([ranges[i]["start"] for i in order], dtype=np.int64)
     end = np.array([ranges[i]["end"] for i in order], dtype=np.int64)
@@ -95,7 +96,7 @@ def pack(
     return Packing(
         rows=tuple(order),
         offset=tuple(int(o) for o in offset),
-        small_bytes=band,
+        small_bytes=bands,
         small_count=len(small),
         height_bytes=int((offset + size).max()) if len(order) else base,
     )

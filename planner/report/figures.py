@@ -249,17 +249,8 @@ def _ranges(view: Payload, axes: Axes, key: str) -> Any:
     packing = pack(ranges, steps=steps, floor_bytes=floor)
     axes.arena_bytes.end = max(axes.arena_bytes.end, 1.04 * packing.height_bytes)
     if packing.small_count:
-        bins = bin_steps(packing.small_bytes.tolist())
-        top = floor + packing.small_bytes[bins.step]
-        edges = np.append(bins.left, bins.right[-1])
-        plot.varea_step(
-            x=edges,
-            y1=np.full(len(edges), floor),
-            y2=np.append(top, top[-1]),
-            step_mode="after",
-            fill_color=_BAND,
-            fill_alpha=0.55,
-        )
+        _small_ranges(plot, packing.small_bytes, floor)
+    whole_bytes = max(view["peak_bytes"], packing.height_bytes)
     for fate, hatch in HATCHES.items():
         chosen = [
             (ranges[i], offset)
@@ -267,13 +258,38 @@ def _ranges(view: Payload, axes: Axes, key: str) -> Any:
             if ranges[i]["fate"] == fate
         ]
         if chosen:
-            _rectangles(plot, chosen, fate, hatch)
+            _rectangles(plot, chosen, fate, hatch, whole_bytes)
     peak = view["peak_step"]
     plot.add_layout(BoxAnnotation(left=peak, right=peak + 1, fill_color=_BUDGET, fill_alpha=0.35))
     return plot
 
 
-def _rectangles(plot: Any, chosen: list[tuple[Payload, int]], fate: str, hatch: str) -> None:
+def _small_ranges(plot: Any, small_bytes: dict[str, Any], floor: int) -> None:
+    """The ranges too small for a rectangle of their own, as one paler band by category."""
+    bins = bin_steps(np.sum(list(small_bytes.values()), axis=0).tolist())
+    edges = np.append(bins.left, bins.right[-1])
+    below = np.full(len(bins.step), floor, dtype=np.int64)
+    for category in sorted(small_bytes, key=_stacking):
+        above = below + small_bytes[category][bins.step]
+        plot.varea_step(
+            x=edges,
+            y1=np.append(below, below[-1]),
+            y2=np.append(above, above[-1]),
+            step_mode="after",
+            fill_color=CATEGORY_COLORS.get(category, _BAND),
+            fill_alpha=0.3,
+        )
+        below = above
+
+
+def _stacking(category: str) -> int:
+    known = list(CATEGORY_COLORS)
+    return known.index(category) if category in known else len(known)
+
+
+def _rectangles(
+    plot: Any, chosen: list[tuple[Payload, int]], fate: str, hatch: str, whole_bytes: float
+) -> None:
     source = ColumnDataSource(
         {
             "left": [r["start"] for r, _ in chosen],
@@ -281,6 +297,8 @@ def _rectangles(plot: Any, chosen: list[tuple[Payload, int]], fate: str, hatch: 
             "bottom": [offset for _, offset in chosen],
             "top": [offset + r["bytes"] for r, offset in chosen],
             "color": [CATEGORY_COLORS.get(r["category"], _BAND) for r, _ in chosen],
+            # an outline would hide a rectangle that is a pixel or two tall
+            "outline": [0.6 if 100 * r["bytes"] > whole_bytes else 0.0 for r, _ in chosen],
             "name": [_name(r["tensor"]) for r, _ in chosen],
             "size": [format_bytes(r["bytes"]) for r, _ in chosen],
             "what": [f"{r['category']}, {r['fate']}" for r, _ in chosen],
@@ -296,7 +314,7 @@ def _rectangles(plot: Any, chosen: list[tuple[Payload, int]], fate: str, hatch: 
         fill_color="color",
         fill_alpha=0.55 if fate == "kept" else 0.9,
         line_color="white",
-        line_alpha=0.5,
+        line_alpha="outline",
         line_width=0.5,
         hatch_pattern=hatch,
         hatch_color="black",

@@ -39,7 +39,7 @@ def print_analysis(payload: Payload, console: Console | None = None) -> None:
     _fact(facts, "Step time", f"{_duration(head['time_us'])} (predicted: {payload['cost_source']})")
     for arena in view["arena"]:
         text = f"{_size(arena['in_use_bytes'])} in use, {_size(arena['held_bytes'])} held"
-        _fact(facts, f"Arena, {arena['options']} options", f"{text} (predicted)")
+        _fact(facts, f"Arena, {arena['options']} options", f"{text} (predicted, inputs apart)")
     out.print(facts)
     _composition(out, view)
     _residents(out, view)
