@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-
 import numpy as np
 import onnx
 import onnxruntime
@@ -65,8 +63,7 @@ def is_parameter(model: onnx.ModelProto, name: str) -> bool:
 
 @pytest.mark.parametrize("name", zoo.NAMES)
 def test_same_bytes_when_built_again(name: str, tmp_path_factory: pytest.TempPathFactory) -> None:
-    if importlib.util.find_spec("torch") is None:
-        pytest.skip("torch is not installed")
+    pytest.importorskip("torch", reason="torch is not installed")
     from models.zoo.__main__ import rebuild
 
     folder = tmp_path_factory.getbasetemp() / "zoo"
