@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -12,6 +13,7 @@ from planner.errors import InfeasibleBudgetError, ModelError, UsageError, Verifi
 from planner.graph.model import Role, TrainingGraph
 from planner.graph.schedule import default_order, priority_order
 from planner.lower.rewrite import Rewritten, rewrite
+from planner.onnxio.load import load_model
 from planner.onnxio.save import atomic_write, check_writable, save_model
 from planner.pipeline import assemble as plans
 from planner.pipeline.planning import Planned, Settings, base_orders, make_plan
@@ -151,7 +153,7 @@ def optimize(
         planned = make_plan(prepared, settings, report)
         plan = plans.assemble(prepared, settings, planned, budget_text=budget, swap_mode=swap)
         rewritten = _with_metadata(planned.rewritten, plan)
-        after = _rewritten_view(planned, plan)
+        after = _rewritten_view(planned, plan, prepared.device)
     result = OptimizeResult(
         plan=plan, model_path=model, before=before, after=after, verification=None
     )
@@ -237,7 +239,8 @@ def verify(
     if the_plan is not None and the_plan.model_sha256 != prepared.loaded.sha256:
         raise ModelError(f"{plan} belongs to another model than {original} (digests differ)")
     before = _original_view(prepared)
-    after = _file_view(Path(rewritten), dims, the_plan.order_target if the_plan else "default")
+    target = the_plan.order_target if the_plan else "default"
+    after = _file_view(Path(rewritten), dims, target, prepared)
     if the_plan is None:
         peak = before.timeline.peak_bytes
         budget_bytes = parse_budget(budget, baseline_bytes=peak) if budget else peak
@@ -293,12 +296,14 @@ def _settings(
 
 
 def _original_view(prepared: Prepared) -> ModelView:
-    return view_of(prepared.graph, prepared.default, prepared.duration_us)
+    return view_of(
+        prepared.graph, prepared.default, prepared.duration_us, device=prepared.device
+    )
 
 
-def _rewritten_view(planned: Planned, plan: Plan) -> ModelView:
+def _rewritten_view(planned: Planned, plan: Plan, device: str) -> ModelView:
     durations = _durations_after(planned)
-    view = view_of(planned.graph, planned.order, durations)
+    view = view_of(planned.graph, planned.order, durations, device=device)
     return replace(view, time_us=plan.planned.time_us)
 
 
@@ -319,13 +324,20 @@ def _durations_after(planned: Planned) -> tuple[float, ...]:
     return tuple(by_node.get(op.name, 0.0) for op in planned.graph.operations)
 
 
-def _file_view(path: Path, dims: Mapping[str, int], order_target: str) -> ModelView:
-    from planner.onnxio.load import load_model
-
+def _file_view(
+    path: Path, dims: Mapping[str, int], order_target: str, original: Prepared
+) -> ModelView:
     loaded = load_model(path, dims=dims)
-    graph = analysed_graph(loaded.model, loaded.dims)
+    known = dict(original.types)
+    for node in loaded.model.graph:  # a copy has the types of what it copies
+        for value in node.outputs:
+            stem = re.sub(r"__recompute_\d+(_\d+)?\Z", "", str(value.name))
+            if stem in known:
+                known.setdefault(str(value.name), known[stem])
+    graph = analysed_graph(loaded.model, loaded.dims, known=known)
     order = priority_order(graph) if order_target == "priority" else default_order(graph)
-    return view_of(graph, order, tuple(0.0 for _ in graph.operations))
+    durations = (0.0,) * len(graph.operations)
+    return view_of(graph, order, durations, device=original.device)
 
 
 def _with_metadata(rewritten: Rewritten, plan: Plan) -> Rewritten:

@@ -7,7 +7,7 @@ elimination keeps it apart from its original, and anyone can tell it from the us
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,12 +32,14 @@ class Rewritten:
         planned_order: names of all its nodes, in the order in which ONNX Runtime must run them.
         anchors: how many `Size` nodes pin the order.
         action_nodes: for each action of the schedule, the name of its node.
+        like: for each new value, the original value whose type and shape it has.
     """
 
     model: ir.Model
     planned_order: tuple[str, ...]
     anchors: int
     action_nodes: tuple[str, ...]
+    like: Mapping[str, str]
 
 
 def rewrite(
@@ -81,7 +83,18 @@ def rewrite(
         planned_order=tuple(step.name for step in planned),
         anchors=anchors,
         action_nodes=tuple(sequencer.action_nodes),
+        like=_likeness(graph, steps),
     )
+
+
+def _likeness(graph: TrainingGraph, steps: Sequence[Step]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for step in steps:
+        if step.op is not None:
+            found.update((new, old) for old, new in step.writes.items() if new != old)
+        elif step.tensor is not None and step.role is not Role.ANCHOR:
+            found[step.writes[""]] = graph.tensors[step.tensor].name
+    return found
 
 
 def _arrange(

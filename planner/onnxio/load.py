@@ -127,15 +127,54 @@ def value_types(
     model: ir.Model,
     dims: Mapping[str, int],
     *,
+    known: Mapping[str, ValueType] | None = None,
     fallback: Callable[[ir.Model, Mapping[str, int]], InferredTypes] | None = None,
 ) -> dict[str, ValueType]:
     """Element type and static shape of every value of the model, with `dims` bound.
 
-    Shapes come from symbolic shape inference on a bound clone, then (for what it leaves open) from
-    what the file declares, then from `fallback`, which is asked only if something is still open.
+    Shapes come from symbolic shape inference on a bound clone; for what it leaves open, from what
+    the file declares, then from `known`, then from `fallback` (asked only if need be).
+
+    Args:
+        known: types of values by name, from the model that this one was made of.
 
     Raises:
         ModelError: a value whose shape or type stays unknown, with the node that produces it.
+    """
+    found = inferred_types(model, dims)
+    for name, (dtype, shape) in found.items():
+        if known is not None and name in known and (dtype is None or shape is None):
+            found[name] = (known[name].dtype, known[name].shape)
+    if fallback is not None and any(d is None or s is None for d, s in found.values()):
+        for name, (dtype, shape) in fallback(model, dims).items():
+            if name in found:
+                mine = found[name]
+                found[name] = (mine[0] or dtype, shape if mine[1] is None else mine[1])
+    types: dict[str, ValueType] = {}
+    for value in _all_values(model):
+        name = str(value.name)
+        dtype, shape = found[name]
+        if shape is None or dtype is None:
+            raise ModelError(
+                f"the shape of tensor {name!r}{_made_by(value)} is unknown; "
+                "export the model with static shapes, or bind its dims with --dim"
+            )
+        if dtype == ir.DataType.STRING:
+            raise ModelError(f"tensor {name!r}{_made_by(value)} holds strings: it cannot be sized")
+        types[name] = ValueType(dtype=dtype, shape=shape)
+    return types
+
+
+def _made_by(value: ir.Value) -> str:
+    node = value.producer()
+    return f" (output of node {node.name!r}, {node.op_type})" if node else ""
+
+
+def inferred_types(model: ir.Model, dims: Mapping[str, int]) -> InferredTypes:
+    """What inference and the file's own declarations say of each value; None where nothing.
+
+    Raises:
+        ModelError: inference fails, or contradicts what the file declares.
     """
     declared = {str(v.name): (v.dtype, _bind(v.shape, dims)) for v in _all_values(model)}
     bound = model.clone()
@@ -143,35 +182,17 @@ def value_types(
         shape = _bind(value.shape, dims)
         is_fixed = value.producer() is None
         value.shape = ir.Shape(shape) if shape is not None and is_fixed else None
-    inferred = _infer_symbolic(bound)
-    if fallback is not None and any(
-        shape is None and declared[name][1] is None for name, (_, shape) in inferred.items()
-    ):
-        for name, (dtype, shape) in fallback(model, dims).items():
-            if name in inferred and inferred[name][1] is None:
-                inferred[name] = (inferred[name][0] or dtype, shape)
-    types: dict[str, ValueType] = {}
+    found = _infer_symbolic(bound)
     for value in _all_values(bound):
         name = str(value.name)
-        node = value.producer()
-        where = f" (output of node {node.name!r}, {node.op_type})" if node else ""
-        dtype = inferred[name][0] or declared[name][0]
-        shape, stated = inferred[name][1], declared[name][1]
-        if shape is not None and stated is not None and shape != stated and node is not None:
+        (dtype, shape), (said_dtype, said) = found[name], declared[name]
+        if None not in (shape, said) and shape != said and value.producer() is not None:
             raise ModelError(
-                f"tensor {name!r}{where} is declared as {list(stated)} but inferred as "
-                f"{list(shape)}; the model's value_info is wrong"
+                f"tensor {name!r}{_made_by(value)} is declared as {list(said or ())} but inferred "
+                f"as {list(shape or ())}; the model's value_info is wrong"
             )
-        shape = shape if shape is not None else stated
-        if shape is None or dtype is None:
-            raise ModelError(
-                f"the shape of tensor {name!r}{where} is unknown; "
-                "export the model with static shapes, or bind its dims with --dim"
-            )
-        if dtype == ir.DataType.STRING:
-            raise ModelError(f"tensor {name!r}{where} holds strings, which planner cannot size")
-        types[name] = ValueType(dtype=dtype, shape=shape)
-    return types
+        found[name] = (dtype or said_dtype, shape if shape is not None else said)
+    return found
 
 
 def _infer_symbolic(model: ir.Model) -> InferredTypes:

@@ -14,14 +14,15 @@ import cattrs
 from planner import __version__
 from planner.errors import ModelError
 from planner.formulate import Formulation, formulate
-from planner.graph.liveness import Timeline, timeline
+from planner.graph.liveness import Timeline
 from planner.graph.model import TrainingGraph
 from planner.plan.execute import Choice
 from planner.plan.planfile import PLAN_VERSION, Decision, Plan, PlannedAction, PredictedCost
 from planner.plan.problem import Action, ActionKind, OpIndex, Problem, TensorIndex
 from planner.plan.simulate import Replay
 from planner.pipeline.planning import GRANULARITY_BYTES, Planned, Settings
-from planner.pipeline.prepare import Prepared
+from planner.pipeline.prepare import Prepared, full_timeline
+from planner.units import format_bytes
 
 _NO_LIMIT = 1 << 62
 _MOST_BINDING = 20
@@ -67,7 +68,17 @@ def assemble(
         binding=binding(planned.graph, planned.timeline),
         schedule=_schedule(planned.formulation, candidate.actions),
         decisions=_decisions(prepared.graph, planned),
-        assumptions=prepared.graph.assumptions,
+        assumptions=(*prepared.graph.assumptions, *_arena_note(planned)),
+    )
+
+
+def _arena_note(planned: Planned) -> tuple[str, ...]:
+    excess = planned.arena_excess_bytes
+    if not excess:
+        return ()
+    return (
+        f"live bytes are within the budget, but ONNX Runtime's arena needs {format_bytes(excess)} "
+        "more for kernels' workspace and fragmentation; no plan was found without that",
     )
 
 
@@ -76,7 +87,7 @@ def unchanged_plan(
 ) -> Plan:
     """The plan for a budget that the model meets as it is."""
     cost = baseline_cost(prepared)
-    now = timeline(prepared.graph, prepared.default)
+    now = full_timeline(prepared.graph, prepared.default, prepared.device)
     return Plan(
         planner_version=__version__,
         model_name=prepared.loaded.path.name,
@@ -107,7 +118,7 @@ def unchanged_plan(
 def baseline_cost(prepared: Prepared) -> PredictedCost:
     """The original model in ONNX Runtime's default order."""
     return PredictedCost(
-        peak_bytes=timeline(prepared.graph, prepared.default).peak_bytes,
+        peak_bytes=full_timeline(prepared.graph, prepared.default, prepared.device).peak_bytes,
         time_us=sum(prepared.duration_us),
     )
 

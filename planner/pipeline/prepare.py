@@ -11,10 +11,16 @@ import onnx_ir as ir
 from planner.cost.hardware import Hardware, load_hardware
 from planner.cost.model import durations_us
 from planner.graph.build import build_graph
-from planner.graph.liveness import timeline
+from planner.graph.liveness import Timeline, timeline
 from planner.graph.model import OpId, TrainingGraph
-from planner.graph.schedule import default_order
-from planner.onnxio.load import LoadedModel, load_model, value_types
+from planner.graph.schedule import parents_of, reverse_dfs_order
+from planner.onnxio.load import (
+    LoadedModel,
+    ValueType,
+    inferred_types,
+    load_model,
+    value_types,
+)
 from planner.onnxio.names import name_nodes
 from planner.results import ModelView
 from planner.runtime.normalize import normalize
@@ -34,14 +40,20 @@ class Prepared:
     Attributes:
         model: what the plan is made for and written into: `loaded.model`, or what ONNX Runtime's
             optimizers make of it.
+        types: element type and static shape of every value of `model`.
+        default: the order in which ONNX Runtime runs the original file under default options.
+        workspace_bytes: by OpId: what its kernel takes besides its outputs while it runs.
         duration_us: by OpId. `cost_source` says where they come from.
     """
 
     loaded: LoadedModel
     model: ir.Model
+    types: Mapping[str, ValueType]
     graph: TrainingGraph
     default: tuple[OpId, ...]
     hardware: Hardware
+    device: str
+    workspace_bytes: tuple[int, ...]
     duration_us: tuple[float, ...]
     cost_source: str
     ort_optimized: bool
@@ -74,7 +86,10 @@ def prepare(
         notes.append(
             "planned on the graph as it is: ONNX Runtime's optimizers may still fuse or fold nodes"
         )
-    graph = analysed_graph(model, loaded.dims)
+    types = value_types(
+        model, loaded.dims, known=_certain(loaded), fallback=runtime_types
+    )
+    graph = build_graph(model, types)
     progress(f"{len(graph.operations)} operations")
     durations, source, assumptions = _costs(
         graph, profile_of, path, loaded.dims, profile, calibrate, inputs, seed, progress
@@ -82,37 +97,95 @@ def prepare(
     if loaded.dims:
         bound = ", ".join(f"{k} = {v}" for k, v in sorted(loaded.dims.items()))
         notes.append(f"sizes, plan and budget hold for {bound}")
+    if device != "cpu":
+        notes.append(f"temporary workspace of {device} kernels is not known: set a --reserve for it")
     graph = replace(graph, assumptions=(*graph.assumptions, *notes, *assumptions))
     return Prepared(
         loaded=loaded,
         model=model,
+        types=types,
         graph=graph,
-        default=default_order(graph),
+        default=original_order(graph, loaded.model),
         hardware=profile_of,
+        device=device,
+        workspace_bytes=_workspace(graph, device),
         duration_us=durations,
         cost_source=source,
         ort_optimized=ort_optimize,
     )
 
 
-def analysed_graph(model: ir.Model, dims: Mapping[str, int]) -> TrainingGraph:
+def analysed_graph(
+    model: ir.Model,
+    dims: Mapping[str, int],
+    *,
+    known: Mapping[str, ValueType] | None = None,
+) -> TrainingGraph:
     """The training graph of `model` with `dims` bound."""
-    return build_graph(model, value_types(model, dims, fallback=runtime_types))
+    return build_graph(model, value_types(model, dims, known=known, fallback=runtime_types))
+
+
+def _certain(loaded: LoadedModel) -> dict[str, ValueType]:
+    """What is known of the values of the file itself: fusions keep the names of their results."""
+    return {
+        name: ValueType(dtype=dtype, shape=shape)
+        for name, (dtype, shape) in inferred_types(loaded.model, loaded.dims).items()
+        if dtype is not None and shape is not None
+    }
+
+
+def original_order(graph: TrainingGraph, original: ir.Model) -> tuple[OpId, ...]:
+    """The order in which a session with default options runs the original file.
+
+    Nodes that the optimizers left alone keep their place in the original file as their index;
+    nodes that they made come after all of those, in the order in which they were made.
+    """
+    place = {
+        str(node.outputs[0].name): (index, node.op_type)
+        for index, node in enumerate(original.graph)
+        if node.outputs
+    }
+    index: list[int] = []
+    for op in graph.operations:
+        first = graph.tensors[op.outputs[0]].name if op.outputs else ""
+        at, op_type = place.get(first, (0, ""))
+        index.append(at if op_type == op.op_type else len(place) + op.id)
+    return tuple(OpId(v) for v in reverse_dfs_order(parents_of(graph), index))
 
 
 def view_of(
-    graph: TrainingGraph, order: tuple[OpId, ...], duration_us: tuple[float, ...]
+    graph: TrainingGraph,
+    order: tuple[OpId, ...],
+    duration_us: tuple[float, ...],
+    *,
+    device: str = "cpu",
 ) -> ModelView:
     """Timeline, time and arena forecasts of a graph in an order."""
     from planner.runtime.arena import forecast
 
     return ModelView(
         graph=graph,
-        timeline=timeline(graph, order),
+        timeline=full_timeline(graph, order, device),
         time_us=sum(duration_us),
         duration_us=duration_us,
         arena=tuple(forecast(graph, order, options) for options in ("default", "recommended")),
     )
+
+
+def full_timeline(graph: TrainingGraph, order: tuple[OpId, ...], device: str) -> Timeline:
+    """The timeline with the kernels' workspace in it, as far as it is known."""
+    extra = dict(enumerate(_workspace(graph, device)))
+    return timeline(graph, order, workspace_bytes={OpId(op): size for op, size in extra.items()})
+
+
+def _workspace(graph: TrainingGraph, device: str) -> tuple[int, ...]:
+    """Known for the CPU's kernels, for one thread (convolutions take 64 KiB more for each other)."""
+    if device != "cpu":
+        return (0,) * len(graph.operations)
+    from planner.runtime.workspace import workspace
+
+    found = workspace(graph, threads=1)
+    return tuple(found[op.id].bytes if op.id in found else 0 for op in graph.operations)
 
 
 def _providers(device: str, notes: list[str]) -> tuple[str, ...]:
