@@ -297,7 +297,7 @@ def _settings(
 
 def _original_view(prepared: Prepared) -> ModelView:
     return view_of(
-        prepared.graph, prepared.default, prepared.duration_us, device=prepared.device
+        prepared.original, prepared.default, prepared.original_us, device=prepared.device
     )
 
 

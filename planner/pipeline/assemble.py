@@ -87,7 +87,7 @@ def unchanged_plan(
 ) -> Plan:
     """The plan for a budget that the model meets as it is."""
     cost = baseline_cost(prepared)
-    now = full_timeline(prepared.graph, prepared.default, prepared.device)
+    now = full_timeline(prepared.original, prepared.default, prepared.device)
     return Plan(
         planner_version=__version__,
         model_name=prepared.loaded.path.name,
@@ -110,7 +110,7 @@ def unchanged_plan(
         bound_class="any schedule",
         proved_optimal=True,
         unchanged=True,
-        binding=binding(prepared.graph, now),
+        binding=binding(prepared.original, now),
         assumptions=prepared.graph.assumptions,
     )
 
@@ -118,8 +118,8 @@ def unchanged_plan(
 def baseline_cost(prepared: Prepared) -> PredictedCost:
     """The original model in ONNX Runtime's default order."""
     return PredictedCost(
-        peak_bytes=full_timeline(prepared.graph, prepared.default, prepared.device).peak_bytes,
-        time_us=sum(prepared.duration_us),
+        peak_bytes=full_timeline(prepared.original, prepared.default, prepared.device).peak_bytes,
+        time_us=sum(prepared.original_us),
     )
 
 

@@ -79,7 +79,7 @@ def base_orders(prepared: Prepared, *, time_limit_s: float) -> tuple[BaseOrder, 
     deadline = time.monotonic() + time_limit_s
     whole = formulate(
         prepared.graph,
-        prepared.default,
+        prepared.order,
         prepared.duration_us,
         capacity_bytes=_NO_LIMIT,
         workspace_bytes=prepared.workspace_bytes,

@@ -13,7 +13,8 @@ from planner.cost.model import durations_us
 from planner.graph.build import build_graph
 from planner.graph.liveness import Timeline, timeline
 from planner.graph.model import OpId, TrainingGraph
-from planner.graph.schedule import parents_of, reverse_dfs_order
+from planner.graph.schedule import default_order, parents_of, reverse_dfs_order
+from planner.lower.unfold import unfold
 from planner.onnxio.load import (
     LoadedModel,
     ValueType,
@@ -25,6 +26,7 @@ from planner.onnxio.names import name_nodes
 from planner.results import ModelView
 from planner.runtime.normalize import normalize
 from planner.runtime.shapes import runtime_types
+from planner.units import format_bytes
 
 Progress = Callable[[str], None]
 
@@ -38,19 +40,24 @@ class Prepared:
     """Everything about the original model that planning needs.
 
     Attributes:
+        original: the graph that ONNX Runtime runs when it loads the file as it is, and `default`
+            the order in which it does; `original_us` are its durations by OpId.
         model: what the plan is made for and written into: `loaded.model`, or what ONNX Runtime's
-            optimizers make of it.
+            optimizers make of it, with folded constants as nodes again.
         types: element type and static shape of every value of `model`.
-        default: the order in which ONNX Runtime runs the original file under default options.
+        graph, order: of `model`, and its default order.
         workspace_bytes: by OpId: what its kernel takes besides its outputs while it runs.
         duration_us: by OpId. `cost_source` says where they come from.
     """
 
     loaded: LoadedModel
     model: ir.Model
+    original: TrainingGraph
+    default: tuple[OpId, ...]
+    original_us: tuple[float, ...]
     types: Mapping[str, ValueType]
     graph: TrainingGraph
-    default: tuple[OpId, ...]
+    order: tuple[OpId, ...]
     hardware: Hardware
     device: str
     workspace_bytes: tuple[int, ...]
@@ -89,11 +96,22 @@ def prepare(
     types = value_types(
         model, loaded.dims, known=_certain(loaded), fallback=runtime_types
     )
-    graph = build_graph(model, types)
-    progress(f"{len(graph.operations)} operations")
-    durations, source, assumptions = _costs(
-        graph, profile_of, path, loaded.dims, profile, calibrate, inputs, seed, progress
-    )
+    original = build_graph(model, types)
+    progress(f"{len(original.operations)} operations")
+    order = original_order(original, loaded.model)
+    costs = _Costs(profile_of, path, loaded.dims, profile, calibrate, inputs, seed, progress)
+    original_us, source, assumptions = costs.durations(original)
+    graph, durations = original, original_us
+    if ort_optimize and not loaded.dims:
+        unfolded = unfold(model, types, set(loaded.model.graph.initializers))
+        if unfolded.names:
+            model, types = unfolded.model, unfolded.types
+            graph = build_graph(model, types)
+            durations = costs.of_changed(graph, original, original_us)
+            notes.append(
+                f"{len(unfolded.names)} constant(s) that ONNX Runtime's folding would keep on the "
+                f"device throughout ({format_bytes(unfolded.bytes)}) are made when they are needed"
+            )
     if loaded.dims:
         bound = ", ".join(f"{k} = {v}" for k, v in sorted(loaded.dims.items()))
         notes.append(f"sizes, plan and budget hold for {bound}")
@@ -102,10 +120,13 @@ def prepare(
     graph = replace(graph, assumptions=(*graph.assumptions, *notes, *assumptions))
     return Prepared(
         loaded=loaded,
+        original=original,
+        default=order,
+        original_us=original_us,
         model=model,
         types=types,
         graph=graph,
-        default=original_order(graph, loaded.model),
+        order=order if graph.operations is original.operations else default_order(graph),
         hardware=profile_of,
         device=device,
         workspace_bytes=_workspace(graph, device),
@@ -200,30 +221,41 @@ def _providers(device: str, notes: list[str]) -> tuple[str, ...]:
     return ("CPUExecutionProvider",)
 
 
-def _costs(
-    graph: TrainingGraph,
-    hardware: Hardware,
-    path: Path,
-    dims: Mapping[str, int],
-    profile: Path | None,
-    calibrate: bool,
-    inputs: Path | None,
-    seed: int,
-    progress: Progress,
-) -> tuple[tuple[float, ...], str, tuple[str, ...]]:
-    """(durations by OpId, their source, assumptions)."""
-    if profile is not None:
-        from planner.cost.trace import durations_from_profile
+@dataclass(frozen=True, slots=True)
+class _Costs:
+    """Where durations come from: a profile, a calibration run, or the hardware's roofline."""
 
-        durations, assumptions = durations_from_profile(graph, profile, hardware)
-        return durations, f"profile {profile.name}", assumptions
-    if calibrate:
-        from planner.cost.trace import calibrate as run_calibration
-        from planner.runtime.inputs import make_inputs
+    hardware: Hardware
+    path: Path
+    dims: Mapping[str, int]
+    profile: Path | None
+    calibrate: bool
+    inputs: Path | None
+    seed: int
+    progress: Progress
 
-        progress("calibrating: running the model with a profile")
-        feeds, _ = make_inputs(path, seed, dims, inputs)
-        durations, assumptions = run_calibration(path, graph, feeds, hardware)
-        return durations, "calibration run on this machine", assumptions
-    durations, assumptions = durations_us(graph, hardware)
-    return durations, f"roofline of {hardware.name}", assumptions
+    def durations(self, graph: TrainingGraph) -> tuple[tuple[float, ...], str, tuple[str, ...]]:
+        """(microseconds by OpId, their source, assumptions)."""
+        if self.profile is not None:
+            from planner.cost.trace import durations_from_profile
+
+            durations, assumptions = durations_from_profile(graph, self.profile, self.hardware)
+            return durations, f"profile {self.profile.name}", assumptions
+        if self.calibrate:
+            from planner.cost.trace import calibrate as run_calibration
+            from planner.runtime.inputs import make_inputs
+
+            self.progress("calibrating: running the model with a profile")
+            feeds, _ = make_inputs(self.path, self.seed, self.dims, self.inputs)
+            durations, assumptions = run_calibration(self.path, graph, feeds, self.hardware)
+            return durations, "calibration run on this machine", assumptions
+        durations, assumptions = durations_us(graph, self.hardware)
+        return durations, f"roofline of {self.hardware.name}", assumptions
+
+    def of_changed(
+        self, graph: TrainingGraph, original: TrainingGraph, original_us: tuple[float, ...]
+    ) -> tuple[float, ...]:
+        """Durations of a graph with some nodes added: the roofline for those."""
+        known = {op.name: original_us[op.id] for op in original.operations}
+        modelled, _ = durations_us(graph, self.hardware)
+        return tuple(known.get(op.name, modelled[op.id]) for op in graph.operations)
