@@ -61,6 +61,10 @@ def print_optimize(payload: Payload, console: Console | None = None) -> None:
     _fact(facts, "Peak before", format_both(head["peak_before_bytes"]))
     _fact(facts, "by order alone", format_both(head["order_alone_peak_bytes"]))
     _fact(facts, "Peak after", format_both(head["peak_after_bytes"]))
+    plain = head["default_options_peak_after_bytes"]
+    if plain is not None and plain > head["budget_bytes"]:
+        text = f"{format_both(plain)}: over the budget; use the report's session options"
+        _fact(facts, "under default options", text)
     _fact(facts, "Step time", _times(head))
     if head["recomputed_ops"]:
         what = f"{head['recomputed_ops']:,} operations, {_size(head['recomputed_bytes'])}"

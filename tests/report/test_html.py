@@ -136,6 +136,21 @@ def test_a_failed_verification_says_so_first():
     assert "ONNX Runtime confirmed it" not in text
 
 
+@pytest.mark.parametrize(("live_bytes", "said"), [(1 << 40, True), (1 << 20, False)])
+def test_default_options_over_the_budget_are_not_hidden(live_bytes, said):
+    result = examples.optimize_result()
+    default = dataclasses.replace(
+        result.verification.memory[1], options="default", live_bytes=live_bytes
+    )
+    memory = (*result.verification.memory, default)
+    verification = dataclasses.replace(result.verification, memory=memory)
+    payload = optimize_payload(dataclasses.replace(result, verification=verification))
+    assert payload["headline"]["measured_peak_after_bytes"] != live_bytes
+    page = Page(render_page(payload))
+    assert str(live_bytes) in page.values
+    assert ("more than the budget" in page.text) == said
+
+
 def test_a_plan_that_changed_nothing():
     result = examples.optimize_result()
     plan = dataclasses.replace(
