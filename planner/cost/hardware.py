@@ -122,9 +122,9 @@ def _parse(text: str, name: str, where: str) -> Hardware:
 
 def _positive(table: Mapping[str, Any], key: str, where: str, *, zero: bool = False) -> float:
     value = table.get(key)
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        if value > 0 or (zero and value == 0):
-            return float(value)
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if number and (value > 0 or (zero and value == 0)):
+        return float(value)
     raise UsageError(f"{where}: {key} must be a positive number, not {value!r}")
 
 

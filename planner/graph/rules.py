@@ -125,10 +125,10 @@ def effect(op_type: str, domain: str, attributes: Mapping[str, object], training
     if op_type == "Dropout" and training:
         # a fixed seed starts one generator, which each run advances
         return "training-mode Dropout draws random numbers, with a fixed seed too"
-    if op_type == "BatchNormInternal":
-        # its kernel writes the running statistics over its inputs (Alias(3, 1), Alias(4, 2));
-        # ONNX's own BatchNormalization gives them new buffers, and a copy's are not read
-        return "BatchNormInternal updates its running statistics in place"
+    if op_type == "BatchNormInternal" or (op_type == "BatchNormalization" and training):
+        # the kernel writes the running statistics over its mean and variance inputs, feeds and
+        # initializers included, unless they are graph outputs, as a copy's never are (measured)
+        return f"training-mode {op_type} updates its running statistics in place"
     if op_type in _UPDATES or op_type.endswith(("Optimizer", "OptimizerV2")):
         return f"{op_type} updates state: a second run would apply the update again"
     if op_type in _CONTROL_FLOW or attributes.get("body") or attributes.get("then_branch"):

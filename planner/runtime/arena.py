@@ -325,4 +325,8 @@ def fits(
 
 def reserved_bytes(graph: TrainingGraph) -> int:
     """Bytes of the initializers that the session copies into the arena, for its whole life."""
-    return sum(t.bytes for t in graph.tensors if t.is_initializer and t.bytes <= RESERVED_LIMIT)
+    return sum(
+        t.bytes
+        for t in graph.tensors
+        if t.is_initializer and t.consumers and t.bytes <= RESERVED_LIMIT
+    )

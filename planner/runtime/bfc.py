@@ -172,6 +172,10 @@ class PatternLayout:
             self.size = offset + size
         self._placed[key] = (offset, offset + size)
 
+    def placed(self, key: Hashable) -> tuple[int, int]:
+        """Half-open range of offsets of what was placed under `key`."""
+        return self._placed[key]
+
     def release(self, key: Hashable) -> None:
         """Free what was placed under `key`."""
         start, end = self._placed.pop(key)

@@ -66,7 +66,11 @@ class Measured:
 
 
 def measure(case: Case) -> Measured:
-    """Run the operator and read the memory events."""
+    """Run the operator and read the memory events.
+
+    Raises:
+        ModelError: no kernel. LookupError: ONNX Runtime expands the operator into others.
+    """
     event, results = _run(case, None, keep=False)
     views, inplace, not_inplace = [], [], []
     sizes = [r.nbytes for r in results]
@@ -117,7 +121,9 @@ def _run(case: Case, produced: int | None, *, keep: bool) -> tuple[NodeEvent, li
         session = create_session(path, options)
         results = run_session(session, feeds)
         (events,) = read_profile(Path(session.end_profiling()))
-    event = next(e for e in events if e.name == "probed")
+    event = next((e for e in events if e.name == "probed"), None)
+    if event is None:
+        raise LookupError(f"ONNX Runtime runs {case.op_type} as other operators")
     return event, [np.asarray(r) for r in results] if produced is None else []
 
 

@@ -236,7 +236,7 @@ class _Job:
         if len(executed) != len(run) or len(executed) != len(expected):
             self.notes.append(
                 f"the original model ran {len(run)} nodes, which are not the {len(expected)} of "
-                "its analysed graph: its predicted bytes are of another graph than the measured ones"
+                "its analysed graph: predicted and measured bytes are of two graphs"
             )
         elif executed != expected:
             before, after = (timeline(graph, order).peak_bytes for order in (expected, executed))

@@ -1,0 +1,151 @@
+"""Verification says yes to a model that keeps its promises, and names each one that is broken."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from planner.errors import UsageError
+from planner.graph.liveness import timeline
+from planner.graph.model import OpId, TrainingGraph
+from planner.graph.schedule import default_order
+from planner.results import Verification
+from planner.runtime.inputs import make_inputs
+from planner.runtime.verify import verify
+from tests.runtime.support import chain_with_gradients, constant, model_of, op, save, tensor
+
+
+@dataclass(frozen=True)
+class _Pair:
+    """The same graph in two file orders: one needs far less memory."""
+
+    paths: tuple[Path, Path]
+    graphs: tuple[TrainingGraph, TrainingGraph]
+    orders: tuple[tuple[OpId, ...], tuple[OpId, ...]]
+
+    @property
+    def peaks(self) -> tuple[int, int]:
+        high, low = (
+            timeline(g, o).peak_bytes for g, o in zip(self.graphs, self.orders, strict=True)
+        )
+        return high, low
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> _Pair:
+    made = [
+        save(chain_with_gradients(leaves_reversed=flag), tmp_path / f"{flag}.onnx")
+        for flag in (False, True)
+    ]
+    made.sort(key=lambda m: -timeline(m[1], default_order(m[1])).peak_bytes)
+    (a, ga), (b, gb) = made
+    return _Pair(paths=(a, b), graphs=(ga, gb), orders=(default_order(ga), default_order(gb)))
+
+
+def _verify(pair: _Pair, budget: int, **more: object) -> Verification:
+    graph, order = pair.graphs[1], pair.orders[1]
+    arguments: dict[str, object] = {
+        "plan": None,
+        "planned_order": [graph.operations[v].name for v in order],
+        "original_graph": pair.graphs[0],
+        "rewritten_graph": graph,
+        "original_order": pair.orders[0],
+        "rewritten_order": order,
+        "budget_bytes": budget,
+        "inputs": make_inputs(pair.paths[0])[0],
+        "timing_runs": 0,
+        "threads": 1,
+    }
+    return verify(*pair.paths, **{**arguments, **more})  # type: ignore[arg-type]
+
+
+def test_a_better_order_passes_every_check(pair: _Pair) -> None:
+    high, low = pair.peaks
+    assert low < high
+    said: list[str] = []
+    result = _verify(pair, low, timing_runs=1, progress=said.append)
+    assert result.passed, result.failures
+    assert all(c.identical for c in result.outputs) and len(result.outputs) == 8
+    assert [c.level for c in result.orders] == ["disabled", "extended", "all"]
+    assert all(c.equal for c in result.orders)
+    recommended = {c.model: c for c in result.memory if c.options == "recommended"}
+    assert recommended["original"].live_bytes == high
+    assert recommended["rewritten"].live_bytes == low
+    assert all(not c.worst and c.how == "measured" for c in result.memory)
+    assert all(c.in_use_bytes == c.predicted_in_use_bytes for c in result.memory)
+    assert [(c.model, c.passed, c.expected) for c in result.caps] == [
+        ("original", False, False),
+        ("rewritten", True, True),
+    ]
+    assert result.time is not None and result.time.ratio > 0
+    assert said
+
+
+def test_a_budget_below_the_measured_bytes_fails(pair: _Pair) -> None:
+    result = _verify(pair, pair.peaks[1] - 1)
+    assert not result.passed
+    assert any("measured live bytes of the rewritten model" in f for f in result.failures)
+
+
+def test_at_or_above_the_baseline_nothing_is_expected_of_the_original(pair: _Pair) -> None:
+    result = _verify(pair, pair.peaks[0])
+    assert result.passed, result.failures
+    assert result.caps[0].expected is None
+
+
+def test_another_order_than_planned_is_named_by_step(pair: _Pair) -> None:
+    graph, order = pair.graphs[1], pair.orders[1]
+    planned = [graph.operations[v].name for v in order]
+    planned[3], planned[4] = planned[4], planned[3]
+    result = _verify(pair, pair.peaks[1], planned_order=planned)
+    assert not result.passed
+    assert all(c.first_difference.startswith("step 3: planned ") for c in result.orders)
+
+
+def test_with_swaps_bytes_are_replayed_and_nothing_is_capped(pair: _Pair) -> None:
+    result = _verify(pair, pair.peaks[1], has_swaps=True)
+    assert result.passed, result.failures
+    assert {c.how for c in result.memory if c.model == "rewritten"} == {"replayed"}
+    assert {c.live_bytes for c in result.memory if c.model == "rewritten"} == {pair.peaks[1]}
+    assert result.caps == ()
+    assert any("host copies share the CPU's arena" in note for note in result.notes)
+
+
+def test_other_numbers_fail_with_the_outputs_name(tmp_path: Path) -> None:
+    made = []
+    for value in (1.0, 1.0 + 2**-20):
+        x, w = tensor("x", 64), constant("w", np.full(64, value, np.float32))
+        node = op("y", "Mul", x, w, shape=(64,))
+        made.append(save(model_of([x], [node.outputs[0]], [node], [w]), tmp_path / f"{value}.onnx"))
+    (a, ga), (b, gb) = made
+    pair = _Pair(paths=(a, b), graphs=(ga, gb), orders=(default_order(ga), default_order(gb)))
+    result = _verify(pair, 1 << 20)
+    assert not result.passed
+    assert any("output 'y:out' differs" in f for f in result.failures)
+
+
+def test_a_lost_output_fails(tmp_path: Path) -> None:
+    made = []
+    for count in (2, 1):
+        x = tensor("x", 64)
+        nodes = [op(f"y{i}", "Neg" if i else "Exp", x, shape=(64,)) for i in range(2)]
+        outputs = [n.outputs[0] for n in nodes[:count]]
+        made.append(save(model_of([x], outputs, nodes[:count]), tmp_path / f"{count}.onnx"))
+    (a, ga), (b, gb) = made
+    pair = _Pair(paths=(a, b), graphs=(ga, gb), orders=(default_order(ga), default_order(gb)))
+    result = _verify(pair, 1 << 20)
+    assert any("lacks the outputs y1:out" in f for f in result.failures)
+
+
+def test_cuda_without_cuda_says_what_is_missing(pair: _Pair) -> None:
+    import onnxruntime as ort
+
+    if "CUDAExecutionProvider" in ort.get_available_providers():
+        pytest.skip("there is a CUDA provider here")
+    with pytest.raises(UsageError, match=r"install planner\[gpu\]"):
+        _verify(pair, pair.peaks[1], device="cuda")
+    with pytest.raises(UsageError, match="cpu or cuda, not 'tpu'"):
+        _verify(pair, pair.peaks[1], device="tpu")
