@@ -2,6 +2,8 @@
 
 import dataclasses
 import json
+import subprocess
+import sys
 
 import examples
 import pytest
@@ -138,3 +140,20 @@ def test_session_code_compiles_and_quotes_the_name(device, order):
     assert repr("a 'b' \"c\".onnx") in code
     assert ("PRIORITY_BASED" in code) == (order == "priority")
     assert ("'gpu_mem_limit': 123" in code.replace('"', "'")) == (device == "cuda")
+
+
+def test_session_code_runs(tmp_path):
+    pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
+    from onnx import TensorProto, helper, save
+
+    x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, [2]) for n in "xy")
+    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "g", [x], [y])
+    opset = [helper.make_opsetid("", 17)]
+    save(helper.make_model(graph, opset_imports=opset, ir_version=8), tmp_path / "m.onnx")
+    code = session_code("m.onnx", order_target="priority")
+    code += "\nprint(session.run(None, {'x': __import__('numpy').float32([-1, 2])})[0])"
+    # in a process of its own: the arena is registered for the whole process
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "[0. 2.]"
