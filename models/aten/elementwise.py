@@ -158,7 +158,14 @@ def gelu(low: Lowering, x: fx.Node, approximate: str = "none") -> Result:
 
 @lowers("threshold_backward")
 def threshold_backward(low: Lowering, dy: fx.Node, y: fx.Node, threshold: float) -> Result:
-    """Gradient of relu, from its result: `dy` where that is above the threshold."""
+    """Gradient of relu, from its result: `dy` where that is above the threshold.
+
+    A relu's result is not negative, so its sign is the mask. ONNX Runtime's `Where` would expand
+    both branches to full size on the CPU before it picks.
+    """
+    if threshold == 0:
+        passed = low.op("Sign", low.value(y), tag="passed")
+        return low.op("Mul", low.value(dy), passed)
     passed = low.op("Greater", low.value(y), low.scalar(threshold), tag="passed")
     return low.op("Where", passed, low.value(dy), low.scalar(0))
 
