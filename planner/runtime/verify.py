@@ -42,6 +42,7 @@ from planner.runtime.compare import compare
 from planner.runtime.options import Level, Memory, Order
 from planner.runtime.profile import Run, profile
 from planner.runtime.timing import time_in_turns
+from planner.runtime.workspace import workspace
 from planner.units import format_bytes
 
 Array = npt.NDArray[Any]
@@ -351,7 +352,9 @@ class _Job:
         if self.has_swaps and self.device == "cpu":
             return ()
         self.progress("both models under a hard memory cap")
-        baseline = timeline(self.graphs["original"], self.orders["original"]).peak_bytes
+        graph, order = self.graphs["original"], self.orders["original"]
+        scratch = {op: needed.bytes for op, needed in workspace(graph, threads=1).items()}
+        baseline = timeline(graph, order, workspace_bytes=scratch).peak_bytes
         if self.device == "cuda":
             checks = gpu.capped(
                 self.paths, self.inputs, self.budget, below_baseline=self.budget < baseline
