@@ -92,8 +92,10 @@ def least_peak_bound(problem: Problem) -> tuple[int, int]:
 class CutModel:
     """An LP to which cuts are added one by one."""
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: Problem, guards: frozenset[int] = frozenset()) -> None:
+        """`guards` are tensors that must stay resident: with any, the value is no bound."""
         self.problem = problem
+        self.guards = guards
         self.model = mathopt.Model(name="cuts")
         self.cuts: list[int] = []
         self.rerun_any: dict[int, mathopt.Variable] = {}
@@ -131,7 +133,7 @@ class CutModel:
         memory = []
         back = {}
         for t in sorted(wanted):
-            res = model.add_variable(lb=0.0, ub=1.0)
+            res = model.add_variable(lb=1.0 if t in self.guards else 0.0, ub=1.0)
             self.resident[t, p] = res
             memory.append(problem.tensors[t].bytes * res)
             back[t] = res
@@ -203,6 +205,23 @@ class CutModel:
             swapped={k: values[v] for k, v in self.swap_gap.items()},
             rerun={k: values[v] for k, v in self.rerun.items()},
         )
+
+
+def articulation_tensors(problem: Problem, end: int) -> list[int]:
+    """Tensors through which everything before base operation `end` passes, in order of production.
+
+    A tensor is one where, after its production, it alone is still read by an operation before
+    `end`. A chain of recomputes that starts behind it need not reach further back.
+    """
+    last = [max((u for u in t.uses if u < end), default=-1) for t in problem.tensors]
+    open_until: list[tuple[int, int]] = []
+    found: list[int] = []
+    for op in range(end):
+        open_until = [(u, t) for u, t in open_until if u > op]
+        open_until += [(last[t], t) for t in problem.ops[op].outputs if last[t] > op]
+        if len(open_until) == 1 and open_until[0][1] in problem.ops[op].outputs:
+            found.append(open_until[0][1])
+    return found
 
 
 def round_solution(

@@ -5,14 +5,15 @@ from __future__ import annotations
 import time
 from bisect import bisect_left
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from planner.plan.cuts import CutModel, CutSolution, round_solution
+from planner.plan.cuts import CutModel, CutSolution, articulation_tensors, round_solution
 from planner.plan.execute import Decisions
 from planner.plan.improve import Candidate, Improver
 from planner.plan.problem import ActionKind
 
 _THRESHOLDS = (0.5, 0.9, 0.1)
+_STRIDES = (1, 2, 4, 8, 16, 32)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,15 +40,21 @@ def cut_loop(
     improver: Improver,
     *,
     max_cuts: int = 12,
+    guards: frozenset[int] = frozenset(),
     on_progress: Callable[[str], None] | None = None,
 ) -> SearchResult:
-    """Search one problem until the deadline, the cuts or the ideas run out."""
+    """Search one problem until the deadline, the cuts or the ideas run out.
+
+    Args:
+        guards: tensors to keep resident; with any, `bound_extra_us` is 0 and infeasibility proves
+            nothing.
+    """
     problem = improver.problem
     base = improver.evaluate(Decisions())
     best = base
     if improver.fits(base):
         return SearchResult(best=base, bound_extra_us=0.0, proved_infeasible=False)
-    model = CutModel(problem)
+    model = CutModel(problem, guards)
     model.add(base_op_at(base, base.replay.peak_action))
     bound = 0.0
     for _ in range(max_cuts):
@@ -58,8 +65,8 @@ def cut_loop(
         if solution is None:
             break
         if not solution.feasible:
-            return SearchResult(best=best, bound_extra_us=bound, proved_infeasible=True)
-        bound = max(bound, solution.extra_us)
+            return SearchResult(best=best, bound_extra_us=bound, proved_infeasible=not guards)
+        bound = 0.0 if guards else max(bound, solution.extra_us)
         rounded = _round_best(improver, model, solution)
         repaired = improver.prune(improver.repair(rounded))
         if better(improver, repaired, best):
@@ -74,6 +81,30 @@ def cut_loop(
             break
         model.add(cut)
     return SearchResult(best=best, bound_extra_us=bound, proved_infeasible=False)
+
+
+def guarded_loops(
+    improver: Improver, start: SearchResult, *, on_progress: Callable[[str], None] | None = None
+) -> SearchResult:
+    """Search again with every k-th articulation tensor kept resident, for several k.
+
+    At low budgets chains of cheap operations otherwise cascade back to the start of the graph. The
+    bound of `start` stays; only the plan can get better.
+    """
+    problem = improver.problem
+    base = improver.evaluate(Decisions())
+    points = articulation_tensors(problem, base_op_at(base, base.replay.peak_action))
+    best = start.best
+    tried: set[frozenset[int]] = set()
+    for stride in _STRIDES:
+        guards = frozenset(points[stride - 1 :: stride])
+        if not guards or guards in tried or improver.out_of_time():
+            continue
+        tried.add(guards)
+        result = cut_loop(improver, guards=guards, max_cuts=8, on_progress=on_progress)
+        if better(improver, result.best, best):
+            best = result.best
+    return replace(start, best=best)
 
 
 def _round_best(improver: Improver, model: CutModel, solution: CutSolution) -> Candidate:
