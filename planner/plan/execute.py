@@ -62,25 +62,31 @@ class Executor:
 
     def schedule(self, decisions: Decisions) -> list[Action]:
         """The actions of a plan; raises nothing: any set of decisions gives a valid schedule
-        provided that every tensor in a DROP gap has a recomputable producer."""
-        state = _State(self, decisions)
-        for op in range(len(self.problem.ops)):
-            state.step(op)
-        return state.actions
+        provided that every tensor in a DROP gap has a recomputable producer. What a recompute
+        reads and that cannot be brought back is kept for it, beyond its last base use."""
+        kept = set(decisions.extended)
+        while True:
+            state = _State(self, decisions, kept)
+            for op in range(len(self.problem.ops)):
+                state.step(op)
+            if state.lost <= kept:
+                return state.actions
+            kept |= state.lost
 
 
 class _State:
     """The executor's position: what is on the device, what on the host."""
 
-    def __init__(self, executor: Executor, decisions: Decisions) -> None:
+    def __init__(self, executor: Executor, decisions: Decisions, extended: Set[int]) -> None:
         self.x = executor
         self.gaps = decisions.gaps
-        self.extended = decisions.extended
+        self.extended = extended
         self.released = decisions.released
         count = len(executor.uses)
         self.resident = bytearray(count)
         self.on_host = bytearray(count)  # a host copy exists
         self.next_use = [0] * count
+        self.lost: set[int] = set()  # needed again, but its producer may not run twice
         self.actions: list[Action] = []
 
     def step(self, op: int) -> None:
@@ -126,6 +132,8 @@ class _State:
                 fetch.append(t)
                 continue
             producer = x.producer[t]
+            if not x.problem.ops[producer].recomputable:
+                self.lost.add(t)
             if producer in again:
                 continue
             again.add(producer)
