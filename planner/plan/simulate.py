@@ -70,6 +70,7 @@ def simulate(problem: Problem, actions: Sequence[Action]) -> Replay:
     tensor_of: list[int] = []
     birth: list[int] = []
     end: list[int] = []
+    stays: list[bool] = []
     writer_frees: list[bool] = []  # the last reader so far writes in place over this copy
     on_host: set[int] = set()
     ran: set[int] = set()
@@ -77,11 +78,12 @@ def simulate(problem: Problem, actions: Sequence[Action]) -> Replay:
     time_us = recompute_us = swap_us = 0.0
     recomputed = recomputed_bytes = out_bytes = in_bytes = 0
 
-    def make(tensor: int, step: int, stays: bool) -> None:
+    def make(tensor: int, step: int, to_end: bool) -> None:
         newest[tensor] = len(tensor_of)
         tensor_of.append(tensor)
         birth.append(step)
-        end.append(steps if stays else step + 1)
+        end.append(steps if to_end else step + 1)
+        stays.append(to_end)
         writer_frees.append(False)
 
     def read(tensor: int, step: int, what: str) -> None:
@@ -89,8 +91,7 @@ def simulate(problem: Problem, actions: Sequence[Action]) -> Replay:
             name = problem.tensors[tensor].name
             raise InvalidScheduleError(f"action {step} ({what}) reads {name!r}, not on the device")
         copy = newest[tensor]
-        if end[copy] < steps or not problem.tensors[tensor].to_end:
-            end[copy] = max(end[copy], step + 1)
+        end[copy] = max(end[copy], step + 1)
         writer_frees[copy] = False
 
     for step, action in enumerate(actions):
@@ -101,7 +102,7 @@ def simulate(problem: Problem, actions: Sequence[Action]) -> Replay:
             taken: set[int] = set()
             for source, target in op.inplace:
                 copy = newest[source]
-                if birth[copy] < step and target not in taken:
+                if birth[copy] < step and not stays[copy] and target not in taken:
                     writer_frees[copy] = True
                     taken.add(target)
             again = action.target in ran
@@ -135,7 +136,7 @@ def simulate(problem: Problem, actions: Sequence[Action]) -> Replay:
         raise InvalidScheduleError(f"operation {missing!r} never runs")
     copies: list[tuple[int, int, int]] = []
     for tensor, start, stop, frees in zip(tensor_of, birth, end, writer_frees, strict=True):
-        last = stop - 1 if frees and not (stop == steps and problem.tensors[tensor].to_end) else stop
+        last = stop - 1 if frees else stop
         delta[start] += problem.tensors[tensor].bytes
         delta[last] -= problem.tensors[tensor].bytes
         copies.append((tensor, start, last))
