@@ -17,7 +17,7 @@ from planner.formulate import Formulation, formulate
 from planner.graph.model import TrainingGraph
 from planner.graph.schedule import default_order
 from planner.plan.execute import Choice, Decisions
-from planner.plan.problem import PlanOp, PlanTensor, Problem
+from planner.plan.problem import Action, ActionKind, PlanOp, PlanTensor, Problem
 from planner.pipeline.prepare import analysed_graph
 
 SIDE = 8
@@ -99,8 +99,10 @@ def decisions_for(draw: st.DrawFn, problem: Problem) -> Decisions:
     gaps = {}
     for t, tensor in enumerate(problem.tensors):
         for gap in range(len(tensor.uses)):
-            choices = [None, None, Choice.SWAP]
-            if problem.ops[tensor.producer].recomputable:
+            choices: list[Choice | None] = [None, None]
+            if problem.allow_swap and tensor.swappable:
+                choices.append(Choice.SWAP)
+            if problem.allow_recompute and problem.ops[tensor.producer].recomputable:
                 choices.append(Choice.DROP)
             choice = draw(st.sampled_from(choices))
             if choice is not None and not (tensor.to_end and choice is Choice.DROP):
@@ -113,11 +115,14 @@ def decisions_for(draw: st.DrawFn, problem: Problem) -> Decisions:
 
 @st.composite
 def problems(draw: st.DrawFn, max_ops: int = 12, swaps: bool = True) -> Problem:
-    """A random planning problem: a chain with skips, some two-output and fixed operations."""
+    """A random planning problem: a chain with skips, some two-output and fixed operations, some
+    outputs that may be written in place, some tensors that stay to the end or are not swappable."""
     count = draw(st.integers(3, max_ops))
     ops: list[PlanOp] = []
     uses: list[list[int]] = []
     producer: list[int] = []
+    size: list[int] = []
+    stays: list[bool] = []
     for i in range(count):
         known = list(range(len(uses)))
         reads = draw(st.sets(st.sampled_from(known), min_size=1, max_size=3)) if known else set()
@@ -129,6 +134,13 @@ def problems(draw: st.DrawFn, max_ops: int = 12, swaps: bool = True) -> Problem:
         outputs = tuple(range(len(uses), len(uses) + made))
         uses.extend([] for _ in range(made))
         producer.extend([i] * made)
+        size.extend(draw(st.integers(1, 20)) for _ in outputs)
+        stays.extend(draw(st.integers(0, 7)) == 0 for _ in outputs)
+        inplace: tuple[tuple[int, int], ...] = ()
+        source = draw(st.sampled_from([None, None, *sorted(reads)]))
+        if source is not None and not stays[source]:
+            size[outputs[0]] = size[source]
+            inplace = ((source, outputs[0]),)
         ops.append(
             PlanOp(
                 name=f"op{i}",
@@ -137,15 +149,17 @@ def problems(draw: st.DrawFn, max_ops: int = 12, swaps: bool = True) -> Problem:
                 outputs=outputs,
                 workspace_bytes=draw(st.sampled_from([0, 0, 3])),
                 recomputable=draw(st.integers(0, 5)) > 0,
+                inplace=inplace,
             )
         )
     tensors = tuple(
         PlanTensor(
             name=f"t{t}",
-            bytes=draw(st.integers(1, 20)),
+            bytes=size[t],
             producer=producer[t],
             uses=tuple(uses[t]),
-            to_end=not uses[t],
+            to_end=stays[t] or not uses[t],
+            swappable=draw(st.integers(0, 5)) > 0,
         )
         for t in range(len(uses))
     )
@@ -159,6 +173,11 @@ def problems(draw: st.DrawFn, max_ops: int = 12, swaps: bool = True) -> Problem:
         swap_out_bytes_per_s=bandwidth,
         swap_in_bytes_per_s=bandwidth,
     )
+
+
+def base_actions(problem: Problem) -> list[Action]:
+    """Every operation once, in base order."""
+    return [Action(kind=ActionKind.RUN, target=i) for i in range(len(problem.ops))]
 
 
 def at_capacity(problem: Problem, capacity: int) -> Problem:
