@@ -142,3 +142,12 @@ def effect(op_type: str, domain: str, attributes: Mapping[str, object], training
     if domain not in _KNOWN_DOMAINS:
         return f"{op_type} is of the domain {domain!r}, whose effects we don't know"
     return ""
+
+
+def state_inputs(op_type: str, domain: str, training: bool) -> tuple[int, ...]:
+    """Inputs that the kernel writes over though its other outputs do not depend on them.
+
+    Training-mode BatchNormalization writes the running statistics over its mean and variance
+    inputs. Given other buffers for those, a second run is as good as the first.
+    """
+    return (3, 4) if op_type == "BatchNormalization" and domain in _ONNX and training else ()
