@@ -174,7 +174,11 @@ class _Builder:
         outputs = tuple(self.ids[str(v.name)] for v in node.outputs if v.name)
         attributes = {k: v for k, a in node.attributes.items() if (v := _plain(a)) is not None}
         is_view = bool(outputs) and tensors[outputs[0]].buffer != outputs[0]
-        why_not = rules.effect(node.op_type, node.domain, attributes, self._training(node))
+        training = self._training(node)
+        why_not = rules.effect(node.op_type, node.domain, attributes, training)
+        scratch = self._scratch(node, training)
+        if scratch:
+            why_not = ""
         role = Role.ORIGINAL
         mark = attributes.get(PLANNER_ATTRIBUTE)
         if isinstance(mark, str):
@@ -190,9 +194,20 @@ class _Builder:
             inplace=() if is_view else self._inplace(node, tensors),
             recomputable=not why_not,
             why_not=why_not,
+            scratch=scratch,
             role=role,
             attributes=attributes,
         )
+
+    def _scratch(self, node: ir.Node, training: bool) -> tuple[TensorId, ...]:
+        """State inputs, where each can be replaced: a constant's copy would be folded back."""
+        found: list[TensorId] = []
+        for index in rules.state_inputs(node.op_type, node.domain, training):
+            value = node.inputs[index] if index < len(node.inputs) else None
+            if value is None or not value.name or value.name in self.graph.initializers:
+                return ()
+            found.append(self.ids[value.name])
+        return tuple(found)
 
     def _inplace(
         self, node: ir.Node, tensors: tuple[Tensor, ...]

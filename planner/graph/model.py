@@ -42,6 +42,7 @@ class Role(enum.StrEnum):
     BARRIER = "barrier"
     SWAP_OUT = "swap-out"
     SWAP_IN = "swap-in"
+    SCRATCH = "scratch"
     ANCHOR = "anchor"
 
 
@@ -88,6 +89,7 @@ class Operation:
         inplace: (input, output) pairs whose buffers ONNX Runtime's kernel shares when the input
             has no later reader.
         recomputable: running it twice gives the same values and has no effect beyond its outputs.
+        scratch: inputs that the kernel writes over; a second run must be given other buffers there.
         why_not: why it may not be recomputed; empty where it may.
         role: whether planner added it.
     """
@@ -102,6 +104,7 @@ class Operation:
     inplace: tuple[tuple[TensorId, TensorId], ...] = ()
     recomputable: bool = True
     why_not: str = ""
+    scratch: tuple[TensorId, ...] = ()
     role: Role = Role.ORIGINAL
     attributes: Mapping[str, object] | None = None
 

@@ -167,6 +167,8 @@ class _Writer:
             node = self._added(step, "Reshape", 2)
         elif step.role is Role.ANCHOR:
             node = self._added(step, "Size", 1)
+        elif step.role is Role.SCRATCH:
+            node = self._added(step, "Neg", 1)  # any operator with a result of the same shape
         else:
             swap_out = step.role is Role.SWAP_OUT
             node = self._added(step, "MemcpyToHost" if swap_out else "MemcpyFromHost", 1)

@@ -132,6 +132,9 @@ class Sequencer:
         self.copies[op_id] = copy
         names = [self.graph.tensors[t].name for t in op.inputs]
         reads = {name: self._read(t) for name, t in zip(names, op.inputs, strict=True)}
+        for t in op.scratch:
+            name = self.graph.tensors[t].name
+            reads[name] = self._scratch(t, reads[name])
         if all(reads[name] == name for name in names):
             self._barrier(op_id, reads)
         writes = {
@@ -153,6 +156,22 @@ class Sequencer:
         )
         for t in op.outputs:
             self._renew(t, writes[self.graph.tensors[t].name])
+
+    def _scratch(self, tensor: TensorId, value: str) -> str:
+        """A buffer of its own, of the same shape, for an input that the kernel writes over."""
+        number = self._next()
+        output = self._fresh(f"{self.graph.tensors[tensor].name}__scratch_{number}")
+        self.steps.append(
+            Step(
+                role=Role.SCRATCH,
+                name=self._fresh(f"{output}__node"),
+                tensor=tensor,
+                reads={"": value},
+                writes={"": output},
+                number=number,
+            )
+        )
+        return output
 
     def _barrier(self, op_id: OpId, reads: dict[str, str]) -> None:
         """Read one input through a Reshape, so that the copy differs from its original."""

@@ -11,6 +11,7 @@ import onnx
 from planner.errors import ModelError
 
 _STANDARD = ("", "ai.onnx")
+_COPIES = ("MemcpyToHost", "MemcpyFromHost")  # ONNX Runtime's, in the default domain, no schema
 
 
 def check_structure(proto: onnx.ModelProto, path: Path) -> None:
@@ -111,7 +112,7 @@ def _check_node(
         raise ModelError(
             f"node {label} is of domain {node.domain!r}, which the model does not import"
         )
-    if domain == "" and not onnx.defs.has(node.op_type):
+    if domain == "" and node.op_type not in _COPIES and not onnx.defs.has(node.op_type):
         raise ModelError(f"node {label}: ONNX has no operator of that name")
 
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from onnx import TensorProto as T
+from onnx import helper as h
 
 from planner.graph.build import PLANNER_ATTRIBUTE
 from planner.graph.liveness import timeline
@@ -16,11 +19,19 @@ from planner.graph.schedule import default_order, priority_order
 from planner.lower.rewrite import rewrite
 from planner.onnxio.load import load_model
 from planner.pipeline.prepare import analysed_graph
-from planner.plan.execute import Executor
+from planner.plan.execute import Choice, Decisions, Executor
 from planner.plan.simulate import simulate
 from planner.runtime.normalize import normalize
 from planner.runtime.settle import settle
-from tests.graphs import LEVELS, decisions_for, feeds_for, formulation_of, onnx_graphs, run_on_ort
+from tests.graphs import (
+    LEVELS,
+    decisions_for,
+    feeds_for,
+    formulation_of,
+    graph_of,
+    onnx_graphs,
+    run_on_ort,
+)
 
 SLOW = settings(
     max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
@@ -110,3 +121,45 @@ def test_nothing_else_changes(proto, data, tmp_path_factory):
         known.update(str(v.name) for v in node.outputs)
 
 
+
+
+def test_a_training_batch_norm_runs_twice_without_touching_its_statistics(tmp_path):
+    shape, channels = [4, 3, 5, 5], [3]
+    info = {n: h.make_tensor_value_info(n, T.FLOAT, channels) for n in ("s", "b", "m", "v")}
+    nodes = [
+        h.make_node("Exp", ["x"], ["e"], name="exp"),
+        h.make_node(
+            "BatchNormalization",
+            ["e", "s", "b", "m", "v"],
+            ["y", "m_new", "v_new"],
+            name="bn",
+            training_mode=1,
+        ),
+        h.make_node("Tanh", ["y"], ["t"], name="tanh"),
+        h.make_node("Neg", ["t"], ["u"], name="neg"),
+        h.make_node("Mul", ["u", "y"], ["z"], name="mul"),
+    ]
+    outputs = [h.make_tensor_value_info(n, T.FLOAT, channels) for n in ("m_new", "v_new")]
+    outputs.append(h.make_tensor_value_info("z", T.FLOAT, shape))
+    inputs = [h.make_tensor_value_info("x", T.FLOAT, shape), *info.values()]
+    proto = h.make_model(
+        h.make_graph(nodes, "bn", inputs, outputs),
+        opset_imports=[h.make_opsetid("", 18)],
+        ir_version=9,
+    )
+    model, graph = graph_of(proto)
+    form = formulation_of(graph)
+    y = next(i for i, t in enumerate(form.problem.tensors) if t.name == "y")
+    actions = Executor(form.problem).schedule(Decisions(gaps={(y, 1): Choice.DROP}))
+    assert sum(a.target == 1 for a in actions) == 2
+    path = tmp_path / "rewritten.onnx"
+    ir.save(rewrite(model, graph, form, actions).model, path)
+    rng = np.random.default_rng(0)
+    feeds = {"x": rng.random(shape, dtype=np.float32)}
+    feeds.update((n, rng.random(channels, dtype=np.float32)) for n in info)
+    before = {name: array.copy() for name, array in feeds.items()}
+    _, expected = run_on_ort(proto.SerializeToString(), feeds, tmp_path)
+    for level in LEVELS:
+        _, results = run_on_ort(str(path), feeds, tmp_path, level)
+        assert all(results[n].tobytes() == expected[n].tobytes() for n in expected)
+        assert all(np.array_equal(feeds[n], before[n]) for n in feeds), level
