@@ -89,6 +89,33 @@ def least_peak_bound(problem: Problem) -> tuple[int, int]:
     return best, where
 
 
+def any_order_bound(problem: Problem) -> int:
+    """Bytes: no schedule in any order has a peak below this.
+
+    While an operation runs for the first time, the device holds the fixed bytes, its inputs, outputs
+    and workspace, and every graph output that one of its ancestors makes; at the end, all outputs.
+    """
+    made_before: list[int] = []  # bit sets of graph outputs
+    outputs = [t for t, tensor in enumerate(problem.tensors) if tensor.to_end]
+    bit = {t: 1 << i for i, t in enumerate(outputs)}
+    best = problem.fixed_bytes + sum(problem.tensors[t].bytes for t in outputs)
+    for op in problem.ops:
+        before = 0
+        for t in op.inputs:
+            producer = problem.tensors[t].producer
+            before |= made_before[producer]
+            for sibling in problem.ops[producer].outputs:
+                before |= bit.get(sibling, 0)
+        mine = {*op.inputs, *op.outputs}
+        held = problem.fixed_bytes + op.workspace_bytes
+        held += sum(problem.tensors[t].bytes for t in mine)
+        held += sum(problem.tensors[t].bytes for t in outputs if before & bit[t] and t not in mine)
+        held -= sum(problem.tensors[t].bytes for t in {b for _, b in op.inplace})
+        best = max(best, held)
+        made_before.append(before)
+    return best
+
+
 class CutModel:
     """An LP to which cuts are added one by one."""
 
@@ -140,7 +167,7 @@ class CutModel:
             producer = problem.tensors[t].producer
             if (producer, p) in self.rerun:
                 back[t] = back[t] + self.rerun[producer, p]
-            swap = self._swap(t, p) if t in after else None
+            swap = self._swap(t, p)
             if swap is not None:
                 back[t] = back[t] + swap
             if t in after:
@@ -173,7 +200,8 @@ class CutModel:
         if not problem.allow_swap or not problem.tensors[t].swappable:
             return None
         uses = problem.tensors[t].uses
-        gap = (t, next(i for i, u in enumerate(uses) if u > p))
+        # behind its last use a tensor may still come back, for a recompute that reads it
+        gap = (t, next((i for i, u in enumerate(uses) if u > p), len(uses)))
         if gap not in self.swap_gap:
             self.swap_gap[gap] = self.model.add_variable(lb=0.0, ub=1.0)
             self.objective.append((problem.swap_in_us(t), self.swap_gap[gap]))
