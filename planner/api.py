@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shutil
 from collections.abc import Callable, Mapping
@@ -16,7 +17,13 @@ from planner.lower.rewrite import Rewritten, rewrite
 from planner.onnxio.load import load_model
 from planner.onnxio.save import atomic_write, check_writable, save_model
 from planner.pipeline import assemble as plans
-from planner.pipeline.planning import Planned, Settings, base_orders, make_plan
+from planner.pipeline.planning import (
+    Planned,
+    Settings,
+    base_orders,
+    least_possible_peak,
+    make_plan,
+)
 from planner.pipeline.prepare import Prepared, analysed_graph, prepare, silent, view_of
 from planner.plan.planfile import Plan, PredictedCost
 from planner.results import Analysis, ModelView, OptimizeResult, Verification
@@ -81,7 +88,7 @@ def analyze(
             peak_bytes=orders[0].peak_bytes, time_us=sum(prepared.duration_us)
         ),
         best_order_name=orders[0].name,
-        least_peak_bound_bytes=min(o.least_bound_bytes for o in orders),
+        least_peak_bound_bytes=least_possible_peak(prepared),
         least_peak_bytes=None,
         assumptions=prepared.graph.assumptions,
     )
@@ -159,28 +166,33 @@ def optimize(
     )
     if dry_run:
         return result
-    if output is not None:
-        report("writing the rewritten model")
-        _write_model(model, output, rewritten)
-        result = replace(result, output_path=output)
-    if plan_path is not None:
-        with atomic_write(plan_path) as temporary:
-            temporary.write_text(plans.plan_to_json(plan), encoding="utf-8")
-        result = replace(result, plan_path=plan_path)
-    if verify and output is not None:
-        verification = _verify(
-            prepared, before, after, output, plan, inputs, seed, device, report
-        )
-        result = replace(result, verification=verification)
-    if report_path is not None:
-        from planner.report.html import write_report
+    with contextlib.ExitStack() as staged:
+        # all files are renamed into place together at the end: an interrupt leaves none
+        if output is not None:
+            report("writing the rewritten model")
+            model_file = staged.enter_context(atomic_write(output))
+            _write_model(model, model_file, rewritten)
+            result = replace(result, output_path=output)
+            if verify:
+                verification = _verify(
+                    prepared, before, after, model_file, plan, inputs, seed, device, report
+                )
+                result = replace(result, verification=verification)
+        if plan_path is not None:
+            plan_file = staged.enter_context(atomic_write(plan_path))
+            plan_file.write_text(plans.plan_to_json(plan), encoding="utf-8")
+            result = replace(result, plan_path=plan_path)
+        if report_path is not None:
+            from planner.report.html import write_report
 
-        result = replace(result, report_path=report_path)
-        write_report(result, report_path)
+            result = replace(result, report_path=report_path)
+            report("writing the report")
+            write_report(result, staged.enter_context(atomic_write(report_path)))
     if result.verification is not None and not result.verification.passed:
         raise VerificationError(
             f"ONNX Runtime does not confirm the plan: {result.verification.failures[0]}; "
-            f"the files are left as evidence ({output})"
+            f"the files are left as evidence ({output})",
+            result=result,
         )
     return result
 

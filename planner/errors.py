@@ -58,9 +58,17 @@ class InfeasibleBudgetError(PlannerError):
 
 
 class VerificationError(PlannerError):
-    """ONNX Runtime did not confirm the plan; the evidence is left on disk."""
+    """ONNX Runtime did not confirm the plan; the evidence is left on disk.
+
+    Attributes:
+        result: the `planner.results.OptimizeResult` with every finding; None outside `optimize`.
+    """
 
     exit_code = 5
+
+    def __init__(self, message: str, *, result: object | None = None) -> None:
+        super().__init__(message)
+        self.result = result
 
 
 class TimeLimitError(PlannerError):

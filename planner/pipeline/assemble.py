@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +17,16 @@ from planner.formulate import Formulation, formulate
 from planner.graph.liveness import Timeline
 from planner.graph.model import TrainingGraph
 from planner.plan.execute import Choice
+from planner.plan.improve import closure_cost
 from planner.plan.planfile import PLAN_VERSION, Decision, Plan, PlannedAction, PredictedCost
 from planner.plan.problem import Action, ActionKind, OpIndex, Problem, TensorIndex
 from planner.plan.simulate import Replay
-from planner.pipeline.planning import GRANULARITY_BYTES, Planned, Settings
+from planner.pipeline.planning import (
+    GRANULARITY_BYTES,
+    Planned,
+    Settings,
+    least_possible_peak,
+)
 from planner.pipeline.prepare import Prepared, full_timeline
 from planner.units import format_bytes
 
@@ -37,7 +43,6 @@ def assemble(
     problem = planned.formulation.problem
     replay = candidate.replay
     bound = planned.solved.bound_us
-    gap = replay.time_us / bound - 1 if bound else None
     return Plan(
         planner_version=__version__,
         model_name=prepared.loaded.path.name,
@@ -59,12 +64,11 @@ def assemble(
             peak_bytes=planned.orders[0].peak_bytes, time_us=problem.base_duration_us
         ),
         planned=_planned_cost(planned.timeline.peak_bytes, replay, candidate.actions),
-        least_peak_bound_bytes=min(o.least_bound_bytes for o in planned.orders)
-        + settings.reserve_bytes,
+        least_peak_bound_bytes=least_possible_peak(prepared) + settings.reserve_bytes,
         bound_us=bound,
-        gap=max(0.0, gap) if gap is not None else None,
+        gap=planned.solved.gap,
         bound_class=planned.solved.bound_class,
-        proved_optimal=planned.solved.proved_optimal,
+        proved_optimal=planned.solved.gap is not None and planned.solved.gap <= 1e-6,
         binding=binding(planned.graph, planned.timeline),
         schedule=_schedule(planned.formulation, candidate.actions),
         decisions=_decisions(prepared.graph, planned),
@@ -181,7 +185,7 @@ def _decisions(graph: TrainingGraph, planned: Planned) -> tuple[Decision, ...]:
         for (_, end), (birth, _) in zip(copies, copies[1:], strict=False):
             swapped = birth in swap_ins
             decisions.append(
-                _decision(graph, planned, problem, tensor, swapped, node_step, end, birth)
+                _decision(graph, planned, problem, births, tensor, swapped, node_step, end, birth)
             )
     return tuple(sorted(decisions, key=lambda d: (-d.bytes, d.tensor, d.start)))
 
@@ -190,6 +194,7 @@ def _decision(
     graph: TrainingGraph,
     planned: Planned,
     problem: Problem,
+    copies: Mapping[int, Sequence[tuple[int, int]]],
     tensor: int,
     swapped: bool,
     node_step: Sequence[int],
@@ -200,11 +205,15 @@ def _decision(
     source = graph.tensors[planned.formulation.tensors[tensor]]
     producer = problem.ops[item.producer]
     can_rerun = producer.recomputable and problem.allow_recompute
-    recompute_us = producer.duration_us if can_rerun else None
+    recompute_us = None
+    if can_rerun:
+        recompute_us = closure_cost(problem, copies, tensor, birth)
     swap_us = None
     if problem.allow_swap and item.swappable:
         swap_us = problem.swap_out_us(TensorIndex(tensor)) + problem.swap_in_us(TensorIndex(tensor))
     cost = swap_us if swapped else producer.duration_us
+    if recompute_us == float("inf"):
+        recompute_us = None
     return Decision(
         tensor=item.name,
         bytes=source.bytes,

@@ -19,9 +19,9 @@ from planner.graph.liveness import Timeline
 from planner.graph.model import OpId, TrainingGraph
 from planner.graph.schedule import default_order, file_order, priority_order
 from planner.lower.rewrite import Rewritten, rewrite
-from planner.plan.cuts import least_peak_bound
+from planner.plan.cuts import any_order_bound, least_peak_bound
+from planner.plan.improve import Candidate
 from planner.plan.order import improve_order, list_schedule, peak_of, reorder
-from planner.plan.problem import Problem
 from planner.plan.solve import Solved, least_peak, solve
 from planner.pipeline.prepare import Prepared, Progress, analysed_graph, full_timeline
 from planner.units import format_both, format_bytes
@@ -29,8 +29,9 @@ from planner.units import format_both, format_bytes
 GRANULARITY_BYTES = 256
 """ONNX Runtime's arena rounds every buffer up to this (bfc_arena.h, `kMinAllocationSize`)."""
 
-_MAX_ATTEMPTS = 8
-_SHARE = 0.5  # of the time that is left, for each attempt
+_SHRINK = (1.0, 0.99, 0.97, 0.945, 0.92, 0.89, 0.86, 0.82, 0.78)
+"""Capacities to try, as shares of the budget, until ONNX Runtime's arena fits the budget too."""
+
 _NO_LIMIT = 1 << 62
 
 
@@ -120,54 +121,85 @@ def base_orders(prepared: Prepared, *, time_limit_s: float) -> tuple[BaseOrder, 
 
 
 def make_plan(prepared: Prepared, settings: Settings, progress: Progress) -> Planned:
-    """Solve, lower and check.
+    """Solve in several base orders, lower, and check; then again at a lower capacity, if the arena
+    does not fit.
 
     Raises:
         InfeasibleBudgetError: no plan fits, with the least peak found and what binds it.
     """
     start = time.monotonic()
+    deadline = start + settings.time_limit_s
     progress("searching for base orders")
     orders = base_orders(prepared, time_limit_s=settings.time_limit_s * 0.1)
-    capacity = settings.budget_bytes
+    room = settings.budget_bytes
     accepted: Planned | None = None
-    for attempt in range(_MAX_ATTEMPTS):
-        left = settings.time_limit_s - (time.monotonic() - start)
-        if accepted is not None and left < settings.time_limit_s * 0.05:
-            break
+    least: tuple[Formulation, Candidate] | None = None
+    for attempt, shrink in enumerate(_SHRINK):
+        capacity = int(room * shrink)
         chosen = _promising(orders, capacity)
-        forms = [_formulate(prepared, base, settings, capacity) for base in chosen]
-        progress("solving" if not attempt else f"solving again at {format_bytes(capacity)}")
-        solved = solve(
-            [f.problem for f in forms],
-            time_limit_s=max(1.0, left * _SHARE),
-            seed=settings.seed,
-            workers=settings.workers,
-            progress=lambda text: progress(f"solving: {text}"),
-        )
-        if solved.candidate is None:
-            if accepted is None:
-                raise _infeasible(prepared, settings, orders, forms, solved)
+        if accepted is not None and (time.monotonic() > deadline or not chosen):
             break
-        planned = _lower(prepared, settings, chosen, forms, solved, orders)
-        over = planned.timeline.peak_bytes - (settings.budget_bytes - settings.reserve_bytes)
-        if over <= 0:
-            if planned.arena_excess_bytes == 0:
-                return planned
-            if accepted is None or planned.arena_excess_bytes < accepted.arena_excess_bytes:
+        for number, base in enumerate(chosen or [_least_bound(orders)]):
+            left = deadline - time.monotonic()
+            share = max(1.0, left * (0.5 if attempt == 0 else 0.3) / max(1, len(chosen) - number))
+            form = _formulate(prepared, base, settings, capacity)
+            progress(f"solving for {format_bytes(capacity)}, order: {base.name}")
+            solved = solve(
+                form.problem,
+                time_limit_s=share,
+                exact=attempt == 0,
+                seed=settings.seed,
+                workers=settings.workers,
+                progress=lambda text: progress(f"solving: {text}"),
+            )
+            if least is None or solved.least.peak_bytes < least[1].peak_bytes:
+                least = form, solved.least
+            if solved.candidate is None:
+                continue
+            if accepted is not None and not _could_beat(accepted, solved):
+                continue
+            planned = _lower(prepared, settings, base, form, solved, orders)
+            if planned.timeline.peak_bytes > settings.budget_bytes - settings.reserve_bytes:
+                continue  # the anchors' few bytes: the next capacity leaves room for them
+            if accepted is None or _better(planned, accepted):
                 accepted = planned
-        capacity -= max(over, planned.arena_excess_bytes * 2 // 3, GRANULARITY_BYTES)
+        if accepted is not None and accepted.arena_excess_bytes == 0:
+            return accepted
     if accepted is None:
-        raise _infeasible(prepared, settings, orders, forms, solved)
+        assert least is not None
+        raise _infeasible(prepared, settings, *least)
     return accepted
 
 
+def _could_beat(accepted: Planned, solved: Solved) -> bool:
+    """A plan whose arena fits is only beaten by a faster one."""
+    assert solved.candidate is not None and accepted.solved.candidate is not None
+    faster = solved.candidate.time_us < accepted.solved.candidate.time_us
+    return accepted.arena_excess_bytes > 0 or faster
+
+
+def _better(planned: Planned, accepted: Planned) -> bool:
+    """Fitting the arena first, then time."""
+    assert planned.solved.candidate is not None and accepted.solved.candidate is not None
+    fits, fitted = planned.arena_excess_bytes == 0, accepted.arena_excess_bytes == 0
+    if fits != fitted:
+        return fits
+    return planned.solved.candidate.time_us < accepted.solved.candidate.time_us
+
+
 def _promising(orders: Sequence[BaseOrder], capacity: int) -> list[BaseOrder]:
-    """Up to three orders worth solving: the least peak, the least bound, ONNX Runtime's own."""
-    by_bound = min(orders, key=lambda o: (o.least_bound_bytes, o.peak_bytes))
-    default = next(o for o in orders if o.name == "default")
-    unique = {o.order: o for o in (orders[0], by_bound, default)}
-    possible = [o for o in unique.values() if o.least_bound_bytes <= capacity]
-    return possible or [by_bound]
+    """Up to three orders worth solving: the least peak, the least bound, ONNX Runtime's own or what
+    it was moved to."""
+    possible = [o for o in orders if o.least_bound_bytes <= capacity]
+    if not possible:
+        return []
+    own = [o for o in possible if o.name.startswith("default")]
+    picked = (possible[0], _least_bound(possible), *own[:1])
+    return list({o.order: o for o in picked}.values())
+
+
+def _least_bound(orders: Sequence[BaseOrder]) -> BaseOrder:
+    return min(orders, key=lambda o: (o.least_bound_bytes, o.peak_bytes))
 
 
 def _formulate(
@@ -190,8 +222,8 @@ def _formulate(
 def _lower(
     prepared: Prepared,
     settings: Settings,
-    chosen: Sequence[BaseOrder],
-    forms: Sequence[Formulation],
+    base: BaseOrder,
+    form: Formulation,
     solved: Solved,
     orders: tuple[BaseOrder, ...],
 ) -> Planned:
@@ -200,7 +232,6 @@ def _lower(
     from planner.runtime.settle import settle
 
     assert solved.candidate is not None
-    form = forms[solved.order]
     actions = solved.candidate.actions
 
     def lower(pinned: frozenset[str]) -> Rewritten:
@@ -229,7 +260,7 @@ def _lower(
     return Planned(
         formulation=form,
         solved=solved,
-        base=chosen[solved.order],
+        base=base,
         rewritten=rewritten,
         graph=graph,
         order=order,
@@ -240,35 +271,36 @@ def _lower(
 
 
 def _infeasible(
-    prepared: Prepared,
-    settings: Settings,
-    orders: Sequence[BaseOrder],
-    forms: Sequence[Formulation],
-    solved: Solved,
+    prepared: Prepared, settings: Settings, form: Formulation, least: Candidate
 ) -> InfeasibleBudgetError:
     """The error with the least peak found, a bound, and the tensors that bind."""
-    bound = min(o.least_bound_bytes for o in orders) + settings.reserve_bytes
-    form = forms[solved.least_order]
-    best, _ = least_peak(
-        form.problem, time_limit_s=min(20.0, settings.time_limit_s), start=solved.least
-    )
+    bound = least_possible_peak(prepared) + settings.reserve_bytes
+    best, _ = least_peak(form.problem, time_limit_s=min(20.0, settings.time_limit_s), start=least)
     step = best.replay.peak_action
     sizes = form.problem.tensors
-    resident = [
-        (sizes[t].name, sizes[t].bytes) for t, b, e in best.replay.copies if b <= step < e
-    ]
+    resident = [(sizes[t].name, sizes[t].bytes) for t, b, e in best.replay.copies if b <= step < e]
     persistent = [(t.name, t.bytes) for t in prepared.graph.tensors if t.is_persistent]
     binding = tuple(sorted([*resident, *persistent], key=lambda item: -item[1])[:10])
     return InfeasibleBudgetError(
         f"no plan fits {format_both(settings.budget_bytes)}: the least peak found is "
-        f"{format_both(best.peak_bytes)} (no plan in any order tried can be below "
-        f"{format_bytes(bound)})",
+        f"{format_both(best.peak_bytes)}, and no plan in any order can be below "
+        f"{format_bytes(bound)}",
         least_peak_bytes=best.peak_bytes,
         bound_bytes=bound,
         binding=binding,
     )
 
 
-def problem_of(prepared: Prepared, base: BaseOrder, settings: Settings) -> Problem:
-    """The problem in one base order, at the budget."""
-    return _formulate(prepared, base, settings, settings.budget_bytes).problem
+def least_possible_peak(prepared: Prepared) -> int:
+    """Bytes below which no plan in any order can be: what one operation holds while it runs, with
+    the graph outputs that must have been made before it."""
+    whole = formulate(
+        prepared.graph,
+        prepared.order,
+        prepared.duration_us,
+        capacity_bytes=_NO_LIMIT,
+        workspace_bytes=prepared.workspace_bytes,
+    )
+    return any_order_bound(whole.problem)
+
+

@@ -80,6 +80,9 @@ def prepare(
     progress: Progress,
 ) -> Prepared:
     """Run the stages; raises what they raise."""
+    from planner.runtime.gpu import check_device
+
+    check_device(device)
     profile_of = load_hardware(hardware)
     progress("loading")
     loaded = load_model(path, dims=dims)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from planner.plan.execute import Choice, Decisions, Executor, Gap
@@ -279,20 +279,36 @@ class _Relief:
         return i - 1 if i and self.base_step[i - 1] == step else i
 
     def _closure_cost(self, tensor: int, step: int) -> float:
-        """Time to bring `tensor` back at `step` by running its producer, and what that needs."""
-        stack = [self.problem.tensors[tensor].producer]
-        seen: set[int] = set()
-        cost = 0.0
-        while stack:
-            producer = stack.pop()
-            if producer in seen:
-                continue
-            op = self.problem.ops[producer]
-            if not op.recomputable or len(seen) > _MAX_CLOSURE:
-                return _NEVER
-            seen.add(producer)
-            cost += op.duration_us
-            for t in op.inputs:
-                if t != tensor and not any(b < step < e for b, e in self.copies[t]):
-                    stack.append(self.problem.tensors[t].producer)
-        return cost
+        return closure_cost(self.problem, self.copies, tensor, step)
+
+
+def closure_cost(
+    problem: Problem,
+    copies: Sequence[Sequence[tuple[int, int]]] | Mapping[int, Sequence[tuple[int, int]]],
+    tensor: int,
+    step: int,
+) -> float:
+    """Microseconds to bring `tensor` back at `step` by running its producer, and what that needs.
+
+    Args:
+        copies: per tensor, the half-open ranges of actions in which it is on the device.
+
+    Returns:
+        Infinity where some operation may not run again, or the chain is very long.
+    """
+    stack = [problem.tensors[tensor].producer]
+    seen: set[int] = set()
+    cost = 0.0
+    while stack:
+        producer = stack.pop()
+        if producer in seen:
+            continue
+        op = problem.ops[producer]
+        if not op.recomputable or len(seen) > _MAX_CLOSURE:
+            return _NEVER
+        seen.add(producer)
+        cost += op.duration_us
+        for t in op.inputs:
+            if t != tensor and not any(b < step < e for b, e in copies[t]):
+                stack.append(problem.tensors[t].producer)
+    return cost

@@ -1,13 +1,13 @@
-"""The portfolio: which engine solves a problem, for how long, on which base orders.
+"""The portfolio: which engine solves a problem, and for how long.
 
-Every engine returns decisions or a schedule; the simulator replays it; the best that fits wins. The
-simple heuristic (repair from "keep all") always runs, so the answer is never worse than it.
+Every engine's answer is replayed by the simulator; the best that fits wins. The simple heuristic
+(repair from "keep all") always runs, so the answer is never worse than it.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from planner.plan.cpsat import MAX_OPS, solve_exact
@@ -15,120 +15,113 @@ from planner.plan.cuts import BOUND_CLASS, least_peak_bound
 from planner.plan.execute import Decisions
 from planner.plan.improve import Candidate, Improver
 from planner.plan.problem import Problem
-from planner.plan.search import better, cut_loop
+from planner.plan.search import better, cut_loop, guarded_loops
 
 Progress = Callable[[str], None]
-_PROOF = 1e-3
+
+TIGHT = 1e-3
+"""A plan within this of its bound is as good as proved."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Solved:
-    """The best plan over all base orders tried.
+    """The best plan in one base order.
 
     Attributes:
-        order: index of its base order in the list that was given.
         candidate: decisions, actions and replay; None where nothing fits.
         least: the plan with the least peak seen, fitting or not.
-        bound_us: no plan of `bound_class` (for this base order) takes less time.
-        engine: what found it.
+        bound_us: no plan of `bound_class` takes less time.
+        engine: what found the plan.
     """
 
-    order: int
     candidate: Candidate | None
     least: Candidate
-    least_order: int
-    bound_us: float | None
+    bound_us: float
     bound_class: str
-    proved_optimal: bool
     engine: str
     solve_s: float
 
+    @property
+    def gap(self) -> float | None:
+        """How far from the bound the plan may be: 0.01 is 1%."""
+        if self.candidate is None or self.bound_us <= 0:
+            return None
+        return max(0.0, self.candidate.time_us / self.bound_us - 1)
+
+    @property
+    def is_tight(self) -> bool:
+        """Whether nothing is left to gain."""
+        return self.gap is not None and self.gap <= TIGHT
+
 
 def solve(
-    problems: Sequence[Problem],
+    problem: Problem,
     *,
     time_limit_s: float,
+    exact: bool = True,
     seed: int = 0,
     workers: int | None = None,
     progress: Progress | None = None,
 ) -> Solved:
-    """Solve the same problem in several base orders (best first) and keep the best plan.
+    """Solve one problem.
 
     Args:
-        problems: equal but for their base order.
-        time_limit_s: for all of it.
-        seed, workers: for the exact engine; the others are deterministic.
+        time_limit_s: for all engines together.
+        exact: let the exact engine use what time is left, where the problem is small enough.
+        seed, workers: of the exact engine; the others are deterministic.
     """
     start = time.monotonic()
     deadline = start + time_limit_s
-    best: Candidate | None = None
-    least: Candidate | None = None
-    best_order = least_order = 0
-    bound: float | None = None
-    engine = ""
-    proved = False
-    for i, problem in enumerate(problems):
-        share = start + time_limit_s * (0.6 if i == 0 and len(problems) > 1 else 1.0)
-        improver = Improver(problem, deadline=share)
-        found, name, bound_us = _solve_one(improver, progress)
-        if least is None or found.peak_bytes < least.peak_bytes:
-            least, least_order = found, i
-        if improver.fits(found) and (best is None or found.time_us < best.time_us):
-            best, best_order, bound, engine = found, i, bound_us, name
-        if bound is not None and best is not None and best.time_us <= bound * (1 + _PROOF):
-            break
-        if time.monotonic() > deadline:
-            break
-    assert least is not None
-    if best is not None and not _is_tight(best, bound):
-        if len(problems[best_order].ops) <= MAX_OPS and time.monotonic() < deadline - 1:
-            exact = solve_exact(
-                problems[best_order],
-                best,
-                time_limit_s=deadline - time.monotonic(),
-                lower_bound_us=bound or 0.0,
-                seed=seed,
-                workers=workers,
-            )
-            if exact is not None and exact.candidate.time_us < best.time_us * (1 - 1e-9):
-                best, engine = exact.candidate, "cp-sat"
-    if best is not None and bound is not None:
-        proved = best.time_us <= bound * (1 + 1e-6)
+    improver = Improver(problem, deadline=deadline)
+    base = improver.evaluate(Decisions())
+    if improver.fits(base):
+        return _solved(base, base, problem.base_duration_us, "order", start)
+    best, engine = improver.prune(improver.repair(base)), "greedy"
+    least = min((base, best), key=lambda c: c.peak_bytes)
+    result = cut_loop(improver, on_progress=progress)
+    bound = problem.base_duration_us + result.bound_extra_us
+    if better(improver, result.best, best):
+        best, engine = result.best, "cut-lp"
+    if not result.proved_infeasible and not _tight(improver, best, bound):
+        guarded = guarded_loops(improver, replace(result, best=best), on_progress=progress).best
+        if better(improver, guarded, best):
+            best, engine = guarded, "cut-lp"
+    best = improver.polish(best)
+    least = min((least, best, result.best), key=lambda c: c.peak_bytes)
+    if not improver.fits(best):
+        return _solved(None, least, bound, engine, start)
+    left = deadline - time.monotonic()
+    if exact and len(problem.ops) <= MAX_OPS and left > 1 and not _tight(improver, best, bound):
+        if progress:
+            progress("exact engine")
+        found = solve_exact(
+            problem,
+            best,
+            time_limit_s=left,
+            lower_bound_us=bound,
+            seed=seed,
+            workers=workers,
+        )
+        if found is not None and found.candidate.time_us < best.time_us * (1 - 1e-9):
+            best, engine = found.candidate, "cp-sat"
+    return _solved(best, least, bound, engine, start)
+
+
+def _tight(improver: Improver, candidate: Candidate, bound_us: float) -> bool:
+    return improver.fits(candidate) and candidate.time_us <= bound_us * (1 + TIGHT)
+
+
+def _solved(
+    candidate: Candidate | None, least: Candidate, bound_us: float, engine: str, start: float
+) -> Solved:
     return Solved(
-        order=best_order,
-        candidate=best,
+        candidate=candidate,
         least=least,
-        least_order=least_order,
-        bound_us=bound,
+        bound_us=bound_us,
         bound_class=BOUND_CLASS,
-        proved_optimal=proved,
         engine=engine,
         solve_s=time.monotonic() - start,
     )
-
-
-def _is_tight(candidate: Candidate, bound: float | None) -> bool:
-    return bound is not None and candidate.time_us <= bound * (1 + _PROOF)
-
-
-def _solve_one(
-    improver: Improver, progress: Progress | None
-) -> tuple[Candidate, str, float | None]:
-    """(best plan, engine, bound on its time) in one base order."""
-    problem = improver.problem
-    base = improver.evaluate(Decisions())
-    if improver.fits(base):
-        return base, "order", problem.base_duration_us
-    simple = improver.prune(improver.repair(base))
-    engine = "greedy"
-    result = cut_loop(improver, on_progress=progress)
-    found = simple
-    if better(improver, result.best, simple):
-        found, engine = result.best, "cut-lp"
-    polished = improver.polish(found)
-    if polished.time_us < found.time_us:
-        found = polished
-    return found, engine, problem.base_duration_us + result.bound_extra_us
 
 
 def least_peak(
@@ -145,8 +138,7 @@ def least_peak(
     """
     deadline = time.monotonic() + time_limit_s
     low, _ = least_peak_bound(problem)
-    improver = Improver(problem, deadline=deadline)
-    best = improver.evaluate(Decisions())
+    best = Improver(problem, deadline=deadline).evaluate(Decisions())
     if start is not None and start.peak_bytes < best.peak_bytes:
         best = start
     failed = low - 1  # the largest capacity at which no plan was found
