@@ -71,7 +71,8 @@ def main() -> None:
             "# What ONNX Runtime does with memory",
             "",
             f"Written by `python -m reports.ort_facts` on onnxruntime {ort.__version__}, CPU "
-            f"execution provider, {THREADS} threads; graphs: {', '.join(s.name for s in subjects)}.",
+            f"execution provider, {THREADS} threads; graphs: "
+            f"{', '.join(s.name for s in subjects)}.",
             "",
             *_events(Path(folder)),
             *_knobs(subjects),

@@ -122,10 +122,11 @@ def _parse(text: str, name: str, where: str) -> Hardware:
 
 def _positive(table: Mapping[str, Any], key: str, where: str, *, zero: bool = False) -> float:
     value = table.get(key)
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if number and (value > 0 or (zero and value == 0)):
-        return float(value)
-    raise UsageError(f"{where}: {key} must be a positive number, not {value!r}")
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        raise UsageError(f"{where}: {key} must be a positive number, not {value!r}")
+    if value < 0 or (value == 0 and not zero):
+        raise UsageError(f"{where}: {key} must be a positive number, not {value!r}")
+    return float(value)
 
 
 def _rates(table: Mapping[str, Any], key: str, where: str) -> dict[str, float]:

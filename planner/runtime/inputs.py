@@ -68,7 +68,7 @@ def make_inputs(
         return _from_npz(specs, bound, Path(feeds_path)), f"arrays of {Path(feeds_path).name}"
     sidecar = model_path.with_name(f"{model_path.stem}.inputs.json")
     if sidecar.is_file():
-        return _from_sidecar(specs, bound, sidecar), f"recipes of {sidecar.name}"
+        return _from_sidecar(specs, bound, sidecar, seed)
     arrays = {s.name: _seeded(s.name, s.dtype, _bind(s, bound), seed) for s in specs}
     return arrays, f"random values from seed {seed}"
 
@@ -141,17 +141,21 @@ def _from_npz(
 
 
 def _from_sidecar(
-    specs: tuple[InputSpec, ...], dims: Mapping[str, int], path: Path
-) -> dict[str, Array]:
+    specs: tuple[InputSpec, ...], dims: Mapping[str, int], path: Path, seed: int
+) -> tuple[dict[str, Array], str]:
+    """Arrays by recipe; an input without one gets random values, and the sentence says so."""
     try:
         recipes = json.loads(path.read_text())
     except ValueError as error:
         raise UsageError(f"{path} is not JSON: {error}") from error
     arrays: dict[str, Array] = {}
+    seeded: list[str] = []
     for spec in specs:
         recipe = recipes.get(spec.name)
         if recipe is None:
-            raise UsageError(f"{path} has no recipe for the model's input {spec.name!r}")
+            arrays[spec.name] = _seeded(spec.name, spec.dtype, _bind(spec, dims), seed)
+            seeded.append(spec.name)
+            continue
         if np.dtype(recipe["dtype"]) != spec.dtype:
             raise UsageError(
                 f"{path}: input {spec.name!r} is {recipe['dtype']}, the model wants {spec.dtype}"
@@ -163,7 +167,11 @@ def _from_sidecar(
             shape = _bind(spec, dims)
         _check_shape(spec, shape, dims, str(path))
         arrays[spec.name] = _from_recipe(spec.name, recipe, spec.dtype, shape, path)
-    return arrays
+    source = f"recipes of {path.name}"
+    if seeded:
+        source += f"; random values from seed {seed} for {', '.join(seeded[:3])}"
+        source += f" and {len(seeded) - 3} more" if len(seeded) > 3 else ""
+    return arrays, source
 
 
 def _from_recipe(

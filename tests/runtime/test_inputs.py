@@ -71,6 +71,11 @@ def test_a_sidecar_is_followed(tmp_path: Path) -> None:
     assert inputs["flag"]
     # a dim that the user binds goes before the sidecar's example
     assert make_inputs(path, dims={"batch": 6})[0]["x"].shape == (6, 3)
+    del recipes["i"]
+    sidecar.write_text(json.dumps(recipes))
+    inputs, source = make_inputs(path, 5, {"batch": 4})
+    assert source == "recipes of m.inputs.json; random values from seed 5 for i"
+    assert inputs["i"].max() <= 1
     recipes["x"]["kind"] = "zipf"
     sidecar.write_text(json.dumps(recipes))
     with pytest.raises(UsageError, match="input 'x' has the unknown kind 'zipf'"):
