@@ -88,6 +88,7 @@ def live_ranges(graph: TrainingGraph, order: Sequence[OpId]) -> tuple[LiveRange,
         else:
             reads = max((step_of[c] for c in tensor.consumers), default=produced)
             last[buffer] = max(last.get(buffer, 0), reads + 1, produced + 1)
+    ends = dict(last)  # what is written over ends a step early; `last` stays the last reader
     for op in graph.operations:
         taken: set[TensorId] = set()
         for source, target in op.inplace:
@@ -95,7 +96,7 @@ def live_ranges(graph: TrainingGraph, order: Sequence[OpId]) -> tuple[LiveRange,
             buffer = graph.tensors[source].buffer
             dies_here = last.get(buffer) == step + 1 and start[buffer] < step
             if dies_here and target not in taken:
-                last[buffer] = step
+                ends[buffer] = step
                 taken.add(target)
     ranges = []
     for buffer, begin in start.items():
@@ -108,7 +109,7 @@ def live_ranges(graph: TrainingGraph, order: Sequence[OpId]) -> tuple[LiveRange,
                 tensor=buffer,
                 bytes=tensor.bytes,
                 start=begin,
-                end=last[buffer],
+                end=ends[buffer],
                 category=tensor.category,
                 role=producer.role if producer else Role.ORIGINAL,
             )
