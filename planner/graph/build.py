@@ -182,7 +182,8 @@ class _Builder:
         role = Role.ORIGINAL
         mark = attributes.get(PLANNER_ATTRIBUTE)
         if isinstance(mark, str):
-            role = Role(mark.split(":", 1)[0])
+            kind = mark.split(":", 1)[0]
+            role = Role(kind) if kind in tuple(Role) else Role.ORIGINAL
         return Operation(
             id=op,
             name=str(node.name),
@@ -231,7 +232,8 @@ class _Builder:
             mode = node.attributes.get("training_mode")
             return bool(mode is not None and mode.as_int())
         if node.op_type == "Dropout" and len(node.inputs) > 2 and node.inputs[2] is not None:
-            constant = node.inputs[2].const_value
+            switch = node.inputs[2]
+            constant = None if switch.is_graph_input() else switch.const_value
             return constant is None or bool(constant.numpy().any())
         return False
 
