@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import networkx as nx
 import onnx
+import onnx_ir as ir
 
 from planner.errors import ModelError
 
@@ -47,7 +49,9 @@ def _check_types(graph: onnx.GraphProto) -> None:
 def _check_names_and_order(graph: onnx.GraphProto) -> None:
     initializers = [i.name for i in graph.initializer]
     inputs = [i.name for i in graph.input]
-    for what, names in (("initializer", initializers), ("graph input", inputs)):
+    outputs = [o.name for o in graph.output]
+    lists = (("initializer", initializers), ("graph input", inputs), ("graph output", outputs))
+    for what, names in lists:
         duplicate = _first_duplicate(names)
         if duplicate is not None:
             raise ModelError(f"{what} {duplicate!r} is defined twice; names must be unique")
@@ -131,21 +135,55 @@ def _first_duplicate(names: Iterable[str]) -> str | None:
 
 
 def check_external_data(proto: onnx.ModelProto, folder: Path) -> None:
-    """Raise ModelError where an external-data file is missing or too short; reads no data."""
+    """Raise ModelError where an external-data file is missing, too short, or outside `folder`;
+    reads no data."""
     for tensor in proto.graph.initializer:
         if tensor.data_location != onnx.TensorProto.EXTERNAL:
             continue
         fields = {entry.key: entry.value for entry in tensor.external_data}
         location = fields.get("location", "")
         file = folder / location
+        if Path(location).is_absolute() or ".." in Path(location).parts:
+            raise ModelError(
+                f"external data of initializer {tensor.name!r} is {location!r}, which does not lie "
+                "below the model's folder"
+            )
         if not location or not file.is_file():
             raise ModelError(
                 f"external data of initializer {tensor.name!r} is missing: {location or '?'} "
                 f"should stand beside the model, in {folder}"
             )
-        end = int(fields.get("offset", 0)) + int(fields.get("length", 0))
+        size = _tensor_bytes(tensor)
+        length = _field(tensor, fields, "length", size)
+        if length != size:
+            raise ModelError(
+                f"external data of initializer {tensor.name!r} is {length} bytes long; its type "
+                f"and shape need {size}"
+            )
+        end = _field(tensor, fields, "offset", 0) + length
         if file.stat().st_size < end:
             raise ModelError(
                 f"external data file {location} is truncated: initializer {tensor.name!r} ends at "
                 f"byte {end}, the file at {file.stat().st_size}"
             )
+
+
+def _field(
+    tensor: onnx.TensorProto, fields: Mapping[str, str], key: str, default: int
+) -> int:
+    text = fields.get(key, str(default))
+    if not text.isascii() or not text.isdigit():
+        raise ModelError(
+            f"external data of initializer {tensor.name!r}: {key} {text!r} is not a number of bytes"
+        )
+    return int(text)
+
+
+def _tensor_bytes(tensor: onnx.TensorProto) -> int:
+    try:
+        bits = ir.DataType(tensor.data_type).bitwidth
+    except (TypeError, ValueError):
+        raise ModelError(
+            f"initializer {tensor.name!r} has a type of no fixed size ({tensor.data_type})"
+        ) from None
+    return -(-math.prod(tensor.dims) * bits // 8)
