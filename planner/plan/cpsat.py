@@ -19,6 +19,7 @@ stages, with swaps, and with in-place operations.)
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from ortools.sat.python import cp_model
@@ -67,7 +68,7 @@ def solve_exact(
     solver.parameters.random_seed = seed
     if workers:
         solver.parameters.num_workers = workers
-    status = solver.solve(model.cp)
+    status = _solve_interruptibly(solver, model.cp)
     if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         return None
     actions = model.actions(solver)
@@ -80,6 +81,21 @@ def solve_exact(
         optimal=status == cp_model.OPTIMAL,
         bound_us=problem.base_duration_us + max(0.0, solver.best_objective_bound) * unit,
     )
+
+
+def _solve_interruptibly(
+    solver: cp_model.CpSolver, model: cp_model.CpModel
+) -> cp_model.CpSolverStatus:
+    """Solve on a thread of its own, so that Ctrl-C reaches Python at once. The solver's own handler
+    would end the search and carry on with what was found."""
+    solver.parameters.catch_sigint_signal = False
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        future = pool.submit(solver.solve, model)
+        try:
+            return future.result()
+        except BaseException:
+            solver.stop_search()
+            raise
 
 
 @dataclass(slots=True)

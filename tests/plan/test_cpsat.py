@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import itertools
+import os
+import random
+import signal
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 
+import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from planner.plan.cpsat import Exact, solve_exact
 from planner.plan.execute import Choice, Decisions, Gap
 from planner.plan.improve import Candidate, Improver
-from planner.plan.problem import ActionKind, Problem
+from planner.plan.problem import ActionKind, PlanOp, PlanTensor, Problem
 from planner.plan.simulate import simulate
 from tests.graphs import at_capacity, decisions_for, problems
 
@@ -95,3 +100,48 @@ def test_without_recompute_every_operation_runs_once(data, problem):
     tight = at_capacity(only_swaps, incumbent.peak_bytes)
     runs = [a for a in exact(tight, incumbent).candidate.actions if a.kind is ActionKind.RUN]
     assert [a.target for a in runs] == list(range(len(problem.ops)))
+
+
+def there_and_back(count: int) -> Problem:
+    """A chain of `count` operations and its backward pass, of uneven sizes and times: too hard to
+    be solved to the end in a second."""
+    draw = random.Random(0)
+    last = 2 * count - 1
+    ops, tensors = [], []
+    for i in range(2 * count):
+        inputs = {i - 1} if i else set()
+        if i >= count:
+            inputs.add(last - i)
+        duration = draw.randint(5, 99) / 7
+        ops.append(
+            PlanOp(name=f"op{i}", duration_us=duration, inputs=tuple(sorted(inputs)), outputs=(i,))
+        )
+    for i in range(2 * count):
+        uses = tuple(u for u, op in enumerate(ops) if i in op.inputs)
+        size = draw.randint(50, 999)
+        tensors.append(PlanTensor(name=f"t{i}", bytes=size, producer=i, uses=uses, to_end=not uses))
+    return Problem(
+        name="there and back",
+        ops=tuple(ops),
+        tensors=tuple(tensors),
+        fixed_bytes=0,
+        capacity_bytes=1 << 40,
+        swap_out_bytes_per_s=3e7,
+        swap_in_bytes_per_s=4e7,
+    )
+
+
+def test_ctrl_c_ends_the_search():
+    problem = there_and_back(60)
+    improver = Improver(problem, deadline=float("inf"))
+    base = improver.evaluate(Decisions())
+    improver = Improver(at_capacity(problem, base.peak_bytes // 2), deadline=float("inf"))
+    incumbent = improver.repair(improver.evaluate(Decisions()))
+    assert improver.fits(incumbent)
+    press = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT))
+    press.start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            solve_exact(improver.problem, incumbent, time_limit_s=60.0, workers=1)
+    finally:
+        press.cancel()
