@@ -16,9 +16,9 @@ from onnx import helper as h
 from planner.formulate import Formulation, formulate
 from planner.graph.model import TrainingGraph
 from planner.graph.schedule import default_order
+from planner.pipeline.prepare import analysed_graph
 from planner.plan.execute import Choice, Decisions
 from planner.plan.problem import Action, ActionKind, PlanOp, PlanTensor, Problem
-from planner.pipeline.prepare import analysed_graph
 
 SIDE = 8
 _KINDS = ("Sigmoid", "Tanh", "Relu", "Exp", "Add", "Mul", "MatMul", "Softmax", "Split", "Reshape")
@@ -41,10 +41,10 @@ def onnx_graphs(draw: st.DrawFn, max_nodes: int = 24) -> onnx.ModelProto:
             used.update((a, b))
             values.append(f"v{i}")
         elif kind == "Split":
-            nodes.append(h.make_node(kind, [a], [f"s{i}", f"t{i}"], name=name, axis=1, num_outputs=2))
             nodes.append(
-                h.make_node("Concat", [f"t{i}", f"s{i}"], [f"v{i}"], name=f"c{i}", axis=1)
+                h.make_node(kind, [a], [f"s{i}", f"t{i}"], name=name, axis=1, num_outputs=2)
             )
+            nodes.append(h.make_node("Concat", [f"t{i}", f"s{i}"], [f"v{i}"], name=f"c{i}", axis=1))
             used.update((a, f"s{i}", f"t{i}"))
             values.append(f"v{i}")
         elif kind == "Reshape":

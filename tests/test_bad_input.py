@@ -404,9 +404,7 @@ def test_a_bound_dim():
 
 
 def test_an_output_that_is_an_input():
-    model = proto(
-        diamond(), outputs=[info("y", SIDE, SIDE), info("x", SIDE, SIDE)]
-    )
+    model = proto(diamond(), outputs=[info("y", SIDE, SIDE), info("x", SIDE, SIDE)])
     works(model)
 
 

@@ -168,9 +168,7 @@ def check_external_data(proto: onnx.ModelProto, folder: Path) -> None:
             )
 
 
-def _field(
-    tensor: onnx.TensorProto, fields: Mapping[str, str], key: str, default: int
-) -> int:
+def _field(tensor: onnx.TensorProto, fields: Mapping[str, str], key: str, default: int) -> int:
     text = fields.get(key, str(default))
     if not text.isascii() or not text.isdigit():
         raise ModelError(

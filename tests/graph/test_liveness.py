@@ -199,9 +199,7 @@ def test_live_bytes_are_those_that_onnx_runtime_measures(proto, tmp_path_factory
     onnx.save(proto, path)
     _, graph = graph_of(proto)
     order = default_order(graph)
-    runs = profile(
-        path, feeds_for(), runs=2, memory="recommended", level="disabled", threads=1
-    )
+    runs = profile(path, feeds_for(), runs=2, memory="recommended", level="disabled", threads=1)
     check = measured(runs, graph, order, model="original", options="recommended", threads=1)
     assert [event.name for event in runs[0]] == [graph.operations[op].name for op in order]
     assert not check.worst

@@ -20,9 +20,7 @@ from planner.runtime.shapes import runtime_types
 from tests.graphs import feeds_for, graph_of, onnx_graphs
 
 ZOO = sorted((Path(__file__).parents[2] / "models" / "zoo").glob("*.onnx"))
-SLOW = settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
-)
+SLOW = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 def executed(path: Path, feeds, level="disabled", order: Order = "default") -> list[str]:

@@ -34,7 +34,9 @@ from tests.graphs import (
 )
 
 SLOW = settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+    max_examples=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 
 
@@ -113,14 +115,16 @@ def test_nothing_else_changes(proto, data, tmp_path_factory):
     assert after.ir_version == before.ir_version
     for domain, version in before.graph.opset_imports.items():
         assert after.graph.opset_imports[domain] == version
-    marks = [n.attributes[PLANNER_ATTRIBUTE].value for n in after.graph if PLANNER_ATTRIBUTE in n.attributes]
+    marks = [
+        n.attributes[PLANNER_ATTRIBUTE].value
+        for n in after.graph
+        if PLANNER_ATTRIBUTE in n.attributes
+    ]
     assert len(marks) == len(set(marks))
     known: set[str] = {str(v.name) for v in after.graph.inputs} | set(after.graph.initializers)
     for node in after.graph:  # sorted, as checkers want it
         assert all(v is None or v.name in known for v in node.inputs)
         known.update(str(v.name) for v in node.outputs)
-
-
 
 
 def test_a_training_batch_norm_runs_twice_without_touching_its_statistics(tmp_path):

@@ -70,9 +70,7 @@ def chain_over_a_fixed_op() -> Problem:
         PlanTensor(name="c", bytes=8, producer=2, uses=(3,)),
         PlanTensor(name="d", bytes=8, producer=3, uses=(), to_end=True),
     )
-    return Problem(
-        name="noise", ops=ops, tensors=tensors, fixed_bytes=0, capacity_bytes=100
-    )
+    return Problem(name="noise", ops=ops, tensors=tensors, fixed_bytes=0, capacity_bytes=100)
 
 
 def test_what_a_recompute_reads_and_cannot_be_made_again_is_kept():

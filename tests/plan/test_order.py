@@ -91,16 +91,12 @@ def test_weight_gradients_run_as_soon_as_they_can():
         inputs = (i - 1,) if i else ()
         ops.append(PlanOp(name=f"chain{i}", duration_us=1.0, inputs=inputs, outputs=(i,)))
     for i in range(steps):  # in file order, the small ones come last
-        ops.append(
-            PlanOp(name=f"weight{i}", duration_us=1.0, inputs=(i,), outputs=(steps + i,))
-        )
+        ops.append(PlanOp(name=f"weight{i}", duration_us=1.0, inputs=(i,), outputs=(steps + i,)))
     for i in range(steps):
         uses = (*((i + 1,) if i + 1 < steps else ()), steps + i)
         tensors.append(PlanTensor(name=f"g{i}", bytes=100, producer=i, uses=uses))
     for i in range(steps):
-        tensors.append(
-            PlanTensor(name=f"w{i}", bytes=1, producer=steps + i, uses=(), to_end=True)
-        )
+        tensors.append(PlanTensor(name=f"w{i}", bytes=1, producer=steps + i, uses=(), to_end=True))
     problem = Problem(
         name="backward", ops=tuple(ops), tensors=tuple(tensors), fixed_bytes=0, capacity_bytes=1
     )

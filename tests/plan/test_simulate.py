@@ -154,9 +154,7 @@ def test_an_impossible_schedule_is_refused_by_name(steps, message):
 
 
 def test_an_operation_that_may_not_run_twice_is_refused_by_name():
-    once = PlanOp(
-        name="dropout", duration_us=1.0, inputs=(), outputs=(0,), recomputable=False
-    )
+    once = PlanOp(name="dropout", duration_us=1.0, inputs=(), outputs=(0,), recomputable=False)
     plan = actions((RUN, 0), (RUN, 1), (RUN, 2), (RUN, 0), (RUN, 3))
     with pytest.raises(InvalidScheduleError, match="action 3 runs 'dropout' again"):
         simulate(there_and_back(ops={0: once}), plan)
