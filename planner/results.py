@@ -121,7 +121,8 @@ class CapCheck:
 
     On the CPU, graph inputs and initializers above 127 bytes are outside the arena: the cap is the
     budget less those, plus `over_budget_bytes`: what rounding, fragmentation and workspace are
-    predicted to take beyond the budget.
+    predicted to take beyond the budget. `first_region_bytes` is the arena's first region, from
+    which regions double (`initial_chunk_size_bytes`).
     """
 
     model: str
@@ -130,6 +131,7 @@ class CapCheck:
     expected: bool | None
     message: str = ""
     over_budget_bytes: int = 0
+    first_region_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -124,7 +124,7 @@ def effect(op_type: str, domain: str, attributes: Mapping[str, object], training
         return f"{op_type} draws random numbers"
     if op_type == "Dropout" and training:
         # a fixed seed starts one generator, which each run advances
-        return "training-mode Dropout draws random numbers, with a fixed seed too"
+        return "training-mode Dropout, with a fixed seed too, draws random numbers"
     if op_type == "BatchNormInternal" or (op_type == "BatchNormalization" and training):
         # the kernel writes the running statistics over its mean and variance inputs, feeds and
         # initializers included, unless they are graph outputs, as a copy's never are (measured)

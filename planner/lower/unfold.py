@@ -10,6 +10,7 @@ around their use. The node is written so that ONNX Runtime cannot fold it again:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Set
 from dataclasses import dataclass
 
@@ -46,12 +47,13 @@ def unfold(
     names: list[str] = []
     freed = 0
     outputs = {v.name for v in clone.graph.outputs}
+    candidates = _by_count(clone, types)
     for name, value in list(clone.graph.initializers.items()):
         kind = types[name]
         if name in original_initializers or name in outputs or kind.bytes < LEAST_BYTES:
             continue
         fill = _splat(value)
-        source = _source(clone, types, kind)
+        source = candidates.get(math.prod(kind.shape))
         if fill is None or source is None:
             continue
         found.update(_replace(clone, value, kind, fill, source))
@@ -71,15 +73,14 @@ def _splat(value: ir.Value) -> np.ndarray | None:
     return flat[:1].copy() if bool((same == same[0]).all()) else None
 
 
-def _source(model: ir.Model, types: Mapping[str, ValueType], kind: ValueType) -> ir.Value | None:
-    """A tensor with as many elements: a graph input, or the first that a node makes."""
-    count = int(np.prod(kind.shape, dtype=np.int64))
+def _by_count(model: ir.Model, types: Mapping[str, ValueType]) -> dict[int, ir.Value]:
+    """By number of elements, a tensor with that many: a graph input, or the first a node makes."""
     made = (v for node in model.graph for v in node.outputs if v.name)
-    for value in (*model.graph.inputs, *made):
-        shape = types[str(value.name)].shape
-        if int(np.prod(shape, dtype=np.int64)) == count and value.name not in model.graph.initializers:
-            return value
-    return None
+    inputs = (v for v in model.graph.inputs if v.name not in model.graph.initializers)
+    found: dict[int, ir.Value] = {}
+    for value in (*inputs, *made):
+        found.setdefault(math.prod(types[str(value.name)].shape), value)
+    return found
 
 
 def _replace(
@@ -87,7 +88,7 @@ def _replace(
 ) -> dict[str, ValueType]:
     """Put the nodes where they may stand: before the first reader, behind the source."""
     graph, name = model.graph, str(value.name)
-    count = int(np.prod(kind.shape, dtype=np.int64))
+    count = math.prod(kind.shape)
     one = _constant(model, "planner__one_dim", np.array([1], dtype=np.int64))
     shape = _constant(model, f"{name}__shape", np.array(kind.shape, dtype=np.int64))
     integer, dtype = ir.DataType.INT64, kind.dtype

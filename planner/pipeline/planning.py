@@ -33,6 +33,7 @@ _SHRINK = (1.0, 0.99, 0.97, 0.945, 0.92, 0.89, 0.86, 0.82, 0.78)
 """Capacities to try, as shares of the budget, until ONNX Runtime's arena fits the budget too."""
 
 _NO_LIMIT = 1 << 62
+RANDOM = "draws random numbers"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +109,7 @@ def base_orders(prepared: Prepared, *, time_limit_s: float) -> tuple[BaseOrder, 
     for name, start in starts.items():
         if not late():
             found.setdefault(improve_order(problem, start, out_of_time=late), f"{name}, moved")
+    drawn = [place[op.id] for op in prepared.graph.operations if op.why_not.endswith(RANDOM)]
     orders = [
         BaseOrder(
             name=name,
@@ -116,8 +118,15 @@ def base_orders(prepared: Prepared, *, time_limit_s: float) -> tuple[BaseOrder, 
             least_bound_bytes=least_peak_bound(reorder(problem, order))[0],
         )
         for order, name in found.items()
+        if _keeps(order, sorted(drawn))
     ]
     return tuple(sorted(orders, key=lambda o: (o.peak_bytes, o.least_bound_bytes)))
+
+
+def _keeps(order: Sequence[int], drawn: Sequence[int]) -> bool:
+    """Whether the operations that draw random numbers stay in order: they share one generator."""
+    at = {op: i for i, op in enumerate(order)}
+    return all(at[a] < at[b] for a, b in zip(drawn, drawn[1:], strict=False))
 
 
 def make_plan(prepared: Prepared, settings: Settings, progress: Progress) -> Planned:
@@ -227,7 +236,6 @@ def _lower(
     solved: Solved,
     orders: tuple[BaseOrder, ...],
 ) -> Planned:
-    from planner.runtime.arena import least_cap
     from planner.runtime.cap import arena_cap
     from planner.runtime.settle import settle
 
@@ -266,8 +274,17 @@ def _lower(
         order=order,
         timeline=full_timeline(graph, order, prepared.device),
         orders=orders,
-        arena_excess_bytes=max(0, least_cap(graph, order) - arena_cap(graph, budget)),
+        arena_excess_bytes=_arena_excess(graph, order, arena_cap(graph, budget)),
     )
+
+
+def _arena_excess(graph: TrainingGraph, order: tuple[OpId, ...], cap_bytes: int) -> int:
+    """Bytes that ONNX Runtime's arena is predicted to need beyond its share of the budget."""
+    from planner.runtime.arena import first_region, roomy_cap
+
+    if first_region(graph, order, cap_bytes) is not None:
+        return 0
+    return max(1, roomy_cap(graph, order, at_least=cap_bytes)[0] - cap_bytes)
 
 
 def _infeasible(

@@ -47,6 +47,7 @@ class Prepared:
         types: element type and static shape of every value of `model`.
         graph, order: of `model`, and its default order.
         workspace_bytes: by OpId: what its kernel takes besides its outputs while it runs.
+        hardware_source: the profile's name, or its file, as given.
         duration_us: by OpId. `cost_source` says where they come from.
     """
 
@@ -59,6 +60,7 @@ class Prepared:
     graph: TrainingGraph
     order: tuple[OpId, ...]
     hardware: Hardware
+    hardware_source: str
     device: str
     workspace_bytes: tuple[int, ...]
     duration_us: tuple[float, ...]
@@ -131,6 +133,7 @@ def prepare(
         graph=graph,
         order=order if graph.operations is original.operations else default_order(graph),
         hardware=profile_of,
+        hardware_source=hardware,
         device=device,
         workspace_bytes=_workspace(graph, device),
         duration_us=durations,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from planner.results import CapCheck
+
 _HEAD = """\
 import onnxruntime as ort
 
@@ -13,11 +15,12 @@ options.enable_mem_reuse = False  # a freed buffer is freed, not kept for a late
 _PRIORITY = "options.execution_order = ort.ExecutionOrder.PRIORITY_BASED  # the plan's order\n"
 
 _CPU = """\
-# The CPU arena grows by exactly what is asked for (1 = kSameAsRequested).
+# {comment}
 memory = ort.OrtMemoryInfo(
     "Cpu", ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, ort.OrtMemType.DEFAULT
 )
-ort.create_and_register_allocator(memory, ort.OrtArenaCfg({{"arena_extend_strategy": 1}}))
+arena = {arena}
+ort.create_and_register_allocator(memory, ort.OrtArenaCfg(arena))
 options.add_session_config_entry("session.use_env_allocators", "1")
 
 session = ort.InferenceSession({model!r}, options, providers=["CPUExecutionProvider"])
@@ -33,14 +36,30 @@ session = ort.InferenceSession(
 
 
 def session_code(
-    model: str, *, order_target: str = "default", device: str = "cpu", budget_bytes: int = 0
+    model: str,
+    *,
+    order_target: str = "default",
+    device: str = "cpu",
+    budget_bytes: int = 0,
+    cap: CapCheck | None = None,
 ) -> str:
     """Python that opens `model` (a file name) with the recommended session options.
 
     Args:
         order_target: "default", or "priority" for a plan whose file order is the schedule.
         device: "cpu" or "cuda"; `budget_bytes` becomes the CUDA arena's limit.
+        cap: the hard cap under which the model ran, whose arena is then the one to copy.
     """
+    comment = "The CPU arena grows by exactly what is asked for (1 = kSameAsRequested)."
+    arena = "{\"arena_extend_strategy\": 1}"
+    if cap is not None and cap.passed:
+        comment = "The arena that held the model under the cap: regions double from the first."
+        arena = (
+            f'{{"max_mem": {cap.cap_bytes}, "initial_chunk_size_bytes": {cap.first_region_bytes}, '
+            '"max_dead_bytes_per_chunk": 1}'
+        )
     body = _CUDA if device == "cuda" else _CPU
     order = _PRIORITY if order_target == "priority" else ""
-    return _HEAD + order + body.format(model=model, budget_bytes=budget_bytes)
+    return _HEAD + order + body.format(
+        model=model, budget_bytes=budget_bytes, comment=comment, arena=arena
+    )

@@ -40,6 +40,9 @@ ones stay where the model was read to."""
 
 _NONE = Workspace()
 
+_SHARES = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24)
+_FIRST_REGIONS = tuple(n << power for power in range(14, 26) for n in (2, 3))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArenaSettings:
@@ -65,13 +68,13 @@ DEFAULT = ArenaSettings(pattern=True, reuse=True, growth=Growth.DOUBLING)
 RECOMMENDED = ArenaSettings(pattern=False, reuse=False, growth=Growth.EXACT)
 
 
-def capped(limit_bytes: int) -> ArenaSettings:
-    """A hard cap: one region of exactly `limit_bytes`, every chunk split (see `runtime.cap`)."""
+def capped(limit_bytes: int, first_region_bytes: int | None = None) -> ArenaSettings:
+    """A hard cap, every chunk split (see `runtime.cap`); one region unless the first is smaller."""
     return ArenaSettings(
         pattern=False,
         reuse=False,
         growth=Growth.DOUBLING,
-        initial_chunk_bytes=limit_bytes,
+        initial_chunk_bytes=first_region_bytes or limit_bytes,
         max_dead_bytes=1,
         limit_bytes=limit_bytes,
     )
@@ -124,12 +127,14 @@ def simulate(
     runs: int = 2,
     threads: int = 0,
     host_in_arena: bool = False,
+    reserved: Sequence[int] = (),
 ) -> tuple[RunTrace, ...]:
     """Arena bytes of consecutive runs; the caller drops a run's outputs before the next.
 
     Args:
         threads: of the session: kernels' temporary bytes are counted for that many; 0 counts none.
         host_in_arena: count tensors on the host as well, as the CPU provider does.
+        reserved: sizes of what the session takes before the first run and keeps.
 
     Raises:
         ArenaFullError: `settings.limit_bytes` does not suffice.
@@ -141,6 +146,8 @@ def simulate(
         max_dead_bytes=settings.max_dead_bytes,
         limit_bytes=settings.limit_bytes,
     )
+    for size in reserved:
+        arena.allocate(size)
     scratch = workspace(graph, threads=threads) if threads else {}
     layout: PatternLayout | None = None
     traces: list[RunTrace] = []
@@ -313,20 +320,64 @@ def fits(
     *,
     threads: int = 1,
     host_in_arena: bool = False,
+    first_region_bytes: int | None = None,
 ) -> bool:
-    """Whether two runs, with small initializers, fit in an arena of one region of `cap_bytes`."""
-    settings = capped(cap_bytes - reserved_bytes(graph))
+    """Whether two runs, with small initializers, fit in an arena of `cap_bytes`."""
+    settings = capped(cap_bytes, first_region_bytes)
     try:
-        simulate(graph, order, settings, threads=threads, host_in_arena=host_in_arena)
+        simulate(
+            graph,
+            order,
+            settings,
+            threads=threads,
+            host_in_arena=host_in_arena,
+            reserved=_reserved_sizes(graph),
+        )
     except ArenaFullError:
         return False
     return True
 
 
-def reserved_bytes(graph: TrainingGraph) -> int:
-    """Bytes of the initializers that the session copies into the arena, for its whole life."""
-    return sum(
+def first_region(
+    graph: TrainingGraph, order: Sequence[OpId], cap_bytes: int, *, threads: int = 1
+) -> int | None:
+    """A first region with which two runs of `order` fit in `cap_bytes`; None where none is found.
+
+    Regions double and never merge. A small first region keeps small buffers, which live long, out
+    of the large ones that big buffers need whole: it can save more than a third of the arena.
+    """
+    if cap_bytes <= 0:
+        return None
+    shares = (cap_bytes // d // ROUNDING * ROUNDING for d in _SHARES)
+    for size in dict.fromkeys((*shares, *_FIRST_REGIONS)):
+        if ROUNDING <= size <= cap_bytes and fits(
+            graph, order, cap_bytes, threads=threads, first_region_bytes=size
+        ):
+            return size
+    return None
+
+
+def roomy_cap(
+    graph: TrainingGraph, order: Sequence[OpId], *, at_least: int = 0, threads: int = 1
+) -> tuple[int, int]:
+    """(cap, first region): about the least arena that fits, in steps of 2% of the peak in use."""
+    (trace,) = simulate(graph, order, RECOMMENDED, runs=1, threads=threads)
+    peak = trace.peak + sum(round_up(size) for size in _reserved_sizes(graph))
+    cap = round_up(max(peak, at_least, ROUNDING))
+    while (size := first_region(graph, order, cap, threads=threads)) is None:
+        cap += round_up(peak // 50 + 1)
+    return cap, size
+
+
+def _reserved_sizes(graph: TrainingGraph) -> tuple[int, ...]:
+    """Initializers that the session copies into the arena, for its whole life."""
+    return tuple(
         t.bytes
         for t in graph.tensors
-        if t.is_initializer and t.consumers and t.bytes <= RESERVED_LIMIT
+        if t.is_initializer and t.consumers and 0 < t.bytes <= RESERVED_LIMIT
     )
+
+
+def reserved_bytes(graph: TrainingGraph) -> int:
+    """Bytes of the initializers that the session copies into the arena, without rounding."""
+    return sum(_reserved_sizes(graph))

@@ -14,6 +14,9 @@ ROUNDING = 256
 _MAX_REGION_STEP = 1 << 30  # `max_power_of_two_extend_bytes`: doubling stops here
 
 
+_LOWEST = -(1 << 62)
+
+
 class Growth(enum.Enum):
     """How the arena sizes a new region: `arena_extend_strategy`."""
 
@@ -78,7 +81,7 @@ class Arena:
         rounded = round_up(size)
         if not self._keys or self._keys[-1][0] < rounded:
             self._extend(rounded)
-        chunk_size, offset = self._keys.pop(bisect_left(self._keys, (rounded, -1)))
+        chunk_size, offset = self._keys.pop(bisect_left(self._keys, (rounded, _LOWEST)))
         block = self._free.pop(offset)
         waste = chunk_size - rounded
         if waste and (chunk_size >= 2 * rounded or waste >= self.max_dead_bytes):
@@ -126,8 +129,10 @@ class Arena:
             if not grown:
                 self.next_region = min(2 * self.next_region, _MAX_REGION_STEP)
         self.held += size
+        # each region below the last, as Linux maps them: among free chunks of one size the lowest
+        # address is taken; apart, so that regions never look like neighbours
+        self._end -= size + ROUNDING
         self._remember(Block(self._end, size))
-        self._end += size + ROUNDING  # regions are apart, so that they never look like neighbours
 
     def _split(self, block: Block, size: int) -> None:
         rest = Block(block.offset + size, block.size - size)

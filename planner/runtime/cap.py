@@ -1,13 +1,14 @@
 """A hard cap: does a model run where the CPU arena may not exceed a number of bytes?
 
 The budget covers everything on the device. On the CPU, feeds are not in the arena, nor are
-initializers above 127 bytes; `arena_cap` takes them off. Within the cap the arena is one region of
-exactly that size (doubling growth whose first region is the cap), split without waste. Of the
-configurations tried that is the one in which least is lost: an arena that grows by what is
-requested never merges its regions, and fails plans that fit by far (reports/ort_facts.md).
+initializers above 127 bytes; `arena_cap` takes them off. Within the cap the arena's regions double, split
+without waste, from a first region that `planner.runtime.arena.first_region` picks by replaying the
+allocator: a small one keeps small, long-lived buffers from breaking up large regions. An arena that
+grows by what is requested never merges its regions, and fails plans that fit by far
+(reports/ort_facts.md).
 
-What can still be lost is 256-byte rounding and fragmentation, both of which
-`planner.runtime.arena.least_cap` predicts, and a kernel's workspace, which the arena holds too.
+What can still be lost is 256-byte rounding and fragmentation, and a kernel's workspace, which the
+arena holds too; all are in the replay.
 """
 
 from __future__ import annotations
@@ -52,6 +53,7 @@ def run_capped(
     model: str = "rewritten",
     expected: bool | None = None,
     over_budget_bytes: int = 0,
+    first_region_bytes: int | None = None,
     timeout_s: float = 3600.0,
 ) -> CapCheck:
     """Run `model_path` in a process of its own whose arena may not exceed `cap_bytes`.
@@ -61,6 +63,7 @@ def run_capped(
         threads: intra-operator threads (convolutions take a buffer for each).
         runs: consecutive runs that must all succeed; results are dropped in between.
         model, expected, over_budget_bytes: copied into the result.
+        first_region_bytes: of the arena, whose regions double; None makes one region of the cap.
     """
 
     def result(passed: bool, message: str) -> CapCheck:
@@ -71,6 +74,7 @@ def run_capped(
             expected=expected,
             message=message,
             over_budget_bytes=over_budget_bytes,
+            first_region_bytes=first_region_bytes or cap_bytes,
         )
 
     if cap_bytes <= 0:
@@ -86,6 +90,7 @@ def run_capped(
             "model": str(Path(model_path).resolve()),
             "inputs": files,
             "cap_bytes": cap_bytes,
+            "first_region_bytes": first_region_bytes or cap_bytes,
             "order": order,
             "level": level,
             "threads": threads,

@@ -35,7 +35,7 @@ def main(request_path: str) -> None:
         {
             "max_mem": cap,
             "arena_extend_strategy": NEXT_POWER_OF_TWO,
-            "initial_chunk_size_bytes": cap,
+            "initial_chunk_size_bytes": request["first_region_bytes"],
             "max_dead_bytes_per_chunk": 1,  # 0 crashes the process
         },
     )

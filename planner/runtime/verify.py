@@ -36,7 +36,7 @@ from planner.results import (
     Verification,
 )
 from planner.runtime import gpu, memcheck
-from planner.runtime.arena import least_cap
+from planner.runtime.arena import first_region, roomy_cap
 from planner.runtime.cap import arena_cap, run_capped
 from planner.runtime.compare import compare
 from planner.runtime.options import Level, Memory, Order
@@ -372,9 +372,12 @@ class _Job:
 
     def _cpu_caps(self, baseline: int) -> tuple[CapCheck, ...]:
         caps = {m: arena_cap(self.graphs[m], self.budget) for m in self.paths}
-        needs = {m: least_cap(self.graphs[m], self.orders[m], threads=1) for m in self.paths}
-        over = max(0, needs["rewritten"] - caps["rewritten"])
-        if over:
+        graph, order = self.graphs["rewritten"], self.orders["rewritten"]
+        region = first_region(graph, order, caps["rewritten"], threads=1)
+        over = 0
+        if region is None:
+            needed, region = roomy_cap(graph, order, at_least=caps["rewritten"], threads=1)
+            over = needed - caps["rewritten"]
             self.notes.append(
                 f"the budget bounds live bytes; rounding, fragmentation and kernels' workspace in "
                 f"the CPU's arena take {format_bytes(over)} more, so the hard cap stands at the "
@@ -385,7 +388,8 @@ class _Job:
             cap = caps[model] + over
             expected: bool | None = True
             if model == "original":
-                fails = self.budget < baseline and needs[model] > cap
+                graph, order = self.graphs[model], self.orders[model]
+                fails = self.budget < baseline and first_region(graph, order, cap) is None
                 expected = False if fails else None
             check = run_capped(
                 self.paths[model],
@@ -395,6 +399,7 @@ class _Job:
                 model=model,
                 expected=expected,
                 over_budget_bytes=over,
+                first_region_bytes=region,
             )
             checks.append(check)
         return tuple(checks)

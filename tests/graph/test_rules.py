@@ -65,7 +65,7 @@ def test_rules_are_of_a_domain() -> None:
     [
         ("RandomNormalLike", "", False, "draws random numbers"),
         ("Bernoulli", "", False, "draws random numbers"),
-        ("Dropout", "", True, "with a fixed seed too"),
+        ("Dropout", "", True, "with a fixed seed too, draws"),
         ("BitmaskDropout", "com.microsoft", False, "draws random numbers"),
         ("BatchNormalization", "", True, "running statistics"),
         ("BatchNormInternal", "com.microsoft", False, "running statistics"),
