@@ -8,9 +8,19 @@ import onnx_ir as ir
 from onnx_shape_inference import ShapeInferenceContext, registry
 
 
+_FUSED = {"FusedGemm": ("Gemm", 13), "FusedConv": ("Conv", 11)}
+"""Operators of com.microsoft with an activation fused in, each with the standard one it has the
+shape of, and that one's version."""
+
+
 @functools.cache
 def register() -> None:
     """Register all rules, once."""
+    registry.collect()
+    for fused, (standard, version) in _FUSED.items():
+        rule = registry.get("", standard, version=version)
+        if rule is not None:
+            registry.register("com.microsoft", fused, since_version=1)(rule)
     for op_type in ("MemcpyToHost", "MemcpyFromHost"):
         registry.register("", op_type, since_version=1)(_same_as_input)
 
