@@ -3,14 +3,14 @@
 The plan is accepted only when the rewritten model, read back and analysed like any other, stays
 within the budget, and so does ONNX Runtime's arena, fragmentation and kernels' workspace included,
 as predicted by replaying its allocator. Where it does not, the capacity is lowered and the problem
-solved again. Where no plan's arena fits but some plan's live bytes do, that plan is taken, and
-`arena_excess_bytes` says what the arena needs on top.
+solved again. Where no plan's arena fits but some plan's live bytes do, that plan is taken, and its
+assumptions say so.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from planner.errors import InfeasibleBudgetError
@@ -29,9 +29,10 @@ from planner.units import format_both, format_bytes
 GRANULARITY_BYTES = 256
 """ONNX Runtime's arena rounds every buffer up to this (bfc_arena.h, `kMinAllocationSize`)."""
 
-_SHRINK = (1.0, 0.99, 0.97, 0.945, 0.92, 0.89, 0.86, 0.82, 0.78)
+_SHRINK = (1.0, 0.98, 0.965, 0.95, 0.935, 0.92, 0.9, 0.87, 0.83, 0.78)
 """Capacities to try, as shares of the budget, until ONNX Runtime's arena fits the budget too."""
 
+_MOST_SLOWER = 1.25  # how much time a fitting arena may cost
 _NO_LIMIT = 1 << 62
 RANDOM = "draws random numbers"
 
@@ -73,7 +74,7 @@ class Planned:
     order: tuple[OpId, ...]
     timeline: Timeline
     orders: tuple[BaseOrder, ...]
-    arena_excess_bytes: int
+    fits_arena: bool
 
 
 def base_orders(prepared: Prepared, *, time_limit_s: float) -> tuple[BaseOrder, ...]:
@@ -143,9 +144,10 @@ def make_plan(prepared: Prepared, settings: Settings, progress: Progress) -> Pla
     room = settings.budget_bytes
     accepted: Planned | None = None
     least: tuple[Formulation, Candidate] | None = None
+    extra_us: dict[str, float] = {}  # what each order's last plan added
     for attempt, shrink in enumerate(_SHRINK):
         capacity = int(room * shrink)
-        chosen = _promising(orders, capacity)
+        chosen = _promising(orders, capacity) if not attempt else _cheap(orders, capacity, extra_us)
         if accepted is not None and (time.monotonic() > deadline or not chosen):
             break
         for number, base in enumerate(chosen or [_least_bound(orders)]):
@@ -156,7 +158,7 @@ def make_plan(prepared: Prepared, settings: Settings, progress: Progress) -> Pla
             solved = solve(
                 form.problem,
                 time_limit_s=share,
-                exact=attempt == 0,
+                thorough=attempt == 0,
                 seed=settings.seed,
                 workers=settings.workers,
                 progress=lambda text: progress(f"solving: {text}"),
@@ -165,6 +167,7 @@ def make_plan(prepared: Prepared, settings: Settings, progress: Progress) -> Pla
                 least = form, solved.least
             if solved.candidate is None:
                 continue
+            extra_us[base.name] = solved.candidate.time_us - form.problem.base_duration_us
             if accepted is not None and not _could_beat(accepted, solved):
                 continue
             planned = _lower(prepared, settings, base, form, solved, orders)
@@ -172,7 +175,7 @@ def make_plan(prepared: Prepared, settings: Settings, progress: Progress) -> Pla
                 continue  # the anchors' few bytes: the next capacity leaves room for them
             if accepted is None or _better(planned, accepted):
                 accepted = planned
-        if accepted is not None and accepted.arena_excess_bytes == 0:
+        if accepted is not None and accepted.fits_arena:
             return accepted
     if accepted is None:
         assert least is not None
@@ -181,30 +184,41 @@ def make_plan(prepared: Prepared, settings: Settings, progress: Progress) -> Pla
 
 
 def _could_beat(accepted: Planned, solved: Solved) -> bool:
-    """A plan whose arena fits is only beaten by a faster one."""
+    """A plan whose arena fits is only beaten by a faster one, and no plan by a much slower one."""
     assert solved.candidate is not None and accepted.solved.candidate is not None
-    faster = solved.candidate.time_us < accepted.solved.candidate.time_us
-    return accepted.arena_excess_bytes > 0 or faster
+    ratio = solved.candidate.time_us / accepted.solved.candidate.time_us
+    return ratio < (1.0 if accepted.fits_arena else _MOST_SLOWER)
 
 
 def _better(planned: Planned, accepted: Planned) -> bool:
     """Fitting the arena first, then time."""
     assert planned.solved.candidate is not None and accepted.solved.candidate is not None
-    fits, fitted = planned.arena_excess_bytes == 0, accepted.arena_excess_bytes == 0
-    if fits != fitted:
-        return fits
+    if planned.fits_arena != accepted.fits_arena:
+        return planned.fits_arena
     return planned.solved.candidate.time_us < accepted.solved.candidate.time_us
 
 
 def _promising(orders: Sequence[BaseOrder], capacity: int) -> list[BaseOrder]:
-    """Up to three orders worth solving: the least peak, the least bound, ONNX Runtime's own or what
-    it was moved to."""
+    """Up to three orders worth solving: the least peak, ONNX Runtime's own or what it was moved to,
+    and, where neither can meet the capacity, the least bound."""
     possible = [o for o in orders if o.least_bound_bytes <= capacity]
-    if not possible:
-        return []
     own = [o for o in possible if o.name.startswith("default")]
-    picked = (possible[0], _least_bound(possible), *own[:1])
+    picked = [*possible[:1], *own[:1]]
+    if len(picked) < 2 and possible:
+        picked.append(_least_bound(possible))
     return list({o.order: o for o in picked}.values())
+
+
+def _cheap(
+    orders: Sequence[BaseOrder], capacity: int, extra_us: Mapping[str, float]
+) -> list[BaseOrder]:
+    """For variety: all orders that can meet the capacity, but for those found to be dear."""
+    dear = 2 * min(extra_us.values(), default=0.0)
+    return [
+        o
+        for o in orders
+        if o.least_bound_bytes <= capacity and extra_us.get(o.name, 0.0) <= dear
+    ]
 
 
 def _least_bound(orders: Sequence[BaseOrder]) -> BaseOrder:
@@ -236,6 +250,7 @@ def _lower(
     solved: Solved,
     orders: tuple[BaseOrder, ...],
 ) -> Planned:
+    from planner.runtime.arena import first_region
     from planner.runtime.cap import arena_cap
     from planner.runtime.settle import settle
 
@@ -274,17 +289,8 @@ def _lower(
         order=order,
         timeline=full_timeline(graph, order, prepared.device),
         orders=orders,
-        arena_excess_bytes=_arena_excess(graph, order, arena_cap(graph, budget)),
+        fits_arena=first_region(graph, order, arena_cap(graph, budget)) is not None,
     )
-
-
-def _arena_excess(graph: TrainingGraph, order: tuple[OpId, ...], cap_bytes: int) -> int:
-    """Bytes that ONNX Runtime's arena is predicted to need beyond its share of the budget."""
-    from planner.runtime.arena import first_region, roomy_cap
-
-    if first_region(graph, order, cap_bytes) is not None:
-        return 0
-    return max(1, roomy_cap(graph, order, at_least=cap_bytes)[0] - cap_bytes)
 
 
 def _infeasible(

@@ -58,7 +58,7 @@ def solve(
     problem: Problem,
     *,
     time_limit_s: float,
-    exact: bool = True,
+    thorough: bool = True,
     seed: int = 0,
     workers: int | None = None,
     progress: Progress | None = None,
@@ -67,7 +67,7 @@ def solve(
 
     Args:
         time_limit_s: for all engines together.
-        exact: let the exact engine use what time is left, where the problem is small enough.
+        thorough: False leaves out the guarded searches and the exact engine.
         seed, workers: of the exact engine; the others are deterministic.
     """
     start = time.monotonic()
@@ -78,11 +78,11 @@ def solve(
         return _solved(base, base, problem.base_duration_us, "order", start)
     best, engine = improver.prune(improver.repair(base)), "greedy"
     least = min((base, best), key=lambda c: c.peak_bytes)
-    result = cut_loop(improver, on_progress=progress)
+    result = cut_loop(improver, max_cuts=12 if thorough else 6, on_progress=progress)
     bound = problem.base_duration_us + result.bound_extra_us
     if better(improver, result.best, best):
         best, engine = result.best, "cut-lp"
-    if not result.proved_infeasible and not _tight(improver, best, bound):
+    if thorough and not result.proved_infeasible and not _tight(improver, best, bound):
         guarded = guarded_loops(improver, replace(result, best=best), on_progress=progress).best
         if better(improver, guarded, best):
             best, engine = guarded, "cut-lp"
@@ -91,7 +91,7 @@ def solve(
     if not improver.fits(best):
         return _solved(None, least, bound, engine, start)
     left = deadline - time.monotonic()
-    if exact and len(problem.ops) <= MAX_OPS and left > 1 and not _tight(improver, best, bound):
+    if thorough and len(problem.ops) <= MAX_OPS and left > 1 and not _tight(improver, best, bound):
         if progress:
             progress("exact engine")
         found = solve_exact(

@@ -40,8 +40,10 @@ ones stay where the model was read to."""
 
 _NONE = Workspace()
 
-_SHARES = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24)
-_FIRST_REGIONS = tuple(n << power for power in range(14, 26) for n in (2, 3))
+_SHARES = (1, 2, 3, 4, 8, 16)
+_LEAST_REGION = 32 * 1024
+_MOST_REGIONS = 200  # that are tried, on a graph of up to ...
+_NODES = 1_000  # nodes; fewer on a larger one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -348,13 +350,21 @@ def first_region(
     """
     if cap_bytes <= 0:
         return None
-    shares = (cap_bytes // d // ROUNDING * ROUNDING for d in _SHARES)
-    for size in dict.fromkeys((*shares, *_FIRST_REGIONS)):
-        if ROUNDING <= size <= cap_bytes and fits(
-            graph, order, cap_bytes, threads=threads, first_region_bytes=size
-        ):
+    for size in _region_sizes(cap_bytes, len(order)):
+        if fits(graph, order, cap_bytes, threads=threads, first_region_bytes=size):
             return size
     return None
+
+
+def _region_sizes(cap_bytes: int, nodes: int) -> list[int]:
+    """First regions to try: shares of the cap, then evenly spaced by ratio from the least."""
+    count = max(20, min(_MOST_REGIONS, _MOST_REGIONS * _NODES // max(1, nodes)))
+    sizes = [cap_bytes // d for d in _SHARES]
+    if cap_bytes > _LEAST_REGION:
+        ratio = (cap_bytes / _LEAST_REGION) ** (1 / count)
+        sizes += [int(_LEAST_REGION * ratio**i) for i in range(count)]
+    rounded = (size // ROUNDING * ROUNDING for size in sizes)
+    return [size for size in dict.fromkeys(rounded) if size]
 
 
 def roomy_cap(
