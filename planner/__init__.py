@@ -1,8 +1,8 @@
 """planner: a static memory planner and graph optimizer for ONNX training graphs.
 
-    from planner import analyze, optimize, verify
+from planner import analyze, optimize, verify
 
-    result = optimize("model.onnx", budget="60%", output="model.planned.onnx")
+result = optimize("model.onnx", budget="60%", output="model.planned.onnx")
 """
 
 from __future__ import annotations

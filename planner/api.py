@@ -257,9 +257,7 @@ def verify(
         peak = before.timeline.peak_bytes
         budget_bytes = parse_budget(budget, baseline_bytes=peak) if budget else peak
         the_plan = _stand_in_plan(prepared, budget or "100%", budget_bytes)
-    return _verify(
-        prepared, before, after, Path(rewritten), the_plan, inputs, seed, device, report
-    )
+    return _verify(prepared, before, after, Path(rewritten), the_plan, inputs, seed, device, report)
 
 
 # -- pieces ------------------------------------------------------------------------------------
@@ -330,9 +328,9 @@ def _durations_after(planned: Planned) -> tuple[float, ...]:
         if action.kind.value == "run":
             by_node[node] = problem.ops[action.target].duration_us
         elif action.kind.value == "swap-out":
-            by_node[node] = problem.swap_out_us(action.target)  # type: ignore[arg-type]
+            by_node[node] = problem.swap_out_us(action.target)
         else:
-            by_node[node] = problem.swap_in_us(action.target)  # type: ignore[arg-type]
+            by_node[node] = problem.swap_in_us(action.target)
     return tuple(by_node.get(op.name, 0.0) for op in planned.graph.operations)
 
 
@@ -458,5 +456,3 @@ def _names(view: ModelView) -> tuple[str, ...]:
 
 def _has_swaps(graph: TrainingGraph) -> bool:
     return any(op.role in (Role.SWAP_OUT, Role.SWAP_IN) for op in graph.operations)
-
-

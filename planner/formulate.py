@@ -108,7 +108,5 @@ def formulate(
 
 def _device_buffers(graph: TrainingGraph) -> list[TensorId]:
     return [
-        t.id
-        for t in graph.tensors
-        if t.producer is not None and t.buffer == t.id and not t.on_host
+        t.id for t in graph.tensors if t.producer is not None and t.buffer == t.id and not t.on_host
     ]

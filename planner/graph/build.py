@@ -107,9 +107,7 @@ class _Builder:
         return str(value.name) if value is not None else None
 
     def _host_values(self, consumers: Mapping[str, list[OpId]], outputs: set[str]) -> set[str]:
-        host = {
-            str(v.name) for n in self.nodes if n.op_type == "MemcpyToHost" for v in n.outputs
-        }
+        host = {str(v.name) for n in self.nodes if n.op_type == "MemcpyToHost" for v in n.outputs}
         for value in (*self.graph.inputs, *self.graph.initializers.values()):
             name = str(value.name)
             readers = {self.nodes[c].op_type for c in consumers[name]}

@@ -57,7 +57,12 @@ def input_categories(inputs: Sequence[str], outputs: Sequence[str]) -> dict[str,
 
 
 def produced_category(
-    *, is_output: bool, name: str, is_float: bool, forward: bool, read_after_loss: bool,
+    *,
+    is_output: bool,
+    name: str,
+    is_float: bool,
+    forward: bool,
+    read_after_loss: bool,
     inputs: Set[str],
 ) -> Category:
     """Category of a tensor that a node produces.

@@ -138,7 +138,9 @@ def timeline(
             persistent += tensor.bytes
     for step, op in enumerate(order):
         by_category[Category.WORKSPACE][step] += (workspace_bytes or {}).get(op, 0)
-    total = np.sum(list(by_category.values()), axis=0, dtype=np.int64)
+    total = np.zeros(steps, dtype=np.int64)
+    for part in by_category.values():
+        total += part
     return Timeline(
         order=tuple(order),
         live_bytes=total,

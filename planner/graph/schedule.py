@@ -30,7 +30,9 @@ def parents_of(graph: TrainingGraph) -> tuple[tuple[OpId, ...], ...]:
 
 def default_order(graph: TrainingGraph) -> tuple[OpId, ...]:
     """The order of a session with default options. OpIds are file positions."""
-    return tuple(OpId(v) for v in reverse_dfs_order(parents_of(graph), range(len(graph.operations))))
+    return tuple(
+        OpId(v) for v in reverse_dfs_order(parents_of(graph), range(len(graph.operations)))
+    )
 
 
 def reverse_dfs_order(parents: Sequence[Sequence[int]], index: Sequence[int]) -> list[int]:

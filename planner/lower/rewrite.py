@@ -97,16 +97,12 @@ def _likeness(graph: TrainingGraph, steps: Sequence[Step]) -> dict[str, str]:
     return found
 
 
-def _arrange(
-    sequencer: Sequencer, steps: list[Step], order: str
-) -> tuple[list[Step], list[Step]]:
+def _arrange(sequencer: Sequencer, steps: list[Step], order: str) -> tuple[list[Step], list[Step]]:
     """(steps in file order, steps in the order they will run), anchors included."""
     if order == "priority":
         return steps, steps
     made_by = {value: i for i, step in enumerate(steps) for value in step.writes.values()}
-    parents = [
-        sorted({made_by[v] for v in step.reads.values() if v in made_by}) for step in steps
-    ]
+    parents = [sorted({made_by[v] for v in step.reads.values() if v in made_by}) for step in steps]
     plan = realize(parents)
     anchor_after = {
         i: sequencer.anchor(next(iter(steps[i].writes.values())), None) for i in plan.anchors
@@ -185,9 +181,7 @@ class _Writer:
         assert step.op is not None
         original = self.nodes[self.graph.operations[step.op].name]
         outputs = [
-            ir.Value(
-                name=step.writes[str(v.name)] if v.name else "", shape=v.shape, type=v.type
-            )
+            ir.Value(name=step.writes[str(v.name)] if v.name else "", shape=v.shape, type=v.type)
             for v in original.outputs
         ]
         return ir.Node(

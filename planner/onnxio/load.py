@@ -84,9 +84,7 @@ def load_model(path: Path, *, dims: Mapping[str, int] | None = None) -> LoadedMo
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     external = any(isinstance(v.const_value, ir.ExternalTensor) for v in _initializers(model))
-    return LoadedModel(
-        path=path, model=model, sha256=digest, dims=dims, has_external_data=external
-    )
+    return LoadedModel(path=path, model=model, sha256=digest, dims=dims, has_external_data=external)
 
 
 def _initializers(model: ir.Model) -> list[ir.Value]:

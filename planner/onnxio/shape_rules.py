@@ -7,7 +7,6 @@ import functools
 import onnx_ir as ir
 from onnx_shape_inference import ShapeInferenceContext, registry
 
-
 _FUSED = {"FusedGemm": ("Gemm", 13), "FusedConv": ("Conv", 11)}
 """Operators of com.microsoft with an activation fused in, each with the standard one it has the
 shape of, and that one's version."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -16,11 +17,6 @@ from planner.errors import ModelError
 from planner.formulate import Formulation, formulate
 from planner.graph.liveness import Timeline
 from planner.graph.model import TrainingGraph
-from planner.plan.execute import Choice
-from planner.plan.improve import closure_cost
-from planner.plan.planfile import PLAN_VERSION, Decision, Plan, PlannedAction, PredictedCost
-from planner.plan.problem import Action, ActionKind, OpIndex, Problem, TensorIndex
-from planner.plan.simulate import Replay
 from planner.pipeline.planning import (
     GRANULARITY_BYTES,
     Planned,
@@ -28,6 +24,11 @@ from planner.pipeline.planning import (
     least_possible_peak,
 )
 from planner.pipeline.prepare import Prepared, full_timeline
+from planner.plan.execute import Choice
+from planner.plan.improve import closure_cost
+from planner.plan.planfile import PLAN_VERSION, Decision, Plan, PlannedAction, PredictedCost
+from planner.plan.problem import Action, ActionKind, OpIndex, Problem, TensorIndex
+from planner.plan.simulate import Replay
 
 _NO_LIMIT = 1 << 62
 _MOST_BINDING = 20
@@ -175,12 +176,10 @@ def _decisions(graph: TrainingGraph, planned: Planned) -> tuple[Decision, ...]:
     births: dict[int, list[tuple[int, int]]] = {}
     for tensor, birth, end in candidate.replay.copies:
         births.setdefault(tensor, []).append((birth, end))
-    swap_ins = {
-        step for step, a in enumerate(candidate.actions) if a.kind is ActionKind.SWAP_IN
-    }
+    swap_ins = {step for step, a in enumerate(candidate.actions) if a.kind is ActionKind.SWAP_IN}
     decisions = []
     for tensor, copies in births.items():
-        for (_, end), (birth, _) in zip(copies, copies[1:], strict=False):
+        for (_, end), (birth, _) in itertools.pairwise(copies):
             swapped = birth in swap_ins
             decisions.append(
                 _decision(graph, planned, problem, births, tensor, swapped, node_step, end, birth)
@@ -322,5 +321,3 @@ def schedule_of(
             raise ModelError(f"the plan names {action.target!r}, which the model has not")
         actions.append(Action(kind=kind, target=names[action.target]))
     return form, actions
-
-

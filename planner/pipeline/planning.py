@@ -9,6 +9,7 @@ assumptions say so.
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,11 +20,11 @@ from planner.graph.liveness import Timeline
 from planner.graph.model import OpId, TrainingGraph
 from planner.graph.schedule import default_order, file_order, priority_order
 from planner.lower.rewrite import Rewritten, rewrite
+from planner.pipeline.prepare import Prepared, Progress, analysed_graph, full_timeline
 from planner.plan.cuts import any_order_bound, least_peak_bound
 from planner.plan.improve import Candidate
 from planner.plan.order import improve_order, list_schedule, peak_of, reorder
 from planner.plan.solve import Solved, least_peak, solve
-from planner.pipeline.prepare import Prepared, Progress, analysed_graph, full_timeline
 from planner.units import format_both, format_bytes
 
 GRANULARITY_BYTES = 256
@@ -127,7 +128,7 @@ def base_orders(prepared: Prepared, *, time_limit_s: float) -> tuple[BaseOrder, 
 def _keeps(order: Sequence[int], drawn: Sequence[int]) -> bool:
     """Whether the operations that draw random numbers stay in order: they share one generator."""
     at = {op: i for i, op in enumerate(order)}
-    return all(at[a] < at[b] for a, b in zip(drawn, drawn[1:], strict=False))
+    return all(at[a] < at[b] for a, b in itertools.pairwise(drawn))
 
 
 def make_plan(prepared: Prepared, settings: Settings, progress: Progress) -> Planned:
@@ -215,9 +216,7 @@ def _cheap(
     """For variety: all orders that can meet the capacity, but for those found to be dear."""
     dear = 2 * min(extra_us.values(), default=0.0)
     return [
-        o
-        for o in orders
-        if o.least_bound_bytes <= capacity and extra_us.get(o.name, 0.0) <= dear
+        o for o in orders if o.least_bound_bytes <= capacity and extra_us.get(o.name, 0.0) <= dear
     ]
 
 
@@ -269,9 +268,7 @@ def _lower(
 
     rewritten = settle(lower, prepared.loaded, enabled=prepared.ort_optimized)
     known = {new: prepared.types[old] for new, old in rewritten.like.items()}
-    graph = analysed_graph(
-        rewritten.model, prepared.loaded.dims, known={**prepared.types, **known}
-    )
+    graph = analysed_graph(rewritten.model, prepared.loaded.dims, known={**prepared.types, **known})
     order = default_order(graph)
     if settings.order_target == "priority":
         order = priority_order(graph)
@@ -325,5 +322,3 @@ def least_possible_peak(prepared: Prepared) -> int:
         workspace_bytes=prepared.workspace_bytes,
     )
     return any_order_bound(whole.problem)
-
-

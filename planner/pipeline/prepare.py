@@ -98,9 +98,7 @@ def prepare(
         notes.append(
             "planned on the graph as it is: ONNX Runtime's optimizers may still fuse or fold nodes"
         )
-    types = value_types(
-        model, loaded.dims, known=_certain(loaded), fallback=runtime_types
-    )
+    types = value_types(model, loaded.dims, known=_certain(loaded), fallback=runtime_types)
     original = build_graph(model, types)
     progress(f"{len(original.operations)} operations")
     order = original_order(original, loaded.model)
@@ -121,7 +119,9 @@ def prepare(
         bound = ", ".join(f"{k} = {v}" for k, v in sorted(loaded.dims.items()))
         notes.append(f"sizes, plan and budget hold for {bound}")
     if device != "cpu":
-        notes.append(f"temporary workspace of {device} kernels is not known: set a --reserve for it")
+        notes.append(
+            f"temporary workspace of {device} kernels is not known: set a --reserve for it"
+        )
     graph = replace(graph, assumptions=(*graph.assumptions, *notes, *assumptions))
     return Prepared(
         loaded=loaded,

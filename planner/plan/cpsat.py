@@ -18,6 +18,7 @@ stages, with swaps, and with in-place operations.)
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -146,7 +147,7 @@ class _Model:
         wanted: dict[int, set[int]] = {}
         for tensor in problem.tensors:
             events = (tensor.producer, *tensor.uses)
-            for opens, closes in zip(events, events[1:], strict=False):
+            for opens, closes in itertools.pairwise(events):
                 if tensor.bytes and any(opens < p < closes for p in over):
                     wanted.setdefault(tensor.producer, set()).add(closes)
         planned: dict[int, set[int]] = {}
@@ -217,9 +218,7 @@ class _Model:
             copies = [_Copy(first, None, end)]
         for q in self.stages.get(producer, ()):
             makers = [
-                v
-                for v in (self.again.get((producer, q)), self.back.get((t, q)))
-                if v is not None
+                v for v in (self.again.get((producer, q)), self.back.get((t, q))) if v is not None
             ]
             if not makers:
                 continue
@@ -310,9 +309,7 @@ class _Model:
     def _objective(self) -> None:
         problem = self.problem
         unit = _COST_UNITS / problem.base_duration_us
-        terms = [
-            round(problem.ops[m].duration_us * unit) * v for (m, _), v in self.again.items()
-        ]
+        terms = [round(problem.ops[m].duration_us * unit) * v for (m, _), v in self.again.items()]
         terms += [
             round(problem.swap_in_us(TensorIndex(t)) * unit) * v for (t, _), v in self.back.items()
         ]

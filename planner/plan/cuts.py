@@ -19,7 +19,7 @@ credited in full, which keeps the bound valid.
 from __future__ import annotations
 
 import datetime
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from ortools.math_opt.python import mathopt
@@ -80,9 +80,7 @@ def least_peak_bound(problem: Problem) -> tuple[int, int]:
         stay += outputs_before[p]
         own = problem.fixed_bytes + op.workspace_bytes + stay
         own += sum(problem.tensors[t].bytes for t in op.outputs)
-        own += sum(
-            problem.tensors[t].bytes for t in op.inputs if not problem.tensors[t].to_end
-        )
+        own += sum(problem.tensors[t].bytes for t in op.inputs if not problem.tensors[t].to_end)
         own -= sum(problem.tensors[t].bytes for t in {b for _, b in op.inplace})
         if own > best:
             best, where = own, p
@@ -145,7 +143,7 @@ class CutModel:
             if tensor.producer < p and t not in inputs and not tensor.to_end
         ]
         after = {t for t in live if problem.tensors[t].uses and problem.tensors[t].uses[-1] > p}
-        reruns = self._reachable(after, inputs, p)
+        reruns = self._reachable(after)
         for m in reruns:
             variable = model.add_variable(lb=0.0, ub=1.0)
             self.rerun[m, p] = variable
@@ -180,8 +178,8 @@ class CutModel:
         scale = 1.0 / max(1, problem.capacity_bytes)
         model.add_linear_constraint(mathopt.fast_sum(memory) * scale <= room * scale)
 
-    def _reachable(self, after: set[int], inputs: set[int], p: int) -> list[int]:
-        """Operations before p that some plan might run again after p."""
+    def _reachable(self, after: Collection[int]) -> list[int]:
+        """Operations that some plan might run again for the tensors `after` the cut."""
         problem = self.problem
         if not problem.allow_recompute:
             return []

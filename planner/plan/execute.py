@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import enum
 from bisect import bisect_left
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
 from planner.plan.problem import Action, ActionKind, Problem
@@ -93,7 +93,7 @@ class _State:
         x = self.x
         missing = [t for t in x.ins[op] if not self.resident[t]]
         if missing:
-            self._bring_back(missing, op)
+            self._bring_back(missing)
         self.actions.append(x.run[op])
         for t in x.outs[op]:
             self.resident[t] = 1
@@ -121,7 +121,7 @@ class _State:
         choice = self.gaps.get((tensor, self.next_use[tensor]))
         return choice is Choice.SWAP or not self.x.problem.ops[self.x.producer[tensor]].recomputable
 
-    def _bring_back(self, missing: list[int], op: int) -> None:
+    def _bring_back(self, missing: Sequence[int]) -> None:
         x = self.x
         fetch: list[int] = []
         again: set[int] = set()

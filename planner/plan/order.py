@@ -197,13 +197,9 @@ def _push(
     problem: Problem, order: list[int], position: dict[int, int], op: int, peak: int
 ) -> list[int] | None:
     """Move `op` behind the peak, just before its first reader."""
-    readers = [
-        position[u] for t in problem.ops[op].outputs for u in problem.tensors[t].uses
-    ]
+    readers = [position[u] for t in problem.ops[op].outputs for u in problem.tensors[t].uses]
     if not readers or min(readers) <= peak:
         return None
     target = min(readers)
     start = position[op]
     return [*order[:start], *order[start + 1 : target], op, *order[target:]]
-
-

@@ -89,11 +89,11 @@ class Problem:
         """Whether copies to the host are possible."""
         return self.swap_out_bytes_per_s > 0 and self.swap_in_bytes_per_s > 0
 
-    def swap_out_us(self, tensor: TensorIndex) -> float:
+    def swap_out_us(self, tensor: int) -> float:
         """Time of one copy of `tensor` to the host; copies and operations share one stream."""
         return self.tensors[tensor].bytes / self.swap_out_bytes_per_s * 1e6
 
-    def swap_in_us(self, tensor: TensorIndex) -> float:
+    def swap_in_us(self, tensor: int) -> float:
         """Time of one copy of `tensor` back to the device."""
         return self.tensors[tensor].bytes / self.swap_in_bytes_per_s * 1e6
 

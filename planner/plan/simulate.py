@@ -126,7 +126,9 @@ def simulate(problem: Problem, actions: Sequence[Action]) -> Replay:
             cost, out_bytes = problem.swap_out_us(action.target), out_bytes + tensor.bytes
         else:
             if action.target not in on_host:
-                raise InvalidScheduleError(f"action {step} swaps in {tensor.name!r}, not on the host")
+                raise InvalidScheduleError(
+                    f"action {step} swaps in {tensor.name!r}, not on the host"
+                )
             make(action.target, step, False)
             cost, in_bytes = problem.swap_in_us(action.target), in_bytes + tensor.bytes
         swap_us += cost

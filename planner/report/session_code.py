@@ -51,7 +51,7 @@ def session_code(
         cap: the hard cap under which the model ran, whose arena is then the one to copy.
     """
     comment = "The CPU arena grows by exactly what is asked for (1 = kSameAsRequested)."
-    arena = "{\"arena_extend_strategy\": 1}"
+    arena = '{"arena_extend_strategy": 1}'
     if cap is not None and cap.passed:
         comment = "The arena that held the model under the cap: regions double from the first."
         arena = (
@@ -60,6 +60,8 @@ def session_code(
         )
     body = _CUDA if device == "cuda" else _CPU
     order = _PRIORITY if order_target == "priority" else ""
-    return _HEAD + order + body.format(
-        model=model, budget_bytes=budget_bytes, comment=comment, arena=arena
+    return (
+        _HEAD
+        + order
+        + body.format(model=model, budget_bytes=budget_bytes, comment=comment, arena=arena)
     )

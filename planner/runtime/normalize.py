@@ -36,6 +36,7 @@ def normalize(
     """
     with tempfile.TemporaryDirectory(prefix="planner-") as folder:
         source, before = loaded.path, _node_keys(loaded.model)
+        model = loaded.model
         for number in range(_MAX_PASSES):
             target = Path(folder) / f"optimized_{number}.onnx"
             _optimize(source, target, providers, external=loaded.has_external_data)

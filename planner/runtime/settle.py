@@ -42,6 +42,7 @@ def settle(
     rewritten = lower(pinned)
     if not enabled:
         return rewritten
+    taken: list[ir.Node] = []
     for _ in range(_MAX_ROUNDS):
         survivors = _optimized_nodes(rewritten.model)
         taken = [node for node in rewritten.model.graph if node.name not in survivors]

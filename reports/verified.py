@@ -1,0 +1,202 @@
+"""Optimize and verify training graphs at several budgets, with and without swaps, on ONNX Runtime.
+
+    python -m reports.verified                       the samples of models/zoo
+    python -m reports.verified DIR/a.onnx ...        these as well (NAME.inputs.json beside each)
+
+Each row is one `planner.optimize` with its full verification, at 80%, 60% and 40% of the baseline
+peak; where no plan can meet that, at 5% above the least budget that one was found for, with the
+proven bound beside it. Writes `verified.json` and `verified.md` in this folder, a row at a time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from planner import optimize
+from planner.errors import InfeasibleBudgetError, PlannerError, VerificationError
+from planner.results import OptimizeResult, Verification
+
+FOLDER = Path(__file__).parent
+ZOO = FOLDER.parent / "models" / "zoo"
+MIB = 2**20
+
+
+def run(model: Path, percent: int, swap: str, time_limit_s: float, dims: dict[str, int]) -> dict:
+    """One row: optimize at a budget, or just above the least feasible one."""
+    row: dict[str, Any] = {"model": model.stem, "asked": f"{percent}%", "swap": swap}
+    with tempfile.TemporaryDirectory() as folder:
+        output = Path(folder) / f"{model.stem}.planned.onnx"
+
+        def attempt(budget: str) -> OptimizeResult:
+            return optimize(
+                model,
+                budget=budget,
+                output=output,
+                swap=swap,  # type: ignore[arg-type]
+                time_limit_s=time_limit_s,
+                dims=dims,
+                force=True,
+            )
+
+        start = time.monotonic()
+        try:
+            try:
+                result = attempt(f"{percent}%")
+            except InfeasibleBudgetError as error:
+                row["least_bound_bytes"] = error.bound_bytes
+                row["least_found_bytes"] = error.least_peak_bytes
+                result = attempt(f"{int(error.least_peak_bytes * 1.05)}B")
+        except VerificationError as error:
+            assert isinstance(error.result, OptimizeResult)
+            result = error.result
+        except PlannerError as error:
+            return {**row, "error": str(error)}
+        row["wall_s"] = round(time.monotonic() - start, 1)
+    return {**row, **_figures(result)}
+
+
+def _figures(result: OptimizeResult) -> dict[str, Any]:
+    plan, check = result.plan, result.verification
+    row: dict[str, Any] = {
+        "nodes": len(result.before.graph.operations),
+        "budget_bytes": plan.budget_bytes,
+        "unchanged": plan.unchanged,
+        "baseline_bytes": plan.baseline.peak_bytes,
+        "order_alone_bytes": plan.best_order.peak_bytes,
+        "predicted_bytes": plan.planned.peak_bytes,
+        "recomputed_ops": plan.planned.recomputed_ops,
+        "swapped_bytes": plan.planned.swap_out_bytes + plan.planned.swap_in_bytes,
+        "predicted_ratio": plan.planned.time_us / plan.baseline.time_us,
+        "gap": plan.gap,
+        "engine": plan.engine,
+    }
+    return {**row, **_verified(check)} if check is not None else row
+
+
+def _verified(check: Verification) -> dict[str, Any]:
+    (live,) = (m for m in check.memory if m.model == "rewritten" and m.options == "recommended")
+    caps = {c.model: c for c in check.caps}
+    return {
+        "passed": check.passed,
+        "failures": list(check.failures),
+        "identical": all(o.identical for o in check.outputs),
+        "outputs": len(check.outputs),
+        "order_equal": {o.level: o.equal for o in check.orders},
+        "how": live.how,
+        "live_predicted_bytes": live.predicted_live_bytes,
+        "live_bytes": live.live_bytes,
+        "cap": {
+            m: {"passed": c.passed, "over_budget_bytes": c.over_budget_bytes}
+            for m, c in caps.items()
+        },
+        "time_ratio": check.time.ratio if check.time else None,
+        "ort_version": check.ort_version,
+    }
+
+
+def markdown(rows: list[dict[str, Any]], time_limit_s: float) -> str:
+    """The table."""
+    ort = next((r["ort_version"] for r in rows if "ort_version" in r), "?")
+    lines = [
+        "# Plans verified on ONNX Runtime",
+        "",
+        f"onnxruntime {ort}, CPU, {platform.machine()}; written by `python -m reports.verified` "
+        f"(time limit {time_limit_s:g} s a plan).",
+        "",
+        "- *budget*: of the baseline peak (ONNX Runtime's default order, kernel workspace included); "
+        "in brackets what was asked, where no plan can meet it: then 5% above the least peak found.",
+        "- *peak*: predicted for the rewritten model. *live*: bytes of tensors at the fullest node, "
+        "predicted and found, workspace left out; found by ONNX Runtime's memory events, or "
+        "(*replayed*) from the executed order, where host copies share the CPU's arena.",
+        "- *bits*: every output of the rewritten model equals the original's, bit for bit. *order*: "
+        "executed as planned with optimizations off, extended and all.",
+        "- *hard cap*: original / rewritten in a process whose arena may not exceed the budget "
+        "(+: the rewritten model was given that much more, for fragmentation).",
+        "- *time*: measured step time, rewritten / original, in alternation; in brackets predicted.",
+        "- *gap*: how far the plan's predicted time can be from the best in its base order.",
+        "",
+        "| model | nodes | swaps | budget | peak MiB | live MiB predicted | found | off | bits | "
+        "order | hard cap | recomputed | swapped MiB | time | gap |",
+        "|---|---:|---|---|---:|---:|---:|---:|---|---|---|---:|---:|---:|---:|",
+    ]
+    lines += [_line(row) for row in rows]
+    return "\n".join(lines) + "\n"
+
+
+def _line(row: dict[str, Any]) -> str:
+    if "error" in row:
+        return f"| {row['model']} | | {row['swap']} | {row['asked']} | {row['error']} |" + " |" * 10
+    share = 100 * row["budget_bytes"] / row["baseline_bytes"]
+    asked = "" if "least_bound_bytes" not in row else f" ({row['asked']})"
+    off = abs(row["live_bytes"] - row["live_predicted_bytes"]) / row["live_predicted_bytes"]
+    order = "3 of 3" if all(row["order_equal"].values()) else str(row["order_equal"])
+    how = "" if row["how"] == "measured" else " replayed"
+    gap = "" if row["gap"] is None else f"{100 * row['gap']:.2f}%"
+    ratio = f"{row['time_ratio']:.3f} ({row['predicted_ratio']:.3f})"
+    cells = (
+        row["model"],
+        row["nodes"],
+        row["swap"],
+        f"{share:.1f}%{asked}",
+        f"{row['baseline_bytes'] / MIB:.2f} -> {row['predicted_bytes'] / MIB:.2f}",
+        f"{row['live_predicted_bytes'] / MIB:.2f}",
+        f"{row['live_bytes'] / MIB:.2f}{how}",
+        f"{100 * off:.2f}%",
+        f"{row['outputs']} equal" if row["identical"] else "DIFFER",
+        order,
+        _cap(row),
+        row["recomputed_ops"],
+        f"{row['swapped_bytes'] / MIB:.1f}",
+        ratio,
+        gap,
+    )
+    return "| " + " | ".join(str(c) for c in cells) + " |"
+
+
+def _cap(row: dict[str, Any]) -> str:
+    cap = row["cap"]
+    if not cap:
+        return "no (swaps)"
+    word = {True: "runs", False: "fails"}
+    extra = cap["rewritten"]["over_budget_bytes"]
+    plus = f" +{extra / MIB:.2f} MiB" if extra else ""
+    return f"{word[cap['original']['passed']]} / {word[cap['rewritten']['passed']]}{plus}"
+
+
+def main() -> None:
+    """Run every combination; write after each row, so that an interrupt keeps what is there."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("models", nargs="*", type=Path)
+    parser.add_argument("--no-zoo", action="store_true")
+    parser.add_argument("--percents", type=int, nargs="+", default=[80, 60, 40])
+    parser.add_argument("--swaps", nargs="+", default=["none", "auto"])
+    parser.add_argument("--time-limit", type=float, default=60.0)
+    parser.add_argument("--dim", action="append", default=[], metavar="NAME=N")
+    parser.add_argument("--keep", action="store_true", help="keep the rows of other models")
+    parser.add_argument("--name", default="verified")
+    options = parser.parse_args()
+    models = [] if options.no_zoo else [ZOO / f"{n}.onnx" for n in ("mlp_adamw", "resnet18", "gpt")]
+    models += options.models
+    dims = {k: int(v) for k, v in (d.split("=") for d in options.dim)}
+    path = FOLDER / f"{options.name}.json"
+    rows: list[dict[str, Any]] = json.loads(path.read_text()) if options.keep else []
+    for model in models:
+        rows = [r for r in rows if r["model"] != model.stem]
+        for percent in options.percents:
+            for swap in options.swaps:
+                row = run(model, percent, swap, options.time_limit, dims)
+                rows.append(row)
+                path.write_text(json.dumps(rows, indent=1) + "\n")
+                text = markdown(rows, options.time_limit)
+                (FOLDER / f"{options.name}.md").write_text(text)
+                print(_line(row), flush=True)
+
+
+if __name__ == "__main__":
+    main()
