@@ -11,7 +11,7 @@ around their use. The node is written so that ONNX Runtime cannot fold it again:
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 
 import numpy as np
@@ -53,7 +53,7 @@ def unfold(
         if name in original_initializers or name in outputs or kind.bytes < LEAST_BYTES:
             continue
         fill = _splat(value)
-        source = candidates.get(math.prod(kind.shape))
+        source = _source(value, candidates.get(math.prod(kind.shape), ()))
         if fill is None or source is None:
             continue
         found.update(_replace(clone, value, kind, fill, source))
@@ -73,14 +73,26 @@ def _splat(value: ir.Value) -> np.ndarray | None:
     return flat[:1].copy() if bool((same == same[0]).all()) else None
 
 
-def _by_count(model: ir.Model, types: Mapping[str, ValueType]) -> dict[int, ir.Value]:
-    """By number of elements, a tensor with that many: a graph input, or the first a node makes."""
+def _by_count(model: ir.Model, types: Mapping[str, ValueType]) -> dict[int, list[ir.Value]]:
+    """By number of elements, the tensors with that many: graph inputs, then what nodes make."""
     made = (v for node in model.graph for v in node.outputs if v.name)
     inputs = (v for v in model.graph.inputs if v.name not in model.graph.initializers)
-    found: dict[int, ir.Value] = {}
+    found: dict[int, list[ir.Value]] = {}
     for value in (*inputs, *made):
-        found.setdefault(math.prod(types[str(value.name)].shape), value)
+        found.setdefault(math.prod(types[str(value.name)].shape), []).append(value)
     return found
+
+
+def _source(constant: ir.Value, candidates: Sequence[ir.Value]) -> ir.Value | None:
+    """The first candidate that does not itself need the constant."""
+    needing: set[ir.Node] = set()
+    stack = [use.node for use in constant.uses()]
+    while stack:
+        node = stack.pop()
+        if node not in needing:
+            needing.add(node)
+            stack.extend(use.node for v in node.outputs for use in v.uses())
+    return next((v for v in candidates if v.producer() not in needing), None)
 
 
 def _replace(

@@ -28,7 +28,7 @@ from planner.plan.execute import Choice
 from planner.plan.improve import closure_cost
 from planner.plan.planfile import PLAN_VERSION, Decision, Plan, PlannedAction, PredictedCost
 from planner.plan.problem import Action, ActionKind, OpIndex, Problem, TensorIndex
-from planner.plan.simulate import Replay
+from planner.plan.simulate import InvalidScheduleError, Replay, simulate
 
 _NO_LIMIT = 1 << 62
 _MOST_BINDING = 20
@@ -300,6 +300,10 @@ def schedule_of(
                 raise ModelError(f"the plan runs node {action.target!r}, which the model has not")
             order.append(by_name[action.target])
     views = [op.id for op in graph.operations if op.is_view]
+    left_out = {op.id for op in graph.operations} - {*order, *views}
+    if left_out:
+        name = graph.operations[min(left_out)].name
+        raise ModelError(f"the plan never runs node {name!r}")
     form = formulate(
         graph,
         [*order, *views],
@@ -309,15 +313,19 @@ def schedule_of(
         swap_in_bytes_per_s=1.0,
         granularity=GRANULARITY_BYTES,
     )
-    if len(form.ops) != len(order):
-        raise ModelError("the plan does not run every node of the model")
     ops = {op.name: i for i, op in enumerate(form.problem.ops)}
     tensors = {t.name: i for i, t in enumerate(form.problem.tensors)}
     actions = []
     for action in plan.schedule:
+        if action.kind not in {kind.value for kind in ActionKind}:
+            raise ModelError(f"the plan has an action of no known kind: {action.kind!r}")
         kind = ActionKind(action.kind)
         names = ops if kind is ActionKind.RUN else tensors
         if action.target not in names:
             raise ModelError(f"the plan names {action.target!r}, which the model has not")
         actions.append(Action(kind=kind, target=names[action.target]))
+    try:
+        simulate(form.problem, actions)
+    except InvalidScheduleError as error:
+        raise ModelError(f"the plan cannot be carried out: {error}") from None
     return form, actions

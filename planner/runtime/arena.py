@@ -18,7 +18,7 @@ which is not predicted.
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from planner.graph.model import OpId, TensorId, TrainingGraph
@@ -340,20 +340,24 @@ def fits(
     return True
 
 
-def first_region(
+def first_regions(
     graph: TrainingGraph, order: Sequence[OpId], cap_bytes: int, *, threads: int = 1
-) -> int | None:
-    """A first region with which two runs of `order` fit in `cap_bytes`; None where none is found.
+) -> Iterator[int]:
+    """First regions with which two runs of `order` are predicted to fit in `cap_bytes`.
 
     Regions double and never merge. A small first region keeps small buffers, which live long, out
     of the large ones that big buffers need whole: it can save more than a third of the arena.
     """
-    if cap_bytes <= 0:
-        return None
-    for size in _region_sizes(cap_bytes, len(order)):
+    for size in _region_sizes(cap_bytes, len(order)) if cap_bytes > 0 else ():
         if fits(graph, order, cap_bytes, threads=threads, first_region_bytes=size):
-            return size
-    return None
+            yield size
+
+
+def first_region(
+    graph: TrainingGraph, order: Sequence[OpId], cap_bytes: int, *, threads: int = 1
+) -> int | None:
+    """The first of `first_regions`; None where there is none."""
+    return next(first_regions(graph, order, cap_bytes, threads=threads), None)
 
 
 def _region_sizes(cap_bytes: int, nodes: int) -> list[int]:

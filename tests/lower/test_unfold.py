@@ -112,11 +112,6 @@ def test_the_model_it_is_given_is_not_changed(tmp_path):
     assert ir.to_proto(folded).SerializeToString(deterministic=True) == before
 
 
-@pytest.mark.xfail(
-    raises=ValueError,
-    strict=True,
-    reason="the length may come from a tensor that the constant is needed for: a cycle",
-)
 def test_the_user_s_own_initializers_are_left_alone(tmp_path):
     loaded = embedding_gradient(tmp_path, weight_is_input=False)  # w is full of one value
     _, result = unfolded(loaded)
@@ -124,11 +119,6 @@ def test_the_user_s_own_initializers_are_left_alone(tmp_path):
     assert "w" in result.model.graph.initializers
 
 
-@pytest.mark.xfail(
-    raises=ValueError,
-    strict=True,
-    reason="the length may come from a tensor that the constant is needed for: a cycle",
-)
 def test_a_length_is_not_taken_from_what_the_constant_is_needed_for(tmp_path):
     # without w as an input, only the gradient itself has as many elements as the zeros
     loaded = embedding_gradient(tmp_path, weight_is_input=False)
