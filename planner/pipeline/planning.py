@@ -23,7 +23,14 @@ from planner.lower.rewrite import Rewritten, rewrite
 from planner.pipeline.prepare import Prepared, Progress, analysed_graph, full_timeline
 from planner.plan.cuts import any_order_bound, least_peak_bound
 from planner.plan.improve import Candidate
-from planner.plan.order import improve_order, list_schedule, peak_of, reorder
+from planner.plan.order import (
+    improve_order,
+    late_schedule,
+    list_schedule,
+    peak_of,
+    reorder,
+    updates_last,
+)
 from planner.plan.solve import Solved, least_peak, solve
 from planner.units import format_both, format_bytes
 
@@ -100,7 +107,11 @@ def base_orders(prepared: Prepared, *, time_limit_s: float) -> tuple[BaseOrder, 
         "file": in_file,
         "eager": list_schedule(problem, rank),
         "eager default": list_schedule(problem, plain),
+        "late": late_schedule(problem, rank),
+        "late default": late_schedule(problem, plain),
     }
+
+    starts |= {f"{name}, updates last": updates_last(problem, o) for name, o in starts.items()}
 
     def late() -> bool:
         return time.monotonic() > deadline
@@ -180,7 +191,8 @@ def make_plan(prepared: Prepared, settings: Settings, progress: Progress) -> Pla
             return accepted
     if accepted is None:
         assert least is not None
-        raise _infeasible(prepared, settings, *least)
+        deepest = _formulate(prepared, _least_bound(orders), settings, room)
+        raise _infeasible(prepared, settings, *_least(settings, least, deepest))
     return accepted
 
 
@@ -201,12 +213,14 @@ def _better(planned: Planned, accepted: Planned) -> bool:
 
 def _promising(orders: Sequence[BaseOrder], capacity: int) -> list[BaseOrder]:
     """Up to three orders worth solving: the least peak, ONNX Runtime's own or what it was moved to,
-    and, where neither can meet the capacity, the least bound."""
+    and the least bound, where that is well below."""
     possible = [o for o in orders if o.least_bound_bytes <= capacity]
     own = [o for o in possible if o.name.startswith("default")]
     picked = [*possible[:1], *own[:1]]
-    if len(picked) < 2 and possible:
-        picked.append(_least_bound(possible))
+    if possible:
+        deepest = _least_bound(possible)
+        if deepest.least_bound_bytes < 0.95 * min(o.least_bound_bytes for o in picked):
+            picked.append(deepest)
     return list({o.order: o for o in picked}.values())
 
 
@@ -290,12 +304,22 @@ def _lower(
     )
 
 
+def _least(
+    settings: Settings, found: tuple[Formulation, Candidate], deepest: Formulation
+) -> tuple[Formulation, Candidate]:
+    """Search for the least peak: in the order of the plan found so far, and in the deepest one."""
+    time_limit_s = min(30.0, settings.time_limit_s) / 2
+    best, _ = least_peak(found[0].problem, time_limit_s=time_limit_s, start=found[1])
+    other, _ = least_peak(deepest.problem, time_limit_s=time_limit_s)
+    return (deepest, other) if other.peak_bytes < best.peak_bytes else (found[0], best)
+
+
 def _infeasible(
     prepared: Prepared, settings: Settings, form: Formulation, least: Candidate
 ) -> InfeasibleBudgetError:
     """The error with the least peak found, a bound, and the tensors that bind."""
     bound = least_possible_peak(prepared) + settings.reserve_bytes
-    best, _ = least_peak(form.problem, time_limit_s=min(20.0, settings.time_limit_s), start=least)
+    best = least
     step = best.replay.peak_action
     sizes = form.problem.tensors
     resident = [(sizes[t].name, sizes[t].bytes) for t, b, e in best.replay.copies if b <= step < e]

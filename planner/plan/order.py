@@ -19,6 +19,10 @@ Order = tuple[int, ...]
 """A permutation of operation indices."""
 
 
+_UPDATE_OUTPUTS = 4  # a new parameter with up to three states
+_SCALAR_BYTES = 1024
+
+
 def parents_of(problem: Problem) -> list[list[int]]:
     """Operations that each operation must follow."""
     return [sorted({problem.tensors[t].producer for t in op.inputs}) for op in problem.ops]
@@ -55,6 +59,102 @@ def list_schedule(problem: Problem, priority: Sequence[float], *, eager: bool = 
     frees the incoming gradients that ONNX Runtime's default order keeps to the end.
     """
     return _ListScheduler(problem).run(priority, eager=eager)
+
+
+def late_schedule(problem: Problem, priority: Sequence[float]) -> Order:
+    """List scheduling from the end: of the operations whose readers have all been placed, place one
+    before which the device holds no more than behind it, if there is any, else the one of most
+    `priority`.
+
+    This puts each optimizer update as late as it can be: its gradient waits, which is smaller than
+    the new values.
+    """
+    parents = parents_of(problem)
+    waiting_for = [0] * len(parents)
+    for ps in parents:
+        for p in ps:
+            waiting_for[p] += 1
+    live = {t for t, tensor in enumerate(problem.tensors) if tensor.to_end}
+    size = [t.bytes for t in problem.tensors]
+
+    def growth(v: int) -> int:
+        op = problem.ops[v]
+        return sum(size[t] for t in op.inputs if t not in live) - sum(size[t] for t in op.outputs)
+
+    ready = {v for v, count in enumerate(waiting_for) if not count}
+    shrinking = [(growth(v), -priority[v], v) for v in ready]
+    heapq.heapify(shrinking)
+    last = [(-priority[v], v) for v in ready]
+    heapq.heapify(last)
+    placed: list[int] = []
+    while ready:
+        v = -1
+        while shrinking:
+            grown, rank, u = shrinking[0]
+            if u not in ready:
+                heapq.heappop(shrinking)
+            elif (now := growth(u)) != grown:
+                heapq.heapreplace(shrinking, (now, rank, u))
+            else:
+                v = u if grown <= 0 else -1
+                break
+        if v < 0:
+            while last[0][1] not in ready:
+                heapq.heappop(last)
+            v = last[0][1]
+        ready.discard(v)
+        placed.append(v)
+        op = problem.ops[v]
+        live.difference_update(op.outputs)
+        new = [t for t in op.inputs if t not in live]
+        live.update(new)
+        touched = {u for t in new for u in problem.tensors[t].uses if u in ready}
+        for p in parents[v]:
+            waiting_for[p] -= 1
+            if not waiting_for[p]:
+                ready.add(p)
+                heapq.heappush(last, (-priority[p], p))
+                touched.add(p)
+        for u in touched:
+            heapq.heappush(shrinking, (growth(u), -priority[u], u))
+    return tuple(reversed(placed))
+
+
+def updates_last(problem: Problem, order: Sequence[int]) -> Order:
+    """The same order with the operations that only finish a few outputs moved behind all others.
+
+    Those are optimizer updates: from a gradient and persistent tensors they make the new parameter
+    and its state, which then stay to the end. Run at once, as `list_schedule` would, the new values
+    pile up beside the activations; run last, only the gradients wait.
+    """
+    outputs = {t: 1 << i for i, t in enumerate(_to_end(problem))}
+    readers: list[list[int]] = [[] for _ in problem.ops]
+    for v, ps in enumerate(parents_of(problem)):
+        for p in ps:
+            readers[p].append(v)
+    reach = [0] * len(problem.ops)
+    for v in reversed(order):
+        for u in readers[v]:
+            reach[v] |= reach[u]
+        for t in problem.ops[v].outputs:
+            reach[v] |= outputs.get(t, 0)
+
+    def is_private(v: int) -> bool:
+        return reach[v].bit_count() <= _UPDATE_OUTPUTS
+
+    deferred: set[int] = set()
+    for v in reversed(order):
+        made_privately = all(
+            is_private(problem.tensors[t].producer) or problem.tensors[t].bytes <= _SCALAR_BYTES
+            for t in problem.ops[v].inputs
+        )
+        if is_private(v) and made_privately and deferred.issuperset(readers[v]):
+            deferred.add(v)
+    return (*(v for v in order if v not in deferred), *(v for v in order if v in deferred))
+
+
+def _to_end(problem: Problem) -> list[int]:
+    return [t for t, tensor in enumerate(problem.tensors) if tensor.to_end]
 
 
 class _ListScheduler:
