@@ -73,6 +73,7 @@ def analyze(
         ort_optimize=ort_optimize,
         device=device,
         progress=report,
+        to_rewrite=False,
     )
     report("searching for a better order")
     orders = base_orders(prepared, time_limit_s=min(5.0, time_limit_s * 0.1))

@@ -24,7 +24,7 @@ from planner.onnxio.load import (
 )
 from planner.onnxio.names import name_nodes
 from planner.results import ModelView
-from planner.runtime.normalize import normalize
+from planner.runtime.normalize import MAX_PASSES, normalize
 from planner.runtime.shapes import runtime_types
 from planner.units import format_bytes
 
@@ -80,8 +80,13 @@ def prepare(
     ort_optimize: bool,
     device: str,
     progress: Progress,
+    to_rewrite: bool = True,
 ) -> Prepared:
-    """Run the stages; raises what they raise."""
+    """Run the stages; raises what they raise.
+
+    Args:
+        to_rewrite: False where the model is only looked at.
+    """
     from planner.runtime.gpu import check_device
 
     check_device(device)
@@ -91,7 +96,8 @@ def prepare(
     notes: list[str] = []
     if ort_optimize:
         progress("letting ONNX Runtime optimize the graph")
-        model = normalize(loaded, providers=_providers(device, notes))
+        providers = _providers(device, notes)
+        model = normalize(loaded, providers=providers, passes=MAX_PASSES if to_rewrite else 1)
     else:
         model = loaded.model
         name_nodes(model)

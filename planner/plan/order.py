@@ -1,6 +1,6 @@
 """Base orders: order alone is free memory.
 
-Each candidate is a topological order of a problem's operations; the simulator says what it peaks at.
+Each candidate is a topological order of a problem's operations.
 Any of them can be run by ONNX Runtime under default options (`planner.lower.realize`).
 """
 
@@ -12,8 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from planner.plan.problem import Action, ActionKind, OpIndex, PlanTensor, Problem
-from planner.plan.simulate import simulate
+from planner.plan.problem import OpIndex, PlanTensor, Problem
 
 Order = tuple[int, ...]
 """A permutation of operation indices."""
@@ -35,8 +34,14 @@ def reorder(problem: Problem, order: Sequence[int]) -> Problem:
         position[op] = OpIndex(place)
 
     def move(tensor: PlanTensor) -> PlanTensor:
-        uses = tuple(sorted(position[u] for u in tensor.uses))
-        return replace(tensor, producer=position[tensor.producer], uses=uses)
+        return PlanTensor(
+            name=tensor.name,
+            bytes=tensor.bytes,
+            producer=position[tensor.producer],
+            uses=tuple(sorted([position[u] for u in tensor.uses])),
+            to_end=tensor.to_end,
+            swappable=tensor.swappable,
+        )
 
     return replace(
         problem,
@@ -47,8 +52,46 @@ def reorder(problem: Problem, order: Sequence[int]) -> Problem:
 
 def peak_of(problem: Problem, order: Sequence[int]) -> int:
     """Peak of the operations run once, in this order."""
-    actions = [Action(kind=ActionKind.RUN, target=i) for i in range(len(order))]
-    return simulate(reorder(problem, order), actions).peak_bytes
+    return int(_Lives(problem).live_bytes(order).max())
+
+
+class _Lives:
+    """Live bytes of any order of one problem, each operation run once: what the simulator says of
+    the reordered problem, without building it."""
+
+    def __init__(self, problem: Problem) -> None:
+        tensors = problem.tensors
+        self.problem = problem
+        self.bytes = np.array([t.bytes for t in tensors], dtype=np.int64)
+        self.producer = np.array([t.producer for t in tensors], dtype=np.int64)
+        self.to_end = np.array([t.to_end for t in tensors], dtype=bool)
+        self.workspace = np.array([op.workspace_bytes for op in problem.ops], dtype=np.int64)
+        # uses of all tensors in one array; a tensor without any counts its producer as one
+        uses = [t.uses or (t.producer,) for t in tensors]
+        self.uses = np.fromiter((u for us in uses for u in us), dtype=np.int64)
+        self.starts = np.cumsum([0, *(len(us) for us in uses[:-1])]) if uses else np.zeros(0, int)
+        self.inplace = [(v, op.inplace) for v, op in enumerate(problem.ops) if op.inplace]
+
+    def live_bytes(self, order: Sequence[int]) -> np.ndarray:
+        """int64 [operations], by place in the order."""
+        steps = len(order)
+        place = np.empty(steps, dtype=np.int64)
+        at = np.asarray(order, dtype=np.int64)
+        place[at] = np.arange(steps)
+        birth = place[self.producer]
+        end = np.maximum(np.maximum.reduceat(place[self.uses], self.starts), birth) + 1
+        end[self.to_end] = steps
+        for v, pairs in self.inplace:
+            taken: set[int] = set()
+            for source, target in pairs:
+                dies = end[source] == place[v] + 1 and not self.to_end[source]
+                if dies and birth[source] < place[v] and target not in taken:
+                    end[source] -= 1
+                    taken.add(target)
+        delta = np.zeros(steps + 1, dtype=np.int64)
+        np.add.at(delta, birth, self.bytes)
+        np.add.at(delta, end, -self.bytes)
+        return np.cumsum(delta)[:steps] + self.problem.fixed_bytes + self.workspace[at]
 
 
 def list_schedule(problem: Problem, priority: Sequence[float], *, eager: bool = True) -> Order:
@@ -108,7 +151,7 @@ def late_schedule(problem: Problem, priority: Sequence[float]) -> Order:
         live.difference_update(op.outputs)
         new = [t for t in op.inputs if t not in live]
         live.update(new)
-        touched = {u for t in new for u in problem.tensors[t].uses if u in ready}
+        touched: set[int] = {u for t in new for u in problem.tensors[t].uses if u in ready}
         for p in parents[v]:
             waiting_for[p] -= 1
             if not waiting_for[p]:
@@ -230,10 +273,11 @@ def improve_order(
     problem: Problem, order: Sequence[int], *, out_of_time: Callable[[], bool], rounds: int = 200
 ) -> Order:
     """Local moves: pull an operation that frees memory before the peak, or push one that allocates
-    behind it, while the peak falls. Every move is confirmed by the simulator."""
+    behind it, while the peak falls."""
     parents = parents_of(problem)
     best = list(order)
-    best_live = _live(problem, best)
+    lives = _Lives(problem)
+    best_live = lives.live_bytes(best)
     for _ in range(rounds):
         if out_of_time():
             break
@@ -242,7 +286,7 @@ def improve_order(
         for trial in _moves(problem, parents, best, peak):
             if out_of_time():
                 break
-            live = _live(problem, trial)
+            live = lives.live_bytes(trial)
             if (int(live.max()), int((live == live.max()).sum())) < (
                 int(best_live.max()),
                 int((best_live == best_live.max()).sum()),
@@ -252,11 +296,6 @@ def improve_order(
         if not moved:
             break
     return tuple(best)
-
-
-def _live(problem: Problem, order: Sequence[int]) -> np.ndarray:
-    actions = [Action(kind=ActionKind.RUN, target=i) for i in range(len(order))]
-    return simulate(reorder(problem, order), actions).live_bytes
 
 
 def _moves(

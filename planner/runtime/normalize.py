@@ -19,11 +19,14 @@ from planner.errors import ModelError
 from planner.onnxio.load import LoadedModel
 from planner.onnxio.names import name_nodes
 
-_MAX_PASSES = 10
+MAX_PASSES = 10
 
 
 def normalize(
-    loaded: LoadedModel, *, providers: tuple[str, ...] = ("CPUExecutionProvider",)
+    loaded: LoadedModel,
+    *,
+    providers: tuple[str, ...] = ("CPUExecutionProvider",),
+    passes: int = MAX_PASSES,
 ) -> ir.Model:
     """The model as ONNX Runtime's EXTENDED optimizations leave it for `providers`.
 
@@ -31,13 +34,16 @@ def normalize(
     nodes can make others equal). Initializers that survive keep their original tensors, by
     reference; nodes get unique names.
 
+    Args:
+        passes: at most so many; one is enough where nothing will be rewritten.
+
     Raises:
         ModelError: ONNX Runtime cannot load the model, with its reason.
     """
     with tempfile.TemporaryDirectory(prefix="planner-") as folder:
         source, before = loaded.path, _node_keys(loaded.model)
         model = loaded.model
-        for number in range(_MAX_PASSES):
+        for number in range(passes):
             target = Path(folder) / f"optimized_{number}.onnx"
             _optimize(source, target, providers, external=loaded.has_external_data)
             model = ir.load(target)
@@ -58,6 +64,7 @@ def _optimize(source: Path, target: Path, providers: tuple[str, ...], *, externa
     import onnxruntime as ort
 
     options = ort.SessionOptions()
+    options.intra_op_num_threads = 1  # nothing is run
     options.log_severity_level = 4
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
     options.optimized_model_filepath = str(target)
