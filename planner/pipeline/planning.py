@@ -40,6 +40,7 @@ GRANULARITY_BYTES = 256
 _SHRINK = (1.0, 0.98, 0.965, 0.95, 0.935, 0.92, 0.9, 0.87, 0.83, 0.78)
 """Capacities to try, as shares of the budget, until ONNX Runtime's arena fits the budget too."""
 
+_VARIETY = 5  # base orders to try at each lower capacity
 _MOST_SLOWER = 1.25  # how much time a fitting arena may cost
 _NO_LIMIT = 1 << 62
 RANDOM = "draws random numbers"
@@ -227,11 +228,13 @@ def _promising(orders: Sequence[BaseOrder], capacity: int) -> list[BaseOrder]:
 def _cheap(
     orders: Sequence[BaseOrder], capacity: int, extra_us: Mapping[str, float]
 ) -> list[BaseOrder]:
-    """For variety: all orders that can meet the capacity, but for those found to be dear."""
+    """For variety: orders that can meet the capacity, the cheapest so far first, the dear left out;
+    one that was not tried yet counts as a middling one."""
     dear = 2 * min(extra_us.values(), default=0.0)
-    return [
+    possible = [
         o for o in orders if o.least_bound_bytes <= capacity and extra_us.get(o.name, 0.0) <= dear
     ]
+    return sorted(possible, key=lambda o: extra_us.get(o.name, dear / 2))[:_VARIETY]
 
 
 def _least_bound(orders: Sequence[BaseOrder]) -> BaseOrder:

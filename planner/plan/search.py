@@ -13,6 +13,9 @@ from planner.plan.improve import Candidate, Improver
 from planner.plan.problem import ActionKind
 
 _THRESHOLDS = (0.5, 0.9, 0.1)
+PRUNED_OPS = 600
+"""On larger problems only the best plan is pruned, at the end: pruning replays it many times."""
+
 _STRIDES = (1, 2, 4, 8, 16, 32)
 
 
@@ -68,7 +71,9 @@ def cut_loop(
             return SearchResult(best=best, bound_extra_us=bound, proved_infeasible=not guards)
         bound = 0.0 if guards else max(bound, solution.extra_us)
         rounded = _round_best(improver, model, solution)
-        repaired = improver.prune(improver.repair(rounded))
+        repaired = improver.repair(rounded)
+        if len(problem.ops) <= PRUNED_OPS:
+            repaired = improver.prune(repaired)
         if better(improver, repaired, best):
             best = repaired
             if on_progress and improver.fits(best):

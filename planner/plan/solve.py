@@ -15,7 +15,7 @@ from planner.plan.cuts import BOUND_CLASS, least_peak_bound
 from planner.plan.execute import Decisions
 from planner.plan.improve import Candidate, Improver
 from planner.plan.problem import Problem
-from planner.plan.search import better, cut_loop, guarded_loops
+from planner.plan.search import PRUNED_OPS, better, cut_loop, guarded_loops
 
 Progress = Callable[[str], None]
 
@@ -76,7 +76,9 @@ def solve(
     base = improver.evaluate(Decisions())
     if improver.fits(base):
         return _solved(base, base, problem.base_duration_us, "order", start)
-    best, engine = improver.prune(improver.repair(base)), "greedy"
+    best, engine = improver.repair(base), "greedy"
+    if len(problem.ops) <= PRUNED_OPS:
+        best = improver.prune(best)
     least = min((base, best), key=lambda c: c.peak_bytes)
     result = cut_loop(improver, max_cuts=12 if thorough else 6, on_progress=progress)
     bound = problem.base_duration_us + result.bound_extra_us
@@ -86,7 +88,7 @@ def solve(
         guarded = guarded_loops(improver, replace(result, best=best), on_progress=progress).best
         if better(improver, guarded, best):
             best, engine = guarded, "cut-lp"
-    best = improver.polish(best)
+    best = improver.polish(improver.prune(best))
     least = min((least, best, result.best), key=lambda c: c.peak_bytes)
     if not improver.fits(best):
         return _solved(None, least, bound, engine, start)
