@@ -28,6 +28,7 @@ from planner.plan.order import (
     late_schedule,
     list_schedule,
     peak_of,
+    pull_early,
     reorder,
     updates_last,
 )
@@ -112,6 +113,11 @@ def base_orders(prepared: Prepared, *, time_limit_s: float) -> tuple[BaseOrder, 
         "late default": late_schedule(problem, plain),
     }
 
+    shapes = {place[op.id] for op in prepared.graph.operations if op.op_type in ("Shape", "Size")}
+    if shapes:
+        pulled = {name: pull_early(problem, o, shapes) for name, o in starts.items()}
+        starts = {"default": plain, **{n: o for n, o in pulled.items() if n != "default"}}
+        starts["default, shapes early"] = pulled["default"]
     starts |= {f"{name}, updates last": updates_last(problem, o) for name, o in starts.items()}
 
     def late() -> bool:

@@ -7,7 +7,7 @@ Any of them can be run by ONNX Runtime under default options (`planner.lower.rea
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -194,6 +194,29 @@ def updates_last(problem: Problem, order: Sequence[int]) -> Order:
         if is_private(v) and made_privately and deferred.issuperset(readers[v]):
             deferred.add(v)
     return (*(v for v in order if v not in deferred), *(v for v in order if v in deferred))
+
+
+def pull_early(problem: Problem, order: Sequence[int], ops: Collection[int]) -> Order:
+    """The same order with each of `ops` right behind the last operation that it reads from.
+
+    For operations that read no more than a tensor's shape: run late, they would keep it.
+    """
+    followers: dict[int, list[int]] = {}
+    parents = parents_of(problem)
+    place = {op: i for i, op in enumerate(order)}
+    free = []
+    for op in sorted(ops, key=place.__getitem__):
+        if parents[op]:
+            followers.setdefault(max(parents[op], key=place.__getitem__), []).append(op)
+        else:
+            free.append(op)
+    moved: list[int] = []
+    stack = [op for op in reversed([*free, *(op for op in order if op not in ops)])]
+    while stack:
+        op = stack.pop()
+        moved.append(op)
+        stack.extend(reversed(followers.get(op, ())))
+    return tuple(moved)
 
 
 def _to_end(problem: Problem) -> list[int]:

@@ -382,23 +382,40 @@ class _Job:
     def _cpu_caps(self, baseline: int) -> tuple[CapCheck, ...]:
         caps = {m: arena_cap(self.graphs[m], self.budget) for m in self.paths}
         graph, order = self.graphs["rewritten"], self.orders["rewritten"]
-        regions = list(itertools.islice(first_regions(graph, order, caps["rewritten"]), _TRIES))
-        over = 0
-        if not regions:
-            needed, region = roomy_cap(graph, order, at_least=caps["rewritten"])
-            regions, over = [region], needed - caps["rewritten"]
-            self.notes.append(
-                f"the budget bounds live bytes; rounding, fragmentation and kernels' workspace in "
-                f"the CPU's arena take {format_bytes(over)} more, so the hard cap stands at the "
-                f"budget plus that; a reserve of {over} bytes keeps the arena itself within it"
-            )
-        rewritten = self._capped("rewritten", caps["rewritten"] + over, regions, over, True)
+        cap = caps["rewritten"]
+        regions = list(itertools.islice(first_regions(graph, order, cap), _TRIES))
+        if regions:
+            rewritten = self._capped("rewritten", cap, regions, 0, True)
+        else:
+            rewritten = self._capped_above(graph, order, cap)
+        over = rewritten.over_budget_bytes
         graph, order = self.graphs["original"], self.orders["original"]
         cap = caps["original"] + over
         fails = self.budget < baseline and first_region(graph, order, cap) is None
         expected = False if fails else None
         region = [rewritten.first_region_bytes]
         return self._capped("original", cap, region, over, expected), rewritten
+
+    def _capped_above(
+        self, graph: TrainingGraph, order: Sequence[OpId], budget_cap: int
+    ) -> CapCheck:
+        """The rewritten model under the least cap above the budget's with which it runs."""
+        cap, check = budget_cap, None
+        for _ in range(_TRIES):
+            cap, _region = roomy_cap(graph, order, at_least=cap)
+            regions = list(itertools.islice(first_regions(graph, order, cap), _TRIES))
+            check = self._capped("rewritten", cap, regions, cap - budget_cap, True)
+            if check.passed:
+                break
+            cap += cap // 50
+        assert check is not None
+        over = check.over_budget_bytes
+        self.notes.append(
+            f"the budget bounds live bytes; rounding, fragmentation and kernels' workspace in "
+            f"the CPU's arena take {format_bytes(over)} more, so the hard cap stands at the "
+            f"budget plus that; a reserve of {over} bytes keeps the arena itself within it"
+        )
+        return check
 
     def _capped(
         self, model: str, cap: int, regions: Sequence[int], over: int, expected: bool | None

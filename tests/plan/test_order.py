@@ -6,7 +6,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planner.plan.order import improve_order, list_schedule, parents_of, peak_of, reorder
+from planner.plan.order import (
+    improve_order,
+    late_schedule,
+    list_schedule,
+    parents_of,
+    peak_of,
+    pull_early,
+    reorder,
+    updates_last,
+)
 from planner.plan.problem import PlanOp, PlanTensor, Problem
 from planner.plan.simulate import simulate
 from tests.graphs import base_actions, problems
@@ -104,3 +113,22 @@ def test_weight_gradients_run_as_soon_as_they_can():
     assert peak_of(problem, plain) >= 600
     assert peak_of(problem, list_schedule(problem, plain)) <= 210
     assert peak_of(problem, improve_order(problem, plain, out_of_time=never)) <= 310
+
+
+@given(problem=problems(), data=st.data())
+def test_pulling_operations_early_keeps_an_order_topological(problem, data):
+    order = list(range(len(problem.ops)))
+    chosen = data.draw(st.sets(st.sampled_from(order)))
+    pulled = pull_early(problem, order, chosen)
+    assert sorted(pulled) == order
+    place = {op: i for i, op in enumerate(pulled)}
+    assert all(place[p] < place[v] for v, ps in enumerate(parents_of(problem)) for p in ps)
+
+
+@given(problem=problems())
+def test_orders_made_from_the_end_and_with_updates_last_are_topological(problem):
+    order = list(range(len(problem.ops)))
+    for made in (late_schedule(problem, order), updates_last(problem, order)):
+        assert sorted(made) == order
+        place = {op: i for i, op in enumerate(made)}
+        assert all(place[p] < place[v] for v, ps in enumerate(parents_of(problem)) for p in ps)
