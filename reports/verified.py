@@ -182,7 +182,7 @@ def main() -> None:
     parser.add_argument("--swaps", nargs="+", default=["none", "auto"])
     parser.add_argument("--time-limit", type=float, default=60.0)
     parser.add_argument("--dim", action="append", default=[], metavar="NAME=N")
-    parser.add_argument("--keep", action="store_true", help="keep the rows of other models")
+    parser.add_argument("--keep", action="store_true", help="keep the rows that are there")
     parser.add_argument("--name", default="verified")
     options = parser.parse_args()
     models = [] if options.no_zoo else [ZOO / f"{n}.onnx" for n in ("mlp_adamw", "resnet18", "gpt")]
@@ -191,9 +191,10 @@ def main() -> None:
     path = FOLDER / f"{options.name}.json"
     rows: list[dict[str, Any]] = json.loads(path.read_text()) if options.keep else []
     for model in models:
-        rows = [r for r in rows if r["model"] != model.stem]
         for percent in options.percents:
             for swap in options.swaps:
+                same = (model.stem, f"{percent}%", swap)
+                rows = [r for r in rows if (r["model"], r["asked"], r["swap"]) != same]
                 row = run(model, percent, swap, options.time_limit, dims)
                 rows.append(row)
                 path.write_text(json.dumps(rows, indent=1) + "\n")
