@@ -157,21 +157,28 @@ class Sequencer:
         for t in op.outputs:
             self._renew(t, writes[self.graph.tensors[t].name])
 
-    def _scratch(self, tensor: TensorId, value: str) -> str:
-        """A buffer of its own, of the same shape, for an input that the kernel writes over."""
-        number = self._next()
-        output = self._fresh(f"{self.graph.tensors[tensor].name}__scratch_{number}")
+    def _added(
+        self, role: Role, tensor: TensorId, reads: str, writes: str, node: str, *, copy: int = 0
+    ) -> str:
+        """Append a node of planner's own with one input and one output; the output's name."""
+        output = self._fresh(writes)
         self.steps.append(
             Step(
-                role=Role.SCRATCH,
-                name=self._fresh(f"{output}__node"),
+                role=role,
+                name=self._fresh(node),
                 tensor=tensor,
-                reads={"": value},
+                copy=copy,
+                reads={"": reads},
                 writes={"": output},
-                number=number,
+                number=self._next(),
             )
         )
         return output
+
+    def _scratch(self, tensor: TensorId, value: str) -> str:
+        """A buffer of its own, of the same shape, for an input that the kernel writes over."""
+        output = f"{self.graph.tensors[tensor].name}__scratch_{self.number + 1}"
+        return self._added(Role.SCRATCH, tensor, value, output, f"{output}__node")
 
     def _barrier(self, op_id: OpId, reads: dict[str, str]) -> None:
         """Read one input through a Reshape, so that the copy differs from its original."""
@@ -183,54 +190,26 @@ class Sequencer:
         name = self.graph.tensors[tensor].name
         key = (reads[name], self.stage)
         if key not in self.barriers:
-            number = self._next()
-            output = self._fresh(f"{name}__barrier_{number}")
-            self.steps.append(
-                Step(
-                    role=Role.BARRIER,
-                    name=self._fresh(f"{name}__barrier_{number}__node"),
-                    tensor=tensor,
-                    reads={"": reads[name]},
-                    writes={"": output},
-                    number=number,
-                )
+            output = f"{name}__barrier_{self.number + 1}"
+            self.barriers[key] = self._added(
+                Role.BARRIER, tensor, reads[name], output, f"{output}__node"
             )
-            self.barriers[key] = output
         reads[name] = self.barriers[key]
 
     def _swap_out(self, tensor: TensorId) -> None:
         name = self.graph.tensors[tensor].name
-        number = self._next()
-        host = self._fresh(f"{name}__host")
-        self.steps.append(
-            Step(
-                role=Role.SWAP_OUT,
-                name=self._fresh(f"{name}__swap_out"),
-                tensor=tensor,
-                reads={"": self._read(tensor)},
-                writes={"": host},
-                number=number,
-            )
+        source = self._read(tensor)
+        self.host[tensor] = self._added(
+            Role.SWAP_OUT, tensor, source, f"{name}__host", f"{name}__swap_out"
         )
-        self.host[tensor] = host
 
     def _swap_in(self, tensor: TensorId) -> None:
-        name = self.graph.tensors[tensor].name
         count = self.swap_ins.get(tensor, 0) + 1
         self.swap_ins[tensor] = count
-        output = self._fresh(f"{name}__swap_in_{count}")
-        self.steps.append(
-            Step(
-                role=Role.SWAP_IN,
-                name=self._fresh(f"{name}__swap_in_{count}__node"),
-                tensor=tensor,
-                copy=count,
-                reads={"": self.host[tensor]},
-                writes={"": output},
-                number=self._next(),
-            )
-        )
-        self._renew(tensor, output)
+        output = f"{self.graph.tensors[tensor].name}__swap_in_{count}"
+        source = self.host[tensor]
+        made = self._added(Role.SWAP_IN, tensor, source, output, f"{output}__node", copy=count)
+        self._renew(tensor, made)
 
     def _free_unread(self) -> None:
         """Give each output that the plan leaves without a reader a `Size` node as one: ONNX Runtime
