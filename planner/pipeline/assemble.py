@@ -7,6 +7,7 @@ import itertools
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -43,23 +44,11 @@ def assemble(
     problem = planned.formulation.problem
     replay = candidate.replay
     bound = planned.solved.bound_us
-    return Plan(
-        planner_version=__version__,
-        model_name=prepared.loaded.path.name,
-        model_sha256=prepared.loaded.sha256,
-        dims=dict(prepared.loaded.dims),
-        budget_text=budget_text,
-        budget_bytes=settings.budget_bytes,
-        reserve_bytes=settings.reserve_bytes,
-        hardware=prepared.hardware_source,
-        cost_source=prepared.cost_source,
-        swap_mode=swap_mode,
-        order_target=settings.order_target,
-        ort_optimized=prepared.ort_optimized,
+    return replace(
+        _as_asked(prepared, settings, budget_text, swap_mode),
         engine=planned.solved.engine,
         solve_s=planned.solved.solve_s,
         seed=settings.seed,
-        baseline=baseline_cost(prepared),
         best_order=PredictedCost(
             peak_bytes=planned.orders[0].peak_bytes, time_us=problem.base_duration_us
         ),
@@ -76,21 +65,9 @@ def assemble(
     )
 
 
-def _arena_note(planned: Planned) -> tuple[str, ...]:
-    if planned.fits_arena:
-        return ()
-    return (
-        "live bytes are within the budget, but ONNX Runtime's arena is predicted to need more, for "
-        "fragmentation; no plan of similar cost was found without that",
-    )
-
-
-def unchanged_plan(
-    prepared: Prepared, settings: Settings, *, budget_text: str, swap_mode: str
-) -> Plan:
-    """The plan for a budget that the model meets as it is."""
+def _as_asked(prepared: Prepared, settings: Settings, budget_text: str, swap_mode: str) -> Plan:
+    """What any plan says of the model and of the user's wishes; every cost is the baseline's."""
     cost = baseline_cost(prepared)
-    now = full_timeline(prepared.original, prepared.default, prepared.device)
     return Plan(
         planner_version=__version__,
         model_name=prepared.loaded.path.name,
@@ -104,11 +81,30 @@ def unchanged_plan(
         swap_mode=swap_mode,
         order_target=settings.order_target,
         ort_optimized=prepared.ort_optimized,
-        engine="none",
         baseline=cost,
         best_order=cost,
         planned=cost,
-        bound_us=cost.time_us,
+    )
+
+
+def _arena_note(planned: Planned) -> tuple[str, ...]:
+    if planned.fits_arena:
+        return ()
+    return (
+        "live bytes are within the budget, but ONNX Runtime's arena is predicted to need more, for "
+        "fragmentation; no plan of similar cost was found without that",
+    )
+
+
+def unchanged_plan(
+    prepared: Prepared, settings: Settings, *, budget_text: str, swap_mode: str
+) -> Plan:
+    """The plan for a budget that the model meets as it is."""
+    now = full_timeline(prepared.original, prepared.default, prepared.device)
+    return replace(
+        _as_asked(prepared, settings, budget_text, swap_mode),
+        engine="none",
+        bound_us=sum(prepared.original_us),
         gap=0.0,
         bound_class="any schedule",
         proved_optimal=True,

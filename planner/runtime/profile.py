@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 import numpy.typing as npt
 
 from planner.errors import ModelError
+from planner.runtime.normalize import first_line
 from planner.runtime.options import Level, Memory, Order, session_options
 
 if TYPE_CHECKING:
@@ -131,7 +132,7 @@ def run_session(
     try:
         results: list[Any] = list(session.run(None, dict(inputs), run_options))
     except Exception as error:
-        raise ModelError(f"ONNX Runtime could not run the model: {_first_line(error)}") from error
+        raise ModelError(f"ONNX Runtime could not run the model: {first_line(error)}") from error
     return results
 
 
@@ -183,11 +184,6 @@ def _event(entry: Mapping[str, Any]) -> NodeEvent:
         held_delta=number("mem_arena_held_delta"),
         output_bytes=number("output_size"),
     )
-
-
-def _first_line(error: BaseException) -> str:
-    lines = [line for line in str(error).strip().splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__
 
 
 def _explain(message: str) -> str:
