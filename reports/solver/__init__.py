@@ -1,0 +1,1 @@
+"""Planner's solver measured: problems, the published methods written anew, and the tables."""
