@@ -10,6 +10,9 @@ that needs:
     Σ_t s_t res[t,p] <= capacity - what p itself holds
     R[m] >= A[m,p],  O[t] >= W[t,g],  all in [0, 1]
 
+Where copies run beside the operations they cost no time themselves; W is then one variable for each
+cut, and `planner.plan.cut_copies` adds time.
+
 Inputs of p are resident. The value is a lower bound for every schedule whose first executions
 follow the base order, with any number of recomputes and swaps: each such schedule gives a feasible
 point (A = executed again after p, res = resident at p) of no greater cost. In-place outputs are
@@ -24,6 +27,7 @@ from dataclasses import dataclass
 
 from ortools.math_opt.python import mathopt
 
+from planner.plan.cut_copies import CopyTimes
 from planner.plan.execute import Choice, Decisions, Gap
 from planner.plan.problem import Problem
 
@@ -40,12 +44,13 @@ class CutSolution:
     Attributes:
         extra_us: the optimum: no plan adds less time than this to the base order.
         feasible: False where some cut cannot meet the capacity at all.
+        resident, swapped: by tensor and cut. rerun: by operation and cut.
     """
 
     feasible: bool
     extra_us: float
     resident: dict[tuple[int, int], float]
-    swapped: dict[Gap, float]
+    swapped: dict[tuple[int, int], float]
     rerun: dict[tuple[int, int], float]
 
 
@@ -117,8 +122,15 @@ def any_order_bound(problem: Problem) -> int:
 class CutModel:
     """An LP to which cuts are added one by one."""
 
-    def __init__(self, problem: Problem, guards: frozenset[int] = frozenset()) -> None:
-        """`guards` are tensors that must stay resident: with any, the value is no bound."""
+    def __init__(
+        self,
+        problem: Problem,
+        guards: frozenset[int] = frozenset(),
+        *,
+        bandwidth_scale: float = 1.0,
+    ) -> None:
+        """`guards` are tensors that must stay resident: with any, or with less than the full
+        bandwidth, the value is no bound."""
         self.problem = problem
         self.guards = guards
         self.model = mathopt.Model(name="cuts")
@@ -126,9 +138,13 @@ class CutModel:
         self.rerun_any: dict[int, mathopt.Variable] = {}
         self.swap_gap: dict[Gap, mathopt.Variable] = {}
         self.swap_any: dict[int, mathopt.Variable] = {}
+        self.swapped: dict[tuple[int, int], mathopt.Variable] = {}
         self.resident: dict[tuple[int, int], mathopt.Variable] = {}
         self.rerun: dict[tuple[int, int], mathopt.Variable] = {}
         self.objective: list[tuple[float, mathopt.Variable]] = []
+        self.times: CopyTimes | None = None
+        if problem.overlap and problem.allow_swap:
+            self.times = CopyTimes(self.model, problem, bandwidth_scale=bandwidth_scale)
 
     def add(self, p: int) -> None:
         """Add the cut at base operation p."""
@@ -167,6 +183,7 @@ class CutModel:
                 back[t] = back[t] + self.rerun[producer, p]
             swap = self._swap(t, p)
             if swap is not None:
+                self.swapped[t, p] = swap
                 back[t] = back[t] + swap
             if t in after:
                 model.add_linear_constraint(back[t] >= 1.0)
@@ -177,6 +194,9 @@ class CutModel:
         room = problem.capacity_bytes - held_at(problem, p)
         scale = 1.0 / max(1, problem.capacity_bytes)
         model.add_linear_constraint(mathopt.fast_sum(memory) * scale <= room * scale)
+        if self.times is not None:
+            host = {t: self.swapped[t, p] for t in sorted(wanted) if (t, p) in self.swapped}
+            self.times.add(p, host, [(m, self.rerun[m, p]) for m in reruns])
 
     def _reachable(self, after: Collection[int]) -> list[int]:
         """Operations that some plan might run again for the tensors `after` the cut."""
@@ -197,6 +217,8 @@ class CutModel:
         problem = self.problem
         if not problem.allow_swap or not problem.tensors[t].swappable:
             return None
+        if self.times is not None:
+            return self.model.add_variable(lb=0.0, ub=1.0)
         uses = problem.tensors[t].uses
         # behind its last use a tensor may still come back, for a recompute that reads it
         gap = (t, next((i for i, u in enumerate(uses) if u > p), len(uses)))
@@ -212,7 +234,11 @@ class CutModel:
     def solve(self, *, time_limit_s: float) -> CutSolution | None:
         """Solve; None where the time limit passed without an answer."""
         scale = 1.0 / max(1e-9, self.problem.base_duration_us)
-        self.model.minimize(mathopt.fast_sum(c * scale * v for c, v in self.objective))
+        cost = mathopt.fast_sum(c * scale * v for c, v in self.objective)
+        if self.times is not None:
+            self.model.add_linear_constraint(cost <= self.times.recompute)
+            cost = self.times.cost
+        self.model.minimize(cost)
         params = mathopt.SolveParameters(
             time_limit=datetime.timedelta(seconds=max(0.05, time_limit_s))
         )
@@ -228,7 +254,7 @@ class CutModel:
             feasible=True,
             extra_us=max(0.0, result.objective_value() / scale),
             resident={k: values[v] for k, v in self.resident.items()},
-            swapped={k: values[v] for k, v in self.swap_gap.items()},
+            swapped={k: values[v] for k, v in self.swapped.items()},
             rerun={k: values[v] for k, v in self.rerun.items()},
         )
 
@@ -270,7 +296,7 @@ def round_solution(
                 continue
             producer = problem.ops[tensor.producer]
             droppable = problem.allow_recompute and producer.recomputable
-            swap = solution.swapped.get((t, gap), 0.0)
+            swap = solution.swapped.get((t, p), 0.0)
             rerun = solution.rerun.get((tensor.producer, p), 0.0)
             if swap > 0 and (swap >= rerun or not droppable):
                 gaps[t, gap] = Choice.SWAP

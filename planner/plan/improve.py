@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from planner.plan.execute import Choice, Decisions, Executor, Gap
+from planner.plan.prefetch import place_copies
 from planner.plan.problem import Action, ActionKind, Problem
 from planner.plan.simulate import Replay, simulate
 
@@ -60,9 +61,11 @@ class Improver:
         """Execute and replay."""
         self.evaluations += 1
         actions = self.executor.schedule(decisions)
-        return Candidate(
-            decisions=decisions, actions=actions, replay=simulate(self.problem, actions)
-        )
+        if self.problem.overlap:
+            actions, replay = place_copies(self.problem, actions)
+        else:
+            replay = simulate(self.problem, actions)
+        return Candidate(decisions=decisions, actions=actions, replay=replay)
 
     def fits(self, candidate: Candidate) -> bool:
         """Whether the peak is within the capacity."""

@@ -68,6 +68,8 @@ class Problem:
         fixed_bytes: persistent tensors and the reserve; on the device throughout.
         capacity_bytes: the budget; live bytes may reach but not exceed it at every action.
         swap_out_bytes_per_s, swap_in_bytes_per_s: copy bandwidths; 0 forbids swapping.
+        overlap: copies run beside the operations, on one engine each way; else they follow each
+            other and the operations on one stream, and add to the step.
     """
 
     name: str
@@ -78,6 +80,7 @@ class Problem:
     swap_out_bytes_per_s: float = 0.0
     swap_in_bytes_per_s: float = 0.0
     allow_recompute: bool = True
+    overlap: bool = False
 
     @property
     def base_duration_us(self) -> float:
@@ -90,7 +93,7 @@ class Problem:
         return self.swap_out_bytes_per_s > 0 and self.swap_in_bytes_per_s > 0
 
     def swap_out_us(self, tensor: int) -> float:
-        """Time of one copy of `tensor` to the host; copies and operations share one stream."""
+        """Time of one copy of `tensor` to the host."""
         return self.tensors[tensor].bytes / self.swap_out_bytes_per_s * 1e6
 
     def swap_in_us(self, tensor: int) -> float:

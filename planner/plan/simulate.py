@@ -9,7 +9,10 @@ Semantics (the same that the lowered graph has on ONNX Runtime):
   copy of a `to_end` tensor, which is live to the end.
 - Where an operation may write in place over an input, and is that copy's last reader, the copy ends
   as the operation starts: the output takes its buffer.
-- Actions follow each other on one stream: time is the sum of all durations.
+- Without overlap, actions follow each other on one stream: time is the sum of all durations. With
+  it, copies run beside the operations (`planner.plan.engines`).
+- Live bytes are those with every action done before the next begins; with overlap, whatever is not
+  free in time is waited for.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from planner.plan.engines import Reads, Timeline, overlapped
 from planner.plan.problem import Action, ActionKind, Problem
 
 
@@ -33,8 +37,11 @@ class Replay:
 
     Attributes:
         live_bytes: int64 [actions], fixed bytes and workspace included.
-        time_us: operations and copies, one after another.
+        time_us: from start to end.
+        stall_us: time in which no operation runs (without overlap: the copies').
+        swap_us: time that the copies take, beside the operations or not.
         copies: (tensor, birth, end) of each device copy, half-open.
+        timeline: when each action runs; None without overlap.
     """
 
     live_bytes: npt.NDArray[np.int64]
@@ -45,7 +52,9 @@ class Replay:
     swap_out_bytes: int
     swap_in_bytes: int
     swap_us: float
+    stall_us: float
     copies: tuple[tuple[int, int, int], ...]
+    timeline: Timeline | None = None
 
     @property
     def peak_bytes(self) -> int:
@@ -72,6 +81,8 @@ def simulate(problem: Problem, actions: Sequence[Action]) -> Replay:
     end: list[int] = []
     stays: list[bool] = []
     writer_frees: list[bool] = []  # the last reader so far writes in place over this copy
+    touches: list[list[int]] = []  # per action, the copies read
+    first_made: list[int] = []  # per action, the first copy made
     on_host: set[int] = set()
     ran: set[int] = set()
     delta = np.zeros(steps + 1, dtype=np.int64)
@@ -93,8 +104,11 @@ def simulate(problem: Problem, actions: Sequence[Action]) -> Replay:
         copy = newest[tensor]
         end[copy] = max(end[copy], step + 1)
         writer_frees[copy] = False
+        touches[-1].append(copy)
 
     for step, action in enumerate(actions):
+        touches.append([])
+        first_made.append(len(tensor_of))
         if action.kind is ActionKind.RUN:
             op = problem.ops[action.target]
             for tensor in op.inputs:
@@ -142,9 +156,26 @@ def simulate(problem: Problem, actions: Sequence[Action]) -> Replay:
         delta[start] += problem.tensors[tensor].bytes
         delta[last] -= problem.tensors[tensor].bytes
         copies.append((tensor, start, last))
+    stall_us, timeline = swap_us, None
+    if problem.overlap:
+        first_made.append(len(tensor_of))
+        over = [
+            Reads(
+                reads=tuple(reads),
+                makes=tuple(range(first_made[step], first_made[step + 1])),
+                overwrites=tuple(c for c in reads if writer_frees[c] and end[c] == step + 1),
+            )
+            for step, reads in enumerate(touches)
+        ]
+        last = [-1 if stay else stop - 1 for stay, stop in zip(stays, end, strict=True)]
+        timeline = overlapped(problem, actions, over, tensor_of, last)
+        stall_us = timeline.time_us - (time_us - swap_us)
+        time_us = timeline.time_us
     return Replay(
         live_bytes=np.cumsum(delta)[:steps] + problem.fixed_bytes,
         time_us=time_us,
+        stall_us=stall_us,
+        timeline=timeline,
         recompute_us=recompute_us,
         recomputed_ops=recomputed,
         recomputed_bytes=recomputed_bytes,
