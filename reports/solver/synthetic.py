@@ -33,6 +33,7 @@ from reports.solver.build import Builder
 FAMILIES = ("chain", "resnet", "gpt")
 SIZES = (1_000, 3_000, 10_000, 30_000, 100_000)
 MIB = 2**20
+PAGE = 4096
 
 
 def synthetic(family: str, operations: int) -> Problem:
@@ -203,7 +204,7 @@ def chain(layers: int) -> Problem:
     net = Training(load_hardware("v100"), "fp32")
     (x,) = net.op("data", (), (32 * MIB,), recomputable=False)
     for i in range(layers):
-        output_bytes = draw.choice((8, 16, 32, 64)) * MIB
+        output_bytes = draw.randint(8 * MIB // PAGE, 64 * MIB // PAGE) * PAGE
         flops = draw.choice((0.0, 0.5e9, 1e9, 3e9, 7e9, 12e9))
         x = _link(net, f"layer{i}", x, output_bytes, flops, saves_output=draw.random() < 0.5)
     return net.problem(f"chain{layers}", x)
