@@ -84,8 +84,8 @@ Change = Callable[[dict[str, Any]], Any]
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda d: d.pop("format"), "not a problem file .no format 'planner-problem'"),
-        (lambda d: d.update(version=2), "not a problem file of version 1 .it says 2"),
+        (lambda d: d.pop("format"), "problem file .no format 'planner-problem'"),
+        (lambda d: d.update(version=2), "of version 1 .it says 2"),
         (lambda d: d.pop("version"), "version 1 .it says None"),
         (lambda d: d.pop("tensors"), "the key 'tensors' is missing"),
         (lambda d: d.update(budget=3), "unknown key 'budget' @ problem"),
