@@ -157,6 +157,9 @@ class _Model:
     def _run(self, stage: int, op: int) -> mathopt.Variable:
         first = op == stage
         again = self.problem.allow_recompute and self.problem.ops[op].recomputable
+        again = again and not any(
+            self.problem.tensors[i].to_end for i in self.problem.ops[op].outputs
+        )
         return self.model.add_integer_variable(lb=float(first), ub=float(first or again))
 
     def _kept(self, stage: int) -> dict[int, mathopt.Variable]:
