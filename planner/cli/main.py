@@ -19,6 +19,8 @@ from planner.cli import console
 from planner.cli.analyze import analyze
 from planner.cli.apply import apply
 from planner.cli.optimize import optimize
+from planner.cli.problem import problem
+from planner.cli.solve import solve
 from planner.cli.verify import verify
 from planner.errors import Interrupted, PlannerError
 from planner.report.plain import printable
@@ -54,6 +56,8 @@ for _command, _summary in (
     (optimize, "Rewrite a model to stay within a memory budget."),
     (apply, "Rewrite a model as a plan says."),
     (verify, "Compare two models on ONNX Runtime."),
+    (problem, "Write the planning problem of a model."),
+    (solve, "Solve a planning problem."),
 ):
     app.command(short_help=_summary, no_args_is_help=True)(_command)
 

@@ -1,0 +1,222 @@
+"""`planner solve`: solve a problem file, with no model at hand."""
+
+from __future__ import annotations
+
+import json as jsonlib
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from planner.cli import options as o
+from planner.cli.console import emit_json, note, progress, verbosity
+from planner.cli.outputs import check_outputs
+from planner.errors import InfeasibleBudgetError
+from planner.units import (
+    check_budget,
+    format_both,
+    format_bytes,
+    format_duration,
+    format_percent,
+    parse_budget,
+)
+
+if TYPE_CHECKING:
+    from planner.plan.problem import Problem
+    from planner.plan.solve import Solved
+
+SOLUTION_FORMAT = "planner-solution"
+SOLUTION_VERSION = 1
+_MAX_BINDING = 20
+
+
+def solve(
+    problem: Annotated[
+        Path,
+        typer.Argument(
+            metavar="PROBLEM", help="The file that planner problem wrote.", show_default=False
+        ),
+    ],
+    budget: Annotated[
+        str | None,
+        typer.Option(
+            "--budget",
+            metavar="SIZE",
+            help="Device memory: 16GB, 12GiB, or 60% of the base order's peak [the file's].",
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", metavar="FILE", help="Write figures and schedule (JSON)."),
+    ] = None,
+    swap: Annotated[
+        Literal["auto", "none", "only"],
+        typer.Option("--swap", help="Copy tensors to the host: when it pays, never, or only that."),
+    ] = "auto",
+    overlap: Annotated[
+        bool | None,
+        typer.Option(
+            "--overlap/--no-overlap",
+            help="Copies run beside the operations, or add to the step [the file's].",
+        ),
+    ] = None,
+    time_limit: o.TimeLimit = 60.0,
+    seed: o.Seed = 0,
+    workers: Annotated[
+        int | None,
+        typer.Option("--workers", metavar="N", min=1, help="Threads of the search [all cores]."),
+    ] = None,
+    force: o.Force = False,
+    json: o.Json = False,
+    verbose: o.Verbose = False,
+    quiet: o.Quiet = False,
+) -> None:
+    """Solve a planning problem: what to keep, recompute or swap to stay within a budget.
+
+    \b
+    Examples:
+      planner solve problem.json --budget 80%
+      planner solve problem.json --budget 60% --swap none -o solution.json
+      planner solve problem.json --budget 12GiB --overlap --time-limit 300 --json
+    """
+    if budget is not None:
+        check_budget(budget)
+    o.check_time_limit(time_limit)
+    o.check_input(problem, what="problem")
+    if output is not None:
+        check_outputs(output, inputs=(problem,), force=force)
+
+    from planner.plan.order import peak_of
+    from planner.plan.problemfile import read_problem
+    from planner.plan.solve import solve as solve_problem
+
+    read = read_problem(problem)
+    base_peak = peak_of(read, range(len(read.ops)))
+    asked = _asked(read, base_peak, budget, swap, overlap)
+    with progress() as report_progress:
+        solved = solve_problem(
+            asked, time_limit_s=time_limit, seed=seed, workers=workers, progress=report_progress
+        )
+    if solved.candidate is None:
+        raise _infeasible(asked, solved)
+    figures = _figures(asked, solved, base_peak=base_peak, budget=budget, swap=swap, seed=seed)
+    if output is not None:
+        from planner.onnxio.save import atomic_write
+
+        actions = [[action.kind.value, action.target] for action in solved.candidate.actions]
+        with atomic_write(output) as temporary:
+            text = jsonlib.dumps({**figures, "actions": actions}, allow_nan=False) + "\n"
+            temporary.write_text(text, encoding="utf-8")
+    if json:
+        emit_json(figures)
+    elif not verbosity.quiet:
+        print("\n".join(_lines(figures)))
+    if output is not None:
+        note(f"wrote {output}")
+
+
+def _asked(
+    problem: Problem, base_peak: int, budget: str | None, swap: str, overlap: bool | None
+) -> Problem:
+    """The problem with what the options say."""
+    if budget is not None:
+        capacity = parse_budget(budget, baseline_bytes=base_peak)
+        problem = replace(problem, capacity_bytes=capacity)
+    if overlap is not None:
+        problem = replace(problem, overlap=overlap)
+    if swap == "none":
+        return replace(problem, swap_out_bytes_per_s=0.0, swap_in_bytes_per_s=0.0)
+    return replace(problem, allow_recompute=False) if swap == "only" else problem
+
+
+def _infeasible(problem: Problem, solved: Solved) -> InfeasibleBudgetError:
+    """The least peak found, a bound, and what is resident where it is reached."""
+    from planner.plan.cuts import least_peak_bound
+
+    bound, _ = least_peak_bound(problem)
+    least = solved.least
+    step = least.replay.peak_action
+    resident = [
+        (problem.tensors[t].name, problem.tensors[t].bytes)
+        for t, birth, end in least.replay.copies
+        if birth <= step < end
+    ]
+    return InfeasibleBudgetError(
+        f"no plan found fits {format_both(problem.capacity_bytes)}: the least peak found is "
+        f"{format_both(least.peak_bytes)}, and no plan in this base order can be below "
+        f"{format_bytes(bound)}",
+        least_peak_bytes=least.peak_bytes,
+        bound_bytes=bound,
+        binding=tuple(sorted(resident, key=lambda item: -item[1])[:_MAX_BINDING]),
+    )
+
+
+def _figures(
+    problem: Problem,
+    solved: Solved,
+    *,
+    base_peak: int,
+    budget: str | None,
+    swap: str,
+    seed: int,
+) -> dict[str, Any]:
+    """What `--json` prints; with `actions` ([kind, index of operation or tensor]), the solution file."""
+    assert solved.candidate is not None
+    replay = solved.candidate.replay
+    return {
+        "format": SOLUTION_FORMAT,
+        "version": SOLUTION_VERSION,
+        "problem": problem.name,
+        "operations": len(problem.ops),
+        "tensors": len(problem.tensors),
+        "budget_text": budget,
+        "capacity_bytes": problem.capacity_bytes,
+        "swap_mode": swap,
+        "overlap": problem.overlap,
+        "base_peak_bytes": base_peak,
+        "base_us": problem.base_duration_us,
+        "peak_bytes": replay.peak_bytes,
+        "time_us": replay.time_us,
+        "recomputed_ops": replay.recomputed_ops,
+        "recompute_us": replay.recompute_us,
+        "swap_out_bytes": replay.swap_out_bytes,
+        "swap_in_bytes": replay.swap_in_bytes,
+        "swap_us": replay.swap_us,
+        "bound_us": solved.bound_us,
+        "bound_class": solved.bound_class,
+        "gap": solved.gap,
+        "engine": solved.engine,
+        "solve_s": round(solved.solve_s, 3),
+        "seed": seed,
+    }
+
+
+def _lines(figures: dict[str, Any]) -> list[str]:
+    from planner.report.plain import printable
+
+    base_us, base_peak = figures["base_us"], figures["base_peak_bytes"]
+    copied = figures["swap_out_bytes"] + figures["swap_in_bytes"]
+    how = "beside the operations" if figures["overlap"] else "on their stream"
+    typed = f"{figures['budget_text']} = " if "%" in (figures["budget_text"] or "") else ""
+    rows = [
+        ("Problem", f"{printable(figures['problem'])}, {figures['operations']:,} operations"),
+        ("Budget", typed + format_both(figures["capacity_bytes"])),
+        ("Peak", f"{format_both(base_peak)} before, {format_both(figures['peak_bytes'])} after"),
+        ("Time", f"{format_duration(base_us)} before, {format_duration(figures['time_us'])} after"),
+        ("Added", _share(figures["time_us"] - base_us, base_us)),
+        ("Recomputed", f"{figures['recomputed_ops']:,} operations"),
+    ]
+    if copied:
+        rows.append(("Copied", f"{format_bytes(copied)}, {how}"))
+    gap = "" if figures["gap"] is None else f"; gap {format_percent(figures['gap'])}"
+    rows += [
+        ("Bound", f"{_share(figures['bound_us'] - base_us, base_us)} added{gap}"),
+        ("holds for", figures["bound_class"]),
+        ("Search", f"{figures['engine']}, {figures['solve_s']:.1f} s"),
+    ]
+    return [f"{name:<12}{text}" for name, text in rows]
+
+
+def _share(part_us: float, base_us: float) -> str:
+    return format_percent(part_us / base_us) if base_us else format_duration(part_us)

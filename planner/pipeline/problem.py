@@ -1,0 +1,40 @@
+"""From a prepared model to the planning problem that a problem file holds."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Literal
+
+from planner.formulate import formulate
+from planner.pipeline.planning import GRANULARITY_BYTES, base_orders
+from planner.pipeline.prepare import Prepared
+from planner.plan.order import peak_of
+from planner.plan.problem import Problem
+
+Order = Literal["default", "best"]
+_NO_LIMIT = 1 << 62
+
+
+def problem_of(prepared: Prepared, *, name: str, order: Order, order_limit_s: float) -> Problem:
+    """The problem of a model in one base order; its capacity is that order's own peak.
+
+    Copy bandwidths are the hardware profile's; buffers are rounded up as ONNX Runtime's arena does.
+
+    Args:
+        order: ONNX Runtime's own, or the one with the least peak that planner finds.
+        order_limit_s: for that search.
+    """
+    chosen = prepared.order
+    if order == "best":
+        chosen = base_orders(prepared, time_limit_s=order_limit_s)[0].order
+    problem = formulate(
+        prepared.graph,
+        chosen,
+        prepared.duration_us,
+        capacity_bytes=_NO_LIMIT,
+        swap_out_bytes_per_s=prepared.hardware.copy_to_host_bytes_per_s,
+        swap_in_bytes_per_s=prepared.hardware.copy_from_host_bytes_per_s,
+        workspace_bytes=prepared.workspace_bytes,
+        granularity=GRANULARITY_BYTES,
+    ).problem
+    return replace(problem, name=name, capacity_bytes=peak_of(problem, range(len(problem.ops))))

@@ -1,0 +1,165 @@
+"""`planner problem` and `planner solve` end to end: a model's problem, solved without the model."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from planner.cli.main import main
+from planner.plan.order import peak_of
+from planner.plan.problem import Action, ActionKind, Problem
+from planner.plan.problemfile import problem_to_json, read_problem
+from planner.plan.simulate import simulate
+
+ZOO = Path(__file__).parents[2] / "models" / "zoo"
+
+
+@pytest.fixture(scope="module")
+def problem_path(tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("problem") / "resnet18.json"
+    model = str(ZOO / "resnet18.onnx")
+    assert main(["problem", model, "-o", str(path), "--hardware", "a100-40gb", "-q"]) == 0
+    return path
+
+
+def solve(path: Path, *options: str) -> int:
+    return main(["solve", str(path), "--time-limit", "3", "--workers", "1", *options])
+
+
+@pytest.mark.parametrize("command", ["problem", "solve"])
+def test_help_has_examples(command: str, capsys):
+    assert main([command, "--help"]) == 0
+    out = capsys.readouterr().out
+    assert f"planner {command} {'model.onnx' if command == 'problem' else 'problem.json'}" in out
+
+
+def test_nothing_heavy_is_imported_for_the_help():
+    code = (
+        "import sys\nfrom planner.cli.main import main\n"
+        "main(['problem', '--help']); main(['solve', '--help'])\n"
+        "heavy = {'numpy', 'onnx_ir', 'ortools', 'cattrs'} & set(sys.modules)\n"
+        "sys.stderr.write(' '.join(heavy))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr == ""
+
+
+def test_the_problem_of_a_model_has_its_own_peak_as_its_capacity(problem_path: Path):
+    problem = read_problem(problem_path)
+    assert problem.name == "resnet18"
+    assert problem.capacity_bytes == peak_of(problem, range(len(problem.ops)))
+    assert problem.allow_swap
+    assert problem.swap_out_bytes_per_s == 2.5e10
+
+
+def test_the_best_order_has_no_higher_peak(problem_path: Path, tmp_path: Path):
+    path = tmp_path / "best.json"
+    model = str(ZOO / "resnet18.onnx")
+    arguments = ["problem", model, "-o", str(path), "--order", "best", "--time-limit", "5"]
+    assert main([*arguments, "--hardware", "a100-40gb"]) == 0
+    best, own = read_problem(path), read_problem(problem_path)
+    assert best.capacity_bytes <= own.capacity_bytes
+    assert sorted(op.name for op in best.ops) == sorted(op.name for op in own.ops)
+
+
+def actions_of(data: dict) -> list[Action]:
+    return [Action(kind=ActionKind(kind), target=target) for kind, target in data["actions"]]
+
+
+@pytest.mark.parametrize("swap", ["none", "auto", "only"])
+@pytest.mark.parametrize("overlap", ["--overlap", "--no-overlap"])
+def test_the_schedule_does_what_the_figures_say(
+    swap: str, overlap: str, problem_path: Path, tmp_path: Path, capsys
+):
+    output = tmp_path / "solution.json"
+    options = ["--budget", "75%", "--swap", swap, overlap, "--json", "-o", str(output)]
+    assert solve(problem_path, *options) == 0
+    data = json.loads(output.read_text())
+    printed = json.loads(capsys.readouterr().out)
+    assert printed == {k: v for k, v in data.items() if k != "actions"}
+    problem = replace(
+        read_problem(problem_path),
+        overlap=overlap == "--overlap",
+        capacity_bytes=data["capacity_bytes"],
+    )
+    replay = simulate(problem, actions_of(data))
+    assert data["capacity_bytes"] == data["base_peak_bytes"] * 75 // 100
+    assert replay.peak_bytes == data["peak_bytes"] <= data["capacity_bytes"]
+    assert replay.time_us == pytest.approx(data["time_us"])
+    assert data["base_us"] <= data["time_us"]
+    assert data["bound_us"] <= data["time_us"] * (1 + 1e-9)
+    assert (data["swap_out_bytes"] == 0) or swap != "none"
+    assert (data["recomputed_ops"] == 0) or swap != "only"
+
+
+def test_the_text_says_what_was_found(problem_path: Path, capsys):
+    assert solve(problem_path, "--budget", "75%", "--swap", "none") == 0
+    lines = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
+    assert list(lines) == [
+        "Problem", "Budget", "Peak", "Time", "Added", "Recomputed", "Bound", "holds", "Search"
+    ]  # fmt: skip
+    assert lines["Problem"].startswith("resnet18, ")
+    assert lines["Budget"].startswith("75% = ")
+    assert "gap" in lines["Bound"]
+
+
+def test_without_a_budget_the_files_own_capacity_holds(problem_path: Path, capsys):
+    assert solve(problem_path, "--json") == 0
+    data = json.loads(capsys.readouterr().out)
+    assert data["capacity_bytes"] == data["base_peak_bytes"]
+    assert data["time_us"] == data["base_us"]
+    assert data["budget_text"] is None
+
+
+def test_a_budget_that_no_plan_meets(problem_path: Path, tmp_path: Path, capsys):
+    output = tmp_path / "solution.json"
+    assert solve(problem_path, "--budget", "1%", "-o", str(output)) == 4
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("planner: error: no plan found fits ")
+    assert "no plan in this base order can be below" in err
+    assert err.count("\n") == 1
+    assert not output.exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "message"),
+    [
+        (["solve", "none.json", "--budget", "60%"], 2, "problem none.json does not exist"),
+        (["solve", "bad.json", "--budget", "60%"], 3, "bad.json is not a problem file"),
+        (["solve", "good.json", "--budget", "60"], 2, "budget '60' "),
+        (["solve", "good.json", "--budget", "0%"], 2, "budget '0%' "),
+        (["solve", "good.json", "--time-limit", "0"], 2, "--time-limit 0 must be"),
+        (["solve", "good.json", "-o", "good.json"], 2, "output good.json is an input"),
+        (["solve", "good.json", "-o", "bad.json"], 2, "output bad.json exists"),
+        (["solve", "good.json", "--swap", "serial"], 2, "Invalid value"),
+        (["problem", "none.onnx"], 2, "model none.onnx does not exist"),
+        (["problem", "bad.json", "-o", "no/such.json"], 2, "output folder no does not exist"),
+        (["problem", "bad.json", "--dim", "n"], 2, "--dim 'n' is not NAME=N"),
+        (["problem", "bad.json", "--order", "any"], 2, "Invalid value"),
+    ],
+)  # fmt: skip
+def test_errors_are_one_line_with_their_exit_code(
+    arguments: list[str], status: int, message: str, problem_path, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    Path("bad.json").write_text("{}")
+    Path("good.json").write_bytes(problem_path.read_bytes())
+    assert main(arguments) == status
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith(f"planner: error: {message}")
+    assert err.count("\n") == 1
+
+
+def test_by_default_the_problem_is_named_after_the_model(tmp_path: Path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["problem", str(ZOO / "mlp_adamw.onnx")]) == 0
+    assert capsys.readouterr().err.startswith("planner: wrote mlp_adamw.problem.json: ")
+    problem: Problem = read_problem(Path("mlp_adamw.problem.json"))
+    assert problem_to_json(problem) == Path("mlp_adamw.problem.json").read_text(encoding="utf-8")
