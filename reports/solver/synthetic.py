@@ -50,6 +50,24 @@ def synthetic(family: str, operations: int) -> Problem:
     return make(max(1, 16 + round((operations - few) / per_layer)))
 
 
+def irregular(operations: int, *, seed: int = 0) -> Problem:
+    """A random graph, forward and back, with skips; whole microseconds, and no hardware behind it.
+
+    Durations are 1 to 9 us, sizes 1 to 20 KiB, without swaps: small enough for the published
+    integer programs.
+    """
+    draw = random.Random(seed)
+    builder = Builder()
+    for i in range(operations):
+        reads = {i - 1} if i else set()
+        if i > operations // 2:
+            reads.add(operations - 1 - i)
+        elif i > 2 and draw.random() < 0.4:
+            reads.add(draw.randrange(i - 1))
+        builder.op(f"op{i}", draw.randint(1, 9), sorted(reads), (draw.randint(1, 20) * 1024,))
+    return builder.problem(f"irregular{operations}-{seed}")
+
+
 class Training:
     """A network written forward, layer by layer; `backward` adds what its gradients take.
 

@@ -1,24 +1,23 @@
-"""The published methods: valid plans, and the same optimum as planner's exact engine."""
+"""The published methods: valid plans, and the same optimum as planner's."""
 
 from __future__ import annotations
 
-import random
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from planner.plan.cpsat import solve_exact
 from planner.plan.cuts import least_peak_bound
-from planner.plan.execute import Decisions
-from planner.plan.improve import Improver
-from planner.plan.problem import PlanOp, PlanTensor, Problem
+from planner.plan.problem import Action, PlanOp, PlanTensor, Problem
 from planner.plan.simulate import simulate
+from planner.plan.solve import solve
 from reports.solver.baselines.checkmate_ilp import solve_checkmate
 from reports.solver.baselines.moccasin_cp import solve_moccasin
 from reports.solver.baselines.outcome import Outcome
-from reports.solver.build import Builder, base_actions, base_peak
+from reports.solver.build import base_actions, base_peak
+from reports.solver.synthetic import irregular
 from tests.graphs import at_capacity, problems
 
 ROUNDING = 1e-5
@@ -55,42 +54,42 @@ def confirm(problem: Problem, found: Outcome) -> None:
         assert found.bound_us <= replay.time_us * (1 + ROUNDING)
 
 
+def repeats_within_a_stage(actions: Sequence[Action]) -> bool:
+    """Whether some operation runs twice between two first runs: what Checkmate's stages exclude."""
+    first: set[int] = set()
+    stage: set[int] = set()
+    for action in actions:
+        if action.target in stage:
+            return True
+        stage.add(action.target)
+        if action.target not in first:
+            first.add(action.target)
+            stage = set()
+    return False
+
+
 @FEW
 @given(problem=problems(max_ops=9, swaps=False), share=shares)
-def test_checkmate_and_the_exact_engine_find_the_same_optimum(problem: Problem, share: float):
+def test_planner_and_checkmate_find_the_same_optimum(problem: Problem, share: float):
     problem = between(as_checkmate_has_it(problem), share)
-    found = solve_checkmate(problem, time_limit_s=20.0)
-    improver = Improver(problem, deadline=float("inf"))
-    incumbent = improver.repair(improver.evaluate(Decisions()))
-    if found.actions is None:
-        assert not improver.fits(incumbent)
+    theirs = solve_checkmate(problem, time_limit_s=20.0)
+    ours = solve(problem, time_limit_s=20.0, seed=1, workers=1).candidate
+    if theirs.actions is None:
+        assert ours is None or repeats_within_a_stage(ours.actions)
         return
-    confirm(problem, found)
-    assume(improver.fits(incumbent))
-    exact = solve_exact(problem, incumbent, time_limit_s=20.0, seed=1, workers=1)
-    assert exact is not None
-    assert found.optimal
-    assert exact.optimal
-    assert exact.candidate.time_us == pytest.approx(found.time_us, rel=ROUNDING)
-
-
-def dag(seed: int, count: int) -> Problem:
-    """A random graph, forward and back, one tensor an operation, whole durations."""
-    draw = random.Random(seed)
-    builder = Builder()
-    for i in range(count):
-        reads = {i - 1} if i else set()
-        if i > count // 2:
-            reads.add(count - 1 - i)
-        elif i > 2 and draw.random() < 0.4:
-            reads.add(draw.randrange(i - 1))
-        builder.op(f"op{i}", draw.randint(1, 9), sorted(reads), (draw.randint(1, 20),))
-    return builder.problem("random")
+    confirm(problem, theirs)
+    assert theirs.optimal
+    assume(ours is not None)  # planner may miss a plan at the least capacity
+    assert ours is not None
+    assert theirs.replay is not None
+    best = theirs.replay.time_us
+    assert ours.time_us <= best * (1 + ROUNDING)
+    assert ours.time_us >= best * (1 - ROUNDING) or repeats_within_a_stage(ours.actions)
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_moccasin_finds_valid_plans_no_better_than_checkmate(seed: int):
-    problem = dag(seed, 16)
+    problem = irregular(16, seed=seed)
     problem = between(problem, 0.5)
     checkmate = solve_checkmate(problem, time_limit_s=60.0)
     moccasin = solve_moccasin(problem, time_limit_s=60.0)
@@ -106,7 +105,7 @@ def test_moccasin_finds_valid_plans_no_better_than_checkmate(seed: int):
 
 
 def test_at_the_base_peak_nothing_is_added():
-    problem = dag(0, 16)
+    problem = irregular(16, seed=0)
     for found in (
         solve_checkmate(problem, time_limit_s=20.0),
         solve_moccasin(problem, time_limit_s=20.0),
@@ -117,7 +116,7 @@ def test_at_the_base_peak_nothing_is_added():
 
 
 def test_below_the_bound_no_plan_is_claimed():
-    problem = dag(0, 16)
+    problem = irregular(16, seed=0)
     problem = at_capacity(problem, least_peak_bound(problem)[0] - 1)
     for found in (
         solve_checkmate(problem, time_limit_s=20.0),
@@ -129,7 +128,7 @@ def test_below_the_bound_no_plan_is_claimed():
 
 
 def test_what_may_not_run_again_does_not():
-    problem = dag(1, 16)
+    problem = irregular(16, seed=1)
     problem = replace(
         problem, ops=tuple(replace(op, recomputable=i != 3) for i, op in enumerate(problem.ops))
     )
@@ -142,7 +141,7 @@ def test_what_may_not_run_again_does_not():
 
 
 def test_outputs_stay():
-    problem = dag(2, 16)
+    problem = irregular(16, seed=2)
     tensors: list[PlanTensor] = list(problem.tensors)
     tensors[4] = replace(tensors[4], to_end=True)
     problem = between(replace(problem, tensors=tuple(tensors)), 0.7)
@@ -155,7 +154,7 @@ def test_outputs_stay():
 
 @pytest.mark.parametrize("change", [{"workspace_bytes": 8}, {"inplace": ((0, 1),)}])
 def test_what_the_models_do_not_know_is_refused(change):
-    problem = dag(0, 8)
+    problem = irregular(8, seed=0)
     ops = (problem.ops[0], replace(problem.ops[1], **change), *problem.ops[2:])
     with pytest.raises(ValueError, match="knows"):
         solve_moccasin(replace(problem, ops=ops), time_limit_s=1.0)

@@ -1,0 +1,85 @@
+"""Measure the solver: on published instances, against published methods, on training graphs, by size.
+
+    python -m reports.solver moccasin --instances FOLDER --limits 60 300
+    python -m reports.solver checkmate --sizes 50 100 --limits 300
+    python -m reports.solver real MODEL.onnx ...       (the samples of models/zoo if none is named)
+    python -m reports.solver synthetic --sizes 1000 3000 --percents 70 50
+    python -m reports.solver growth
+    python -m reports.solver tables                    only write solver.md from the rows there are
+
+Rows go to `reports/solver/PART.json` one by one, and `reports/solver.md` is written from all of them.
+A row that is measured again replaces the old one; the others stay with --keep.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+from reports.solver.parts import PARTS, cases
+from reports.solver.row import METHODS, measure
+from reports.solver.synthetic import FAMILIES
+from reports.solver.tables import FOLDER, KEY, Row, key_of, markdown, rows_of
+
+REPORT = FOLDER.parent / "solver.md"
+
+
+def main() -> None:
+    """Run a part, or write the tables."""
+    options = _options()
+    if options.part != "tables":
+        _measure(options)
+    REPORT.write_text(markdown(), encoding="utf-8")
+
+
+def _measure(options: argparse.Namespace) -> None:
+    rows: list[Row] = rows_of(options.part) if options.keep or options.missing else []
+    for case in cases(options.part, options):
+        key = tuple(case.key[name] for name in KEY)
+        place = next((i for i, row in enumerate(rows) if key_of(row) == key), len(rows))
+        if options.missing and place < len(rows):
+            continue
+        figures = measure(
+            case.problem,
+            case.method,
+            limit_s=case.limit_s,
+            workers=options.workers,
+            seed=options.seed,
+        )
+        row = {**case.key, **figures}
+        rows[place : place + 1] = [row]
+        text = json.dumps(rows, indent=1) + "\n"
+        (FOLDER / f"{options.part}.json").write_text(text, encoding="utf-8")
+        REPORT.write_text(markdown(), encoding="utf-8")
+        said = {k: row.get(k) for k in ("added", "bound", "gap", "seconds", "engine", "error")}
+        print(*key, {k: v for k, v in said.items() if v is not None}, flush=True)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m reports.solver",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("part", choices=[*PARTS, "tables"])
+    parser.add_argument("models", nargs="*", type=Path, help="ONNX files, for real")
+    parser.add_argument("--instances", type=Path, metavar="FOLDER", help="published instances")
+    parser.add_argument("--only", default="", metavar="TEXT", help="instances whose name has it")
+    parser.add_argument("--limits", type=float, nargs="+", metavar="SECONDS", help="[60]")
+    parser.add_argument("--percents", type=float, nargs="+", help="budgets, of the base peak")
+    parser.add_argument("--modes", nargs="+", choices=["recompute", "swap", "both"])
+    parser.add_argument("--serial", action="store_true", help="also copies that add to the step")
+    parser.add_argument("--methods", nargs="+", choices=METHODS, help="of moccasin and checkmate")
+    parser.add_argument("--families", nargs="+", choices=FAMILIES, default=list(FAMILIES))
+    parser.add_argument("--sizes", type=int, nargs="+", metavar="OPERATIONS")
+    parser.add_argument("--hardware", default="a100-40gb", help="profile, for real [a100-40gb]")
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--keep", action="store_true", help="keep rows that are not measured again")
+    parser.add_argument("--missing", action="store_true", help="measure only rows not there yet")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

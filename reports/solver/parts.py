@@ -1,0 +1,141 @@
+"""Which problems each part of the benchmark solves, and how."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from planner.plan.problem import Problem
+from reports.solver.build import Mode, base_peak, with_budget
+from reports.solver.moccasin import read, read_folder
+from reports.solver.row import Method
+from reports.solver.synthetic import irregular, synthetic
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One row to come: `key` says which row of the part it is, `problem` has the budget."""
+
+    key: dict[str, Any]
+    problem: Problem
+    method: Method
+    limit_s: float
+
+
+PARTS = ("moccasin", "checkmate", "real", "synthetic", "growth")
+
+
+def cases(part: str, options: Namespace) -> Iterator[Case]:
+    """The rows of a part, in the order of its table."""
+    return {
+        "moccasin": _moccasin,
+        "checkmate": _checkmate,
+        "real": _real,
+        "synthetic": _synthetic,
+        "growth": _growth,
+    }[part](options)
+
+
+def _moccasin(options: Namespace) -> Iterator[Case]:
+    methods = options.methods or ["planner", "moccasin"]
+    for name, path in _published(options).items():
+        instance = read(path)
+        extra = {"order": instance.order_source}
+        for percent in options.percents or [90, 80, 50]:
+            yield from _cases(name, instance.problem, percent, "recompute", methods, options, extra)
+
+
+def _checkmate(options: Namespace) -> Iterator[Case]:
+    methods = options.methods or ["planner", "checkmate"]
+    problems: dict[str, Problem] = {}
+    for operations in options.sizes or [50, 100]:
+        for problem in (synthetic("chain", operations), irregular(operations)):
+            problems[problem.name] = problem
+    if options.instances:
+        few = {n: p for n, p in _published(options).items() if "train" in n}
+        problems |= {n: read(p).problem for n, p in few.items()}
+    for name, problem in problems.items():
+        if options.only not in name or len(problem.ops) > 150:
+            continue
+        for percent in options.percents or [90, 70, 50]:
+            yield from _cases(name, problem, percent, "recompute", methods, options)
+
+
+def _real(options: Namespace) -> Iterator[Case]:
+    from reports.solver.real import ZOO, real
+
+    paths: list[Path] = options.models or sorted(ZOO.glob("*.onnx"))
+    for path in paths:
+        if options.only in path.stem:
+            problem = real(path, hardware=options.hardware)
+            yield from _levers(path.stem, problem, options, {"hardware": options.hardware})
+
+
+def _synthetic(options: Namespace) -> Iterator[Case]:
+    for family in options.families:
+        for operations in options.sizes or [1_000, 3_000]:
+            name = f"{family} {operations}"
+            if options.only in name:
+                yield from _levers(name, synthetic(family, operations), options, {})
+
+
+def _growth(options: Namespace) -> Iterator[Case]:
+    for operations in options.sizes or [1_000, 3_000, 10_000, 30_000, 100_000]:
+        for family in options.families:
+            name = f"{family} {operations}"
+            if options.only not in name:
+                continue
+            problem = synthetic(family, operations)
+            extra = {"family": family, "asked_ops": operations}
+            for mode in options.modes or ["recompute", "both"]:
+                for percent in options.percents or [70]:
+                    yield from _cases(name, problem, percent, mode, ["planner"], options, extra)
+
+
+def _published(options: Namespace) -> dict[str, Path]:
+    if options.instances is None:
+        raise SystemExit("name the folder of the published instances: --instances FOLDER")
+    files = read_folder(options.instances, contains=options.only)
+    return {_short(n): p for n, p in files.items() if "_test" not in n}
+
+
+def _short(name: str) -> str:
+    """`ResNet50 (MLSys)_256_(224, 224, 3)_train_nx` -> `ResNet50 train`."""
+    if name.startswith("random_layered_"):
+        return f"random layered {name.split('_')[2]}"
+    stem, _, rest = name.partition(" (MLSys)")
+    return f"{stem} {'train' if 'train' in rest else 'test'}" if rest else name
+
+
+def _levers(
+    name: str, problem: Problem, options: Namespace, extra: dict[str, Any]
+) -> Iterator[Case]:
+    for percent in options.percents or [90, 70, 50, 35]:
+        for mode in options.modes or ["recompute", "swap", "both"]:
+            yield from _cases(name, problem, percent, mode, ["planner"], options, extra)
+
+
+def _cases(
+    name: str,
+    problem: Problem,
+    percent: float,
+    mode: Mode,
+    methods: list[Method],
+    options: Namespace,
+    extra: dict[str, Any] | None = None,
+) -> Iterator[Case]:
+    """One problem at one budget: every method, limit and kind of copies."""
+    kinds = ["none"]
+    if mode != "recompute":
+        kinds = ["overlapped", "serial"] if options.serial else ["overlapped"]
+    for copies in kinds:
+        budgeted = with_budget(problem, percent, mode, overlap=copies == "overlapped")
+        for limit_s in options.limits or [60.0]:
+            for method in methods:
+                key = {"instance": name, "percent": percent, "mode": mode, "copies": copies}
+                key |= {"method": method, "limit_s": limit_s}
+                key |= {"peak_before_bytes": base_peak(problem), **(extra or {})}
+                yield Case(key=key, problem=budgeted, method=method, limit_s=limit_s)

@@ -1,0 +1,166 @@
+"""One row: a problem file solved by one method, judged by the simulator, in a process of its own.
+
+    python -m reports.solver.row PROBLEM.json METHOD LIMIT_S WORKERS SEED
+
+prints the figures as JSON. `measure` runs that and adds the wall time; peak RSS is that of the
+process, reading the problem included.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from planner.plan.problem import Action, Problem
+from planner.plan.problemfile import problem_to_json, read_problem
+from planner.plan.simulate import InvalidScheduleError, Replay, simulate
+
+Method = Literal["planner", "moccasin", "checkmate", "checkmate-scip", "checkmate-cp-sat"]
+METHODS: tuple[Method, ...] = get_args(Method)
+Row = dict[str, Any]
+
+
+def measure(
+    problem: Problem, method: Method, *, limit_s: float, workers: int = 2, seed: int = 0
+) -> Row:
+    """The figures of one fresh process; `error` where it failed or ran far over its limit."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "problem.json"
+        path.write_text(problem_to_json(problem), encoding="utf-8")
+        command = [sys.executable, "-m", "reports.solver.row", str(path), method]
+        command += [str(limit_s), str(workers), str(seed)]
+        start = time.monotonic()
+        try:
+            done = subprocess.run(
+                command, capture_output=True, text=True, timeout=4 * limit_s + 300, check=False
+            )
+        except subprocess.TimeoutExpired:
+            return {"error": f"stopped after {time.monotonic() - start:.0f} s"}
+    if done.returncode:
+        lines = done.stderr.strip().splitlines()
+        return {"error": lines[-1] if lines else f"exit status {done.returncode}"}
+    # solvers print too: the figures are the last line
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def run(problem: Problem, method: Method, *, limit_s: float, workers: int, seed: int) -> Row:
+    """The figures of one method on one problem.
+
+    `added`, `bound` and `gap` are ratios (0.01 is 1%): time over the base order's, bound likewise,
+    and how far the plan may be from its bound. All of them absent where no plan was found.
+    """
+    read_mib = _peak_rss_mib()
+    start = time.monotonic()
+    row = _SOLVERS[method](problem, method, limit_s, workers, seed)
+    return {
+        "ops": len(problem.ops),
+        "tensors": len(problem.tensors),
+        "capacity_bytes": problem.capacity_bytes,
+        "base_us": problem.base_duration_us,
+        **row,
+        "wall_s": round(time.monotonic() - start, 2),
+        "read_mib": read_mib,
+        "rss_mib": _peak_rss_mib(),
+    }
+
+
+def _planner(problem: Problem, method: str, limit_s: float, workers: int, seed: int) -> Row:
+    from planner.plan.solve import solve
+
+    solved = solve(problem, time_limit_s=limit_s, workers=workers, seed=seed)
+    row: Row = {
+        "seconds": round(solved.solve_s, 2),
+        "engine": solved.engine,
+        "bound_class": solved.bound_class,
+        "least_found_bytes": solved.least.peak_bytes,
+        "bound": solved.bound_us / problem.base_duration_us - 1,
+    }
+    if solved.candidate is None:
+        return row
+    return row | judged(
+        problem, solved.candidate.actions, solved.candidate.time_us, solved.bound_us
+    )
+
+
+def _baseline(problem: Problem, method: str, limit_s: float, workers: int, seed: int) -> Row:
+    from reports.solver.baselines.checkmate_ilp import solve_checkmate
+    from reports.solver.baselines.moccasin_cp import solve_moccasin
+
+    if method == "moccasin":
+        found = solve_moccasin(problem, time_limit_s=limit_s, workers=workers, seed=seed)
+    else:
+        solver = method.removeprefix("checkmate").removeprefix("-") or "highs"
+        found = solve_checkmate(
+            problem,
+            time_limit_s=limit_s,
+            solver=solver,  # type: ignore[arg-type]
+            workers=workers,
+            seed=seed,
+        )
+    row: Row = {
+        "seconds": round(found.build_s + found.solve_s, 2),
+        "engine": found.status,
+        "optimal": found.optimal,
+    }
+    if found.bound_us is not None:
+        row["bound"] = found.bound_us / problem.base_duration_us - 1
+    if found.actions is None or found.time_us is None:
+        return row
+    return row | judged(problem, found.actions, found.time_us, found.bound_us)
+
+
+_SOLVERS = {method: _planner if method == "planner" else _baseline for method in METHODS}
+
+
+def judged(
+    problem: Problem, actions: Sequence[Action], claimed_us: float, bound_us: float | None
+) -> Row:
+    """What the simulator says of a plan, or the `error` for which it is refused."""
+    try:
+        replay: Replay = simulate(problem, actions)
+    except InvalidScheduleError as error:
+        return {"error": f"not a schedule: {error}"}
+    if replay.peak_bytes > problem.capacity_bytes:
+        return {"error": f"over the budget by {replay.peak_bytes - problem.capacity_bytes} bytes"}
+    if not math.isclose(replay.time_us, claimed_us, rel_tol=1e-9):
+        return {"error": f"takes {replay.time_us} us, not {claimed_us}"}
+    row: Row = {
+        "confirmed": True,
+        "added": replay.time_us / problem.base_duration_us - 1,
+        "peak_bytes": replay.peak_bytes,
+        "recomputed_ops": replay.recomputed_ops,
+        "swapped_bytes": replay.swap_out_bytes + replay.swap_in_bytes,
+    }
+    if bound_us:
+        row["gap"] = max(0.0, replay.time_us / bound_us - 1)
+    return row
+
+
+def _peak_rss_mib() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+
+
+def main() -> None:
+    """See the module."""
+    path, method, limit_s, workers, seed = sys.argv[1:]
+    problem = read_problem(Path(path))
+    row = run(
+        problem,
+        method,  # type: ignore[arg-type]
+        limit_s=float(limit_s),
+        workers=int(workers),
+        seed=int(seed),
+    )
+    print(json.dumps(row), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,177 @@
+"""`reports/solver.md` from the rows that there are."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+Row = dict[str, Any]
+FOLDER = Path(__file__).parent
+KEY = ("instance", "percent", "mode", "copies", "method", "limit_s")
+
+_HEAD = """# The solver, measured
+
+Written by `python -m reports.solver`; the rows are in `reports/solver/*.json`. Every row is a fresh
+process on two threads, and every plan was replayed by `planner.plan.simulate`: within the budget, and
+taking the time claimed; a row that was not is an error. The machine has two cores and does other work
+at the same time: seconds are upper figures.
+
+- *budget*: share of the base order's peak, rounded up to a byte. *peak*: of the plan, over the budget.
+- *added*: time of the plan over that of the base order. *bound*: no schedule that first runs the
+  operations in this order adds less. *gap*: how much longer than the bound the plan takes.
+- *seconds*: until the answer. *MiB*: peak resident memory of the process, the problem file's reading
+  included.
+- *none*: no plan was found within the limit; in brackets the least peak found, over the budget.
+"""
+
+_MOCCASIN = """## Published instances
+
+The graphs published with MOCCASIN (Bartan et al., ICML 2023, arXiv:2304.14463), recompute only. The
+base order is the file's where it has one, else `networkx.topological_sort`. *MOCCASIN's model*: rewritten
+here from the paper on OR-tools CP-SAT (`baselines/moccasin_cp.py`), with the same limit and threads;
+its bound, where phase 2 proved it, holds for two intervals a node. *their code*: MOCCASIN's public code
+on two workers, measured earlier on a machine of this kind.
+"""
+
+_CHECKMATE = """## Checkmate's integer program
+
+Jain et al., MLSys 2020, arXiv:1910.02653, rewritten from the paper (`baselines/checkmate_ilp.py`) and
+solved by HiGHS through OR-tools' MathOpt: of HiGHS, SCIP and CP-SAT the only one to prove these.
+Recompute only.
+"""
+
+_LEVERS = """Recompute only, swaps only, and both. Copies run beside the operations, one engine each way
+(*overlapped*), or add to the step (*serial*).
+"""
+
+_THEIR_CODE = {
+    ("random layered n100", 90): "the optimum, 101 s",
+    ("random layered n100", 80): "the optimum, 163 s",
+    ("random layered n250", 90): "none in 150 s",
+    ("random layered n250", 80): "none in 150 s",
+    ("fcn_8_vgg train", 90): "the optimum, 19 s",
+    ("ResNet50 train", 90): "no plan in 200 s",
+}
+"""Only what was run: the other cases were not."""
+
+
+def rows_of(part: str) -> list[Row]:
+    """The rows of a part that were measured so far."""
+    path = FOLDER / f"{part}.json"
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
+
+
+def key_of(row: Row) -> tuple[Any, ...]:
+    """What tells the rows of a part apart."""
+    return tuple(row[name] for name in KEY)
+
+
+def markdown() -> str:
+    """The report, of the parts that have rows."""
+    parts = [_HEAD]
+    if rows := rows_of("moccasin"):
+        parts.append(f"{_MOCCASIN}\n{_versus(rows, 'MOCCASIN’s model', _their_code)}")
+    if rows := rows_of("checkmate"):
+        parts.append(f"{_CHECKMATE}\n{_versus(rows, 'Checkmate')}")
+    if rows := rows_of("real"):
+        parts.append(
+            f"## Training graphs\n\nONNX training graphs on the `{rows[0]['hardware']}` profile, in "
+            f"the best base order found. {_LEVERS}\n{_levers(rows)}"
+        )
+    if rows := rows_of("synthetic"):
+        parts.append(
+            "## Synthetic training graphs\n\nAs `reports/solver/synthetic.py` describes them. "
+            f"{_LEVERS}\n{_levers(rows)}"
+        )
+    if rows := rows_of("growth"):
+        parts.append(f"## Growth\n\nThe same graphs, larger and larger.\n\n{_levers(rows)}")
+    if rows := rows_of("offsets"):
+        from reports.solver import offsets  # pyright: ignore[reportAttributeAccessIssue]
+
+        parts.append(offsets.markdown(rows).rstrip("\n") + "\n")
+    return "\n".join(parts)
+
+
+def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    marks = ["---", *("---:" for _ in columns[1:])]
+    lines = [columns, marks, *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
+
+
+def _versus(rows: list[Row], name: str, extra: Callable[[Row], str] | None = None) -> str:
+    """planner's row and the other method's, side by side."""
+    cases: dict[tuple[Any, ...], dict[str, Row]] = {}
+    for row in rows:
+        case = (row["instance"], row["percent"], row["limit_s"])
+        method = "planner" if row["method"] == "planner" else "other"
+        cases.setdefault(case, {})[method] = row
+    columns = ["instance", "ops", "budget", "limit s"]
+    columns += ["added", "peak", "bound", "gap", "seconds", "found by"]
+    columns += [f"{name}: added", "bound", "seconds", "status"]
+    columns += ["their code"] if extra else []
+    lines = []
+    for both in cases.values():
+        ours, other = both.get("planner"), both.get("other")
+        row = ours or other
+        assert row is not None
+        line = [row["instance"], f"{row.get('ops', 0):,}", f"{row['percent']:g}%"]
+        line += [f"{row['limit_s']:g}", *_ours(ours), *_others(other)]
+        lines.append([*line, extra(row)] if extra else line)
+    return _table(columns, lines)
+
+
+def _ours(row: Row | None) -> list[str]:
+    if row is None:
+        return ["not run", *[""] * 5]
+    if "error" in row:
+        return [f"error: {row['error']}", *[""] * 5]
+    return [
+        _added(row),
+        _share(row.get("peak_bytes"), row["capacity_bytes"]),
+        _percent(row.get("bound")),
+        _percent(row.get("gap")),
+        f"{row['seconds']:.1f}",
+        row["engine"] if "added" in row else "",
+    ]
+
+
+def _others(row: Row | None) -> list[str]:
+    if row is None:
+        return ["not run", "", "", ""]
+    if "error" in row:
+        return [f"error: {row['error']}", "", "", ""]
+    added = _percent(row["added"]) if "added" in row else "none"
+    return [added, _percent(row.get("bound")), f"{row['seconds']:.1f}", row["engine"]]
+
+
+def _their_code(row: Row) -> str:
+    return _THEIR_CODE.get((row["instance"], row["percent"]), "not run")
+
+
+def _levers(rows: list[Row]) -> str:
+    columns = ["instance", "ops", "budget", "levers", "copies", "limit s"]
+    columns += ["added", "peak", "bound", "gap", "seconds", "found by", "recomputed", "MiB"]
+    lines = []
+    for row in rows:
+        copies = "" if row["copies"] == "none" else row["copies"]
+        line = [row["instance"], f"{row.get('ops', 0):,}", f"{row['percent']:g}%", row["mode"]]
+        line += [copies, f"{row['limit_s']:g}", *_ours(row)]
+        recomputed = f"{row['recomputed_ops']:,}" if "recomputed_ops" in row else ""
+        lines.append([*line, recomputed, f"{row.get('rss_mib', 0):,}"])
+    return _table(columns, lines)
+
+
+def _added(row: Row) -> str:
+    if "added" in row:
+        return _percent(row["added"])
+    return f"none ({_share(row.get('least_found_bytes'), row['capacity_bytes'])})"
+
+
+def _percent(ratio: float | None) -> str:
+    return "" if ratio is None else f"{100 * ratio:.3f}%"
+
+
+def _share(part: int | None, whole: int) -> str:
+    return "" if part is None else f"{100 * part / whole:.1f}%"
