@@ -8,6 +8,7 @@
     python -m reports.solver tables                    only write solver.md from the rows there are
 
 Rows go to `reports/solver/PART.json` one by one, and `reports/solver.md` is written from all of them.
+Offsets are measured by `reports.solver.offsets`; their table is taken in.
 A row that is measured again replaces the old one; the others stay with --keep.
 """
 
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 from reports.solver.parts import PARTS, cases
@@ -22,19 +24,22 @@ from reports.solver.row import METHODS, measure
 from reports.solver.synthetic import FAMILIES
 from reports.solver.tables import FOLDER, KEY, Row, key_of, markdown, rows_of
 
-REPORT = FOLDER.parent / "solver.md"
 
-
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Run a part, or write the tables."""
-    options = _options()
+    options = _options(arguments)
     if options.part != "tables":
         _measure(options)
-    REPORT.write_text(markdown(), encoding="utf-8")
+    _write_report(options.folder)
+
+
+def _write_report(folder: Path) -> None:
+    (folder.parent / "solver.md").write_text(markdown(folder), encoding="utf-8")
 
 
 def _measure(options: argparse.Namespace) -> None:
-    rows: list[Row] = rows_of(options.part) if options.keep or options.missing else []
+    folder: Path = options.folder
+    rows: list[Row] = rows_of(options.part, folder) if options.keep or options.missing else []
     for case in cases(options.part, options):
         key = tuple(case.key[name] for name in KEY)
         place = next((i for i, row in enumerate(rows) if key_of(row) == key), len(rows))
@@ -50,13 +55,13 @@ def _measure(options: argparse.Namespace) -> None:
         row = {**case.key, **figures}
         rows[place : place + 1] = [row]
         text = json.dumps(rows, indent=1) + "\n"
-        (FOLDER / f"{options.part}.json").write_text(text, encoding="utf-8")
-        REPORT.write_text(markdown(), encoding="utf-8")
+        (folder / f"{options.part}.json").write_text(text, encoding="utf-8")
+        _write_report(folder)
         said = {k: row.get(k) for k in ("added", "bound", "gap", "seconds", "engine", "error")}
         print(*key, {k: v for k, v in said.items() if v is not None}, flush=True)
 
 
-def _options() -> argparse.Namespace:
+def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m reports.solver",
         description=__doc__,
@@ -78,7 +83,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--keep", action="store_true", help="keep rows that are not measured again")
     parser.add_argument("--missing", action="store_true", help="measure only rows not there yet")
-    return parser.parse_args()
+    parser.add_argument("--folder", type=Path, default=FOLDER, help="where rows are kept")
+    return parser.parse_args(arguments)
 
 
 if __name__ == "__main__":

@@ -42,8 +42,8 @@ solved by HiGHS through OR-tools' MathOpt: of HiGHS, SCIP and CP-SAT the only on
 Recompute only.
 """
 
-_LEVERS = """Recompute only, swaps only, and both. Copies run beside the operations, one engine each way
-(*overlapped*), or add to the step (*serial*).
+_LEVERS = """Recompute only, swaps only, and both. Copies run
+beside the operations, one engine each way (*overlapped*), or add to the step (*serial*).
 """
 
 _THEIR_CODE = {
@@ -57,9 +57,9 @@ _THEIR_CODE = {
 """Only what was run: the other cases were not."""
 
 
-def rows_of(part: str) -> list[Row]:
+def rows_of(part: str, folder: Path = FOLDER) -> list[Row]:
     """The rows of a part that were measured so far."""
-    path = FOLDER / f"{part}.json"
+    path = folder / f"{part}.json"
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
 
 
@@ -68,26 +68,26 @@ def key_of(row: Row) -> tuple[Any, ...]:
     return tuple(row[name] for name in KEY)
 
 
-def markdown() -> str:
-    """The report, of the parts that have rows."""
+def markdown(folder: Path = FOLDER) -> str:
+    """The report, of the parts that have rows in `folder`."""
     parts = [_HEAD]
-    if rows := rows_of("moccasin"):
-        parts.append(f"{_MOCCASIN}\n{_versus(rows, 'MOCCASIN’s model', _their_code)}")
-    if rows := rows_of("checkmate"):
-        parts.append(f"{_CHECKMATE}\n{_versus(rows, 'Checkmate')}")
-    if rows := rows_of("real"):
+    if rows := rows_of("moccasin", folder):
+        parts.append("\n".join((_MOCCASIN, _versus(rows, "MOCCASIN's model", _their_code))))
+    if rows := rows_of("checkmate", folder):
+        parts.append("\n".join((_CHECKMATE, _versus(rows, "Checkmate"))))
+    if rows := rows_of("real", folder):
         parts.append(
             f"## Training graphs\n\nONNX training graphs on the `{rows[0]['hardware']}` profile, in "
-            f"the best base order found. {_LEVERS}\n{_levers(rows)}"
+            f"the best base order found.\n{_LEVERS}\n{_levers(rows)}"
         )
-    if rows := rows_of("synthetic"):
+    if rows := rows_of("synthetic", folder):
         parts.append(
             "## Synthetic training graphs\n\nAs `reports/solver/synthetic.py` describes them. "
             f"{_LEVERS}\n{_levers(rows)}"
         )
-    if rows := rows_of("growth"):
+    if rows := rows_of("growth", folder):
         parts.append(f"## Growth\n\nThe same graphs, larger and larger.\n\n{_levers(rows)}")
-    if rows := rows_of("offsets"):
+    if rows := rows_of("offsets", folder):
         from reports.solver import offsets  # pyright: ignore[reportAttributeAccessIssue]
 
         parts.append(offsets.markdown(rows).rstrip("\n") + "\n")
@@ -101,24 +101,23 @@ def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def _versus(rows: list[Row], name: str, extra: Callable[[Row], str] | None = None) -> str:
-    """planner's row and the other method's, side by side."""
-    cases: dict[tuple[Any, ...], dict[str, Row]] = {}
+    """planner's row beside that of each other method."""
+    cases: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
-        case = (row["instance"], row["percent"], row["limit_s"])
-        method = "planner" if row["method"] == "planner" else "other"
-        cases.setdefault(case, {})[method] = row
+        cases.setdefault((row["instance"], row["percent"], row["limit_s"]), []).append(row)
     columns = ["instance", "ops", "budget", "limit s"]
     columns += ["added", "peak", "bound", "gap", "seconds", "found by"]
     columns += [f"{name}: added", "bound", "seconds", "status"]
     columns += ["their code"] if extra else []
     lines = []
-    for both in cases.values():
-        ours, other = both.get("planner"), both.get("other")
-        row = ours or other
-        assert row is not None
-        line = [row["instance"], f"{row.get('ops', 0):,}", f"{row['percent']:g}%"]
-        line += [f"{row['limit_s']:g}", *_ours(ours), *_others(other)]
-        lines.append([*line, extra(row)] if extra else line)
+    for case in cases.values():
+        ours = next((row for row in case if row["method"] == "planner"), None)
+        others = [row for row in case if row["method"] != "planner"]
+        for other in others or [None]:
+            row = case[0]
+            line = [row["instance"], f"{row.get('ops', 0):,}", f"{row['percent']:g}%"]
+            line += [f"{row['limit_s']:g}", *_ours(ours), *_others(other)]
+            lines.append([*line, extra(row)] if extra else line)
     return _table(columns, lines)
 
 
