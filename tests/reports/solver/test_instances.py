@@ -13,10 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planner.plan.problem import Problem
+from planner.plan.problemfile import check_problem
 from planner.plan.simulate import simulate
 from reports.solver.build import base_actions, base_peak, with_budget
 from reports.solver.moccasin import ORDER_GIVEN, ORDER_SORTED, read, read_folder
+from reports.solver.real import ZOO, real
 from reports.solver.synthetic import FAMILIES, synthetic
 
 
@@ -124,14 +125,7 @@ def test_the_simulated_peak_is_theirs(dag, tmp_path_factory):
             i: i for i in range(count)
         }
         assert base_peak(problem) == their_peak(graph, read_order, sizes)
-        check_uses(problem)
-
-
-def check_uses(problem: Problem) -> None:
-    for i, tensor in enumerate(problem.tensors):
-        readers = [k for k, op in enumerate(problem.ops) if i in op.inputs]
-        assert list(tensor.uses) == readers
-        assert i in problem.ops[tensor.producer].outputs
+        check_problem(problem, where="it")
 
 
 @pytest.mark.parametrize(
@@ -155,6 +149,15 @@ def test_a_folder_is_listed_smallest_first(tmp_path: Path):
         edges = list(itertools.pairwise(range(count)))
         (tmp_path / f"{name}.json").write_text(json.dumps(profiled(count, edges)))
     assert list(read_folder(tmp_path, contains="train")) == ["small_train", "big_train"]
+
+
+def test_a_training_graph_is_taken_in_its_best_order():
+    problem = real(ZOO / "mlp_adamw.onnx", hardware="v100", order_limit_s=2.0)
+    assert problem.name == "mlp_adamw"
+    assert problem.capacity_bytes == base_peak(problem)
+    assert problem.swap_out_bytes_per_s == problem.swap_in_bytes_per_s == 1.2e10
+    assert problem.base_duration_us > 0
+    check_problem(problem, where="it")
 
 
 def test_overlapped_copies_are_asked_for_only_with_swaps():
