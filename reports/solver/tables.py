@@ -38,12 +38,13 @@ on two workers, measured earlier on a machine of this kind.
 _CHECKMATE = """## Checkmate's integer program
 
 Jain et al., MLSys 2020, arXiv:1910.02653, rewritten from the paper (`baselines/checkmate_ilp.py`) and
-solved by HiGHS through OR-tools' MathOpt: of HiGHS, SCIP and CP-SAT the only one to prove these.
-Recompute only.
+solved by HiGHS through OR-tools' MathOpt (SCIP and CP-SAT, which MathOpt offers too, were slower on
+chains of 31 and 51 operations). Recompute only. An ILP that runs out of time may leave a plan far from
+its bound.
 """
 
-_LEVERS = """Recompute only, swaps only, and both. Copies run
-beside the operations, one engine each way (*overlapped*), or add to the step (*serial*).
+_LEVERS = """Recompute only, swaps only, and both. Copies run beside the operations, one engine each
+way (*overlapped*), or add to the step (*serial*).
 """
 
 _THEIR_CODE = {
@@ -82,7 +83,7 @@ def markdown(folder: Path = FOLDER) -> str:
         )
     if rows := rows_of("synthetic", folder):
         parts.append(
-            "## Synthetic training graphs\n\nAs `reports/solver/synthetic.py` describes them. "
+            "## Synthetic training graphs\n\nAs `reports/solver/synthetic.py` describes them.\n"
             f"{_LEVERS}\n{_levers(rows)}"
         )
     if rows := rows_of("growth", folder):
