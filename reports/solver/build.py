@@ -7,7 +7,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from planner.plan.problem import Action, ActionKind, PlanOp, PlanTensor, Problem
+from planner.plan.problem import (
+    Action,
+    ActionKind,
+    OpIndex,
+    PlanOp,
+    PlanTensor,
+    Problem,
+    TensorIndex,
+)
 from planner.plan.simulate import simulate
 
 Mode = Literal["recompute", "swap", "both"]
@@ -20,8 +28,8 @@ class Builder:
     ops: list[PlanOp] = field(default_factory=list)
     names: list[str] = field(default_factory=list)
     sizes: list[int] = field(default_factory=list)
-    producers: list[int] = field(default_factory=list)
-    uses: list[list[int]] = field(default_factory=list)
+    producers: list[OpIndex] = field(default_factory=list)
+    uses: list[list[OpIndex]] = field(default_factory=list)
     to_end: set[int] = field(default_factory=set)
 
     def op(
@@ -34,9 +42,10 @@ class Builder:
         recomputable: bool = True,
     ) -> tuple[int, ...]:
         """Add an operation; returns the tensors it makes."""
-        index = len(self.ops)
-        reads = tuple(dict.fromkeys(inputs))
-        outputs = tuple(range(len(self.sizes), len(self.sizes) + len(output_bytes)))
+        index = OpIndex(len(self.ops))
+        reads = tuple(TensorIndex(t) for t in dict.fromkeys(inputs))
+        first = len(self.sizes)
+        outputs = tuple(TensorIndex(first + i) for i in range(len(output_bytes)))
         for t in reads:
             self.uses[t].append(index)
         for i, size in enumerate(output_bytes):

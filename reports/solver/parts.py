@@ -40,7 +40,7 @@ def cases(part: str, options: Namespace) -> Iterator[Case]:
 
 
 def _moccasin(options: Namespace) -> Iterator[Case]:
-    methods = options.methods or ["planner", "moccasin"]
+    methods: list[Method] = options.methods or ["planner", "moccasin"]
     for name, path in _published(options).items():
         instance = read(path)
         extra = {"order": instance.order_source}
@@ -49,7 +49,7 @@ def _moccasin(options: Namespace) -> Iterator[Case]:
 
 
 def _checkmate(options: Namespace) -> Iterator[Case]:
-    methods = options.methods or ["planner", "checkmate"]
+    methods: list[Method] = options.methods or ["planner", "checkmate"]
     problems: dict[str, Problem] = {}
     for operations in options.sizes or [50, 100]:
         for problem in (synthetic("chain", operations), irregular(operations)):
@@ -90,7 +90,8 @@ def _growth(options: Namespace) -> Iterator[Case]:
                 continue
             problem = synthetic(family, operations)
             extra = {"family": family, "asked_ops": operations}
-            for mode in options.modes or ["recompute", "both"]:
+            modes: list[Mode] = options.modes or ["recompute", "both"]
+            for mode in modes:
                 for percent in options.percents or [70]:
                     yield from _cases(name, problem, percent, mode, ["planner"], options, extra)
 
@@ -113,8 +114,9 @@ def _short(name: str) -> str:
 def _levers(
     name: str, problem: Problem, options: Namespace, extra: dict[str, Any]
 ) -> Iterator[Case]:
+    modes: list[Mode] = options.modes or ["recompute", "swap", "both"]
     for percent in options.percents or [90, 70, 50, 35]:
-        for mode in options.modes or ["recompute", "swap", "both"]:
+        for mode in modes:
             yield from _cases(name, problem, percent, mode, ["planner"], options, extra)
 
 

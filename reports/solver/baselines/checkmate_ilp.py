@@ -185,7 +185,7 @@ class _Model:
         model, problem = self.model, self.problem
         runs = self.runs[stage]
         later = self.kept[stage + 1] if stage + 1 < self.count else {}
-        held: mathopt.LinearExpression = mathopt.fast_sum(
+        held: mathopt.LinearBase = mathopt.fast_sum(
             self.size[i] * keep for i, keep in self.kept[stage].items()
         )
         for k in range(stage + 1):

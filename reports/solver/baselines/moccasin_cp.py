@@ -209,9 +209,10 @@ class _Model:
         self.cp.add(self.peak == self.capacity)
         self.cp.minimize(
             sum(
-                round(op.duration_us * self.units) * own[1].active
+                round(op.duration_us * self.units) * interval.active
                 for op, own in zip(self.problem.ops, self.intervals, strict=True)
-                if len(own) > 1
+                for interval in own
+                if interval.active is not None
             )
         )
 
