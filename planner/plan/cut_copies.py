@@ -48,7 +48,7 @@ class CopyTimes:
         self.before: dict[int, tuple[mathopt.Variable, mathopt.Variable]] = {}
 
     @property
-    def cost(self) -> mathopt.LinearExpression:
+    def cost(self) -> mathopt.LinearBase:
         """Added time, in base durations."""
         return self.recompute + self.stall
 

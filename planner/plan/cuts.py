@@ -28,8 +28,11 @@ from dataclasses import dataclass
 from ortools.math_opt.python import mathopt
 
 from planner.plan.cut_copies import CopyTimes
-from planner.plan.execute import Choice, Decisions, Gap
+from planner.plan.decisions import Choice, Decisions, Gap
+from planner.plan.interrupt import interruptibly
 from planner.plan.problem import Problem
+
+_MIP_GAP = 1e-4
 
 BOUND_CLASS = (
     "schedules that first run the operations in this base order, with any number of recomputes "
@@ -42,13 +45,15 @@ class CutSolution:
     """Optimum of the LP over some cuts.
 
     Attributes:
-        extra_us: the optimum: no plan adds less time than this to the base order.
+        extra_us: the value of this solution.
+        bound_us: no plan adds less time than this to the base order.
         feasible: False where some cut cannot meet the capacity at all.
         resident, swapped: by tensor and cut. rerun: by operation and cut.
     """
 
     feasible: bool
     extra_us: float
+    bound_us: float
     resident: dict[tuple[int, int], float]
     swapped: dict[tuple[int, int], float]
     rerun: dict[tuple[int, int], float]
@@ -231,8 +236,17 @@ class CutModel:
             self.model.add_linear_constraint(self.swap_any[t] - self.swap_gap[gap] >= 0.0)
         return self.swap_gap[gap]
 
-    def solve(self, *, time_limit_s: float) -> CutSolution | None:
-        """Solve; None where the time limit passed without an answer."""
+    def solve(self, *, time_limit_s: float, whole: bool = False) -> CutSolution | None:
+        """Solve; None where the time limit passed without an answer.
+
+        Args:
+            whole: decide every tensor wholly. Every plan does, so the bound stays one, and it is
+                tighter where few large tensors matter; it takes longer.
+        """
+        if whole:
+            for group in (self.resident, self.rerun, self.swapped):
+                for variable in group.values():
+                    variable.integer = True
         scale = 1.0 / max(1e-9, self.problem.base_duration_us)
         cost = mathopt.fast_sum(c * scale * v for c, v in self.objective)
         if self.times is not None:
@@ -240,19 +254,31 @@ class CutModel:
             cost = self.times.cost
         self.model.minimize(cost)
         params = mathopt.SolveParameters(
-            time_limit=datetime.timedelta(seconds=max(0.05, time_limit_s))
+            time_limit=datetime.timedelta(seconds=max(0.05, time_limit_s)),
+            lp_algorithm=None if whole else mathopt.LPAlgorithm.DUAL_SIMPLEX,
+            relative_gap_tolerance=_MIP_GAP if whole else None,
         )
-        result = mathopt.solve(self.model, mathopt.SolverType.GLOP, params=params)
+        solver = mathopt.SolverType.HIGHS if whole else mathopt.SolverType.GLOP
+        result = interruptibly(lambda: mathopt.solve(self.model, solver, params=params))
+        if whole:
+            for group in (self.resident, self.rerun, self.swapped):
+                for variable in group.values():
+                    variable.integer = False
         reason = result.termination.reason
         kinds = mathopt.TerminationReason
         if reason in (kinds.INFEASIBLE, kinds.INFEASIBLE_OR_UNBOUNDED):
-            return CutSolution(feasible=False, extra_us=0.0, resident={}, swapped={}, rerun={})
-        if reason is not kinds.OPTIMAL:
+            return CutSolution(
+                feasible=False, extra_us=0.0, bound_us=0.0, resident={}, swapped={}, rerun={}
+            )
+        if not result.has_primal_feasible_solution() or (not whole and reason is not kinds.OPTIMAL):
             return None
         values = result.variable_values()
+        value = result.objective_value()
+        proved = result.best_objective_bound() if whole else value
         return CutSolution(
             feasible=True,
-            extra_us=max(0.0, result.objective_value() / scale),
+            extra_us=max(0.0, value / scale),
+            bound_us=max(0.0, proved / scale),
             resident={k: values[v] for k, v in self.resident.items()},
             swapped={k: values[v] for k, v in self.swapped.items()},
             rerun={k: values[v] for k, v in self.rerun.items()},

@@ -5,119 +5,169 @@ from __future__ import annotations
 import time
 from bisect import bisect_left
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from planner.plan.cuts import CutModel, CutSolution, articulation_tensors, round_solution
-from planner.plan.execute import Decisions
 from planner.plan.improve import Candidate, Improver
 from planner.plan.problem import ActionKind
 
+TIGHT = 5e-4
+"""A plan within this of its bound is as good as proved."""
+
 _THRESHOLDS = (0.5, 0.9, 0.1)
-PRUNED_OPS = 600
-"""On larger problems only the best plan is pruned, at the end: pruning replays it many times."""
+_PRUNED_OPS = 1_500
+"""On larger problems only the best plan is pruned, at the end."""
 
 _STRIDES = (1, 2, 4, 8, 16, 32)
+_BANDWIDTHS = (0.85, 0.6, 0.3)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SearchResult:
-    """Best plan found (it may not fit), and the largest LP value: a bound on the added time."""
+@dataclass(slots=True)
+class Incumbent:
+    """The best plan so far, what found it, and the largest bound.
 
-    best: Candidate
-    bound_extra_us: float
-    proved_infeasible: bool
+    Attributes:
+        least: the plan with the least peak, whether it fits or not.
+        bound_extra_us: no plan adds less time to the base order.
+        is_impossible: proved that nothing fits.
+    """
 
+    improver: Improver
+    least: Candidate
+    best: Candidate | None = None
+    engine: str = ""
+    bound_extra_us: float = 0.0
+    is_impossible: bool = False
+    on_progress: Callable[[str], None] | None = None
 
-def better(improver: Improver, a: Candidate, b: Candidate | None) -> bool:
-    """Whether `a` beats `b`: fitting first, then time, then peak; not fitting, then peak."""
-    if b is None:
+    def offer(self, candidate: Candidate, engine: str) -> bool:
+        """Take `candidate` if it is better."""
+        if candidate.peak_bytes < self.least.peak_bytes:
+            self.least = candidate
+        if not self.improver.fits(candidate):
+            return False
+        if self.best is not None and (self.best.time_us, self.best.peak_bytes) <= (
+            candidate.time_us,
+            candidate.peak_bytes,
+        ):
+            return False
+        self.best, self.engine = candidate, engine
+        if self.on_progress:
+            base_us = self.improver.problem.base_duration_us
+            self.on_progress(
+                f"+{100 * (candidate.time_us / base_us - 1):.2f}% time ({engine}), "
+                f"at least +{100 * self.bound_extra_us / base_us:.2f}%"
+            )
         return True
-    if improver.fits(a) != improver.fits(b):
-        return improver.fits(a)
-    if improver.fits(a):
-        return (a.time_us, a.peak_bytes) < (b.time_us, b.peak_bytes)
-    return (a.peak_bytes, a.time_us) < (b.peak_bytes, b.time_us)
+
+    def prove(self, extra_us: float) -> None:
+        """Take a bound on the added time."""
+        self.bound_extra_us = max(self.bound_extra_us, extra_us)
+
+    @property
+    def bound_us(self) -> float:
+        """No plan of the class takes less time."""
+        return self.improver.problem.base_duration_us + self.bound_extra_us
+
+    @property
+    def is_tight(self) -> bool:
+        """Whether nothing is left to gain."""
+        return self.best is not None and self.best.time_us <= self.bound_us * (1 + TIGHT)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether to stop searching."""
+        return self.is_tight or self.is_impossible or self.improver.out_of_time()
 
 
 def cut_loop(
-    improver: Improver,
+    incumbent: Incumbent,
     *,
     max_cuts: int = 12,
+    whole_s: float = 0.0,
+    whole_cuts: int = 1,
     guards: frozenset[int] = frozenset(),
-    on_progress: Callable[[str], None] | None = None,
-) -> SearchResult:
-    """Search one problem until the deadline, the cuts or the ideas run out.
+    bandwidth_scale: float = 1.0,
+) -> None:
+    """Search until the deadline, the cuts or the ideas run out.
 
     Args:
-        guards: tensors to keep resident; with any, `bound_extra_us` is 0 and infeasibility proves
-            nothing.
+        whole_s: seconds for the integer program over the same cuts, each time; 0 for the LP only.
+        whole_cuts: how many cuts to solve it for; it soon gets hard.
+        guards: tensors to keep resident. With any, or with less than the full bandwidth, nothing is
+            proved.
     """
-    problem = improver.problem
-    base = improver.evaluate(Decisions())
-    best = base
-    if improver.fits(base):
-        return SearchResult(best=base, bound_extra_us=0.0, proved_infeasible=False)
-    model = CutModel(problem, guards)
-    model.add(base_op_at(base, base.replay.peak_action))
-    bound = 0.0
+    improver = incumbent.improver
+    proves = not guards and bandwidth_scale == 1.0
+    model = CutModel(improver.problem, guards, bandwidth_scale=bandwidth_scale)
+    model.add(base_op_at(improver.base, improver.base.replay.peak_action))
     for _ in range(max_cuts):
-        left = improver.deadline - time.monotonic()
-        if left <= 0 or improver.out_of_time():
-            break
-        solution = model.solve(time_limit_s=left)
-        if solution is None:
-            break
-        if not solution.feasible:
-            return SearchResult(best=best, bound_extra_us=bound, proved_infeasible=not guards)
-        bound = 0.0 if guards else max(bound, solution.extra_us)
-        rounded = _round_best(improver, model, solution)
-        repaired = improver.repair(rounded)
-        if len(problem.ops) <= PRUNED_OPS:
-            repaired = improver.prune(repaired)
-        if better(improver, repaired, best):
-            best = repaired
-            if on_progress and improver.fits(best):
-                extra = best.time_us - problem.base_duration_us
-                on_progress(f"+{100 * extra / problem.base_duration_us:.2f}% time")
-        if improver.fits(best) and best.time_us - problem.base_duration_us <= bound * 1.001:
-            break
+        if incumbent.is_done:
+            return
+        rounded = None
+        wholes = (False, True) if whole_s > 0 and len(model.cuts) <= whole_cuts else (False,)
+        for whole in wholes:
+            left = improver.deadline - time.monotonic()
+            start = time.monotonic()
+            solution = model.solve(time_limit_s=min(left, whole_s) if whole else left, whole=whole)
+            if solution is None:
+                whole_s = 0.0
+                break
+            if not solution.feasible:
+                incumbent.is_impossible |= proves
+                return
+            if proves:
+                incumbent.prove(solution.bound_us)
+            rounded = _round_best(improver, model, solution, whole=whole)
+            incumbent.offer(rounded, "cut-mip" if whole else "cut-lp")
+            repaired = improver.repair(rounded)
+            if len(improver.problem.ops) <= _PRUNED_OPS:
+                repaired = improver.prune(repaired)
+            incumbent.offer(repaired, "cut-mip" if whole else "cut-lp")
+            if incumbent.is_done:
+                return
+            if whole and time.monotonic() - start > 0.9 * whole_s:
+                whole_s = 0.0  # more cuts only make it harder
+        if rounded is None:
+            return
         cut = _overflow_cut(improver, rounded, model.cuts)
         if cut is None:
-            break
+            return
         model.add(cut)
-    return SearchResult(best=best, bound_extra_us=bound, proved_infeasible=False)
 
 
-def guarded_loops(
-    improver: Improver, start: SearchResult, *, on_progress: Callable[[str], None] | None = None
-) -> SearchResult:
+def guarded_loops(incumbent: Incumbent, *, whole_s: float = 0.0) -> None:
     """Search again with every k-th articulation tensor kept resident, for several k.
 
-    At low budgets chains of cheap operations otherwise cascade back to the start of the graph. The
-    bound of `start` stays; only the plan can get better.
+    At low budgets chains of cheap operations otherwise cascade back to the start of the graph.
     """
-    problem = improver.problem
-    base = improver.evaluate(Decisions())
-    points = articulation_tensors(problem, base_op_at(base, base.replay.peak_action))
-    best = start.best
+    improver = incumbent.improver
+    end = base_op_at(improver.base, improver.base.replay.peak_action)
+    points = articulation_tensors(improver.problem, end)
     tried: set[frozenset[int]] = set()
     for stride in _STRIDES:
         guards = frozenset(points[stride - 1 :: stride])
-        if not guards or guards in tried or improver.out_of_time():
+        if not guards or guards in tried or incumbent.is_done:
             continue
         tried.add(guards)
-        result = cut_loop(improver, guards=guards, max_cuts=8, on_progress=on_progress)
-        if better(improver, result.best, best):
-            best = result.best
-    return replace(start, best=best)
+        cut_loop(incumbent, guards=guards, max_cuts=8, whole_s=whole_s, whole_cuts=2)
 
 
-def _round_best(improver: Improver, model: CutModel, solution: CutSolution) -> Candidate:
+def scaled_loops(incumbent: Incumbent) -> None:
+    """Search again as if the copies were slower: what is planned so has slack for queueing."""
+    for scale in _BANDWIDTHS:
+        if not incumbent.is_done:
+            cut_loop(incumbent, bandwidth_scale=scale, max_cuts=3)
+
+
+def _round_best(
+    improver: Improver, model: CutModel, solution: CutSolution, *, whole: bool
+) -> Candidate:
     trials = [
         improver.evaluate(
             round_solution(improver.problem, model.cuts, solution, threshold=threshold)
         )
-        for threshold in _THRESHOLDS
+        for threshold in (_THRESHOLDS[:1] if whole else _THRESHOLDS)
     ]
     fitting = [t for t in trials if improver.fits(t)]
     if fitting:

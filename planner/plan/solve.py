@@ -12,15 +12,18 @@ from dataclasses import dataclass, replace
 
 from planner.plan.cpsat import MAX_OPS, solve_exact
 from planner.plan.cuts import BOUND_CLASS, least_peak_bound
-from planner.plan.execute import Decisions
+from planner.plan.fast.warm import warm_up
 from planner.plan.improve import Candidate, Improver
 from planner.plan.problem import Problem
-from planner.plan.search import PRUNED_OPS, better, cut_loop, guarded_loops
+from planner.plan.search import TIGHT, Incumbent, cut_loop, guarded_loops, scaled_loops
 
 Progress = Callable[[str], None]
 
-TIGHT = 1e-3
-"""A plan within this of its bound is as good as proved."""
+_WHOLE = 0.15
+"""Share of the time limit that each integer program may take."""
+
+_REPLAYED_OPS_PER_S = 6e6
+"""What the compiled replay does on a slow core: sets how long annealing takes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,66 +65,107 @@ def solve(
     seed: int = 0,
     workers: int | None = None,
     progress: Progress | None = None,
+    keep_on_interrupt: bool = False,
 ) -> Solved:
     """Solve one problem.
 
     Args:
-        time_limit_s: for all engines together.
-        thorough: False leaves out the guarded searches and the exact engine.
-        seed, workers: of the exact engine; the others are deterministic.
+        time_limit_s: for all engines together; what the first run spends on compiling the replay is
+            not counted.
+        thorough: False leaves out the integer programs, the guarded searches, annealing and the
+            exact engine.
+        seed, workers: of annealing and the exact engine; the others draw nothing.
+        keep_on_interrupt: Ctrl-C ends the search and what was found is returned, if it fits.
     """
+    warm_up(overlap=problem.overlap and problem.allow_swap)
     start = time.monotonic()
-    deadline = start + time_limit_s
-    improver = Improver(problem, deadline=deadline)
-    base = improver.evaluate(Decisions())
+    improver = Improver(problem, deadline=start + time_limit_s)
+    base = improver.base
+    incumbent = Incumbent(improver, least=base, on_progress=progress)
     if improver.fits(base):
-        return _solved(base, base, problem.base_duration_us, "order", start)
-    best, engine = improver.repair(base), "greedy"
-    if len(problem.ops) <= PRUNED_OPS:
-        best = improver.prune(best)
-    least = min((base, best), key=lambda c: c.peak_bytes)
-    result = cut_loop(improver, max_cuts=12 if thorough else 6, on_progress=progress)
-    bound = problem.base_duration_us + result.bound_extra_us
-    if better(improver, result.best, best):
-        best, engine = result.best, "cut-lp"
-    if thorough and not result.proved_infeasible and not _tight(improver, best, bound):
-        guarded = guarded_loops(improver, replace(result, best=best), on_progress=progress).best
-        if better(improver, guarded, best):
-            best, engine = guarded, "cut-lp"
-    best = improver.polish(improver.prune(best))
-    least = min((least, best, result.best), key=lambda c: c.peak_bytes)
-    if not improver.fits(best):
-        return _solved(None, least, bound, engine, start)
-    left = deadline - time.monotonic()
-    if thorough and len(problem.ops) <= MAX_OPS and left > 1 and not _tight(improver, best, bound):
-        if progress:
-            progress("exact engine")
-        found = solve_exact(
-            problem,
-            best,
-            time_limit_s=left,
-            lower_bound_us=bound,
-            seed=seed,
-            workers=workers,
-        )
-        if found is not None and found.candidate.time_us < best.time_us * (1 - 1e-9):
-            best, engine = found.candidate, "cp-sat"
-    return _solved(best, least, bound, engine, start)
+        incumbent.offer(base, "order")
+        return _solved(incumbent, start)
+    try:
+        _search(incumbent, start, thorough=thorough, seed=seed, workers=workers)
+    except KeyboardInterrupt:
+        if not keep_on_interrupt or incumbent.best is None:
+            raise
+    return _solved(incumbent, start)
 
 
-def _tight(improver: Improver, candidate: Candidate, bound_us: float) -> bool:
-    return improver.fits(candidate) and candidate.time_us <= bound_us * (1 + TIGHT)
+def _search(
+    incumbent: Incumbent, start: float, *, thorough: bool, seed: int, workers: int | None
+) -> None:
+    """Engine after engine, until the plan is tight or time is out."""
+    improver = incumbent.improver
+    limit_s = improver.deadline - start
+    greedy = improver.repair(improver.base)
+    incumbent.offer(greedy, "greedy")
+    improver.deadline = start + 0.5 * limit_s
+    cut_loop(
+        incumbent, max_cuts=12 if thorough else 6, whole_s=_WHOLE * limit_s if thorough else 0.0
+    )
+    improver.deadline = start + 0.65 * limit_s
+    if thorough and not incumbent.is_done:
+        if improver.problem.overlap:
+            scaled_loops(incumbent)
+        if improver.problem.allow_recompute:
+            guarded_loops(incumbent, whole_s=0.3 * _WHOLE * limit_s)
+    improver.deadline = start + 0.9 * limit_s
+    _refine(incumbent)
+    if thorough:
+        improver.deadline = start + 0.8 * limit_s
+        _anneal(incumbent, seed)
+        improver.deadline = start + limit_s
+        _exact(incumbent, seed, workers)
 
 
-def _solved(
-    candidate: Candidate | None, least: Candidate, bound_us: float, engine: str, start: float
-) -> Solved:
+def _refine(incumbent: Incumbent) -> None:
+    """Prune and polish the best plan."""
+    improver = incumbent.improver
+    if incumbent.best is not None and not incumbent.is_tight:
+        incumbent.offer(improver.polish(improver.prune(incumbent.best)), incumbent.engine)
+
+
+def _anneal(incumbent: Incumbent, seed: int) -> None:
+    improver = incumbent.improver
+    ops = len(improver.problem.ops) * (4 if improver.problem.overlap else 1)
+    left_s = improver.deadline - time.monotonic()
+    iterations = int(left_s * _REPLAYED_OPS_PER_S / ops)
+    if incumbent.best is None or incumbent.is_done or iterations < 1000:
+        return
+    found = improver.anneal(incumbent.best, iterations=iterations, seed=seed)
+    if incumbent.offer(found, "anneal"):
+        _refine(incumbent)
+
+
+def _exact(incumbent: Incumbent, seed: int, workers: int | None) -> None:
+    improver = incumbent.improver
+    problem, best = improver.problem, incumbent.best
+    left_s = improver.deadline - time.monotonic()
+    if best is None or incumbent.is_done or len(problem.ops) > MAX_OPS or left_s < 1:
+        return
+    if problem.overlap and problem.allow_swap:
+        return  # the model has no engines for copies
+    found = solve_exact(
+        problem,
+        best,
+        time_limit_s=left_s,
+        lower_bound_us=incumbent.bound_us,
+        seed=seed,
+        workers=workers,
+    )
+    if found is not None and found.candidate.time_us < best.time_us * (1 - 1e-9):
+        incumbent.offer(found.candidate, "cp-sat")
+
+
+def _solved(incumbent: Incumbent, start: float) -> Solved:
     return Solved(
-        candidate=candidate,
-        least=least,
-        bound_us=bound_us,
+        candidate=incumbent.best,
+        least=incumbent.least,
+        bound_us=incumbent.bound_us,
         bound_class=BOUND_CLASS,
-        engine=engine,
+        engine=incumbent.engine,
         solve_s=time.monotonic() - start,
     )
 
@@ -140,7 +184,7 @@ def least_peak(
     """
     deadline = time.monotonic() + time_limit_s
     low, _ = least_peak_bound(problem)
-    best = Improver(problem, deadline=deadline).evaluate(Decisions())
+    best = Improver(problem, deadline=deadline).base
     if start is not None and start.peak_bytes < best.peak_bytes:
         best = start
     failed = low - 1  # the largest capacity at which no plan was found
@@ -149,12 +193,15 @@ def least_peak(
         attempt = replace(problem, capacity_bytes=capacity)
         left = deadline - time.monotonic()
         trial = Improver(attempt, deadline=time.monotonic() + max(0.5, left / 3))
-        result = cut_loop(trial, max_cuts=6)
-        if result.proved_infeasible:
+        incumbent = Incumbent(trial, least=trial.base)
+        incumbent.offer(trial.repair(trial.base), "greedy")
+        if incumbent.best is None:
+            cut_loop(incumbent, max_cuts=6)
+        if incumbent.is_impossible:
             low = max(low, capacity + 1)
-        if result.best.peak_bytes < best.peak_bytes:
-            best = result.best
-        if result.best.peak_bytes > capacity:
+        if incumbent.least.peak_bytes < best.peak_bytes:
+            best = incumbent.least
+        if incumbent.best is None:
             failed = capacity
         capacity = failed + 1 + (best.peak_bytes - failed) // 2
     return best, low

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import pytest
@@ -150,7 +151,7 @@ def test_memory_in_use_never_exceeds_the_capacity_nor_an_engine_its_order(data, 
     assert line is not None
     for kind in ActionKind:
         mine = [i for i, a in enumerate(steps) if a.kind is kind]
-        for a, b in zip(mine, mine[1:], strict=False):
+        for a, b in itertools.pairwise(mine):
             assert line.end_us[a] <= line.start_us[b] + 1e-9
     made: dict[int, int] = {}
     for at, action in enumerate(steps):

@@ -1,0 +1,231 @@
+"""A problem and decisions as flat arrays, for compiled code.
+
+Ragged lists are flat with offsets: the inputs of operation i are `ins[ins_at[i]:ins_at[i + 1]]`.
+Gap g of tensor t, which opens at its g-th event, has index `gap_at[t] + g`; the last one, behind the
+last use, says whether the tensor is kept for recomputes that read it.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from planner.plan.decisions import Choice, Decisions
+from planner.plan.problem import Problem
+
+Ints = npt.NDArray[np.int32]
+Longs = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.uint8]
+Floats = npt.NDArray[np.float64]
+
+KEEP, DROP, SWAP = 0, int(Choice.DROP), int(Choice.SWAP)
+RUN, OUT, IN = 0, 1, 2
+
+
+class Arrays(NamedTuple):
+    """A problem. Sizes in bytes, times in microseconds."""
+
+    ins_at: Ints
+    ins: Ints
+    outs_at: Ints
+    outs: Ints
+    pair_at: Ints
+    pair_source: Ints
+    pair_target: Ints
+    again: Flags  # per operation: may run again
+    duration: Floats
+    workspace: Longs
+    use_at: Ints
+    uses: Ints
+    gap_at: Ints
+    gap_tensor: Ints
+    producer: Ints
+    size: Longs
+    stays: Flags
+    movable: Flags  # per tensor: may be copied to the host
+    out_us: Floats
+    in_us: Floats
+    fixed: np.int64
+    capacity: np.int64
+
+
+class Plan(NamedTuple):
+    """Decisions, per gap: `choice`; whether a tensor brought back early for another recompute is
+    let go again; and the base operation before which it comes back, -1 for just in time."""
+
+    choice: Flags
+    released: Flags
+    early: Ints
+
+    def copy(self) -> Plan:
+        """An independent copy."""
+        return Plan(self.choice.copy(), self.released.copy(), self.early.copy())
+
+
+class Work(NamedTuple):
+    """Scratch of the compiled code, and the schedule that it made."""
+
+    resident: Flags
+    on_host: Flags
+    next_use: Ints
+    stack: Ints
+    seen: Ints
+    wanted: Ints
+    pending: Flags
+    again_mark: Ints
+    again_list: Longs
+    early_head: Ints
+    early_next: Ints
+    tick: Longs
+    kind: Flags
+    target: Ints
+    newest: Ints
+    copy_tensor: Ints
+    copy_birth: Ints
+    copy_end: Ints
+    copy_frees: Flags
+    copy_stays: Flags
+    copy_made: Floats
+    copy_read: Floats
+    ran: Flags
+    live: Longs
+    start: Floats
+    finish: Floats
+
+
+def _flat(rows: Iterable[Sequence[int]]) -> tuple[Ints, Ints]:
+    rows = list(rows)
+    at = np.zeros(len(rows) + 1, dtype=np.int32)
+    np.cumsum([len(r) for r in rows], out=at[1:])
+    return at, np.fromiter(itertools.chain.from_iterable(rows), dtype=np.int32, count=int(at[-1]))
+
+
+def arrays_of(problem: Problem) -> Arrays:
+    """The problem as arrays."""
+    ins_at, ins = _flat(op.inputs for op in problem.ops)
+    outs_at, outs = _flat(op.outputs for op in problem.ops)
+    pair_at, source = _flat([a for a, _ in op.inplace] for op in problem.ops)
+    _, target = _flat([b for _, b in op.inplace] for op in problem.ops)
+    use_at, uses = _flat(t.uses for t in problem.tensors)
+    tensors = len(problem.tensors)
+    gap_at = use_at + np.arange(tensors + 1, dtype=np.int32)
+    size = np.array([t.bytes for t in problem.tensors], dtype=np.int64)
+    swaps = problem.allow_swap
+    out_s = problem.swap_out_bytes_per_s if swaps else 1.0
+    in_s = problem.swap_in_bytes_per_s if swaps else 1.0
+    return Arrays(
+        ins_at=ins_at,
+        ins=ins,
+        outs_at=outs_at,
+        outs=outs,
+        pair_at=pair_at,
+        pair_source=source,
+        pair_target=target,
+        again=_flags(op.recomputable and problem.allow_recompute for op in problem.ops),
+        duration=np.array([op.duration_us for op in problem.ops], dtype=np.float64),
+        workspace=np.array([op.workspace_bytes for op in problem.ops], dtype=np.int64),
+        use_at=use_at,
+        uses=uses,
+        gap_at=gap_at,
+        gap_tensor=np.repeat(np.arange(tensors, dtype=np.int32), np.diff(gap_at)),
+        producer=np.array([t.producer for t in problem.tensors], dtype=np.int32),
+        size=size,
+        stays=_flags(t.to_end for t in problem.tensors),
+        movable=_flags(t.swappable and swaps for t in problem.tensors),
+        out_us=size / out_s * 1e6,
+        in_us=size / in_s * 1e6,
+        fixed=np.int64(problem.fixed_bytes),
+        capacity=np.int64(problem.capacity_bytes),
+    )
+
+
+def _flags(values: Iterable[Any]) -> Flags:
+    return np.array(list(values), dtype=np.uint8)
+
+
+def work_for(a: Arrays, *, steps: int = 0) -> Work:
+    """Scratch for schedules of up to `steps` actions, or about six times the operations."""
+    ops, tensors = a.duration.size, a.size.size
+    steps = steps or 6 * ops + 4096
+    copies = steps * max(1, -(-tensors // max(1, ops)))
+
+    def ints(count: int) -> Ints:
+        return np.zeros(count, dtype=np.int32)
+
+    def flags(count: int) -> Flags:
+        return np.zeros(count, dtype=np.uint8)
+
+    return Work(
+        resident=flags(tensors),
+        on_host=flags(tensors),
+        next_use=ints(tensors),
+        stack=ints(2 * a.ins.size + 2 * tensors + 16),
+        seen=ints(tensors),
+        wanted=ints(tensors),
+        pending=flags(tensors),
+        again_mark=ints(ops),
+        again_list=np.zeros(ops, dtype=np.int64),
+        early_head=ints(ops + 1),
+        early_next=ints(a.gap_tensor.size),
+        tick=np.zeros(1, dtype=np.int64),
+        kind=flags(steps),
+        target=ints(steps),
+        newest=ints(tensors),
+        copy_tensor=ints(copies),
+        copy_birth=ints(copies),
+        copy_end=ints(copies),
+        copy_frees=flags(copies),
+        copy_stays=flags(copies),
+        copy_made=np.zeros(copies),
+        copy_read=np.zeros(copies),
+        ran=flags(ops),
+        live=np.zeros(steps + 1, dtype=np.int64),
+        start=np.zeros(steps),
+        finish=np.zeros(steps),
+    )
+
+
+def plan_of(a: Arrays, decisions: Decisions) -> Plan:
+    """Decisions as arrays."""
+    gaps = a.gap_tensor.size
+    plan = Plan(
+        np.zeros(gaps, dtype=np.uint8),
+        np.zeros(gaps, dtype=np.uint8),
+        np.full(gaps, -1, dtype=np.int32),
+    )
+    for (t, g), choice in decisions.gaps.items():
+        if not a.stays[t] and g < a.use_at[t + 1] - a.use_at[t]:
+            plan.choice[a.gap_at[t] + g] = choice
+    for t in decisions.extended:
+        plan.choice[a.gap_at[t + 1] - 1] = DROP  # behind the last use the other way around: kept
+    for t, g in decisions.released:
+        plan.released[a.gap_at[t] + g] = 1
+    for (t, g), op in decisions.early.items():
+        plan.early[a.gap_at[t] + g] = op
+    return plan
+
+
+def decisions_of(a: Arrays, plan: Plan) -> Decisions:
+    """Arrays as decisions."""
+    gaps, extended = {}, set()
+    for i in np.flatnonzero(plan.choice).tolist():
+        t = int(a.gap_tensor[i])
+        if i == a.gap_at[t + 1] - 1:
+            extended.add(t)
+        else:
+            gaps[t, int(i - a.gap_at[t])] = Choice(int(plan.choice[i]))
+
+    def gap(i: int) -> tuple[int, int]:
+        t = int(a.gap_tensor[i])
+        return t, int(i - a.gap_at[t])
+
+    return Decisions(
+        gaps=gaps,
+        extended=frozenset(extended),
+        released=frozenset(gap(i) for i in np.flatnonzero(plan.released).tolist()),
+        early={gap(i): int(plan.early[i]) for i in np.flatnonzero(plan.early >= 0).tolist()},
+    )

@@ -1,0 +1,78 @@
+"""The compiled replay agrees with the simulator, which shares no code with it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from planner.plan.execute import Executor
+from planner.plan.fast.arrays import decisions_of, plan_of
+from planner.plan.fast.engines import overlapped, place_and_time
+from planner.plan.fast.replay import replay
+from planner.plan.fast.schedule import schedule
+from planner.plan.problem import ActionKind
+from planner.plan.simulate import simulate
+from tests.graphs import at_capacity, decisions_for, problems
+
+
+@settings(max_examples=150, deadline=None)
+@given(data=st.data(), problem=problems())
+def test_live_bytes_and_time_agree(data, problem):
+    executor = Executor(problem)
+    steps = executor.schedule(data.draw(decisions_for(problem)))
+    peak, time_us, copies = replay(executor.arrays, executor.work, len(steps))
+    judged = simulate(problem, steps)
+    assert executor.work.live[: len(steps)].tolist() == judged.live_bytes.tolist()
+    assert (peak, copies) == (judged.peak_bytes, len(judged.copies))
+    assert time_us == pytest.approx(judged.time_us)
+
+
+@settings(max_examples=150, deadline=None)
+@given(data=st.data(), problem=problems())
+def test_times_beside_the_operations_agree(data, problem):
+    decisions = data.draw(decisions_for(problem))
+    peak = simulate(problem, Executor(problem).schedule(decisions)).peak_bytes
+    problem = replace(at_capacity(problem, peak + data.draw(st.integers(0, 20))), overlap=True)
+    executor = Executor(problem)
+    a, w = executor.arrays, executor.work
+    count = schedule(a, plan_of(a, decisions), w)
+    replay(a, w, count)
+    just_in_time = overlapped(a, w, executor.host, count)
+    judged = simulate(problem, executor.actions(count))
+    assert judged.timeline is not None
+    assert w.start[:count].tolist() == pytest.approx(judged.timeline.start_us)
+    assert just_in_time == pytest.approx(judged.time_us)
+    peak, time_us, _ = place_and_time(a, w, executor.host, count, data.draw(st.integers(2, 3)))
+    placed = executor.actions(count)
+    judged = simulate(problem, placed)
+    assert (peak, time_us) == (judged.peak_bytes, pytest.approx(judged.time_us))
+    # never slower for it, within the capacity, and the operations stay as they were
+    assert time_us <= just_in_time * (1 + 1e-9)
+    assert peak <= problem.capacity_bytes
+    runs = [x for x in executor.schedule(decisions) if x.kind is ActionKind.RUN]
+    assert [x for x in placed if x.kind is ActionKind.RUN] == runs
+
+
+@settings(max_examples=50, deadline=None)
+@given(data=st.data(), problem=problems())
+def test_decisions_survive_the_arrays(data, problem):
+    executor = Executor(problem)
+    decisions = data.draw(decisions_for(problem))
+    plan = plan_of(executor.arrays, decisions)
+    again = plan_of(executor.arrays, decisions_of(executor.arrays, plan))
+    assert all(np.array_equal(x, y) for x, y in zip(plan, again, strict=True))
+
+
+@settings(max_examples=100, deadline=None)
+@given(data=st.data(), problem=problems())
+def test_a_tensor_brought_back_early_is_there_from_then_on(data, problem):
+    decisions = data.draw(decisions_for(problem))
+    early = {}
+    for (t, g), _ in decisions.gaps.items():
+        events = (problem.tensors[t].producer, *problem.tensors[t].uses)
+        early[t, g] = data.draw(st.integers(events[g] + 1, events[g + 1]))
+    simulate(problem, Executor(problem).schedule(replace(decisions, early=early)))
