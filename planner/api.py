@@ -21,6 +21,7 @@ from planner.pipeline.planning import (
     Planned,
     Settings,
     base_orders,
+    least_found_peak,
     least_possible_peak,
     make_plan,
 )
@@ -32,6 +33,9 @@ from planner.units import format_both, parse_budget, parse_bytes
 Progress = Callable[[str], None]
 Swap = Literal["auto", "none", "only"]
 OrderTarget = Literal["default", "priority"]
+
+_LEAST_S = 2.0
+"""`analyze` looks this long for the least feasible budget."""
 
 
 def analyze(
@@ -77,6 +81,7 @@ def analyze(
     )
     report("searching for a better order")
     orders = base_orders(prepared, time_limit_s=min(5.0, time_limit_s * 0.1))
+    report("searching for the least budget")
     return Analysis(
         model_path=Path(model),
         model_sha256=prepared.loaded.sha256,
@@ -90,7 +95,9 @@ def analyze(
         ),
         best_order_name=orders[0].name,
         least_peak_bound_bytes=least_possible_peak(prepared),
-        least_peak_bytes=None,
+        least_peak_bytes=least_found_peak(
+            prepared, orders, time_limit_s=min(_LEAST_S, time_limit_s * 0.1)
+        ),
         assumptions=prepared.graph.assumptions,
     )
 

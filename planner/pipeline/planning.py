@@ -344,6 +344,26 @@ def _infeasible(
     )
 
 
+def least_found_peak(
+    prepared: Prepared, orders: Sequence[BaseOrder], *, time_limit_s: float
+) -> int:
+    """Bytes of the least peak that a short search finds, recompute and swaps allowed: a budget that
+    can be met, before ONNX Runtime's fragmentation."""
+    hardware = prepared.hardware
+    settings = Settings(
+        budget_bytes=_NO_LIMIT,
+        swap_out_bytes_per_s=hardware.copy_to_host_bytes_per_s,
+        swap_in_bytes_per_s=hardware.copy_from_host_bytes_per_s,
+    )
+    tried = list({o.order: o for o in (_least_bound(orders), orders[0])}.values())
+    found = []
+    for base in tried:
+        problem = _formulate(prepared, base, settings, _NO_LIMIT).problem
+        best, _ = least_peak(problem, time_limit_s=time_limit_s / len(tried))
+        found.append(best.peak_bytes)
+    return min(found)
+
+
 def least_possible_peak(prepared: Prepared) -> int:
     """Bytes below which no plan in any order can be: what one operation holds while it runs, with
     the graph outputs that must have been made before it."""

@@ -101,6 +101,9 @@ def _search(
     limit_s = improver.deadline - start
     greedy = improver.repair(improver.base)
     incumbent.offer(greedy, "greedy")
+    if improver.problem.allow_recompute and improver.problem.allow_swap:
+        improver.deadline = start + 0.15 * limit_s
+        _one_kind(incumbent)
     improver.deadline = start + 0.5 * limit_s
     cut_loop(
         incumbent, max_cuts=12 if thorough else 6, whole_s=_WHOLE * limit_s if thorough else 0.0
@@ -118,6 +121,22 @@ def _search(
         _anneal(incumbent, seed)
         improver.deadline = start + limit_s
         _exact(incumbent, seed, workers)
+
+
+def _one_kind(incumbent: Incumbent) -> None:
+    """Plans that only swap and plans that only recompute are plans too."""
+    improver, problem = incumbent.improver, incumbent.improver.problem
+    for only in (
+        replace(problem, allow_recompute=False),
+        replace(problem, swap_out_bytes_per_s=0.0, swap_in_bytes_per_s=0.0),
+    ):
+        alone = Improver(only, deadline=improver.deadline)
+        part = Incumbent(alone, least=alone.base)
+        part.offer(alone.repair(alone.base), "greedy")
+        cut_loop(part, max_cuts=1)
+        for found in (part.best, part.least):
+            if found is not None and found.decisions is not None:
+                incumbent.offer(improver.evaluate(found.decisions), part.engine or "greedy")
 
 
 def _refine(incumbent: Incumbent) -> None:
