@@ -85,7 +85,6 @@ def cut_loop(
     *,
     max_cuts: int = 12,
     whole_s: float = 0.0,
-    whole_cuts: int = 1,
     guards: frozenset[int] = frozenset(),
     bandwidth_scale: float = 1.0,
 ) -> None:
@@ -93,7 +92,7 @@ def cut_loop(
 
     Args:
         whole_s: seconds for the integer program over the same cuts, each time; 0 for the LP only.
-        whole_cuts: how many cuts to solve it for; it soon gets hard.
+            Once one takes longer there are no more: further cuts only make it harder.
         guards: tensors to keep resident. With any, or with less than the full bandwidth, nothing is
             proved.
     """
@@ -105,8 +104,7 @@ def cut_loop(
         if incumbent.is_done:
             return
         rounded = None
-        wholes = (False, True) if whole_s > 0 and len(model.cuts) <= whole_cuts else (False,)
-        for whole in wholes:
+        for whole in (False, True) if whole_s > 0 else (False,):
             left = improver.deadline - time.monotonic()
             start = time.monotonic()
             solution = model.solve(time_limit_s=min(left, whole_s) if whole else left, whole=whole)
@@ -127,7 +125,7 @@ def cut_loop(
             if incumbent.is_done:
                 return
             if whole and time.monotonic() - start > 0.9 * whole_s:
-                whole_s = 0.0  # more cuts only make it harder
+                whole_s = 0.0
         if rounded is None:
             return
         cut = _overflow_cut(improver, rounded, model.cuts)
@@ -150,7 +148,7 @@ def guarded_loops(incumbent: Incumbent, *, whole_s: float = 0.0) -> None:
         if not guards or guards in tried or incumbent.is_done:
             continue
         tried.add(guards)
-        cut_loop(incumbent, guards=guards, max_cuts=8, whole_s=whole_s, whole_cuts=2)
+        cut_loop(incumbent, guards=guards, max_cuts=8, whole_s=whole_s)
 
 
 def scaled_loops(incumbent: Incumbent) -> None:

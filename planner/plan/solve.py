@@ -117,7 +117,9 @@ def _search(
     improver.deadline = start + 0.9 * limit_s
     _refine(incumbent)
     if thorough:
-        improver.deadline = start + 0.8 * limit_s
+        # the exact engine has no engines for copies, and large problems are beyond it
+        alone = improver.problem.overlap or len(improver.problem.ops) > MAX_OPS
+        improver.deadline = start + (0.97 if alone else 0.8) * limit_s
         _anneal(incumbent, seed)
         improver.deadline = start + limit_s
         _exact(incumbent, seed, workers)
