@@ -74,6 +74,8 @@ def solve(
 ) -> None:
     """Solve a planning problem: what to keep, recompute or swap to stay within a budget.
 
+    Ctrl-C ends the search and gives the best plan so far, if one fits, with its gap.
+
     \b
     Examples:
       planner solve problem.json --budget 80%
@@ -96,7 +98,12 @@ def solve(
     asked = _asked(read, base_peak, budget, swap, overlap)
     with progress() as report_progress:
         solved = solve_problem(
-            asked, time_limit_s=time_limit, seed=seed, workers=workers, progress=report_progress
+            asked,
+            time_limit_s=time_limit,
+            seed=seed,
+            workers=workers,
+            progress=report_progress,
+            keep_on_interrupt=True,
         )
     if solved.candidate is None:
         raise _infeasible(asked, solved)
@@ -188,6 +195,7 @@ def _figures(
         "gap": solved.gap,
         "engine": solved.engine,
         "solve_s": round(solved.solve_s, 3),
+        "interrupted": solved.is_interrupted,
         "seed": seed,
     }
 
@@ -209,11 +217,12 @@ def _lines(figures: dict[str, Any]) -> list[str]:
     ]
     if copied:
         rows.append(("Copied", f"{format_bytes(copied)}, {how}"))
+    stopped = ", interrupted" if figures["interrupted"] else ""
     gap = "" if figures["gap"] is None else f"; gap {format_percent(figures['gap'])}"
     rows += [
         ("Bound", f"{_share(figures['bound_us'] - base_us, base_us)} added{gap}"),
         ("holds for", figures["bound_class"]),
-        ("Search", f"{figures['engine']}, {figures['solve_s']:.1f} s"),
+        ("Search", f"{figures['engine']}, {figures['solve_s']:.1f} s{stopped}"),
     ]
     return [f"{name:<12}{text}" for name, text in rows]
 

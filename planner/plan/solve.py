@@ -35,6 +35,7 @@ class Solved:
         least: the plan with the least peak seen, fitting or not.
         bound_us: no plan of `bound_class` takes less time.
         engine: what found the plan.
+        is_interrupted: Ctrl-C ended the search.
     """
 
     candidate: Candidate | None
@@ -43,6 +44,7 @@ class Solved:
     bound_class: str
     engine: str
     solve_s: float
+    is_interrupted: bool = False
 
     @property
     def gap(self) -> float | None:
@@ -90,6 +92,7 @@ def solve(
     except KeyboardInterrupt:
         if not keep_on_interrupt or incumbent.best is None:
             raise
+        return replace(_solved(incumbent, start), is_interrupted=True)
     return _solved(incumbent, start)
 
 

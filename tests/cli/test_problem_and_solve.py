@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from dataclasses import replace
@@ -163,3 +164,52 @@ def test_by_default_the_problem_is_named_after_the_model(tmp_path: Path, monkeyp
     assert capsys.readouterr().err.startswith("planner: wrote mlp_adamw.problem.json: ")
     problem: Problem = read_problem(Path("mlp_adamw.problem.json"))
     assert problem_to_json(problem) == Path("mlp_adamw.problem.json").read_text(encoding="utf-8")
+
+
+def test_ctrl_c_gives_the_best_plan_so_far(tmp_path: Path):
+    problem, output = tmp_path / "problem.json", tmp_path / "solution.json"
+    model = str(ZOO / "gpt.onnx")
+    assert main(["problem", model, "-o", str(problem), "--hardware", "a100-40gb", "-q"]) == 0
+    arguments = ["solve", str(problem), "--budget", "55%", "--swap", "none", "-v"]
+    process = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            "from planner.cli.main import run; run()",
+            *arguments,
+            "--time-limit",
+            "600",
+            "-o",
+            str(output),
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        bufsize=1,
+    )
+    assert process.stderr is not None
+    try:
+        for line in process.stderr:  # a plan was found, and nothing is proved yet
+            if "% time" in line:
+                break
+        process.send_signal(signal.SIGINT)
+        said, errors = process.communicate(timeout=120)
+    finally:
+        process.kill()
+    assert "Traceback" not in errors
+    assert process.returncode == 0
+    figures = json.loads(output.read_text())
+    assert figures["interrupted"] or figures["gap"] == 0.0
+    assert figures["solve_s"] < 300
+    replay = simulate(
+        replace(
+            read_problem(problem),
+            capacity_bytes=figures["capacity_bytes"],
+            swap_out_bytes_per_s=0.0,
+            swap_in_bytes_per_s=0.0,
+        ),
+        actions_of(figures),
+    )
+    assert replay.peak_bytes == figures["peak_bytes"] <= figures["capacity_bytes"]
+    assert replay.time_us == pytest.approx(figures["time_us"])
+    assert "Search" in said
