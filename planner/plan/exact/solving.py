@@ -1,0 +1,36 @@
+"""The solver, set up and run so that Ctrl-C ends it."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+from ortools.sat.python import cp_model
+
+SOLVED = (cp_model.OPTIMAL, cp_model.FEASIBLE)
+
+
+def new_solver(*, seed: int, workers: int | None, time_limit_s: float) -> cp_model.CpSolver:
+    """A solver for models whose LP relaxation is what proves them. The solver's own handler of Ctrl-C
+    would end the search and carry on with what was found, so it is off."""
+    solver = cp_model.CpSolver()
+    parameters = solver.parameters
+    parameters.linearization_level = 2
+    parameters.random_seed = seed
+    parameters.max_time_in_seconds = time_limit_s
+    parameters.catch_sigint_signal = False
+    if workers:
+        parameters.num_workers = workers
+    return solver
+
+
+def solve_interruptibly(
+    solver: cp_model.CpSolver, model: cp_model.CpModel
+) -> cp_model.CpSolverStatus:
+    """Solve on a thread of its own, so that Ctrl-C reaches Python at once."""
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        future = pool.submit(solver.solve, model)
+        try:
+            return future.result()
+        except BaseException:
+            solver.stop_search()
+            raise
