@@ -7,7 +7,13 @@ from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from planner.plan.cuts import CutModel, CutSolution, articulation_tensors, round_solution
+from planner.plan.cuts import (
+    BOUND_CLASS,
+    CutModel,
+    CutSolution,
+    articulation_tensors,
+    round_solution,
+)
 from planner.plan.improve import Candidate, Improver
 from planner.plan.problem import ActionKind
 
@@ -28,7 +34,7 @@ class Incumbent:
 
     Attributes:
         least: the plan with the least peak, whether it fits or not.
-        bound_extra_us: no plan adds less time to the base order.
+        bound_extra_us: no plan of `bound_class` adds less time to the base order.
         is_impossible: proved that nothing fits.
     """
 
@@ -37,6 +43,7 @@ class Incumbent:
     best: Candidate | None = None
     engine: str = ""
     bound_extra_us: float = 0.0
+    bound_class: str = BOUND_CLASS
     is_impossible: bool = False
     on_progress: Callable[[str], None] | None = None
 
@@ -60,9 +67,10 @@ class Incumbent:
             )
         return True
 
-    def prove(self, extra_us: float) -> None:
+    def prove(self, extra_us: float, bound_class: str = BOUND_CLASS) -> None:
         """Take a bound on the added time."""
-        self.bound_extra_us = max(self.bound_extra_us, extra_us)
+        if extra_us > self.bound_extra_us:
+            self.bound_extra_us, self.bound_class = extra_us, bound_class
 
     @property
     def bound_us(self) -> float:
@@ -72,7 +80,13 @@ class Incumbent:
     @property
     def is_tight(self) -> bool:
         """Whether nothing is left to gain."""
-        return self.best is not None and self.best.time_us <= self.bound_us * (1 + TIGHT)
+        return self.is_within(TIGHT)
+
+    def is_within(self, gap: float) -> bool:
+        """Whether the best plan is that near its bound."""
+        if self.best is None:
+            return gap == float("inf")
+        return self.best.time_us <= self.bound_us * (1 + gap)
 
     @property
     def is_done(self) -> bool:
@@ -87,10 +101,12 @@ def cut_loop(
     whole_s: float = 0.0,
     guards: frozenset[int] = frozenset(),
     bandwidth_scale: float = 1.0,
+    give_up_gap: float = float("inf"),
 ) -> None:
     """Search until the deadline, the cuts or the ideas run out.
 
     Args:
+        give_up_gap: stop after the first cut if the best plan is farther than that from its bound.
         whole_s: seconds for the integer program over the same cuts, each time; 0 for the LP only.
             Once one takes longer there are no more: further cuts only make it harder.
         guards: tensors to keep resident. With any, or with less than the full bandwidth, nothing is
@@ -126,7 +142,7 @@ def cut_loop(
                 return
             if whole and time.monotonic() - start > 0.9 * whole_s:
                 whole_s = 0.0
-        if rounded is None:
+        if rounded is None or not incumbent.is_within(give_up_gap):
             return
         cut = _overflow_cut(improver, rounded, model.cuts)
         if cut is None:

@@ -10,17 +10,32 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from planner.plan.cpsat import BOUND_CLASS as EXACT_CLASS
 from planner.plan.cpsat import MAX_OPS, solve_exact
-from planner.plan.cuts import BOUND_CLASS, least_peak_bound
+from planner.plan.cuts import least_peak_bound
 from planner.plan.fast.warm import warm_up
 from planner.plan.improve import Candidate, Improver
 from planner.plan.problem import Problem
-from planner.plan.search import TIGHT, Incumbent, cut_loop, guarded_loops, scaled_loops
+from planner.plan.search import (
+    TIGHT,
+    Incumbent,
+    base_op_at,
+    cut_loop,
+    guarded_loops,
+    scaled_loops,
+)
+from planner.plan.simple import checkpoint_plans, distance_plans
 
 Progress = Callable[[str], None]
 
 _WHOLE = 0.15
 """Share of the time limit that each integer program may take."""
+
+_CLOSE = 0.01
+"""Gap above which a plan is improved in parts at once: rounding does badly on irregular graphs."""
+
+_FAR = 0.05
+"""Gap above which rounding is given up, and the parts start from the base order."""
 
 _REPLAYED_OPS_PER_S = 6e6
 """What the compiled replay does on a slow core: sets how long annealing takes."""
@@ -100,32 +115,97 @@ def _search(
     incumbent: Incumbent, start: float, *, thorough: bool, seed: int, workers: int | None
 ) -> None:
     """Engine after engine, until the plan is tight or time is out."""
-    improver = incumbent.improver
+    improver, problem = incumbent.improver, incumbent.improver.problem
     limit_s = improver.deadline - start
-    greedy = improver.repair(improver.base)
-    incumbent.offer(greedy, "greedy")
-    if improver.problem.allow_recompute and improver.problem.allow_swap:
-        improver.deadline = start + 0.15 * limit_s
+
+    def until(share: float) -> None:
+        improver.deadline = start + share * limit_s
+
+    _simple(incumbent)
+    if problem.allow_recompute and problem.allow_swap:
+        until(0.15)
         _one_kind(incumbent)
-    improver.deadline = start + 0.5 * limit_s
+    if not thorough:
+        until(0.9)
+        cut_loop(incumbent, max_cuts=6)
+        _refine(incumbent)
+        return
+    in_parts = not problem.overlap and len(problem.ops) <= MAX_OPS
+    until(0.3 if in_parts else 0.5)
     cut_loop(
-        incumbent, max_cuts=12 if thorough else 6, whole_s=_WHOLE * limit_s if thorough else 0.0
+        incumbent,
+        whole_s=_WHOLE * limit_s,
+        give_up_gap=_FAR if in_parts else float("inf"),
     )
-    improver.deadline = start + 0.65 * limit_s
-    if thorough and not incumbent.is_done:
-        if improver.problem.overlap:
+    if not in_parts or incumbent.is_within(_CLOSE):
+        until(0.45 if in_parts else 0.65)
+        if problem.overlap:
             scaled_loops(incumbent)
-        if improver.problem.allow_recompute:
+        if problem.allow_recompute:
             guarded_loops(incumbent, whole_s=0.3 * _WHOLE * limit_s)
-    improver.deadline = start + 0.9 * limit_s
-    _refine(incumbent)
-    if thorough:
-        # the exact engine has no engines for copies, and large problems are beyond it
-        alone = improver.problem.overlap or len(improver.problem.ops) > MAX_OPS
-        improver.deadline = start + (0.97 if alone else 0.8) * limit_s
+        until(0.5 if in_parts else 0.8)
+        _refine(incumbent)
+        until(0.6 if in_parts else 0.97)
         _anneal(incumbent, seed)
-        improver.deadline = start + limit_s
+    until(1.0)
+    if in_parts:
         _exact(incumbent, seed, workers)
+
+
+def _simple(incumbent: Incumbent) -> None:
+    """The floor: greedy by time per byte, checkpoints, swaps by distance."""
+    improver, problem = incumbent.improver, incumbent.improver.problem
+    incumbent.offer(improver.repair(improver.base), "greedy")
+    at = base_op_at(improver.base, improver.base.replay.peak_action)
+    excess = improver.base.peak_bytes - problem.capacity_bytes
+    for engine, plans in (
+        ("checkpoints", checkpoint_plans(problem, at)),
+        ("swap by distance", distance_plans(problem, at, excess)),
+    ):
+        for decisions in plans:
+            if improver.out_of_time():
+                return
+            incumbent.offer(improver.repair(improver.evaluate(decisions)), engine)
+
+
+def _refine(incumbent: Incumbent) -> None:
+    """Prune and polish the best plan."""
+    improver = incumbent.improver
+    if incumbent.best is not None and not incumbent.is_done:
+        incumbent.offer(improver.polish(improver.prune(incumbent.best)), incumbent.engine)
+
+
+def _anneal(incumbent: Incumbent, seed: int) -> None:
+    improver = incumbent.improver
+    ops = len(improver.problem.ops) * (4 if improver.problem.overlap else 1)
+    left_s = improver.deadline - time.monotonic()
+    iterations = int(left_s * _REPLAYED_OPS_PER_S / ops)
+    if incumbent.best is None or incumbent.is_done or iterations < 1000:
+        return
+    found = improver.anneal(incumbent.best, iterations=iterations, seed=seed)
+    if incumbent.offer(found, "anneal"):
+        _refine(incumbent)
+
+
+def _exact(incumbent: Incumbent, seed: int, workers: int | None) -> None:
+    """Parts, and the whole where it is small. From a poor plan, parts take longer to undo what it
+    does than to make the base order fit."""
+    improver, problem = incumbent.improver, incumbent.improver.problem
+    left_s = improver.deadline - time.monotonic()
+    if incumbent.is_done or left_s < 1:
+        return
+    near = incumbent.best is not None and incumbent.is_within(_FAR)
+    found = solve_exact(
+        problem,
+        incumbent.best if near and incumbent.best else improver.base,
+        time_limit_s=left_s,
+        lower_bound_us=incumbent.bound_us,
+        seed=seed,
+        workers=workers,
+    )
+    if found is not None:
+        incumbent.prove(found.bound_us - problem.base_duration_us, EXACT_CLASS)
+        incumbent.offer(found.candidate, "cp-sat")
 
 
 def _one_kind(incumbent: Incumbent) -> None:
@@ -144,51 +224,12 @@ def _one_kind(incumbent: Incumbent) -> None:
                 incumbent.offer(improver.evaluate(found.decisions), part.engine or "greedy")
 
 
-def _refine(incumbent: Incumbent) -> None:
-    """Prune and polish the best plan."""
-    improver = incumbent.improver
-    if incumbent.best is not None and not incumbent.is_tight:
-        incumbent.offer(improver.polish(improver.prune(incumbent.best)), incumbent.engine)
-
-
-def _anneal(incumbent: Incumbent, seed: int) -> None:
-    improver = incumbent.improver
-    ops = len(improver.problem.ops) * (4 if improver.problem.overlap else 1)
-    left_s = improver.deadline - time.monotonic()
-    iterations = int(left_s * _REPLAYED_OPS_PER_S / ops)
-    if incumbent.best is None or incumbent.is_done or iterations < 1000:
-        return
-    found = improver.anneal(incumbent.best, iterations=iterations, seed=seed)
-    if incumbent.offer(found, "anneal"):
-        _refine(incumbent)
-
-
-def _exact(incumbent: Incumbent, seed: int, workers: int | None) -> None:
-    improver = incumbent.improver
-    problem, best = improver.problem, incumbent.best
-    left_s = improver.deadline - time.monotonic()
-    if best is None or incumbent.is_done or len(problem.ops) > MAX_OPS or left_s < 1:
-        return
-    if problem.overlap and problem.allow_swap:
-        return  # the model has no engines for copies
-    found = solve_exact(
-        problem,
-        best,
-        time_limit_s=left_s,
-        lower_bound_us=incumbent.bound_us,
-        seed=seed,
-        workers=workers,
-    )
-    if found is not None and found.candidate.time_us < best.time_us * (1 - 1e-9):
-        incumbent.offer(found.candidate, "cp-sat")
-
-
 def _solved(incumbent: Incumbent, start: float) -> Solved:
     return Solved(
         candidate=incumbent.best,
         least=incumbent.least,
         bound_us=incumbent.bound_us,
-        bound_class=BOUND_CLASS,
+        bound_class=incumbent.bound_class,
         engine=incumbent.engine,
         solve_s=time.monotonic() - start,
     )
