@@ -26,6 +26,26 @@ class ArenaForecast:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PackedArena:
+    """The lowest single arena found for one model's live ranges, each at a fixed offset.
+
+    Attributes:
+        bytes: its size, persistent tensors and workspace included.
+        peak_bytes: the largest live bytes; no arena is smaller.
+        alignment_bytes: every offset is a multiple of it.
+    """
+
+    bytes: int
+    peak_bytes: int
+    alignment_bytes: int
+
+    @property
+    def fragmentation(self) -> float:
+        """How far above the peak the arena is: 0.01 is 1%."""
+        return self.bytes / self.peak_bytes - 1 if self.peak_bytes else 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelView:
     """One model (original or rewritten) as analysed: its graph, order, timeline and forecasts."""
 
@@ -34,6 +54,7 @@ class ModelView:
     time_us: float
     duration_us: tuple[float, ...]
     arena: tuple[ArenaForecast, ...] = ()
+    packed: PackedArena | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,6 +23,7 @@ from planner.onnxio.load import (
     value_types,
 )
 from planner.onnxio.names import name_nodes
+from planner.pipeline.packed import packed_arena
 from planner.results import ModelView
 from planner.runtime.normalize import MAX_PASSES, normalize
 from planner.runtime.shapes import runtime_types
@@ -193,15 +194,17 @@ def view_of(
     *,
     device: str = "cpu",
 ) -> ModelView:
-    """Timeline, time and arena forecasts of a graph in an order."""
+    """Timeline, time, arena forecasts and packed arena of a graph in an order."""
     from planner.runtime.arena import forecast
 
+    line = full_timeline(graph, order, device)
     return ModelView(
         graph=graph,
-        timeline=full_timeline(graph, order, device),
+        timeline=line,
         time_us=sum(duration_us),
         duration_us=duration_us,
         arena=tuple(forecast(graph, order, options) for options in ("default", "recommended")),
+        packed=packed_arena(line),
     )
 
 

@@ -37,6 +37,8 @@ def print_analysis(payload: Payload, console: Console | None = None) -> None:
         _fact(facts, "Least feasible", format_both(head["least_peak_bytes"]))
     _fact(facts, "No plan below", format_both(head["least_peak_bound_bytes"]))
     _fact(facts, "Step time", f"{_duration(head['time_us'])} (predicted: {payload['cost_source']})")
+    if view["packed_arena"]:
+        _fact(facts, "Packed arena", _packed(view["packed_arena"]))
     for arena in view["arena"]:
         text = f"{_size(arena['in_use_bytes'])} in use, {_size(arena['held_bytes'])} held"
         _fact(facts, f"Arena, {arena['options']} options", f"{text} (predicted, inputs apart)")
@@ -65,6 +67,9 @@ def print_optimize(payload: Payload, console: Console | None = None) -> None:
     if plain is not None and plain > head["budget_bytes"]:
         text = f"{format_both(plain)}: over the budget; use the report's session options"
         _fact(facts, "under default options", text)
+    packed = [payload[side]["packed_arena"] for side in ("before", "after")]
+    if all(packed):
+        _fact(facts, "Packed arena", " -> ".join(_packed(arena) for arena in packed))
     _fact(facts, "Step time", _times(head))
     if head["recomputed_ops"]:
         what = f"{head['recomputed_ops']:,} operations, {_size(head['recomputed_bytes'])}"
@@ -243,6 +248,10 @@ def _times(head: Payload) -> str:
         ratio = float(head["measured_time_ratio"])
         text += f"; {before} -> {after} measured (x{ratio:.3f})"
     return text
+
+
+def _packed(arena: Payload) -> str:
+    return f"{_size(arena['bytes'])} ({format_percent(arena['fragmentation'])} over the peak)"
 
 
 def _size(size: int | None) -> str:

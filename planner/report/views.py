@@ -14,7 +14,7 @@ from typing import Any
 from planner.graph.liveness import LiveRange
 from planner.graph.model import Role, Tensor, TrainingGraph
 from planner.plan.planfile import Decision
-from planner.results import ModelView
+from planner.results import ModelView, PackedArena
 
 MAX_RESIDENTS = 200
 
@@ -68,6 +68,17 @@ def view_payload(view: ModelView, decisions: Sequence[Decision] = ()) -> dict[st
             {"options": a.options, "in_use_bytes": a.in_use_bytes, "held_bytes": a.held_bytes}
             for a in view.arena
         ],
+        "packed_arena": _packed(view.packed),
+    }
+
+
+def _packed(packed: PackedArena | None) -> dict[str, Any] | None:
+    if packed is None:
+        return None
+    return {
+        "bytes": packed.bytes,
+        "fragmentation": number(packed.fragmentation),
+        "alignment_bytes": packed.alignment_bytes,
     }
 
 

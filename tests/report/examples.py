@@ -20,6 +20,7 @@ from planner.results import (
     OptimizeResult,
     OrderCheck,
     OutputComparison,
+    PackedArena,
     TimeCheck,
     Verification,
 )
@@ -153,6 +154,9 @@ def view(graph: TrainingGraph) -> ModelView:
         arena=(
             ArenaForecast(options="default", in_use_bytes=line.peak_bytes * 2, held_bytes=1 << 30),
             ArenaForecast(options="recommended", in_use_bytes=line.peak_bytes, held_bytes=1 << 29),
+        ),
+        packed=PackedArena(
+            bytes=line.peak_bytes + MIB // 4, peak_bytes=line.peak_bytes, alignment_bytes=256
         ),
     )
 

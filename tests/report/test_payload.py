@@ -75,6 +75,13 @@ def test_categories_add_up_at_every_step(payload, key):
 
 
 @pytest.mark.parametrize("key", ["before", "after"])
+def test_packed_arena_is_over_the_peak_by_its_fragmentation(payload, key):
+    packed, peak = payload[key]["packed_arena"], payload[key]["peak_bytes"]
+    assert packed["bytes"] == peak + examples.MIB // 4
+    assert packed["fragmentation"] == pytest.approx(0.25 * examples.MIB / peak)
+
+
+@pytest.mark.parametrize("key", ["before", "after"])
 def test_residents_at_the_peak_are_all_there_is(payload, key):
     residents = payload[key]["residents_at_peak"]
     assert sum(r["bytes"] for r in residents) == payload[key]["peak_bytes"]
