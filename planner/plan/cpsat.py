@@ -4,7 +4,8 @@ The parts are those of `planner.plan.exact.lns`. The whole is one `PartModel` in
 may be in a better plan is free, in every stage: all whose own time, and that of the runs without which
 they serve nobody, is no more than what the incumbent adds.
 An optimum of it is an optimum over all schedules that first run the operations in this order and
-between two of these run others again in this order, each at most once.
+between two of these run others again in this order, each at most once. Where copies run beside the
+operations, the whole is an `OverlapModel`, and there are no parts.
 """
 
 from __future__ import annotations
@@ -19,12 +20,19 @@ from ortools.sat.python import cp_model
 
 from planner.plan.exact.lns import improve_locally
 from planner.plan.exact.model import PartModel
+from planner.plan.exact.neighbourhoods import Neighbourhoods
+from planner.plan.exact.overlap import OverlapModel, starts_of
 from planner.plan.exact.solving import SOLVED, new_solver, solve_interruptibly
 from planner.plan.exact.staged import Held, Run, Staged, listed, may_swap, staged
 from planner.plan.execute import Decisions
 from planner.plan.improve import Candidate
 from planner.plan.problem import Action, Problem
 from planner.plan.simulate import simulate
+
+BOUND_CLASS = (
+    "schedules that first run the operations in this base order, and between two of these run "
+    "others again in this order, each at most once"
+)
 
 MAX_OPS = 5_000
 """On larger problems a part takes longer to set up than to solve."""
@@ -33,8 +41,18 @@ _WHOLE_OPS = 600
 _MOST_RUNS = 5_000
 """Operations, and free runs, of the whole; with more, only parts are solved."""
 
+_OVERLAP_OPS = 150
+_OVERLAP_RUNS = 300
+"""The same where copies run beside the operations; with more runs, only those that close a gap."""
+
+_SHARE_OF_START = 0.2
+"""Of the time, at most, to find when the incumbent's own decisions are carried out."""
+
 _SHARE_OF_PARTS = 0.3
 """Of the time, where the whole may be solved too."""
+
+_SHARE_TO_FIT = 0.6
+"""The same, from a plan that does not fit."""
 
 _SMALL = 60
 """Free runs that are solved at once: parts would not be smaller."""
@@ -64,11 +82,14 @@ def solve_exact(
     seed: int = 0,
     workers: int | None = None,
 ) -> Exact | None:
-    """Improve on `incumbent`, which fits; None where nothing fits that the engine can express.
+    """Improve on `incumbent`; None where nothing that fits was found, or where copies run beside the
+    operations and these are too many.
 
     Args:
         lower_bound_us: a proven bound on the time of any plan (from `planner.plan.cuts`).
     """
+    if problem.overlap:
+        return _solve_overlapped(problem, incumbent, time_limit_s, lower_bound_us, seed, workers)
     deadline = time.monotonic() + time_limit_s
     actions = list(incumbent.actions)
 
@@ -84,7 +105,10 @@ def solve_exact(
         )
 
     whole = _whole(problem, actions)
-    if whole is None or len(whole) > _SMALL:
+    if simulate(problem, actions).peak_bytes > problem.capacity_bytes:
+        improve(_SHARE_TO_FIT)
+        whole = _whole(problem, actions)
+    elif whole is None or len(whole) > _SMALL:
         improve(1.0 if whole is None else _SHARE_OF_PARTS)
         whole = _whole(problem, actions)
     if whole is None or len(whole) > _MOST_RUNS:
@@ -116,6 +140,52 @@ def solve_exact(
         candidate=Candidate(decisions=Decisions(), actions=actions, replay=replay),
         optimal=optimal,
         bound_us=bound_us,
+    )
+
+
+def _solve_overlapped(
+    problem: Problem,
+    incumbent: Candidate,
+    time_limit_s: float,
+    lower_bound_us: float,
+    seed: int,
+    workers: int | None,
+) -> Exact | None:
+    """The whole at once, copies beside the operations."""
+    if len(problem.ops) > _OVERLAP_OPS or incumbent.replay.timeline is None:
+        return None
+    deadline = time.monotonic() + time_limit_s
+
+    def solver(share: float) -> cp_model.CpSolver:
+        left = max(0.5, share * (deadline - time.monotonic()))
+        return new_solver(seed=seed, workers=workers, time_limit_s=left)
+
+    plan = staged(problem, incumbent.actions)
+    runs = whole_of(problem, incumbent.time_us - problem.base_duration_us)
+    complete = len(runs) <= _OVERLAP_RUNS
+    if not complete:
+        closings = Neighbourhoods(problem).closings
+        runs = {(q, m) for q, m in runs if q in closings[m]}
+    starts = starts_of(problem, incumbent.actions, incumbent.replay.timeline.start_us)
+    model = OverlapModel(problem, Held(problem, plan), runs | plan.again, starts_us=starts)
+    model.cp.add(model.makespan >= int(lower_bound_us / model.unit_us))
+    model.start_from_plan(solver(_SHARE_OF_START))
+    chosen = solver(1.0)
+    status = solve_interruptibly(chosen, model.cp)
+    best = incumbent if incumbent.peak_bytes <= problem.capacity_bytes else None
+    if status in SOLVED:
+        actions = model.actions(chosen)
+        replay = simulate(problem, actions)
+        fits = replay.peak_bytes <= problem.capacity_bytes  # never trusted unreplayed
+        if fits and (best is None or replay.time_us < best.time_us):
+            best = Candidate(decisions=Decisions(), actions=actions, replay=replay)
+    if best is None:
+        return None
+    bound_us = model.bound_us(chosen) if complete else 0.0
+    return Exact(
+        candidate=best,
+        optimal=complete and status == cp_model.OPTIMAL,
+        bound_us=min(best.time_us, max(problem.base_duration_us, bound_us)),
     )
 
 
