@@ -73,10 +73,10 @@ class Work(NamedTuple):
     on_host: Flags
     next_use: Ints
     stack: Ints
-    seen: Ints
-    wanted: Ints
+    seen: Longs
+    wanted: Longs
     pending: Flags
-    again_mark: Ints
+    again_mark: Longs
     again_list: Longs
     early_head: Ints
     early_next: Ints
@@ -156,6 +156,9 @@ def work_for(a: Arrays, *, steps: int = 0) -> Work:
     def ints(count: int) -> Ints:
         return np.zeros(count, dtype=np.int32)
 
+    def longs(count: int) -> Longs:
+        return np.zeros(count, dtype=np.int64)
+
     def flags(count: int) -> Flags:
         return np.zeros(count, dtype=np.uint8)
 
@@ -164,14 +167,14 @@ def work_for(a: Arrays, *, steps: int = 0) -> Work:
         on_host=flags(tensors),
         next_use=ints(tensors),
         stack=ints(2 * a.ins.size + 2 * tensors + 16),
-        seen=ints(tensors),
-        wanted=ints(tensors),
+        seen=longs(tensors),
+        wanted=longs(tensors),
         pending=flags(tensors),
-        again_mark=ints(ops),
-        again_list=np.zeros(ops, dtype=np.int64),
+        again_mark=longs(ops),
+        again_list=longs(ops),
         early_head=ints(ops + 1),
         early_next=ints(a.gap_tensor.size),
-        tick=np.zeros(1, dtype=np.int64),
+        tick=longs(1),
         kind=flags(steps),
         target=ints(steps),
         newest=ints(tensors),
@@ -183,7 +186,7 @@ def work_for(a: Arrays, *, steps: int = 0) -> Work:
         copy_made=np.zeros(copies),
         copy_read=np.zeros(copies),
         ran=flags(ops),
-        live=np.zeros(steps + 1, dtype=np.int64),
+        live=longs(steps + 1),
         start=np.zeros(steps),
         finish=np.zeros(steps),
     )
