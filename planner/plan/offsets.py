@@ -34,6 +34,10 @@ FIRST_FIT_BUFFERS = 20_000
 """Above this, largest-first (quadratic) is left out: seconds for little over best fit."""
 PRECISION = 1e-3
 """Heights closer to each other than this share are not told apart where no capacity is given."""
+_BOUND_SHARE, _STEP_SHARE = (
+    0.2,
+    0.5,
+)  # of the time left, for the bound itself and for each bisection
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,11 +132,12 @@ def pack(
     parts = [
         _greedy(intervals, index, seed=seed, deadline=deadline) for index in intervals.components()
     ]
+    least = max((part.instance.bound_bytes for part in parts), default=0)
     if capacity_bytes is not None:
-        if bound <= capacity_bytes:
+        if least <= capacity_bytes:
             _reach(parts, capacity_bytes, deadline)
     else:
-        _lower(parts, bound, deadline)
+        _lower(parts, least, deadline)
     offsets = np.zeros(len(buffers), dtype=np.int64)
     for part in parts:
         offsets[real[part.index]] = part.offsets
@@ -241,9 +246,9 @@ def _lower(parts: Sequence[_Part], bound: int, deadline: float) -> None:
         height = max(part.height_bytes for part in parts)
         if height <= max(bound, (failed + 1) * (1 + PRECISION)):
             return
-        share = 0.5 if target == bound else 0.25
-        left = deadline - time.monotonic()
-        if _reach(parts, target, time.monotonic() + share * left) is not Verdict.PACKED:
+        share = _BOUND_SHARE if target == bound else _STEP_SHARE
+        until = time.monotonic() + share * (deadline - time.monotonic())
+        if _reach(parts, target, until) is not Verdict.PACKED:
             failed = target
         height = max(part.height_bytes for part in parts)
         target = failed + 1 + max(0, height - failed - 2) // 2

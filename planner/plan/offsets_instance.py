@@ -121,6 +121,13 @@ class Instance:
         return room // self.alignment * self.alignment
 
     @cached_property
+    def bound_bytes(self) -> int:
+        """No packing is lower: the busiest section, one of its sizes not rounded up."""
+        lost = self.size * self.unit_bytes - self.size_bytes
+        most_lost = -self.ranges.under(-lost[:, None], 0)[:, 0]
+        return int((self.load * self.unit_bytes - most_lost).max())
+
+    @cached_property
     def members(self) -> list[Ints]:
         """The buffers of each section."""
         flat = np.repeat(np.arange(len(self)), self.last - self.first)

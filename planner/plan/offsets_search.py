@@ -22,9 +22,15 @@ _WIDTHS = (8, 8, 16, 16, 32, 32, 64)
 _BRANCHES = (5, 8, 12)
 _SOFTNESS = (0.001, 0.01, 0.1)
 _FEATURE_WEIGHTS = (1.0, 0.7, 1.5)
+_OPENING_EFFORTS = (
+    Effort(width=1, branch=1, softness=0.01),
+    Effort(width=2, branch=4, softness=0.01),
+    Effort(width=8, branch=8, softness=0.01),
+)
+_OPENING_WEIGHTS = ((0, 1, 0), (100, 0.3, 1), (0, 0, 1))  # size; busiest, then longest; longest
 # a turn of the beam: whichever comes first, about a second
 _TURN_STATES = 30_000
-_TURN_TRIES = 20
+_TURN_TRIES = 30
 _GROWTH = 1.25
 
 
@@ -94,7 +100,7 @@ class PartSearch:
         return None
 
     def _tries(self) -> Iterator[tuple[Ints, Effort]]:
-        """Orders of buffers, and efforts: first the busiest sections' buffers, then drawn ones.
+        """Orders of buffers, and efforts: narrow beams with plain orders first, then drawn ones.
 
         An order weighs three features of a buffer: the load of its busiest section, its size and its
         lifetime, all as logarithms in standard units; some draws put the load before all else.
@@ -106,7 +112,9 @@ class PartSearch:
                 for x in (instance.tightest, instance.size, instance.lifetime)
             ]
         )
-        yield _ranked(features[0] * 100 + features[2]), Effort(width=8, branch=8, softness=0.01)
+        for effort in _OPENING_EFFORTS:
+            for weights in _OPENING_WEIGHTS:
+                yield _ranked(np.array(weights) @ features), effort
         while True:
             score = draws.dirichlet(_FEATURE_WEIGHTS) @ features
             score += draws.choice((0, 0.05, 0.2)) * draws.normal(size=len(instance))
