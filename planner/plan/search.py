@@ -18,7 +18,10 @@ from planner.plan.improve import Candidate, Improver
 from planner.plan.problem import ActionKind
 
 TIGHT = 5e-4
-"""A plan within this of its bound is as good as proved."""
+"""A plan within this of its bound is as good as proved, provided that ..."""
+
+_TIGHT_OF_ADDED = 0.01
+"""... what it adds to the base order's time is within this of what must be added."""
 
 _THRESHOLDS = (0.5, 0.9, 0.1)
 _PRUNED_OPS = 1_500
@@ -80,7 +83,11 @@ class Incumbent:
     @property
     def is_tight(self) -> bool:
         """Whether nothing is left to gain."""
-        return self.is_within(TIGHT)
+        if self.best is None:
+            return False
+        added_us = self.best.time_us - self.improver.problem.base_duration_us
+        saving_us = added_us - self.bound_extra_us
+        return self.is_within(TIGHT) and saving_us <= _TIGHT_OF_ADDED * added_us + 1e-9
 
     def is_within(self, gap: float) -> bool:
         """Whether the best plan is that near its bound."""

@@ -34,6 +34,9 @@ _WHOLE = 0.15
 _CLOSE = 0.01
 """Gap above which a plan is improved in parts at once: rounding does badly on irregular graphs."""
 
+_NEARLY, _NEARLY_S = 1e-3, 10.0
+"""Gap within which the search ends soon, and when."""
+
 _FAR = 0.05
 """Gap above which rounding is given up, and the parts start from the base order."""
 
@@ -137,6 +140,8 @@ def _search(
         whole_s=_WHOLE * limit_s,
         give_up_gap=_FAR if in_parts else float("inf"),
     )
+    if incumbent.is_within(_NEARLY):
+        limit_s = min(limit_s, time.monotonic() - start + _NEARLY_S)
     if not in_parts or incumbent.is_within(_CLOSE):
         until(0.45 if in_parts else 0.65)
         if problem.overlap:
