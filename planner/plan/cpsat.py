@@ -23,7 +23,7 @@ from planner.plan.exact.model import PartModel
 from planner.plan.exact.neighbourhoods import Neighbourhoods
 from planner.plan.exact.overlap import OverlapModel, starts_of
 from planner.plan.exact.solving import SOLVED, new_solver, solve_interruptibly
-from planner.plan.exact.staged import Held, Run, Staged, listed, may_swap, staged
+from planner.plan.exact.staged import Held, Run, Staged, latest, listed, may_swap, staged
 from planner.plan.execute import Decisions
 from planner.plan.improve import Candidate
 from planner.plan.problem import Action, Problem
@@ -48,7 +48,7 @@ _OVERLAP_RUNS = 300
 _SHARE_OF_START = 0.2
 """Of the time, at most, to find when the incumbent's own decisions are carried out."""
 
-_SHARE_OF_PARTS = 0.3
+_SHARE_OF_PARTS = 0.15
 """Of the time, where the whole may be solved too."""
 
 _SHARE_TO_FIT = 0.6
@@ -229,6 +229,7 @@ def solve_whole(
 ) -> tuple[Staged, bool, float] | None:
     """(plan, whether it is optimal, bound in microseconds) with `runs` free and every tensor that
     may be swapped; None where nothing was found in time."""
+    plan = latest(problem, plan)
     swapped = [t for t in range(len(problem.tensors)) if may_swap(problem, t)]
     model = PartModel(
         problem,
@@ -237,6 +238,7 @@ def solve_whole(
         tensors=swapped if problem.allow_swap else (),
     )
     model.add_bound(lower_bound_us)
+    model.add_latest()
     status = solve_interruptibly(solver, model.cp)
     if status not in SOLVED:
         return None

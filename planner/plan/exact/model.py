@@ -30,8 +30,15 @@ import numpy as np
 import numpy.typing as npt
 from ortools.sat.python import cp_model
 
-from planner.plan.exact.gaps import Event, GapModel, Literal
-from planner.plan.exact.staged import Held, Run, Staged, overwritten
+from planner.plan.exact.gaps import Event, GapModel, Literal, negated
+from planner.plan.exact.staged import (
+    Held,
+    Run,
+    Staged,
+    moves_freely,
+    overwritten,
+    readers_of,
+)
 from planner.plan.problem import Problem
 
 COST_UNITS = 10_000_000
@@ -233,11 +240,12 @@ class PartModel(GapModel):
         costs = [(x, problem.ops[m].duration_us) for (_, m), x in self.again.items()]
         costs += [(x, problem.swap_in_us(t)) for (_, t), x in self.fetches.items()]
         costs += [(x, problem.swap_out_us(t)) for t, x in self.hosted.items()]
-        fixed = round(sum(us for x, us in costs if x is True) * unit)
+        fixed = math.floor(sum(us for x, us in costs if x is True) * unit)
         costs = [(x, us) for x, us in costs if not isinstance(x, bool)]
         self.terms = len(costs)
         self.fixed_units = fixed
-        weights = [round(us * unit) for _, us in costs]
+        # rounded down, so that the bound holds
+        weights = [math.floor(us * unit) for _, us in costs]
         self.cost = cp_model.LinearExpr.weighted_sum([x for x, _ in costs], weights)
         total = self.cost
         if self.price is not None:
@@ -249,16 +257,33 @@ class PartModel(GapModel):
                 self.cp.add_hint(excess.variable, excess.hint)
         self.cp.minimize(total)
 
+    def add_latest(self) -> None:
+        """Leave out plans in which a run could as well take place a stage later: nothing in its
+        stage reads what it makes, and all that it reads is still there then (`latest`). Some optimum
+        is left, provided that every later stage of a free run that serves anybody is free too."""
+        before = {(e.run, t): e.before for t, events in self.events.items() for e in events}
+        for (q, m), runs in self.again.items():
+            inputs = self.problem.ops[m].inputs
+            readers = readers_of(self.problem, m)
+            if (q + 1, m) not in self.again or q in readers or not moves_freely(self.problem, m):
+                continue
+            here = [(q, u) for u in readers]
+            if any(run in self.held.index and run not in self.again for run in here):
+                continue
+            read = [self.again[run] for run in here if run in self.again]
+            gone = [negated(before[(q + 1, m), t]) for t in inputs]
+            self._clause(negated(runs), *read, *gone)
+
     def add_bound(self, bound_us: float) -> None:
         """State a proven bound on the time of any plan, where everything is free; every cost is
-        rounded by at most half a unit."""
+        rounded down by less than a unit."""
         added = (bound_us - self.problem.base_duration_us) / self.problem.base_duration_us
         units = int(added * COST_UNITS) - self.terms - self.fixed_units
         if units > 0:
             self.cp.add(self.cost >= units)
 
     def bound_us(self, solver: cp_model.CpSolver) -> float:
-        """No solution takes less time than this, but for the rounding of costs."""
+        """No solution takes less time than this."""
         units = max(0.0, solver.best_objective_bound) + self.fixed_units
         return self.problem.base_duration_us * (1 + units / COST_UNITS)
 

@@ -9,6 +9,7 @@ other place is faster or takes less memory.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -174,6 +175,41 @@ def added_us(problem: Problem, plan: Staged) -> float:
     added = sum(problem.ops[m].duration_us for _, m in plan.again)
     added += sum(problem.swap_in_us(t) for _, t in plan.back)
     return added + sum(problem.swap_out_us(t) for t in {t for _, t in plan.back})
+
+
+def readers_of(problem: Problem, m: int) -> set[int]:
+    """Operations that read what operation `m` makes."""
+    return {u for t in problem.ops[m].outputs for u in problem.tensors[t].uses}
+
+
+def moves_freely(problem: Problem, m: int) -> bool:
+    """Whether a run of `m`, where it moves past another that it has nothing to do with, takes nothing
+    there but its output, which would be there anyway."""
+    op = problem.ops[m]
+    touched = [problem.tensors[t] for t in (*op.inputs, *op.outputs)]
+    return not op.workspace_bytes and len(op.outputs) == 1 and not any(t.to_end for t in touched)
+
+
+def latest(problem: Problem, plan: Staged) -> Staged:
+    """The plan with each run as late as it can be without holding more: past a base operation that
+    does not read what it makes, as long as all that it reads is still there."""
+    again = set(plan.again)
+    fetched = {run for run, _ in plan.back}
+    for q, m in sorted(again, reverse=True):
+        if (q, m) in fetched or not moves_freely(problem, m):
+            continue
+        readers = readers_of(problem, m)
+        held = Held(problem, Staged(again=frozenset(again), back=plan.back))
+        spans = [held.spans(t) for t in problem.ops[m].inputs]
+        while q + 1 < len(problem.ops) and (q + 1, m) not in again:
+            after = 2 * bisect_left(held.runs, (q + 1, m))
+            there = all(any(a < after < b for a, b in of_one) for of_one in spans)
+            if q in readers or any((q, u) in again for u in readers) or not there:
+                break
+            again.remove((q, m))
+            q += 1
+            again.add((q, m))
+    return Staged(again=frozenset(again), back=plan.back)
 
 
 def base_plan() -> Staged:

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planner.plan.exact.staged import Held, added_us, base_plan, listed, runs_of, staged
+from planner.plan.exact.staged import Held, added_us, base_plan, latest, listed, runs_of, staged
 from planner.plan.execute import Executor
 from planner.plan.problem import ActionKind, Problem
 from planner.plan.simulate import simulate
@@ -36,6 +36,16 @@ def test_the_base_order_is_the_empty_plan(problem: Problem):
     assert staged(problem, base_actions(problem)) == base_plan()
     assert listed(problem, base_plan()) == base_actions(problem)
     assert runs_of(problem, base_plan()) == [(q, q) for q in range(len(problem.ops))]
+
+
+@settings(max_examples=80, deadline=None)
+@given(data=st.data(), problem=problems())
+def test_later_runs_hold_no_more_and_take_as_long(data, problem):
+    plan = staged(problem, Executor(problem).schedule(data.draw(decisions_for(problem))))
+    later = latest(problem, plan)
+    assert Held(problem, later).peak_bytes <= Held(problem, plan).peak_bytes
+    assert added_us(problem, later) == added_us(problem, plan)
+    assert latest(problem, later) == later
 
 
 def test_the_excess_is_summed_over_stages():
