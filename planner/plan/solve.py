@@ -124,6 +124,7 @@ def _search(
     def until(share: float) -> None:
         improver.deadline = start + share * limit_s
 
+    until(0.1)
     _simple(incumbent)
     if problem.allow_recompute and problem.allow_swap:
         until(0.15)
@@ -134,7 +135,7 @@ def _search(
         _refine(incumbent)
         return
     in_parts = not problem.overlap and len(problem.ops) <= MAX_OPS
-    until(0.3 if in_parts else 0.5)
+    until(0.25 if in_parts else 0.5)
     cut_loop(
         incumbent,
         whole_s=_WHOLE * limit_s,
