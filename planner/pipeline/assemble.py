@@ -26,9 +26,9 @@ from planner.pipeline.planning import (
 )
 from planner.pipeline.prepare import Prepared, full_timeline
 from planner.plan.execute import Choice
-from planner.plan.relief import closure_cost
 from planner.plan.planfile import PLAN_VERSION, Decision, Plan, PlannedAction, PredictedCost
 from planner.plan.problem import Action, ActionKind, OpIndex, Problem, TensorIndex
+from planner.plan.relief import closure_cost
 from planner.plan.simulate import InvalidScheduleError, Replay, simulate
 
 _NO_LIMIT = 1 << 62
