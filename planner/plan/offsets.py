@@ -14,7 +14,7 @@ Two buffers that are live at one time may not share a byte. The arena is at leas
         └─┴─────────────┴──────────▶ time
 
 Parts of the run that no buffer joins are packed apart. Greedy packings come first; where one is higher
-than it need be, a beam search and CP-SAT take turns, each turn with other draws and more effort.
+than it need be, a depth-first search, a beam search and CP-SAT take turns, each with more effort.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from planner.plan.offsets_dfs import warm_up
 from planner.plan.offsets_greedy import first_fit, sweep
 from planner.plan.offsets_instance import Instance, Intervals, Ints, contention_bytes
 from planner.plan.offsets_search import PartSearch, Result, Verdict
@@ -62,7 +63,8 @@ class Packing:
         height_bytes: the arena's size: the highest top of any buffer.
         bound_bytes: the contention; no packing is lower.
         capacity_bytes: what was asked for; None where the least height was.
-        engine: what found the highest part: "best fit", "first fit", "beam" or "cp-sat".
+        engine: what found the highest part: "best fit", "first fit", "depth-first",
+            "beam" or "cp-sat".
     """
 
     offsets: tuple[int, ...]
@@ -113,7 +115,8 @@ def pack(
 
     Args:
         buffers: sizes may be 0, and lives empty: such buffers get offset 0.
-        time_limit_s: the search stops then; the greedy packings are made even so.
+        time_limit_s: the search stops then; the greedy packings are made even so. Compiling the
+            search, seconds the first time on a machine, is not counted.
 
     Raises:
         ValueError: a buffer ends before it starts, has a negative size or an alignment below 1, or
@@ -133,11 +136,14 @@ def pack(
         _greedy(intervals, index, seed=seed, deadline=deadline) for index in intervals.components()
     ]
     least = max((part.instance.bound_bytes for part in parts), default=0)
-    if capacity_bytes is not None:
-        if least <= capacity_bytes:
+    height = max((part.height_bytes for part in parts), default=0)
+    target = int(least * (1 + PRECISION)) if capacity_bytes is None else capacity_bytes
+    if least <= target < height and time.monotonic() < deadline:
+        deadline += _compiled_s()
+        if capacity_bytes is None:
+            _lower(parts, least, deadline)
+        else:
             _reach(parts, capacity_bytes, deadline)
-    else:
-        _lower(parts, least, deadline)
     offsets = np.zeros(len(buffers), dtype=np.int64)
     for part in parts:
         offsets[real[part.index]] = part.offsets
@@ -224,6 +230,13 @@ def _greedy(intervals: Intervals, index: Ints, *, seed: int, deadline: float) ->
         engine=engine,
         search=PartSearch(instance, seed=seed),
     )
+
+
+def _compiled_s() -> float:
+    """Make sure that the search is compiled; how long that took."""
+    begin = time.monotonic()
+    warm_up()
+    return time.monotonic() - begin
 
 
 def _reach(parts: Sequence[_Part], capacity_bytes: int, deadline: float) -> Verdict:

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from planner.plan.offsets import Buffer, InvalidPackingError, Packing, check_packing, pack
 from planner.plan.offsets_beam import BeamSearch, Effort
 from planner.plan.offsets_cpsat import SectionModel, Verdict
+from planner.plan.offsets_dfs import DepthFirst, Outcome, Pick
 from planner.plan.offsets_instance import Instance, Intervals
 
 ALIGNMENTS = st.sampled_from([1, 1, 1, 4, 6, 256])
@@ -157,16 +158,21 @@ def test_perfect_packings_are_found(pieces, seed):
     assert packing.fragmentation == 0.0
 
 
-@pytest.mark.parametrize("engine", ["beam", "cp-sat"])
+@pytest.mark.parametrize("engine", ["depth-first", "beam", "cp-sat"])
 def test_each_engine_packs_perfectly_where_greed_does_not(engine):
     buffers = guillotine(3, 40)
     assert pack(buffers, time_limit_s=0.0).height_bytes > 1 << 12
     intervals = as_intervals(buffers)
     instance = Instance.of(intervals)
     capacity = 1 << 12
+    rank = np.argsort(np.argsort(-instance.lifetime, kind="stable"))
 
-    if engine == "beam":
-        rank = np.argsort(np.argsort(-instance.lifetime, kind="stable"))
+    if engine == "depth-first":
+        outcome, offsets = DepthFirst(instance, capacity).search(
+            rank, Pick.FEWEST_CHOICES, most_states=100_000, deadline=float("inf")
+        )
+        assert outcome is Outcome.PACKED
+    elif engine == "beam":
         effort = Effort(width=64, branch=8, softness=0.01)
         offsets, _ = BeamSearch(instance).search(capacity, rank, effort, deadline=float("inf"))
     else:
