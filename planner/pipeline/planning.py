@@ -21,8 +21,9 @@ from planner.graph.model import OpId, TrainingGraph
 from planner.graph.schedule import default_order, file_order, priority_order
 from planner.lower.rewrite import Rewritten, rewrite
 from planner.pipeline.prepare import Prepared, Progress, analysed_graph, full_timeline
-from planner.plan.cuts import any_order_bound, least_peak_bound
+from planner.plan.cuts import least_peak_bound
 from planner.plan.improve import Candidate
+from planner.plan.least import least_order, least_peak
 from planner.plan.order import (
     improve_order,
     late_schedule,
@@ -32,7 +33,7 @@ from planner.plan.order import (
     reorder,
     updates_last,
 )
-from planner.plan.solve import Solved, least_peak, solve
+from planner.plan.solve import Solved, solve
 from planner.units import format_both, format_bytes
 
 GRANULARITY_BYTES = 256
@@ -129,6 +130,8 @@ def base_orders(prepared: Prepared, *, time_limit_s: float) -> tuple[BaseOrder, 
     for name, start in starts.items():
         if not late():
             found.setdefault(improve_order(problem, start, out_of_time=late), f"{name}, moved")
+    flat = min(found, key=lambda order: peak_of(problem, order))
+    found.setdefault(tuple(least_order(problem, flat)[0]), f"{found[flat]}, outputs late")
     drawn = [place[op.id] for op in prepared.graph.operations if op.why_not.endswith(RANDOM)]
     orders = [
         BaseOrder(
@@ -366,7 +369,7 @@ def least_found_peak(
 
 def least_possible_peak(prepared: Prepared) -> int:
     """Bytes below which no plan in any order can be: what one operation holds while it runs, with
-    the graph outputs that must have been made before it."""
+    the graph outputs made before it, in the order that is best for this."""
     whole = formulate(
         prepared.graph,
         prepared.order,
@@ -374,4 +377,4 @@ def least_possible_peak(prepared: Prepared) -> int:
         capacity_bytes=_NO_LIMIT,
         workspace_bytes=prepared.workspace_bytes,
     )
-    return any_order_bound(whole.problem)
+    return least_order(whole.problem, range(len(whole.ops)))[1]

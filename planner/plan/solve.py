@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 
 from planner.plan.cpsat import BOUND_CLASS as EXACT_CLASS
 from planner.plan.cpsat import MAX_OPS, solve_exact
-from planner.plan.cuts import least_peak_bound
 from planner.plan.fast.warm import warm_up
 from planner.plan.improve import Candidate, Improver
 from planner.plan.problem import Problem
@@ -239,40 +238,3 @@ def _solved(incumbent: Incumbent, start: float) -> Solved:
         engine=incumbent.engine,
         solve_s=time.monotonic() - start,
     )
-
-
-def least_peak(
-    problem: Problem,
-    *,
-    time_limit_s: float,
-    start: Candidate | None = None,
-    precision: float = 0.005,
-) -> tuple[Candidate, int]:
-    """The plan with the least peak that a bisection over capacities finds, and a proven bound.
-
-    The bound holds for `BOUND_CLASS`: the largest of the one-operation bound and the capacities at
-    which some cut has no feasible point.
-    """
-    deadline = time.monotonic() + time_limit_s
-    low, _ = least_peak_bound(problem)
-    best = Improver(problem, deadline=deadline).base
-    if start is not None and start.peak_bytes < best.peak_bytes:
-        best = start
-    failed = low - 1  # the largest capacity at which no plan was found
-    capacity = low
-    while best.peak_bytes > (failed + 1) * (1 + precision) and time.monotonic() < deadline:
-        attempt = replace(problem, capacity_bytes=capacity)
-        left = deadline - time.monotonic()
-        trial = Improver(attempt, deadline=time.monotonic() + max(0.5, left / 3))
-        incumbent = Incumbent(trial, least=trial.base)
-        incumbent.offer(trial.repair(trial.base), "greedy")
-        if incumbent.best is None:
-            cut_loop(incumbent, max_cuts=6)
-        if incumbent.is_impossible:
-            low = max(low, capacity + 1)
-        if incumbent.least.peak_bytes < best.peak_bytes:
-            best = incumbent.least
-        if incumbent.best is None:
-            failed = capacity
-        capacity = failed + 1 + (best.peak_bytes - failed) // 2
-    return best, low

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from planner.plan.cuts import least_peak_bound
 from planner.plan.execute import Decisions
 from planner.plan.improve import Improver
+from planner.plan.least import least_peak
 from planner.plan.problem import PlanOp, PlanTensor, Problem
 from planner.plan.simulate import simulate
-from planner.plan.solve import Solved, least_peak, solve
+from planner.plan.solve import Solved, solve
 from tests.graphs import at_capacity, base_actions, problems
 
 FEW = settings(max_examples=25, deadline=None)

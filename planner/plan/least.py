@@ -1,0 +1,197 @@
+"""The least budget that can be met: a plan with little peak, and what no plan can go below.
+
+In one base order, an operation that runs for the first time holds its inputs, outputs and workspace,
+and the graph outputs made before (`planner.plan.cuts.held_at`); the largest of these is a bound on the
+peak of every plan that first runs the operations in that order, whatever it recomputes or copies. A
+plan that copies every tensor out as soon as it is made, and in again for each use, meets it, if all
+may be copied; so there the least budget is known. Without copies a search looks for a plan: greedy,
+by eviction, and by the cut programs, at capacities between the bound and the best plan so far.
+
+Over all orders: the cost of an operation, what is held as it first runs, depends on the set of the
+operations before it, not on their order, and only grows with it. The order whose dearest operation is
+cheapest then comes from the end: of the operations that no other left must follow, the cheapest goes
+last (Lawler, "Optimal Sequencing of a Single Machine Subject to Precedence Constraints", Management
+Science 19, 1973; his argument needs no more than that).
+"""
+
+from __future__ import annotations
+
+import heapq
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from planner.plan.cuts import least_peak_bound
+from planner.plan.decisions import Choice, Decisions
+from planner.plan.evicting import TASTES, Evicting
+from planner.plan.improve import Candidate, Improver
+from planner.plan.problem import Problem
+from planner.plan.search import Incumbent, cut_loop
+from planner.plan.simulate import simulate
+
+_MOST_RUNS = 8
+"""A plan by eviction runs at most so many times as many operations as there are."""
+
+_MOST_CUTS = 6
+
+_SHARE_OF_EVICTION = 0.6
+"""Of the time; the cut programs have the rest."""
+
+_SHARE_OF_ATTEMPT = 1 / 3
+"""Of the time left, at most, for one capacity."""
+
+
+def least_peak(
+    problem: Problem,
+    *,
+    time_limit_s: float,
+    start: Candidate | None = None,
+    precision: float = 0.005,
+) -> tuple[Candidate, int]:
+    """The plan with the least peak found, and bytes below which none is.
+
+    The bound holds for `planner.plan.cuts.BOUND_CLASS`. The search ends at the bound, at the time
+    limit, or where no capacity is left to try but those within `precision` of one at which nothing
+    was found.
+
+    Args:
+        start: a plan that is known already.
+    """
+    deadline = time.monotonic() + time_limit_s
+    low, _ = least_peak_bound(problem)
+    search = _Search(problem, deadline)
+    if start is not None:
+        search.take(start)
+    if search.best.peak_bytes > low and problem.allow_swap:
+        tight = replace(problem, capacity_bytes=low)  # or copies in are put where they hide
+        search.take(Improver(tight, deadline=deadline).evaluate(everything_swapped(problem)))
+    low = max(low, search.bisect(search.by_eviction, low, precision, share=_SHARE_OF_EVICTION))
+    low = max(low, search.bisect(search.by_cuts, low, precision, share=1.0))
+    return search.best, low
+
+
+def everything_swapped(problem: Problem) -> Decisions:
+    """Each tensor is copied out once it is made, and in for every use."""
+    return Decisions(
+        gaps={
+            (t, gap): Choice.SWAP
+            for t, tensor in enumerate(problem.tensors)
+            if tensor.swappable and not tensor.to_end
+            for gap in range(len(tensor.uses))
+        }
+    )
+
+
+class _Search:
+    """Tries capacities; keeps the plan with the least peak."""
+
+    def __init__(self, problem: Problem, deadline: float) -> None:
+        self.problem = problem
+        self.deadline = deadline
+        self.best = Improver(problem, deadline=deadline).base
+        self.evicting = Evicting(problem)
+        self.tastes = list(TASTES)
+
+    def take(self, candidate: Candidate) -> None:
+        """Keep the candidate if its peak is the least."""
+        if candidate.peak_bytes < self.best.peak_bytes:
+            self.best = candidate
+
+    def bisect(
+        self, attempt: Callable[[int, float], bool], low: int, precision: float, *, share: float
+    ) -> int:
+        """Call `attempt` with capacities between `low` and the best peak, and with when to end, for a
+        share of the time left; returns the least capacity not proved impossible."""
+        now = time.monotonic()
+        until = now + share * (self.deadline - now)
+        failed, capacity = low - 1, low  # the largest capacity at which no plan was found
+        while self.best.peak_bytes > (failed + 1) * (1 + precision) and time.monotonic() < until:
+            now = time.monotonic()
+            if attempt(capacity, now + _SHARE_OF_ATTEMPT * (until - now)):
+                low = max(low, capacity + 1)
+            if self.best.peak_bytes > capacity:
+                failed = capacity
+            capacity = failed + 1 + (self.best.peak_bytes - failed) // 2
+        return low
+
+    def by_eviction(self, capacity: int, until: float) -> bool:
+        """Greedy, then eviction; proves nothing."""
+        trial = Improver(replace(self.problem, capacity_bytes=capacity), deadline=until)
+        self.take(trial.repair(trial.base))
+        if not self.problem.allow_recompute:
+            return False
+        for taste in self.tastes:
+            if self.best.peak_bytes <= capacity:
+                break
+            actions = self.evicting.actions(
+                capacity,
+                taste,
+                most_actions=_MOST_RUNS * len(self.problem.ops),
+                deadline=until,
+            )
+            if actions is not None:
+                replay = simulate(self.problem, actions)
+                self.take(Candidate(decisions=None, actions=actions, replay=replay))
+                self.tastes.sort(key=lambda other: other != taste)  # what helped comes first
+                break
+        return False
+
+    def by_cuts(self, capacity: int, until: float) -> bool:
+        """The cut loop; whether it proves that nothing fits."""
+        trial = Improver(replace(self.problem, capacity_bytes=capacity), deadline=until)
+        incumbent = Incumbent(trial, least=trial.base)
+        incumbent.offer(trial.repair(trial.base), "greedy")
+        if incumbent.best is None:
+            cut_loop(incumbent, max_cuts=_MOST_CUTS)
+        self.take(incumbent.least)
+        return incumbent.is_impossible
+
+
+def least_order(problem: Problem, prefer: Sequence[int]) -> tuple[list[int], int]:
+    """The order in which `least_peak_bound` is least, and that bound: no plan in any order has a
+    peak below it.
+
+    Indices into `problem.ops`, in O((operations + tensors) · log operations).
+
+    Args:
+        prefer: an order; where there is a choice, what comes later in it stays later.
+    """
+    tensors, ops = problem.tensors, problem.ops
+    rank = {op: i for i, op in enumerate(prefer)}
+    made = [sum(tensors[t].bytes for t in op.outputs if tensors[t].to_end) for op in ops]
+    own = []  # bytes that an operation holds besides the graph outputs before it and its own
+    for op in ops:
+        held = op.workspace_bytes
+        held += sum(tensors[t].bytes for t in (*op.inputs, *op.outputs) if not tensors[t].to_end)
+        own.append(held - sum(tensors[t].bytes for t in {target for _, target in op.inplace}))
+    bound, _ = _from_the_end(problem, own, made, rank, limit=-1)
+    _, order = _from_the_end(problem, own, made, rank, limit=bound)
+    return order, bound
+
+
+def _from_the_end(
+    problem: Problem, own: Sequence[int], made: Sequence[int], rank: dict[int, int], *, limit: int
+) -> tuple[int, list[int]]:
+    """(largest bytes held, order): of the operations that may be last, that of the highest rank whose
+    cost is within `limit`, or the cheapest."""
+    ops, tensors = problem.ops, problem.tensors
+    waiting = [len({u for t in op.outputs for u in tensors[t].uses}) for op in ops]
+    stay = problem.fixed_bytes + sum(made)
+    dear = [(own[m], -rank[m], m) for m in range(len(ops)) if not waiting[m]]
+    heapq.heapify(dear)
+    within: list[tuple[int, int]] = []
+    most = problem.fixed_bytes
+    order: list[int] = []
+    while dear or within:
+        while dear and stay + dear[0][0] <= limit:
+            _, place, m = heapq.heappop(dear)
+            heapq.heappush(within, (place, m))
+        m = heapq.heappop(within)[1] if within else heapq.heappop(dear)[2]
+        order.append(m)
+        most = max(most, stay + own[m])
+        stay -= made[m]
+        for maker in {tensors[t].producer for t in ops[m].inputs}:
+            waiting[maker] -= 1
+            if not waiting[maker]:
+                heapq.heappush(dear, (own[maker], -rank[maker], maker))
+    return most, order[::-1]
