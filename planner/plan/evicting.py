@@ -14,13 +14,15 @@ Time is no object here. Copies to the host are not used.
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from planner.plan.problem import Action, ActionKind, Problem
 
-_NEVER = float("inf")
+_BLUR = 0.7
+"""Standard deviation of the logarithm of the factors by which scores are blurred."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,11 +98,21 @@ class Evicting:
         return need
 
     def actions(
-        self, capacity_bytes: int, taste: Taste, *, most_actions: int, deadline: float
+        self,
+        capacity_bytes: int,
+        taste: Taste,
+        *,
+        most_actions: int,
+        deadline: float,
+        draw: random.Random | None = None,
     ) -> list[Action] | None:
         """A schedule that fits the capacity; None where it comes to a dead end, to more than
-        `most_actions`, or not to its end before `deadline` (time.monotonic seconds)."""
-        runs = _Walk(self, capacity_bytes, taste).runs(most_actions, deadline)
+        `most_actions`, or not to its end before `deadline` (time.monotonic seconds).
+
+        Args:
+            draw: scores are blurred by factors drawn from it; None leaves them as they are.
+        """
+        runs = _Walk(self, capacity_bytes, taste, draw).runs(most_actions, deadline)
         if runs is None:
             return None
         return [Action(kind=ActionKind.RUN, target=m) for m in runs]
@@ -109,10 +121,13 @@ class Evicting:
 class _Walk:
     """One schedule in the making."""
 
-    def __init__(self, static: Evicting, capacity_bytes: int, taste: Taste) -> None:
+    def __init__(
+        self, static: Evicting, capacity_bytes: int, taste: Taste, draw: random.Random | None
+    ) -> None:
         count = len(static.size)
         self.static = static
         self.taste = taste
+        self.draw = draw
         self.room = capacity_bytes - static.problem.fixed_bytes
         self.there = [False] * count
         self.resident: dict[int, None] = {}  # what is there and may go
@@ -331,4 +346,6 @@ class _Walk:
         following = self.next_use[t]
         distance = uses[following] - self.at + 1 if following < len(uses) else 4 * count
         weight = (self._cost(t) + 1e-9) ** self.taste.cost
+        if self.draw is not None:
+            weight *= self.draw.lognormvariate(0.0, _BLUR)
         return 0, weight / (self.static.size[t] * distance**self.taste.distance)

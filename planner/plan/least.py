@@ -5,7 +5,8 @@ and the graph outputs made before (`planner.plan.cuts.held_at`); the largest of 
 peak of every plan that first runs the operations in that order, whatever it recomputes or copies. A
 plan that copies every tensor out as soon as it is made, and in again for each use, meets it, if all
 may be copied; so there the least budget is known. Without copies a search looks for a plan: greedy,
-by eviction, and by the cut programs, at capacities between the bound and the best plan so far.
+by the cut programs, and by eviction, at capacities between the bound and the best plan so far. The
+bound knows nothing of what a recompute itself holds, so there it may be far below.
 
 Over all orders: the cost of an operation, what is held as it first runs, depends on the set of the
 operations before it, not on their order, and only grows with it. The order whose dearest operation is
@@ -17,13 +18,14 @@ Science 19, 1973; his argument needs no more than that).
 from __future__ import annotations
 
 import heapq
+import random
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from planner.plan.cuts import least_peak_bound
 from planner.plan.decisions import Choice, Decisions
-from planner.plan.evicting import TASTES, Evicting
+from planner.plan.evicting import TASTES, Evicting, Taste
 from planner.plan.improve import Candidate, Improver
 from planner.plan.problem import Problem
 from planner.plan.search import Incumbent, cut_loop
@@ -34,8 +36,14 @@ _MOST_RUNS = 8
 
 _MOST_CUTS = 6
 
-_SHARE_OF_EVICTION = 0.6
-"""Of the time; the cut programs have the rest."""
+_MOST_MISSES = 200
+"""Blurred evictions in a row that find nothing."""
+
+_SHARE_AT_BOUND = 0.1
+"""Of the time, for a plan that meets the bound by eviction."""
+
+_SHARE_OF_CUTS, _SHARE_OF_EVICTION = 0.6, 0.6
+"""Of the time left each; the last is left to chance."""
 
 _SHARE_OF_ATTEMPT = 1 / 3
 """Of the time left, at most, for one capacity."""
@@ -52,7 +60,7 @@ def least_peak(
 
     The bound holds for `planner.plan.cuts.BOUND_CLASS`. The search ends at the bound, at the time
     limit, or where no capacity is left to try but those within `precision` of one at which nothing
-    was found.
+    was found, and chance finds nothing more.
 
     Args:
         start: a plan that is known already.
@@ -65,8 +73,11 @@ def least_peak(
     if search.best.peak_bytes > low and problem.allow_swap:
         tight = replace(problem, capacity_bytes=low)  # or copies in are put where they hide
         search.take(Improver(tight, deadline=deadline).evaluate(everything_swapped(problem)))
-    low = max(low, search.bisect(search.by_eviction, low, precision, share=_SHARE_OF_EVICTION))
-    low = max(low, search.bisect(search.by_cuts, low, precision, share=1.0))
+    if search.best.peak_bytes > low:
+        search.by_eviction(low, time.monotonic() + _SHARE_AT_BOUND * time_limit_s)
+    low = max(low, search.bisect(search.by_cuts, low, precision, share=_SHARE_OF_CUTS))
+    search.bisect(search.by_eviction, low, precision, share=_SHARE_OF_EVICTION)
+    search.by_chance(low, precision)
     return search.best, low
 
 
@@ -123,18 +134,35 @@ class _Search:
         for taste in self.tastes:
             if self.best.peak_bytes <= capacity:
                 break
-            actions = self.evicting.actions(
-                capacity,
-                taste,
-                most_actions=_MOST_RUNS * len(self.problem.ops),
-                deadline=until,
-            )
-            if actions is not None:
-                replay = simulate(self.problem, actions)
-                self.take(Candidate(decisions=None, actions=actions, replay=replay))
+            if self._evict(capacity, taste, until, None):
                 self.tastes.sort(key=lambda other: other != taste)  # what helped comes first
                 break
         return False
+
+    def by_chance(self, low: int, precision: float) -> None:
+        """Eviction with blurred scores, always a little below the best plan, until it has missed too
+        often or the deadline."""
+        draw = random.Random(0)
+        misses = 0 if self.problem.allow_recompute else _MOST_MISSES
+        while misses < _MOST_MISSES and time.monotonic() < self.deadline:
+            capacity = max(low, int(self.best.peak_bytes * (1 - precision)))
+            if capacity >= self.best.peak_bytes:
+                return
+            found = self._evict(capacity, draw.choice(TASTES), self.deadline, draw)
+            misses = 0 if found else misses + 1
+
+    def _evict(self, capacity: int, taste: Taste, until: float, draw: random.Random | None) -> bool:
+        actions = self.evicting.actions(
+            capacity,
+            taste,
+            most_actions=_MOST_RUNS * len(self.problem.ops),
+            deadline=until,
+            draw=draw,
+        )
+        if actions is not None:
+            replay = simulate(self.problem, actions)
+            self.take(Candidate(decisions=None, actions=actions, replay=replay))
+        return actions is not None
 
     def by_cuts(self, capacity: int, until: float) -> bool:
         """The cut loop; whether it proves that nothing fits."""

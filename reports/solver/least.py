@@ -1,0 +1,98 @@
+"""The least budget that can be met: how near the plans found come to the proven bound.
+
+    python -m reports.solver.least [--instances FOLDER] [--limit SECONDS] [MODEL.onnx ...]
+
+For the training graphs of `models/zoo` (or those named): with copies to the host and in the order that
+`planner.plan.least.least_order` finds, where the bound holds over all orders; and with recompute only
+in the best base order known, where it holds for that order. For the published instances in FOLDER
+(`reports.solver.moccasin`): recompute only, in their own order. Every plan is replayed by the
+simulator. Rows go to `least.json` beside this file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from planner.plan.fast.warm import warm_up
+from planner.plan.least import least_order, least_peak
+from planner.plan.order import peak_of, reorder
+from planner.plan.problem import Problem
+from planner.plan.simulate import simulate
+from reports.solver.moccasin import read, read_folder
+from reports.solver.real import ZOO, real
+
+_NAME = "least.json"
+
+
+def measure(problem: Problem, *, limit_s: float) -> dict[str, Any]:
+    """Figures of one problem: bytes, seconds, and the plan's runs and time as ratios of the base
+    order's.
+
+    Raises:
+        AssertionError: the simulator's peak is not the one claimed.
+    """
+    start = time.monotonic()
+    found, bound = least_peak(problem, time_limit_s=limit_s)
+    seconds = time.monotonic() - start
+    replay = simulate(problem, found.actions)
+    if replay.peak_bytes != found.peak_bytes:
+        raise AssertionError(f"{problem.name}: {replay.peak_bytes}, not {found.peak_bytes}")
+    return {
+        "ops": len(problem.ops),
+        "base_peak_bytes": peak_of(problem, range(len(problem.ops))),
+        "bound_bytes": bound,
+        "found_bytes": found.peak_bytes,
+        "over_bound": found.peak_bytes / bound - 1,
+        "added_time": replay.time_us / problem.base_duration_us - 1,
+        "recomputed_ops": replay.recomputed_ops,
+        "seconds": round(seconds, 2),
+    }
+
+
+def problems_of(models: Sequence[Path], instances: Path | None) -> Iterator[tuple[str, Problem]]:
+    """(which plans the bound covers, problem)."""
+    for model in models:
+        problem = replace(real(model), overlap=False)
+        order, _ = least_order(problem, range(len(problem.ops)))
+        yield "swaps, any order", replace(reorder(problem, order), name=problem.name)
+        yield "recompute, this order", recompute_only(problem)
+    if instances is not None:
+        for name, path in read_folder(instances).items():
+            problem = recompute_only(replace(read(path).problem, name=name))
+            yield "recompute, this order", problem
+
+
+def recompute_only(problem: Problem) -> Problem:
+    """The problem with no copies to the host."""
+    return replace(problem, swap_out_bytes_per_s=0.0, swap_in_bytes_per_s=0.0)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure, and write the rows one by one."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("models", nargs="*", type=Path)
+    parser.add_argument("--instances", type=Path, metavar="FOLDER")
+    parser.add_argument("--limit", type=float, default=20.0, metavar="SECONDS")
+    parser.add_argument("--folder", type=Path, default=Path(__file__).parent)
+    options = parser.parse_args(arguments)
+    models = options.models or sorted(ZOO.glob("*.onnx"))
+    warm_up(overlap=False)
+    rows: list[dict[str, Any]] = []
+    for plans, problem in problems_of(models, options.instances):
+        figures = measure(problem, limit_s=options.limit)
+        rows.append({"name": problem.name, "plans": plans, "limit_s": options.limit, **figures})
+        text = json.dumps(rows, indent=1) + "\n"
+        (options.folder / _NAME).write_text(text, encoding="utf-8")
+        print(
+            *(f"{value:.4g}" if isinstance(value, float) else value for value in rows[-1].values())
+        )
+
+
+if __name__ == "__main__":
+    main()
