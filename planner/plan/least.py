@@ -42,10 +42,10 @@ _MOST_MISSES = 200
 _SHARE_AT_BOUND = 0.1
 """Of the time, for a plan that meets the bound by eviction."""
 
-_SHARE_OF_CUTS, _SHARE_OF_EVICTION = 0.6, 0.6
+_SHARE_OF_CUTS, _SHARE_OF_EVICTION = 0.8, 0.6
 """Of the time left each; the last is left to chance."""
 
-_SHARE_OF_ATTEMPT = 1 / 3
+_SHARE_OF_ATTEMPT = 0.4
 """Of the time left, at most, for one capacity."""
 
 
@@ -145,9 +145,9 @@ class _Search:
         draw = random.Random(0)
         misses = 0 if self.problem.allow_recompute else _MOST_MISSES
         while misses < _MOST_MISSES and time.monotonic() < self.deadline:
-            capacity = max(low, int(self.best.peak_bytes * (1 - precision)))
-            if capacity >= self.best.peak_bytes:
+            if self.best.peak_bytes <= low * (1 + precision):
                 return
+            capacity = max(low, int(self.best.peak_bytes * (1 - precision)))
             found = self._evict(capacity, draw.choice(TASTES), self.deadline, draw)
             misses = 0 if found else misses + 1
 
