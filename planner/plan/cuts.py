@@ -124,6 +124,39 @@ def any_order_bound(problem: Problem) -> int:
     return best
 
 
+INFEASIBLE = CutSolution(
+    feasible=False, extra_us=0.0, bound_us=0.0, resident={}, swapped={}, rerun={}
+)
+
+
+def live_at(problem: Problem, p: int) -> tuple[list[int], list[int]]:
+    """Tensors made before base operation p that need not be resident while it runs, and those of
+    them that are used after it; in order."""
+    inputs = set(problem.ops[p].inputs)
+    live = [
+        t
+        for t, tensor in enumerate(problem.tensors)
+        if tensor.producer < p and t not in inputs and not tensor.to_end
+    ]
+    after = [t for t in live if problem.tensors[t].uses and problem.tensors[t].uses[-1] > p]
+    return live, after
+
+
+def reachable(problem: Problem, after: Collection[int]) -> list[int]:
+    """Operations that some plan might run again for the tensors `after` a cut, in order."""
+    if not problem.allow_recompute:
+        return []
+    stack = [problem.tensors[t].producer for t in after]
+    seen: set[int] = set()
+    while stack:
+        m = stack.pop()
+        if m in seen or not problem.ops[m].recomputable:
+            continue
+        seen.add(m)
+        stack.extend(problem.tensors[t].producer for t in problem.ops[m].inputs)
+    return sorted(seen)
+
+
 class CutModel:
     """An LP to which cuts are added one by one."""
 
@@ -157,14 +190,9 @@ class CutModel:
             return
         self.cuts.append(p)
         problem, model = self.problem, self.model
-        inputs = set(problem.ops[p].inputs)
-        live = [
-            t
-            for t, tensor in enumerate(problem.tensors)
-            if tensor.producer < p and t not in inputs and not tensor.to_end
-        ]
-        after = {t for t in live if problem.tensors[t].uses and problem.tensors[t].uses[-1] > p}
-        reruns = self._reachable(after)
+        live, used_after = live_at(problem, p)
+        after = set(used_after)
+        reruns = reachable(problem, after)
         for m in reruns:
             variable = model.add_variable(lb=0.0, ub=1.0)
             self.rerun[m, p] = variable
@@ -202,21 +230,6 @@ class CutModel:
         if self.times is not None:
             host = {t: self.swapped[t, p] for t in sorted(wanted) if (t, p) in self.swapped}
             self.times.add(p, host, [(m, self.rerun[m, p]) for m in reruns])
-
-    def _reachable(self, after: Collection[int]) -> list[int]:
-        """Operations that some plan might run again for the tensors `after` the cut."""
-        problem = self.problem
-        if not problem.allow_recompute:
-            return []
-        stack = [problem.tensors[t].producer for t in after]
-        seen: set[int] = set()
-        while stack:
-            m = stack.pop()
-            if m in seen or not problem.ops[m].recomputable:
-                continue
-            seen.add(m)
-            stack.extend(problem.tensors[t].producer for t in problem.ops[m].inputs)
-        return sorted(seen)
 
     def _swap(self, t: int, p: int) -> mathopt.Variable | None:
         problem = self.problem
@@ -267,9 +280,7 @@ class CutModel:
         reason = result.termination.reason
         kinds = mathopt.TerminationReason
         if reason in (kinds.INFEASIBLE, kinds.INFEASIBLE_OR_UNBOUNDED):
-            return CutSolution(
-                feasible=False, extra_us=0.0, bound_us=0.0, resident={}, swapped={}, rerun={}
-            )
+            return INFEASIBLE
         if not result.has_primal_feasible_solution() or (not whole and reason is not kinds.OPTIMAL):
             return None
         values = result.variable_values()

@@ -7,6 +7,7 @@ from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from planner.plan.cut_flow import CutFlow
 from planner.plan.cuts import (
     BOUND_CLASS,
     CutModel,
@@ -14,6 +15,7 @@ from planner.plan.cuts import (
     articulation_tensors,
     round_solution,
 )
+from planner.plan.decisions import Decisions
 from planner.plan.improve import Candidate, Improver
 from planner.plan.problem import ActionKind
 
@@ -22,6 +24,9 @@ TIGHT = 5e-4
 
 _TIGHT_OF_ADDED = 0.01
 """... what it adds to the base order's time is within this of what must be added."""
+
+_NEARLY, _NEARLY_S = 1e-3, 10.0
+"""Gap within which the search ends soon, and how soon."""
 
 _THRESHOLDS = (0.5, 0.9, 0.1)
 _PRUNED_OPS = 1_500
@@ -39,6 +44,7 @@ class Incumbent:
         least: the plan with the least peak, whether it fits or not.
         bound_extra_us: no plan of `bound_class` adds less time to the base order.
         is_impossible: proved that nothing fits.
+        ends: when the search ends at the latest, once the plan is near its bound (time.monotonic).
     """
 
     improver: Improver
@@ -48,6 +54,7 @@ class Incumbent:
     bound_extra_us: float = 0.0
     bound_class: str = BOUND_CLASS
     is_impossible: bool = False
+    ends: float = float("inf")
     on_progress: Callable[[str], None] | None = None
 
     def offer(self, candidate: Candidate, engine: str) -> bool:
@@ -68,12 +75,23 @@ class Incumbent:
                 f"+{100 * (candidate.time_us / base_us - 1):.2f}% time ({engine}), "
                 f"at least +{100 * self.bound_extra_us / base_us:.2f}%"
             )
+        self._end_soon()
         return True
 
     def prove(self, extra_us: float, bound_class: str = BOUND_CLASS) -> None:
         """Take a bound on the added time."""
         if extra_us > self.bound_extra_us:
             self.bound_extra_us, self.bound_class = extra_us, bound_class
+            self._end_soon()
+
+    def until(self, moment: float) -> None:
+        """Let the next engine run until `moment`, or the end of the search."""
+        self.improver.deadline = min(moment, self.ends)
+
+    def _end_soon(self) -> None:
+        if self.is_within(_NEARLY):
+            self.ends = min(self.ends, time.monotonic() + _NEARLY_S)
+            self.until(self.improver.deadline)
 
     @property
     def bound_us(self) -> float:
@@ -121,16 +139,28 @@ def cut_loop(
     """
     improver = incumbent.improver
     proves = not guards and bandwidth_scale == 1.0
-    model = CutModel(improver.problem, guards, bandwidth_scale=bandwidth_scale)
-    model.add(base_op_at(improver.base, improver.base.replay.peak_action))
+    problem = improver.problem
+    model = CutModel(problem, guards, bandwidth_scale=bandwidth_scale)
+    relaxed = model if problem.allow_swap else CutFlow(problem, guards)
+    cut: int | None = base_op_at(improver.base, improver.base.replay.peak_action)
+    cuts: list[int] = []
     for _ in range(max_cuts):
+        if cut is None:
+            return
+        cuts.append(cut)
+        relaxed.add(cut)
         if incumbent.is_done:
             return
         rounded = None
         for whole in (False, True) if whole_s > 0 else (False,):
             left = improver.deadline - time.monotonic()
             start = time.monotonic()
-            solution = model.solve(time_limit_s=min(left, whole_s) if whole else left, whole=whole)
+            if whole:
+                for p in cuts:
+                    model.add(p)
+                solution = model.solve(time_limit_s=min(left, whole_s), whole=True)
+            else:
+                solution = relaxed.solve(time_limit_s=left)
             if solution is None:
                 whole_s = 0.0
                 break
@@ -139,22 +169,21 @@ def cut_loop(
                 return
             if proves:
                 incumbent.prove(solution.bound_us)
-            rounded = _round_best(improver, model, solution, whole=whole)
-            incumbent.offer(rounded, "cut-mip" if whole else "cut-lp")
-            repaired = improver.repair(rounded)
-            if len(improver.problem.ops) <= _PRUNED_OPS:
-                repaired = improver.prune(repaired)
-            incumbent.offer(repaired, "cut-mip" if whole else "cut-lp")
+            trials = _rounded(improver, cuts, solution, whole=whole)
+            rounded = trials[0]
+            for trial in trials:
+                incumbent.offer(trial, "cut-mip" if whole else "cut-lp")
+                repaired = improver.repair(trial)
+                if len(problem.ops) <= _PRUNED_OPS:
+                    repaired = improver.prune(repaired)
+                incumbent.offer(repaired, "cut-mip" if whole else "cut-lp")
             if incumbent.is_done:
                 return
             if whole and time.monotonic() - start > 0.9 * whole_s:
                 whole_s = 0.0
         if rounded is None or not incumbent.is_within(give_up_gap):
             return
-        cut = _overflow_cut(improver, rounded, model.cuts)
-        if cut is None:
-            return
-        model.add(cut)
+        cut = _overflow_cut(improver, rounded, cuts)
 
 
 def guarded_loops(incumbent: Incumbent, *, whole_s: float = 0.0) -> None:
@@ -181,19 +210,20 @@ def scaled_loops(incumbent: Incumbent) -> None:
             cut_loop(incumbent, bandwidth_scale=scale, max_cuts=3)
 
 
-def _round_best(
-    improver: Improver, model: CutModel, solution: CutSolution, *, whole: bool
-) -> Candidate:
-    trials = [
-        improver.evaluate(
-            round_solution(improver.problem, model.cuts, solution, threshold=threshold)
-        )
-        for threshold in (_THRESHOLDS[:1] if whole else _THRESHOLDS)
-    ]
+def _rounded(
+    improver: Improver, cuts: list[int], solution: CutSolution, *, whole: bool
+) -> list[Candidate]:
+    """The fastest plan that fits and the one that exceeds the least: one of them, or both."""
+    rounded: list[Decisions] = []
+    for threshold in _THRESHOLDS[:1] if whole else _THRESHOLDS:
+        decisions = round_solution(improver.problem, cuts, solution, threshold=threshold)
+        if decisions not in rounded:
+            rounded.append(decisions)
+    trials = [improver.evaluate(decisions) for decisions in rounded]
     fitting = [t for t in trials if improver.fits(t)]
-    if fitting:
-        return min(fitting, key=lambda t: t.time_us)
-    return min(trials, key=lambda t: t.peak_bytes)
+    over = [t for t in trials if not improver.fits(t)]
+    best = [min(fitting, key=lambda t: t.time_us)] if fitting else []
+    return best + ([min(over, key=lambda t: t.peak_bytes)] if over else [])
 
 
 def base_op_at(candidate: Candidate, action: int) -> int:

@@ -12,8 +12,11 @@ from dataclasses import dataclass, replace
 
 from planner.plan.cpsat import BOUND_CLASS as EXACT_CLASS
 from planner.plan.cpsat import MAX_OPS, solve_exact
+from planner.plan.cuts import least_peak_bound
+from planner.plan.evicting import TASTES, Evicting
 from planner.plan.fast.warm import warm_up
 from planner.plan.improve import Candidate, Improver
+from planner.plan.least import everything_swapped
 from planner.plan.problem import Problem
 from planner.plan.search import (
     TIGHT,
@@ -24,6 +27,7 @@ from planner.plan.search import (
     scaled_loops,
 )
 from planner.plan.simple import checkpoint_plans, distance_plans
+from planner.plan.simulate import simulate
 
 Progress = Callable[[str], None]
 
@@ -33,11 +37,11 @@ _WHOLE = 0.15
 _CLOSE = 0.01
 """Gap above which a plan is improved in parts at once: rounding does badly on irregular graphs."""
 
-_NEARLY, _NEARLY_S = 1e-3, 10.0
-"""Gap within which the search ends soon, and when."""
-
 _FAR = 0.05
 """Gap above which rounding is given up, and the parts start from the base order."""
+
+_MOST_RUNS = 8
+"""A plan by eviction runs at most so many times as many operations as there are."""
 
 _REPLAYED_OPS_PER_S = 6e6
 """What the compiled replay does on a slow core: sets how long annealing takes."""
@@ -53,6 +57,7 @@ class Solved:
         bound_us: no plan of `bound_class` takes less time.
         engine: what found the plan.
         is_interrupted: Ctrl-C ended the search.
+        is_impossible: proved that no plan of the class fits.
     """
 
     candidate: Candidate | None
@@ -62,6 +67,7 @@ class Solved:
     engine: str
     solve_s: float
     is_interrupted: bool = False
+    is_impossible: bool = False
 
     @property
     def gap(self) -> float | None:
@@ -104,6 +110,7 @@ def solve(
     if improver.fits(base):
         incumbent.offer(base, "order")
         return _solved(incumbent, start)
+    incumbent.is_impossible = least_peak_bound(problem)[0] > problem.capacity_bytes
     try:
         _search(incumbent, start, thorough=thorough, seed=seed, workers=workers)
     except KeyboardInterrupt:
@@ -121,16 +128,19 @@ def _search(
     limit_s = improver.deadline - start
 
     def until(share: float) -> None:
-        improver.deadline = start + share * limit_s
+        incumbent.until(start + share * limit_s)
 
     until(0.1)
     _simple(incumbent)
+    if incumbent.is_impossible:
+        return
     if problem.allow_recompute and problem.allow_swap:
         until(0.15)
         _one_kind(incumbent)
     if not thorough:
         until(0.9)
         cut_loop(incumbent, max_cuts=6)
+        _evict(incumbent)
         _refine(incumbent)
         return
     in_parts = not problem.overlap and len(problem.ops) <= MAX_OPS
@@ -140,8 +150,8 @@ def _search(
         whole_s=_WHOLE * limit_s,
         give_up_gap=_FAR if in_parts else float("inf"),
     )
-    if incumbent.is_within(_NEARLY):
-        limit_s = min(limit_s, time.monotonic() - start + _NEARLY_S)
+    until(0.4 if in_parts else 0.55)
+    _evict(incumbent)
     if not in_parts or incumbent.is_within(_CLOSE):
         until(0.45 if in_parts else 0.65)
         if problem.overlap:
@@ -171,6 +181,27 @@ def _simple(incumbent: Incumbent) -> None:
             if improver.out_of_time():
                 return
             incumbent.offer(improver.repair(improver.evaluate(decisions)), engine)
+
+
+def _evict(incumbent: Incumbent) -> None:
+    """Where nothing fits yet: plans for little memory, whatever their time."""
+    improver, problem = incumbent.improver, incumbent.improver.problem
+    if incumbent.best is not None or incumbent.is_done:
+        return
+    if problem.allow_swap:
+        incumbent.offer(improver.evaluate(everything_swapped(problem)), "everything swapped")
+        return
+    evicting = Evicting(problem)
+    for taste in TASTES:
+        actions = evicting.actions(
+            problem.capacity_bytes,
+            taste,
+            most_actions=_MOST_RUNS * len(problem.ops),
+            deadline=improver.deadline,
+        )
+        if actions is not None:
+            found = Candidate(decisions=None, actions=actions, replay=simulate(problem, actions))
+            incumbent.offer(found, "eviction")
 
 
 def _refine(incumbent: Incumbent) -> None:
@@ -237,4 +268,5 @@ def _solved(incumbent: Incumbent, start: float) -> Solved:
         bound_class=incumbent.bound_class,
         engine=incumbent.engine,
         solve_s=time.monotonic() - start,
+        is_impossible=incumbent.is_impossible,
     )

@@ -83,6 +83,8 @@ def _planner(problem: Problem, method: str, limit_s: float, workers: int, seed: 
         "least_found_bytes": solved.least.peak_bytes,
         "bound": solved.bound_us / problem.base_duration_us - 1,
     }
+    if solved.is_impossible:
+        row["impossible"] = True
     if solved.candidate is None:
         return row
     return row | judged(

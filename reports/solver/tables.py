@@ -24,6 +24,7 @@ at the same time: seconds are upper figures.
 - *seconds*: until the answer. *MiB*: peak resident memory of the process, the problem file's reading
   included.
 - *none*: no plan was found within the limit; in brackets the least peak found, over the budget.
+  *impossible*: proved that no such schedule fits.
 """
 
 _MOCCASIN = """## Published instances
@@ -166,7 +167,8 @@ def _levers(rows: list[Row]) -> str:
 def _added(row: Row) -> str:
     if "added" in row:
         return _percent(row["added"])
-    return f"none ({_share(row.get('least_found_bytes'), row['capacity_bytes'])})"
+    word = "impossible" if row.get("impossible") else "none"
+    return f"{word} ({_share(row.get('least_found_bytes'), row['capacity_bytes'])})"
 
 
 def _percent(ratio: float | None) -> str:
