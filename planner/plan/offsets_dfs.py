@@ -38,8 +38,9 @@ import time
 import numpy as np
 import numpy.typing as npt
 
-from planner.plan import offsets_dfs_steps as steps
-from planner.plan.offsets_dfs_steps import Levels, Pick, Tables
+from planner.plan import offsets_dfs_arrays as arrays
+from planner.plan.offsets_dfs_arrays import Levels, Pick, Tables
+from planner.plan.offsets_dfs_steps import search as search_states
 from planner.plan.offsets_instance import Instance, Intervals, Ints
 
 _MOST_CELLS = 1 << 25  # of all levels: a quarter of a gigabyte, if every level is reached
@@ -50,9 +51,9 @@ _FAILURES = 1 << 18  # digests remembered
 class Outcome(enum.Enum):
     """How a search ended."""
 
-    PACKED = steps.PACKED_ALL
-    EXHAUSTED = steps.EXHAUSTED
-    OUT_OF_STATES = steps.OUT_OF_STATES
+    PACKED = arrays.PACKED_ALL
+    EXHAUSTED = arrays.EXHAUSTED
+    OUT_OF_STATES = arrays.OUT_OF_STATES
 
 
 class DepthFirst:
@@ -103,7 +104,7 @@ class DepthFirst:
         count = len(instance)
         return (count + 2) * (2 * count + 10 * instance.sections) <= _MOST_CELLS and int(
             instance.size.sum()
-        ) + int(instance.alignment.sum()) < steps.NEVER
+        ) + int(instance.alignment.sum()) < arrays.NEVER
 
     def search(
         self, rank: Ints, pick: Pick, *, most_states: int, deadline: float
@@ -124,9 +125,9 @@ class DepthFirst:
         self._begin()
         while most_states > 0 and time.monotonic() < deadline:
             states = min(most_states, self._slice)
-            ended = Outcome(steps.search(tables, levels, rank, int(pick), states))
+            ended = Outcome(search_states(tables, levels, rank, int(pick), states))
             if ended is Outcome.PACKED:
-                return ended, levels.buffers[levels.cursor[0], steps.FLOOR].copy()
+                return ended, levels.buffers[levels.cursor[0], arrays.FLOOR].copy()
             if ended is Outcome.EXHAUSTED:
                 return ended, None
             most_states -= states
@@ -135,11 +136,11 @@ class DepthFirst:
     def _begin(self) -> None:
         """The root: everything open, held at 0, all sections to be looked at."""
         levels = self._levels
-        levels.buffers[0, steps.FLOOR], levels.buffers[0, steps.STATUS] = 0, steps.HELD
+        levels.buffers[0, arrays.FLOOR], levels.buffers[0, arrays.STATUS] = 0, arrays.HELD
         levels.sections[0] = 0
-        levels.sections[0, steps.REST] = self._load
-        levels.sections[0, steps.BRIDGES] = self._bridges
-        levels.sections[0, steps.ORIGIN] = -1
+        levels.sections[0, arrays.REST] = self._load
+        levels.sections[0, arrays.BRIDGES] = self._bridges
+        levels.sections[0, arrays.ORIGIN] = -1
         levels.begin[0], levels.end[0], levels.is_root[0] = 0, len(self._load), 1
         levels.touched[:] = 1
         levels.cursor[:] = 0, 1, 1

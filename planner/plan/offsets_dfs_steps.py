@@ -2,27 +2,37 @@
 
 from __future__ import annotations
 
-import enum
-from typing import Any, NamedTuple
+from typing import Any
 
 import numba
 import numpy as np
-import numpy.typing as npt
 
-from planner.plan.offsets_instance import Ints
+from planner.plan.offsets_dfs_arrays import (
+    BRIDGES,
+    CHOICES,
+    EXHAUSTED,
+    FLOOR,
+    HELD,
+    LOOSE,
+    LOW,
+    LOW_2,
+    LOW_OF,
+    NEVER,
+    ORIGIN,
+    OUT_OF_STATES,
+    PACKED_ALL,
+    PLACED,
+    REST,
+    STATUS,
+    TOP,
+    TOP_2,
+    TOP_OF,
+    Levels,
+    Pick,
+    Tables,
+)
 
-Flags = npt.NDArray[np.uint8]
-Digests = npt.NDArray[np.uint64]
-
-NEVER = 1 << 60  # above any offset in units
-# rows of `Levels.buffers`: the floor (the offset, where placed), and what is known of it
-FLOOR, STATUS = 0, 1
-PLACED, LOOSE, HELD = 0, 1, 2
-# rows of `Levels.sections`: open units and buffers that cover the section before, too; the level that
-# cut its part off; the lowest floor, whose, and the next; the same for tops; how many can be lowest
-REST, BRIDGES, ORIGIN, LOW, LOW_OF, LOW_2, TOP, TOP_OF, TOP_2, CHOICES = range(10)
-
-OUT_OF_STATES, PACKED_ALL, EXHAUSTED = 0, 1, 2
+_ROUNDS = 4  # of raising loose buffers one by one, before all are at once
 
 # called by compiled code alone: without a way in from Python it compiles in less time
 _INNER: dict[str, Any] = {
@@ -31,58 +41,6 @@ _INNER: dict[str, Any] = {
     "no_cpython_wrapper": True,
     "no_cfunc_wrapper": True,
 }
-
-
-class Pick(enum.IntEnum):
-    """Which buffer is decided about next; the static order breaks ties."""
-
-    LOWEST = 0
-    FEWEST_CHOICES = 1  # of a section in which the fewest buffers can be lowest, then the lowest
-
-
-class Tables(NamedTuple):
-    """An instance within a capacity, in units. `beside` and `member` are ragged lists, flat: the
-    buffers beside i are `beside[beside_at[i]:beside_at[i + 1]]`."""
-
-    first: Ints
-    last: Ints
-    size: Ints
-    alignment: Ints
-    highest: Ints
-    kind: Ints  # the same for buffers that only their number tells apart
-    beside_at: Ints
-    beside: Ints
-    member_at: Ints
-    member: Ints
-    capacity: np.int64
-
-
-class Levels(NamedTuple):
-    """The states from the root down to the one at hand, one a level, and scratch.
-
-    Attributes:
-        buffers: [levels, 2, buffers]; sections: [levels, 10, sections]: see the rows above.
-        begin, end: the sections of the part that is searched at a level, half-open.
-        is_root: whether the part is searched from this level on.
-        chosen, is_free: the buffer decided about, and whether its place costs nothing, so that
-            there is no other branch.
-        digest: of the state as it was entered.
-        touched: sections to look at again.
-        cursor: the level at hand; whether it may still come to something; whether it is new.
-        failed: digests of failed states, at their place modulo the length.
-    """
-
-    buffers: Ints
-    sections: Ints
-    begin: Ints
-    end: Ints
-    is_root: Flags
-    chosen: Ints
-    is_free: Flags
-    digest: Digests
-    touched: Flags
-    cursor: Ints
-    failed: Digests
 
 
 @numba.njit(**_INNER)
@@ -143,13 +101,56 @@ def _lowest_beside(t: Tables, sections: np.ndarray, i: int) -> int:
 
 
 @numba.njit(**_INNER)
+def _hold(t: Tables, lv: Levels, level: int) -> int:
+    """Raise each loose buffer to where a chain of others, the first of them held, can hold it.
+
+    Two loose buffers side by side would otherwise raise each other step by step. The lowest tops are
+    shortest paths from those of the buffers held (Dijkstra, 1959). How many
+    were raised; -1 for a dead end.
+    """
+    state = lv.buffers[level]
+    begin, end = lv.begin[level], lv.end[level]
+    count = len(t.size)
+    floors = np.full(count, NEVER, dtype=np.int64)
+    is_done = np.zeros(count, dtype=np.uint8)
+    for i in range(count):
+        if not begin <= t.first[i] < end or state[STATUS, i] == PLACED:
+            is_done[i] = 1
+        elif state[STATUS, i] == HELD:
+            floors[i] = state[FLOOR, i]
+    lifted = 0
+    while True:
+        lowest, top = -1, NEVER
+        for i in range(count):
+            if not is_done[i] and floors[i] + t.size[i] < top:
+                lowest, top = i, floors[i] + t.size[i]
+        if lowest < 0:
+            break
+        is_done[lowest] = 1
+        if floors[lowest] > state[FLOOR, lowest]:
+            if not _lift(t, lv, level, lowest, floors[lowest], LOOSE):
+                return -1
+            lifted += 1
+        for m in range(t.beside_at[lowest], t.beside_at[lowest + 1]):
+            i = t.beside[m]
+            if not is_done[i] and state[STATUS, i] == LOOSE:
+                floors[i] = min(floors[i], _aligned(t, max(state[FLOOR, i], top), i))
+    for i in range(count):
+        if not is_done[i]:  # no chain holds it
+            return -1
+    return lifted
+
+
+@numba.njit(**_INNER)
 def _settle(t: Tables, lv: Levels, level: int) -> bool:
     """Work out what follows in the part at hand; False for a dead end."""
     state, sections = lv.buffers[level], lv.sections[level]
     begin, end = lv.begin[level], lv.end[level]
     changed = True
+    rounds = 0
     while changed:
         changed = False
+        rounds += 1
         for s in range(begin, end):
             while lv.touched[s]:
                 lv.touched[s] = 0
@@ -169,6 +170,12 @@ def _settle(t: Tables, lv: Levels, level: int) -> bool:
                         if not _lift(t, lv, level, i, offset, LOOSE):
                             return False
                         changed = True
+        if rounds > _ROUNDS:
+            lifted = _hold(t, lv, level)
+            if lifted < 0:
+                return False
+            changed = changed or lifted > 0
+            continue
         for i in range(len(t.size)):
             if state[STATUS, i] != LOOSE or not begin <= t.first[i] < end:
                 continue

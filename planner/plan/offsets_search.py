@@ -38,9 +38,10 @@ _TURN_STATES = 30_000
 _TURN_TRIES = 30
 _GROWTH = 1.25
 # a turn of the depth-first search: about a second
-_TURN_CELLS = 200_000_000
-_OPENING_ORDERS = ("TWA", "TAW", "WAT", "ZW")  # T: busiest section; A: area; W: lifetime; Z: size
-_LENGTHS = (4, 8, 16)  # states a run, as multiples of the number of buffers
+_TURN_CELLS = 300_000_000
+# T: busiest section; A: area; W: lifetime; S: sections; Z: size
+_OPENING_ORDERS = ("TWA", "TAW", "SA", "ZW")
+_OPENING_LENGTHS, _LENGTHS = (2, 8), (4, 8, 16)  # states of a run, over the number of buffers
 _NOISE = (0, 0.05, 0.2, 0.5)
 _LOWEST_SHARE = 0.3
 
@@ -123,12 +124,12 @@ class PartSearch:
             "T": instance.tightest,
             "A": instance.size * instance.lifetime.astype(np.float64),
             "W": instance.lifetime,
+            "S": instance.last - instance.first,
             "Z": instance.size,
         }
-        for pick in Pick:
-            for keys in _OPENING_ORDERS:
-                order = np.lexsort([-by[key] for key in reversed(keys)])
-                yield _places(order), pick, _LENGTHS[1] * len(instance)
+        for length, pick, keys in itertools.product(_OPENING_LENGTHS, Pick, _OPENING_ORDERS):
+            order = np.lexsort([-by[key] for key in reversed(keys)])
+            yield _places(order), pick, length * len(instance)
         features = self._features()
         while True:
             score = self._drawn_score(features, _NOISE)

@@ -161,6 +161,21 @@ def test_a_look_at_the_clock_does_not_change_the_search(monkeypatch):
         assert (a is None and b is None) or np.array_equal(a, b)
 
 
+def test_loose_buffers_do_not_raise_each_other_byte_by_byte():
+    # small ones that nothing holds any more, below a terabyte of room: this would not end
+    large = 10**12
+    rows = [(2, 3, 1), (1, 2, 1), (1, 2, 1), (1, 3, large), (2, 3, large), (0, 2, 1)]
+    rows += [(0, 1, large), (1, 2, 1), (0, 2, 2)]
+    buffers = [Buffer(start=start, end=end, size_bytes=size) for start, end, size in rows]
+    instance = as_instance(buffers)
+    for pick in Pick:
+        found, offsets = DepthFirst(instance, instance.bound_bytes).search(
+            a_rank(len(buffers), 0), pick, most_states=2000, deadline=FOREVER
+        )
+        assert found is Outcome.PACKED
+        assert_packs(buffers, instance, offsets, instance.bound_bytes)
+
+
 def test_no_time_and_no_states_prove_nothing():
     buffers = cut_up(1, 30, steps=20, height=100)
     search = DepthFirst(as_instance(buffers), 100)
