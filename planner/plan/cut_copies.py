@@ -84,7 +84,7 @@ class CopyTimes:
         made = sorted(host, key=lambda t: self.problem.tensors[t].producer)
         producers = [self.problem.tensors[t].producer for t in made]
         stall, recompute = self.before[p]
-        for r in _spread(producers):
+        for r in spread(producers):
             time = self.unit * (self.starts[p] - self.starts[r + 1])
             extra = stall + recompute
             at = bisect_right(self.cuts, r) - 1
@@ -107,7 +107,7 @@ class CopyTimes:
         wanted = sorted(next_use, key=lambda t: next_use[t])
         deadlines = [next_use[t] for t in wanted]
         stall, recompute = self.before[p]
-        for d in _spread(deadlines):
+        for d in spread(deadlines):
             at = bisect_left(self.cuts, d)
             later = self.before[self.cuts[at]] if at < len(self.cuts) else None
             extra = later[0] + later[1] if later else self.stall + self.recompute
@@ -119,7 +119,7 @@ class CopyTimes:
             self.model.add_linear_constraint(copies <= time + extra - stall - recompute)
 
 
-def _spread(values: Sequence[int]) -> list[int]:
+def spread(values: Sequence[int]) -> list[int]:
     """Up to `_POINTS` distinct values, evenly over the sorted sequence, its ends among them."""
     if not values:
         return []

@@ -33,7 +33,7 @@ _PRUNED_OPS = 1_500
 """On larger problems only the best plan is pruned, at the end."""
 
 _STRIDES = (1, 2, 4, 8, 16, 32)
-_BANDWIDTHS = (0.85, 0.6, 0.3)
+_BANDWIDTHS = (0.95, 0.85, 0.7, 0.55, 0.4, 0.25)
 
 
 @dataclass(slots=True)
@@ -127,10 +127,13 @@ def cut_loop(
     guards: frozenset[int] = frozenset(),
     bandwidth_scale: float = 1.0,
     give_up_gap: float = float("inf"),
+    corner: bool = False,
 ) -> None:
     """Search until the deadline, the cuts or the ideas run out.
 
     Args:
+        corner: solve the LP by simplex even where minimum cuts would do: slower, and few tensors of
+            its solution are partly resident.
         give_up_gap: stop after the first cut if the best plan is farther than that from its bound.
         whole_s: seconds for the integer program over the same cuts, each time; 0 for the LP only.
             Once one takes longer there are no more: further cuts only make it harder.
@@ -141,7 +144,9 @@ def cut_loop(
     proves = not guards and bandwidth_scale == 1.0
     problem = improver.problem
     model = CutModel(problem, guards, bandwidth_scale=bandwidth_scale)
-    relaxed = model if problem.allow_swap else CutFlow(problem, guards)
+    relaxed = model
+    if not corner and (problem.overlap or not problem.allow_swap):
+        relaxed = CutFlow(problem, guards, bandwidth_scale=bandwidth_scale)
     cut: int | None = base_op_at(improver.base, improver.base.replay.peak_action)
     cuts: list[int] = []
     for _ in range(max_cuts):

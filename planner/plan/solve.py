@@ -40,6 +40,9 @@ _CLOSE = 0.01
 _FAR = 0.05
 """Gap above which rounding is given up, and the parts start from the base order."""
 
+_CORNER_OPS, _CORNER_CUTS = 15_000, 2
+"""Where copies overlap, simplex solves so many cuts of problems up to that size once more."""
+
 _MOST_RUNS = 8
 """A plan by eviction runs at most so many times as many operations as there are."""
 
@@ -144,7 +147,7 @@ def _search(
         _refine(incumbent)
         return
     in_parts = not problem.overlap and len(problem.ops) <= MAX_OPS
-    until(0.25 if in_parts else 0.5)
+    until(0.25 if in_parts else 0.4)
     cut_loop(
         incumbent,
         whole_s=_WHOLE * limit_s,
@@ -155,6 +158,8 @@ def _search(
     if not in_parts or incumbent.is_within(_CLOSE):
         until(0.45 if in_parts else 0.65)
         if problem.overlap:
+            if len(problem.ops) <= _CORNER_OPS:
+                cut_loop(incumbent, corner=True, max_cuts=_CORNER_CUTS)
             scaled_loops(incumbent)
         if problem.allow_recompute:
             guarded_loops(incumbent, whole_s=0.3 * _WHOLE * limit_s)

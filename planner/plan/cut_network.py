@@ -1,0 +1,309 @@
+"""The graph whose minimum cuts are plans: see `planner.plan.cut_flow`."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+from ortools.graph.python import max_flow
+
+from planner.plan.cut_copies import spread
+from planner.plan.cuts import held_at, live_at, reachable
+from planner.plan.problem import Problem
+
+Indices = npt.NDArray[np.int32]
+Longs = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+Flags = npt.NDArray[np.bool_]
+
+UNITS = 1e12
+"""Whole units that the base order's duration is divided into."""
+
+_SOURCE, _SINK = 0, 1
+_NEVER = 1 << 60
+_MOST = 4e12
+"""More than all durations together: a byte that dear is as good as forbidden."""
+_TILT = 1e-2
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """One planning cut: what has a node, and room for what is resident.
+
+    Attributes:
+        out_rows, in_rows: releases and deadlines of copies, ascending (`planner.plan.cut_copies`);
+            empty where copies are not planned.
+    """
+
+    p: int
+    room_bytes: int
+    after: frozenset[int]
+    tensors: tuple[int, ...]
+    reruns: tuple[int, ...]
+    out_rows: tuple[int, ...] = ()
+    in_rows: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prices:
+    """What the minimum cut pays. `out`, `inward`: one array for each cut, one price for each row.
+
+    Attributes:
+        bytes_units: units for a byte resident at each cut.
+        rerun: units for a unit of recompute after each cut; `first` for one anywhere.
+    """
+
+    bytes_units: Floats
+    rerun: Floats
+    first: float
+    out: tuple[Floats, ...]
+    inward: tuple[Floats, ...]
+
+    def mixed(self, other: Prices, share: float) -> Prices:
+        """`share` of `other`, the rest of this."""
+
+        def mix(a: Floats, b: Floats) -> Floats:
+            return (1 - share) * a + share * b
+
+        return Prices(
+            bytes_units=mix(self.bytes_units, other.bytes_units),
+            rerun=mix(self.rerun, other.rerun),
+            first=(1 - share) * self.first + share * other.first,
+            out=tuple(mix(a, b) for a, b in zip(self.out, other.out, strict=True)),
+            inward=tuple(mix(a, b) for a, b in zip(self.inward, other.inward, strict=True)),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """A plan for the cuts, whole: a minimum cut, of value `value_units`.
+
+    Attributes:
+        first_units: recompute time, each operation once; `rerun_units`: after each cut.
+        resident_bytes: at each cut. out_units, in_units: time of copies, by cut and row.
+        again: per node, whether it is on the source's side. resident, swapped: per tensor and cut.
+    """
+
+    value_units: float
+    first_units: float
+    rerun_units: Floats
+    resident_bytes: Floats
+    out_units: tuple[Floats, ...]
+    in_units: tuple[Floats, ...]
+    again: Flags
+    resident: Flags
+    swapped: Flags
+
+
+def cut_at(problem: Problem, p: int, guards: frozenset[int], *, copies: bool) -> Cut:
+    """The cut at base operation p; `guards` are tensors that must stay resident."""
+    live, after = live_at(problem, p)
+    reruns = reachable(problem, after)
+    wanted = set(after)
+    for m in reruns:
+        wanted.update(problem.ops[m].inputs)
+    wanted.intersection_update(live)
+    guarded = wanted & guards
+    room = problem.capacity_bytes - held_at(problem, p)
+    room -= sum(problem.tensors[t].bytes for t in guarded)
+    tensors = sorted(wanted - guarded)
+    cut = Cut(p, room, frozenset(after), tuple(tensors), tuple(reruns))
+    if not copies:
+        return cut
+    movable = [t for t in tensors if problem.tensors[t].swappable]
+    made = sorted(int(problem.tensors[t].producer) for t in movable)
+    read = sorted(u for t in movable if (u := next_use(problem, t, p)) is not None)
+    return replace(cut, out_rows=tuple(spread(made)), in_rows=tuple(spread(read)))
+
+
+def next_use(problem: Problem, t: int, p: int) -> int | None:
+    """The first base operation behind p that reads t."""
+    uses = problem.tensors[t].uses
+    at = bisect_right(uses, p)
+    return uses[at] if at < len(uses) else None
+
+
+class Network:
+    """Arcs of all cuts, in base order, and the minimum cuts at any prices."""
+
+    def __init__(
+        self, problem: Problem, cuts: Sequence[Cut], *, copies: bool, bandwidth_scale: float = 1.0
+    ) -> None:
+        self.problem, self.cuts, self.copies = problem, cuts, copies
+        self.to_units = UNITS / max(1e-9, problem.base_duration_us)
+        self.nodes = 2
+        self.need: dict[tuple[int, int], int] = {}
+        self.again: dict[tuple[int, int], int] = {}
+        links: list[tuple[int, int]] = []  # never cut
+        runs: list[tuple[int, int, int]] = []  # node, operation, cut
+        waits: list[tuple[int, int, int, int]] = []  # need, producer, tensor, cut
+        firsts: list[bool] = []
+        latest_need: dict[int, int] = {}
+        latest_again: dict[int, int] = {}
+        for k, cut in enumerate(cuts):
+            for m in cut.reruns:
+                node = self.again[m, k] = self._node()
+                firsts.append(m not in latest_again)
+                if m in latest_again:
+                    links.append((node, latest_again[m]))
+                latest_again[m] = node
+                runs.append((node, m, k))
+            for t in cut.tensors:
+                node = _SOURCE
+                if t not in cut.after:
+                    node = self._node()
+                    if latest_need.get(t, _SOURCE) != _SOURCE:
+                        links.append((node, latest_need[t]))
+                self.need[t, k] = latest_need[t] = node
+                producer = self.again.get((problem.tensors[t].producer, k), _SINK)
+                waits.append((node, producer, t, k))
+            for m in cut.reruns:
+                for t in problem.ops[m].inputs:
+                    if self.need.get((t, k), _SOURCE) != _SOURCE:
+                        links.append((self.again[m, k], self.need[t, k]))
+        link = np.array(links, dtype=np.int32).reshape(-1, 2)
+        run = np.array(runs, dtype=np.int32).reshape(-1, 3)
+        wait = np.array(waits, dtype=np.int32).reshape(-1, 4)
+        sinks = np.full(len(run), _SINK, dtype=np.int32)
+        self.tail = np.concatenate([link[:, 0], run[:, 0], wait[:, 0]])
+        self.head = np.concatenate([link[:, 1], sinks, wait[:, 1]])
+        self.fixed = np.full(len(link), _NEVER, dtype=np.int64)
+        self.run_from, self.wait_from = len(link), len(link) + len(run)
+        self.run_cut, self.first = run[:, 2], np.array(firsts, dtype=np.bool_)
+        duration = [problem.ops[m].duration_us for m in run[:, 1]]
+        self.run_units = np.floor(np.array(duration) * self.to_units)
+        self.tensor, self.wait_cut = wait[:, 2], wait[:, 3]
+        self.size = np.array([problem.tensors[t].bytes for t in wait[:, 2]], dtype=np.float64)
+        self.growth = np.ones(len(wait))
+        if copies:
+            self._price_copies(self.to_units / bandwidth_scale)
+
+    def _node(self) -> int:
+        self.nodes += 1
+        return self.nodes - 1
+
+    def _price_copies(self, to_units: float) -> None:
+        """Which rows each tensor's copies are in: the first `out_rank`, and those from `in_rank`."""
+        problem = self.problem
+        count = len(self.tensor)
+        self.out_rank, self.in_rank = np.zeros(count, np.int64), np.zeros(count, np.int64)
+        self.out_us, self.in_us = np.zeros(count), np.zeros(count)
+        self.movable = np.zeros(count, np.bool_)
+        for i, (t, k) in enumerate(zip(self.tensor.tolist(), self.wait_cut.tolist(), strict=True)):
+            if not problem.tensors[t].swappable:
+                continue
+            cut = self.cuts[k]
+            self.movable[i] = True
+            self.out_us[i], self.in_us[i] = problem.swap_out_us(t), problem.swap_in_us(t)
+            self.out_rank[i] = bisect_right(cut.out_rows, problem.tensors[t].producer)
+            read = next_use(problem, t, cut.p)
+            self.in_rank[i] = len(cut.in_rows)
+            if read is not None:
+                self.in_rank[i] = bisect_left(cut.in_rows, read)
+        self.out_units, self.in_units = self.out_us * to_units, self.in_us * to_units
+
+    def tilted(self) -> Network:
+        """The same network where durations and copies cost a little more the later they come, so
+        that no two layers cost the same."""
+        other = object.__new__(Network)
+        other.__dict__.update(self.__dict__)
+        ramp = 1.0 + _TILT * np.arange(len(self.run_units)) / max(1, len(self.run_units))
+        other.run_units = np.floor(self.run_units * ramp)
+        other.growth = 1.0 + _TILT * np.arange(len(self.size)) / max(1, len(self.size))
+        return other
+
+    @property
+    def worst_units(self) -> float:
+        """Time to run everything again, once."""
+        return float(self.run_units[self.first].sum())
+
+    def no_prices(self) -> Prices:
+        """Where nothing but running again costs anything."""
+        count = len(self.cuts)
+        return Prices(
+            bytes_units=np.zeros(count),
+            rerun=np.zeros(count),
+            first=1.0,
+            out=tuple(np.zeros(len(cut.out_rows)) for cut in self.cuts),
+            inward=tuple(np.zeros(len(cut.in_rows)) for cut in self.cuts),
+        )
+
+    def cheapest(self, prices: Prices) -> Column:
+        """The minimum cut at some prices. Capacities are rounded down, so its value is no larger than
+        the cheapest plan's."""
+        run = self.run_units * (prices.first * self.first + prices.rerun[self.run_cut])
+        held = prices.bytes_units[self.wait_cut] * self.size
+        swaps = np.zeros(len(held), dtype=np.bool_)
+        if self.copies:
+            copied = self._copy_units(prices)
+            swaps = copied < held
+            held = np.minimum(copied, held)
+        capacity = np.floor(np.minimum(np.concatenate([run, held]), _MOST)).astype(np.int64)
+        flow = max_flow.SimpleMaxFlow()
+        flow.add_arcs_with_capacity(  # its stubs take no arrays of any shape
+            self.tail,  # pyright: ignore[reportArgumentType]
+            self.head,  # pyright: ignore[reportArgumentType]
+            np.concatenate([self.fixed, capacity]),  # pyright: ignore[reportArgumentType]
+        )
+        status = flow.solve(_SOURCE, _SINK)
+        if status != flow.OPTIMAL:
+            raise RuntimeError(f"minimum cut: {status}")
+        side = np.zeros(self.nodes, dtype=np.bool_)
+        side[flow.get_source_side_min_cut()] = True
+        crosses = side[self.tail] & ~side[self.head]
+        return self._column(
+            float(flow.optimal_flow()),
+            side,
+            runs=crosses[self.run_from : self.wait_from],
+            waits=crosses[self.wait_from :],
+            swaps=swaps,
+        )
+
+    def _copy_units(self, prices: Prices) -> Floats:
+        """Units to have each tensor on the host at its cut."""
+        out = np.zeros(len(self.size))
+        inward = np.zeros(len(self.size))
+        for k in range(len(self.cuts)):
+            here = self.wait_cut == k
+            sums = np.concatenate([[0.0], np.cumsum(prices.out[k])])
+            out[here] = sums[self.out_rank[here]]
+            left = np.concatenate([np.cumsum(prices.inward[k][::-1])[::-1], [0.0]])
+            inward[here] = left[self.in_rank[here]]
+        units = self.growth * (self.out_units * out + self.in_units * inward)
+        return np.where(self.movable, units, np.inf)
+
+    def _column(
+        self, value: float, side: Flags, *, runs: Flags, waits: Flags, swaps: Flags
+    ) -> Column:
+        count = len(self.cuts)
+        swapped = waits & swaps
+        resident = waits & ~swaps
+        out: list[Floats] = []
+        inward: list[Floats] = []
+        for k, cut in enumerate(self.cuts if self.copies else ()):
+            here = swapped & (self.wait_cut == k)
+            last = _sums(self.out_rank[here], self.out_units[here], len(cut.out_rows) + 1)
+            out.append(np.cumsum(last[::-1])[::-1][1:])
+            first = _sums(self.in_rank[here], self.in_units[here], len(cut.in_rows) + 1)
+            inward.append(np.cumsum(first)[:-1])
+        return Column(
+            value_units=value,
+            first_units=float(self.run_units[runs & self.first].sum()),
+            rerun_units=_sums(self.run_cut[runs], self.run_units[runs], count),
+            resident_bytes=_sums(self.wait_cut[resident], self.size[resident], count),
+            out_units=tuple(out),
+            in_units=tuple(inward),
+            again=side,
+            resident=resident,
+            swapped=swapped,
+        )
+
+
+def _sums(index: Indices | Longs, values: Floats, count: int) -> Floats:
+    """The sum of the values at each index below `count`."""
+    sums = np.zeros(count)
+    np.add.at(sums, index, values)
+    return sums
