@@ -149,8 +149,12 @@ def _descend(
     for column in ends:
         master.add(column)
     best, best_prices = 0.0, network.no_prices()
+    most = 0.0
     for _ in range(most_columns):
-        prices, most = master.solve()
+        try:
+            prices, most = master.solve()
+        except _NumericalTroubleError:
+            break  # what was found so far holds
         slack = max(close[0] * UNITS, close[1] * most, arcs)
         if most - best <= slack or time.monotonic() > deadline:
             break
@@ -169,7 +173,6 @@ def _descend(
         if best > worst:
             return None
         master.add(column)
-    _, most = master.solve()
     return _Mixture(
         columns=master.columns,
         weights=master.weights(),
@@ -177,6 +180,10 @@ def _descend(
         bound_units=best,
         value_units=most,
     )
+
+
+class _NumericalTroubleError(Exception):
+    """The LP over the columns cannot be solved."""
 
 
 class _Master:
@@ -265,8 +272,12 @@ class _Master:
                     row.set_coefficient(weight, float(units) / UNITS)
 
     def solve(self) -> tuple[Prices, float]:
-        """(what things are worth, units added by the best mixture)."""
-        self._result = self._solver.solve()
+        """(what things are worth, units added by the best mixture).
+
+        Raises:
+            _NumericalTroubleError: GLOP gave up, twice.
+        """
+        self._result = self._optimum()
         duals = self._result.dual_values()
 
         def worth(rows: Sequence[mathopt.LinearConstraint]) -> np.ndarray:
@@ -280,6 +291,21 @@ class _Master:
             inward=tuple(worth(rows) for rows in self._in),
         )
         return prices, self._result.objective_value() * UNITS
+
+    def _optimum(self) -> mathopt.SolveResult:
+        """The optimum, from the last basis or, where that fails, from none."""
+        for solve in (self._solver.solve, self._from_nothing):
+            try:
+                result = solve()
+            except (RuntimeError, AttributeError):  # "ABNORMAL"; MathOpt fails to say so
+                continue
+            if result.termination.reason is mathopt.TerminationReason.OPTIMAL:
+                return result
+        raise _NumericalTroubleError
+
+    def _from_nothing(self) -> mathopt.SolveResult:
+        params = mathopt.SolveParameters(lp_algorithm=mathopt.LPAlgorithm.DUAL_SIMPLEX)
+        return mathopt.solve(self._model, mathopt.SolverType.GLOP, params=params)
 
     def paid(self, prices: Prices) -> float:
         """Units that the limits are worth at some prices."""
@@ -305,7 +331,8 @@ class _Master:
 
     def weights(self) -> list[float] | None:
         """The best mixture; None where the columns do not fit together."""
-        assert self._result is not None
+        if self._result is None:
+            return None
         values = self._result.variable_values()
         if values[self._beyond] > 1e-9:
             return None

@@ -224,6 +224,8 @@ def _rounded(
         decisions = round_solution(improver.problem, cuts, solution, threshold=threshold)
         if decisions not in rounded:
             rounded.append(decisions)
+    if solution.swapped and not whole:
+        rounded.append(round_solution(improver.problem, cuts, solution, spread=True))
     trials = [improver.evaluate(decisions) for decisions in rounded]
     fitting = [t for t in trials if improver.fits(t)]
     over = [t for t in trials if not improver.fits(t)]

@@ -5,7 +5,8 @@
 For the training graphs of `models/zoo` (or those named): with copies to the host and in the order that
 `planner.plan.least.least_order` finds, where the bound holds over all orders; and with recompute only
 in the best base order known, where it holds for that order. For the published instances in FOLDER
-(`reports.solver.moccasin`): recompute only, in their own order. Every plan is replayed by the
+(`reports.solver.moccasin`; training graphs): recompute only, in their own order. Every plan is replayed
+by the
 simulator. Rows go to `least.json` beside this file.
 """
 
@@ -24,7 +25,7 @@ from planner.plan.least import least_order, least_peak
 from planner.plan.order import peak_of, reorder
 from planner.plan.problem import Problem
 from planner.plan.simulate import simulate
-from reports.solver.moccasin import read, read_folder
+from reports.solver.moccasin import read, read_folder, short_name
 from reports.solver.real import ZOO, real
 
 _NAME = "least.json"
@@ -64,7 +65,9 @@ def problems_of(models: Sequence[Path], instances: Path | None) -> Iterator[tupl
         yield "recompute, this order", recompute_only(problem)
     if instances is not None:
         for name, path in read_folder(instances).items():
-            problem = recompute_only(replace(read(path).problem, name=name))
+            if "_test" in name:
+                continue
+            problem = recompute_only(replace(read(path).problem, name=short_name(name)))
             yield "recompute, this order", problem
 
 
@@ -75,7 +78,7 @@ def recompute_only(problem: Problem) -> Problem:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure, and write the rows one by one."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("models", nargs="*", type=Path)
     parser.add_argument("--instances", type=Path, metavar="FOLDER")
     parser.add_argument("--limit", type=float, default=20.0, metavar="SECONDS")

@@ -83,3 +83,11 @@ def _graph(data: dict[str, Any], path: Path) -> tuple[nx.DiGraph, dict[Any, int]
         )
     except (KeyError, IndexError, TypeError) as error:
         raise ValueError(f"{path}: not a node-link graph with costs ({error!r})") from None
+
+
+def short_name(name: str) -> str:
+    """`ResNet50 (MLSys)_256_(224, 224, 3)_train_nx` -> `ResNet50 train`."""
+    if name.startswith("random_layered_"):
+        return f"random layered {name.split('_')[2]}"
+    stem, _, rest = name.partition(" (MLSys)")
+    return f"{stem} {'train' if 'train' in rest else 'test'}" if rest else name

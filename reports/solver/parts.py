@@ -10,7 +10,7 @@ from typing import Any
 
 from planner.plan.problem import Problem
 from reports.solver.build import Mode, base_peak, with_budget
-from reports.solver.moccasin import read, read_folder
+from reports.solver.moccasin import read, read_folder, short_name
 from reports.solver.row import Method
 from reports.solver.synthetic import irregular, synthetic
 
@@ -100,15 +100,7 @@ def _published(options: Namespace) -> dict[str, Path]:
     if options.instances is None:
         raise SystemExit("name the folder of the published instances: --instances FOLDER")
     files = read_folder(options.instances, contains=options.only)
-    return {_short(n): p for n, p in files.items() if "_test" not in n}
-
-
-def _short(name: str) -> str:
-    """`ResNet50 (MLSys)_256_(224, 224, 3)_train_nx` -> `ResNet50 train`."""
-    if name.startswith("random_layered_"):
-        return f"random layered {name.split('_')[2]}"
-    stem, _, rest = name.partition(" (MLSys)")
-    return f"{stem} {'train' if 'train' in rest else 'test'}" if rest else name
+    return {short_name(n): p for n, p in files.items() if "_test" not in n}
 
 
 def _levers(
