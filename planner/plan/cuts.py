@@ -97,33 +97,6 @@ def least_peak_bound(problem: Problem) -> tuple[int, int]:
     return best, where
 
 
-def any_order_bound(problem: Problem) -> int:
-    """Bytes: no schedule in any order has a peak below this.
-
-    While an operation runs for the first time, the device holds the fixed bytes, its inputs, outputs
-    and workspace, and every graph output that one of its ancestors makes; at the end, all outputs.
-    """
-    made_before: list[int] = []  # bit sets of graph outputs
-    outputs = [t for t, tensor in enumerate(problem.tensors) if tensor.to_end]
-    bit = {t: 1 << i for i, t in enumerate(outputs)}
-    best = problem.fixed_bytes + sum(problem.tensors[t].bytes for t in outputs)
-    for op in problem.ops:
-        before = 0
-        for t in op.inputs:
-            producer = problem.tensors[t].producer
-            before |= made_before[producer]
-            for sibling in problem.ops[producer].outputs:
-                before |= bit.get(sibling, 0)
-        mine = {*op.inputs, *op.outputs}
-        held = problem.fixed_bytes + op.workspace_bytes
-        held += sum(problem.tensors[t].bytes for t in mine)
-        held += sum(problem.tensors[t].bytes for t in outputs if before & bit[t] and t not in mine)
-        held -= sum(problem.tensors[t].bytes for t in {b for _, b in op.inplace})
-        best = max(best, held)
-        made_before.append(before)
-    return best
-
-
 INFEASIBLE = CutSolution(
     feasible=False, extra_us=0.0, bound_us=0.0, resident={}, swapped={}, rerun={}
 )

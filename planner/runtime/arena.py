@@ -41,6 +41,8 @@ ones stay where the model was read to."""
 _NONE = Workspace()
 
 _SHARES = (1, 2, 3, 4, 8, 16)
+MOST_FIRST_REGION = (1 << 31) - ROUNDING
+"""`initial_chunk_size_bytes` is a C int (onnxruntime_c_api.h, OrtArenaCfg)."""
 _LEAST_REGION = 32 * 1024
 _MOST_REGIONS = 200  # that are tried, on a graph of up to ...
 _NODES = 1_000  # nodes; fewer on a larger one
@@ -367,7 +369,7 @@ def _region_sizes(cap_bytes: int, nodes: int) -> list[int]:
     if cap_bytes > _LEAST_REGION:
         ratio = (cap_bytes / _LEAST_REGION) ** (1 / count)
         sizes += [int(_LEAST_REGION * ratio**i) for i in range(count)]
-    rounded = (size // ROUNDING * ROUNDING for size in sizes)
+    rounded = (min(size, MOST_FIRST_REGION) // ROUNDING * ROUNDING for size in sizes)
     return [size for size in dict.fromkeys(rounded) if size]
 
 

@@ -27,9 +27,11 @@ import numpy.typing as npt
 
 from planner.graph.model import TrainingGraph
 from planner.results import CapCheck
-from planner.runtime.arena import reserved_bytes
+from planner.runtime.arena import MOST_FIRST_REGION, reserved_bytes
 from planner.runtime.options import Level, Order
 from planner.units import format_bytes
+
+_REFUSAL = "not yet taken by the arena"
 
 
 def arena_cap(graph: TrainingGraph, budget_bytes: int) -> int:
@@ -90,7 +92,7 @@ def run_capped(
             "model": str(Path(model_path).resolve()),
             "inputs": files,
             "cap_bytes": cap_bytes,
-            "first_region_bytes": first_region_bytes or cap_bytes,
+            "first_region_bytes": first_region_bytes or min(cap_bytes, MOST_FIRST_REGION),
             "order": order,
             "level": level,
             "threads": threads,
@@ -111,6 +113,11 @@ def run_capped(
     return result(bool(answer["passed"]), _shorten(str(answer["message"])))
 
 
+def refused_by_arena(check: CapCheck) -> bool:
+    """Whether the arena had no room, rather than the process coming to grief otherwise."""
+    return not check.passed and check.message.endswith(_REFUSAL)
+
+
 def _shorten(message: str) -> str:
     """The arena's refusal in one line: which node, how much was left, how much it wanted."""
     found = re.search(
@@ -121,6 +128,4 @@ def _shorten(message: str) -> str:
     node = re.search(r"running (\S+) node\. Name:'([^']*)'", message)
     where = f"at {node[1]} node {node[2]!r}: " if node else ""
     free, wanted = int(found[1]), int(found[2])
-    return (
-        f"{where}{format_bytes(wanted)} requested, {format_bytes(free)} not yet taken by the arena"
-    )
+    return f"{where}{format_bytes(wanted)} requested, {format_bytes(free)} {_REFUSAL}"

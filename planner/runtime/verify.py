@@ -38,7 +38,7 @@ from planner.results import (
 )
 from planner.runtime import gpu, memcheck
 from planner.runtime.arena import first_region, first_regions, roomy_cap
-from planner.runtime.cap import arena_cap, run_capped
+from planner.runtime.cap import arena_cap, refused_by_arena, run_capped
 from planner.runtime.compare import compare
 from planner.runtime.options import Level, Memory, Order
 from planner.runtime.profile import Run, profile
@@ -384,10 +384,9 @@ class _Job:
         graph, order = self.graphs["rewritten"], self.orders["rewritten"]
         cap = caps["rewritten"]
         regions = list(itertools.islice(first_regions(graph, order, cap), _TRIES))
-        if regions:
-            rewritten = self._capped("rewritten", cap, regions, 0, True)
-        else:
-            rewritten = self._capped_above(graph, order, cap)
+        rewritten = self._capped("rewritten", cap, regions, 0, True) if regions else None
+        if rewritten is None or refused_by_arena(rewritten):
+            rewritten = self._capped_above(graph, order, cap, tried=rewritten is not None)
         over = rewritten.over_budget_bytes
         graph, order = self.graphs["original"], self.orders["original"]
         cap = caps["original"] + over
@@ -397,10 +396,11 @@ class _Job:
         return self._capped("original", cap, region, over, expected), rewritten
 
     def _capped_above(
-        self, graph: TrainingGraph, order: Sequence[OpId], budget_cap: int
+        self, graph: TrainingGraph, order: Sequence[OpId], budget_cap: int, *, tried: bool
     ) -> CapCheck:
-        """The rewritten model under the least cap above the budget's with which it runs."""
-        cap, check = budget_cap, None
+        """The rewritten model under the least cap above the budget's with which it runs; `tried`:
+        it does not run at the budget's own, though the replay said so."""
+        cap, check = budget_cap + (budget_cap // 50 if tried else 0), None
         for _ in range(_TRIES):
             cap, _region = roomy_cap(graph, order, at_least=cap)
             regions = list(itertools.islice(first_regions(graph, order, cap), _TRIES))

@@ -8,8 +8,8 @@ import pytest
 
 from planner.graph.liveness import timeline
 from planner.graph.schedule import default_order
-from planner.runtime.arena import least_cap
-from planner.runtime.cap import arena_cap, run_capped
+from planner.runtime.arena import first_region, least_cap
+from planner.runtime.cap import arena_cap, refused_by_arena, run_capped
 from planner.runtime.inputs import make_inputs
 from tests.runtime.support import chain_with_gradients, random_model, save
 
@@ -22,6 +22,7 @@ def test_the_predicted_least_cap_is_exact(seed: int, tmp_path: Path) -> None:
     assert run_capped(path, inputs, cap).passed
     short = run_capped(path, inputs, cap - 256)
     assert not short.passed
+    assert refused_by_arena(short)
     assert "not yet taken by the arena" in short.message
 
 
@@ -41,3 +42,14 @@ def test_a_model_that_does_not_load_is_a_failure_with_its_reason(tmp_path: Path)
     check = run_capped(path, {}, 1 << 20, model="original", expected=False)
     assert (check.passed, check.model, check.expected) == (False, "original", False)
     assert "cannot load the model" in check.message
+    assert not refused_by_arena(check)
+
+
+def test_a_cap_of_several_gib_is_a_cap(tmp_path: Path) -> None:
+    path, graph = save(chain_with_gradients(leaves_reversed=False), tmp_path / "m.onnx")
+    inputs, _ = make_inputs(path)
+    cap = 5 << 30
+    assert run_capped(path, inputs, cap).passed
+    region = first_region(graph, default_order(graph), cap)
+    assert region is not None
+    assert run_capped(path, inputs, cap, first_region_bytes=region).passed
