@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
 
 from planner.formulate import formulate
+from planner.graph.model import OpId
 from planner.pipeline.planning import GRANULARITY_BYTES, base_orders
 from planner.pipeline.prepare import Prepared
 from planner.plan.order import peak_of
@@ -27,9 +29,14 @@ def problem_of(prepared: Prepared, *, name: str, order: Order, order_limit_s: fl
     chosen = prepared.order
     if order == "best":
         chosen = base_orders(prepared, time_limit_s=order_limit_s)[0].order
+    return problem_in(prepared, chosen, name=name)
+
+
+def problem_in(prepared: Prepared, order: Sequence[OpId], *, name: str) -> Problem:
+    """The problem of a model in a given base order; see `problem_of`."""
     problem = formulate(
         prepared.graph,
-        chosen,
+        order,
         prepared.duration_us,
         capacity_bytes=_NO_LIMIT,
         swap_out_bytes_per_s=prepared.hardware.copy_to_host_bytes_per_s,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from argparse import Namespace
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -24,6 +26,9 @@ class Case:
     method: Method
     limit_s: float
 
+
+_ORDER_S = 4.0
+"""For each base order of a training graph, to see which one to solve at length."""
 
 PARTS = ("moccasin", "checkmate", "real", "synthetic", "growth")
 
@@ -65,13 +70,29 @@ def _checkmate(options: Namespace) -> Iterator[Case]:
 
 
 def _real(options: Namespace) -> Iterator[Case]:
-    from reports.solver.real import ZOO, real
+    from reports.solver.real import ZOO, most_promising, real_orders, within
 
     paths: list[Path] = options.models or sorted(ZOO.glob("*.onnx"))
+    modes: list[Mode] = options.modes or ["recompute", "swap", "both"]
     for path in paths:
-        if options.only in path.stem:
-            problem = real(path, hardware=options.hardware)
-            yield from _levers(path.stem, problem, options, {"hardware": options.hardware})
+        if options.only not in path.stem:
+            continue
+        orders = real_orders(path, hardware=options.hardware)
+        peak = min(base_peak(problem) for problem in orders.values())
+        for percent, mode in itertools.product(options.percents or [90, 70, 50, 35], modes):
+            capacity = math.ceil(percent * peak / 100)
+            for copies in _kinds(mode, options):
+                problems = [
+                    within(p, capacity, mode, overlap=copies == "overlapped")
+                    for p in orders.values()
+                ]
+                chosen = most_promising(problems, limit_s=_ORDER_S)
+                for limit_s in options.limits or [60.0]:
+                    key = {"instance": path.stem, "percent": percent, "mode": mode}
+                    key |= {"copies": copies, "method": "planner", "limit_s": limit_s}
+                    key |= {"peak_before_bytes": peak, "hardware": options.hardware}
+                    key |= {"order": list(orders)[chosen]}
+                    yield Case(key=key, problem=problems[chosen], method="planner", limit_s=limit_s)
 
 
 def _synthetic(options: Namespace) -> Iterator[Case]:
@@ -122,10 +143,7 @@ def _cases(
     extra: dict[str, Any] | None = None,
 ) -> Iterator[Case]:
     """One problem at one budget: every method, limit and kind of copies."""
-    kinds = ["none"]
-    if mode != "recompute":
-        kinds = ["overlapped", "serial"] if options.serial else ["overlapped"]
-    for copies in kinds:
+    for copies in _kinds(mode, options):
         budgeted = with_budget(problem, percent, mode, overlap=copies == "overlapped")
         for limit_s in options.limits or [60.0]:
             for method in methods:
@@ -133,3 +151,10 @@ def _cases(
                 key |= {"method": method, "limit_s": limit_s}
                 key |= {"peak_before_bytes": base_peak(problem), **(extra or {})}
                 yield Case(key=key, problem=budgeted, method=method, limit_s=limit_s)
+
+
+def _kinds(mode: Mode, options: Namespace) -> list[str]:
+    """How copies run: not at all, beside the operations, and where asked one after the other."""
+    if mode == "recompute":
+        return ["none"]
+    return ["overlapped", "serial"] if options.serial else ["overlapped"]

@@ -88,8 +88,10 @@ def markdown(folder: Path = FOLDER) -> str:
         parts.append("\n".join((_CHECKMATE, _versus(rows, "Checkmate"))))
     if rows := rows_of("real", folder):
         parts.append(
-            f"## Training graphs\n\nONNX training graphs on the `{rows[0]['hardware']}` profile, in "
-            f"the best base order found.\n{_LEVERS}\n{_levers(rows)}"
+            f"## Training graphs\n\nONNX training graphs on the `{rows[0]['hardware']}` profile. "
+            f"Budgets are shares of the peak of the best order, and what order alone saves is not in "
+            f"them. Of three base orders, the one is solved on which a few seconds of search did "
+            f"best; these are not in the seconds.\n{_LEVERS}\n{_levers(rows)}"
         )
     if rows := rows_of("synthetic", folder):
         parts.append(
