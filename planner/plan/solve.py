@@ -138,7 +138,7 @@ def _search(
     if incumbent.is_impossible:
         return
     if problem.allow_recompute and problem.allow_swap:
-        until(0.15)
+        until(0.15 if len(problem.ops) <= _CORNER_OPS else 0.4)
         _one_kind(incumbent)
     if not thorough:
         until(0.9)
@@ -147,7 +147,7 @@ def _search(
         _refine(incumbent)
         return
     in_parts = not problem.overlap and len(problem.ops) <= MAX_OPS
-    until(0.25 if in_parts else 0.4)
+    until(0.25 if in_parts else 0.5)
     cut_loop(
         incumbent,
         whole_s=_WHOLE * limit_s,
@@ -253,8 +253,8 @@ def _one_kind(incumbent: Incumbent) -> None:
     """Plans that only swap and plans that only recompute are plans too."""
     improver, problem = incumbent.improver, incumbent.improver.problem
     for only in (
-        replace(problem, allow_recompute=False),
         replace(problem, swap_out_bytes_per_s=0.0, swap_in_bytes_per_s=0.0),
+        replace(problem, allow_recompute=False),
     ):
         alone = Improver(only, deadline=improver.deadline)
         part = Incumbent(alone, least=alone.base)

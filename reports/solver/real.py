@@ -49,14 +49,14 @@ def real_orders(
 
 def most_promising(problems: Sequence[Problem], *, limit_s: float) -> int:
     """Which of some problems, the same but for their order, a short search does best on."""
-    costs: list[tuple[bool, float]] = []
+    costs: list[tuple[int, float]] = []  # impossible, nothing found, found
     for problem in problems:
         if least_peak_bound(problem)[0] > problem.capacity_bytes:
-            costs.append((True, float(least_peak_bound(problem)[0])))
+            costs.append((2, float(least_peak_bound(problem)[0])))
             continue
         found = solve(problem, time_limit_s=limit_s, thorough=False)
         best = found.candidate
-        costs.append((True, found.least.peak_bytes) if best is None else (False, best.time_us))
+        costs.append((1, found.least.peak_bytes) if best is None else (0, best.time_us))
     return costs.index(min(costs))
 
 
