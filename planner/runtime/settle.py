@@ -17,12 +17,18 @@ from pathlib import Path
 import onnx_ir as ir
 
 from planner.errors import ModelError
+from planner.graph.build import PLANNER_ATTRIBUTE
 from planner.lower.rewrite import Rewritten
 from planner.onnxio.load import LoadedModel
 from planner.runtime.normalize import first_line
 from planner.runtime.shapes import without_large_initializers
 
 _MAX_ROUNDS = 12
+_ACTIVATIONS = frozenset(
+    ("Elu", "HardSigmoid", "LeakyRelu", "Relu", "Selu")
+    + ("Sigmoid", "Softplus", "Softsign", "Tanh", "ThresholdedRelu")
+)
+"""What ONNX Runtime fuses with a product."""
 
 
 def settle(
@@ -44,17 +50,38 @@ def settle(
         return rewritten
     taken: list[ir.Node] = []
     for _ in range(_MAX_ROUNDS):
-        survivors = _optimized_nodes(rewritten.model)
-        taken = [node for node in rewritten.model.graph if node.name not in survivors]
-        if not taken:
-            return rewritten
-        more = pinned | {str(v.name) for node in taken for v in node.outputs if v.name}
-        if more == pinned:
-            break
+        try:
+            survivors = _optimized_nodes(rewritten.model)
+        except ModelError:
+            more = pinned | _before_activations(rewritten.model)
+            if more == pinned:
+                raise
+        else:
+            taken = [node for node in rewritten.model.graph if node.name not in survivors]
+            if not taken:
+                return rewritten
+            more = pinned | {str(v.name) for node in taken for v in node.outputs if v.name}
+            if more == pinned:
+                break
         pinned = more
         rewritten = lower(pinned)
     names = ", ".join(repr(node.name) for node in taken[:3])
     raise ModelError(f"ONNX Runtime's optimizers keep rewriting {names} in {loaded.path}")
+
+
+def _before_activations(model: ir.Model) -> set[str]:
+    """Values that a fusion of a product with its activation would take in, of nodes that were added.
+
+    Such a fusion copies the activation's attributes, the unique one among them, to a FusedGemm that
+    knows no such attribute (gemm_activation_fusion.cc), and the session does not load.
+    """
+    return {
+        str(value.name)
+        for node in model.graph
+        if PLANNER_ATTRIBUTE in node.attributes
+        for value in node.outputs
+        if [reader.op_type in _ACTIVATIONS for reader in value.consumers()] == [True]
+    }
 
 
 def _optimized_nodes(model: ir.Model) -> set[str]:

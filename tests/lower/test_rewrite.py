@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,7 @@ from planner.lower.rewrite import rewrite
 from planner.onnxio.load import load_model
 from planner.pipeline.prepare import analysed_graph
 from planner.plan.execute import Choice, Decisions, Executor
+from planner.plan.problem import Problem
 from planner.plan.simulate import simulate
 from planner.runtime.normalize import normalize
 from planner.runtime.settle import settle
@@ -41,14 +43,22 @@ SLOW = settings(
 
 
 def _lowered(proto: onnx.ModelProto, folder: Path, data: st.DataObject, order: str = "default"):
+    return _settled(proto, folder, lambda problem: data.draw(decisions_for(problem)), order)
+
+
+def _settled(
+    proto: onnx.ModelProto,
+    folder: Path,
+    decide: Callable[[Problem], Decisions],
+    order: str = "default",
+):
     path = folder / "model.onnx"
     onnx.save(proto, path)
     loaded = load_model(path)
     model = normalize(loaded)
     graph = analysed_graph(model, {})
     form = formulation_of(graph)
-    decisions = data.draw(decisions_for(form.problem))
-    actions = Executor(form.problem).schedule(decisions)
+    actions = Executor(form.problem).schedule(decide(form.problem))
 
     def lower(pinned: frozenset[str]):
         return rewrite(model, graph, form, actions, order=order, pinned=pinned)
@@ -70,6 +80,41 @@ def test_runs_in_planned_order_with_the_same_bits(proto, data, tmp_path_factory)
         assert list(results) == list(expected)
         for name, value in expected.items():
             assert results[name].tobytes() == value.tobytes(), (level, name)
+
+
+def test_a_recomputed_product_and_its_activation_are_not_fused(tmp_path: Path):
+    # in the model the sum has two readers, in the copy one: fused there, the session would not load
+    nodes = [
+        h.make_node("MatMul", ["x", "x"], ["product"], name="product"),
+        h.make_node("Add", ["product", "w"], ["sum"], name="sum"),
+        h.make_node("Exp", ["product"], ["other"], name="other"),
+        h.make_node("Neg", ["sum"], ["another"], name="another"),
+        h.make_node("Sigmoid", ["sum"], ["y"], name="y"),
+        h.make_node("Mul", ["y", "other"], ["p"], name="p"),
+        h.make_node("Mul", ["p", "another"], ["q"], name="q"),
+        h.make_node("MatMul", ["q", "q"], ["r"], name="r"),
+        h.make_node("Mul", ["r", "y"], ["z"], name="z"),
+    ]
+    values = [h.make_tensor_value_info(v, T.FLOAT, [8, 8]) for v in ("x", "w", "z")]
+    proto = h.make_model(
+        h.make_graph(nodes, "activation", values[:2], values[2:]),
+        opset_imports=[h.make_opsetid("", 18)],
+        ir_version=9,
+    )
+
+    def drop_y(problem: Problem) -> Decisions:
+        names = [t.name for t in problem.tensors]
+        return Decisions(gaps={(names.index("y"), 1): Choice.DROP})
+
+    loaded, _, _, _, rewritten = _settled(proto, tmp_path, drop_y)
+    path = tmp_path / "rewritten.onnx"
+    ir.save(rewritten.model, path)
+    assert sum("recompute" in name for name in rewritten.planned_order) >= 3
+    _, expected = run_on_ort(str(loaded.path), feeds_for(), tmp_path)
+    for level in LEVELS:
+        order, results = run_on_ort(str(path), feeds_for(), tmp_path, level)
+        assert tuple(order) == rewritten.planned_order, level
+        assert results["z"].tobytes() == expected["z"].tobytes(), level
 
 
 @SLOW
