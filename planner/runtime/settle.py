@@ -25,8 +25,18 @@ from planner.runtime.shapes import without_large_initializers
 
 _MAX_ROUNDS = 12
 _ACTIVATIONS = frozenset(
-    ("Elu", "HardSigmoid", "LeakyRelu", "Relu", "Selu")
-    + ("Sigmoid", "Softplus", "Softsign", "Tanh", "ThresholdedRelu")
+    {
+        "Elu",
+        "HardSigmoid",
+        "LeakyRelu",
+        "Relu",
+        "Selu",
+        "Sigmoid",
+        "Softplus",
+        "Softsign",
+        "Tanh",
+        "ThresholdedRelu",
+    }
 )
 """What ONNX Runtime fuses with a product."""
 
