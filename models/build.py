@@ -10,20 +10,17 @@ from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 
-import onnx
 import torch
-from onnx import ModelProto
 
-from models.errors import ExportError
-from models.initial import initial_specs
-from models.inputs import InputSpec, write_specs
-from models.joint import trace
-from models.lower import TrainingGraph, lower
-from models.optim import OPTIMIZERS
 from models.recipes import RECIPES, Size, Step
-
-_INLINE_LIMIT = 2_000_000_000
-"""Bytes of initializers above which they get a file of their own (a protobuf ends at 2 GiB)."""
+from planner.errors import PlannerError
+from planner.export.files import save
+from planner.export.initial import initial_specs
+from planner.export.inputs import InputSpec, write_specs
+from planner.export.joint import trace
+from planner.export.lower import TrainingGraph, lower
+from planner.export.optim import OPTIMIZERS
+from planner.export.step import TrainingStep
 
 
 def build(
@@ -39,9 +36,10 @@ def build(
         key: torch.empty(spec.shape, dtype=getattr(torch, spec.dtype), device="meta")
         for key, spec in step.inputs.items()
     }
+    whole = TrainingStep(step.module, tuple(inputs), targets=len(inputs) - 1, loss=step.loss)
     specs = initial_specs(step.module)
     graph = lower(
-        trace(step.module, inputs, step.loss, dynamic_batch=dynamic_batch),
+        trace(whole, inputs, dynamic_batch=dynamic_batch),
         name,
         optimizer=OPTIMIZERS[optimizer] if optimizer else None,
         initializers=(
@@ -56,17 +54,6 @@ def build(
     return graph, {item.name: specs[item.name] for item in graph.model.graph.input}
 
 
-def save(model: ModelProto, path: Path, *, external: bool = False) -> None:
-    """Write the model; its tensors beside it, in `NAME.data`, where asked or too large."""
-    stored = sum(len(tensor.raw_data) for tensor in model.graph.initializer)
-    if external or stored > _INLINE_LIMIT:
-        beside = path.with_name(f"{path.name}.data")
-        beside.unlink(missing_ok=True)
-        onnx.save(model, path, save_as_external_data=True, location=beside.name)
-    else:
-        path.write_bytes(model.SerializeToString(deterministic=True))
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line."""
     options = _parser().parse_args(arguments)
@@ -79,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             dynamic_batch=options.dynamic_batch,
             store_parameters=options.params == "initializers",
         )
-    except ExportError as error:
+    except PlannerError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     save(graph.model, options.output, external=options.external_data)

@@ -22,11 +22,11 @@ from onnx import ModelProto
 from torch import Tensor, nn
 
 from models.build import add_size_options, build, sized_step
-from models.errors import ExportError
-from models.inputs import InputSpec
-from models.lower import GRADIENT_SUFFIX, LOSS, UPDATED_SUFFIX
-from models.optim import OPTIMIZERS, SGD, AdamW
 from models.recipes import RECIPES, Step
+from planner.errors import PlannerError, UsageError
+from planner.export.inputs import InputSpec
+from planner.export.lower import GRADIENT_SUFFIX, LOSS, UPDATED_SUFFIX
+from planner.export.optim import OPTIMIZERS, SGD, AdamW
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +47,7 @@ def compare(step: Step, *, optimizer: str | None = None, dynamic_batch: bool = F
     """Export `step`, run it on both sides, compare every output of the graph."""
     graph, specs = build(step, "check", optimizer=optimizer, dynamic_batch=dynamic_batch)
     if any(node.op_type == "Dropout" for node in graph.model.graph.node):
-        raise ExportError("dropout draws at random: two runs cannot be compared")
+        raise UsageError("dropout draws at random: two runs cannot be compared")
     verify_structure(graph.model, static=not dynamic_batch)
     feeds = {name: draw_rough(name, spec) for name, spec in specs.items()}
     actual = run(graph.model, feeds)
@@ -225,7 +225,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         comparison = compare(
             sized_step(options), optimizer=options.optimizer, dynamic_batch=options.dynamic_batch
         )
-    except ExportError as error:
+    except PlannerError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     ranked = sorted(comparison.differences.items(), key=lambda item: -item[1])

@@ -10,10 +10,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from models.errors import ExportError
-from models.inputs import InputSpec
-from models.joint import Loss
 from models.nets import GPT, MLP, BERTClassifier, DenseNet, UNet, resnet18, resnet50
+from planner.errors import UsageError
+from planner.export.inputs import InputSpec
+from planner.export.step import Loss
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +56,7 @@ class Recipe:
         made = {field: value for field, value in choices.items() if value is not None}
         useless = made.keys() - self.free
         if useless:
-            raise ExportError(f"this network has no {', '.join(sorted(useless))} to choose")
+            raise UsageError(f"this network has no {', '.join(sorted(useless))} to choose")
         return replace(self.default, **made)
 
     def step(self, size: Size) -> Step:

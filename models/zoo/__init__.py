@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from models.inputs import draw_inputs, read_specs
+from planner.export.inputs import draw_inputs, read_specs
 
 NAMES = ("mlp_adamw", "resnet18", "gpt")
 

@@ -18,10 +18,10 @@ from torch import nn
 
 from models.build import build
 from models.check import compare, distance, draw_rough, reference, run
-from models.inputs import InputSpec
 from models.nets import GPT, MLP, BERTClassifier, DenseNet, UNet, resnet18, resnet50
 from models.nets.resnet import Bottleneck, ResNet
 from models.recipes import RECIPES, Step, language_loss
+from planner.export.inputs import InputSpec
 
 SMOOTH = 1e-4
 ROUGH = 2e-2

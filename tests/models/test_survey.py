@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from models.emit import Builder, value_info
 from models.survey import survey
+from planner.export.emit import Builder, value_info
 
 FLOAT = np.dtype(np.float32)
 

@@ -8,8 +8,8 @@ import onnxruntime
 import pytest
 
 from models import zoo
-from models.inputs import InputSpec, read_specs
 from models.survey import survey
+from planner.export.inputs import InputSpec, read_specs
 
 
 @pytest.mark.parametrize("name", zoo.NAMES)

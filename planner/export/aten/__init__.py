@@ -4,7 +4,7 @@ A rule is a function of the lowering context and the operator's arguments, which
 nodes and gives back the value of the result, or one value for each of several results.
 """
 
-from models.aten import (
+from planner.export.aten import (
     attention,
     conv,
     create,
@@ -18,7 +18,7 @@ from models.aten import (
     reduce,
     shape,
 )
-from models.aten.registry import RULES, Lowering
+from planner.export.aten.registry import RULES, Lowering
 
 __all__ = [
     "RULES",

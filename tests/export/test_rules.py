@@ -16,8 +16,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from models.check import compare
-from models.inputs import InputSpec
 from models.recipes import Step
+from planner.export.inputs import InputSpec
 
 TOLERANCE = 5e-6
 

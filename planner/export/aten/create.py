@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import fx
 
-from models.aten.registry import Dim, Lowering, Result, dtype_of, lowers
+from planner.export.aten.registry import Dim, Lowering, Result, dtype_of, lowers
 
 
 @lowers("zeros", "zeros_like", "new_zeros", "empty_like", "empty.memory_format", "new_empty")

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from torch import fx
 
-from models.aten.registry import Dim, Lowering, Result, lowers, shape_of
-from models.emit import Value
+from planner.export.aten.registry import Dim, Lowering, Result, lowers, shape_of
+from planner.export.emit import Value
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ modules break: no parameter may be registered twice, and each must receive a gra
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,10 +27,14 @@ from torch.fx.experimental.symbolic_shapes import (
 )
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from models.errors import DataDependentControlFlow, InvalidLoss
-
-Loss = Callable[..., Tensor]
-"""`loss(module's result, *remaining inputs)` -> scalar."""
+from planner.errors import UsageError
+from planner.export.errors import (
+    DataDependentControlFlow,
+    ExportError,
+    InvalidLoss,
+    ModuleFailure,
+)
+from planner.export.step import PREFIX, TrainingStep
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,18 +55,20 @@ class JointGraph:
     """New value of each buffer that the forward pass changes."""
     first_use: Mapping[str, str]
     """The line of source where the forward pass first calls each operator."""
+    symbolic: frozenset[str]
+    """Inputs whose first dimension is to stay open."""
 
 
 class _Flat(nn.Module):
-    """Runs `module` and `loss` on tensors registered under flat names (no dots, no ties)."""
+    """Runs a step on tensors registered under flat names (no dots, no ties)."""
 
-    def __init__(self, module: nn.Module, loss: Loss) -> None:
+    def __init__(self, step: nn.Module) -> None:
         super().__init__()
-        self.functional = _Functional(module, loss)
+        self.functional = _Functional(step)
         self.original: dict[str, str] = {}
 
     def add(self, name: str, tensor: Tensor, *, trained: bool) -> None:
-        """Register `tensor` for the module's tensor called `name`."""
+        """Register `tensor` for the network's tensor called `name`."""
         flat = f"tensor_{len(self.original)}"
         self.original[flat] = name
         if trained:
@@ -93,44 +99,63 @@ class _FirstUse(TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         if str(func) not in self.lines:
-            self.lines[str(func)] = _user_line(traceback.extract_stack())
+            self.lines[str(func)] = user_line(traceback.extract_stack())
         return func(*args, **(kwargs or {}))
 
 
 class _Functional:
-    """A module's loss as a function of its tensors. Not a Module: holds no parameters itself."""
+    """A step's loss as a function of its tensors. Not a Module: holds no parameters itself."""
 
-    def __init__(self, module: nn.Module, loss: Loss) -> None:
-        self.module, self.loss = module, loss
+    def __init__(self, step: nn.Module) -> None:
+        self.step = step
 
-    def __call__(self, tensors: dict[str, Tensor], inputs: tuple[Tensor, ...]) -> Tensor:
-        result = torch.func.functional_call(self.module, tensors, (inputs[0],), tie_weights=True)
-        return self.loss(result, *inputs[1:])
+    def __call__(self, tensors: Mapping[str, Tensor], inputs: Sequence[Tensor]) -> Tensor:
+        named = {PREFIX + name: tensor for name, tensor in tensors.items()}
+        return torch.func.functional_call(self.step, named, tuple(inputs), tie_weights=True)
 
 
 def trace(
-    module: nn.Module,
-    inputs: Mapping[str, Tensor],
-    loss: Loss,
-    *,
-    dynamic_batch: bool = False,
+    step: TrainingStep, inputs: Mapping[str, Tensor], *, dynamic_batch: bool = False
 ) -> JointGraph:
-    """Trace the loss and the gradients of `module` in training mode.
+    """Trace the loss of a step and its gradients, in training mode.
 
-    The module receives the first input, `loss` its result and the other inputs. Tensors give
-    only shapes and types: parameters may be on the meta device. `dynamic_batch` leaves the
-    first dimension of every input symbolic.
+    Where the network's Python reads a tensor's value, the step goes through `torch.export` first:
+    libraries (transformers' attention masks) leave such shortcuts out there.
+
+    Args:
+        inputs: what the step takes, by name. Tensors give only shapes and types: parameters may be
+            on the meta device.
+        dynamic_batch: leave the first dimension of the inputs symbolic, where it is the batch.
+
+    Raises:
+        ExportError: see `planner.export.errors`.
     """
-    module.train()
-    trained, constant, first_use = _gradient_flow(module, inputs, loss)
+    step.train()
+    try:
+        return _trace(step, step.module, inputs, dynamic_batch)
+    except DataDependentControlFlow as error:
+        exported = _exported(step, inputs, dynamic_batch)
+        if exported is None:
+            raise
+        try:
+            return _trace(exported, step.module, inputs, dynamic_batch)
+        except DataDependentControlFlow:
+            raise error from None
+
+
+def _trace(
+    step: nn.Module, module: nn.Module, inputs: Mapping[str, Tensor], dynamic_batch: bool
+) -> JointGraph:
+    trained, constant, first_use = _gradient_flow(step, module, inputs)
     mode = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
-    flat = _Flat(module, loss)
+    flat = _Flat(step)
     with mode:
         for name, tensor in trained.items():
             flat.add(name, _blank(tensor), trained=True)
         for name, tensor in constant.items():
             flat.add(name, _blank(tensor), trained=False)
-    fakes = tuple(_fake_input(mode, tensor, dynamic_batch) for tensor in inputs.values())
+    batch = batch_size(inputs) if dynamic_batch else None
+    fakes = tuple(_fake_input(mode, tensor, batch) for tensor in inputs.values())
     try:
         traced, signature = aot_export_module(
             flat, fakes, trace_joint=True, output_loss_index=0, decompositions={}
@@ -139,18 +164,40 @@ def trace(
         raise _data_dependent(error) from error
     assert isinstance(traced, fx.GraphModule)
     traced.graph.eliminate_dead_code()
-    return _read_signature(traced, signature, flat.original, list(inputs), first_use)
+    symbolic = {name for name, tensor in inputs.items() if batch and _has_batch(tensor, batch)}
+    return _read_signature(
+        traced, signature, flat.original, list(inputs), first_use, frozenset(symbolic)
+    )
+
+
+def _exported(
+    step: TrainingStep, inputs: Mapping[str, Tensor], dynamic_batch: bool
+) -> nn.Module | None:
+    """The step as `torch.export` sees it; None where that fails as well."""
+    if any(tensor.is_meta for tensor in (*step.parameters(), *step.buffers())):
+        return None
+    batch = batch_size(inputs) if dynamic_batch else None
+    axes = tuple(
+        {0: torch.export.Dim.DYNAMIC} if batch and _has_batch(tensor, batch) else None
+        for tensor in inputs.values()
+    )
+    blank = tuple(torch.zeros_like(tensor, device="cpu") for tensor in inputs.values())
+    try:
+        program = torch.export.export(step, blank, dynamic_shapes=(axes,), strict=False)
+        return program.module(check_guards=False)
+    except Exception:  # of any kind: the error that led here says more to the caller
+        return None
 
 
 def _gradient_flow(
-    module: nn.Module, inputs: Mapping[str, Tensor], loss: Loss
+    step: nn.Module, module: nn.Module, inputs: Mapping[str, Tensor]
 ) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, str]]:
     """The tensors that receive a gradient, all others, and where operators are first used.
 
     A fake step tells.
     """
     parameters, buffers = dict(module.named_parameters()), dict(module.named_buffers())
-    functional = _Functional(module, loss)
+    functional = _Functional(step)
     with FakeTensorMode(allow_non_fake_inputs=True):
         tensors = {name: _blank(tensor) for name, tensor in {**parameters, **buffers}.items()}
         candidates = [name for name, tensor in parameters.items() if tensor.requires_grad]
@@ -158,13 +205,19 @@ def _gradient_flow(
             tensors[name].requires_grad_()
         try:
             with _FirstUse() as uses:
-                value = functional(tensors, tuple(_blank(tensor) for tensor in inputs.values()))
-        except DataDependentOutputException as error:
+                value = functional(tensors, [_blank(tensor) for tensor in inputs.values()])
+        except (DataDependentOutputException, GuardOnDataDependentSymNode) as error:
             raise _data_dependent(error) from error
+        except ExportError:
+            raise
+        except Exception as error:
+            line = user_line(traceback.extract_tb(error.__traceback__))
+            raise ModuleFailure(line, error) from error
         if value.dim() or not value.is_floating_point() or not value.requires_grad:
             raise InvalidLoss(
-                f"the loss must be a differentiable scalar, not {value.dtype} of shape "
-                f"{list(value.shape)}{'' if value.requires_grad else ' without gradient'}"
+                f"the loss must be a scalar of floating point that depends on a parameter to "
+                f"train; it is {value.dtype} of shape {list(value.shape)}"
+                f"{'' if value.requires_grad else ' and depends on none'}"
             )
         gradients = torch.autograd.grad(
             value, [tensors[name] for name in candidates], allow_unused=True
@@ -182,9 +235,30 @@ def _blank(tensor: Tensor) -> Tensor:
     return torch.empty(tensor.shape, dtype=tensor.dtype)
 
 
-def _fake_input(mode: FakeTensorMode, tensor: Tensor, dynamic_batch: bool) -> Tensor:
+def batch_size(inputs: Mapping[str, Tensor]) -> int:
+    """The first dimension of the first input.
+
+    Raises:
+        UsageError: it has none, or the example's is 1, which a tracer takes for a constant.
+    """
+    name, first = next(iter(inputs.items()))
+    if not first.dim():
+        raise UsageError(f"a symbolic batch: the first input, {name!r}, has no dimensions")
+    if first.shape[0] < 2:
+        raise UsageError(
+            f"a symbolic batch: the example of input {name!r} has a batch of {first.shape[0]}; "
+            "give one of at least 2"
+        )
+    return first.shape[0]
+
+
+def _has_batch(tensor: Tensor, batch: int) -> bool:
+    return bool(tensor.dim()) and tensor.shape[0] == batch
+
+
+def _fake_input(mode: FakeTensorMode, tensor: Tensor, batch: int | None) -> Tensor:
     sizes = [DimDynamic.STATIC] * tensor.dim()
-    if dynamic_batch and sizes:
+    if batch and _has_batch(tensor, batch):
         sizes[0] = DimDynamic.DYNAMIC
     return mode.from_tensor(
         _blank(tensor), symbolic_context=StatelessSymbolicContext(dynamic_sizes=sizes)
@@ -193,15 +267,15 @@ def _fake_input(mode: FakeTensorMode, tensor: Tensor, dynamic_batch: bool) -> Te
 
 def _data_dependent(error: Exception) -> DataDependentControlFlow:
     return DataDependentControlFlow(
-        _user_line(traceback.extract_tb(error.__traceback__)), str(error)
+        user_line(traceback.extract_tb(error.__traceback__)), str(error)
     )
 
 
-def _user_line(frames: Sequence[traceback.FrameSummary]) -> str:
-    """The innermost line that belongs to neither PyTorch nor this module."""
-    torch_root, here = str(Path(nn.__file__).parents[1]), __file__
+def user_line(frames: Sequence[traceback.FrameSummary]) -> str:
+    """The innermost line that belongs to neither PyTorch nor this package."""
+    apart = (str(Path(nn.__file__).parents[1]), str(Path(__file__).parent))
     for frame in reversed(frames):
-        if not frame.filename.startswith(torch_root) and frame.filename != here:
+        if not frame.filename.startswith(apart) and not frame.filename.startswith("<"):
             return f"{frame.filename}:{frame.lineno} in {frame.name}: {frame.line}"
     return "an unknown line"
 
@@ -212,6 +286,7 @@ def _read_signature(
     original: Mapping[str, str],
     input_names: Sequence[str],
     first_use: Mapping[str, str],
+    symbolic: frozenset[str],
 ) -> JointGraph:
     """Sort placeholders and results of the traced graph by what they are."""
     inputs: dict[str, fx.Node] = {}
@@ -241,4 +316,5 @@ def _read_signature(
         gradients=dict(zip(parameters, gradients, strict=True)),
         updated_buffers={original[changed[node.name]]: node for node in updated},
         first_use=first_use,
+        symbolic=symbolic,
     )

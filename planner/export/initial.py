@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor, nn
 
-from models.aten.registry import numpy_dtype
-from models.inputs import InputSpec
+from planner.export.aten.registry import numpy_dtype
+from planner.export.inputs import InputSpec
 
 
 def initial_specs(module: nn.Module) -> dict[str, InputSpec]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import fx
 
-from models.aten.registry import Lowering, Result, lowers, shape_of
+from planner.export.aten.registry import Lowering, Result, lowers, shape_of
 
 NONE, MEAN, SUM = 0, 1, 2
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from torch import fx
 
-from models.aten.registry import Lowering, Result, dtype_of, lowers, rank_of, shape_of
+from planner.export.aten.registry import Lowering, Result, dtype_of, lowers, rank_of, shape_of
 
 _VIEWS = ("view", "_unsafe_view", "reshape", "unsqueeze", "squeeze", "squeeze.dim", "squeeze.dims")
 

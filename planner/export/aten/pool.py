@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from torch import fx
 
-from models.aten.registry import Lowering, Result, lowers, numpy_dtype, shape_of
+from planner.export.aten.registry import Lowering, Result, lowers, numpy_dtype, shape_of
 
 
 @lowers("max_pool2d_with_indices")

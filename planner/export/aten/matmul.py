@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import fx
 
-from models.aten.registry import Lowering, Result, lowers
+from planner.export.aten.registry import Lowering, Result, lowers
 
 
 @lowers("mm")

@@ -16,12 +16,12 @@ import torch
 from onnx import ModelProto, ValueInfoProto
 from torch import fx
 
-from models.aten import RULES, Lowering
-from models.aten.registry import describe, dtype_of, numpy_dtype, shape_of
-from models.emit import Builder, Value, value_info
-from models.errors import UnsupportedOperator
-from models.joint import JointGraph
-from models.optim import Optimizer, StateTensor
+from planner.export.aten import RULES, Lowering
+from planner.export.aten.registry import describe, dtype_of, numpy_dtype, shape_of
+from planner.export.emit import Builder, Value, value_info
+from planner.export.errors import ExportError, UnsupportedOperator
+from planner.export.joint import JointGraph
+from planner.export.optim import Optimizer, StateTensor
 
 LOSS = "loss"
 GRADIENT_SUFFIX = "_grad"
@@ -69,6 +69,7 @@ def lower(
         _lower_nodes(joint.module, lowering)
     except UnsupportedOperator as error:
         raise error.called_at(joint.first_use.get(error.operator)) from error
+    _check_symbolic(joint)
 
     outputs = [_output(builder, lowering, joint.loss, LOSS)]
     gradients = {
@@ -182,6 +183,16 @@ def _symbols(joint: JointGraph) -> dict[str, tuple[Value, int]]:
             if isinstance(dim, torch.SymInt):
                 symbols.setdefault(str(dim.node.expr), (key, axis))
     return symbols
+
+
+def _check_symbolic(joint: JointGraph) -> None:
+    """Raise where a dimension that was to stay open was taken for a constant on the way."""
+    for name, node in joint.inputs.items():
+        if name in joint.symbolic and str(shape_of(node)[0]).isdigit():
+            raise ExportError(
+                f"the batch of input {name!r} cannot stay symbolic: the module computes with "
+                f"{shape_of(node)[0]} as a constant; export without a symbolic batch"
+            )
 
 
 def _output(builder: Builder, lowering: Lowering, node: fx.Node, name: str) -> ValueInfoProto:

@@ -6,7 +6,15 @@ from collections.abc import Sequence
 
 from torch import fx
 
-from models.aten.registry import Lowering, Result, Rule, dtype_of, lowers, normalize, rank_of
+from planner.export.aten.registry import (
+    Lowering,
+    Result,
+    Rule,
+    dtype_of,
+    lowers,
+    normalize,
+    rank_of,
+)
 
 
 def _reduction(kind: str) -> Rule:

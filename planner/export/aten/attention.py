@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import fx
 
-from models.aten.registry import Lowering, Result, dtype_of, lowers, numpy_dtype, shape_of
-from models.emit import Value
+from planner.export.aten.registry import Lowering, Result, dtype_of, lowers, numpy_dtype, shape_of
+from planner.export.emit import Value
 
 
 @lowers("_softmax")

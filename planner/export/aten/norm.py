@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from torch import fx
 
-from models.aten.registry import ABSENT, Lowering, Result, lowers, rank_of, shape_of
-from models.emit import Value
+from planner.export.aten.registry import ABSENT, Lowering, Result, lowers, rank_of, shape_of
+from planner.export.emit import Value
 
 
 @lowers("native_layer_norm")

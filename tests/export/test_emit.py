@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 import pytest
 
-from models.emit import ABSENT, Builder, value_info
+from planner.export.emit import ABSENT, Builder, value_info
 
 FLOAT = np.dtype(np.float32)
 

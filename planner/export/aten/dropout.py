@@ -7,7 +7,7 @@ import zlib
 import torch
 from torch import fx
 
-from models.aten.registry import Lowering, Result, lowers
+from planner.export.aten.registry import Lowering, Result, lowers
 
 
 @lowers("native_dropout")

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 import torch
 from torch import fx
 
-from models.aten.registry import Dim, Lowering, Result, lowers, rank_of, shape_of
-from models.emit import Value
+from planner.export.aten.registry import Dim, Lowering, Result, lowers, rank_of, shape_of
+from planner.export.emit import Value
 
 
 @lowers("embedding")
@@ -113,7 +113,11 @@ def constant_pad(low: Lowering, x: fx.Node, widths: Sequence[int], value: float 
 
 @lowers("cat")
 def concatenate(low: Lowering, parts: Sequence[fx.Node], axis: int = 0) -> Result:
-    return low.op("Concat", *(low.value(part) for part in parts), axis=axis)
+    """ATen skips parts of shape [0], whatever the rank of the others."""
+    joined = [part for part in parts if shape_of(part) != [0]] or list(parts[:1])
+    if len(joined) == 1:
+        return low.value(joined[0])
+    return low.op("Concat", *(low.value(part) for part in joined), axis=axis)
 
 
 @lowers("stack")

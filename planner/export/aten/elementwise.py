@@ -7,8 +7,8 @@ import math
 import torch
 from torch import fx
 
-from models.aten.registry import ABSENT, Lowering, Result, Rule, dtype_of, lowers
-from models.emit import Value
+from planner.export.aten.registry import ABSENT, Lowering, Result, Rule, dtype_of, lowers
+from planner.export.emit import Value
 
 Operand = fx.Node | float
 

@@ -12,7 +12,7 @@ from typing import Protocol
 
 import numpy as np
 
-from models.emit import Builder, Value
+from planner.export.emit import Builder, Value
 
 LEARNING_RATE = "lr"
 STEP = "step"

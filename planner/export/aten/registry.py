@@ -12,8 +12,8 @@ import torch
 from onnx import helper
 from torch import fx
 
-from models.emit import ABSENT, Builder, Value
-from models.errors import UnsupportedOperator
+from planner.export.emit import ABSENT, Builder, Value
+from planner.export.errors import UnsupportedOperator
 
 Result = Value | Sequence[Value | None]
 """What a rule gives back: the operator's result, or one for each of its results."""

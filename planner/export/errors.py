@@ -1,0 +1,65 @@
+"""What can go wrong while a training graph is being made. All have the exit code of ModelError.
+
+ExportError
+├── UnsupportedOperator       an ATen operator, or a form of one, without a lowering rule
+├── DataDependentControlFlow  the module's Python branches on the values of a tensor
+├── InvalidLoss               the loss is not a scalar, or no parameter feeds it
+└── ModuleFailure             the module or the loss raises on the example inputs
+"""
+
+from __future__ import annotations
+
+from planner.errors import ModelError
+
+
+class ExportError(ModelError):
+    """A module could not be turned into an ONNX training graph."""
+
+
+class UnsupportedOperator(ExportError):
+    """An ATen operator, or this use of it, has no lowering rule."""
+
+    def __init__(self, operator: str, where: str, reason: str = "no lowering rule") -> None:
+        self.operator = operator
+        self.where = where
+        self.reason = reason
+        super().__init__(
+            f"the operator {operator} cannot be exported ({reason}), at {where}; "
+            "write it with other operators"
+        )
+
+    def called_at(self, line: str | None) -> UnsupportedOperator:
+        """The same, with the line of source that calls the operator, where there is one."""
+        if line is None:
+            return self
+        return UnsupportedOperator(self.operator, f"{self.where}, called from {line}", self.reason)
+
+
+class DataDependentControlFlow(ExportError):
+    """The module reads a tensor's value to decide what to compute next."""
+
+    def __init__(self, where: str, detail: str) -> None:
+        self.where = where
+        super().__init__(
+            f"the graph depends on the value of a tensor, at {where} ({_first_line(detail)}); "
+            "use torch.where or a mask in place of the branch"
+        )
+
+
+class InvalidLoss(ExportError):
+    """The loss is not a scalar floating-point tensor that depends on a parameter."""
+
+
+class ModuleFailure(ExportError):
+    """The module or the loss raises an error of its own."""
+
+    def __init__(self, where: str, error: Exception) -> None:
+        self.where = where
+        super().__init__(
+            f"the step fails on the example inputs: {type(error).__name__}: "
+            f"{_first_line(str(error))}, at {where}; check the inputs and how they are given"
+        )
+
+
+def _first_line(text: str) -> str:
+    return next((line.strip() for line in text.splitlines() if line.strip()), "")

@@ -1,0 +1,237 @@
+"""From PyTorch in one step: a module, example inputs and a loss in; a training graph out."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor, nn
+
+from planner.errors import UsageError
+from planner.export.aten.registry import numpy_dtype
+from planner.export.errors import InvalidLoss
+from planner.export.files import data_path, save, sidecar_path
+from planner.export.initial import initial_specs
+from planner.export.inputs import InputSpec, write_specs
+from planner.export.joint import JointGraph, trace
+from planner.export.lower import TrainingGraph, lower
+from planner.export.optim import OPTIMIZERS
+from planner.export.step import Loss, TrainingStep
+from planner.onnxio.save import atomic_write, check_writable
+
+Tensors = Tensor | Sequence[Tensor] | Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportedGraph(TrainingGraph):
+    """A training graph, and how to draw its inputs."""
+
+    recipes: Mapping[str, InputSpec]
+
+    def save(
+        self,
+        path: Path,
+        *,
+        external_data: bool = False,
+        sidecar: bool = False,
+        force: bool = False,
+    ) -> tuple[Path, ...]:
+        """Write the model, and what belongs beside it; returns the files written.
+
+        Args:
+            external_data: store tensors in `NAME.onnx.data` (always done above 2 GB).
+            sidecar: write `NAME.inputs.json`, which says how to draw the inputs.
+            force: overwrite files that exist.
+
+        Raises:
+            UsageError: a file exists, or cannot be written.
+        """
+        path = Path(path)
+        beside = [data_path(path)] * external_data + [sidecar_path(path)] * sidecar
+        for file in (path, *beside):
+            check_writable(file, force=force)
+        data = save(self.model, path, external=external_data)
+        if sidecar:
+            with atomic_write(sidecar_path(path)) as temporary:
+                write_specs(temporary, self.recipes)
+        return (path, *([data] if data else []), *([sidecar_path(path)] if sidecar else []))
+
+
+def export_training_graph(
+    module: nn.Module,
+    example_inputs: Tensors,
+    loss_fn: Loss | None = None,
+    optimizer: str | None = None,
+    *,
+    targets: Tensors = (),
+    dynamic_batch: bool = False,
+    store_parameters: bool = False,
+    name: str | None = None,
+) -> ExportedGraph:
+    """One training step of a PyTorch module as an ONNX graph in standard operators.
+
+    Graph inputs: the example inputs and the targets; then every parameter, and every buffer that
+    the step changes, under the module's own names; then the optimizer's state. Outputs: `loss`;
+    `<parameter>_grad`, or with an optimizer `<parameter>_new` and the new state; `<buffer>_new`.
+    The step is traced on shapes alone, in training mode: nothing is run, and a module on the meta
+    device takes no memory.
+
+    Args:
+        module: any network; parameters without `requires_grad` are not trained.
+        example_inputs: what the module takes: one tensor or several, in order, or by keyword (a
+            keyword's value may also be a constant). Their types and shapes are the graph's.
+        loss_fn: `loss_fn(the module's result, *targets)` -> a scalar. None where the module
+            returns the loss itself, alone or as `.loss` (transformers, given labels).
+        optimizer: None, "sgd", "momentum" or "adamw": appended to the graph, in which the learning
+            rate `lr` (and for adamw the `step`, from 1) are inputs too.
+        targets: what the loss takes beside the module's result, in order; a mapping names them.
+        dynamic_batch: leave the batch symbolic: the first dimension of the first input, and of
+            each other one where the example has the same size.
+        store_parameters: store their values in the model instead of making them inputs.
+        name: of the graph; by default the module's class.
+
+    Raises:
+        UsageError: inputs that are no tensors, or share a name; an unknown optimizer.
+        ExportError: the step cannot be exported; see `planner.export.errors`.
+    """
+    if optimizer is not None and optimizer not in OPTIMIZERS:
+        raise UsageError(f"unknown optimizer {optimizer!r}; choose one of {', '.join(OPTIMIZERS)}")
+    if not isinstance(module, nn.Module):
+        raise UsageError(f"the module is a {type(module).__name__}, not a torch.nn.Module")
+    given, constants = _named(example_inputs, module.forward, "input", "example_inputs")
+    wanted, others = _named(targets, loss_fn, "target", "targets", skip=1)
+    if others:
+        raise UsageError(f"target {next(iter(others))!r} is not a tensor")
+    if not given:
+        raise UsageError("there is no example input; give at least one tensor")
+    if wanted and loss_fn is None:
+        raise UsageError("targets are for a loss function, and none is given")
+    inputs = {**given, **_renamed(wanted, given)}
+    step = TrainingStep(
+        module,
+        tuple(inputs),
+        targets=len(wanted),
+        loss=loss_fn,
+        by_name=isinstance(example_inputs, Mapping),
+        constants=constants,
+    )
+    _check_names(module, inputs)
+    joint = trace(step, inputs, dynamic_batch=dynamic_batch)
+    graph = lower(
+        joint,
+        name or type(module).__name__,
+        optimizer=OPTIMIZERS[optimizer] if optimizer else None,
+        initializers=_stored(module, joint, everything=store_parameters),
+    )
+    return ExportedGraph(
+        model=graph.model,
+        inputs=graph.inputs,
+        parameters=graph.parameters,
+        buffers=graph.buffers,
+        state=graph.state,
+        recipes=_recipes(module, inputs, graph),
+    )
+
+
+def _named(
+    tensors: Tensors, taker: Callable[..., Any] | None, stem: str, what: str, *, skip: int = 0
+) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """(tensors by name, constants by name). Positional ones are named as their taker names them.
+
+    Args:
+        skip: of the taker's parameters, how many come before these.
+    """
+    if isinstance(tensors, Mapping):
+        entries = dict(tensors)
+    else:
+        several = (tensors,) if isinstance(tensors, Tensor) else tuple(tensors)
+        names = _parameter_names(taker)[skip:]
+        names += [f"{stem}_{index}" for index in range(len(names), len(several))]
+        entries = dict(zip(names, several, strict=False))
+        bad = next((key for key, value in entries.items() if not isinstance(value, Tensor)), None)
+        if bad is not None:
+            kind = type(entries[bad]).__name__
+            raise UsageError(
+                f"{what}: {bad!r} is a {kind}, not a tensor; give constants by keyword (a dict)"
+            )
+    found = {key: value for key, value in entries.items() if isinstance(value, Tensor)}
+    return found, {key: value for key, value in entries.items() if key not in found}
+
+
+def _parameter_names(taker: Callable[..., Any] | None) -> list[str]:
+    """Names of the positional parameters of a function; none where it does not tell."""
+    try:
+        signature = inspect.signature(taker) if taker is not None else None
+    except (TypeError, ValueError):
+        return []
+    if signature is None:
+        return []
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return [p.name for p in signature.parameters.values() if p.kind in positional]
+
+
+def _renamed(targets: Mapping[str, Tensor], taken: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Targets whose names an input has (`input`, often) get a name of their own."""
+    return {(f"target_{key}" if key in taken else key): value for key, value in targets.items()}
+
+
+def _check_names(module: nn.Module, inputs: Mapping[str, Tensor]) -> None:
+    """Raise where an input has the name of a tensor of the module."""
+    tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    for name in inputs:
+        if name in tensors:
+            raise UsageError(
+                f"the input {name!r} has the name of a parameter or buffer; give the inputs and "
+                "targets as a dict with other names"
+            )
+    if not any(parameter.requires_grad for parameter in module.parameters()):
+        raise InvalidLoss(
+            f"{type(module).__name__} has no parameter to train: every one has requires_grad=False"
+            if any(True for _ in module.parameters())
+            else f"{type(module).__name__} has no parameter to train"
+        )
+
+
+def _stored(module: nn.Module, joint: JointGraph, *, everything: bool) -> dict[str, np.ndarray]:
+    """Values that go into the model: buffers that the step only reads, and what was asked for."""
+    stored: dict[str, np.ndarray] = {}
+    buffers = dict(module.named_buffers())
+    for name, tensor in {**dict(module.named_parameters()), **buffers}.items():
+        read_only = name in buffers and name not in joint.updated_buffers
+        if not everything and (not read_only or tensor.is_meta):
+            continue
+        if tensor.is_meta:
+            raise UsageError(f"{name!r} is on the meta device: it has no values to store")
+        array = tensor.detach().cpu().contiguous().numpy()
+        stored[name] = array.astype(numpy_dtype(tensor.dtype), copy=False)
+    return stored
+
+
+def _recipes(
+    module: nn.Module, inputs: Mapping[str, Tensor], graph: TrainingGraph
+) -> dict[str, InputSpec]:
+    """How to draw each graph input: as the examples look, parameters as they are initialized."""
+    recipes = {name: _like(tensor) for name, tensor in inputs.items()} | initial_specs(module)
+    for item in graph.state:
+        recipes[item.name] = InputSpec(
+            shape=item.shape, dtype="float32", kind="const", value=item.initial
+        )
+    return {info.name: recipes[info.name] for info in graph.model.graph.input}
+
+
+def _like(tensor: Tensor) -> InputSpec:
+    """A recipe for values like those of an example: its range, or one value if it has but one."""
+    shape, dtype = tuple(tensor.shape), numpy_dtype(tensor.dtype).name
+    known = tensor.numel() > 0 and not tensor.is_meta
+    if known and bool((tensor == tensor.reshape(-1)[0]).all()):
+        value = tensor.reshape(-1)[0].item()
+        if tensor.dtype.is_floating_point or value >= 0:
+            return InputSpec(shape=shape, dtype=dtype, kind="const", value=float(value))
+    if tensor.dtype.is_floating_point:
+        return InputSpec(shape=shape, dtype=dtype, kind="normal")
+    high = int(tensor.max()) + 1 if known else 2
+    return InputSpec(shape=shape, dtype=dtype, kind="randint", high=max(high, 1))
