@@ -298,7 +298,9 @@ def _settings(
             f"the reserve, {format_both(reserve_bytes)}, takes the whole budget of "
             f"{format_both(budget_bytes)}"
         )
-    with_swaps = swap != "none"
+    if swap == "only" and prepared.why_no_swaps:
+        raise UsageError(f"--swap only: {prepared.why_no_swaps}; use --swap none")
+    with_swaps = swap != "none" and not prepared.why_no_swaps
     hardware = prepared.hardware
     return Settings(
         budget_bytes=budget_bytes,

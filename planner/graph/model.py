@@ -114,6 +114,8 @@ class TrainingGraph:
     """Operations in file order (index = OpId) and tensors (index = TensorId).
 
     Attributes:
+        shapes_follow: the build of ONNX Runtime that will run it moves each Shape and Size node to
+            just behind the node whose output it reads (builds with training do).
         assumptions: what was assumed where the model does not say, one sentence each; they are
             shown in every report.
     """
@@ -123,6 +125,7 @@ class TrainingGraph:
     tensors: tuple[Tensor, ...]
     inputs: tuple[TensorId, ...]
     outputs: tuple[TensorId, ...]
+    shapes_follow: bool = False
     assumptions: tuple[str, ...] = ()
 
     def tensor_named(self, name: str) -> Tensor:

@@ -5,6 +5,10 @@ from the highest index to the lowest, and so are the producers of each node's in
 (onnxruntime/core/graph/graph_viewer.cc, `GraphViewer::GraphViewer`; graph.cc,
 `Graph::ReverseDFSFrom`). A node's index is its place in the file.
 
+A build with training (`TrainingGraph.shapes_follow`) then moves each Shape and Size node that reads
+another node's output to just behind that node, in file order (the same constructor, under
+`ENABLE_TRAINING`).
+
 `priority_order` (`ExecutionOrder::PRIORITY_BASED`) is Kahn's algorithm with the smallest index first,
 `Shape` and `Size` nodes before all others (graph_viewer.cc, `PriorityNodeCompare`).
 """
@@ -12,7 +16,7 @@ from the highest index to the lowest, and so are the producers of each node's in
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
 from planner.graph.model import OpId, TrainingGraph
 
@@ -30,9 +34,43 @@ def parents_of(graph: TrainingGraph) -> tuple[tuple[OpId, ...], ...]:
 
 def default_order(graph: TrainingGraph) -> tuple[OpId, ...]:
     """The order of a session with default options. OpIds are file positions."""
-    return tuple(
-        OpId(v) for v in reverse_dfs_order(parents_of(graph), range(len(graph.operations)))
-    )
+    order = reverse_dfs_order(parents_of(graph), range(len(graph.operations)))
+    return with_shapes_behind(graph, order, range(len(graph.operations)))
+
+
+def with_shapes_behind(
+    graph: TrainingGraph, order: Sequence[int], index: Sequence[int]
+) -> tuple[OpId, ...]:
+    """`order` as a build runs it that moves Shape and Size; unchanged where it does not.
+
+    Args:
+        index: place in the file, by operation.
+    """
+    if not graph.shapes_follow:
+        return tuple(OpId(v) for v in order)
+    moving = {op.id for op in graph.operations if op.op_type in _HOISTED}
+    parents = parents_of(graph)
+    return tuple(OpId(v) for v in behind_parents(order, parents, moving, index))
+
+
+def behind_parents(
+    order: Sequence[int],
+    parents: Sequence[Sequence[int]],
+    moving: Set[int],
+    index: Sequence[int],
+) -> list[int]:
+    """`order` with each node of `moving` that has a parent just behind it, by ascending index."""
+    followers: dict[int, list[int]] = {}
+    for node in sorted(moving, key=index.__getitem__):
+        if parents[node]:
+            followers.setdefault(parents[node][0], []).append(node)
+    moved = {node for nodes in followers.values() for node in nodes}
+    result: list[int] = []
+    for node in order:
+        if node not in moved:
+            result.append(node)
+            result.extend(followers.get(node, ()))
+    return result
 
 
 def reverse_dfs_order(parents: Sequence[Sequence[int]], index: Sequence[int]) -> list[int]:

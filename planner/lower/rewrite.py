@@ -16,6 +16,7 @@ import onnx_ir as ir
 from planner.formulate import Formulation
 from planner.graph.build import PLANNER_ATTRIBUTE
 from planner.graph.model import Role, TrainingGraph
+from planner.graph.schedule import behind_parents
 from planner.lower.realize import realize
 from planner.lower.sequence import Sequencer, Step
 from planner.plan.problem import Action
@@ -114,7 +115,26 @@ def _arrange(sequencer: Sequencer, steps: list[Step], order: str) -> tuple[list[
         planned.append(step)
         if i in anchor_after:
             planned.append(anchor_after[i])
+    if sequencer.graph.shapes_follow:
+        planned = _with_shapes_behind(sequencer.graph, planned, file_steps)
     return file_steps, planned
+
+
+def _with_shapes_behind(
+    graph: TrainingGraph, planned: list[Step], file_steps: Sequence[Step]
+) -> list[Step]:
+    """`planned` as a build runs it that moves every Shape and Size behind what it reads."""
+    made_by = {value: i for i, step in enumerate(planned) for value in step.writes.values()}
+    parents = [[made_by[v] for v in step.reads.values() if v in made_by] for step in planned]
+    place = {step.name: i for i, step in enumerate(file_steps)}
+    moving = {
+        i
+        for i, step in enumerate(planned)
+        if step.role is Role.ANCHOR
+        or (step.op is not None and graph.operations[step.op].op_type in ("Shape", "Size"))
+    }
+    index = [place[step.name] for step in planned]
+    return [planned[i] for i in behind_parents(range(len(planned)), parents, moving, index)]
 
 
 class _Writer:

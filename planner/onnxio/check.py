@@ -13,7 +13,8 @@ import onnx_ir as ir
 from planner.errors import ModelError
 
 _STANDARD = ("", "ai.onnx")
-_COPIES = ("MemcpyToHost", "MemcpyFromHost")  # ONNX Runtime's, in the default domain, no schema
+_RUNTIME = ("MemcpyToHost", "MemcpyFromHost", "MaxPoolGrad", "AveragePoolGrad")
+"""ONNX Runtime's own operators in the default domain: ONNX has no schema for them."""
 
 
 def check_structure(proto: onnx.ModelProto, path: Path) -> None:
@@ -116,7 +117,7 @@ def _check_node(
         raise ModelError(
             f"node {label} is of domain {node.domain!r}, which the model does not import"
         )
-    if domain == "" and node.op_type not in _COPIES and not onnx.defs.has(node.op_type):
+    if domain == "" and node.op_type not in _RUNTIME and not onnx.defs.has(node.op_type):
         raise ModelError(f"node {label}: ONNX has no operator of that name")
 
 

@@ -13,7 +13,12 @@ from planner.cost.model import durations_us
 from planner.graph.build import build_graph
 from planner.graph.liveness import Timeline, timeline
 from planner.graph.model import OpId, TrainingGraph
-from planner.graph.schedule import default_order, parents_of, reverse_dfs_order
+from planner.graph.schedule import (
+    default_order,
+    parents_of,
+    reverse_dfs_order,
+    with_shapes_behind,
+)
 from planner.lower.unfold import unfold
 from planner.onnxio.load import (
     LoadedModel,
@@ -25,6 +30,7 @@ from planner.onnxio.load import (
 from planner.onnxio.names import name_nodes
 from planner.pipeline.packed import packed_arena
 from planner.results import ModelView
+from planner.runtime.build import is_training_build, why_no_copies
 from planner.runtime.normalize import MAX_PASSES, normalize
 from planner.runtime.shapes import runtime_types
 from planner.units import format_bytes
@@ -50,6 +56,7 @@ class Prepared:
         workspace_bytes: by OpId: what its kernel takes besides its outputs while it runs.
         hardware_source: the profile's name, or its file, as given.
         duration_us: by OpId. `cost_source` says where they come from.
+        why_no_swaps: why ONNX Runtime here cannot copy to the host; "" where it can.
     """
 
     loaded: LoadedModel
@@ -67,6 +74,7 @@ class Prepared:
     duration_us: tuple[float, ...]
     cost_source: str
     ort_optimized: bool
+    why_no_swaps: str = ""
 
 
 def prepare(
@@ -106,7 +114,7 @@ def prepare(
             "planned on the graph as it is: ONNX Runtime's optimizers may still fuse or fold nodes"
         )
     types = value_types(model, loaded.dims, known=_certain(loaded), fallback=runtime_types)
-    original = build_graph(model, types)
+    original = _as_run_here(build_graph(model, types))
     progress(f"{len(original.operations)} operations")
     order = original_order(original, loaded.model)
     costs = _Costs(profile_of, path, loaded.dims, profile, calibrate, inputs, seed, progress)
@@ -116,7 +124,7 @@ def prepare(
         unfolded = unfold(model, types, set(loaded.model.graph.initializers))
         if unfolded.names:
             model, types = unfolded.model, unfolded.types
-            graph = build_graph(model, types)
+            graph = _as_run_here(build_graph(model, types))
             durations = costs.of_changed(graph, original, original_us)
             notes.append(
                 f"{len(unfolded.names)} constant(s) that ONNX Runtime's folding would keep on the "
@@ -129,6 +137,9 @@ def prepare(
         notes.append(
             f"temporary workspace of {device} kernels is not known: set a --reserve for it"
         )
+    no_swaps = why_no_copies(device)
+    if no_swaps:
+        notes.append(f"{no_swaps}: plans use order and recompute only")
     graph = replace(graph, assumptions=(*graph.assumptions, *notes, *assumptions))
     return Prepared(
         loaded=loaded,
@@ -146,6 +157,7 @@ def prepare(
         duration_us=durations,
         cost_source=source,
         ort_optimized=ort_optimize,
+        why_no_swaps=no_swaps,
     )
 
 
@@ -156,7 +168,13 @@ def analysed_graph(
     known: Mapping[str, ValueType] | None = None,
 ) -> TrainingGraph:
     """The training graph of `model` with `dims` bound."""
-    return build_graph(model, value_types(model, dims, known=known, fallback=runtime_types))
+    types = value_types(model, dims, known=known, fallback=runtime_types)
+    return _as_run_here(build_graph(model, types))
+
+
+def _as_run_here(graph: TrainingGraph) -> TrainingGraph:
+    """With what depends on the installed build of ONNX Runtime."""
+    return replace(graph, shapes_follow=is_training_build())
 
 
 def _certain(loaded: LoadedModel) -> dict[str, ValueType]:
@@ -184,7 +202,7 @@ def original_order(graph: TrainingGraph, original: ir.Model) -> tuple[OpId, ...]
         first = graph.tensors[op.outputs[0]].name if op.outputs else ""
         at, op_type = place.get(first, (0, ""))
         index.append(at if op_type == op.op_type else len(place) + op.id)
-    return tuple(OpId(v) for v in reverse_dfs_order(parents_of(graph), index))
+    return with_shapes_behind(graph, reverse_dfs_order(parents_of(graph), index), index)
 
 
 def view_of(

@@ -40,8 +40,9 @@ def main(request_path: str) -> None:
         },
     )
     try:
+        # copy on write: some kernels write over their inputs
         inputs = {
-            name: np.load(folder / file, mmap_mode="r") for name, file in request["inputs"].items()
+            name: np.load(folder / file, mmap_mode="c") for name, file in request["inputs"].items()
         }
         session = create_session(Path(request["model"]), options)
         for _ in range(request["runs"]):

@@ -27,6 +27,8 @@ Memory = Literal["default", "recommended"]
 Level = Literal["disabled", "extended", "all"]
 Order = Literal["default", "priority"]
 
+_registered: list[dict[str, int]] = []  # the process's arena, if any
+
 NEXT_POWER_OF_TWO = 0
 SAME_AS_REQUESTED = 1
 _LEVELS = {
@@ -108,14 +110,26 @@ def use_registered_arena(options: ort.SessionOptions, config: dict[str, int]) ->
     """Register a CPU arena with `config` for the process and have `options` use it.
 
     Keys are those of `OrtArenaCfg`: max_mem, arena_extend_strategy, initial_chunk_size_bytes,
-    max_dead_bytes_per_chunk. A session keeps the arena it was created with.
+    max_dead_bytes_per_chunk. A session keeps the arena it was created with. Builds before 1.20 let
+    a process register one arena only; sessions with the same `config` then share it.
+
+    Raises:
+        UsageError: this build has registered an arena with another `config` already.
     """
     import onnxruntime as ort
 
     info = ort.OrtMemoryInfo(
         "Cpu", ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, ort.OrtMemType.DEFAULT
     )
-    ort.create_and_register_allocator(info, ort.OrtArenaCfg(config))
+    try:
+        ort.create_and_register_allocator(info, ort.OrtArenaCfg(config))
+        _registered[:] = [dict(config)]
+    except RuntimeError as error:
+        if "already been registered" not in str(error) or _registered != [config]:
+            raise UsageError(
+                f"onnxruntime {ort.__version__} does not register this arena in a process that "
+                f"has another one: {error}"
+            ) from error
     options.add_session_config_entry("session.use_env_allocators", "1")
 
 

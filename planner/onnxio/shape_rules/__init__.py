@@ -1,0 +1,23 @@
+"""Shape rules for operators that the shape-inference library does not know.
+
+fused      what ONNX Runtime's fusions make, and planner's own copies
+gradients  the gradient operators of onnxruntime-training, by table and by rule
+losses     losses, normalizations and accumulators of onnxruntime-training
+"""
+
+from __future__ import annotations
+
+import functools
+
+from onnx_shape_inference import registry
+
+from planner.onnxio.shape_rules import fused, gradients, losses
+
+
+@functools.cache
+def register() -> None:
+    """Register all rules, once."""
+    registry.collect()
+    fused.register(registry)
+    gradients.register(registry)
+    losses.register(registry)

@@ -1,0 +1,42 @@
+"""The commonest rule of gradient operators: an output has the type and shape of an input."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import onnx_ir as ir
+from onnx_shape_inference import ShapeInferenceContext
+
+Rule = Callable[[ShapeInferenceContext, ir.Node], None]
+
+
+def like(*sources: int | None) -> Rule:
+    """A rule that gives output k the type and shape of input `sources[k]`; None leaves it open."""
+
+    def rule(ctx: ShapeInferenceContext, node: ir.Node) -> None:
+        for target, source in zip(node.outputs, sources, strict=False):
+            value = input_at(node, source) if source is not None else None
+            if value is not None and target.name:
+                set_like(ctx, target, value)
+
+    return rule
+
+
+def set_like(ctx: ShapeInferenceContext, target: ir.Value, source: ir.Value) -> None:
+    """Give `target` the type and shape of `source`, as far as they are known."""
+    if source.shape is not None:
+        ctx.set_shape(target, source.shape)
+    if source.dtype is not None:
+        ctx.set_dtype(target, source.dtype)
+
+
+def input_at(node: ir.Node, index: int) -> ir.Value | None:
+    """The input at `index`, or None where it is absent."""
+    return node.inputs[index] if index < len(node.inputs) else None
+
+
+def output_at(node: ir.Node, index: int) -> ir.Value | None:
+    """The output at `index`, or None where it is absent or has no name."""
+    if index >= len(node.outputs) or not node.outputs[index].name:
+        return None
+    return node.outputs[index]
