@@ -10,11 +10,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["Plan", "PlannerError", "__version__", "analyze", "apply", "optimize", "verify"]
+__all__ = [
+    "Plan",
+    "PlannerError",
+    "__version__",
+    "analyze",
+    "apply",
+    "export_training_graph",
+    "optimize",
+    "verify",
+]
 
 if TYPE_CHECKING:
     from planner.api import analyze, apply, optimize, verify
     from planner.errors import PlannerError
+    from planner.export.training import export_training_graph
     from planner.plan.planfile import Plan
 
 
@@ -24,6 +34,13 @@ def __getattr__(name: str) -> Any:
         from planner import api
 
         return getattr(api, name)
+    if name == "export_training_graph":
+        from planner.export.torch_extra import require_torch
+
+        require_torch()
+        from planner.export.training import export_training_graph
+
+        return export_training_graph
     if name == "Plan":
         from planner.plan.planfile import Plan
 

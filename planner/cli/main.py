@@ -18,6 +18,7 @@ from planner import __version__
 from planner.cli import console
 from planner.cli.analyze import analyze
 from planner.cli.apply import apply
+from planner.cli.export import export
 from planner.cli.optimize import optimize
 from planner.cli.problem import problem
 from planner.cli.solve import solve
@@ -58,6 +59,7 @@ for _command, _summary in (
     (verify, "Compare two models on ONNX Runtime."),
     (problem, "Write the planning problem of a model."),
     (solve, "Solve a planning problem."),
+    (export, "Write the training graph of a PyTorch module."),
 ):
     app.command(short_help=_summary, no_args_is_help=True)(_command)
 

@@ -28,9 +28,9 @@ class UnsupportedOperator(ExportError):
             "write it with other operators"
         )
 
-    def called_at(self, line: str | None) -> UnsupportedOperator:
-        """The same, with the line of source that calls the operator, where there is one."""
-        if line is None:
+    def called_at(self, line: str) -> UnsupportedOperator:
+        """The same, with the line of source that calls the operator; "" where there is none."""
+        if not line:
             return self
         return UnsupportedOperator(self.operator, f"{self.where}, called from {line}", self.reason)
 
@@ -41,7 +41,7 @@ class DataDependentControlFlow(ExportError):
     def __init__(self, where: str, detail: str) -> None:
         self.where = where
         super().__init__(
-            f"the graph depends on the value of a tensor, at {where} ({_first_line(detail)}); "
+            f"the graph depends on the value of a tensor{_at(where)} ({_first_line(detail)}); "
             "use torch.where or a mask in place of the branch"
         )
 
@@ -57,9 +57,13 @@ class ModuleFailure(ExportError):
         self.where = where
         super().__init__(
             f"the step fails on the example inputs: {type(error).__name__}: "
-            f"{_first_line(str(error))}, at {where}; check the inputs and how they are given"
+            f"{_first_line(str(error))}{_at(where)}; check the inputs and how they are given"
         )
 
 
+def _at(where: str) -> str:
+    return f", at {where}" if where else ""
+
+
 def _first_line(text: str) -> str:
-    return next((line.strip() for line in text.splitlines() if line.strip()), "")
+    return next((line.strip() for line in text.splitlines() if line.strip()), "").rstrip(".")

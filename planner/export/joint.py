@@ -8,9 +8,13 @@ modules break: no parameter may be registered twice, and each must receive a gra
 
 from __future__ import annotations
 
+import contextlib
+import io
+import logging
 import traceback
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -99,7 +103,7 @@ class _FirstUse(TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         if str(func) not in self.lines:
-            self.lines[str(func)] = user_line(traceback.extract_stack())
+            self.lines[str(func)] = _user_line(traceback.extract_stack())
         return func(*args, **(kwargs or {}))
 
 
@@ -131,16 +135,35 @@ def trace(
         ExportError: see `planner.export.errors`.
     """
     step.train()
-    try:
-        return _trace(step, step.module, inputs, dynamic_batch)
-    except DataDependentControlFlow as error:
-        exported = _exported(step, inputs, dynamic_batch)
-        if exported is None:
-            raise
+    with _quiet():
         try:
-            return _trace(exported, step.module, inputs, dynamic_batch)
-        except DataDependentControlFlow:
-            raise error from None
+            return _trace(step, step.module, inputs, dynamic_batch)
+        except DataDependentControlFlow as error:
+            program = _exported(step, inputs, dynamic_batch)
+            if program is None:
+                raise
+            exported = program.module(check_guards=False)
+            try:
+                found = _trace(exported, step.module, inputs, dynamic_batch)
+            except DataDependentControlFlow:
+                raise error from None
+            return replace(found, first_use=_lines_of(program))
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """PyTorch's own remarks kept from the terminal: what matters is raised as an error."""
+    loggers = [logging.getLogger(f"torch.{name}") for name in ("_subclasses.fake_tensor", "export")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
 
 
 def _trace(
@@ -157,9 +180,11 @@ def _trace(
     batch = batch_size(inputs) if dynamic_batch else None
     fakes = tuple(_fake_input(mode, tensor, batch) for tensor in inputs.values())
     try:
-        traced, signature = aot_export_module(
-            flat, fakes, trace_joint=True, output_loss_index=0, decompositions={}
-        )
+        # the tracer's last pass makes new tensors outside of any fake mode, and so of fixed sizes
+        with mode if batch else contextlib.nullcontext():
+            traced, signature = aot_export_module(
+                flat, fakes, trace_joint=True, output_loss_index=0, decompositions={}
+            )
     except (DataDependentOutputException, GuardOnDataDependentSymNode) as error:
         raise _data_dependent(error) from error
     assert isinstance(traced, fx.GraphModule)
@@ -172,7 +197,7 @@ def _trace(
 
 def _exported(
     step: TrainingStep, inputs: Mapping[str, Tensor], dynamic_batch: bool
-) -> nn.Module | None:
+) -> torch.export.ExportedProgram | None:
     """The step as `torch.export` sees it; None where that fails as well."""
     if any(tensor.is_meta for tensor in (*step.parameters(), *step.buffers())):
         return None
@@ -182,9 +207,10 @@ def _exported(
         for tensor in inputs.values()
     )
     blank = tuple(torch.zeros_like(tensor, device="cpu") for tensor in inputs.values())
+    said = io.StringIO()  # it prints the graph so far where it fails
     try:
-        program = torch.export.export(step, blank, dynamic_shapes=(axes,), strict=False)
-        return program.module(check_guards=False)
+        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+            return torch.export.export(step, blank, dynamic_shapes=(axes,), strict=False)
     except Exception:  # of any kind: the error that led here says more to the caller
         return None
 
@@ -211,7 +237,7 @@ def _gradient_flow(
         except ExportError:
             raise
         except Exception as error:
-            line = user_line(traceback.extract_tb(error.__traceback__))
+            line = _user_line(traceback.extract_tb(error.__traceback__))
             raise ModuleFailure(line, error) from error
         if value.dim() or not value.is_floating_point() or not value.requires_grad:
             raise InvalidLoss(
@@ -267,17 +293,34 @@ def _fake_input(mode: FakeTensorMode, tensor: Tensor, batch: int | None) -> Tens
 
 def _data_dependent(error: Exception) -> DataDependentControlFlow:
     return DataDependentControlFlow(
-        user_line(traceback.extract_tb(error.__traceback__)), str(error)
+        _user_line(traceback.extract_tb(error.__traceback__)), str(error)
     )
 
 
-def user_line(frames: Sequence[traceback.FrameSummary]) -> str:
-    """The innermost line that belongs to neither PyTorch nor this package."""
-    apart = (str(Path(nn.__file__).parents[1]), str(Path(__file__).parent))
+def _user_line(frames: Sequence[traceback.FrameSummary]) -> str:
+    """The innermost line of the module's or the loss's own source; "" where all are PyTorch's."""
+    torch_root, own = str(Path(nn.__file__).parents[1]), str(Path(__file__).parent)
     for frame in reversed(frames):
-        if not frame.filename.startswith(apart) and not frame.filename.startswith("<"):
+        if frame.filename.startswith(own):
+            if frame.name == _FirstUse.__torch_dispatch__.__name__:
+                continue
+            return ""  # from here on it is who called the exporter
+        if not frame.filename.startswith((torch_root, "<")):
             return f"{frame.filename}:{frame.lineno} in {frame.name}: {frame.line}"
-    return "an unknown line"
+    return ""
+
+
+def _lines_of(program: torch.export.ExportedProgram) -> dict[str, str]:
+    """The line of source that each operator of an exported program comes from."""
+    lines: dict[str, str] = {}
+    for node in program.graph.nodes:
+        entry = str(node.meta.get("stack_trace") or "").rpartition('File "')[2].splitlines()
+        if node.op == "call_function" and entry:
+            file, _, place = entry[0].partition('", line ')
+            number, _, function = place.partition(", in ")
+            text = f"{file}:{number} in {function}: {' '.join(entry[1:2]).strip()}"
+            lines.setdefault(str(node.target), text)
+    return lines
 
 
 def _read_signature(

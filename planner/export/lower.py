@@ -68,7 +68,7 @@ def lower(
     try:
         _lower_nodes(joint.module, lowering)
     except UnsupportedOperator as error:
-        raise error.called_at(joint.first_use.get(error.operator)) from error
+        raise error.called_at(joint.first_use.get(error.operator, "")) from error
     _check_symbolic(joint)
 
     outputs = [_output(builder, lowering, joint.loss, LOSS)]

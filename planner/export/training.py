@@ -17,7 +17,7 @@ from planner.export.errors import InvalidLoss
 from planner.export.files import data_path, save, sidecar_path
 from planner.export.initial import initial_specs
 from planner.export.inputs import InputSpec, write_specs
-from planner.export.joint import JointGraph, trace
+from planner.export.joint import JointGraph, batch_size, trace
 from planner.export.lower import TrainingGraph, lower
 from planner.export.optim import OPTIMIZERS
 from planner.export.step import Loss, TrainingStep
@@ -120,6 +120,8 @@ def export_training_graph(
         constants=constants,
     )
     _check_names(module, inputs)
+    if dynamic_batch:
+        batch_size(inputs)
     joint = trace(step, inputs, dynamic_batch=dynamic_batch)
     graph = lower(
         joint,

@@ -22,6 +22,17 @@ def softmax(low: Lowering, x: fx.Node, axis: int, half_to_float: bool) -> Result
     return low.op("Softmax", low.value(x), axis=axis)
 
 
+@lowers("_safe_softmax")
+def safe_softmax(low: Lowering, x: fx.Node, axis: int, dtype: torch.dtype | None = None) -> Result:
+    """Softmax, but zero where a whole row is -infinity (a query that may look at nothing)."""
+    if dtype not in (None, dtype_of(x)):
+        raise low.unsupported("a result of another type")
+    largest = low.reduce("Max", low.value(x), [axis], keep=True, tag="largest")
+    hidden = low.op("Equal", largest, low.scalar(-math.inf), tag="hidden")
+    weights = low.op("Softmax", low.value(x), tag="weights", axis=axis)
+    return low.op("Where", hidden, low.scalar(0), weights)
+
+
 @lowers("_softmax_backward_data")
 def softmax_backward(
     low: Lowering, dy: fx.Node, y: fx.Node, axis: int, dtype: torch.dtype
@@ -45,13 +56,16 @@ def attention(
     attn_mask: fx.Node | None = None,
     scale: float | None = None,
 ) -> Result:
-    """[batch, heads, seq, width] each -> mixed values, log of the softmax's denominators."""
+    """[batch, heads, seq, width] each -> mixed values, log of the softmax's denominators.
+
+    Keys and values may have fewer heads, each shared by several of the queries'.
+    """
     if dropout:
         raise low.unsupported("dropout inside fused attention")
     scores, _ = _scores(low, query, key, causal, attn_mask, scale)
     log_total = low.reduce("LogSumExp", scores, [-1], keep=True, tag="log_total")
     weights = low.op("Softmax", scores, tag="weights", axis=-1)
-    return [low.op("MatMul", weights, low.value(value)), log_total]
+    return [low.op("MatMul", weights, _shared(low, value, query, "value")), log_total]
 
 
 @lowers("_scaled_dot_product_flash_attention_for_cpu_backward")
@@ -76,15 +90,20 @@ def attention_backward(
     weights = low.op("Exp", excess, tag="weights")
     grad = low.value(dy)
     dvalue = low.op("MatMul", _turned(low, weights, "weights_t"), grad, tag="dvalue")
-    dweights = low.op("MatMul", grad, _turned(low, low.value(value), "value_t"), tag="dweights")
+    each = _shared(low, value, query, "value")
+    dweights = low.op("MatMul", grad, _turned(low, each, "value_t"), tag="dweights")
     agreement = low.op("Mul", grad, low.value(result), tag="agreement")
     offset = low.reduce("Sum", agreement, [-1], keep=True, tag="offset")
     residual = low.op("Sub", dweights, offset, tag="residual")
     unscaled = low.op("Mul", weights, residual, tag="dunscaled")
     dscores = low.op("Mul", unscaled, factor, tag="dscores")
-    dquery = low.op("MatMul", dscores, low.value(key))
+    dquery = low.op("MatMul", dscores, _shared(low, key, query, "key"))
     dkey = low.op("MatMul", _turned(low, dscores, "dscores_t"), low.value(query), tag="dkey")
-    return [dquery, dkey, dvalue]
+    return [
+        dquery,
+        _gathered(low, dkey, key, query, "dkey"),
+        _gathered(low, dvalue, value, query, "dvalue"),
+    ]
 
 
 def _scores(
@@ -98,7 +117,8 @@ def _scores(
     """Masked, scaled products of queries and keys, and the scale."""
     width, steps = int(shape_of(query)[-1]), shape_of(query)[-2]
     factor = low.scalar(1 / math.sqrt(width) if scale is None else scale)
-    product = low.op("MatMul", low.value(query), _turned(low, low.value(key), "key_t"), tag="dot")
+    each = _shared(low, key, query, "key")
+    product = low.op("MatMul", low.value(query), _turned(low, each, "key_t"), tag="dot")
     scores = low.op("Mul", product, factor, tag="scaled")
     if causal:
         kind = numpy_dtype(low.dtype)
@@ -110,6 +130,28 @@ def _scores(
     elif mask is not None:
         scores = low.op("Add", scores, low.value(mask), tag="masked")
     return scores, factor
+
+
+def _shared(low: Lowering, value: fx.Node, query: fx.Node, tag: str) -> Value:
+    """Keys or values with a head for each head of the queries (Ainslie et al., 2023)."""
+    batch, heads, steps, width = shape_of(value)
+    if heads == shape_of(query)[1]:
+        return low.value(value)
+    group = int(shape_of(query)[1]) // int(heads)
+    apart = low.reshape(low.value(value), [batch, heads, 1, steps, width], f"{tag}.apart")
+    shape = low.shape_value([batch, heads, group, steps, width])
+    wide = low.op("Expand", apart, shape, tag=f"{tag}.wide")
+    return low.reshape(wide, [batch, int(heads) * group, steps, width], f"{tag}.each")
+
+
+def _gathered(low: Lowering, grad: Value, value: fx.Node, query: fx.Node, tag: str) -> Value:
+    """The gradient of `_shared`: the sum over the heads that share."""
+    batch, heads, steps, width = shape_of(value)
+    if heads == shape_of(query)[1]:
+        return grad
+    group = int(shape_of(query)[1]) // int(heads)
+    apart = low.reshape(grad, [batch, heads, group, steps, width], f"{tag}.apart")
+    return low.reduce("Sum", apart, [2], tag=f"{tag}.sum")
 
 
 def _turned(low: Lowering, value: Value, tag: str) -> Value:

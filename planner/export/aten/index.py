@@ -12,7 +12,15 @@ from collections.abc import Sequence
 import torch
 from torch import fx
 
-from planner.export.aten.registry import Dim, Lowering, Result, lowers, rank_of, shape_of
+from planner.export.aten.registry import (
+    Dim,
+    Lowering,
+    Result,
+    dtype_of,
+    lowers,
+    rank_of,
+    shape_of,
+)
 from planner.export.emit import Value
 
 
@@ -161,6 +169,72 @@ def gather(
 def scatter_add(low: Lowering, x: fx.Node, axis: int, index: fx.Node, source: fx.Node) -> Result:
     operands = (low.value(operand) for operand in (x, index, source))
     return low.op("ScatterElements", *operands, axis=axis, reduction="add")
+
+
+@lowers("index.Tensor")
+def index(low: Lowering, x: fx.Node, indices: Sequence[fx.Node | None]) -> Result:
+    """x[i, j, ...]: integer tensors that broadcast to the places wanted, for the first axes."""
+    places = _leading(low, indices)
+    if len(places) == 1:
+        return low.op("Gather", low.value(x), low.value(places[0]), axis=0)
+    common = low.shape[: len(low.shape) - rank_of(x) + len(places)]
+    return low.op("GatherND", low.value(x), _tuples(low, places, common))
+
+
+@lowers("index_put")
+def index_put(
+    low: Lowering,
+    x: fx.Node,
+    indices: Sequence[fx.Node | None],
+    values: fx.Node,
+    accumulate: bool = False,
+) -> Result:
+    """x with `values` written at (or added to) x[i, j, ...], in rows of the axes not indexed."""
+    places = _leading(low, indices)
+    indexed, inner = shape_of(x)[: len(places)], shape_of(x)[len(places) :]
+    common = list(torch.broadcast_shapes(*(place.meta["val"].shape for place in places)))
+    row = low.scalar(0, torch.int64)
+    for number, (place, size) in enumerate(zip(places, indexed, strict=True)):
+        stride = low.extent(math.prod(indexed[number + 1 :]))
+        at = _positive(low, low.value(place), size, f"at_{number}")
+        row = low.op("Add", row, low.op("Mul", at, stride, tag=f"step_{number}"), tag="row")
+    wide = low.op("Expand", row, low.shape_value(common), tag="rows")
+    width, count = math.prod(inner), math.prod(common)
+    column = low.reshape(wide, [-1, 1], "column")
+    where = low.op("Expand", column, low.shape_value([count, width]), tag="where")
+    spread = low.op("Expand", low.value(values), low.shape_value([*common, *inner]), tag="spread")
+    updates = low.reshape(spread, [count, width], "updates")
+    flat = low.reshape(low.value(x), [math.prod(indexed), width], "flat")
+    attributes = {"axis": 0, "reduction": "add" if accumulate else "none"}
+    written = low.op("ScatterElements", flat, where, updates, tag="written", **attributes)
+    return low.reshape(written, shape_of(x))
+
+
+def _leading(low: Lowering, indices: Sequence[fx.Node | None]) -> list[fx.Node]:
+    """The index tensors, where they are integers for the first axes."""
+    places = [place for place in indices if place is not None]
+    if any(place is None for place in indices[: len(places)]):
+        raise low.unsupported("indices behind an axis that is taken whole")
+    if any(dtype_of(place) == torch.bool for place in places):
+        raise low.unsupported("a mask as index, whose result's shape depends on its values")
+    return places
+
+
+def _tuples(low: Lowering, places: Sequence[fx.Node], common: Sequence[Dim]) -> Value:
+    """Index tensors, broadcast to `common`, side by side on a new last axis."""
+    shape = low.shape_value(common)
+    columns: list[Value] = []
+    for number, place in enumerate(places):
+        wide = low.op("Expand", low.value(place), shape, tag=f"wide_{number}")
+        columns.append(low.op("Unsqueeze", wide, low.integers(-1), tag=f"column_{number}"))
+    return low.op("Concat", *columns, tag="tuples", axis=-1)
+
+
+def _positive(low: Lowering, place: Value, size: Dim, tag: str) -> Value:
+    """Indices counted from the front where they were from the back."""
+    negative = low.op("Less", place, low.scalar(0, torch.int64), tag=f"{tag}.negative")
+    turned = low.op("Add", place, low.extent(size), tag=f"{tag}.turned")
+    return low.op("Where", negative, turned, place, tag=tag)
 
 
 def _from_front(index: int, size: Dim) -> int:

@@ -1,0 +1,131 @@
+"""`planner export`: a training graph from a PyTorch module."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from planner.cli import options as o
+from planner.cli.console import emit_json, note, progress, verbosity
+from planner.cli.outputs import check_outputs
+
+if TYPE_CHECKING:
+    from planner.export.training import ExportedGraph
+
+EXPORT_SCHEMA = "planner.export/1"
+
+
+def export(
+    step: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODULE:CALLABLE", help="What makes the step; see below.", show_default=False
+        ),
+    ],
+    output: Annotated[
+        Path,
+        typer.Option("-o", "--output", metavar="FILE", help="The model.", show_default=False),
+    ],
+    optimizer: Annotated[
+        Literal["sgd", "momentum", "adamw"] | None,
+        typer.Option("--optimizer", help="Append the update [the gradients are the outputs]."),
+    ] = None,
+    dynamic_batch: Annotated[
+        bool, typer.Option("--dynamic-batch", help="Leave the batch symbolic, as the dim batch.")
+    ] = False,
+    params: Annotated[
+        Literal["inputs", "initializers"],
+        typer.Option("--params", help="Parameters are graph inputs, or stored in the model."),
+    ] = "inputs",
+    external_data: Annotated[
+        bool, typer.Option("--external-data", help="Store tensors beside the model, in FILE.data.")
+    ] = False,
+    sidecar: Annotated[
+        bool,
+        typer.Option("--sidecar", help="Write .inputs.json too: how to draw the inputs."),
+    ] = False,
+    force: o.Force = False,
+    json: o.Json = False,
+    verbose: o.Verbose = False,
+    quiet: o.Quiet = False,
+) -> None:
+    """Write the training graph of a PyTorch module: loss, gradients, maybe the update.
+
+    MODULE is a module on the path or in this folder, or a .py file. CALLABLE takes no arguments and
+    returns a tuple: the module, example inputs (a tensor, a tuple, or a dict by keyword), the loss
+    function of its result and the targets, the targets (likewise). Without the last two the module
+    returns the loss itself, alone or as .loss. Needs PyTorch: pip install "planner[torch]".
+
+    \b
+    A step, in train.py:
+      def step():
+          module = torch.nn.Linear(64, 10)
+          inputs = {"input": torch.randn(32, 64)}
+          targets = {"labels": torch.randint(10, (32,))}
+          return module, inputs, torch.nn.functional.cross_entropy, targets
+
+    \b
+    Examples:
+      planner export train.py:step -o model.onnx
+      planner export train:step -o model.onnx --optimizer adamw --dynamic-batch --sidecar
+    """
+    from planner.export.torch_extra import require_torch
+
+    require_torch()
+    from planner.export.callables import load_step
+    from planner.export.files import data_path, sidecar_path
+    from planner.export.training import export_training_graph
+
+    beside = [data_path(output)] * external_data + [sidecar_path(output)] * sidecar
+    check_outputs(output, *beside, force=force)
+    with progress() as report:
+        if report:
+            report(f"importing {step}")
+        arguments = load_step(step)
+        if report:
+            report("tracing")
+        graph = export_training_graph(
+            **arguments,
+            optimizer=optimizer,
+            dynamic_batch=dynamic_batch,
+            store_parameters=params == "initializers",
+        )
+        files = graph.save(output, external_data=external_data, sidecar=sidecar, force=force)
+    summary = _summary(graph, files)
+    if json:
+        emit_json(summary)
+    elif not verbosity.quiet:
+        _print(summary)
+    note(f"wrote {', '.join(map(str, files))}")
+
+
+def _summary(graph: ExportedGraph, files: tuple[Path, ...]) -> dict[str, Any]:
+    from planner import __version__
+
+    proto = graph.model.graph
+    symbols = {d.dim_param for i in proto.input for d in i.type.tensor_type.shape.dim}
+    return {
+        "schema": EXPORT_SCHEMA,
+        "planner_version": __version__,
+        "outputs": [str(file) for file in files],
+        "nodes": len(proto.node),
+        "inputs": list(graph.inputs),
+        "parameters": list(graph.parameters),
+        "buffers": list(graph.buffers),
+        "optimizer_state": [item.name for item in graph.state],
+        "graph_inputs": [info.name for info in proto.input],
+        "graph_outputs": [info.name for info in proto.output],
+        "initializer_bytes": sum(len(tensor.raw_data) for tensor in proto.initializer),
+        "symbolic_dims": sorted(symbols - {""}),
+    }
+
+
+def _print(summary: dict[str, Any]) -> None:
+    dims = f"; symbolic: {', '.join(summary['symbolic_dims'])}" if summary["symbolic_dims"] else ""
+    typer.echo(
+        f"{summary['nodes']:,} nodes, {len(summary['graph_inputs']):,} inputs "
+        f"({', '.join(summary['inputs'])}, then {len(summary['parameters']):,} trained parameters "
+        f"and the rest), {len(summary['graph_outputs']):,} outputs{dims}"
+    )

@@ -1,0 +1,172 @@
+"""Models of Hugging Face's transformers, built from a configuration, against autograd.
+
+Small sizes, the structure is the real one. Dropout is off where numbers are compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+pytest.importorskip("torch", reason="torch is not installed")
+pytest.importorskip("transformers", reason="transformers is not installed")
+
+import torch
+import transformers
+from torch import nn
+
+from models.check import run, verify_structure
+from planner.export.errors import UnsupportedOperator
+from planner.export.training import ExportedGraph, export_training_graph
+
+TOLERANCE = 1e-4
+
+Step = tuple[nn.Module, dict[str, torch.Tensor]]
+
+
+def tokens(batch: int, seq: int = 8) -> torch.Tensor:
+    return torch.randint(0, 50, (batch, seq))
+
+
+def bert(batch: int) -> Step:
+    config = transformers.BertConfig(
+        vocab_size=50,
+        hidden_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=64,
+        max_position_embeddings=16,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+    )
+    mask = torch.ones(batch, 8, dtype=torch.int64)
+    mask[:, 6:] = 0  # padding
+    labels = torch.arange(batch) % 2
+    module = transformers.BertForSequenceClassification(config)
+    return module, {"input_ids": tokens(batch), "attention_mask": mask, "labels": labels}
+
+
+def gpt2(batch: int) -> Step:
+    config = transformers.GPT2Config(
+        vocab_size=50,
+        n_positions=16,
+        n_embd=32,
+        n_layer=2,
+        n_head=2,
+        resid_pdrop=0.0,
+        embd_pdrop=0.0,
+        attn_pdrop=0.0,
+    )
+    ids = tokens(batch)
+    return transformers.GPT2LMHeadModel(config), {"input_ids": ids, "labels": ids}
+
+
+def llama(batch: int) -> Step:
+    """Four heads share two heads of keys and values."""
+    config = transformers.LlamaConfig(
+        vocab_size=50,
+        hidden_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        intermediate_size=64,
+        max_position_embeddings=16,
+    )
+    ids = tokens(batch)
+    return transformers.LlamaForCausalLM(config), {"input_ids": ids, "labels": ids}
+
+
+def vit(batch: int) -> Step:
+    config = transformers.ViTConfig(
+        hidden_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=64,
+        image_size=16,
+        patch_size=8,
+        num_labels=3,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+    )
+    images = torch.randn(batch, 3, 16, 16)
+    module = transformers.ViTForImageClassification(config)
+    return module, {"pixel_values": images, "labels": torch.arange(batch) % 3}
+
+
+MAKERS: dict[str, Callable[[int], Step]] = {
+    "bert": bert,
+    "gpt2": gpt2,
+    "llama": llama,
+    "vit": vit,
+}
+
+
+def results(graph: ExportedGraph, module: nn.Module, inputs: dict[str, Any]) -> dict[str, Any]:
+    """Outputs of the graph, fed with the module's own tensors."""
+    tensors = {**dict(module.named_parameters()), **dict(module.named_buffers()), **inputs}
+    names = [info.name for info in graph.model.graph.input]
+    return run(graph.model, {name: tensors[name].detach().numpy() for name in names})
+
+
+def check_gradients(module: nn.Module, inputs: dict[str, Any], actual: dict[str, Any]) -> None:
+    """Each output against autograd's: the norm of the difference, over the larger of the norms of
+    this gradient and a thousandth of all of them (a key's bias has a true gradient of zero)."""
+    module.zero_grad()
+    loss = module(**inputs).loss
+    loss.backward()
+    assert actual["loss"] == pytest.approx(loss.item(), rel=1e-6)
+    expected = {name: p.grad.numpy() for name, p in module.named_parameters() if p.grad is not None}
+    assert {f"{name}_grad" for name in expected} == actual.keys() - {"loss"}
+    whole = np.sqrt(sum(float(np.sum(grad.astype(np.float64) ** 2)) for grad in expected.values()))
+    for name, grad in expected.items():
+        difference = float(np.linalg.norm(actual[f"{name}_grad"] - grad))
+        assert difference <= TOLERANCE * max(float(np.linalg.norm(grad)), 1e-3 * whole), name
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_gradients_agree_with_autograd(name: str) -> None:
+    torch.manual_seed(0)
+    module, inputs = MAKERS[name](3)
+    graph = export_training_graph(module, inputs)
+    verify_structure(graph.model)
+    check_gradients(module, inputs, results(graph, module, inputs))
+
+
+@pytest.mark.parametrize("name", ["bert", "llama"])
+def test_symbolic_batch_takes_another_batch(name: str) -> None:
+    torch.manual_seed(0)
+    module, inputs = MAKERS[name](3)
+    graph = export_training_graph(module, inputs, dynamic_batch=True)
+    verify_structure(graph.model, static=False)
+    _, others = MAKERS[name](5)
+    check_gradients(module, others, results(graph, module, others))
+
+
+def test_dropout_is_drawn_and_its_masks_are_tensors() -> None:
+    module, inputs = gpt2(2)
+    config = module.config
+    config.resid_pdrop = config.embd_pdrop = config.attn_pdrop = 0.1
+    module = type(module)(config)
+    graph = export_training_graph(module, inputs)
+    drops = [node for node in graph.model.graph.node if node.op_type == "Dropout"]
+    assert len(drops) == 1 + 2 * 3
+    read = {name for node in graph.model.graph.node for name in node.input}
+    assert all(node.output[1] in read for node in drops)
+    onnx.checker.check_model(graph.model, full_check=True)
+
+
+def test_refusal_names_the_line_behind_the_export() -> None:
+    class Odd(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.bert, _ = bert(2)
+
+        def forward(self, **inputs: torch.Tensor) -> torch.Tensor:
+            return torch.erfinv(self.bert(**inputs).loss)
+
+    with pytest.raises(UnsupportedOperator, match=r"test_transformers\.py:\d+ in forward"):
+        export_training_graph(Odd(), bert(2)[1])
