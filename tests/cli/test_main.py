@@ -29,6 +29,7 @@ HEAVY = (
     "jinja2",
     "rich",
     "networkx",
+    "torch",
 )
 
 
@@ -74,7 +75,9 @@ def last_line(text):
     return lines[0]
 
 
-@pytest.mark.parametrize("command", [[], ["analyze"], ["optimize"], ["apply"], ["verify"]])
+@pytest.mark.parametrize(
+    "command", [[], ["analyze"], ["optimize"], ["apply"], ["verify"], ["export"]]
+)
 def test_help(command, snapshot, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     assert main([*command, "--help"]) == 0
