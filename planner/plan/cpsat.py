@@ -79,6 +79,7 @@ def solve_exact(
     *,
     time_limit_s: float,
     lower_bound_us: float = 0.0,
+    upper_bound_us: float = float("inf"),
     seed: int = 0,
     workers: int | None = None,
 ) -> Exact | None:
@@ -86,6 +87,8 @@ def solve_exact(
     operations and these are too many.
 
     Args:
+        upper_bound_us: what a known plan takes: where `incumbent` does not fit, only plans that take
+            no more are looked for.
         lower_bound_us: a proven bound on the time of any plan (from `planner.plan.cuts`).
     """
     if problem.overlap:
@@ -104,19 +107,23 @@ def solve_exact(
             workers=workers or 2,
         )
 
-    whole = _whole(problem, actions)
-    if simulate(problem, actions).peak_bytes > problem.capacity_bytes:
-        improve(_SHARE_TO_FIT)
-        whole = _whole(problem, actions)
-    elif whole is None or len(whole) > _SMALL:
-        improve(1.0 if whole is None else _SHARE_OF_PARTS)
-        whole = _whole(problem, actions)
+    def fits(trial: Sequence[Action]) -> bool:
+        return simulate(problem, trial).peak_bytes <= problem.capacity_bytes
+
+    whole = _whole(problem, actions, upper_bound_us)
+    if whole is None or len(whole) > _SMALL:
+        if not fits(actions):
+            improve(_SHARE_TO_FIT)
+        else:
+            improve(1.0 if whole is None else _SHARE_OF_PARTS)
+        whole = _whole(problem, actions, upper_bound_us)
     if whole is None or len(whole) > _MOST_RUNS:
         improve(1.0)
         whole = None
     replay = simulate(problem, actions)
     optimal, bound_us = False, problem.base_duration_us
-    if whole is not None and replay.time_us > lower_bound_us * (1 + 1e-9):
+    to_gain = not fits(actions) or replay.time_us > lower_bound_us * (1 + 1e-9)
+    if whole is not None and to_gain:
         left = max(0.5, deadline - time.monotonic())
         found = solve_whole(
             problem,
@@ -129,10 +136,8 @@ def solve_exact(
             plan, optimal, bound_us = found
             trial = listed(problem, plan)
             again = simulate(problem, trial)
-            fits = replay.peak_bytes <= problem.capacity_bytes
-            if again.peak_bytes <= problem.capacity_bytes and (
-                not fits or again.time_us <= replay.time_us
-            ):
+            better = not fits(actions) or again.time_us <= replay.time_us
+            if fits(trial) and better:
                 actions, replay = trial, again
     if replay.peak_bytes > problem.capacity_bytes:
         return None
@@ -189,11 +194,13 @@ def _solve_overlapped(
     )
 
 
-def _whole(problem: Problem, actions: Sequence[Action]) -> set[Run] | None:
+def _whole(problem: Problem, actions: Sequence[Action], upper_bound_us: float) -> set[Run] | None:
     if len(problem.ops) > _WHOLE_OPS:
         return None
-    added = simulate(problem, actions).time_us - problem.base_duration_us
-    return whole_of(problem, added)
+    replay = simulate(problem, actions)
+    if replay.peak_bytes <= problem.capacity_bytes:
+        upper_bound_us = min(upper_bound_us, replay.time_us)
+    return whole_of(problem, upper_bound_us - problem.base_duration_us)
 
 
 def whole_of(problem: Problem, budget_us: float) -> set[Run]:

@@ -131,6 +131,28 @@ def there_and_back(count: int) -> Problem:
     )
 
 
+@pytest.mark.parametrize("count", range(3, 9))
+def test_a_start_that_does_not_fit_is_no_worse_than_one_that_does(count: int):
+    problem = there_and_back(count).without_swaps()
+    base = Improver(problem, deadline=float("inf")).base
+    tight = at_capacity(problem, int(0.75 * base.peak_bytes))
+    improver = Improver(tight, deadline=float("inf"))
+    best = exact(tight, improver.repair(improver.base))
+    assert best.optimal
+    best_us = best.candidate.time_us
+    found = solve_exact(
+        tight,
+        improver.base,
+        time_limit_s=20.0,
+        lower_bound_us=best_us * (1 - ROUNDING),
+        upper_bound_us=2 * best_us,
+        seed=1,
+        workers=1,
+    )
+    assert found is not None
+    assert found.candidate.time_us == pytest.approx(best_us)
+
+
 def test_ctrl_c_ends_the_search():
     problem = there_and_back(60)
     improver = Improver(problem, deadline=float("inf"))
