@@ -133,7 +133,7 @@ def _asked(
     if overlap is not None:
         problem = replace(problem, overlap=overlap)
     if swap == "none":
-        return replace(problem, swap_out_bytes_per_s=0.0, swap_in_bytes_per_s=0.0)
+        return problem.without_swaps()
     return replace(problem, allow_recompute=False) if swap == "only" else problem
 
 

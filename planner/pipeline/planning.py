@@ -33,6 +33,7 @@ from planner.plan.order import (
     reorder,
     updates_last,
 )
+from planner.plan.race import RACE, race
 from planner.plan.solve import Solved, solve
 from planner.units import format_both, format_bytes
 
@@ -41,6 +42,8 @@ GRANULARITY_BYTES = 256
 
 _SHRINK = (1.0, 0.98, 0.965, 0.95, 0.935, 0.92, 0.9, 0.87, 0.83, 0.78)
 """Capacities to try, as shares of the budget, until ONNX Runtime's arena fits the budget too."""
+
+_THOROUGH = 2  # orders solved at length
 
 _VARIETY = 5  # base orders to try at each lower capacity
 _MOST_SLOWER = 1.25  # how much time a fitting arena may cost
@@ -167,15 +170,20 @@ def make_plan(prepared: Prepared, settings: Settings, progress: Progress) -> Pla
     accepted: Planned | None = None
     least: tuple[Formulation, Candidate] | None = None
     extra_us: dict[str, float] = {}  # what each order's last plan added
+    forms = {base: _formulate(prepared, base, settings, room) for base in orders}
+    raced = _race(forms, deadline, progress)
+    for base, solved in raced.items():
+        if solved is not None and solved.candidate is not None:
+            extra_us[base.name] = solved.candidate.time_us - forms[base].problem.base_duration_us
     for attempt, shrink in enumerate(_SHRINK):
         capacity = int(room * shrink)
-        chosen = _promising(orders, capacity) if not attempt else _cheap(orders, capacity, extra_us)
+        chosen = _cheap(orders, capacity, extra_us) if attempt else list(raced)[:_THOROUGH]
         if accepted is not None and (time.monotonic() > deadline or not chosen):
             break
-        for number, base in enumerate(chosen or [_least_bound(orders)]):
+        for number, base in enumerate(chosen or [least_bound_order(orders)]):
             left = deadline - time.monotonic()
             share = max(1.0, left * (0.5 if attempt == 0 else 0.3) / max(1, len(chosen) - number))
-            form = _formulate(prepared, base, settings, capacity)
+            form = _formulate(prepared, base, settings, capacity) if attempt else forms[base]
             progress(f"solving for {format_bytes(capacity)}, order: {base.name}")
             solved = solve(
                 form.problem,
@@ -183,6 +191,7 @@ def make_plan(prepared: Prepared, settings: Settings, progress: Progress) -> Pla
                 thorough=attempt == 0,
                 seed=settings.seed,
                 workers=settings.workers,
+                start=None if attempt else raced.get(base),
                 progress=lambda text: progress(f"solving: {text}"),
             )
             if least is None or solved.least.peak_bytes < least[1].peak_bytes:
@@ -201,7 +210,7 @@ def make_plan(prepared: Prepared, settings: Settings, progress: Progress) -> Pla
             return accepted
     if accepted is None:
         assert least is not None
-        deepest = _formulate(prepared, _least_bound(orders), settings, room)
+        deepest = _formulate(prepared, least_bound_order(orders), settings, room)
         raise _infeasible(prepared, settings, *_least(settings, least, deepest))
     return accepted
 
@@ -221,17 +230,23 @@ def _better(planned: Planned, accepted: Planned) -> bool:
     return planned.solved.candidate.time_us < accepted.solved.candidate.time_us
 
 
-def _promising(orders: Sequence[BaseOrder], capacity: int) -> list[BaseOrder]:
-    """Up to three orders worth solving: the least peak, ONNX Runtime's own or what it was moved to,
-    and the least bound, where that is well below."""
-    possible = [o for o in orders if o.least_bound_bytes <= capacity]
-    own = [o for o in possible if o.name.startswith("default")]
-    picked = [*possible[:1], *own[:1]]
-    if possible:
-        deepest = _least_bound(possible)
-        if deepest.least_bound_bytes < 0.95 * min(o.least_bound_bytes for o in picked):
-            picked.append(deepest)
-    return list({o.order: o for o in picked}.values())
+def _race(
+    forms: Mapping[BaseOrder, Formulation], deadline: float, progress: Progress
+) -> dict[BaseOrder, Solved | None]:
+    """Orders in which something may fit, the most promising first, each with what a short search
+    found in it."""
+    orders = list(forms)
+    done = 0
+
+    def begins(index: int) -> None:
+        nonlocal done
+        done += 1
+        progress(f"comparing base orders ({done}): {orders[index].name}")
+
+    left_s = deadline - time.monotonic()
+    problems = [form.problem for form in forms.values()]
+    runners = race(problems, time_limit_s=RACE * left_s, progress=begins)
+    return {orders[r.index]: r.solved for r in runners if not r.is_impossible}
 
 
 def _cheap(
@@ -246,7 +261,8 @@ def _cheap(
     return sorted(possible, key=lambda o: extra_us.get(o.name, dear / 2))[:_VARIETY]
 
 
-def _least_bound(orders: Sequence[BaseOrder]) -> BaseOrder:
+def least_bound_order(orders: Sequence[BaseOrder]) -> BaseOrder:
+    """The order in which the least may be possible."""
     return min(orders, key=lambda o: (o.least_bound_bytes, o.peak_bytes))
 
 
@@ -358,7 +374,7 @@ def least_found_peak(
         swap_out_bytes_per_s=hardware.copy_to_host_bytes_per_s,
         swap_in_bytes_per_s=hardware.copy_from_host_bytes_per_s,
     )
-    tried = list({o.order: o for o in (_least_bound(orders), orders[0])}.values())
+    tried = list({o.order: o for o in (least_bound_order(orders), orders[0])}.values())
     found = []
     for base in tried:
         problem = _formulate(prepared, base, settings, _NO_LIMIT).problem

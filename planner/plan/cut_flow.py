@@ -60,7 +60,7 @@ class CutFlow:
         Raises:
             ValueError: copies add to the step, which is not part of this model.
         """
-        if problem.allow_swap and not problem.overlap:
+        if not self.covers(problem):
             raise ValueError("copies that add to the step are part of planner.plan.cuts only")
         self.problem = problem
         self.guards = guards
@@ -68,6 +68,11 @@ class CutFlow:
         self.bandwidth_scale = bandwidth_scale
         self.cuts: list[int] = []
         self._cuts: list[Cut] = []
+
+    @staticmethod
+    def covers(problem: Problem) -> bool:
+        """Whether this model has all of the problem's options."""
+        return problem.overlap or not problem.allow_swap
 
     def add(self, p: int) -> None:
         """Add the cut at base operation p."""

@@ -18,7 +18,7 @@ is a *retention interval*: the unit of decision.
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NewType
 
 OpIndex = NewType("OpIndex", int)
@@ -91,6 +91,10 @@ class Problem:
     def allow_swap(self) -> bool:
         """Whether copies to the host are possible."""
         return self.swap_out_bytes_per_s > 0 and self.swap_in_bytes_per_s > 0
+
+    def without_swaps(self) -> Problem:
+        """The same problem, with no copies to the host."""
+        return replace(self, swap_out_bytes_per_s=0.0, swap_in_bytes_per_s=0.0)
 
     def swap_out_us(self, tensor: int) -> float:
         """Time of one copy of `tensor` to the host."""

@@ -17,7 +17,7 @@ from planner.plan.cuts import (
 )
 from planner.plan.decisions import Decisions
 from planner.plan.improve import Candidate, Improver
-from planner.plan.problem import ActionKind
+from planner.plan.problem import ActionKind, Problem
 
 TIGHT = 5e-4
 """A plan within this of its bound is as good as proved, provided that ..."""
@@ -145,7 +145,7 @@ def cut_loop(
     problem = improver.problem
     model = CutModel(problem, guards, bandwidth_scale=bandwidth_scale)
     relaxed = model
-    if not corner and (problem.overlap or not problem.allow_swap):
+    if not corner and CutFlow.covers(problem):
         relaxed = CutFlow(problem, guards, bandwidth_scale=bandwidth_scale)
     cut: int | None = base_op_at(improver.base, improver.base.replay.peak_action)
     cuts: list[int] = []
@@ -189,6 +189,18 @@ def cut_loop(
         if rounded is None or not incumbent.is_within(give_up_gap):
             return
         cut = _overflow_cut(improver, rounded, cuts)
+
+
+def bound_at_peak(problem: Problem, *, time_limit_s: float) -> float:
+    """Microseconds that every plan adds to the base order: the LP with one cut, where the base order
+    needs most. Infinite where nothing fits; 0 where time ran out."""
+    base = Improver(problem, deadline=float("inf")).base
+    relaxed = CutFlow(problem) if CutFlow.covers(problem) else CutModel(problem)
+    relaxed.add(base_op_at(base, base.replay.peak_action))
+    solution = relaxed.solve(time_limit_s=time_limit_s)
+    if solution is None:
+        return 0.0
+    return solution.bound_us if solution.feasible else float("inf")
 
 
 def guarded_loops(incumbent: Incumbent, *, whole_s: float = 0.0) -> None:

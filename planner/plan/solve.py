@@ -92,12 +92,14 @@ def solve(
     thorough: bool = True,
     seed: int = 0,
     workers: int | None = None,
+    start: Solved | None = None,
     progress: Progress | None = None,
     keep_on_interrupt: bool = False,
 ) -> Solved:
     """Solve one problem.
 
     Args:
+        start: what an earlier search of this problem found: the answer is no worse.
         time_limit_s: for all engines together; what the first run spends on compiling the replay is
             not counted.
         thorough: False leaves out the integer programs, the guarded searches, annealing and the
@@ -106,33 +108,37 @@ def solve(
         keep_on_interrupt: Ctrl-C ends the search and what was found is returned, if it fits.
     """
     warm_up(overlap=problem.overlap and problem.allow_swap)
-    start = time.monotonic()
-    improver = Improver(problem, deadline=start + time_limit_s)
+    began = time.monotonic()
+    improver = Improver(problem, deadline=began + time_limit_s)
     base = improver.base
     incumbent = Incumbent(improver, least=base, on_progress=progress)
     if improver.fits(base):
         incumbent.offer(base, "order")
-        return _solved(incumbent, start)
+        return _solved(incumbent, began)
     incumbent.is_impossible = least_peak_bound(problem)[0] > problem.capacity_bytes
+    if start is not None:
+        _resume(incumbent, start)
     try:
-        _search(incumbent, start, thorough=thorough, seed=seed, workers=workers)
+        _search(incumbent, began, thorough=thorough, seed=seed, workers=workers)
     except KeyboardInterrupt:
         if not keep_on_interrupt or incumbent.best is None:
             raise
-        return replace(_solved(incumbent, start), is_interrupted=True)
-    return _solved(incumbent, start)
+        return replace(_solved(incumbent, began), is_interrupted=True)
+    return _solved(incumbent, began)
 
 
 def _search(
-    incumbent: Incumbent, start: float, *, thorough: bool, seed: int, workers: int | None
+    incumbent: Incumbent, began: float, *, thorough: bool, seed: int, workers: int | None
 ) -> None:
     """Engine after engine, until the plan is tight or time is out."""
     improver, problem = incumbent.improver, incumbent.improver.problem
-    limit_s = improver.deadline - start
+    limit_s = improver.deadline - began
 
     def until(share: float) -> None:
-        incumbent.until(start + share * limit_s)
+        incumbent.until(began + share * limit_s)
 
+    if incumbent.is_done:
+        return
     until(0.1)
     _simple(incumbent)
     if incumbent.is_impossible:
@@ -241,6 +247,7 @@ def _exact(incumbent: Incumbent, seed: int, workers: int | None) -> None:
         incumbent.best if near and incumbent.best else improver.base,
         time_limit_s=left_s,
         lower_bound_us=incumbent.bound_us,
+        upper_bound_us=incumbent.best.time_us if incumbent.best else float("inf"),
         seed=seed,
         workers=workers,
     )
@@ -253,7 +260,7 @@ def _one_kind(incumbent: Incumbent) -> None:
     """Plans that only swap and plans that only recompute are plans too."""
     improver, problem = incumbent.improver, incumbent.improver.problem
     for only in (
-        replace(problem, swap_out_bytes_per_s=0.0, swap_in_bytes_per_s=0.0),
+        problem.without_swaps(),
         replace(problem, allow_recompute=False),
     ):
         alone = Improver(only, deadline=improver.deadline)
@@ -265,13 +272,22 @@ def _one_kind(incumbent: Incumbent) -> None:
                 incumbent.offer(improver.evaluate(found.decisions), part.engine or "greedy")
 
 
-def _solved(incumbent: Incumbent, start: float) -> Solved:
+def _resume(incumbent: Incumbent, start: Solved) -> None:
+    """Take what an earlier search found and proved."""
+    incumbent.prove(start.bound_us - incumbent.improver.problem.base_duration_us, start.bound_class)
+    incumbent.is_impossible |= start.is_impossible
+    incumbent.offer(start.least, start.engine)
+    if start.candidate is not None:
+        incumbent.offer(start.candidate, start.engine)
+
+
+def _solved(incumbent: Incumbent, began: float) -> Solved:
     return Solved(
         candidate=incumbent.best,
         least=incumbent.least,
         bound_us=incumbent.bound_us,
         bound_class=incumbent.bound_class,
         engine=incumbent.engine,
-        solve_s=time.monotonic() - start,
+        solve_s=time.monotonic() - began,
         is_impossible=incumbent.is_impossible,
     )

@@ -46,12 +46,14 @@ def _measure(options: argparse.Namespace) -> None:
         if options.missing and place < len(rows):
             continue
         figures = measure(
-            case.problem,
+            list(case.problems.values()),
             case.method,
             limit_s=case.limit_s,
             workers=options.workers,
             seed=options.seed,
         )
+        if "order" in figures:
+            figures["order"] = list(case.problems)[figures["order"]]
         row = {**case.key, **figures}
         rows[place : place + 1] = [row]
         text = json.dumps(rows, indent=1) + "\n"

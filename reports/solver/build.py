@@ -109,7 +109,12 @@ def with_budget(problem: Problem, percent: float, mode: Mode, *, overlap: bool =
         overlap: copies run beside the operations, one engine each way; else they add to the step.
     """
     capacity = math.ceil(percent * base_peak(problem) / 100)
-    problem = replace(problem, capacity_bytes=capacity, allow_recompute=mode != "swap")
-    if mode == "recompute":
-        return replace(problem, swap_out_bytes_per_s=0.0, swap_in_bytes_per_s=0.0)
-    return replace(problem, overlap=overlap)
+    return with_levers(problem, capacity, mode, overlap=overlap)
+
+
+def with_levers(
+    problem: Problem, capacity_bytes: int, mode: Mode, *, overlap: bool = False
+) -> Problem:
+    """The problem at a capacity, and what a plan may do; `overlap` as for `with_budget`."""
+    problem = replace(problem, capacity_bytes=capacity_bytes, allow_recompute=mode != "swap")
+    return problem.without_swaps() if mode == "recompute" else replace(problem, overlap=overlap)

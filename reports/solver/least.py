@@ -62,18 +62,13 @@ def problems_of(models: Sequence[Path], instances: Path | None) -> Iterator[tupl
         problem = replace(real(model), overlap=False)
         order, _ = least_order(problem, range(len(problem.ops)))
         yield "swaps, any order", replace(reorder(problem, order), name=problem.name)
-        yield "recompute, this order", recompute_only(problem)
+        yield "recompute, this order", problem.without_swaps()
     if instances is not None:
         for name, path in read_folder(instances).items():
             if "_test" in name:
                 continue
-            problem = recompute_only(replace(read(path).problem, name=short_name(name)))
-            yield "recompute, this order", problem
-
-
-def recompute_only(problem: Problem) -> Problem:
-    """The problem with no copies to the host."""
-    return replace(problem, swap_out_bytes_per_s=0.0, swap_in_bytes_per_s=0.0)
+            problem = replace(read(path).problem, name=short_name(name))
+            yield "recompute, this order", problem.without_swaps()
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

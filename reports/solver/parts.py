@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from planner.plan.problem import Problem
-from reports.solver.build import Mode, base_peak, with_budget
+from reports.solver.build import Mode, base_peak, with_budget, with_levers
 from reports.solver.moccasin import read, read_folder, short_name
 from reports.solver.row import Method
 from reports.solver.synthetic import irregular, synthetic
@@ -19,16 +19,14 @@ from reports.solver.synthetic import irregular, synthetic
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """One row to come: `key` says which row of the part it is, `problem` has the budget."""
+    """One row to come: `key` says which row of the part it is, `problems` have the budget: one, or
+    the same in several base orders, by name."""
 
     key: dict[str, Any]
-    problem: Problem
+    problems: dict[str, Problem]
     method: Method
     limit_s: float
 
-
-_ORDER_S = 4.0
-"""For each base order of a training graph, to see which one to solve at length."""
 
 PARTS = ("moccasin", "checkmate", "real", "synthetic", "growth")
 
@@ -70,7 +68,7 @@ def _checkmate(options: Namespace) -> Iterator[Case]:
 
 
 def _real(options: Namespace) -> Iterator[Case]:
-    from reports.solver.real import ZOO, most_promising, real_orders, within
+    from reports.solver.real import ZOO, real_orders
 
     paths: list[Path] = options.models or sorted(ZOO.glob("*.onnx"))
     modes: list[Mode] = options.modes or ["recompute", "swap", "both"]
@@ -82,17 +80,15 @@ def _real(options: Namespace) -> Iterator[Case]:
         for percent, mode in itertools.product(options.percents or [90, 70, 50, 35], modes):
             capacity = math.ceil(percent * peak / 100)
             for copies in _kinds(mode, options):
-                problems = [
-                    within(p, capacity, mode, overlap=copies == "overlapped")
-                    for p in orders.values()
-                ]
-                chosen = most_promising(problems, limit_s=_ORDER_S)
+                overlap = copies == "overlapped"
+                problems = {
+                    name: with_levers(problem, capacity, mode, overlap=overlap)
+                    for name, problem in orders.items()
+                }
                 for limit_s in options.limits or [60.0]:
-                    key = {"instance": path.stem, "percent": percent, "mode": mode}
-                    key |= {"copies": copies, "method": "planner", "limit_s": limit_s}
-                    key |= {"peak_before_bytes": peak, "hardware": options.hardware}
-                    key |= {"order": list(orders)[chosen]}
-                    yield Case(key=key, problem=problems[chosen], method="planner", limit_s=limit_s)
+                    key = _key(path.stem, percent, mode, copies, "planner", limit_s, peak)
+                    key |= {"hardware": options.hardware}
+                    yield Case(key=key, problems=problems, method="planner", limit_s=limit_s)
 
 
 def _synthetic(options: Namespace) -> Iterator[Case]:
@@ -143,14 +139,27 @@ def _cases(
     extra: dict[str, Any] | None = None,
 ) -> Iterator[Case]:
     """One problem at one budget: every method, limit and kind of copies."""
+    peak = base_peak(problem)
     for copies in _kinds(mode, options):
         budgeted = with_budget(problem, percent, mode, overlap=copies == "overlapped")
         for limit_s in options.limits or [60.0]:
             for method in methods:
-                key = {"instance": name, "percent": percent, "mode": mode, "copies": copies}
-                key |= {"method": method, "limit_s": limit_s}
-                key |= {"peak_before_bytes": base_peak(problem), **(extra or {})}
-                yield Case(key=key, problem=budgeted, method=method, limit_s=limit_s)
+                key = _key(name, percent, mode, copies, method, limit_s, peak) | (extra or {})
+                yield Case(key=key, problems={"": budgeted}, method=method, limit_s=limit_s)
+
+
+def _key(
+    name: str, percent: float, mode: Mode, copies: str, method: Method, limit_s: float, peak: int
+) -> dict[str, Any]:
+    return {
+        "instance": name,
+        "percent": percent,
+        "mode": mode,
+        "copies": copies,
+        "method": method,
+        "limit_s": limit_s,
+        "peak_before_bytes": peak,
+    }
 
 
 def _kinds(mode: Mode, options: Namespace) -> list[str]:

@@ -1,9 +1,9 @@
-"""One row: a problem file solved by one method, judged by the simulator, in a process of its own.
+"""One row: a problem solved by one method, judged by the simulator, in a process of its own.
 
-    python -m reports.solver.row PROBLEM.json METHOD LIMIT_S WORKERS SEED
+    python -m reports.solver.row METHOD LIMIT_S WORKERS SEED PROBLEM.json ...
 
-prints the figures as JSON. `measure` runs that and adds the wall time; peak RSS is that of the
-process, reading the problem included.
+prints the figures as JSON. Several files hold the same problem in several base orders. `measure`
+runs that and adds the wall time; peak RSS is that of the process, reading the problems included.
 """
 
 from __future__ import annotations
@@ -29,14 +29,26 @@ Row = dict[str, Any]
 
 
 def measure(
-    problem: Problem, method: Method, *, limit_s: float, workers: int = 2, seed: int = 0
+    problems: Sequence[Problem],
+    method: Method,
+    *,
+    limit_s: float,
+    workers: int = 2,
+    seed: int = 0,
 ) -> Row:
-    """The figures of one fresh process; `error` where it failed or ran far over its limit."""
+    """The figures of one fresh process; `error` where it failed or ran far over its limit.
+
+    Args:
+        problems: one, or for planner the same in several base orders: `order` then says in which
+            it was solved, and the figures are those of that one.
+    """
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "problem.json"
-        path.write_text(problem_to_json(problem), encoding="utf-8")
-        command = [sys.executable, "-m", "reports.solver.row", str(path), method]
+        command = [sys.executable, "-m", "reports.solver.row", method]
         command += [str(limit_s), str(workers), str(seed)]
+        for index, problem in enumerate(problems):
+            path = Path(folder) / f"{index}.json"
+            path.write_text(problem_to_json(problem), encoding="utf-8")
+            command.append(str(path))
         start = time.monotonic()
         try:
             done = subprocess.run(
@@ -51,15 +63,18 @@ def measure(
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def run(problem: Problem, method: Method, *, limit_s: float, workers: int, seed: int) -> Row:
-    """The figures of one method on one problem.
+def run(
+    problems: Sequence[Problem], method: Method, *, limit_s: float, workers: int, seed: int
+) -> Row:
+    """The figures of one method; see `measure`.
 
     `added`, `bound` and `gap` are ratios (0.01 is 1%): time over the base order's, bound likewise,
     and how far the plan may be from its bound. All of them absent where no plan was found.
     """
     read_mib = _peak_rss_mib()
     start = time.monotonic()
-    row = _SOLVERS[method](problem, method, limit_s, workers, seed)
+    row = _SOLVERS[method](problems, method, limit_s, workers, seed)
+    problem = problems[row.get("order", 0)]
     return {
         "ops": len(problem.ops),
         "tensors": len(problem.tensors),
@@ -72,11 +87,20 @@ def run(problem: Problem, method: Method, *, limit_s: float, workers: int, seed:
     }
 
 
-def _planner(problem: Problem, method: str, limit_s: float, workers: int, seed: int) -> Row:
+def _planner(
+    problems: Sequence[Problem], method: str, limit_s: float, workers: int, seed: int
+) -> Row:
+    from planner.plan.race import solve_orders
     from planner.plan.solve import solve
 
-    solved = solve(problem, time_limit_s=limit_s, workers=workers, seed=seed)
-    row: Row = {
+    row: Row = {}
+    problem = problems[0]
+    if len(problems) == 1:
+        solved = solve(problem, time_limit_s=limit_s, workers=workers, seed=seed)
+    else:
+        order, solved = solve_orders(problems, time_limit_s=limit_s, workers=workers, seed=seed)
+        row["order"], problem = order, problems[order]
+    row |= {
         "seconds": round(solved.solve_s, 2),
         "engine": solved.engine,
         "bound_class": solved.bound_class,
@@ -92,10 +116,13 @@ def _planner(problem: Problem, method: str, limit_s: float, workers: int, seed: 
     )
 
 
-def _baseline(problem: Problem, method: str, limit_s: float, workers: int, seed: int) -> Row:
+def _baseline(
+    problems: Sequence[Problem], method: str, limit_s: float, workers: int, seed: int
+) -> Row:
     from reports.solver.baselines.checkmate_ilp import solve_checkmate
     from reports.solver.baselines.moccasin_cp import solve_moccasin
 
+    (problem,) = problems
     if method == "moccasin":
         found = solve_moccasin(problem, time_limit_s=limit_s, workers=workers, seed=seed)
     else:
@@ -152,10 +179,9 @@ def _peak_rss_mib() -> int:
 
 def main() -> None:
     """See the module."""
-    path, method, limit_s, workers, seed = sys.argv[1:]
-    problem = read_problem(Path(path))
+    method, limit_s, workers, seed, *paths = sys.argv[1:]
     row = run(
-        problem,
+        [read_problem(Path(path)) for path in paths],
         method,  # type: ignore[arg-type]
         limit_s=float(limit_s),
         workers=int(workers),

@@ -90,8 +90,8 @@ def markdown(folder: Path = FOLDER) -> str:
         parts.append(
             f"## Training graphs\n\nONNX training graphs on the `{rows[0]['hardware']}` profile. "
             f"Budgets are shares of the peak of the best order, and what order alone saves is not in "
-            f"them. Of three base orders, the one is solved on which a few seconds of search did "
-            f"best; these are not in the seconds.\n{_LEVERS}\n{_levers(rows)}"
+            f"them. Up to 40% of the time goes into a race of all base orders, the rest into the one "
+            f"that does best in it; base, bound and gap are of that one.\n{_LEVERS}\n{_levers(rows)}"
         )
     if rows := rows_of("synthetic", folder):
         parts.append(

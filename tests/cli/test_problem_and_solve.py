@@ -16,6 +16,7 @@ from planner.plan.order import peak_of
 from planner.plan.problem import Action, ActionKind, Problem
 from planner.plan.problemfile import problem_to_json, read_problem
 from planner.plan.simulate import simulate
+from tests.graphs import at_capacity
 
 ZOO = Path(__file__).parents[2] / "models" / "zoo"
 
@@ -202,12 +203,7 @@ def test_ctrl_c_gives_the_best_plan_so_far(tmp_path: Path):
     assert figures["interrupted"] or figures["gap"] == 0.0
     assert figures["solve_s"] < 300
     replay = simulate(
-        replace(
-            read_problem(problem),
-            capacity_bytes=figures["capacity_bytes"],
-            swap_out_bytes_per_s=0.0,
-            swap_in_bytes_per_s=0.0,
-        ),
+        at_capacity(read_problem(problem).without_swaps(), figures["capacity_bytes"]),
         actions_of(figures),
     )
     assert replay.peak_bytes == figures["peak_bytes"] <= figures["capacity_bytes"]

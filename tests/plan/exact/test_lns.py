@@ -47,14 +47,12 @@ def test_what_does_not_fit_is_made_to_fit(data, problem):
 @settings(max_examples=10, deadline=None)
 @given(data=st.data(), problem=problems(max_ops=14))
 def test_what_is_forbidden_is_not_used(what, data, problem):
-    if what == "swaps":
-        problem = replace(problem, swap_out_bytes_per_s=0.0, swap_in_bytes_per_s=0.0)
-    else:
-        problem = replace(problem, allow_recompute=False)
+    swaps = what == "swaps"
+    problem = problem.without_swaps() if swaps else replace(problem, allow_recompute=False)
     actions = Executor(problem).schedule(data.draw(decisions_for(problem)))
     tight = at_capacity(problem, simulate(problem, actions).peak_bytes)
     found, _ = improve_locally(tight, actions, time_limit_s=0.2)
-    if what == "swaps":
+    if swaps:
         assert all(a.kind is ActionKind.RUN for a in found)
     else:
         runs = [a.target for a in found if a.kind is ActionKind.RUN]

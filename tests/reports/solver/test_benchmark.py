@@ -24,7 +24,7 @@ def problem() -> Problem:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_row_is_what_the_method_found_confirmed(method, problem: Problem):
-    row = measure(problem, method, limit_s=8.0)
+    row = measure([problem], method, limit_s=8.0)
     assert row.get("error") is None
     assert row["confirmed"]
     assert row["ops"] == 14
@@ -35,14 +35,14 @@ def test_a_row_is_what_the_method_found_confirmed(method, problem: Problem):
 
 
 def test_methods_that_prove_agree(problem: Problem):
-    rows = [measure(problem, method, limit_s=60.0) for method in ("moccasin", "checkmate")]
+    rows = [measure([problem], method, limit_s=60.0) for method in ("moccasin", "checkmate")]
     assert all(row["optimal"] for row in rows)
     # a part of what stages allow, so never less
     assert rows[0]["added"] >= rows[1]["added"] - 1e-6
 
 
 def test_a_row_without_a_plan_says_so():
-    row = measure(with_budget(irregular(16), 1, "recompute"), "planner", limit_s=5.0)
+    row = measure([with_budget(irregular(16), 1, "recompute")], "planner", limit_s=5.0)
     assert "added" not in row
     assert row["least_found_bytes"] > row["capacity_bytes"]
 
@@ -50,7 +50,7 @@ def test_a_row_without_a_plan_says_so():
 def test_a_process_that_fails_is_an_error(problem: Problem):
     inplace = replace(problem.ops[1], inplace=((0, 1),))
     bad = replace(problem, ops=(problem.ops[0], inplace, *problem.ops[2:]))
-    row = measure(bad, "checkmate", limit_s=5.0)
+    row = measure([bad], "checkmate", limit_s=5.0)
     assert row == {"error": "ValueError: the model knows nothing in place"}
 
 
