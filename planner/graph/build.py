@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import onnx_ir as ir
 
+from planner.errors import ModelError
 from planner.graph import rules
 from planner.graph.categories import input_categories, produced_category
 from planner.graph.model import (
@@ -58,6 +59,7 @@ class _Builder:
             producer.update((str(v.name), OpId(index)) for v in node.outputs if v.name)
         outputs = {str(v.name) for v in self.graph.outputs}
         buffers = self._buffers(outputs)
+        self._check_written(consumers, buffers)
         categories = self._categories(consumers, producer, outputs)
         host = self._host_values(consumers, outputs)
         input_names = {str(v.name) for v in self.graph.inputs}
@@ -97,7 +99,37 @@ class _Builder:
             source = self._view_source(node, outputs)
             if source is not None:
                 owner[str(node.outputs[0].name)] = owner[source]
+            for before, after in rules.alias_pairs(node.op_type, node.domain):
+                value = node.inputs[before] if before < len(node.inputs) else None
+                target = str(node.outputs[after].name) if after < len(node.outputs) else ""
+                if value is not None and target and target not in outputs:
+                    owner[target] = owner[str(value.name)]
         return owner
+
+    def _check_written(
+        self, consumers: Mapping[str, list[OpId]], buffers: Mapping[str, str]
+    ) -> None:
+        """An accumulator's buffer may have no other reader: its order to them is not in the graph."""
+        written: dict[str, tuple[OpId, str]] = {}
+        for index, node in enumerate(self.nodes):
+            if rules.state_inputs(node.op_type, node.domain, self._training(node)):
+                continue  # what these compute does not depend on what they write over
+            for place in rules.written_inputs(node.op_type, node.domain, False):
+                value = node.inputs[place] if place < len(node.inputs) else None
+                if value is not None and value.name:
+                    written.setdefault(buffers[value.name], (OpId(index), value.name))
+        if not written:
+            return
+        for name, readers in consumers.items():
+            writer, buffer = written.get(buffers[name], (None, ""))
+            other = next((self.nodes[r] for r in readers if r != writer), None)
+            if writer is not None and other is not None:
+                raise ModelError(
+                    f"tensor {buffer!r} is written over by node {self.nodes[writer].name!r} "
+                    f"({self.nodes[writer].op_type}) and node {other.name!r} ({other.op_type}) "
+                    "reads it too; nothing in the graph says which of them comes first, so its "
+                    "order cannot be planned"
+                )
 
     def _view_source(self, node: ir.Node, outputs: set[str]) -> str | None:
         index = rules.view_input(node.op_type, node.domain)
@@ -171,7 +203,8 @@ class _Builder:
         inputs = tuple(self.ids[str(v.name)] for v in node.inputs if v is not None and v.name)
         outputs = tuple(self.ids[str(v.name)] for v in node.outputs if v.name)
         attributes = {k: v for k, a in node.attributes.items() if (v := _plain(a)) is not None}
-        is_view = bool(outputs) and tensors[outputs[0]].buffer != outputs[0]
+        is_view = rules.view_input(node.op_type, node.domain) is not None
+        is_view = is_view and bool(outputs) and tensors[outputs[0]].buffer != outputs[0]
         training = self._training(node)
         why_not = rules.effect(node.op_type, node.domain, attributes, training)
         scratch = self._scratch(node, training)

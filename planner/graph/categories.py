@@ -2,14 +2,15 @@
 
 A training graph says this only through its names and its shape, so the rules are stated here once:
 
-    parameter        a graph input p with an output named like its gradient or its new value; a
-                     floating-point initializer
+    parameter        a graph input p with an output named like its gradient or its new value, or an
+                     input named like its accumulation buffer; a floating-point initializer
     optimizer state  a graph input with an output named like its new value, that belongs to a
                      parameter by prefix (`weight_m`, `weight.exp_avg`)
     input, constant  the other graph inputs; the other initializers
     activation       computed on the way to the loss, and read again after it
     temporary        computed on the way to the loss and read only there; not floating point
-    gradient         floating point, computed after the loss
+    gradient         floating point, computed after the loss; a graph input that is an accumulation
+                     buffer (`weight_grad.accumulation.buffer`, of onnxruntime-training)
     output           a graph output that is no gradient
 """
 
@@ -22,6 +23,7 @@ from planner.graph.model import Category
 
 _GRADIENT = re.compile(r"(?:(.+?)(?:_grad|\.grad|_gradient|@GRAD)|(?:grad_|d_)(.+))\Z")
 _UPDATED = re.compile(r"(?:(.+?)(?:_new|_updated|_next|\.new|_out)|(?:new_|updated_)(.+))\Z")
+_BUFFER = "_grad.accumulation.buffer"
 _STATE_SUFFIX = re.compile(
     r"(?:[._](?:m|v|mom|momentum|velocity|exp_avg|exp_avg_sq|moment_?[12]|state\d*))\Z"
 )
@@ -43,11 +45,14 @@ def input_categories(inputs: Sequence[str], outputs: Sequence[str]) -> dict[str,
     """Category of each graph input, from the names of the graph outputs."""
     names = set(inputs)
     with_gradient = {p for o in outputs if (p := gradient_of(o)) in names}
+    with_gradient |= {p for n in inputs if (p := n.removesuffix(_BUFFER)) != n and p in names}
     updated = {p for o in outputs if (p := updated_value_of(o)) in names}
     categories: dict[str, Category] = {}
     for name in inputs:
         base = _STATE_SUFFIX.sub("", name)
-        if name in updated and base != name and base in updated | with_gradient:
+        if name.endswith(_BUFFER) and name.removesuffix(_BUFFER) in names:
+            categories[name] = Category.GRADIENT
+        elif name in updated and base != name and base in updated | with_gradient:
             categories[name] = Category.OPTIMIZER_STATE
         elif name in with_gradient or name in updated:
             categories[name] = Category.PARAMETER

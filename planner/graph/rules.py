@@ -1,12 +1,17 @@
 """What ONNX Runtime does with each operator's buffers, and which operators may run twice.
 
-Three questions per operator, answered for onnxruntime 1.31 on the CPU. The first two are measured:
-`reports/ort_facts.py` runs every operator below (and those that share nothing) and reads ONNX
-Runtime's memory events; `tests/graph/test_rules.py` measures a sample again.
+Four questions per operator, answered for onnxruntime 1.31 and onnxruntime-training 1.19.2 on the CPU.
+The first three are measured: `reports/ort_facts.py` runs every operator below (and those that share
+nothing) and reads ONNX Runtime's memory events; `tests/graph/test_rules.py` measures a sample again,
+`tests/training/test_kernels.py` the operators of the training build, under hard caps.
 
     view_input     which input the first output aliases (no work, no memory)
+    alias_pairs    which outputs of an operator that does work are an input's buffer, written over
     inplace_pairs  which output may be written over which input when that input has no later reader
     effect         why an operator may not be run a second time ("" where it may)
+
+No gradient operator of com.microsoft computes in place: their kernels declare neither `MayInplace` nor
+`Alias` (orttraining/training_ops/cpu), but for the accumulators and BatchNormInternal.
 
 An operator that is not listed gets a buffer of its own for each output. Where that is wrong
 (another execution provider, say), it errs towards more memory.
@@ -100,6 +105,23 @@ _UPDATES = frozenset(
 )
 
 
+_ALIASES: dict[str, tuple[tuple[int, int], ...]] = {
+    # orttraining/training_ops/cpu/nn/batch_norm_internal.cc: running mean and variance
+    "BatchNormInternal": ((3, 1), (4, 2)),
+    # orttraining/training_ops/cpu/optimizer/gradient_control.cc
+    "InPlaceAccumulator": ((0, 0),),
+    "InPlaceAccumulatorV2": ((0, 1),),
+    "ZeroGradient": ((0, 0),),
+}
+
+_ACCUMULATORS = frozenset({"InPlaceAccumulator", "InPlaceAccumulatorV2", "ZeroGradient"})
+
+
+ADDS_IN_ANY_ORDER = frozenset({"GatherGrad", "GatherNDGrad"})
+"""CPU kernels whose threads add to one place in the order in which they get there, so that two runs
+differ by rounding (orttraining/training_ops/cpu/tensor/gather_grad.cc, gather_nd_grad.cc)."""
+
+
 def view_input(op_type: str, domain: str) -> int | None:
     """Index of the input that the first output aliases, or None."""
     return 0 if domain in _ONNX and op_type in VIEWS else None
@@ -112,6 +134,25 @@ def inplace_pairs(op_type: str, domain: str) -> tuple[tuple[int, int], ...]:
     a graph input, an initializer or into a graph output.
     """
     return ((0, 0),) if domain in _ONNX and op_type in INPLACE_UNARY else ()
+
+
+def alias_pairs(op_type: str, domain: str) -> tuple[tuple[int, int], ...]:
+    """(input index, output index) pairs that are one buffer: the kernel writes over its input.
+
+    Unlike in place, this holds for graph inputs and initializers, and whoever else reads them. Only a
+    graph output gets a buffer of its own.
+    """
+    return _ALIASES.get(op_type, ()) if domain == "com.microsoft" else ()
+
+
+def written_inputs(op_type: str, domain: str, training: bool) -> tuple[int, ...]:
+    """Inputs whose buffers the kernel leaves changed: its effect beyond its outputs.
+
+    An accumulator writes its sum over the buffer that it reads; see also `state_inputs`.
+    """
+    if op_type in _ACCUMULATORS and domain == "com.microsoft":
+        return (0,)
+    return state_inputs(op_type, domain, training)
 
 
 def effect(op_type: str, domain: str, attributes: Mapping[str, object], training: bool) -> str:
@@ -148,6 +189,9 @@ def state_inputs(op_type: str, domain: str, training: bool) -> tuple[int, ...]:
     """Inputs that the kernel writes over though its other outputs do not depend on them.
 
     Training-mode BatchNormalization writes the running statistics over its mean and variance
-    inputs. Given other buffers for those, a second run is as good as the first.
+    inputs, and so does BatchNormInternal, which is always in training mode. Given other buffers for
+    those, a second run is as good as the first.
     """
-    return (3, 4) if op_type == "BatchNormalization" and domain in _ONNX and training else ()
+    standard = op_type == "BatchNormalization" and domain in _ONNX and training
+    internal = op_type == "BatchNormInternal" and domain == "com.microsoft"
+    return (3, 4) if standard or internal else ()

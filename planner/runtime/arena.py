@@ -261,6 +261,8 @@ def _place(
                 kind[tensor] = _Kind.SHARED
             elif operation.is_view and index == 0:
                 share(operation.inputs[0], tensor)
+            elif t.buffer != tensor:
+                share(t.buffer, tensor)
             elif (source := _inplace_source(operation.inplace, tensor, buffer, uses)) is not None:
                 share(source, tensor)
             elif reuse and t.shape and t.consumers and free.get(size_class(tensor)):

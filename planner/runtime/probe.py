@@ -7,6 +7,9 @@ Each measurement is a model of one operator, reuse and memory pattern off, optim
     in place   one input comes from a node (a kernel never writes over a feed) and has no later
                reader: the operator's `requested_delta` lacks the bytes of an output
     view       the same, but the input has a later reader: only a view still allocates nothing
+
+Where a build records no memory, the least arena of each of these models says the same
+(`measure_under_caps`): it grows by the input's bytes unless the two share a buffer.
 """
 
 from __future__ import annotations
@@ -21,6 +24,9 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from planner.runtime.arena import RESERVED_LIMIT
+from planner.runtime.bfc import round_up
+from planner.runtime.least_arena import least_arenas
 from planner.runtime.options import session_options
 from planner.runtime.profile import NodeEvent, create_session, read_profile, run_session
 
@@ -36,6 +42,7 @@ class Case:
         inputs: arrays in the node's order; None for an absent optional input.
         constants: indices of inputs that are initializers rather than feeds.
         outputs: number of outputs.
+        output_shapes: for kernels that take the shape of an output from its static type.
     """
 
     op_type: str
@@ -43,6 +50,7 @@ class Case:
     domain: str = ""
     opset: int = 21
     outputs: int = 1
+    output_shapes: tuple[tuple[int, ...], ...] = ()
     constants: tuple[int, ...] = ()
     attributes: Mapping[str, Any] = field(default_factory=dict)
 
@@ -56,6 +64,8 @@ class Measured:
         not_inplace: pairs of equal shape and element size that do not.
         output_bytes: bytes of all outputs.
         workspace_bytes: the kernel's temporary bytes, rounded up by the arena.
+        aliased_bytes: of outputs that share the buffer of an input that is a feed; only measured
+            under caps.
     """
 
     views: tuple[tuple[int, int], ...]
@@ -63,6 +73,7 @@ class Measured:
     not_inplace: tuple[tuple[int, int], ...]
     output_bytes: int
     workspace_bytes: int
+    aliased_bytes: int = 0
 
 
 def measure(case: Case) -> Measured:
@@ -97,6 +108,77 @@ def measure(case: Case) -> Measured:
     )
 
 
+def measure_under_caps(cases: Sequence[Case]) -> list[Measured]:
+    """The same as `measure`, from the least arena of each model; in batches, in another process.
+
+    Raises:
+        ModelError: no kernel, by the operator's name.
+    """
+    with tempfile.TemporaryDirectory(prefix="planner-") as name:
+        folder = Path(name)
+        models: list[tuple[Path, dict[str, Array]]] = []
+        results = [_run(case, None, keep=False)[1] for case in cases]
+        keys: list[tuple[int, int | None, bool]] = []
+        for number, case in enumerate(cases):
+            keys += [(number, None, False), (number, None, True)]
+            for index in _candidates(case, results[number]):
+                keys += [(number, index, False), (number, index, True)]
+        for number, index, keep in keys:
+            model, feeds = _model(cases[number], index, keep=keep)
+            path = folder / f"{len(models)}.onnx"
+            ir.save(model, path)
+            models.append((path, feeds))
+        largest = max(sum(r.nbytes for r in found) for found in results)
+        largest += max(sum(a.nbytes for a in c.inputs if a is not None) for c in cases)
+        found = dict(zip(keys, least_arenas(models, most_bytes=4 * largest), strict=True))
+    return [_from_caps(n, case, results[n], found) for n, case in enumerate(cases)]
+
+
+def _candidates(case: Case, results: Sequence[Array]) -> list[int]:
+    """Inputs that some output could be written over."""
+    sizes = {r.nbytes for r in results}
+    return [
+        index
+        for index, source in enumerate(case.inputs)
+        if source is not None
+        and index not in case.constants
+        and _producer(source)
+        and source.nbytes in sizes
+    ]
+
+
+def _from_caps(
+    number: int,
+    case: Case,
+    results: Sequence[Array],
+    least: Mapping[tuple[int, int | None, bool], int],
+) -> Measured:
+    base = least[number, None, True]
+    views, inplace, not_inplace = [], [], []
+    for index in _candidates(case, results):
+        source = case.inputs[index]
+        assert source is not None
+        targets = [k for k, r in enumerate(results) if r.nbytes == source.nbytes]
+        # counts of elements take a few hundred bytes too
+        if least[number, index, True] - base < source.nbytes // 2:
+            views.append((index, targets[0]))
+        elif least[number, index, False] - base < source.nbytes // 2:
+            inplace.append((index, targets[0]))
+        else:
+            not_inplace.extend((index, k) for k in targets if results[k].shape == source.shape)
+    small = [case.inputs[i] for i in case.constants]
+    kept = [round_up(a.nbytes) for a in small if a is not None and a.nbytes <= RESERVED_LIMIT]
+    own = sum(round_up(r.nbytes) for r in results)
+    return Measured(
+        views=tuple(views),
+        inplace=tuple(inplace),
+        not_inplace=tuple(not_inplace),
+        output_bytes=sum(r.nbytes for r in results),
+        workspace_bytes=max(0, least[number, None, False] - own - sum(kept)),
+        aliased_bytes=max(0, least[number, None, False] - base),
+    )
+
+
 def _producer(array: Array) -> str | None:
     if array.dtype == np.bool_:
         return "Not"
@@ -128,6 +210,7 @@ def _run(case: Case, produced: int | None, *, keep: bool) -> tuple[NodeEvent, li
 
 
 def _model(case: Case, produced: int | None, *, keep: bool) -> tuple[ir.Model, dict[str, Array]]:
+    bare = produced is None and not keep  # the outputs are graph outputs
     feeds: dict[str, Array] = {}
     graph_inputs: list[ir.Value] = []
     initializers: list[ir.Value] = []
@@ -150,11 +233,12 @@ def _model(case: Case, produced: int | None, *, keep: bool) -> tuple[ir.Model, d
         if index == produced:
             negate = ir.node(str(_producer(array)), [value], name="producer")
             feeds[f"x{index}"] = ~array if array.dtype == np.bool_ else -array
+            negate.outputs[0].shape, negate.outputs[0].type = value.shape, value.type
             value = negate.outputs[0]
             value.name = "produced"
             # first in the file: the default order runs this leaf last
             if keep:
-                outputs.append(_size(value, "later", before))
+                outputs.append(_reader(value, before, initializers))
             before.append(negate)
         node_inputs.append(value)
     probed = ir.node(
@@ -167,7 +251,10 @@ def _model(case: Case, produced: int | None, *, keep: bool) -> tuple[ir.Model, d
     )
     for index, value in enumerate(probed.outputs):
         value.name = f"y{index}"
-        outputs.append(value if produced is None else _size(value, f"size{index}", after))
+        if index < len(case.output_shapes):
+            value.shape = ir.Shape(case.output_shapes[index])
+            value.type = ir.TensorType(ir.DataType.FLOAT)
+        outputs.append(value if bare else _size(value, f"size{index}", after))
     nodes = _topological(before, probed, after)
     imports = {"": case.opset}
     if case.domain:
@@ -183,6 +270,24 @@ def _model(case: Case, produced: int | None, *, keep: bool) -> tuple[ir.Model, d
     return ir.Model(graph, ir_version=10), feeds
 
 
+def _reader(value: ir.Value, into: list[ir.Node], initializers: list[ir.Value]) -> ir.Value:
+    """A late reader with a small result; not Size, which builds with training move forward."""
+    rank = value.shape.rank() if value.shape is not None else 1
+    if not rank:
+        return _size(value, "later", into)
+    first = ir.Value(
+        name="first",
+        shape=ir.Shape([]),
+        type=ir.TensorType(ir.DataType.INT64),
+        const_value=ir.tensor(0, dtype=ir.DataType.INT64, name="first"),
+    )
+    initializers.append(first)
+    into.append(ir.node("Gather", [value, first], name="later_node"))
+    result = into[-1].outputs[0]
+    result.name, result.type = "later", value.type
+    return result
+
+
 def _size(value: ir.Value, name: str, into: list[ir.Node]) -> ir.Value:
     node = ir.node("Size", [value], name=f"{name}_node")
     into.append(node)
@@ -196,6 +301,6 @@ def _size(value: ir.Value, name: str, into: list[ir.Node]) -> ir.Value:
 def _topological(
     before: Sequence[ir.Node], probed: ir.Node, after: Sequence[ir.Node]
 ) -> list[ir.Node]:
-    makers = [n for n in before if n.op_type != "Size"]
-    later = [n for n in before if n.op_type == "Size"]
+    makers = [n for n in before if n.name == "producer"]
+    later = [n for n in before if n.name != "producer"]
     return [*makers, *later, probed, *after]

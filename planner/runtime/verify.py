@@ -27,6 +27,7 @@ import numpy.typing as npt
 from planner.errors import ModelError
 from planner.graph.liveness import timeline
 from planner.graph.model import OpId, TrainingGraph
+from planner.graph.rules import ADDS_IN_ANY_ORDER
 from planner.plan.planfile import Plan
 from planner.results import (
     CapCheck,
@@ -44,6 +45,7 @@ from planner.runtime.options import Level, Memory, Order
 from planner.runtime.profile import Run, profile
 from planner.runtime.timing import time_in_turns
 from planner.runtime.workspace import workspace
+from planner.runtime.written import with_own, written_inputs
 from planner.units import format_bytes
 
 Array = npt.NDArray[Any]
@@ -187,18 +189,20 @@ class _Job:
         *,
         runs: int = 2,
         on_outputs: Callable[[list[str], list[Array]], None] | None = None,
+        inputs: Mapping[str, Array] | None = None,
+        threads: int | None = None,
     ) -> tuple[Run, ...]:
         import onnxruntime as ort
 
         ort.set_seed(self.seed)
         found = profile(
             self.paths[model],
-            self.inputs,
+            self.inputs if inputs is None else inputs,
             runs=runs,
             memory=memory,
             level=level,
             order=self.order if model == "rewritten" else "default",
-            threads=self.threads,
+            threads=threads or self.threads,
             providers=gpu.providers(self.device),
             on_outputs=on_outputs,
         )
@@ -210,11 +214,18 @@ class _Job:
         kept: dict[str, Array] = {}
         comparisons: list[OutputComparison] = []
 
+        written = written_inputs(self.graphs["original"])
+        feeds = with_own(self.inputs, written)
+
         def keep(names: list[str], arrays: list[Array]) -> None:
             # copies: ONNX Runtime's own arrays would hold their arena bytes in the second run
             kept.update((n, np.array(a)) for n, a in zip(names, arrays, strict=True))
+            kept.update((_in_place(n), np.array(feeds[n])) for n in written if n in feeds)
 
         def against_kept(names: list[str], arrays: list[Array]) -> None:
+            left = [n for n in written if n in feeds]
+            names = [*names, *map(_in_place, left)]
+            arrays = [*arrays, *(feeds[n] for n in left)]
             missing = sorted(set(kept) - set(names))
             if missing:
                 self.failures.append(f"the rewritten model lacks the outputs {', '.join(missing)}")
@@ -226,15 +237,32 @@ class _Job:
                     comparisons.append(compare(name, before, array))
 
         self.progress("original model, default options: outputs and bytes")
-        runs = self._profile("original", "default", "extended", on_outputs=keep)
+        threads = self._threads_to_compare()
+        runs = self._profile(
+            "original", "default", "extended", on_outputs=keep, inputs=feeds, threads=threads
+        )
         self._adopt_order(runs[0])
         self._add_memory("original", "default", runs)
         self.progress("rewritten model, default options: outputs, order and bytes")
-        runs = self._profile("rewritten", "default", "all", on_outputs=against_kept)
+        feeds = with_own(self.inputs, written)
+        runs = self._profile(
+            "rewritten", "default", "all", on_outputs=against_kept, inputs=feeds, threads=threads
+        )
         self._check_order("all", runs[0])
         self._add_memory("rewritten", "default", runs)
         self._judge_outputs(comparisons)
         return tuple(comparisons)
+
+    def _threads_to_compare(self) -> int:
+        """One, where a kernel's threads add in any order: the original differs from itself."""
+        racing = {op.op_type for op in self.graphs["original"].operations} & ADDS_IN_ANY_ORDER
+        if not racing or self.threads == 1 or self.device != "cpu":
+            return self.threads
+        self.notes.append(
+            f"outputs were compared with one thread: {', '.join(sorted(racing))} adds in an order "
+            "that differs from run to run with several"
+        )
+        return 1
 
     def _adopt_order(self, run: Run) -> None:
         """Compare the original's bytes with the prediction for the order in which it really ran."""
@@ -441,6 +469,10 @@ class _Job:
                 break
         assert check is not None
         return check
+
+
+def _in_place(name: str) -> str:
+    return f"{name} (written in place)"
 
 
 _TRIES = 8  # first regions that are tried for real

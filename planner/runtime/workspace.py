@@ -10,6 +10,11 @@ it, and a hard cap feels it. Measured by `reports/ort_facts.py`; the formulas an
                      than output pixels; else 64 KiB per thread (mlas/lib/convolve.cpp)
     ConvTranspose    the column buffer of one image and group (cpu/nn/conv_transpose.cc)
     BiasGelu etc.    one intermediate of the output's size (contrib_ops/cpu/bert)
+    ConvGrad         the column buffer of one image and group, and as many ones as it has pixels where
+                     there is a bias (orttraining/training_ops/cpu/nn/conv_grad.cc)
+    SoftmaxGrad etc. three transposed copies where the axis is not the last
+                     (orttraining/training_ops/cpu/math/softmax_grad.cc)
+    BiasGeluGrad_dX  one intermediate (orttraining/training_ops/cpu/activation/activations_grad.cc)
     training BatchNormalization   saved mean and inverse deviation, one per channel
 
 Other kernels were measured to take none, or are not known and count none.
@@ -86,6 +91,18 @@ def _one_intermediate(op: Operation, inputs: list[Tensor], output: Tensor) -> Ne
     return Workspace(after=(output.bytes,)) if len(inputs) > 1 else Workspace()
 
 
+def _softmax_grad(op: Operation, inputs: list[Tensor], output: Tensor) -> Needed:
+    last = _int(op, "axis", -1) in (-1, len(output.shape) - 1)
+    return Workspace() if last else Workspace(after=(output.bytes,) * 3)
+
+
+def _conv_grad(op: Operation, inputs: list[Tensor], output: Tensor) -> Needed:
+    gradient, weight = inputs[0], inputs[2]
+    item = _element_bytes(gradient)
+    pixels = math.prod(gradient.shape[2:])
+    return Workspace(after=(math.prod(weight.shape[1:]) * pixels * item, pixels * item))
+
+
 def _batch_norm(op: Operation, inputs: list[Tensor], output: Tensor) -> Needed:
     if not _int(op, "training_mode", 0):
         return Workspace()
@@ -147,12 +164,17 @@ def _ints(op: Operation, name: str) -> list[int]:
 
 _RULES: dict[str, Callable[[Operation, list[Tensor], Tensor], Needed]] = {
     "BatchNormalization": _batch_norm,
+    "BiasFastGeluGrad_dX": _one_intermediate,
     "BiasGelu": _one_intermediate,
+    "BiasGeluGrad_dX": _one_intermediate,
     "Conv": _conv,
+    "ConvGrad": _conv_grad,
     "ConvTranspose": _conv_transpose,
     "FastGelu": _one_intermediate,
     "FusedConv": _conv,
     "LogSoftmax": _softmax,
+    "LogSoftmaxGrad_13": _softmax_grad,
     "Softmax": _softmax,
+    "SoftmaxGrad_13": _softmax_grad,
     "Where": _where,
 }

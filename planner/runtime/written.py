@@ -1,0 +1,34 @@
+"""Graph inputs that kernels write over: results that are no outputs.
+
+onnxruntime-training's gradients come out this way (accumulation buffers), and so do running
+statistics. ONNX Runtime does not copy a feed on the CPU: the caller's own array is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from planner.graph import rules
+from planner.graph.model import TrainingGraph
+
+Array = npt.NDArray[Any]
+
+
+def written_inputs(graph: TrainingGraph) -> tuple[str, ...]:
+    """Names of the graph inputs that some kernel leaves changed, in the graph's order."""
+    found: set[int] = set()
+    for op in graph.operations:
+        training = bool((op.attributes or {}).get("training_mode"))
+        for index in rules.written_inputs(op.op_type, op.domain, training):
+            if index < len(op.inputs):
+                found.add(graph.tensors[op.inputs[index]].buffer)
+    return tuple(graph.tensors[t].name for t in graph.inputs if t in found)
+
+
+def with_own(inputs: Mapping[str, Array], names: tuple[str, ...]) -> dict[str, Array]:
+    """The same inputs, with arrays of their own for `names`."""
+    return {name: np.array(a) if name in names else a for name, a in inputs.items()}
