@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from planner.plan.cuts import least_peak_bound
+from planner.plan.order import peak_of
 from planner.plan.problem import Problem
 from planner.plan.search import bound_at_peak
 from planner.plan.solve import Solved, solve
@@ -18,14 +19,14 @@ from planner.plan.solve import Solved, solve
 RACE = 0.4
 """Share of the time of a whole search that the race should take."""
 
-_LEAST_S = 0.2
-"""No search is shorter."""
-
-_BOUNDS = 0.25
-"""Share of the time for the bounds."""
+_BOUNDS, _FIRST = 0.2, 0.65
+"""Shares of the race at which the bounds end and the first round."""
 
 _AGAIN = 3
-"""Orders that get a second, longer search."""
+"""Orders in the second round."""
+
+_LEAST_S = 0.2
+"""No search is shorter."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +70,9 @@ def race(
 ) -> list[Runner]:
     """Search a little in each order, most promising bound first, then longer in the best few.
 
+    Where a plan may recompute and swap, the first round looks for plans that do one of the two: those
+    are found in a tenth of the time, and order by them is order by the plans that do both.
+
     Args:
         problems: the same operations, tensors and capacity in several orders, and so of one base
             duration.
@@ -78,53 +82,88 @@ def race(
         One runner for each problem, the best first.
     """
     start = time.monotonic()
-    runners = _bounded(problems, start + _BOUNDS * time_limit_s)
-    half, end = start + 0.6 * time_limit_s, start + time_limit_s
-    _search(problems, runners, sorted(runners, key=lambda r: r.bound_us), half, progress)
-    again = sorted(runners, key=lambda r: r.rank)[:_AGAIN]
-    _search(problems, runners, again, end, progress)
-    return sorted(runners, key=lambda r: r.rank)
+    field = _Field(problems, progress or (lambda _: None))
+    field.bound(start + _BOUNDS * time_limit_s)
+    field.search(field.distinct(), start + _FIRST * time_limit_s, kinds=_single_kinds)
+    field.search(field.ranked()[:_AGAIN], start + time_limit_s, kinds=lambda problem: [problem])
+    return field.ranked()
 
 
-def _bounded(problems: Sequence[Problem], until: float) -> list[Runner]:
-    """Each with the bound of one cut, or its base duration where time is out."""
-    runners: list[Runner] = []
-    for index, problem in enumerate(problems):
-        bound_us = problem.base_duration_us
-        if least_peak_bound(problem)[0] > problem.capacity_bytes:
-            bound_us = float("inf")
-        elif (left_s := until - time.monotonic()) > 0:
-            bound_us += bound_at_peak(problem, time_limit_s=left_s)
-        runners.append(Runner(index=index, bound_us=bound_us))
-    return runners
+def _single_kinds(problem: Problem) -> list[Problem]:
+    """The problem with one lever only, each way that it has."""
+    if problem.allow_recompute and problem.allow_swap:
+        return [problem.without_swaps(), replace(problem, allow_recompute=False)]
+    return [problem]
 
 
-def _search(
-    problems: Sequence[Problem],
-    runners: list[Runner],
-    turn: Sequence[Runner],
-    until: float,
-    progress: Callable[[int], None] | None,
-) -> None:
-    """Search in the orders whose turn it is, but for those whose bound is behind the best plan."""
-    for number, runner in enumerate(turn):
-        best_us = min((r.rank[1] for r in runners if r.rank[0] == 0), default=float("inf"))
-        limit_s = (until - time.monotonic()) / (len(turn) - number)
-        known = runner.solved
-        if limit_s < _LEAST_S or runner.bound_us >= best_us or (known and known.is_tight):
-            continue
-        if progress:
-            progress(runner.index)
-        found = solve(
-            problems[runner.index],
-            time_limit_s=limit_s,
-            thorough=False,
-            start=known,
-        )
-        bound_us = max(runner.bound_us, found.bound_us)
-        if found.is_impossible:
-            bound_us = float("inf")
-        runners[runner.index] = Runner(index=runner.index, bound_us=bound_us, solved=found)
+class _Field:
+    """The runners of a race, while it lasts."""
+
+    def __init__(self, problems: Sequence[Problem], progress: Callable[[int], None]) -> None:
+        self.problems = problems
+        self.progress = progress
+        self.runners: list[Runner] = []
+        self.marks: list[tuple[int, int, float]] = []  # orders of one mark are hardly different
+
+    def ranked(self) -> list[Runner]:
+        """The best first."""
+        return sorted(self.runners, key=lambda r: r.rank)
+
+    def bound(self, until: float) -> None:
+        """Start with the bound of one cut, or the base duration where time is out."""
+        for index, problem in enumerate(self.problems):
+            base_us = problem.base_duration_us
+            least, _ = least_peak_bound(problem)
+            left_s = until - time.monotonic()
+            alone = _single_kinds(problem)[0]
+            cut_us = base_us
+            if left_s > 0 and least <= problem.capacity_bytes:
+                cut_us += bound_at_peak(alone, time_limit_s=left_s)
+            bound_us = cut_us if alone is problem else base_us
+            if least > problem.capacity_bytes:
+                bound_us = float("inf")
+            peak = peak_of(problem, range(len(problem.ops)))
+            self.marks.append((least, peak, cut_us))
+            self.runners.append(Runner(index=index, bound_us=bound_us))
+
+    def distinct(self) -> list[Runner]:
+        """One of every mark, the least first bound first."""
+        first = {self.marks[r.index]: r for r in reversed(self.runners)}
+        return [first[mark] for mark in sorted(first, key=lambda mark: mark[2])]
+
+    def search(
+        self, turn: Sequence[Runner], until: float, *, kinds: Callable[[Problem], list[Problem]]
+    ) -> None:
+        """Search in the orders whose turn it is, but for those whose bound is behind the best plan."""
+        for number, runner in enumerate(turn):
+            limit_s = (until - time.monotonic()) / (len(turn) - number)
+            best_us = min((r.rank[1] for r in self.runners if not r.rank[0]), default=float("inf"))
+            is_settled = runner.solved is not None and runner.solved.is_tight
+            if limit_s < _LEAST_S or runner.bound_us >= best_us or is_settled:
+                continue
+            self.progress(runner.index)
+            parts = kinds(self.problems[runner.index])
+            found = [
+                solve(
+                    part,
+                    time_limit_s=limit_s / len(parts),
+                    thorough=False,
+                    start=runner.solved,
+                )
+                for part in parts
+            ]
+            if len(parts) > 1:  # what one lever can't do says nothing of both
+                base_us = parts[0].base_duration_us
+                found = [replace(f, bound_us=base_us, is_impossible=False) for f in found]
+            tried = [
+                Runner(
+                    index=runner.index,
+                    bound_us=float("inf") if f.is_impossible else max(runner.bound_us, f.bound_us),
+                    solved=f,
+                )
+                for f in found
+            ]
+            self.runners[runner.index] = min(tried, key=lambda r: r.rank)
 
 
 def solve_orders(

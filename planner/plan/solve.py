@@ -273,12 +273,19 @@ def _one_kind(incumbent: Incumbent) -> None:
 
 
 def _resume(incumbent: Incumbent, start: Solved) -> None:
-    """Take what an earlier search found and proved."""
-    incumbent.prove(start.bound_us - incumbent.improver.problem.base_duration_us, start.bound_class)
+    """Take what an earlier search found and proved; its plan is replayed."""
+    improver = incumbent.improver
+    problem = improver.problem
+    incumbent.prove(start.bound_us - problem.base_duration_us, start.bound_class)
     incumbent.is_impossible |= start.is_impossible
-    incumbent.offer(start.least, start.engine)
-    if start.candidate is not None:
-        incumbent.offer(start.candidate, start.engine)
+    for found in (start.least, start.candidate):
+        if found is None:
+            continue
+        if found.decisions is not None:
+            again = improver.evaluate(found.decisions)
+        else:
+            again = replace(found, replay=simulate(problem, found.actions))
+        incumbent.offer(again, start.engine)
 
 
 def _solved(incumbent: Incumbent, began: float) -> Solved:
