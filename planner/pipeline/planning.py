@@ -22,6 +22,7 @@ from planner.graph.schedule import default_order, file_order, priority_order
 from planner.lower.rewrite import Rewritten, rewrite
 from planner.pipeline.prepare import Prepared, Progress, analysed_graph, full_timeline
 from planner.plan.cuts import least_peak_bound
+from planner.plan.fast.warm import warm_up
 from planner.plan.improve import Candidate
 from planner.plan.least import least_order, least_peak
 from planner.plan.order import (
@@ -133,14 +134,17 @@ def base_orders(prepared: Prepared, *, time_limit_s: float) -> tuple[BaseOrder, 
     for name, start in starts.items():
         if not late():
             found.setdefault(improve_order(problem, start, out_of_time=late), f"{name}, moved")
-    flat = min(found, key=lambda order: peak_of(problem, order))
-    found.setdefault(tuple(least_order(problem, flat)[0]), f"{found[flat]}, outputs late")
+    peaks = {order: peak_of(problem, order) for order in found}
+    flat = min(peaks, key=lambda order: peaks[order])
+    deepest = tuple(least_order(problem, flat)[0])
+    found.setdefault(deepest, f"{found[flat]}, outputs late")
+    peaks[deepest] = peak_of(problem, deepest)
     drawn = [place[op.id] for op in prepared.graph.operations if op.why_not.endswith(RANDOM)]
     orders = [
         BaseOrder(
             name=name,
             order=tuple(whole.ops[i] for i in order),
-            peak_bytes=peak_of(problem, order),
+            peak_bytes=peaks[order],
             least_bound_bytes=least_peak_bound(reorder(problem, order))[0],
         )
         for order, name in found.items()
@@ -162,8 +166,9 @@ def make_plan(prepared: Prepared, settings: Settings, progress: Progress) -> Pla
     Raises:
         InfeasibleBudgetError: no plan fits, with the least peak found and what binds it.
     """
-    start = time.monotonic()
-    deadline = start + settings.time_limit_s
+    progress("compiling the search (the first time only)")
+    warm_up(overlap=False)
+    deadline = time.monotonic() + settings.time_limit_s
     progress("searching for base orders")
     orders = base_orders(prepared, time_limit_s=settings.time_limit_s * 0.1)
     room = settings.budget_bytes

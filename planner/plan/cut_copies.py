@@ -98,14 +98,9 @@ class CopyTimes:
             self.model.add_linear_constraint(copies <= time + extra)
 
     def _copies_in(self, p: int, host: Mapping[int, mathopt.Variable]) -> None:
-        next_use = {}
-        for t in host:
-            uses = self.problem.tensors[t].uses
-            at = bisect_right(uses, p)
-            if at < len(uses):
-                next_use[t] = uses[at]
-        wanted = sorted(next_use, key=lambda t: next_use[t])
-        deadlines = [next_use[t] for t in wanted]
+        read = {t: u for t in host if (u := next_use(self.problem, t, p)) is not None}
+        wanted = sorted(read, key=lambda t: read[t])
+        deadlines = [read[t] for t in wanted]
         stall, recompute = self.before[p]
         for d in spread(deadlines):
             at = bisect_left(self.cuts, d)
@@ -117,6 +112,13 @@ class CopyTimes:
             )
             time = self.unit * (self.starts[d] - self.starts[p])
             self.model.add_linear_constraint(copies <= time + extra - stall - recompute)
+
+
+def next_use(problem: Problem, t: int, p: int) -> int | None:
+    """The first base operation behind p that reads t."""
+    uses = problem.tensors[t].uses
+    at = bisect_right(uses, p)
+    return uses[at] if at < len(uses) else None
 
 
 def spread(values: Sequence[int]) -> list[int]:

@@ -64,7 +64,6 @@ class CutFlow:
             raise ValueError("copies that add to the step are part of planner.plan.cuts only")
         self.problem = problem
         self.guards = guards
-        self.copies = problem.allow_swap
         self.bandwidth_scale = bandwidth_scale
         self.cuts: list[int] = []
         self._cuts: list[Cut] = []
@@ -78,15 +77,13 @@ class CutFlow:
         """Add the cut at base operation p."""
         if p not in self.cuts:
             self.cuts.append(p)
-            self._cuts.append(cut_at(self.problem, p, self.guards, copies=self.copies))
+            self._cuts.append(cut_at(self.problem, p, self.guards))
 
     def solve(self, *, time_limit_s: float) -> CutSolution | None:
         """Solve; None where the time limit passed before there was a plan within the capacity."""
         deadline = time.monotonic() + time_limit_s
         cuts = sorted(self._cuts, key=lambda cut: cut.p)
-        network = Network(
-            self.problem, cuts, copies=self.copies, bandwidth_scale=self.bandwidth_scale
-        )
+        network = Network(self.problem, cuts, bandwidth_scale=self.bandwidth_scale)
         keep_all = network.no_prices()
         only_bytes = replace(keep_all, first=0.0)
         for k, cut in enumerate(cuts):
@@ -144,10 +141,11 @@ def _descend(
     *,
     deadline: float,
     close: tuple[float, float] = _CLOSE,
-    most_columns: int = 0,
+    most_columns: int | None = None,
 ) -> _Mixture | None:
     """Column after column, until the prices are good; None where nothing fits."""
-    most_columns = most_columns or (_MOST_WITH_COPIES if network.copies else _MOST_COLUMNS)
+    if most_columns is None:
+        most_columns = _MOST_WITH_COPIES if network.copies else _MOST_COLUMNS
     worst = float("inf") if network.copies else network.worst_units + 1
     arcs = float(len(network.tail))
     master = _Master(network)
@@ -163,6 +161,7 @@ def _descend(
         slack = max(close[0] * UNITS, close[1] * most, arcs)
         if most - best <= slack or time.monotonic() > deadline:
             break
+        worth = master.paid(prices)
         queries = [prices]
         if master.rows > 1 and best > 0:
             queries.insert(0, prices.mixed(best_prices, _PULL))
@@ -171,7 +170,7 @@ def _descend(
             value = column.value_units - master.paid(query)
             if value > best:
                 best, best_prices = value, query
-            if master.reduced(column, prices) < most - slack:
+            if master.cost(column, prices) - worth < most - slack:
                 break
         else:
             break  # no plan is better at these prices
@@ -324,15 +323,15 @@ class _Master:
                     total += float(price) * row.upper_bound * UNITS
         return total
 
-    def reduced(self, column: Column, prices: Prices) -> float:
-        """What a column costs at some prices, less what the limits are worth."""
+    def cost(self, column: Column, prices: Prices) -> float:
+        """What a column costs at some prices."""
         cost = prices.first * column.first_units
         cost += float(prices.rerun @ column.rerun_units)
         cost += float(prices.bytes_units @ column.resident_bytes)
         for worth, sums in ((prices.out, column.out_units), (prices.inward, column.in_units)):
             if sums:
                 cost += sum(float(a @ b) for a, b in zip(worth, sums, strict=True))
-        return cost - self.paid(prices)
+        return cost
 
     def weights(self) -> list[float] | None:
         """The best mixture; None where the columns do not fit together."""

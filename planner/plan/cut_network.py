@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 from ortools.graph.python import max_flow
 
-from planner.plan.cut_copies import spread
-from planner.plan.cuts import held_at, live_at, reachable
+from planner.plan.cut_copies import next_use, spread
+from planner.plan.cuts import held_at, needed_at
 from planner.plan.problem import Problem
 
 Indices = npt.NDArray[np.int32]
@@ -98,20 +98,14 @@ class Column:
     swapped: Flags
 
 
-def cut_at(problem: Problem, p: int, guards: frozenset[int], *, copies: bool) -> Cut:
+def cut_at(problem: Problem, p: int, guards: frozenset[int]) -> Cut:
     """The cut at base operation p; `guards` are tensors that must stay resident."""
-    live, after = live_at(problem, p)
-    reruns = reachable(problem, after)
-    wanted = set(after)
-    for m in reruns:
-        wanted.update(problem.ops[m].inputs)
-    wanted.intersection_update(live)
-    guarded = wanted & guards
+    after, reruns, wanted = needed_at(problem, p)
     room = problem.capacity_bytes - held_at(problem, p)
-    room -= sum(problem.tensors[t].bytes for t in guarded)
-    tensors = sorted(wanted - guarded)
+    room -= sum(problem.tensors[t].bytes for t in guards.intersection(wanted))
+    tensors = [t for t in wanted if t not in guards]
     cut = Cut(p, room, frozenset(after), tuple(tensors), tuple(reruns))
-    if not copies:
+    if not problem.allow_swap:
         return cut
     movable = [t for t in tensors if problem.tensors[t].swappable]
     made = sorted(int(problem.tensors[t].producer) for t in movable)
@@ -119,20 +113,13 @@ def cut_at(problem: Problem, p: int, guards: frozenset[int], *, copies: bool) ->
     return replace(cut, out_rows=tuple(spread(made)), in_rows=tuple(spread(read)))
 
 
-def next_use(problem: Problem, t: int, p: int) -> int | None:
-    """The first base operation behind p that reads t."""
-    uses = problem.tensors[t].uses
-    at = bisect_right(uses, p)
-    return uses[at] if at < len(uses) else None
-
-
 class Network:
     """Arcs of all cuts, in base order, and the minimum cuts at any prices."""
 
     def __init__(
-        self, problem: Problem, cuts: Sequence[Cut], *, copies: bool, bandwidth_scale: float = 1.0
+        self, problem: Problem, cuts: Sequence[Cut], *, bandwidth_scale: float = 1.0
     ) -> None:
-        self.problem, self.cuts, self.copies = problem, cuts, copies
+        self.problem, self.cuts, self.copies = problem, cuts, problem.allow_swap
         self.to_units = UNITS / max(1e-9, problem.base_duration_us)
         self.nodes = 2
         self.need: dict[tuple[int, int], int] = {}
@@ -178,7 +165,7 @@ class Network:
         self.tensor, self.wait_cut = wait[:, 2], wait[:, 3]
         self.size = np.array([problem.tensors[t].bytes for t in wait[:, 2]], dtype=np.float64)
         self.growth = np.ones(len(wait))
-        if copies:
+        if self.copies:
             self._price_copies(self.to_units / bandwidth_scale)
 
     def _node(self) -> int:
@@ -190,20 +177,20 @@ class Network:
         problem = self.problem
         count = len(self.tensor)
         self.out_rank, self.in_rank = np.zeros(count, np.int64), np.zeros(count, np.int64)
-        self.out_us, self.in_us = np.zeros(count), np.zeros(count)
+        self.out_units, self.in_units = np.zeros(count), np.zeros(count)
         self.movable = np.zeros(count, np.bool_)
         for i, (t, k) in enumerate(zip(self.tensor.tolist(), self.wait_cut.tolist(), strict=True)):
             if not problem.tensors[t].swappable:
                 continue
             cut = self.cuts[k]
             self.movable[i] = True
-            self.out_us[i], self.in_us[i] = problem.swap_out_us(t), problem.swap_in_us(t)
+            self.out_units[i] = problem.swap_out_us(t) * to_units
+            self.in_units[i] = problem.swap_in_us(t) * to_units
             self.out_rank[i] = bisect_right(cut.out_rows, problem.tensors[t].producer)
             read = next_use(problem, t, cut.p)
             self.in_rank[i] = len(cut.in_rows)
             if read is not None:
                 self.in_rank[i] = bisect_left(cut.in_rows, read)
-        self.out_units, self.in_units = self.out_us * to_units, self.in_us * to_units
 
     def tilted(self) -> Network:
         """The same network where durations and copies cost a little more the later they come, so

@@ -130,6 +130,17 @@ def reachable(problem: Problem, after: Collection[int]) -> list[int]:
     return sorted(seen)
 
 
+def needed_at(problem: Problem, p: int) -> tuple[list[int], list[int], list[int]]:
+    """What a plan decides at a cut: (tensors live at p that are used behind it, operations that may
+    run again behind it, live tensors of use to either); see `live_at`, `reachable`."""
+    live, after = live_at(problem, p)
+    reruns = reachable(problem, after)
+    wanted = set(after)
+    for m in reruns:
+        wanted.update(problem.ops[m].inputs)
+    return after, reruns, sorted(wanted.intersection(live))
+
+
 class CutModel:
     """An LP to which cuts are added one by one."""
 
@@ -163,9 +174,8 @@ class CutModel:
             return
         self.cuts.append(p)
         problem, model = self.problem, self.model
-        live, used_after = live_at(problem, p)
+        used_after, reruns, wanted = needed_at(problem, p)
         after = set(used_after)
-        reruns = reachable(problem, after)
         for m in reruns:
             variable = model.add_variable(lb=0.0, ub=1.0)
             self.rerun[m, p] = variable
@@ -173,13 +183,9 @@ class CutModel:
                 self.rerun_any[m] = model.add_variable(lb=0.0, ub=1.0)
                 self.objective.append((problem.ops[m].duration_us, self.rerun_any[m]))
             model.add_linear_constraint(self.rerun_any[m] - variable >= 0.0)
-        wanted = set(after)
-        for m in reruns:
-            wanted.update(problem.ops[m].inputs)
-        wanted &= set(live)
         memory = []
         back = {}
-        for t in sorted(wanted):
+        for t in wanted:
             res = model.add_variable(lb=1.0 if t in self.guards else 0.0, ub=1.0)
             self.resident[t, p] = res
             memory.append(problem.tensors[t].bytes * res)
@@ -201,7 +207,7 @@ class CutModel:
         scale = 1.0 / max(1, problem.capacity_bytes)
         model.add_linear_constraint(mathopt.fast_sum(memory) * scale <= room * scale)
         if self.times is not None:
-            host = {t: self.swapped[t, p] for t in sorted(wanted) if (t, p) in self.swapped}
+            host = {t: self.swapped[t, p] for t in wanted if (t, p) in self.swapped}
             self.times.add(p, host, [(m, self.rerun[m, p]) for m in reruns])
 
     def _swap(self, t: int, p: int) -> mathopt.Variable | None:

@@ -44,6 +44,10 @@ TASTES = (
 )
 
 
+MOST_RUNS = 8
+"""A plan by eviction runs at most so many times as many operations as there are."""
+
+
 class Evicting:
     """The schedules of one problem; holds what does not depend on the capacity."""
 
@@ -102,17 +106,17 @@ class Evicting:
         capacity_bytes: int,
         taste: Taste,
         *,
-        most_actions: int,
         deadline: float,
         draw: random.Random | None = None,
     ) -> list[Action] | None:
         """A schedule that fits the capacity; None where it comes to a dead end, to more than
-        `most_actions`, or not to its end before `deadline` (time.monotonic seconds).
+        `MOST_RUNS` of each operation, or not to its end before `deadline` (time.monotonic seconds).
 
         Args:
             draw: scores are blurred by factors drawn from it; None leaves them as they are.
         """
-        runs = _Walk(self, capacity_bytes, taste, draw).runs(most_actions, deadline)
+        most = MOST_RUNS * len(self.problem.ops)
+        runs = _Walk(self, capacity_bytes, taste, draw).runs(most, deadline)
         if runs is None:
             return None
         return [Action(kind=ActionKind.RUN, target=m) for m in runs]

@@ -56,6 +56,11 @@ class Candidate:
         return self.replay.time_us
 
 
+def candidate_of(problem: Problem, actions: list[Action]) -> Candidate:
+    """A plan that an engine made as actions, replayed."""
+    return Candidate(decisions=None, actions=actions, replay=simulate(problem, actions))
+
+
 class Improver:
     """Repair, prune, polish and anneal on one problem, until `deadline` (time.monotonic seconds)
     or until `stop` says so."""

@@ -26,13 +26,9 @@ from dataclasses import replace
 from planner.plan.cuts import least_peak_bound
 from planner.plan.decisions import Choice, Decisions
 from planner.plan.evicting import TASTES, Evicting, Taste
-from planner.plan.improve import Candidate, Improver
+from planner.plan.improve import Candidate, Improver, candidate_of
 from planner.plan.problem import Problem
 from planner.plan.search import Incumbent, cut_loop
-from planner.plan.simulate import simulate
-
-_MOST_RUNS = 8
-"""A plan by eviction runs at most so many times as many operations as there are."""
 
 _MOST_CUTS = 6
 
@@ -152,16 +148,9 @@ class _Search:
             misses = 0 if found else misses + 1
 
     def _evict(self, capacity: int, taste: Taste, until: float, draw: random.Random | None) -> bool:
-        actions = self.evicting.actions(
-            capacity,
-            taste,
-            most_actions=_MOST_RUNS * len(self.problem.ops),
-            deadline=until,
-            draw=draw,
-        )
+        actions = self.evicting.actions(capacity, taste, deadline=until, draw=draw)
         if actions is not None:
-            replay = simulate(self.problem, actions)
-            self.take(Candidate(decisions=None, actions=actions, replay=replay))
+            self.take(candidate_of(self.problem, actions))
         return actions is not None
 
     def by_cuts(self, capacity: int, until: float) -> bool:

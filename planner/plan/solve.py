@@ -15,7 +15,7 @@ from planner.plan.cpsat import MAX_OPS, solve_exact
 from planner.plan.cuts import least_peak_bound
 from planner.plan.evicting import TASTES, Evicting
 from planner.plan.fast.warm import warm_up
-from planner.plan.improve import Candidate, Improver
+from planner.plan.improve import Candidate, Improver, candidate_of
 from planner.plan.least import everything_swapped
 from planner.plan.problem import Problem
 from planner.plan.search import (
@@ -27,7 +27,6 @@ from planner.plan.search import (
     scaled_loops,
 )
 from planner.plan.simple import checkpoint_plans, distance_plans
-from planner.plan.simulate import simulate
 
 Progress = Callable[[str], None]
 
@@ -42,9 +41,6 @@ _FAR = 0.05
 
 _CORNER_OPS, _CORNER_CUTS = 15_000, 2
 """Where copies overlap, simplex solves so many cuts of problems up to that size once more."""
-
-_MOST_RUNS = 8
-"""A plan by eviction runs at most so many times as many operations as there are."""
 
 _REPLAYED_OPS_PER_S = 6e6
 """What the compiled replay does on a slow core: sets how long annealing takes."""
@@ -204,15 +200,9 @@ def _evict(incumbent: Incumbent) -> None:
         return
     evicting = Evicting(problem)
     for taste in TASTES:
-        actions = evicting.actions(
-            problem.capacity_bytes,
-            taste,
-            most_actions=_MOST_RUNS * len(problem.ops),
-            deadline=improver.deadline,
-        )
+        actions = evicting.actions(problem.capacity_bytes, taste, deadline=improver.deadline)
         if actions is not None:
-            found = Candidate(decisions=None, actions=actions, replay=simulate(problem, actions))
-            incumbent.offer(found, "eviction")
+            incumbent.offer(candidate_of(problem, actions), "eviction")
 
 
 def _refine(incumbent: Incumbent) -> None:
@@ -284,7 +274,7 @@ def _resume(incumbent: Incumbent, start: Solved) -> None:
         if found.decisions is not None:
             again = improver.evaluate(found.decisions)
         else:
-            again = replace(found, replay=simulate(problem, found.actions))
+            again = candidate_of(problem, found.actions)
         incumbent.offer(again, start.engine)
 
 

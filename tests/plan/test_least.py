@@ -298,8 +298,6 @@ def test_a_plan_by_eviction_fits(problem, share, taste):
     low, _ = least_peak_bound(problem)
     high = simulate(problem, base_actions(problem)).peak_bytes
     capacity = low + int(share * (high - low))
-    actions = Evicting(problem).actions(
-        capacity, taste, most_actions=10 * len(problem.ops), deadline=float("inf")
-    )
+    actions = Evicting(problem).actions(capacity, taste, deadline=float("inf"))
     if actions is not None:
         assert simulate(at_capacity(problem, capacity), actions).peak_bytes <= capacity
