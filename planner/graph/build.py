@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 
 import onnx_ir as ir
 
@@ -26,20 +27,26 @@ common-subexpression elimination never merges two of them (onnx allows attribute
 `__` on any node)."""
 
 
-def build_graph(model: ir.Model, types: Mapping[str, ValueType]) -> TrainingGraph:
+def build_graph(
+    model: ir.Model, types: Mapping[str, ValueType], *, unsized: AbstractSet[str] = frozenset()
+) -> TrainingGraph:
     """Operations, tensors, aliases, effects and categories of a checked model.
 
     Args:
         model: functions inlined, no subgraphs, node names unique (`planner.onnxio.names`).
         types: element type and static shape of every value.
+        unsized: values whose shape ONNX Runtime learns only as it runs.
     """
-    return _Builder(model, types).build()
+    return _Builder(model, types, unsized).build()
 
 
 class _Builder:
-    def __init__(self, model: ir.Model, types: Mapping[str, ValueType]) -> None:
+    def __init__(
+        self, model: ir.Model, types: Mapping[str, ValueType], unsized: AbstractSet[str]
+    ) -> None:
         self.graph = model.graph
         self.types = types
+        self.unsized = unsized
         self.ids: dict[str, TensorId] = {}
         for value in (*self.graph.inputs, *self.graph.initializers.values()):
             self.ids.setdefault(str(value.name), TensorId(len(self.ids)))
@@ -78,6 +85,7 @@ class _Builder:
                 is_initializer=name in self.graph.initializers,
                 is_output=name in outputs,
                 on_host=name in host,
+                unsized=name in self.unsized,
             )
             for name, tensor_id in self.ids.items()
         )
@@ -254,6 +262,7 @@ class _Builder:
             a, b = tensors[self.ids[before.name]], tensors[self.ids[after.name]]
             root = tensors[a.buffer]
             same = a.shape == b.shape and a.bytes == b.bytes == root.bytes
+            same = same and not (a.unsized or b.unsized)
             if same and not root.is_persistent and not root.is_output and not b.is_output:
                 pairs.append((a.id, b.id))
         return tuple(pairs)

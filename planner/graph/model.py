@@ -57,6 +57,8 @@ class Tensor:
         producer: the operation that writes it; None for graph inputs and initializers.
         consumers: operations that read it, ascending, without repeats.
         on_host: lives in host memory (the output of a MemcpyToHost) and costs no device bytes.
+        unsized: symbolic, with a dim that ONNX Runtime learns only as it runs. It then neither
+            writes the tensor in place nor reuses its buffer, whatever its size turns out to be.
     """
 
     id: TensorId
@@ -72,6 +74,7 @@ class Tensor:
     is_initializer: bool = False
     is_output: bool = False
     on_host: bool = False
+    unsized: bool = False
 
     @property
     def is_persistent(self) -> bool:

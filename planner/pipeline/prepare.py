@@ -30,9 +30,9 @@ from planner.onnxio.load import (
 from planner.onnxio.names import name_nodes
 from planner.pipeline.packed import packed_arena
 from planner.results import ModelView
-from planner.runtime.build import is_training_build, why_no_copies
+from planner.runtime.build import check_build, is_training_build, why_no_copies
 from planner.runtime.normalize import MAX_PASSES, normalize
-from planner.runtime.shapes import runtime_types
+from planner.runtime.shapes import runtime_types, unsized_values
 from planner.units import format_bytes
 
 Progress = Callable[[str], None]
@@ -102,6 +102,7 @@ def prepare(
     profile_of = load_hardware(hardware)
     progress("loading")
     loaded = load_model(path, dims=dims)
+    check_build(loaded.model)
     notes: list[str] = []
     if ort_optimize:
         progress("letting ONNX Runtime optimize the graph")
@@ -114,7 +115,7 @@ def prepare(
             "planned on the graph as it is: ONNX Runtime's optimizers may still fuse or fold nodes"
         )
     types = value_types(model, loaded.dims, known=_certain(loaded), fallback=runtime_types)
-    original = _as_run_here(build_graph(model, types))
+    original = _as_run_here(build_graph(model, types, unsized=unsized_values(model, types)))
     progress(f"{len(original.operations)} operations")
     order = original_order(original, loaded.model)
     costs = _Costs(profile_of, path, loaded.dims, profile, calibrate, inputs, seed, progress)
@@ -169,7 +170,7 @@ def analysed_graph(
 ) -> TrainingGraph:
     """The training graph of `model` with `dims` bound."""
     types = value_types(model, dims, known=known, fallback=runtime_types)
-    return _as_run_here(build_graph(model, types))
+    return _as_run_here(build_graph(model, types, unsized=unsized_values(model, types)))
 
 
 def _as_run_here(graph: TrainingGraph) -> TrainingGraph:

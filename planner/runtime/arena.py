@@ -238,7 +238,7 @@ def _place(
     for tensor in graph.outputs:
         uses[tensor] += 1
     # freed buffers of one size class, most recently freed last
-    free: dict[tuple[tuple[int, ...], int, bool], list[TensorId]] = {}
+    free: dict[tuple[object, ...], list[TensorId]] = {}
     last: dict[TensorId, int] = {}
 
     def share(source: TensorId, target: TensorId) -> None:
@@ -247,9 +247,8 @@ def _place(
         uses[root] += uses[target]
         kind[target] = _Kind.SHARED
 
-    def size_class(tensor: TensorId) -> tuple[tuple[int, ...], int, bool]:
-        t = tensors[tensor]
-        return t.shape, t.bytes, t.on_host
+    def size_class(tensor: TensorId) -> tuple[object, ...]:
+        return (t := tensors[tensor]).shape, t.bytes, t.on_host, t.unsized
 
     for step, op in enumerate(order):
         operation = graph.operations[op]
@@ -272,7 +271,7 @@ def _place(
         for tensor in (*operation.inputs, *operation.outputs):
             root = buffer[tensor]
             uses[root] -= 1
-            if uses[root] == 0 and kind.get(root) is _Kind.OWN:
+            if uses[root] == 0 and kind.get(root) is _Kind.OWN and not tensors[root].unsized:
                 free.setdefault(size_class(root), []).append(root)
         for tensor in operation.inputs:
             last[buffer[tensor]] = step

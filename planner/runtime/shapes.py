@@ -14,7 +14,7 @@ import onnx
 import onnx_ir as ir
 
 from planner.errors import ModelError
-from planner.onnxio.load import InferredTypes
+from planner.onnxio.load import InferredTypes, ValueType
 from planner.runtime.normalize import first_line
 
 _SMALL_BYTES = 1024
@@ -45,6 +45,43 @@ def runtime_types(model: ir.Model, dims: Mapping[str, int]) -> InferredTypes:
             raise ModelError(f"ONNX Runtime cannot load the model: {first_line(error)}") from error
         folded = onnx.load(path)
     return _types_of(folded.graph)
+
+
+def unsized_values(model: ir.Model, types: Mapping[str, ValueType]) -> set[str]:
+    """Values whose shape ONNX Runtime learns only as it runs: none where no dim is symbolic.
+
+    It is asked for the shape of every value as a session sees it before a run, dims by name.
+
+    Args:
+        types: element types, by name.
+
+    Raises:
+        ModelError: ONNX Runtime cannot load the model.
+    """
+    shapes = [value.shape for value in model.graph.inputs]
+    if not any(isinstance(dim, ir.SymbolicDim) for shape in shapes for dim in shape or ()):
+        return set()
+    import onnxruntime as ort
+
+    proto = ir.to_proto(without_large_initializers(model))
+    known = {output.name for output in proto.graph.output}
+    for name in (name for node in proto.graph.node for name in node.output if name not in known):
+        if name:
+            kind = onnx.TypeProto(
+                tensor_type=onnx.TypeProto.Tensor(elem_type=int(types[name].dtype))
+            )
+            proto.graph.output.append(onnx.ValueInfoProto(name=name, type=kind))
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    try:
+        session = ort.InferenceSession(
+            proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
+        )
+    except Exception as error:
+        raise ModelError(f"ONNX Runtime cannot load the model: {first_line(error)}") from error
+    outputs = session.get_outputs()
+    return {out.name for out in outputs if any(dim is None for dim in out.shape)}
 
 
 def without_large_initializers(model: ir.Model) -> ir.Model:

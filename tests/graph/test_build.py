@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 from onnx import TensorProto as T
 from onnx import helper as h
 from onnx import numpy_helper
 
-from planner.graph.build import PLANNER_ATTRIBUTE
+from planner.graph.build import PLANNER_ATTRIBUTE, build_graph
 from planner.graph.categories import gradient_of, input_categories, updated_value_of
 from planner.graph.liveness import timeline
 from planner.graph.model import Category, Role, TrainingGraph
 from planner.graph.schedule import default_order
+from planner.onnxio.load import value_types
+from planner.runtime.shapes import unsized_values
 from tests.graphs import graph_of
 
 C = Category
@@ -24,7 +27,7 @@ def model(nodes, inputs, outputs, initializers=(), opset=21) -> onnx.ModelProto:
     return h.make_model(graph, opset_imports=[h.make_opsetid("", opset)], ir_version=10)
 
 
-def info(name: str, *shape: int, dtype: int = T.FLOAT) -> onnx.ValueInfoProto:
+def info(name: str, *shape: int | str, dtype: int = T.FLOAT) -> onnx.ValueInfoProto:
     return h.make_tensor_value_info(name, dtype, shape)
 
 
@@ -319,3 +322,35 @@ def test_a_foreign_value_of_planner_s_attribute_is_no_role():
     nodes = [h.make_node("Neg", ["x"], ["y"], name="y", **{PLANNER_ATTRIBUTE: "mine"})]
     graph = built(nodes, [info("x", 4)], [info("y", 4)])
     assert graph.operations[0].role is Role.ORIGINAL
+
+
+# -- shapes that are known only at run time --------------------------------------------------------
+
+
+def test_what_onnx_runtime_learns_as_it_runs_is_not_written_in_place() -> None:
+    """`z` has the batch's size, but its shape is computed: ONNX Runtime cannot compare it."""
+    nodes = [
+        node("Shape", ["x"], ["s"]),
+        node("ConstantOfShape", ["s"], ["z"]),
+        node("Relu", ["z"], ["r"]),
+        node("Tanh", ["x"], ["a"]),
+        node("Relu", ["a"], ["b"]),
+        node("Add", ["r", "b"], ["y"]),
+    ]
+    shape = ("batch", 8)
+    proto = model(nodes, [info("x", *shape)], [info("y", *shape)])
+    loaded = ir.from_proto(proto)
+    types = value_types(loaded, {"batch": 4})
+    unsized = unsized_values(loaded, types)
+    assert unsized == {"z", "r"}
+    graph = build_graph(loaded, types, unsized=unsized)
+    by_name = {op.name: op for op in graph.operations}
+    assert by_name["b"].inplace
+    assert not by_name["r"].inplace
+    assert build_graph(loaded, types).operations[2].inplace, "where all shapes are known"
+
+
+def test_a_static_model_has_no_such_values() -> None:
+    nodes = [node("Shape", ["x"], ["s"]), node("ConstantOfShape", ["s"], ["y"])]
+    loaded = ir.from_proto(model(nodes, [info("x", 4, 8)], [info("y", 4, 8)]))
+    assert unsized_values(loaded, value_types(loaded, {})) == set()
