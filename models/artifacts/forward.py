@@ -60,6 +60,11 @@ class Forward:
         self._nodes.append(helper.make_node(op_type, inputs, names, name=stem, **attributes))
         return names[0]
 
+    def split(self, x: str, parts: int, axis: int) -> list[str]:
+        """Equal parts of x."""
+        first = self.op("Split", x, outputs=parts, axis=axis)
+        return [first, *(f"{first}_{i}" for i in range(1, parts))]
+
     def ints(self, *values: int) -> str:
         """A constant int64 vector."""
         name = "dims_" + "_".join(str(v).replace("-", "m") for v in values)

@@ -27,8 +27,12 @@ def import_training() -> Any:
     return onnxruntime.training
 
 
-def generate(net: Net, folder: Path) -> None:
-    """Write the four artifacts of `net`, with cross entropy and AdamW, into `folder`."""
+def generate(net: Net, folder: Path, loss: str = "CrossEntropyLoss") -> None:
+    """Write the four artifacts of `net`, with AdamW, into `folder`.
+
+    Args:
+        loss: a member of `artifacts.LossType`.
+    """
     artifacts = import_training().artifacts
     folder.mkdir(parents=True, exist_ok=True)
     frozen = [i.name for i in net.model.graph.initializer if i.name not in net.parameters]
@@ -36,7 +40,7 @@ def generate(net: Net, folder: Path) -> None:
         net.model,
         requires_grad=list(net.parameters),
         frozen_params=[name for name in frozen if "running" in name],
-        loss=artifacts.LossType.CrossEntropyLoss,
+        loss=artifacts.LossType[loss],
         optimizer=artifacts.OptimType.AdamW,
         artifact_directory=folder,
     )

@@ -70,9 +70,19 @@ def work_of(graph: TrainingGraph, op: Operation) -> Work:
     if kind in _POOLS:
         window = math.prod(_ints(op, "kernel_shape")) or 1
         return Work(flops=window * _largest(outputs[:1]), bytes=read + written)
+    if kind == "AveragePoolGrad":
+        window = math.prod(_ints(op, "kernel_shape")) or 1
+        return Work(flops=window * _largest(inputs[:1]), bytes=read + written)
     if kind in _SUMS:
         return Work(flops=max(1, len(inputs) - 1) * _largest(outputs), bytes=read + written)
     return Work(flops=0, bytes=read + written, known=False)
+
+
+def has_rule(op_type: str) -> bool:
+    """Whether the arithmetic of an operator is known."""
+    tables = (_METADATA, _MOVES_OUTPUT, _MOVES_ALL, _MATRIX, _PER_INPUT, _PER_OUTPUT, _POOLS, _SUMS)
+    alone = ("MemcpyToHost", "MemcpyFromHost", "AveragePoolGrad")
+    return op_type in alone or any(op_type in table for table in tables)
 
 
 def _largest(tensors: list[Tensor]) -> int:
@@ -152,18 +162,19 @@ def _all(text: str, *, flops: int) -> dict[str, int]:
     return dict.fromkeys(text.split(), flops)
 
 
-_METADATA = frozenset({"Shape", "Size", "Constant"})
+_METADATA = frozenset({"Shape", "Size", "Constant", "BroadcastGradientArgs"})
 
 _MOVES_OUTPUT = _names(
     "Slice Split Gather GatherElements GatherND Transpose Concat Expand Tile Pad Compress Cast "
-    "DepthToSpace SpaceToDepth ConcatTraining Identity Upsample Trilu Dropout "
+    "DepthToSpace SpaceToDepth ConcatTraining SplitTraining PassThrough Identity Upsample Trilu Dropout "
     "Reshape Squeeze Unsqueeze Flatten ReverseSequence"
 )
 """Read as much as they write (a view that must copy, into a graph output, among them)."""
 
 _MOVES_ALL = _names(
     "ScatterElements ScatterND Scatter OneHot ConstantOfShape Range EyeLike NonZero Unique TopK "
-    "GatherGrad SliceGrad InPlaceAccumulator InPlaceAccumulatorV2 Bernoulli RandomNormal "
+    "GatherGrad GatherElementsGrad GatherNDGrad SliceGrad ZeroGradient InPlaceAccumulator "
+    "InPlaceAccumulatorV2 Bernoulli RandomNormal "
     "RandomUniform RandomNormalLike RandomUniformLike Multinomial"
 )
 
@@ -175,7 +186,8 @@ _PER_OUTPUT: dict[str, int] = {
         "ReluGrad Scale HardSwish DropoutGrad",
         flops=1,
     ),
-    **_all("LeakyRelu PRelu Clip HardSigmoid ThresholdedRelu", flops=2),
+    "DivGrad": 4,
+    **_all("LeakyRelu LeakyReluGrad PRelu Clip HardSigmoid ThresholdedRelu", flops=2),
     **_all("Reciprocal", flops=1),
     **_all(
         "Exp Log Sqrt Erf Tanh Sigmoid Sin Cos Tan Sinh Cosh Asin Acos Atan Asinh Acosh Atanh "
@@ -186,8 +198,10 @@ _PER_OUTPUT: dict[str, int] = {
     # x · Φ(x): an error function or tanh, and four more
     **_all("Gelu FastGelu QuickGelu", flops=_T + 4),
     "BiasGelu": _T + 5,
-    **_all("GeluGrad FastGeluGrad BiasGeluGrad_dX", flops=2 * _T + 6),
-    "Resize": 8,  # linear interpolation in two axes
+    **_all(
+        "GeluGrad FastGeluGrad QuickGeluGrad BiasGeluGrad_dX BiasFastGeluGrad_dX", flops=2 * _T + 6
+    ),
+    **_all("Resize ResizeGrad", flops=8),  # linear interpolation in two axes
     "CumSum": 1,
     "RotaryEmbedding": 6,
 }

@@ -105,6 +105,41 @@ _UPDATES = frozenset(
 )
 
 
+def _names(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_PURE_FUSIONS = _names(
+    "Attention BiasAdd BiasGelu BiasSoftmax BiasSplitGelu DequantizeLinear DynamicQuantizeMatMul "
+    "EmbedLayerNormalization ExpandDims FastGelu FusedConv FusedGemm FusedMatMul "
+    "FusedMatMulActivation GatherND Gelu GemmFastGelu GridSample GroupNorm GroupQueryAttention "
+    "Inverse Irfft LayerNormalization MatMulIntegerToFloat MatMulNBits MultiHeadAttention NhwcConv "
+    "NhwcFusedConv NhwcMaxPool Pad QuantizeLinear QuickGelu RMSNormalization Range Rfft "
+    "RotaryEmbedding SimplifiedLayerNormalization SkipGroupNorm SkipLayerNormalization "
+    "SkipSimplifiedLayerNormalization TransposeMatMul"
+)
+"""Operators of com.microsoft that may run twice (docs/ContribOperators.md). Of one that is neither
+here nor in `_PURE_TRAINING`, nothing is known."""
+
+_PURE_TRAINING = _names(
+    "AveragePoolGrad BatchNormalizationGrad BiasFastGeluGrad_dX BiasGeluGrad_dX BitmaskDropoutGrad "
+    "BroadcastGradientArgs ConcatTraining ConvGrad ConvTransposeGrad DivGrad DropoutGrad FastGeluGrad "
+    "GatherElementsGrad GatherGrad GatherNDGrad GeluGrad LayerNormalizationGrad LeakyReluGrad "
+    "LogSoftmaxGrad LogSoftmaxGrad_13 MaxPoolGrad NegativeLogLikelihoodLossInternal "
+    "NegativeLogLikelihoodLossInternal2 PassThrough QuickGeluGrad ReduceSumTraining ReluGrad "
+    "ResizeGrad Scale SigmoidGrad SimplifiedLayerNormalizationGrad SliceGrad "
+    "SoftmaxCrossEntropyLossGrad SoftmaxCrossEntropyLossInternal "
+    "SoftmaxCrossEntropyLossInternalGrad SoftmaxGrad SoftmaxGrad_13 SplitTraining TanhGrad"
+)
+"""Operators that only builds with training have, and that may run twice
+(orttraining/core/graph/training_op_defs.cc)."""
+
+TRAINING_OPERATORS = _PURE_TRAINING | _names(
+    "AdamOptimizer AdamWOptimizer BatchNormInternal InPlaceAccumulator InPlaceAccumulatorV2 "
+    "LambOptimizer ReduceAllL2 SGDOptimizer SGDOptimizerV2 YieldOp ZeroGradient"
+)
+"""Operators without which a build of ONNX Runtime has no kernels for training."""
+
 _ALIASES: dict[str, tuple[tuple[int, int], ...]] = {
     # orttraining/training_ops/cpu/nn/batch_norm_internal.cc: running mean and variance
     "BatchNormInternal": ((3, 1), (4, 2)),
@@ -180,6 +215,10 @@ def effect(op_type: str, domain: str, attributes: Mapping[str, object], training
         return f"{op_type} works on sequences or optionals, whose memory we don't know"
     if op_type == "EPContext":
         return "EPContext runs a compiled graph, whose effects we don't know"
+    if op_type in ADDS_IN_ANY_ORDER:
+        return f"{op_type} adds in an order that differs from run to run"
+    if domain == "com.microsoft" and op_type not in _PURE_FUSIONS | _PURE_TRAINING:
+        return f"{op_type} is an operator of com.microsoft whose effects we don't know"
     if domain not in _KNOWN_DOMAINS:
         return f"{op_type} is of the domain {domain!r}, whose effects we don't know"
     return ""

@@ -16,6 +16,10 @@ from onnx_ir.passes.common import InlinePass
 from planner.errors import ModelError, UsageError
 from planner.onnxio.check import check_external_data, check_structure
 
+SHAPED_BY_TYPE = frozenset({"MaxPoolGrad", "AveragePoolGrad"})
+"""Operators whose kernels take the shape of their result from its declared type, not from inputs
+(orttraining/training_ops/cpu/nn/pool_gradient_op.h)."""
+
 Shape = tuple[int, ...]
 InferredTypes = dict[str, tuple[ir.DataType | None, Shape | None]]
 
@@ -178,7 +182,8 @@ def inferred_types(model: ir.Model, dims: Mapping[str, int]) -> InferredTypes:
     bound = model.clone()
     for value in _all_values(bound):
         shape = _bind(value.shape, dims)
-        is_fixed = value.producer() is None
+        producer = value.producer()
+        is_fixed = producer is None or producer.op_type in SHAPED_BY_TYPE
         value.shape = ir.Shape(shape) if shape is not None and is_fixed else None
     found = _infer_symbolic(bound)
     for value in _all_values(bound):

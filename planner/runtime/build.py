@@ -10,6 +10,20 @@ from __future__ import annotations
 import functools
 import importlib
 
+import onnx_ir as ir
+
+from planner.errors import ModelError
+from planner.graph.rules import TRAINING_OPERATORS
+
+TRAINING_VERSION = "1.19.2"
+_MOST_IR_VERSION, _MOST_OPSET = 10, 21  # that onnxruntime-training 1.19.2 accepts
+_DOMAINS = ("", "ai.onnx", "com.microsoft")
+_TORCH = {"YieldOp", "ATen", "PythonOp", "PythonOpGrad"}
+_INSTALL = (
+    f"install onnxruntime-training-cpu=={TRAINING_VERSION} (or onnxruntime-training for CUDA) with "
+    "planner in a Python 3.11 environment of its own, and run planner there"
+)
+
 
 @functools.cache
 def is_training_build() -> bool:
@@ -19,6 +33,64 @@ def is_training_build() -> bool:
     except ImportError:
         return False
     return hasattr(state, "GradientGraphBuilder")
+
+
+def check_build(model: ir.Model) -> None:
+    """Whether the installed build can run a training graph at all.
+
+    Raises:
+        ModelError: a graph of ORTModule; gradient operators and no kernels for them; artifacts of
+            another version of onnxruntime-training. By node, with what to do.
+    """
+    training = [n for n in model.graph if n.op_type in TRAINING_OPERATORS and n.domain in _DOMAINS]
+    for node in model.graph:
+        if node.op_type in _TORCH:
+            raise ModelError(
+                f"node {node.name!r} ({node.op_type}) makes this a graph of ORTModule, which only "
+                "PyTorch can run; make training artifacts of the model instead "
+                "(onnxruntime.training.artifacts.generate_artifacts), or planner export"
+            )
+    if not training:
+        return
+    first = training[0]
+    if not is_training_build():
+        kinds = sorted({n.op_type for n in training})
+        others = f", and {len(kinds) - 3} more kinds" if len(kinds) > 3 else ""
+        raise ModelError(
+            f"the installed onnxruntime {_version()} has no kernels for {', '.join(kinds[:3])}"
+            f"{others} (first at node {first.name!r}), operators of onnxruntime-training: {_INSTALL}"
+        )
+    _check_version(model, training)
+
+
+def _check_version(model: ir.Model, training: list[ir.Node]) -> None:
+    """Artifacts must be such as the build that reads them makes."""
+    opset = model.graph.opset_imports.get("", 0)
+    newer = ""
+    if (model.ir_version or 0) > _MOST_IR_VERSION:
+        newer = f"IR version {model.ir_version}, up to {_MOST_IR_VERSION} is read"
+    elif opset > _MOST_OPSET:
+        newer = f"operator set {opset}, up to {_MOST_OPSET} is read"
+    if newer:
+        raise ModelError(
+            f"this training model is not of onnxruntime-training {TRAINING_VERSION} ({newer}); "
+            f"generate the artifacts with {TRAINING_VERSION} and onnx 1.17"
+        )
+    old = next((n for n in training if n.op_type == "InPlaceAccumulator"), None)
+    buffers = any(str(v.name).endswith(".accumulation.buffer") for v in model.graph.inputs)
+    if old is not None and buffers:
+        raise ModelError(
+            f"node {old.name!r} (InPlaceAccumulator) is of an onnxruntime-training older than "
+            f"{TRAINING_VERSION}, which accumulates with InPlaceAccumulatorV2; generate the "
+            f"artifacts again with {TRAINING_VERSION}"
+        )
+
+
+def _version() -> str:
+    try:
+        return str(importlib.import_module("onnxruntime").__version__)
+    except ImportError:
+        return "(none)"
 
 
 def why_no_copies(device: str) -> str:

@@ -209,6 +209,15 @@ def _run(case: Case, produced: int | None, *, keep: bool) -> tuple[NodeEvent, li
     return event, [np.asarray(r) for r in results] if produced is None else []
 
 
+def single_model(case: Case, *, sized: bool = False) -> tuple[ir.Model, dict[str, Array]]:
+    """The operator alone between graph inputs `x0`, `x1`, ... and outputs `y0`, ..., and its feeds.
+
+    Args:
+        sized: the graph's outputs are the sizes of the operator's, which then may share buffers.
+    """
+    return _model(case, None, keep=sized)
+
+
 def _model(case: Case, produced: int | None, *, keep: bool) -> tuple[ir.Model, dict[str, Array]]:
     bare = produced is None and not keep  # the outputs are graph outputs
     feeds: dict[str, Array] = {}
@@ -229,7 +238,7 @@ def _model(case: Case, produced: int | None, *, keep: bool) -> tuple[ir.Model, d
             initializers.append(value)
         else:
             graph_inputs.append(value)
-            feeds[f"x{index}"] = array
+            feeds[f"x{index}"] = np.array(array)  # a kernel may write over it
         if index == produced:
             negate = ir.node(str(_producer(array)), [value], name="producer")
             feeds[f"x{index}"] = ~array if array.dtype == np.bool_ else -array

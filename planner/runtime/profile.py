@@ -18,7 +18,6 @@ What a node's memory fields mean, measured on onnxruntime 1.31, CPU (reports/ort
 from __future__ import annotations
 
 import json
-import re
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 import numpy.typing as npt
 
 from planner.errors import ModelError
-from planner.runtime.normalize import first_line
+from planner.runtime.normalize import explain, first_line
 from planner.runtime.options import Level, Memory, Order, session_options
 
 if TYPE_CHECKING:
@@ -122,7 +121,7 @@ def create_session(
     try:
         return ort.InferenceSession(str(model_path), options, providers=list(providers))
     except Exception as error:
-        raise ModelError(f"{model_path}: {_explain(str(error))}") from error
+        raise ModelError(f"{model_path}: {explain(str(error))}") from error
 
 
 def run_session(
@@ -184,23 +183,3 @@ def _event(entry: Mapping[str, Any]) -> NodeEvent:
         held_delta=number("mem_arena_held_delta"),
         output_bytes=number("output_size"),
     )
-
-
-def _explain(message: str) -> str:
-    """ONNX Runtime's reason, and what to do about the two usual ones."""
-    found = re.search(
-        r"Could not find an implementation for (\S+) node with name '([^']*)'", message
-    )
-    if found:
-        return (
-            f"onnxruntime has no kernel for {found[1]} (node {found[2]!r}) on the chosen execution "
-            "provider and types; training operators of com.microsoft need onnxruntime-training"
-        )
-    found = re.search(r"([\w.]*:?\w+)\(-?\d+\) is not a registered function/op", message)
-    if found:
-        return (
-            f"onnxruntime does not know the operator {found[1]}; a custom operator's library "
-            "must be registered, a training operator needs onnxruntime-training"
-        )
-    lines = [line for line in message.strip().splitlines() if line.strip()]
-    return f"onnxruntime cannot load the model: {lines[0] if lines else 'no reason given'}"

@@ -14,6 +14,12 @@ from onnx_shape_inference import registry
 from planner.onnxio.shape_rules import fused, gradients, losses
 
 
+def has_rule(domain: str, op_type: str, version: int) -> bool:
+    """Whether the shape of what an operator makes can be inferred."""
+    register()
+    return registry.get(domain, op_type, version=version) is not None
+
+
 @functools.cache
 def register() -> None:
     """Register all rules, once."""

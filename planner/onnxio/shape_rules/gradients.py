@@ -7,11 +7,14 @@ default domain's in gradient_op_schema_defs.cc; the tables below follow them.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import onnx_ir as ir
 from onnx_shape_inference import OpShapeInferenceRegistry, ShapeInferenceContext
 
 from planner.onnxio.shape_rules.like import input_at, like, output_at, set_like
 
+Dim = int | ir.SymbolicDim
 MICROSOFT = "com.microsoft"
 
 _LIKE: dict[str, tuple[int | None, ...]] = {
@@ -42,6 +45,7 @@ _LIKE: dict[str, tuple[int | None, ...]] = {
     "SimplifiedLayerNormalizationGrad": (1, 2),
     "BatchNormalizationGrad": (1, 2, 2),
     "ResizeGrad": (1,),
+    "DivGrad": (1, 2),
     # grad of the logits: dY, log_prob, label, ... -> like log_prob
     "SoftmaxCrossEntropyLossGrad": (1,),
     "SoftmaxCrossEntropyLossInternalGrad": (1,),
@@ -157,11 +161,20 @@ def _broadcast_axes(ctx: ShapeInferenceContext, node: ir.Node) -> None:
     a, b = shapes if len(shapes) == 2 else (None, None)
     if a is None or b is None or not all(isinstance(d, int) for d in (*a, *b)):
         return
-    rank = max(len(a), len(b))
-    padded = [[1] * (rank - len(s)) + list(s) for s in (a, b)]
-    for own, other, target in zip(padded, padded[::-1], node.outputs, strict=False):
-        pairs = enumerate(zip(own, other, strict=True))
-        axes = [axis for axis, (mine, theirs) in pairs if mine == 1 and theirs != 1]
-        if target.name:
+    for own, other, target in ((a, b, output_at(node, 0)), (b, a, output_at(node, 1))):
+        if target is not None:
+            axes = _broadcast(own, other)
             ctx.set_shape(target, ir.Shape([len(axes)]))
-            ctx.set_symbolic_value(target, list(axes))
+            ctx.set_symbolic_value(target, axes)
+
+
+def _broadcast(own: Sequence[Dim], other: Sequence[Dim]) -> list[Dim]:
+    """Axes of the result along which `own` was repeated, last first (core/graph/gradient_builder_base.cc,
+    `ComputeBroadcastBackwardAxes`): also those that it lacks, whatever their length."""
+    rank = max(len(own), len(other))
+    axes: list[Dim] = []
+    for back in range(1, rank + 1):
+        stretched = back <= min(len(own), len(other)) and own[-back] == 1 != other[-back]
+        if back > len(own) or stretched:
+            axes.append(rank - back)
+    return axes

@@ -1,4 +1,4 @@
-"""The operators of onnxruntime-training that `tests/training` and `reports.training` measure.
+"""The operators of onnxruntime-training that `tests/training` and this report measure.
 
 One case each, at least, of every operator of com.microsoft that the gradient builder emits and that
 has a CPU kernel in onnxruntime-training 1.19.2, with an output of the shape of an input wherever the
@@ -61,9 +61,9 @@ def cases() -> list[tuple[str, Case]]:
     add("with the buffer", "InPlaceAccumulatorV2", X, DY, np.array([True]), outputs=2)
     add("", "InPlaceAccumulator", X, DY)
     add("", "ZeroGradient", X, np.array([True]))
-    add("", "ReduceSumTraining", X, _ints(1), attributes={"keepdims": 1})
+    add("", "ReduceSumTraining", X, _ints(1), constants=(1,), attributes={"keepdims": 1})
     shapes = _ints(1, ROWS, COLUMNS), _ints(ROWS, 1)
-    add("", "BroadcastGradientArgs", *shapes, outputs=2)
+    add("", "BroadcastGradientArgs", *shapes, outputs=2, constants=(0, 1))
     add("", "FusedMatMul", X, DY, attributes={"transB": 1})
     for op in ("Gelu", "FastGelu", "QuickGelu"):
         add("", op, X)

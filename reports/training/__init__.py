@@ -1,0 +1,1 @@
+"""How planner does on onnxruntime-training's artifacts: `python -m reports.training`."""
