@@ -17,8 +17,10 @@ from planner.formulate import Formulation, formulate
 from planner.graph.model import TrainingGraph
 from planner.graph.schedule import default_order
 from planner.pipeline.prepare import analysed_graph
+from planner.plan.cuts import least_peak_bound
 from planner.plan.execute import Choice, Decisions
 from planner.plan.problem import Action, ActionKind, PlanOp, PlanTensor, Problem
+from planner.plan.simulate import simulate
 
 SIDE = 8
 _KINDS = ("Sigmoid", "Tanh", "Relu", "Exp", "Add", "Mul", "MatMul", "Softmax", "Split", "Reshape")
@@ -183,6 +185,13 @@ def base_actions(problem: Problem) -> list[Action]:
 def at_capacity(problem: Problem, capacity: int) -> Problem:
     """The problem with another capacity."""
     return replace(problem, capacity_bytes=capacity)
+
+
+def between(problem: Problem, share: float) -> Problem:
+    """Capacity between the one-operation bound (0) and the peak of the base order (1)."""
+    low, _ = least_peak_bound(problem)
+    high = simulate(problem, base_actions(problem)).peak_bytes
+    return at_capacity(problem, low + int(share * (high - low)))
 
 
 LEVELS = ("ORT_DISABLE_ALL", "ORT_ENABLE_EXTENDED", "ORT_ENABLE_ALL")

@@ -35,10 +35,8 @@ FIRST_FIT_BUFFERS = 20_000
 """Above this, largest-first (quadratic) is left out: seconds for little over best fit."""
 PRECISION = 1e-3
 """Heights closer to each other than this share are not told apart where no capacity is given."""
-_BOUND_SHARE, _STEP_SHARE = (
-    0.2,
-    0.5,
-)  # of the time left, for the bound itself and for each bisection
+_BOUND_SHARE, _STEP_SHARE = 0.2, 0.5
+"""Of the time left: for the bound itself, and for each bisection."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,11 +9,11 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from planner.plan.cut_flow import CutFlow
-from planner.plan.cuts import CutModel, least_peak_bound, round_solution
+from planner.plan.cuts import CutModel, round_solution
 from planner.plan.execute import Executor
 from planner.plan.problem import PlanOp, PlanTensor, Problem
 from planner.plan.simulate import simulate
-from tests.graphs import at_capacity, base_actions, decisions_for, problems
+from tests.graphs import at_capacity, between, decisions_for, problems
 
 TOLERANCE = 1e-6
 """Of the base duration: how near the prices come to the best ones."""
@@ -40,9 +40,7 @@ def test_no_plan_within_the_capacity_is_faster_than_the_bound(data, problem):
 @settings(max_examples=100, deadline=None)
 @given(problem=problems(swaps=False), share=st.floats(0, 1), op=st.integers(0, 50))
 def test_with_one_cut_the_value_is_that_of_the_lp(problem, share, op):
-    low, _ = least_peak_bound(problem)
-    high = simulate(problem, base_actions(problem)).peak_bytes
-    tight = at_capacity(problem, low + int(share * (high - low)))
+    tight = between(problem, share)
     lp, flow = CutModel(tight), CutFlow(tight)
     for model in (lp, flow):
         model.add(op % len(problem.ops))
@@ -59,9 +57,7 @@ def test_with_one_cut_the_value_is_that_of_the_lp(problem, share, op):
 @settings(max_examples=100, deadline=None)
 @given(problem=problems(swaps=False), share=st.floats(0, 1))
 def test_with_many_cuts_it_is_no_weaker_than_the_lp(problem, share):
-    low, _ = least_peak_bound(problem)
-    high = simulate(problem, base_actions(problem)).peak_bytes
-    tight = at_capacity(problem, low + int(share * (high - low)))
+    tight = between(problem, share)
     lp, flow = CutModel(tight), all_cuts(tight)
     for p in range(len(problem.ops)):
         lp.add(p)
@@ -76,9 +72,7 @@ def test_with_many_cuts_it_is_no_weaker_than_the_lp(problem, share):
 @settings(max_examples=60, deadline=None)
 @given(problem=problems(swaps=False), share=st.floats(0, 1))
 def test_rounded_plans_are_valid_and_guards_stay(problem, share):
-    low, _ = least_peak_bound(problem)
-    high = simulate(problem, base_actions(problem)).peak_bytes
-    tight = at_capacity(problem, low + int(share * (high - low)))
+    tight = between(problem, share)
     guards = frozenset(t for t in range(len(problem.tensors)) if t % 3 == 0)
     model = all_cuts(tight, guards)
     solution = model.solve(time_limit_s=30)
@@ -107,9 +101,7 @@ def test_the_bound_holds_where_copies_run_beside_the_operations(data, problem, s
 @settings(max_examples=60, deadline=None)
 @given(problem=problems(), share=st.floats(0, 1), op=st.integers(0, 50))
 def test_with_one_cut_and_copies_the_value_is_that_of_the_lp(problem, share, op):
-    low, _ = least_peak_bound(problem)
-    high = simulate(problem, base_actions(problem)).peak_bytes
-    tight = replace(at_capacity(problem, low + int(share * (high - low))), overlap=True)
+    tight = replace(between(problem, share), overlap=True)
     lp, flow = CutModel(tight), CutFlow(tight)
     for model in (lp, flow):
         model.add(op % len(problem.ops))

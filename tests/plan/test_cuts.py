@@ -10,7 +10,7 @@ from planner.plan.cuts import CutModel, held_at, least_peak_bound, round_solutio
 from planner.plan.execute import Choice, Decisions, Executor
 from planner.plan.problem import PlanOp, PlanTensor, Problem
 from planner.plan.simulate import simulate
-from tests.graphs import at_capacity, base_actions, decisions_for, problems
+from tests.graphs import at_capacity, base_actions, between, decisions_for, problems
 
 TOLERANCE = 1e-6
 
@@ -78,9 +78,7 @@ def test_nothing_has_to_be_added_at_the_base_peak(problem):
 @settings(max_examples=60, deadline=None)
 @given(problem=problems(), share=st.floats(0, 1), threshold=st.sampled_from([0.1, 0.5, 0.9]))
 def test_rounded_plans_are_valid(problem, share, threshold):
-    low, _ = least_peak_bound(problem)
-    high = simulate(problem, base_actions(problem)).peak_bytes
-    tight = at_capacity(problem, low + int(share * (high - low)))
+    tight = between(problem, share)
     model = all_cuts(tight)
     solution = model.solve(time_limit_s=30)
     assert solution is not None

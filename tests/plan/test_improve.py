@@ -5,28 +5,19 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planner.plan.cuts import least_peak_bound
 from planner.plan.execute import Choice, Decisions
 from planner.plan.improve import Improver
-from planner.plan.problem import Problem
 from planner.plan.simulate import simulate
-from tests.graphs import at_capacity, base_actions, decisions_for, problems
+from tests.graphs import at_capacity, between, decisions_for, problems
 
 NEVER = float("inf")
 shares = st.floats(0, 1)
 
 
-def between_bound_and_base(problem: Problem, share: float) -> Problem:
-    """Capacity somewhere between the one-operation bound and the peak of the base order."""
-    low, _ = least_peak_bound(problem)
-    high = simulate(problem, base_actions(problem)).peak_bytes
-    return at_capacity(problem, low + int(share * (high - low)))
-
-
 @settings(max_examples=80, deadline=None)
 @given(problem=problems(), share=shares)
 def test_repair_never_ends_above_the_peak_it_starts_from(problem, share):
-    improver = Improver(between_bound_and_base(problem, share), deadline=NEVER)
+    improver = Improver(between(problem, share), deadline=NEVER)
     base = improver.evaluate(Decisions())
     repaired = improver.repair(base)
     assert repaired.peak_bytes <= base.peak_bytes
@@ -62,7 +53,7 @@ def test_prune_takes_every_decision_back_where_there_is_room(data, problem):
 @settings(max_examples=40, deadline=None)
 @given(problem=problems(swaps=False), share=shares)
 def test_without_swaps_nothing_is_swapped(problem, share):
-    improver = Improver(between_bound_and_base(problem, share), deadline=NEVER)
+    improver = Improver(between(problem, share), deadline=NEVER)
     found = improver.polish(improver.prune(improver.repair(improver.evaluate(Decisions()))))
     assert Choice.SWAP not in found.decisions.gaps.values()
     assert found.replay.swap_out_bytes == 0
@@ -71,7 +62,7 @@ def test_without_swaps_nothing_is_swapped(problem, share):
 @settings(max_examples=20, deadline=None)
 @given(problem=problems(), share=shares)
 def test_a_deadline_in_the_past_changes_nothing(problem, share):
-    improver = Improver(between_bound_and_base(problem, share), deadline=0.0)
+    improver = Improver(between(problem, share), deadline=0.0)
     base = improver.evaluate(Decisions())
     for step in (improver.repair, improver.prune, improver.polish):
         assert step(base).decisions == base.decisions

@@ -18,7 +18,7 @@ from planner.plan.least import everything_swapped, least_order, least_peak
 from planner.plan.order import reorder
 from planner.plan.problem import PlanOp, PlanTensor, Problem
 from planner.plan.simulate import simulate
-from tests.graphs import at_capacity, base_actions, problems
+from tests.graphs import at_capacity, between, problems
 
 _MOST_TENSORS = 7
 
@@ -295,9 +295,7 @@ def test_a_chain_is_recomputed_in_little_memory(layers):
 @settings(max_examples=100, deadline=None)
 @given(problem=problems(), share=st.floats(0, 1), taste=st.sampled_from(TASTES))
 def test_a_plan_by_eviction_fits(problem, share, taste):
-    low, _ = least_peak_bound(problem)
-    high = simulate(problem, base_actions(problem)).peak_bytes
-    capacity = low + int(share * (high - low))
+    capacity = between(problem, share).capacity_bytes
     actions = Evicting(problem).actions(capacity, taste, deadline=float("inf"))
     if actions is not None:
         assert simulate(at_capacity(problem, capacity), actions).peak_bytes <= capacity

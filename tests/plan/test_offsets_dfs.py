@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import random
 from collections.abc import Sequence
 
 import numpy as np
@@ -15,6 +14,7 @@ from planner.plan import offsets_dfs
 from planner.plan.offsets import Buffer, Packing, check_packing
 from planner.plan.offsets_dfs import DepthFirst, Outcome, Pick
 from planner.plan.offsets_instance import Instance, Intervals, Ints
+from tests.plan.buffers import guillotine
 
 FOREVER = float("inf")
 
@@ -85,24 +85,6 @@ def assert_packs(
     check_packing(buffers, packing)
 
 
-def cut_up(seed: int, pieces: int, *, steps: int, height: int) -> list[Buffer]:
-    """A run of `steps` by `height` bytes, cut edge to edge: it packs into `height`."""
-    draw = random.Random(seed)
-    areas = [(0, steps, height)]
-    while len(areas) < pieces:
-        start, end, size = areas.pop(draw.randrange(len(areas)))
-        if draw.random() < 0.5 and end - start > 1:
-            cut = draw.randrange(start + 1, end)
-            areas += [(start, cut, size), (cut, end, size)]
-        elif size > 1:
-            cut = draw.randrange(1, size)
-            areas += [(start, end, cut), (start, end, size - cut)]
-        else:
-            areas.append((start, end, size))
-    draw.shuffle(areas)
-    return [Buffer(start=start, end=end, size_bytes=size) for start, end, size in areas]
-
-
 @pytest.mark.parametrize("pick", list(Pick))
 @given(buffers=few_buffers(), seed=st.integers(0, 5))
 @settings(max_examples=150, deadline=None)
@@ -131,7 +113,7 @@ def test_packs_what_any_order_packs_and_proves_the_rest_impossible(pick, buffers
 )
 @settings(max_examples=150, deadline=None)
 def test_what_runs_remember_loses_no_packing(pieces, steps, height, seed):
-    buffers = cut_up(seed, min(pieces, steps * height), steps=steps, height=height)
+    buffers = guillotine(seed, min(pieces, steps * height), steps=steps, height=height)
     instance = as_instance(buffers)
     search = DepthFirst(instance, height)
     for run in range(40):
@@ -144,7 +126,7 @@ def test_what_runs_remember_loses_no_packing(pieces, steps, height, seed):
 
 
 def test_a_look_at_the_clock_does_not_change_the_search(monkeypatch):
-    buffers = cut_up(5, 60, steps=40, height=1000)
+    buffers = guillotine(5, 60, steps=40, height=1000)
     instance = as_instance(buffers)
     runs = []
     for cells in (1, 1 << 40):
@@ -177,7 +159,7 @@ def test_loose_buffers_do_not_raise_each_other_byte_by_byte():
 
 
 def test_no_time_and_no_states_prove_nothing():
-    buffers = cut_up(1, 30, steps=20, height=100)
+    buffers = guillotine(1, 30, steps=20, height=100)
     search = DepthFirst(as_instance(buffers), 100)
     rank = a_rank(30, 0)
     for states, deadline in ((1000, 0.0), (0, FOREVER), (5, FOREVER)):

@@ -15,7 +15,7 @@ from planner.plan.least import least_peak
 from planner.plan.problem import PlanOp, PlanTensor, Problem
 from planner.plan.simulate import simulate
 from planner.plan.solve import Solved, solve
-from tests.graphs import at_capacity, base_actions, problems
+from tests.graphs import at_capacity, base_actions, between, problems
 
 FEW = settings(max_examples=25, deadline=None)
 shares = st.floats(0, 1)
@@ -23,11 +23,6 @@ shares = st.floats(0, 1)
 
 def base_peak(problem: Problem) -> int:
     return simulate(problem, base_actions(problem)).peak_bytes
-
-
-def between(problem: Problem, share: float) -> Problem:
-    low, _ = least_peak_bound(problem)
-    return at_capacity(problem, low + int(share * (base_peak(problem) - low)))
 
 
 def solved(problem: Problem, *, seed: int = 0) -> Solved:

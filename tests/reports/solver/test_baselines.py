@@ -16,9 +16,9 @@ from planner.plan.solve import solve
 from reports.solver.baselines.checkmate_ilp import solve_checkmate
 from reports.solver.baselines.moccasin_cp import solve_moccasin
 from reports.solver.baselines.outcome import Outcome
-from reports.solver.build import base_actions, base_peak
+from reports.solver.build import base_actions
 from reports.solver.synthetic import irregular
-from tests.graphs import at_capacity, problems
+from tests.graphs import at_capacity, between, problems
 
 ROUNDING = 1e-5
 FEW = settings(max_examples=15, deadline=None)
@@ -36,11 +36,6 @@ def as_checkmate_has_it(problem: Problem) -> Problem:
         for op in problem.ops
     )
     return replace(problem, ops=tuple(ops))
-
-
-def between(problem: Problem, share: float) -> Problem:
-    low, high = least_peak_bound(problem)[0], base_peak(problem)
-    return at_capacity(problem, low + int(share * (high - low)))
 
 
 def confirm(problem: Problem, found: Outcome) -> None:
