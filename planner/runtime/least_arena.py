@@ -34,14 +34,16 @@ def least_arenas(
     models: Sequence[tuple[Path, Feeds]],
     *,
     most_bytes: int,
+    granularity_bytes: int = GRANULARITY_BYTES,
     level: str = "disabled",
     timeout_s: float = 600.0,
 ) -> tuple[int, ...]:
-    """Bytes of the least arena of each model, to 256; one thread, no reuse, no memory pattern.
+    """Bytes of the least arena of each model; one thread, no reuse, no memory pattern.
 
     Args:
         models: a model file and its inputs, each.
         most_bytes: the largest cap to try; no arena may need more.
+        granularity_bytes: a multiple of 256, which the arena rounds to.
         level: graph optimization level.
 
     Raises:
@@ -58,6 +60,7 @@ def least_arenas(
                     "inputs": f"{number}.npz",
                     "names": list(feeds),
                     "most_bytes": most_bytes,
+                    "granularity_bytes": granularity_bytes,
                     "level": level,
                 }
             )
@@ -92,12 +95,13 @@ def main(request_path: str) -> None:
 
 
 def _bisect(model: Path, feeds: Feeds, request: Mapping[str, Any]) -> int | str:
-    low, high = 0, -(-int(request["most_bytes"]) // GRANULARITY_BYTES) * GRANULARITY_BYTES
+    step = int(request["granularity_bytes"])
+    low, high = 0, -(-int(request["most_bytes"]) // step) * step
     message = _tried(model, feeds, high, request["level"])
     if message:
         return message
-    while high - low > GRANULARITY_BYTES:
-        middle = (low + high) // 2 // GRANULARITY_BYTES * GRANULARITY_BYTES
+    while high - low > step:
+        middle = (low + high) // 2 // step * step
         message = _tried(model, feeds, middle, request["level"])
         if message and _REFUSED not in message:
             return message

@@ -31,7 +31,7 @@ from planner.runtime.options import session_options
 from planner.runtime.profile import NodeEvent, create_session, read_profile, run_session
 
 Array = npt.NDArray[Any]
-_FEED, _CONST = "feed", "const"
+_COARSE_BYTES = 2048  # enough to tell whether a buffer of several KiB is there
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,6 +123,8 @@ def measure_under_caps(cases: Sequence[Case]) -> list[Measured]:
             keys += [(number, None, False), (number, None, True)]
             for index in _candidates(case, results[number]):
                 keys += [(number, index, False), (number, index, True)]
+        exact = len(cases)
+        keys.sort(key=lambda key: key[1:] != (None, False))
         for number, index, keep in keys:
             model, feeds = _model(cases[number], index, keep=keep)
             path = folder / f"{len(models)}.onnx"
@@ -130,7 +132,12 @@ def measure_under_caps(cases: Sequence[Case]) -> list[Measured]:
             models.append((path, feeds))
         largest = max(sum(r.nbytes for r in found) for found in results)
         largest += max(sum(a.nbytes for a in c.inputs if a is not None) for c in cases)
-        found = dict(zip(keys, least_arenas(models, most_bytes=4 * largest), strict=True))
+        most = 4 * largest
+        arenas = [
+            *least_arenas(models[:exact], most_bytes=most),
+            *least_arenas(models[exact:], most_bytes=most, granularity_bytes=_COARSE_BYTES),
+        ]
+        found = dict(zip(keys, arenas, strict=True))
     return [_from_caps(n, case, results[n], found) for n, case in enumerate(cases)]
 
 
@@ -144,6 +151,7 @@ def _candidates(case: Case, results: Sequence[Array]) -> list[int]:
         and index not in case.constants
         and _producer(source)
         and source.nbytes in sizes
+        and source.nbytes > 2 * _COARSE_BYTES
     ]
 
 

@@ -12,7 +12,7 @@ from reports.training.cases import cases
 
 CASES = [(i, case.op_type, note) for i, (note, case) in enumerate(cases())]
 IDS = [f"{op} {note}".strip() for _, op, note in CASES]
-SMALL_BYTES = 1024  # of scalars and of rounding
+SMALL_BYTES = 4096  # of scalars and of rounding
 
 Facts = list[dict[str, Any]]
 
