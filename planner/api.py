@@ -158,13 +158,14 @@ def optimize(
     )
     before = _original_view(prepared)
     baseline = before.timeline.peak_bytes
-    settings = _settings(
+    settings = settings_for(
         prepared, budget, reserve, baseline, swap, order, time_limit_s, seed, workers
     )
     if settings.budget_bytes - settings.reserve_bytes >= baseline:
         plan = plans.unchanged_plan(prepared, settings, budget_text=budget, swap_mode=swap)
         rewritten, after = None, before
     else:
+        _check_layout(prepared)
         planned = make_plan(prepared, settings, report)
         plan = plans.assemble(prepared, settings, planned, budget_text=budget, swap_mode=swap)
         rewritten = _with_metadata(planned.rewritten, plan)
@@ -280,7 +281,19 @@ def _check_outputs(model: Path, outputs: tuple[Path | None, ...], *, force: bool
         check_writable(path, force=force)
 
 
-def _settings(
+def _check_layout(prepared: Prepared) -> None:
+    """Raise where default options would lay the planned operations out anew."""
+    if prepared.blocked:
+        first, count = prepared.blocked[0], len(prepared.blocked)
+        rest = f" and {count - 1} more" if count > 1 else ""
+        raise ModelError(
+            f"convolutions with constant weights ({first!r}{rest}) run in a blocked layout (NCHWc) "
+            "under ONNX Runtime's default options, and no plan survives that; make their weights "
+            "graph inputs, as in a training graph"
+        )
+
+
+def settings_for(
     prepared: Prepared,
     budget: str,
     reserve: str,

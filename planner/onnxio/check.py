@@ -13,6 +13,7 @@ import onnx_ir as ir
 from planner.errors import ModelError
 
 _STANDARD = ("", "ai.onnx")
+BLOCKED_LAYOUT = "com.microsoft.nchwc"
 _RUNTIME = ("MemcpyToHost", "MemcpyFromHost", "MaxPoolGrad", "AveragePoolGrad")
 """ONNX Runtime's own operators in the default domain: ONNX has no schema for them."""
 
@@ -112,6 +113,11 @@ def _check_node(
             )
     if (node.domain, node.op_type) in functions:
         return
+    if node.domain == BLOCKED_LAYOUT:
+        raise ModelError(
+            f"node {label} works on ONNX Runtime's blocked layout (NCHWc), which is for one kind of "
+            "processor alone; save the optimized model at the level ORT_ENABLE_EXTENDED instead"
+        )
     domain = "" if node.domain in _STANDARD else node.domain
     if domain not in opset and not (domain == "" and "ai.onnx" in opset):
         raise ModelError(

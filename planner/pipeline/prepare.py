@@ -31,7 +31,7 @@ from planner.onnxio.names import name_nodes
 from planner.pipeline.packed import packed_arena
 from planner.results import ModelView
 from planner.runtime.build import check_build, is_training_build, why_no_copies
-from planner.runtime.normalize import MAX_PASSES, normalize
+from planner.runtime.normalize import MAX_PASSES, blocked_convolutions, normalize
 from planner.runtime.shapes import runtime_types, unsized_values
 from planner.units import format_bytes
 
@@ -56,6 +56,7 @@ class Prepared:
         workspace_bytes: by OpId: what its kernel takes besides its outputs while it runs.
         hardware_source: the profile's name, or its file, as given.
         duration_us: by OpId. `cost_source` says where they come from.
+        blocked: convolutions that default options lay out anew, which no plan survives.
         why_no_swaps: why ONNX Runtime here cannot copy to the host; "" where it can.
     """
 
@@ -75,6 +76,7 @@ class Prepared:
     cost_source: str
     ort_optimized: bool
     why_no_swaps: str = ""
+    blocked: tuple[str, ...] = ()
 
 
 def prepare(
@@ -104,10 +106,18 @@ def prepare(
     loaded = load_model(path, dims=dims)
     check_build(loaded.model)
     notes: list[str] = []
+    blocked: tuple[str, ...] = ()
     if ort_optimize:
         progress("letting ONNX Runtime optimize the graph")
         providers = _providers(device, notes)
         model = normalize(loaded, providers=providers, passes=MAX_PASSES if to_rewrite else 1)
+        blocked = blocked_convolutions(loaded) if device == "cpu" else ()
+        if blocked:
+            notes.append(
+                f"{len(blocked)} convolution(s) with constant weights run in a blocked layout "
+                "(NCHWc) under default options, which is not modelled: the figures are those of "
+                "the level ORT_ENABLE_EXTENDED"
+            )
     else:
         model = loaded.model
         name_nodes(model)
@@ -158,6 +168,7 @@ def prepare(
         duration_us=durations,
         cost_source=source,
         ort_optimized=ort_optimize,
+        blocked=blocked,
         why_no_swaps=no_swaps,
     )
 

@@ -13,10 +13,12 @@ import re
 import tempfile
 from collections import Counter
 from pathlib import Path
+from typing import Literal
 
 import onnx_ir as ir
 
 from planner.errors import ModelError
+from planner.onnxio.check import BLOCKED_LAYOUT
 from planner.onnxio.load import LoadedModel
 from planner.onnxio.names import name_nodes
 
@@ -57,17 +59,52 @@ def normalize(
     return model
 
 
+def blocked_convolutions(loaded: LoadedModel) -> tuple[str, ...]:
+    """Convolutions that a session of default options lays out anew, in blocks of channels (NCHWc).
+
+    ONNX Runtime does so on the CPU where the weights are constants, with other operators in between,
+    at its level ALL alone. No plan survives it.
+
+    Raises:
+        ModelError: ONNX Runtime cannot load the model.
+    """
+    graph = loaded.model.graph
+    fixed = {name for name, value in graph.initializers.items() if value not in graph.inputs}
+    convolutions = tuple(
+        str(node.name or node.outputs[0].name)
+        for node in graph
+        if node.op_type in ("Conv", "FusedConv")
+        and (weight := node.inputs[1]) is not None
+        and weight.name in fixed
+    )
+    if not convolutions:
+        return ()
+    with tempfile.TemporaryDirectory(prefix="planner-") as folder:
+        target = Path(folder) / "all.onnx"
+        external = loaded.has_external_data
+        _optimize(loaded.path, target, ("CPUExecutionProvider",), external=external, level="ALL")
+        blocked = any(node.domain == BLOCKED_LAYOUT for node in ir.load(target).graph)
+    return convolutions if blocked else ()
+
+
 def _node_keys(model: ir.Model) -> Counter[tuple[str, str, str]]:
     return Counter((node.domain, node.op_type, str(node.name)) for node in model.graph)
 
 
-def _optimize(source: Path, target: Path, providers: tuple[str, ...], *, external: bool) -> None:
+def _optimize(
+    source: Path,
+    target: Path,
+    providers: tuple[str, ...],
+    *,
+    external: bool,
+    level: Literal["EXTENDED", "ALL"] = "EXTENDED",
+) -> None:
     import onnxruntime as ort
 
     options = ort.SessionOptions()
     options.intra_op_num_threads = 1  # nothing is run
     options.log_severity_level = 4
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
+    options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, f"ORT_ENABLE_{level}")
     options.optimized_model_filepath = str(target)
     if external:
         options.add_session_config_entry(

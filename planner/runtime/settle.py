@@ -71,12 +71,20 @@ def settle(
             if not taken:
                 return rewritten
             more = pinned | {str(v.name) for node in taken for v in node.outputs if v.name}
+            if more == pinned:  # a sum is taken into the convolution that it reads
+                more = pinned | _made_for(taken)
             if more == pinned:
                 break
         pinned = more
         rewritten = lower(pinned)
     names = ", ".join(repr(node.name) for node in taken[:3])
     raise ModelError(f"ONNX Runtime's optimizers keep rewriting {names} in {loaded.path}")
+
+
+def _made_for(nodes: list[ir.Node]) -> set[str]:
+    """Values that these nodes alone read."""
+    values = {value for node in nodes for value in node.inputs if value is not None}
+    return {str(v.name) for v in values if v.producer() is not None and len(v.uses()) == 1}
 
 
 def _before_activations(model: ir.Model) -> set[str]:
