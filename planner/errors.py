@@ -6,6 +6,7 @@
     ├── InfeasibleBudgetError    4  no plan fits the budget
     ├── VerificationError        5  ONNX Runtime disagrees with the plan
     ├── TimeLimitError           6  the time limit passed with no plan at all
+    ├── ThresholdError           7  a figure is above what --fail-if-... allows
     └── Interrupted            130  Ctrl-C
 
 Each message is one line that names the tensor, node or option, and what to do next.
@@ -75,6 +76,12 @@ class TimeLimitError(PlannerError):
     """The time limit passed before any plan was found."""
 
     exit_code = 6
+
+
+class ThresholdError(PlannerError):
+    """A figure is above the threshold that the user set for it; every file is in place."""
+
+    exit_code = 7
 
 
 class Interrupted(PlannerError):

@@ -57,6 +57,12 @@ def parse_budget(text: str, *, baseline_bytes: int) -> int:
     return max(1, math.floor(percent * baseline_bytes / 100))
 
 
+def parse_percent(text: str) -> Fraction | None:
+    """`"5%"` -> 1/20; None where it is not a percentage."""
+    match = _PERCENT.match(text)
+    return None if match is None else Fraction(match[1]) / 100
+
+
 def check_budget(text: str) -> None:
     """Raise UsageError where `text` can never be a budget, before any model is read."""
     parse_budget(text, baseline_bytes=1 << 40)

@@ -9,6 +9,7 @@ CODES = {
     "InfeasibleBudgetError": 4,
     "VerificationError": 5,
     "TimeLimitError": 6,
+    "ThresholdError": 7,
     "Interrupted": 130,
 }
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from planner.cli import options as o
 from planner.cli.console import emit_json, note, progress, verbosity
 from planner.cli.outputs import check_outputs, name_outputs
+from planner.cli.thresholds import PeakAbove, SlowerThan, check_optimized, parse_thresholds
 from planner.errors import VerificationError
 from planner.units import check_budget, parse_bytes
 
@@ -73,6 +74,8 @@ def optimize(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Plan and print; write and run nothing.")
     ] = False,
+    fail_if_peak_above: PeakAbove = None,
+    fail_if_slower_than: SlowerThan = None,
     force: o.Force = False,
     json: o.Json = False,
     verbose: o.Verbose = False,
@@ -88,9 +91,11 @@ def optimize(
       planner optimize model.onnx --budget 16GB --reserve 1GB -o small.onnx
       planner optimize model.onnx --budget 40% --swap none --dim batch=32
       planner optimize model.onnx --budget 60% --dry-run --json > plan.json
+      planner optimize model.onnx --budget 16GB --fail-if-slower-than 5%
     """
     check_budget(budget)
     parse_bytes(reserve, what="--reserve", zero_ok=True)
+    thresholds = parse_thresholds(fail_if_peak_above, fail_if_slower_than)
     dims = o.parse_dims(dim)
     o.check_time_limit(time_limit)
     o.check_input(model, what="model")
@@ -134,14 +139,15 @@ def optimize(
         if (failed := getattr(error, "result", None)) is not None:
             _show(failed, json=json)
         raise
-    _show(result, json=json)
+    payload = _show(result, json=json)
     if dry_run:
         note("dry run: nothing was written")
     if result.verification is not None and not result.verification.passed:
         raise typer.Exit(VerificationError.exit_code)
+    check_optimized(thresholds, payload["headline"])
 
 
-def _show(result: OptimizeResult, *, json: bool) -> None:
+def _show(result: OptimizeResult, *, json: bool) -> dict[str, Any]:
     from planner.report.payload import optimize_payload
 
     payload = optimize_payload(result)
@@ -151,3 +157,4 @@ def _show(result: OptimizeResult, *, json: bool) -> None:
         from planner.report.terminal import print_optimize
 
         print_optimize(payload)
+    return payload
