@@ -1,0 +1,44 @@
+"""Real data for the training scripts: scikit-learn's digits, and the text of Python's help."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+Batches = Iterator[tuple[np.ndarray, np.ndarray]]
+
+
+def digits(shape: Sequence[int]) -> Batches:
+    """Endless batches: rows of pixels, [batch, 64], or images, [batch, channels, side, side]."""
+    from sklearn.datasets import load_digits
+
+    data = load_digits()
+    pixels = (data.data / 8.0 - 1.0).astype(np.float32)
+    if len(shape) == 4:
+        scale = shape[3] // 8
+        images = pixels.reshape(-1, 1, 8, 8).repeat(scale, axis=2).repeat(scale, axis=3)
+        pixels = images.repeat(shape[1], axis=1)
+    random = np.random.default_rng(0)
+    while True:
+        rows = random.choice(len(pixels), shape[0], replace=False)
+        yield pixels[rows], data.target[rows].astype(np.int64)
+
+
+def text(shape: Sequence[int], *, each: bool) -> Batches:
+    """Endless batches of characters, [batch, length], and of those that follow: each, or the last."""
+    from pydoc_data.topics import topics
+
+    letters = "".join(topics[name] for name in sorted(topics)).encode("ascii", "replace")
+    ids = np.frombuffer(letters, np.uint8).astype(np.int64) & 127
+    batch, length = shape
+    random = np.random.default_rng(0)
+    while True:
+        starts = random.integers(0, len(ids) - length - 1, batch)
+        rows = np.stack([ids[start : start + length + 1] for start in starts])
+        yield rows[:, :-1].copy(), (rows[:, 1:] if each else rows[:, -1]).copy()
+
+
+def batches_for(inputs: Sequence[int], targets: Sequence[int], *, is_text: bool) -> Batches:
+    """The data that fits these shapes."""
+    return text(inputs, each=len(targets) == 2) if is_text else digits(inputs)
