@@ -17,7 +17,7 @@ from planner import __version__
 from planner.errors import ModelError
 from planner.formulate import Formulation, formulate
 from planner.graph.liveness import Timeline
-from planner.graph.model import TrainingGraph
+from planner.graph.model import Category, TrainingGraph
 from planner.pipeline.planning import (
     GRANULARITY_BYTES,
     Planned,
@@ -26,7 +26,15 @@ from planner.pipeline.planning import (
 )
 from planner.pipeline.prepare import Prepared, full_timeline
 from planner.plan.execute import Choice
-from planner.plan.planfile import PLAN_VERSION, Decision, Plan, PlannedAction, PredictedCost
+from planner.plan.planfile import (
+    PLAN_VERSION,
+    Decision,
+    PeakMoment,
+    Plan,
+    PlannedAction,
+    PredictedCost,
+    Resident,
+)
 from planner.plan.problem import Action, ActionKind, OpIndex, Problem, TensorIndex
 from planner.plan.relief import closure_cost
 from planner.plan.simulate import InvalidScheduleError, Replay, simulate
@@ -59,6 +67,7 @@ def assemble(
         bound_class=planned.solved.bound_class,
         proved_optimal=planned.solved.gap is not None and planned.solved.gap <= 1e-6,
         binding=binding(planned.graph, planned.timeline),
+        peak=peak_moment(planned.graph, planned.timeline, planned.rewritten.like),
         schedule=_schedule(planned.formulation, candidate.actions),
         decisions=_decisions(prepared.graph, planned),
         assumptions=(*prepared.graph.assumptions, *_arena_note(planned)),
@@ -110,6 +119,7 @@ def unchanged_plan(
         proved_optimal=True,
         unchanged=True,
         binding=binding(prepared.original, now),
+        peak=peak_moment(prepared.original, now, {}),
         assumptions=prepared.graph.assumptions,
     )
 
@@ -131,6 +141,31 @@ def binding(graph: TrainingGraph, line: Timeline) -> tuple[tuple[str, int], ...]
         if t.is_persistent and not t.on_host and t.buffer == t.id
     ]
     return tuple(sorted(here, key=lambda item: (-item[1], item[0]))[:_MOST_BINDING])
+
+
+def peak_moment(graph: TrainingGraph, line: Timeline, like: Mapping[str, str]) -> PeakMoment:
+    """Everything on the device at the first step at which the peak is reached.
+
+    Args:
+        like: for each copy, the original tensor (`planner.lower.rewrite.Rewritten`).
+    """
+    step = line.peak_step
+    here = [(graph.tensors[r.tensor], r) for r in line.resident_at(step)]
+    return PeakMoment(
+        step=step,
+        node=graph.operations[line.order[step]].name if line.order else "",
+        persistent_bytes=line.persistent_bytes,
+        workspace_bytes=int(line.by_category[Category.WORKSPACE][step]) if line.order else 0,
+        residents=tuple(
+            Resident(
+                tensor=like.get(tensor.name, tensor.name),
+                copy=tensor.name,
+                bytes=r.bytes,
+                category=r.category.value,
+            )
+            for tensor, r in here
+        ),
+    )
 
 
 def _planned_cost(peak: int, replay: Replay, actions: Sequence[Action]) -> PredictedCost:
@@ -261,14 +296,19 @@ def read_plan(path: Path) -> Plan:
     """Read a plan file.
 
     Raises:
-        ModelError: not a plan, or of another version.
+        ModelError: not a plan, or of another version; a newer one is named.
     """
     try:
         data: Any = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ModelError(f"{path} is not a plan file ({error})") from None
     version = data.get("version") if isinstance(data, dict) else None
-    if version != PLAN_VERSION:
+    if type(version) is int and version > PLAN_VERSION:
+        raise ModelError(
+            f"{path} is not a plan file that this planner reads: it is of version {version}, newer "
+            f"than {PLAN_VERSION}; update planner, or make the plan again with this one"
+        )
+    if version != PLAN_VERSION or type(version) is not int:
         raise ModelError(
             f"{path} is not a plan file of version {PLAN_VERSION} (it says {version!r})"
         )

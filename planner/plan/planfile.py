@@ -1,7 +1,8 @@
 """The plan: what was decided and why, as the file `plan.json`.
 
 A plan names tensors and nodes as the model does, so that `planner apply` can rebuild the rewritten
-model from the original, and a reader can check it without planner.
+model from the original, and a reader can check it without planner. `planfile.md` describes the file
+to such a reader; `plan.schema.json` is the same as a JSON Schema.
 """
 
 from __future__ import annotations
@@ -61,6 +62,39 @@ class PredictedCost:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Resident:
+    """A buffer on the device at the planned peak.
+
+    Attributes:
+        tensor: as the original model names it; `copy` is the name of this copy of it in the
+            rewritten model (the same, unless it was recomputed or swapped in). What planner added
+            on its own (the 8 bytes of an anchor) has one name for both.
+    """
+
+    tensor: str
+    copy: str
+    bytes: int
+    category: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeakMoment:
+    """What is on the device at the planned peak: the figures add up to `planned.peak_bytes`.
+
+    Attributes:
+        step, node: the first step of the rewritten model at which the peak is reached.
+        persistent_bytes: graph inputs and initializers; workspace_bytes: of that node's kernel.
+        residents: everything else, largest first.
+    """
+
+    step: int
+    node: str
+    persistent_bytes: int
+    workspace_bytes: int
+    residents: tuple[Resident, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """The plan file.
 
@@ -78,6 +112,7 @@ class Plan:
         bound_us, gap: bound on the time of any plan within the budget, and planned/bound - 1;
             None where nothing was proved. `bound_class` says for which schedules it holds.
         binding: (tensor, bytes) resident at the planned peak, largest first (up to 20).
+        peak: everything that is resident at the planned peak; None in older files.
         unchanged: the budget is at or above the baseline peak: the model is copied as it is.
         ort_optimized: planned on the graph as ONNX Runtime's optimizers leave it.
     """
@@ -109,6 +144,7 @@ class Plan:
     proved_optimal: bool = False
     unchanged: bool = False
     binding: tuple[tuple[str, int], ...] = ()
+    peak: PeakMoment | None = None
     schedule: tuple[PlannedAction, ...] = ()
     decisions: tuple[Decision, ...] = ()
     assumptions: tuple[str, ...] = ()

@@ -8,12 +8,14 @@ import shutil
 from dataclasses import fields, replace
 from pathlib import Path
 
+import jsonschema
 import pytest
 
 from planner import apply, optimize
 from planner.errors import ModelError
 from planner.pipeline.assemble import plan_digest, plan_to_json, read_plan
 from planner.plan.planfile import Plan, PlannedAction, PredictedCost
+from planner.plan.planschema import plan_schema
 from planner.results import OptimizeResult
 
 ZOO = Path(__file__).parents[2] / "models" / "zoo"
@@ -51,6 +53,26 @@ def test_the_file_names_every_field(done):
     data = json.loads(plan_path(done).read_text(encoding="utf-8"))
     assert list(data) == [field.name for field in fields(Plan)]
     assert {action["kind"] for action in data["schedule"]} <= {"run", "swap-out", "swap-in"}
+
+
+def test_the_file_is_as_its_schema_says(done):
+    data = json.loads(plan_path(done).read_text(encoding="utf-8"))
+    jsonschema.validate(data, plan_schema(), cls=jsonschema.Draft202012Validator)
+
+
+def test_what_is_resident_at_the_peak_adds_up_to_it(done):
+    peak = done.plan.peak
+    assert peak is not None
+    here = sum(r.bytes for r in peak.residents)
+    assert peak.persistent_bytes + peak.workspace_bytes + here == done.plan.planned.peak_bytes
+    line = done.after.timeline
+    assert (peak.step, peak.node) == (
+        line.peak_step,
+        done.after.graph.operations[line.order[line.peak_step]].name,
+    )
+    originals = {tensor.name: tensor.bytes for tensor in done.before.graph.tensors}
+    for r in peak.residents:  # what is none of the original's is the result of an anchor
+        assert originals.get(r.tensor, 8) == r.bytes
 
 
 def test_apply_rebuilds_the_rewritten_model_byte_for_byte(done, tmp_path):
@@ -105,8 +127,18 @@ def test_a_plan_that_is_no_text_is_refused(tmp_path):
 
 
 def test_a_plan_of_another_version_is_refused(done, tmp_path):
-    with pytest.raises(ModelError, match="version"):
+    with pytest.raises(ModelError, match=r"of version 2, newer than 1; update planner"):
         read_plan(tampered(done, tmp_path, version=2))
+    with pytest.raises(ModelError, match=r"not a plan file of version 1 \(it says 0\)"):
+        read_plan(tampered(done, tmp_path, version=0))
+
+
+def test_what_older_files_lack_and_newer_ones_add_is_no_matter(done, tmp_path):
+    data = json.loads(plan_path(done).read_text(encoding="utf-8"))
+    del data["peak"]
+    path = tmp_path / "plan.json"
+    path.write_text(json.dumps({**data, "of_a_later_release": [1]}))
+    assert read_plan(path) == replace(done.plan, peak=None)
 
 
 def test_a_field_of_a_wrong_type_is_refused(done, tmp_path):
