@@ -354,3 +354,51 @@ def test_a_static_model_has_no_such_values() -> None:
     nodes = [node("Shape", ["x"], ["s"]), node("ConstantOfShape", ["s"], ["y"])]
     loaded = ir.from_proto(model(nodes, [info("x", 4, 8)], [info("y", 4, 8)]))
     assert unsized_values(loaded, value_types(loaded, {})) == set()
+
+
+# -- artifacts of onnxruntime-training -----------------------------------------------------------
+
+
+def accumulated() -> TrainingGraph:
+    """The gradient of w, added to its accumulation buffer; batch statistics written over their own."""
+    ms = {"domain": "com.microsoft"}
+    statistics = ["x4", "scale", "shift", "mean", "variance"]
+    nodes = [
+        node("BatchNormInternal", statistics, ["y4", "mean_out", "var_out", "sm", "sv"], **ms),
+        node("ReduceMean", ["y4"], ["loss"], keepdims=0),
+        node("Mul", ["w", "loss"], ["w_grad"]),
+        node(
+            "InPlaceAccumulatorV2",
+            ["w_grad.accumulation.buffer", "w_grad", "lazy_reset_grad"],
+            ["w_grad.accumulation.out"],
+            **ms,
+        ),
+    ]
+    vectors = [info(name, 8) for name in statistics[1:]]
+    inputs = [info("x4", 2, 8, 4, 4), *vectors, info("w", 6, 6)]
+    inputs += [info("w_grad.accumulation.buffer", 6, 6), info("lazy_reset_grad", 1, dtype=T.BOOL)]
+    outputs = [info("loss"), info("w_grad.accumulation.out", 1, dtype=T.BOOL)]
+    return built(nodes, inputs, outputs)
+
+
+def test_accumulation_buffers_are_gradients_and_what_they_belong_to_parameters() -> None:
+    graph = accumulated()
+    category = {t.name: t.category for t in graph.tensors}
+    assert category["w"] is C.PARAMETER
+    assert category["w_grad.accumulation.buffer"] is C.GRADIENT
+    assert category["lazy_reset_grad"] is C.INPUT
+    assert category["y4"] is not C.GRADIENT
+
+
+def test_running_statistics_share_the_buffers_that_they_are_written_over() -> None:
+    graph = accumulated()
+    for output, source in (("mean_out", "mean"), ("var_out", "variance")):
+        assert graph.tensor_named(output).buffer == graph.tensor_named(source).id
+    norm, _, _, accumulator = graph.operations
+    assert not norm.is_view
+    assert norm.scratch == (graph.tensor_named("mean").id, graph.tensor_named("variance").id)
+    assert norm.recomputable and not accumulator.recomputable
+    assert "updates state" in accumulator.why_not
+    fixed = sum(t.bytes for t in graph.tensors if t.is_persistent)
+    own = sum(t.bytes for t in graph.tensors if t.producer == norm.id and t.buffer == t.id)
+    assert timeline(graph, default_order(graph)).live_bytes[0] == fixed + own

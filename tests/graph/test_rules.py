@@ -8,7 +8,14 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from planner.graph.rules import effect, inplace_pairs, view_input
+from planner.graph.rules import (
+    alias_pairs,
+    effect,
+    inplace_pairs,
+    state_inputs,
+    view_input,
+    written_inputs,
+)
 from planner.runtime.options import session_options
 from planner.runtime.probe import Case, measure
 from planner.runtime.profile import create_session, run_session
@@ -55,7 +62,20 @@ def test_a_cast_to_another_size_is_not_in_place() -> None:
     assert found.inplace == ()
 
 
+def test_what_a_kernel_writes_over() -> None:
+    accumulator = ("InPlaceAccumulatorV2", "com.microsoft")
+    assert alias_pairs(*accumulator) == ((0, 1),)
+    assert written_inputs(*accumulator, False) == (0,)
+    assert state_inputs(*accumulator, False) == ()  # its sum needs the buffer it is given
+    statistics = ("BatchNormInternal", "com.microsoft")
+    assert alias_pairs(*statistics) == ((3, 1), (4, 2))
+    assert written_inputs(*statistics, False) == state_inputs(*statistics, False) == (3, 4)
+    assert written_inputs("MatMul", "", True) == ()
+
+
 def test_rules_are_of_a_domain() -> None:
+    assert alias_pairs("BatchNormInternal", "my.domain") == ()
+    assert written_inputs("InPlaceAccumulatorV2", "my.domain", False) == ()
     assert view_input("Reshape", "my.domain") is None
     assert inplace_pairs("Relu", "my.domain") == ()
 
@@ -82,6 +102,8 @@ def test_rules_are_of_a_domain() -> None:
         ("RecordEvent", "com.microsoft", False, "outside the graph"),
         ("WaitEvent", "com.microsoft", False, "outside the graph"),
         ("MatMul", "org.example", False, "whose effects we don't know"),
+        ("Frobnicate", "com.microsoft", False, "whose effects we don't know"),
+        ("GatherGrad", "com.microsoft", False, "in an order that differs from run to run"),
     ],
 )
 def test_what_may_not_run_twice_says_why(
@@ -98,6 +120,8 @@ def test_what_may_not_run_twice_says_why(
         ("MatMul", ""),
         ("MatMul", "ai.onnx"),
         ("FusedMatMul", "com.microsoft"),
+        ("LayerNormalizationGrad", "com.microsoft"),
+        ("MaxPoolGrad", ""),
         ("ScatterElements", ""),
     ],
 )
