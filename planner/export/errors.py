@@ -4,7 +4,9 @@ ExportError
 ├── UnsupportedOperator       an ATen operator, or a form of one, without a lowering rule
 ├── DataDependentControlFlow  the module's Python branches on the values of a tensor
 ├── InvalidLoss               the loss is not a scalar, or no parameter feeds it
-└── ModuleFailure             the module or the loss raises on the example inputs
+├── ModuleFailure             the module or the loss raises on the example inputs
+├── TracerFailure             PyTorch's tracer refuses what the module does
+└── UnsupportedType           a tensor's element type
 """
 
 from __future__ import annotations
@@ -59,6 +61,24 @@ class ModuleFailure(ExportError):
             f"the step fails on the example inputs: {type(error).__name__}: "
             f"{_first_line(str(error))}{_at(where)}; check the inputs and how they are given"
         )
+
+
+class TracerFailure(ExportError):
+    """PyTorch cannot trace the step, though it runs on the example inputs."""
+
+    def __init__(self, where: str, error: Exception) -> None:
+        self.where = where
+        super().__init__(
+            f"PyTorch cannot trace the step: {type(error).__name__}: {_first_line(str(error))}"
+            f"{_at(where)}; try torch.export.export on it, which says more"
+        )
+
+
+class UnsupportedType(ExportError):
+    """Tensors of this element type are not exported."""
+
+    def __init__(self, dtype: object) -> None:
+        super().__init__(f"tensors of {dtype} cannot be exported; convert them to torch.float32")
 
 
 def _at(where: str) -> str:

@@ -22,7 +22,10 @@ from torch import Tensor, fx, nn
 from torch._functorch._aot_autograd.schemas import GraphSignature
 from torch._functorch.aot_autograd import aot_export_module
 from torch._subclasses import FakeTensorMode
-from torch._subclasses.fake_tensor import DataDependentOutputException
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+)
 from torch.fx.experimental.symbolic_shapes import (
     DimDynamic,
     GuardOnDataDependentSymNode,
@@ -37,8 +40,16 @@ from planner.export.errors import (
     ExportError,
     InvalidLoss,
     ModuleFailure,
+    TracerFailure,
 )
 from planner.export.step import PREFIX, TrainingStep
+
+_ON_VALUES = (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    GuardOnDataDependentSymNode,
+)
+"""What a trace on shapes raises where it would need a value."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,8 +196,10 @@ def _trace(
             traced, signature = aot_export_module(
                 flat, fakes, trace_joint=True, output_loss_index=0, decompositions={}
             )
-    except (DataDependentOutputException, GuardOnDataDependentSymNode) as error:
+    except _ON_VALUES as error:
         raise _data_dependent(error) from error
+    except Exception as error:
+        raise TracerFailure(_user_line(traceback.extract_tb(error.__traceback__)), error) from error
     assert isinstance(traced, fx.GraphModule)
     traced.graph.eliminate_dead_code()
     symbolic = {name for name, tensor in inputs.items() if batch and _has_batch(tensor, batch)}
@@ -232,7 +245,7 @@ def _gradient_flow(
         try:
             with _FirstUse() as uses:
                 value = functional(tensors, [_blank(tensor) for tensor in inputs.values()])
-        except (DataDependentOutputException, GuardOnDataDependentSymNode) as error:
+        except _ON_VALUES as error:
             raise _data_dependent(error) from error
         except ExportError:
             raise

@@ -208,8 +208,8 @@ def _stored(module: nn.Module, joint: JointGraph, *, everything: bool) -> dict[s
             continue
         if tensor.is_meta:
             raise UsageError(f"{name!r} is on the meta device: it has no values to store")
-        array = tensor.detach().cpu().contiguous().numpy()
-        stored[name] = array.astype(numpy_dtype(tensor.dtype), copy=False)
+        kind = numpy_dtype(tensor.dtype)
+        stored[name] = tensor.detach().cpu().contiguous().numpy().astype(kind, copy=False)
     return stored
 
 

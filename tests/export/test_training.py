@@ -17,7 +17,13 @@ from torch import Tensor, nn
 import planner
 from models.check import run
 from planner.errors import UsageError
-from planner.export.errors import ExportError, InvalidLoss, ModuleFailure, UnsupportedOperator
+from planner.export.errors import (
+    DataDependentControlFlow,
+    ExportError,
+    InvalidLoss,
+    ModuleFailure,
+    UnsupportedType,
+)
 from planner.export.inputs import draw_inputs, read_specs
 from planner.export.training import ExportedGraph, export_training_graph
 
@@ -217,9 +223,15 @@ def test_batch_that_becomes_a_constant() -> None:
 
 
 def test_mask_as_index() -> None:
-    loss = lambda y: y[torch.tensor([True, False, True, True, False])].sum()  # noqa: E731
-    with pytest.raises((UnsupportedOperator, ExportError)):
-        export_training_graph(Pair(), (A, B), loss)
+    with pytest.raises(DataDependentControlFlow, match=r"nonzero.*torch\.where"):
+        export_training_graph(Pair(), (A, B), lambda y: y[y > 0].sum())
+
+
+def test_element_type_that_is_not_exported() -> None:
+    with pytest.raises(UnsupportedType, match=r"bfloat16.*float32"):
+        export_training_graph(Pair(), (A, B), lambda y: y.bfloat16().float().sum())
+    with pytest.raises(UnsupportedType, match="bfloat16"):
+        export_training_graph(nn.Linear(6, 3).bfloat16(), A.bfloat16(), torch.sum)
 
 
 def test_errors_are_one_line_with_the_exit_code_of_a_model() -> None:

@@ -13,7 +13,7 @@ from onnx import helper
 from torch import fx
 
 from planner.export.emit import ABSENT, Builder, Value
-from planner.export.errors import UnsupportedOperator
+from planner.export.errors import UnsupportedOperator, UnsupportedType
 
 Result = Value | Sequence[Value | None]
 """What a rule gives back: the operator's result, or one for each of its results."""
@@ -66,7 +66,9 @@ def dtype_of(node: fx.Node) -> torch.dtype:
 
 
 def numpy_dtype(dtype: torch.dtype) -> np.dtype:
-    """The numpy type of a torch type; raises KeyError where there is none."""
+    """The numpy type of a torch type; raises UnsupportedType where there is none."""
+    if dtype not in _NUMPY:
+        raise UnsupportedType(dtype)
     return np.dtype(_NUMPY[dtype])
 
 
