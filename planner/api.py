@@ -13,6 +13,7 @@ from typing import Literal
 from planner.errors import InfeasibleBudgetError, ModelError, UsageError, VerificationError
 from planner.graph.model import Role, TrainingGraph
 from planner.graph.schedule import default_order, priority_order
+from planner.lower.annotate import annotate
 from planner.lower.rewrite import Rewritten, rewrite
 from planner.onnxio.load import load_model
 from planner.onnxio.save import atomic_write, check_writable, save_model
@@ -26,6 +27,7 @@ from planner.pipeline.planning import (
     make_plan,
 )
 from planner.pipeline.prepare import Prepared, analysed_graph, prepare, silent, view_of
+from planner.pipeline.read_back import read_back
 from planner.plan.planfile import Plan, PredictedCost
 from planner.results import Analysis, ModelView, OptimizeResult, Verification
 from planner.units import format_both, parse_budget, parse_bytes
@@ -378,6 +380,7 @@ def _with_metadata(rewritten: Rewritten, plan: Plan) -> Rewritten:
     props["pkg.planner.version"] = plan.planner_version
     props["pkg.planner.plan_sha256"] = plans.plan_digest(plan)
     props["pkg.planner.budget_bytes"] = str(plan.budget_bytes)
+    annotate(rewritten, plan.decisions)
     return rewritten
 
 
@@ -422,7 +425,10 @@ def _rebuild(prepared: Prepared, plan: Plan) -> Rewritten:
             pinned=pinned,
         )
 
-    return _with_metadata(settle(lower, prepared.loaded, enabled=plan.ort_optimized), plan)
+    rewritten = settle(lower, prepared.loaded, enabled=plan.ort_optimized)
+    if plan.order_target == "priority":  # else the order of the rewritten file is the planned one
+        rewritten = read_back(prepared, rewritten, order_target=plan.order_target).rewritten
+    return _with_metadata(rewritten, plan)
 
 
 def _stand_in_plan(prepared: Prepared, text: str, budget_bytes: int) -> Plan:

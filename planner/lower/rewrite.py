@@ -2,7 +2,8 @@
 
 Inputs, outputs, initializers, operator sets and metadata stay as they are. Every added node carries
 the attribute `__planner` = "<role>:<number>", so that ONNX Runtime's common-subexpression
-elimination keeps it apart from its original, and anyone can tell it from the user's own nodes.
+elimination keeps it apart from its original, and anyone can tell it from the user's own nodes. Its
+metadata says what it is for (`planner.lower.annotate` adds why).
 """
 
 from __future__ import annotations
@@ -22,7 +23,6 @@ from planner.lower.sequence import Sequencer, Step
 from planner.plan.problem import Action
 
 METADATA_PREFIX = "pkg.planner."
-_NODE_METADATA_IR_VERSION = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,11 +191,28 @@ class _Writer:
         node.attributes[PLANNER_ATTRIBUTE] = ir.AttrString(
             PLANNER_ATTRIBUTE, f"{step.role.value}:{step.number}"
         )
-        if (self.model.ir_version or 0) >= _NODE_METADATA_IR_VERSION:
-            node.metadata_props[METADATA_PREFIX + "role"] = step.role.value
+        for key, fact in self._facts(step).items():
+            node.metadata_props[METADATA_PREFIX + key] = fact
         for value in node.outputs:
             self.values[str(value.name)] = value
         return node
+
+    def _facts(self, step: Step) -> dict[str, str]:
+        """Metadata of an added node: its role, and what it is a copy of or is made for."""
+        facts = {"role": step.role.value}
+        tensors = self.graph.tensors
+        if step.op is not None:
+            op = self.graph.operations[step.op]
+            facts["recomputes"] = op.name
+            facts["tensor"] = ", ".join(tensors[t].name for t in op.outputs)
+            made = () if op.is_view else [t for t in op.outputs if step.writes[tensors[t].name]]
+            facts["bytes"] = str(sum(tensors[t].bytes for t in made))
+        elif step.role is Role.ANCHOR:
+            facts["tensor"] = step.reads[""]
+        elif step.tensor is not None:
+            facts["tensor"] = tensors[step.tensor].name
+            facts["bytes"] = str(tensors[step.tensor].bytes if step.role is not Role.BARRIER else 0)
+        return facts
 
     def _copy(self, step: Step) -> ir.Node:
         assert step.op is not None

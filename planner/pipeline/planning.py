@@ -12,15 +12,16 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from planner.errors import InfeasibleBudgetError
 from planner.formulate import Formulation, formulate
 from planner.graph.liveness import Timeline
 from planner.graph.model import OpId, TrainingGraph
-from planner.graph.schedule import default_order, file_order, priority_order
+from planner.graph.schedule import file_order
 from planner.lower.rewrite import Rewritten, rewrite
-from planner.pipeline.prepare import Prepared, Progress, analysed_graph, full_timeline
+from planner.pipeline.prepare import Prepared, Progress, full_timeline
+from planner.pipeline.read_back import read_back
 from planner.plan.cuts import least_peak_bound
 from planner.plan.fast.warm import warm_up
 from planner.plan.improve import Candidate
@@ -314,21 +315,14 @@ def _lower(
         )
 
     rewritten = settle(lower, prepared.loaded, enabled=prepared.ort_optimized)
-    known = {new: prepared.types[old] for new, old in rewritten.like.items()}
-    graph = analysed_graph(rewritten.model, prepared.loaded.dims, known={**prepared.types, **known})
-    order = default_order(graph)
-    if settings.order_target == "priority":
-        order = priority_order(graph)
-    names = tuple(graph.operations[op].name for op in order)
-    if settings.order_target == "default" and names != rewritten.planned_order:
-        raise AssertionError("the rewritten file's default order is not the planned one")
-    rewritten = replace(rewritten, planned_order=names)
+    back = read_back(prepared, rewritten, order_target=settings.order_target)
+    graph, order = back.graph, back.order
     budget = settings.budget_bytes - settings.reserve_bytes
     return Planned(
         formulation=form,
         solved=solved,
         base=base,
-        rewritten=rewritten,
+        rewritten=back.rewritten,
         graph=graph,
         order=order,
         timeline=full_timeline(graph, order, prepared.device),

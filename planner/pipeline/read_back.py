@@ -1,0 +1,37 @@
+"""The rewritten model, analysed like any other: what ONNX Runtime will make of the file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from planner.graph.model import OpId, TrainingGraph
+from planner.graph.schedule import default_order, priority_order
+from planner.lower.rewrite import Rewritten
+from planner.pipeline.prepare import Prepared, analysed_graph
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadBack:
+    """A rewritten model, whose `planned_order` is the order below, by name; its graph and order."""
+
+    rewritten: Rewritten
+    graph: TrainingGraph
+    order: tuple[OpId, ...]
+
+
+def read_back(prepared: Prepared, rewritten: Rewritten, *, order_target: str) -> ReadBack:
+    """Graph and order of a rewritten model.
+
+    Args:
+        order_target: "default" or "priority": the session option that the file is written for.
+
+    Raises:
+        AssertionError: ONNX Runtime would run it in another order than the planned one.
+    """
+    known = {new: prepared.types[old] for new, old in rewritten.like.items()}
+    graph = analysed_graph(rewritten.model, prepared.loaded.dims, known={**prepared.types, **known})
+    order = priority_order(graph) if order_target == "priority" else default_order(graph)
+    names = tuple(graph.operations[op].name for op in order)
+    if order_target == "default" and names != rewritten.planned_order:
+        raise AssertionError("the rewritten file's default order is not the planned one")
+    return ReadBack(rewritten=replace(rewritten, planned_order=names), graph=graph, order=order)
