@@ -93,7 +93,7 @@ def main() -> None:
         "",
         "Peaks are live bytes measured by ONNX Runtime's memory events. *Losses identical*: every "
         f"loss of all {2 * _ROUNDS} runs, bit for bit. The ratio is that of the smallest median "
-        "step times; runs alternate.",
+        "step times; runs alternate, and what else ran on the machine is in them.",
         "",
         "| net | operations | budget | peak MiB, before → after | loss, first → last | losses "
         "identical | step time ratio |",
