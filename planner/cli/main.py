@@ -18,6 +18,7 @@ from planner import __version__
 from planner.cli import console
 from planner.cli.analyze import analyze
 from planner.cli.apply import apply
+from planner.cli.diff import diff
 from planner.cli.export import export
 from planner.cli.optimize import optimize
 from planner.cli.problem import problem
@@ -56,6 +57,7 @@ for _command, _summary in (
     (analyze, "Show where the memory of a model goes."),
     (optimize, "Rewrite a model to stay within a memory budget."),
     (apply, "Rewrite a model as a plan says."),
+    (diff, "Show what changed from one plan to another."),
     (verify, "Compare two models on ONNX Runtime."),
     (problem, "Write the planning problem of a model."),
     (solve, "Solve a planning problem."),

@@ -23,10 +23,10 @@ _GOOD, _BAD = "bold green", "bold red"
 
 def print_analysis(payload: Payload, console: Console | None = None) -> None:
     """Headline, composition at the peak, the ten largest residents."""
-    out = console or _console()
+    out = console or wide_console()
     head, view = payload["headline"], payload["view"]
-    _line(out, payload["model"], "bold")
-    _line(out, head["sentence"])
+    print_line(out, payload["model"], "bold")
+    print_line(out, head["sentence"])
     facts = _facts()
     _fact(facts, "Peak", format_both(head["peak_bytes"]))
     _fact(facts, "at step", f"{view['peak_step']:,} of {view['steps']:,}: {view['peak_operation']}")
@@ -45,16 +45,16 @@ def print_analysis(payload: Payload, console: Console | None = None) -> None:
     out.print(facts)
     _composition(out, view)
     _residents(out, view)
-    _assumptions(out, payload["assumptions"])
+    print_assumptions(out, payload["assumptions"])
 
 
 def print_optimize(payload: Payload, console: Console | None = None) -> None:
     """Headline, plan summary, the largest decisions, verification, files."""
-    out = console or _console()
+    out = console or wide_console()
     head, plan = payload["headline"], payload["plan"]
     good = head["fits"] and head["verified"] is not False
-    _line(out, head["verdict"], _GOOD if good else _BAD)
-    _line(out, head["sentence"])
+    print_line(out, head["verdict"], _GOOD if good else _BAD)
+    print_line(out, head["sentence"])
     facts = _facts()
     typed = f"{head['budget_text']} = " if "%" in head["budget_text"] else ""
     _fact(facts, "Budget", typed + format_both(head["budget_bytes"]))
@@ -83,24 +83,26 @@ def print_optimize(payload: Payload, console: Console | None = None) -> None:
     _decisions(out, payload["decisions"])
     if payload["verification"] is not None:
         _verification(out, payload["verification"])
-    _assumptions(out, payload["assumptions"])
+    print_assumptions(out, payload["assumptions"])
     for what, path in payload["outputs"].items():
         if path is not None:
-            _line(out, f"{what}: {path}")
+            print_line(out, f"{what}: {path}")
 
 
 def print_verification(payload: Payload, console: Console | None = None) -> None:
     """What ONNX Runtime said, check by check."""
-    out = console or _console()
+    out = console or wide_console()
     _verification(out, payload)
 
 
-def _console() -> Console:
+def wide_console() -> Console:
+    """Standard output; wide where it is a pipe."""
     width = None if sys.stdout.isatty() else _PIPE_WIDTH
     return Console(width=width, highlight=False, markup=False, emoji=False)
 
 
-def _line(out: Console, text: str, style: str = "") -> None:
+def print_line(out: Console, text: str, style: str = "") -> None:
+    """Print one paragraph, whatever is in it."""
     out.print(Text(printable(text), style=style))
 
 
@@ -115,7 +117,7 @@ def _fact(table: Table, name: str, text: str) -> None:
     table.add_row(Text(name), Text(printable(text)))
 
 
-def _table(out: Console, title: str, columns: list[str], rows: list[list[object]]) -> None:
+def print_table(out: Console, title: str, columns: list[str], rows: list[list[object]]) -> None:
     """Print a table; columns whose title starts with ">" are right-aligned numbers."""
     if not rows:
         return
@@ -131,7 +133,7 @@ def _table(out: Console, title: str, columns: list[str], rows: list[list[object]
     for row in rows:
         table.add_row(*[Text(printable(cell)) for cell in row])
     out.print()
-    _line(out, title, "bold")
+    print_line(out, title, "bold")
     out.print(table)
 
 
@@ -141,7 +143,7 @@ def _composition(out: Console, view: Payload) -> None:
     rows: list[list[object]] = [
         [name, _size(size), format_percent(size / total)] for name, size in parts
     ]
-    _table(out, "Memory at the peak", ["category", ">bytes", ">share"], rows)
+    print_table(out, "Memory at the peak", ["category", ">bytes", ">share"], rows)
 
 
 def _residents(out: Console, view: Payload) -> None:
@@ -157,7 +159,7 @@ def _residents(out: Console, view: Payload) -> None:
     ]
     total = len(found) + view["residents_at_peak_omitted"]["count"]
     title = f"Largest residents at the peak ({len(rows)} of {total:,})"
-    _table(out, title, [">bytes", "category", ">steps", "tensor"], rows)
+    print_table(out, title, [">bytes", "category", ">steps", "tensor"], rows)
 
 
 def _decisions(out: Console, decisions: list[Payload]) -> None:
@@ -167,16 +169,16 @@ def _decisions(out: Console, decisions: list[Payload]) -> None:
         for d in largest
     ]
     title = f"Largest decisions ({len(rows)} of {len(decisions):,})"
-    _table(out, title, ["action", ">bytes", ">cost", "tensor", "why"], rows)
+    print_table(out, title, ["action", ">bytes", ">cost", "tensor", "why"], rows)
 
 
 def _verification(out: Console, v: Payload) -> None:
     verdict = "Verified" if v["passed"] else "Verification failed"
     where = f"ONNX Runtime {v['ort_version']}, {v['provider']}, inputs: {v['inputs_source']}"
     out.print()
-    _line(out, f"{verdict} ({where})", _GOOD if v["passed"] else _BAD)
+    print_line(out, f"{verdict} ({where})", _GOOD if v["passed"] else _BAD)
     for failure in v["failures"]:
-        _line(out, f"  failed: {failure}", "red")
+        print_line(out, f"  failed: {failure}", "red")
     facts = _facts()
     if v["outputs"]:
         same = sum(o["identical"] for o in v["outputs"])
@@ -204,9 +206,9 @@ def _verification(out: Console, v: Payload) -> None:
         for m in v["memory"]
     ]
     columns = ["model", "options", "how", ">live, predicted", ">live", ">in use", ">held"]
-    _table(out, "Memory on ONNX Runtime", columns, rows)
+    print_table(out, "Memory on ONNX Runtime", columns, rows)
     for remark in v["notes"]:
-        _line(out, f"note: {remark}", "dim")
+        print_line(out, f"note: {remark}", "dim")
 
 
 def _worst(v: Payload) -> str:
@@ -217,12 +219,13 @@ def _worst(v: Payload) -> str:
     return f"; largest difference {float(worst['max_abs_diff']):.3g} in {worst['name']}"
 
 
-def _assumptions(out: Console, assumptions: list[str]) -> None:
+def print_assumptions(out: Console, assumptions: list[str]) -> None:
+    """Print them as a list, if there are any."""
     if assumptions:
         out.print()
-        _line(out, "Assumed", "bold")
+        print_line(out, "Assumed", "bold")
         for text in assumptions:
-            _line(out, f"  {text}")
+            print_line(out, f"  {text}")
 
 
 def _search(head: Payload, plan: Payload) -> str:

@@ -76,7 +76,7 @@ def last_line(text):
 
 
 @pytest.mark.parametrize(
-    "command", [[], ["analyze"], ["optimize"], ["apply"], ["verify"], ["export"]]
+    "command", [[], ["analyze"], ["optimize"], ["apply"], ["verify"], ["export"], ["diff"]]
 )
 def test_help(command, snapshot, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")

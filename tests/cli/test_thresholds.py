@@ -4,7 +4,6 @@ import dataclasses
 from fractions import Fraction
 from types import SimpleNamespace
 
-import examples
 import pytest
 
 import planner
@@ -12,6 +11,7 @@ from planner.cli.main import main
 from planner.cli.thresholds import Thresholds, check_compared, check_optimized, parse_thresholds
 from planner.errors import ThresholdError, UsageError
 from planner.report.payload import optimize_payload
+from tests.report import examples
 
 
 @pytest.fixture(scope="module")
