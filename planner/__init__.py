@@ -18,11 +18,13 @@ __all__ = [
     "apply",
     "export_training_graph",
     "optimize",
+    "sweep",
     "verify",
 ]
 
 if TYPE_CHECKING:
     from planner.api import analyze, apply, optimize, verify
+    from planner.api_sweep import sweep
     from planner.errors import PlannerError
     from planner.export.training import export_training_graph
     from planner.plan.planfile import Plan
@@ -34,6 +36,10 @@ def __getattr__(name: str) -> Any:
         from planner import api
 
         return getattr(api, name)
+    if name == "sweep":
+        from planner.api_sweep import sweep
+
+        return sweep
     if name == "export_training_graph":
         from planner.export.torch_extra import require_torch
 

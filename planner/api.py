@@ -111,6 +111,7 @@ def optimize(
     output: Path | None = None,
     plan_path: Path | None = None,
     report_path: Path | None = None,
+    trace_path: Path | None = None,
     dims: Mapping[str, int] | None = None,
     hardware: str = "cpu",
     profile: Path | None = None,
@@ -134,6 +135,7 @@ def optimize(
     Args:
         budget: `"16GB"`, `"12GiB"`, or `"60%"` of the baseline peak.
         output, plan_path, report_path: files to write; None leaves that file out.
+        trace_path: a trace of the plan for Perfetto; see `planner.report.trace`.
         swap: "auto" lets the solver choose, "none" forbids copies, "only" forbids recompute.
         order: the session option the file is written for.
         reserve: set aside out of the budget.
@@ -145,7 +147,8 @@ def optimize(
     """
     report = progress or silent
     model = Path(model)
-    _check_outputs(model, (output, plan_path, report_path), force=force or dry_run)
+    files = (output, plan_path, report_path, trace_path)
+    _check_outputs(model, files, force=force or dry_run)
     prepared = prepare(
         model,
         dims=dims or {},
@@ -199,6 +202,10 @@ def optimize(
             result = replace(result, report_path=report_path)
             report("writing the report")
             write_report(result, staged.enter_context(atomic_write(report_path)))
+        if trace_path is not None:
+            from planner.report.trace import write_trace
+
+            write_trace(result, staged.enter_context(atomic_write(trace_path)))
     if result.verification is not None and not result.verification.passed:
         raise VerificationError(
             f"ONNX Runtime does not confirm the plan: {result.verification.failures[0]}; "

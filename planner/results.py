@@ -7,6 +7,7 @@ from pathlib import Path
 
 from planner.graph.liveness import Timeline
 from planner.graph.model import TrainingGraph
+from planner.plan.frontier import Point
 from planner.plan.planfile import Plan, PredictedCost
 
 
@@ -195,3 +196,63 @@ class OptimizeResult:
     output_path: Path | None = None
     plan_path: Path | None = None
     report_path: Path | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Frontier:
+    """Budget against time at one size of the model.
+
+    Attributes:
+        baseline_bytes: peak of the model as it is; `base_us`: time of its operations, each once.
+        order_alone_bytes: peak of the best order, nothing recomputed or copied.
+        least_bound_bytes: no plan in any of `orders` has a peak below this.
+        points: by budget, ascending; both plans and bounds are monotone.
+    """
+
+    dims: dict[str, int]
+    baseline_bytes: int
+    base_us: float
+    order_alone_bytes: int
+    least_bound_bytes: int
+    orders: tuple[str, ...]
+    points: tuple[Point, ...]
+
+    def slowdown(self, point: Point) -> float | None:
+        """Added time as a ratio, 0.05 for 5%; None where there is no plan."""
+        return None if point.plan is None else max(0.0, point.plan.time_us / self.base_us - 1)
+
+    def least_slowdown(self, point: Point) -> float | None:
+        """No plan adds less; None where none fits."""
+        return None if point.is_impossible else max(0.0, point.bound_us / self.base_us - 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Largest:
+    """The largest size of a dim that fits a budget, of those swept; None where none does.
+
+    `next_size` is the next one swept, and whether it is proved not to fit.
+    """
+
+    budget_bytes: int
+    size: int | None
+    slowdown: float | None
+    time_us: float | None
+    next_size: int | None
+    next_is_impossible: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sweep:
+    """`planner sweep`: frontiers by size, and for each budget the largest size that fits."""
+
+    model_path: Path
+    model_sha256: str
+    hardware: str
+    cost_source: str
+    swap_mode: str
+    seed: int
+    seconds: float
+    dim: str
+    frontiers: tuple[Frontier, ...]
+    largest: tuple[Largest, ...]
+    assumptions: tuple[str, ...]

@@ -23,6 +23,7 @@ from planner.cli.export import export
 from planner.cli.optimize import optimize
 from planner.cli.problem import problem
 from planner.cli.solve import solve
+from planner.cli.sweep import sweep
 from planner.cli.verify import verify
 from planner.errors import Interrupted, PlannerError
 from planner.report.plain import printable
@@ -56,6 +57,7 @@ def _planner(
 for _command, _summary in (
     (analyze, "Show where the memory of a model goes."),
     (optimize, "Rewrite a model to stay within a memory budget."),
+    (sweep, "Show what each budget costs in time."),
     (apply, "Rewrite a model as a plan says."),
     (diff, "Show what changed from one plan to another."),
     (verify, "Compare two models on ONNX Runtime."),

@@ -176,7 +176,7 @@ def make_plan(prepared: Prepared, settings: Settings, progress: Progress) -> Pla
     accepted: Planned | None = None
     least: tuple[Formulation, Candidate] | None = None
     extra_us: dict[str, float] = {}  # what each order's last plan added
-    forms = {base: _formulate(prepared, base, settings, room) for base in orders}
+    forms = {base: formulate_in(prepared, base, settings, room) for base in orders}
     raced = _race(forms, deadline, progress)
     for base, solved in raced.items():
         if solved is not None and solved.candidate is not None:
@@ -189,7 +189,7 @@ def make_plan(prepared: Prepared, settings: Settings, progress: Progress) -> Pla
         for number, base in enumerate(chosen or [least_bound_order(orders)]):
             left = deadline - time.monotonic()
             share = max(1.0, left * (0.5 if attempt == 0 else 0.3) / max(1, len(chosen) - number))
-            form = _formulate(prepared, base, settings, capacity) if attempt else forms[base]
+            form = formulate_in(prepared, base, settings, capacity) if attempt else forms[base]
             progress(f"solving for {format_bytes(capacity)}, order: {base.name}")
             solved = solve(
                 form.problem,
@@ -216,7 +216,7 @@ def make_plan(prepared: Prepared, settings: Settings, progress: Progress) -> Pla
             return accepted
     if accepted is None:
         assert least is not None
-        deepest = _formulate(prepared, least_bound_order(orders), settings, room)
+        deepest = formulate_in(prepared, least_bound_order(orders), settings, room)
         raise _infeasible(prepared, settings, *_least(settings, least, deepest))
     return accepted
 
@@ -272,9 +272,10 @@ def least_bound_order(orders: Sequence[BaseOrder]) -> BaseOrder:
     return min(orders, key=lambda o: (o.least_bound_bytes, o.peak_bytes))
 
 
-def _formulate(
+def formulate_in(
     prepared: Prepared, base: BaseOrder, settings: Settings, capacity: int
 ) -> Formulation:
+    """The problem in one base order, buffers rounded up as ONNX Runtime's arena does."""
     return formulate(
         prepared.graph,
         base.order,
@@ -376,7 +377,7 @@ def least_found_peak(
     tried = list({o.order: o for o in (least_bound_order(orders), orders[0])}.values())
     found = []
     for base in tried:
-        problem = _formulate(prepared, base, settings, _NO_LIMIT).problem
+        problem = formulate_in(prepared, base, settings, _NO_LIMIT).problem
         best, _ = least_peak(problem, time_limit_s=time_limit_s / len(tried))
         found.append(best.peak_bytes)
     return min(found)

@@ -37,6 +37,8 @@ from planner.units import format_bytes
 
 Progress = Callable[[str], None]
 
+BOUND_SIZES = "sizes, plan and budget hold for"
+
 
 def silent(_message: str) -> None:
     """Progress for callers that want none."""
@@ -143,7 +145,7 @@ def prepare(
             )
     if loaded.dims:
         bound = ", ".join(f"{k} = {v}" for k, v in sorted(loaded.dims.items()))
-        notes.append(f"sizes, plan and budget hold for {bound}")
+        notes.append(f"{BOUND_SIZES} {bound}")
     if device != "cpu":
         notes.append(
             f"temporary workspace of {device} kernels is not known: set a --reserve for it"

@@ -86,6 +86,8 @@ def race(
     start = time.monotonic()
     field = _Field(problems, progress or (lambda _: None))
     field.bound(start + _BOUNDS * time_limit_s)
+    if any(r.solved for r in field.runners):
+        return field.ranked()  # an order that fits as it is: nothing is better
     field.search(field.distinct(), start + _FIRST * time_limit_s, kinds=_single_kinds)
     field.search(field.ranked()[:_AGAIN], start + time_limit_s, kinds=lambda problem: [problem])
     return field.ranked()
@@ -113,6 +115,7 @@ class _Field:
         self.progress = progress
         self.runners: list[Runner] = []
         self.marks: list[tuple[int, int, float]] = []  # orders of one mark are hardly different
+        self.peaks = [peak_of(problem, range(len(problem.ops))) for problem in problems]
 
     def ranked(self) -> list[Runner]:
         """The best first."""
@@ -121,6 +124,12 @@ class _Field:
     def bound(self, until: float) -> None:
         """Start with the bound of one cut, or the base duration where time is out."""
         for index, problem in enumerate(self.problems):
+            if self.peaks[index] <= problem.capacity_bytes:
+                plain = solve(problem, time_limit_s=0.0)
+                self.runners.append(
+                    Runner(index=index, bound_us=problem.base_duration_us, solved=plain)
+                )
+                continue
             base_us = problem.base_duration_us
             least, _ = least_peak_bound(problem)
             left_s = until - time.monotonic()
@@ -131,8 +140,7 @@ class _Field:
             bound_us = cut_us if alone is problem else base_us
             if least > problem.capacity_bytes:
                 bound_us = float("inf")
-            peak = peak_of(problem, range(len(problem.ops)))
-            self.marks.append((least, peak, cut_us))
+            self.marks.append((least, self.peaks[index], cut_us))
             self.runners.append(Runner(index=index, bound_us=bound_us))
 
     def distinct(self) -> list[Runner]:
@@ -175,24 +183,40 @@ class _Field:
             self.runners[runner.index] = min(tried, key=lambda r: r.rank)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Raced:
+    """The best plan over several base orders.
+
+    Attributes:
+        index: of the order; `solved` is what was found in it, and bounds plans in it.
+        bound_us: no plan in any of the orders takes less time; infinite where nothing fits in any.
+    """
+
+    index: int
+    solved: Solved
+    bound_us: float
+
+
 def solve_orders(
     problems: Sequence[Problem],
     *,
     time_limit_s: float,
     seed: int = 0,
     workers: int | None = None,
-) -> tuple[int, Solved]:
+) -> Raced:
     """Compare the orders, then search at length in the best one, and in others where time is left and
-    more might be gained: (index of the order, what was found in it).
+    more might be gained.
 
     Arguments as of `race` and of `planner.plan.solve.solve`; the time is that of everything.
     """
     _warm_up(problems)
     start = time.monotonic()
     index, best = 0, None
+    bounds_us: list[float] = []
     for runner in race(problems, time_limit_s=RACE * time_limit_s):
         left_s = time_limit_s - (time.monotonic() - start)
         best_us = best.candidate.time_us if best and best.candidate else float("inf")
+        bounds_us.append(runner.bound_us)
         if best is not None and (left_s < _LEAST_S or runner.bound_us >= best_us):
             continue
         found = solve(
@@ -202,10 +226,14 @@ def solve_orders(
             workers=workers,
             start=runner.solved,
         )
+        bounds_us[-1] = (
+            float("inf") if found.is_impossible else max(runner.bound_us, found.bound_us)
+        )
         if best is None or _figure(found) < _figure(best):
             index, best = runner.index, found
     assert best is not None
-    return index, replace(best, solve_s=time.monotonic() - start)
+    took_s = time.monotonic() - start
+    return Raced(index=index, solved=replace(best, solve_s=took_s), bound_us=min(bounds_us))
 
 
 def _figure(solved: Solved) -> tuple[bool, float]:

@@ -84,17 +84,16 @@ def page_figures(
         found[f"memory-{key}"] = _memory(view, axes, key, budget_bytes, line)
         found[f"ranges-{key}"] = _ranges(view, axes, key)
     for plot in found.values():
-        _byte_ticks(plot)
+        byte_ticker(plot.yaxis, plot.y_range.end)  # that axis does not zoom
     return found
 
 
-def _byte_ticks(plot: Any) -> None:
-    """Ticks at round binary sizes; the vertical axis does not zoom, so they can stay."""
-    top = plot.y_range.end
+def byte_ticker(axis: Any, top: float) -> None:
+    """Ticks at round binary sizes from 0 to `top`, for an axis of bytes."""
     step = 1 << max(0, int(top).bit_length() - 3)
     ticks = list(range(0, int(top) + 1, step))
-    plot.yaxis.ticker = ticks
-    plot.yaxis.major_label_overrides = {t: format_bytes(t).replace(".00 ", " ") for t in ticks}
+    axis.ticker = ticks
+    axis.major_label_overrides = {t: format_bytes(t).replace(".00 ", " ") for t in ticks}
 
 
 def categories_of(views: dict[str, Payload]) -> list[str]:

@@ -46,7 +46,7 @@ def render_page(payload: Payload) -> str:
     figures = page_figures(views, budget_bytes=budget, measured=measured)
     decisions = payload.get("decisions", [])
     return (
-        _environment()
+        environment()
         .get_template("report.html.j2")
         .render(
             p=payload,
@@ -60,8 +60,8 @@ def render_page(payload: Payload) -> str:
             rows_shown=ROWS_SHOWN,
             steps_json=embedded_json({key: _steps(view) for key, view in views.items()}),
             decisions_json=embedded_json([_row(d) for d in decisions]),
-            figures_json=embedded_json(_bokeh_document(figures)),
-            bokeh_js=[Markup(js) for js in _bokeh_js()],
+            figures_json=embedded_json(embedded_figures(figures)),
+            bokeh_js=bokeh_scripts(),
         )
     )
 
@@ -74,7 +74,7 @@ def embedded_json(value: object) -> Markup:
     return Markup(text)
 
 
-def _bokeh_document(figures: dict[str, Any]) -> Payload:
+def embedded_figures(figures: dict[str, Any]) -> Payload:
     """What `Bokeh.embed.embed_items` takes: each figure goes into the element `figure-<name>`."""
     document = Document()
     for root in figures.values():
@@ -84,8 +84,10 @@ def _bokeh_document(figures: dict[str, Any]) -> Payload:
     return {"docs": {"page": document.to_json(deferred=False)}, "items": [item]}
 
 
-def _bokeh_js() -> list[str]:
-    return Resources(mode="inline", components=["bokeh"], log_level="error").js_raw
+def bokeh_scripts() -> list[Markup]:
+    """Bokeh itself, to stand in the page."""
+    resources = Resources(mode="inline", components=["bokeh"], log_level="error")
+    return [Markup(js) for js in resources.js_raw]
 
 
 def _has_fate(view: Payload, fate: str) -> bool:
@@ -175,7 +177,8 @@ def _share(part: float, whole: float) -> str:
     return f"{100 * min(max(part / whole, 0.0), 1.0):.2f}%" if whole else "0%"
 
 
-def _environment() -> jinja2.Environment:
+def environment() -> jinja2.Environment:
+    """The templates of this folder, and the filters that they use."""
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("planner.report"),
         autoescape=True,

@@ -98,8 +98,9 @@ def _planner(
     if len(problems) == 1:
         solved = solve(problem, time_limit_s=limit_s, workers=workers, seed=seed)
     else:
-        order, solved = solve_orders(problems, time_limit_s=limit_s, workers=workers, seed=seed)
-        row["order"], problem = order, problems[order]
+        raced = solve_orders(problems, time_limit_s=limit_s, workers=workers, seed=seed)
+        solved, problem = raced.solved, problems[raced.index]
+        row["order"] = raced.index
     row |= {
         "seconds": round(solved.solve_s, 2),
         "engine": solved.engine,

@@ -6,7 +6,6 @@ import subprocess
 import sys
 from types import SimpleNamespace
 
-import examples
 import pytest
 
 import planner
@@ -18,6 +17,7 @@ from planner.errors import (
     TimeLimitError,
     VerificationError,
 )
+from tests.report import examples
 
 HEAVY = (
     "numpy",

@@ -52,13 +52,15 @@ def test_every_order_is_ranked_by_what_it_can_do(problem, share):
 def test_the_answer_is_a_plan_in_the_order_that_it_names(problem, share):
     moved = orders_of(problem, share)
     raced = race(moved, time_limit_s=2.0)[0].solved
-    index, solved = solve_orders(moved, time_limit_s=5.0, workers=1)
+    found = solve_orders(moved, time_limit_s=5.0, workers=1)
+    index, solved = found.index, found.solved
     if solved.candidate is None:
         assert raced is None or raced.candidate is None
         return
     replay = simulate(moved[index], solved.candidate.actions)
     assert replay.peak_bytes <= moved[index].capacity_bytes
     assert replay.time_us == solved.candidate.time_us
+    assert found.bound_us <= solved.candidate.time_us * (1 + 1e-6)
     if raced is not None and raced.candidate is not None:
         assert solved.candidate.time_us <= raced.candidate.time_us
 

@@ -10,17 +10,21 @@ from pathlib import Path
 
 from planner.graph.liveness import timeline
 from planner.graph.model import Category, Operation, OpId, Role, Tensor, TensorId, TrainingGraph
+from planner.pipeline.sweep import largest
+from planner.plan.frontier import Point, PointPlan
 from planner.plan.planfile import Decision, Plan, PlannedAction, PredictedCost
 from planner.results import (
     Analysis,
     ArenaForecast,
     CapCheck,
+    Frontier,
     MemoryCheck,
     ModelView,
     OptimizeResult,
     OrderCheck,
     OutputComparison,
     PackedArena,
+    Sweep,
     TimeCheck,
     Verification,
 )
@@ -318,4 +322,51 @@ def analysis(layers: int = 12) -> Analysis:
         least_peak_bound_bytes=model.timeline.peak_bytes // 3,
         least_peak_bytes=model.timeline.peak_bytes // 2,
         assumptions=("Workspace of kernels is not modelled.",),
+    )
+
+
+def swept() -> Sweep:
+    """Two sizes at three budgets, the least of them too little for the larger size."""
+    budgets = (40 * MIB, 70 * MIB, 100 * MIB)
+
+    def frontier(batch: int, slowdowns: tuple[float | None, ...]) -> Frontier:
+        points = [
+            Point(
+                capacity_bytes=budget,
+                plan=None
+                if slow is None
+                else PointPlan(
+                    peak_bytes=budget - MIB,
+                    time_us=1000.0 * (1 + slow),
+                    engine="cut-lp",
+                    order=0,
+                    recomputed_ops=round(100 * slow),
+                ),
+                bound_us=float("inf") if slow is None else 1000.0 * (1 + slow / 2),
+            )
+            for budget, slow in zip(budgets, slowdowns, strict=True)
+        ]
+        return Frontier(
+            dims={"batch": batch},
+            baseline_bytes=100 * MIB,
+            base_us=1000.0,
+            order_alone_bytes=90 * MIB,
+            least_bound_bytes=30 * MIB,
+            orders=("default",),
+            points=tuple(points),
+        )
+
+    found = (frontier(8, (0.2, 0.1, 0.0)), frontier(16, (None, 0.3, 0.05)))
+    return Sweep(
+        model_path=Path("<b>model</b>.onnx"),
+        model_sha256="0" * 64,
+        hardware="cpu",
+        cost_source="roofline of cpu",
+        swap_mode="none",
+        seed=0,
+        seconds=1.0,
+        dim="batch",
+        frontiers=found,
+        largest=largest(found, "batch", budgets),
+        assumptions=("assumed",),
     )

@@ -5,12 +5,12 @@ import json
 import re
 from html.parser import HTMLParser
 
-import examples
 import pytest
 
 from planner.errors import UsageError
 from planner.report.html import embedded_json, render_page, write_report
 from planner.report.payload import analysis_payload, optimize_payload
+from tests.report import examples
 
 
 class Page(HTMLParser):

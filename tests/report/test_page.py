@@ -6,11 +6,13 @@ Needs Debian's `chromium` and the `playwright` package; skipped by name where ei
 import shutil
 from pathlib import Path
 
-import examples
 import pytest
 
 from planner.report.html import write_report
 from planner.report.payload import optimize_payload
+from planner.report.sweep import sweep_payload, write_sweep
+from planner.units import format_bytes, format_percent
+from tests.report import examples
 
 CHROMIUM = shutil.which("chromium")
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
@@ -58,9 +60,9 @@ def open_page(browser, tmp_path):
     """Opens a result's page, and checks at the end that it made no request and no error."""
     trouble, pages = [], []
 
-    def opened(result, **options):
+    def opened(result, write=write_report, **options):
         path = tmp_path / "report.html"
-        write_report(result, path)
+        write(result, path)
         page = browser.new_page(viewport={"width": 1280, "height": 900}, **options)
         page.on("request", lambda r: trouble.append(r.url) if r.url != path.as_uri() else None)
         page.on("pageerror", lambda e: trouble.append(str(e)))
@@ -177,3 +179,20 @@ def test_copy_button_and_print(open_page, tmp_path):
     printed = Path(tmp_path / "page.pdf")
     page.pdf(path=printed)
     assert printed.stat().st_size > 10_000
+
+
+def test_a_sweep_draws_its_frontier_and_the_largest_sizes(open_page):
+    document = sweep_payload(examples.swept())
+    page = open_page(document, write=write_sweep)
+    for name in ("frontier", "largest"):
+        assert page.evaluate(PAINTED, f"figure-{name}") > 10
+    text = page.inner_text("body")
+    assert document["sentence"] in text
+    for frontier in document["frontiers"]:
+        for point in frontier["points"]:
+            assert format_bytes(point["budget_bytes"]) in text
+            if point["slowdown"] is not None:
+                assert format_percent(point["slowdown"]) in text
+    assert page.locator("table.points").count() == len(document["frontiers"])
+    assert "proved impossible" in text
+    assert "<b>model</b>" in text  # shown, not obeyed

@@ -5,11 +5,11 @@ import json
 import subprocess
 import sys
 
-import examples
 import pytest
 
 from planner.report.payload import analysis_payload, optimize_payload, verification_payload
 from planner.report.session_code import session_code
+from tests.report import examples
 
 
 @pytest.fixture(scope="module")

@@ -2,13 +2,13 @@
 
 import io
 
-import examples
 import pytest
 from rich.console import Console
 
 from planner.report.payload import analysis_payload, optimize_payload, verification_payload
 from planner.report.plain import printable, shortened
 from planner.report.terminal import print_analysis, print_optimize, print_verification
+from tests.report import examples
 
 
 def printed(function, payload, **options):

@@ -1,0 +1,115 @@
+"""The public function `sweep`: many budgets, and perhaps several sizes, at once."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from planner.api import Swap, settings_for
+from planner.errors import UsageError
+from planner.pipeline.prepare import BOUND_SIZES, prepare, silent
+from planner.pipeline.sweep import even_budgets, frontiers, graphs_of, largest
+from planner.results import Sweep
+from planner.units import parse_budget
+
+_NO_LIMIT = 1 << 62
+MOST_POINTS = 1_000
+
+
+def sweep(
+    model: Path,
+    *,
+    budgets: Sequence[str] = (),
+    points: int = 12,
+    dims: Mapping[str, Sequence[int]] | None = None,
+    hardware: str = "cpu",
+    profile: Path | None = None,
+    calibrate: bool = False,
+    swap: Swap = "auto",
+    reserve: str = "0B",
+    time_limit_s: float = 120.0,
+    seed: int = 0,
+    jobs: int | None = None,
+    ray_address: str | None = None,
+    ort_optimize: bool = True,
+    device: str = "cpu",
+    inputs: Path | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> Sweep:
+    """What each budget costs in time, and the largest size that fits each.
+
+    Args:
+        budgets: as for `optimize`; a percentage is of the peak at the largest size. None asks for
+            `points` budgets, from the least that may be possible to the largest size's own peak.
+        dims: sizes of symbolic dims; one of them may have several.
+        time_limit_s: for all points together.
+        jobs, ray_address: see `planner.pipeline.sweep.frontiers`.
+
+    Raises:
+        UsageError, ModelError: see `planner.errors`.
+    """
+    start = time.monotonic()
+    report = progress or silent
+    sizes = {name: sorted(set(values)) for name, values in (dims or {}).items()}
+    several = [name for name, values in sizes.items() if len(values) > 1]
+    if len(several) > 1:
+        raise UsageError(f"only one dim may have several sizes, not {' and '.join(several)}")
+    count = (len(budgets) or points) * (len(sizes[several[0]]) if several else 1)
+    if count > MOST_POINTS:
+        raise UsageError(f"{count} points are too many; {MOST_POINTS} at most")
+    dim = several[0] if several else next(iter(sizes), "")
+    graphs = []
+    assumptions: dict[str, None] = {}
+    for size in sizes.get(dim, [0]):
+        bound = {name: values[0] for name, values in sizes.items()} | ({dim: size} if dim else {})
+        if several:
+            report(f"{dim} = {size}")
+        prepared = prepare(
+            Path(model),
+            dims=bound,
+            hardware=hardware,
+            profile=profile,
+            calibrate=calibrate,
+            inputs=inputs,
+            seed=seed,
+            ort_optimize=ort_optimize,
+            device=device,
+            progress=report,
+            to_rewrite=False,
+        )
+        settings = settings_for(
+            prepared, "100%", reserve, _NO_LIMIT, swap, "default", time_limit_s, seed, None
+        )
+        report("searching for base orders")
+        graphs.append(graphs_of(prepared, settings, time_limit_s=time_limit_s))
+        noted = prepared.graph.assumptions
+        assumptions |= dict.fromkeys(a for a in noted if not a.startswith(BOUND_SIZES))
+    whole = max(g.baseline_bytes for g in graphs)
+    asked = [parse_budget(text, baseline_bytes=whole) for text in budgets]
+    if not asked:
+        asked = even_budgets(graphs, points)
+    asked = sorted(set(asked))
+    found = frontiers(
+        graphs,
+        asked,
+        time_limit_s=time_limit_s,
+        jobs=jobs,
+        ray_address=ray_address,
+        seed=seed,
+        progress=report,
+    )
+    first = graphs[0].prepared
+    return Sweep(
+        model_path=Path(model),
+        model_sha256=first.loaded.sha256,
+        hardware=first.hardware.name,
+        cost_source=first.cost_source,
+        swap_mode=swap,
+        seed=seed,
+        seconds=time.monotonic() - start,
+        dim=dim,
+        frontiers=found,
+        largest=largest(found, dim, asked) if several else (),
+        assumptions=tuple(assumptions),
+    )

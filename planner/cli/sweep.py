@@ -1,0 +1,170 @@
+"""`planner sweep`: what each budget costs in time, and the largest size that fits each."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from planner.cli import options as o
+from planner.cli.console import emit_json, note, progress, verbosity
+from planner.cli.outputs import check_outputs
+from planner.errors import UsageError
+from planner.units import check_budget, parse_bytes
+
+_MOST_SIZES = 1_000
+
+
+def sweep(
+    model: o.Model,
+    budgets: Annotated[
+        str | None,
+        typer.Option(
+            "--budgets",
+            metavar="LIST",
+            help="Budgets: 8GB,12GB or 90%,70%,50% [--points of them, spread evenly].",
+        ),
+    ] = None,
+    points: Annotated[
+        int, typer.Option("--points", metavar="N", min=2, help="How many budgets.")
+    ] = 12,
+    dim: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--dim",
+            metavar="NAME=N[,N...]|A:B[:STEP]",
+            help="Bind a symbolic dim; one may have several sizes.",
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", metavar="FILE.html", help="Write an HTML report too."),
+    ] = None,
+    hardware: o.Hardware = "cpu",
+    profile: o.Profile = None,
+    calibrate: o.Calibrate = False,
+    swap: Annotated[
+        Literal["auto", "none", "only"],
+        typer.Option("--swap", help="Copy tensors to the host: when it pays, never, or only that."),
+    ] = "auto",
+    reserve: Annotated[
+        str, typer.Option("--reserve", metavar="SIZE", help="Part of each budget to leave unused.")
+    ] = "0B",
+    time_limit: o.TimeLimit = 120.0,
+    jobs: Annotated[
+        int | None,
+        typer.Option("-j", "--jobs", metavar="N", min=1, help="Points solved at once [all cores]."),
+    ] = None,
+    ray: Annotated[
+        str | None,
+        typer.Option(
+            "--ray",
+            metavar="ADDRESS",
+            help="Solve on a Ray cluster that has planner installed: ray://HOST:PORT, auto, local.",
+        ),
+    ] = None,
+    seed: o.Seed = 0,
+    device: o.Device = "cpu",
+    inputs: o.Inputs = None,
+    no_ort_optimize: o.NoOrtOptimize = False,
+    force: o.Force = False,
+    json: o.Json = False,
+    verbose: o.Verbose = False,
+    quiet: o.Quiet = False,
+) -> None:
+    """Show what each memory budget costs in time, and the largest size that fits each.
+
+    Plans are searched for and simulated; no model is written. Times are predicted.
+
+    \b
+    Examples:
+      planner sweep model.onnx
+      planner sweep model.onnx --budgets 16GB,24GB,40GB --hardware a100-40gb -o sweep.html
+      planner sweep model.onnx --dim batch=8:64:8 --swap none --json > sweep.json
+    """
+    asked = [text.strip() for text in budgets.split(",")] if budgets is not None else []
+    for text in asked:
+        check_budget(text)
+    parse_bytes(reserve, what="--reserve", zero_ok=True)
+    dims = parse_sizes(dim)
+    o.check_time_limit(time_limit)
+    o.check_input(model, what="model")
+    o.check_input(profile, what="profile")
+    o.check_input(inputs, what="inputs")
+    if output is not None:
+        check_outputs(output, inputs=(model, profile, inputs), force=force)
+
+    from planner import api_sweep
+
+    with progress() as report_progress:
+        found = api_sweep.sweep(
+            model,
+            budgets=asked,
+            points=points,
+            dims=dims,
+            hardware=hardware,
+            profile=profile,
+            calibrate=calibrate,
+            swap=swap,
+            reserve=reserve,
+            time_limit_s=time_limit,
+            seed=seed,
+            jobs=jobs,
+            ray_address=ray,
+            ort_optimize=not no_ort_optimize,
+            device=device,
+            inputs=inputs,
+            progress=report_progress,
+        )
+        from planner.report.sweep import print_sweep, sweep_payload, write_sweep
+
+        payload = sweep_payload(found)
+        if output is not None:
+            write_sweep(payload, output)
+    if json:
+        emit_json(payload)
+    elif not verbosity.quiet:
+        print_sweep(payload)
+    if output is not None:
+        note(f"wrote {output}")
+
+
+def parse_sizes(texts: list[str] | None) -> dict[str, list[int]]:
+    """`["batch=8:32:8", "seq=128"]` -> `{"batch": [8, 16, 24, 32], "seq": [128]}`; ends included.
+
+    Raises:
+        UsageError: not NAME=N, NAME=N,N... or NAME=A:B[:STEP], or a name bound twice.
+    """
+    dims: dict[str, list[int]] = {}
+    for text in texts or []:
+        name, equals, sizes = text.rpartition("=")
+        name = name.strip()
+        found = _sizes(sizes)
+        if not equals or not name or not found:
+            raise UsageError(
+                f"--dim {text!r} is not NAME=N, NAME=N,N... or NAME=A:B[:STEP], "
+                "in positive integers, with A at most B"
+            )
+        if name in dims:
+            raise UsageError(f"--dim {name} is given twice; list its sizes as {name}=A,B")
+        dims[name] = found
+    return dims
+
+
+def _sizes(text: str) -> list[int]:
+    """The sizes, or none where the text is not understood."""
+    parts = text.replace(",", ":").split(":")
+    if not all(part.strip().isascii() and part.strip().isdigit() for part in parts):
+        return []
+    numbers = [int(part) for part in parts]
+    if min(numbers) < 1 or ("," in text and ":" in text):
+        return []
+    if ":" not in text:
+        return sorted(set(numbers))
+    if len(numbers) > 3 or numbers[1] < numbers[0]:
+        return []
+    first, last, step = numbers if len(numbers) == 3 else (*numbers, 1)
+    if (last - first) // step >= _MOST_SIZES:
+        return []
+    return list(range(first, last + 1, step))

@@ -1,0 +1,268 @@
+"""Many budgets at once: what each costs in time, and the largest size that fits each.
+
+Every point is a plan that the simulator replayed, of live bytes, persistent tensors and kernels'
+workspace; no file is written, and ONNX Runtime's fragmentation is not in it. Points are solved side by
+side in processes of their own, on this machine's cores or on a Ray cluster's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import multiprocessing
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from planner.errors import UsageError
+from planner.pipeline.planning import BaseOrder, Settings, base_orders, formulate_in
+from planner.pipeline.prepare import Prepared, Progress, full_timeline
+from planner.plan.frontier import Point, monotone, solve_point
+from planner.plan.problem import Problem
+from planner.plan.race import race
+from planner.results import Frontier, Largest
+from planner.units import format_bytes
+
+_ORDER_S = 5.0
+"""For the search for base orders, at most."""
+
+_LEAST_POINT_S = 1.0
+"""No point gets less, however many there are."""
+
+_SAMPLING, _SAMPLES, _BEST = 0.2, (0.2, 0.45, 0.75), 2
+"""Base orders are compared in this share of the time, at budgets so far from the least possible to
+the best order's own peak; the best few at each go into the sweep."""
+
+_NO_LIMIT = 1 << 62
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Graphs:
+    """One size of the model: its base orders, as problems."""
+
+    prepared: Prepared
+    orders: tuple[BaseOrder, ...]
+    problems: tuple[Problem, ...]
+    baseline_bytes: int
+
+    @property
+    def least_bound_bytes(self) -> int:
+        """No plan in any of the orders has a peak below this."""
+        return min(order.least_bound_bytes for order in self.orders)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Task:
+    """Something to do at one budget of one size; `orders`: indices of those to do it in."""
+
+    graph: int
+    capacity_bytes: int
+    orders: tuple[int, ...]
+    time_limit_s: float
+    seed: int
+
+
+def graphs_of(prepared: Prepared, settings: Settings, *, time_limit_s: float) -> Graphs:
+    """The base orders of a prepared model, each with its problem."""
+    orders = base_orders(prepared, time_limit_s=min(_ORDER_S, 0.1 * time_limit_s))
+    line = full_timeline(prepared.original, prepared.default, prepared.device)
+    return Graphs(
+        prepared=prepared,
+        orders=orders,
+        problems=tuple(
+            formulate_in(prepared, base, settings, _NO_LIMIT).problem for base in orders
+        ),
+        baseline_bytes=line.peak_bytes,
+    )
+
+
+def even_budgets(graphs: Sequence[Graphs], points: int) -> list[int]:
+    """Budgets from the least that may be possible for any size to what the largest takes as it is."""
+    low = min(g.least_bound_bytes for g in graphs)
+    high = max(g.baseline_bytes for g in graphs)
+    step = (high - low) / max(1, points - 1)
+    return sorted({high, *(math.ceil(low + i * step) for i in range(points - 1))})
+
+
+def frontiers(
+    graphs: Sequence[Graphs],
+    budgets: Sequence[int],
+    *,
+    time_limit_s: float,
+    jobs: int | None,
+    ray_address: str | None,
+    seed: int,
+    progress: Progress,
+) -> tuple[Frontier, ...]:
+    """Solve every size at every budget.
+
+    Args:
+        time_limit_s: for everything; shared out evenly over the points and processes.
+        jobs: processes; None for one on each core (or all that the cluster has).
+        ray_address: of a Ray cluster, "local" for one made here; None for processes of this machine.
+
+    Raises:
+        UsageError: Ray is not installed, or the cluster cannot be reached.
+    """
+    cores = jobs or os.cpu_count() or 1
+    if ray_address is None:
+        cores = min(cores, len(graphs) * len(budgets))
+    with _mapped([g.problems for g in graphs], cores, ray_address) as run:
+        samples = [
+            _Task(
+                graph=i,
+                capacity_bytes=budget,
+                orders=tuple(range(len(g.orders))),
+                time_limit_s=_share(_SAMPLING * time_limit_s, cores, len(graphs) * len(_SAMPLES)),
+                seed=seed,
+            )
+            for i, g in enumerate(graphs)
+            for budget in _samples(g)
+        ]
+        chosen: dict[int, set[int]] = {i: {0} for i in range(len(graphs))}
+        for done, (graph, best) in enumerate(run(_compare, samples), start=1):
+            chosen[graph].update(best)
+            progress(f"compared base orders at {done} of {len(samples)} budgets")
+        tasks = [
+            _Task(
+                graph=i,
+                capacity_bytes=budget,
+                orders=tuple(sorted(chosen[i])),
+                time_limit_s=_share(
+                    (1 - _SAMPLING) * time_limit_s, cores, len(graphs) * len(budgets)
+                ),
+                seed=seed,
+            )
+            for i in range(len(graphs))
+            for budget in budgets
+        ]
+        found: dict[int, list[Point]] = {i: [] for i in range(len(graphs))}
+        for done, (graph, point) in enumerate(run(_solve, tasks), start=1):
+            found[graph].append(point)
+            progress(f"solved {done} of {len(tasks)} points: {_said(graphs[graph], point)}")
+    return tuple(
+        Frontier(
+            dims=dict(g.prepared.loaded.dims),
+            baseline_bytes=g.baseline_bytes,
+            base_us=g.problems[0].base_duration_us,
+            order_alone_bytes=g.orders[0].peak_bytes,
+            least_bound_bytes=g.least_bound_bytes,
+            orders=tuple(g.orders[order].name for order in sorted(chosen[i])),
+            points=monotone(found[i]),
+        )
+        for i, g in enumerate(graphs)
+    )
+
+
+def largest(found: Sequence[Frontier], dim: str, budgets: Sequence[int]) -> tuple[Largest, ...]:
+    """For each budget, the largest size of `dim` with a plan, and whether the next is impossible."""
+    ascending = sorted(found, key=lambda f: f.dims[dim])
+    rows: list[Largest] = []
+    for budget in sorted(budgets):
+        points = [next(p for p in f.points if p.capacity_bytes == budget) for f in ascending]
+        fitting = [i for i, point in enumerate(points) if point.plan is not None]
+        best = fitting[-1] if fitting else -1
+        after = best + 1 if best + 1 < len(points) else None
+        rows.append(
+            Largest(
+                budget_bytes=budget,
+                size=ascending[best].dims[dim] if fitting else None,
+                slowdown=ascending[best].slowdown(points[best]) if fitting else None,
+                time_us=plan.time_us if fitting and (plan := points[best].plan) else None,
+                next_size=None if after is None else ascending[after].dims[dim],
+                next_is_impossible=after is not None and points[after].is_impossible,
+            )
+        )
+    return tuple(rows)
+
+
+def _share(time_limit_s: float, cores: int, tasks: int) -> float:
+    return max(_LEAST_POINT_S, time_limit_s * cores / max(1, tasks))
+
+
+def _samples(graph: Graphs) -> list[int]:
+    low, high = graph.least_bound_bytes, graph.orders[0].peak_bytes
+    return [int(low + share * (high - low)) for share in _SAMPLES]
+
+
+def _said(graph: Graphs, point: Point) -> str:
+    where = ", ".join(f"{k}={v}" for k, v in graph.prepared.loaded.dims.items())
+    budget = format_bytes(point.capacity_bytes) + (f" at {where}" if where else "")
+    if point.plan is None:
+        return f"{budget}: {'impossible' if point.is_impossible else 'no plan found'}"
+    return f"{budget}: +{100 * (point.plan.time_us / graph.problems[0].base_duration_us - 1):.2f}%"
+
+
+# -- processes ---------------------------------------------------------------------------------
+
+Orders = Sequence[tuple[Problem, ...]]
+"""The problems of each size."""
+
+_orders: list[tuple[Problem, ...]] = []  # of a worker process
+
+
+def _start(orders: Orders) -> None:
+    _orders[:] = orders
+
+
+def _work(what: tuple[Callable[[Orders, _Task], Any], _Task]) -> Any:
+    call, task = what
+    return call(_orders, task)
+
+
+def _compare(orders: Orders, task: _Task) -> tuple[int, list[int]]:
+    """The size, and the best orders at the task's budget."""
+    problems = [replace(p, capacity_bytes=task.capacity_bytes) for p in orders[task.graph]]
+    runners = race(problems, time_limit_s=task.time_limit_s)
+    return task.graph, [r.index for r in runners if not r.is_impossible][:_BEST]
+
+
+def _solve(orders: Orders, task: _Task) -> tuple[int, Point]:
+    """The size, and the point of the task's budget."""
+    point = solve_point(
+        [orders[task.graph][i] for i in task.orders],
+        task.capacity_bytes,
+        time_limit_s=task.time_limit_s,
+        seed=task.seed,
+    )
+    return task.graph, point
+
+
+Call = Callable[[Orders, _Task], Any]
+
+
+@contextlib.contextmanager
+def _mapped(
+    orders: list[tuple[Problem, ...]], jobs: int, ray_address: str | None
+) -> Iterator[Callable[[Call, Sequence[_Task]], Iterator[Any]]]:
+    """A function that makes a call for each task, side by side; answers come as they are ready."""
+    if ray_address is None and jobs == 1:
+        yield lambda call, tasks: (call(orders, task) for task in tasks)
+        return
+    pool: Any
+    if ray_address is None:
+        pool = multiprocessing.get_context("spawn").Pool(jobs, _start, (orders,))
+    else:
+        pool = _ray_pool(jobs, ray_address, orders)
+    try:
+        yield lambda call, tasks: pool.imap_unordered(
+            _work, [(call, task) for task in tasks], chunksize=1
+        )
+    finally:
+        pool.terminate()
+        pool.join()
+
+
+def _ray_pool(jobs: int, address: str, orders: Orders) -> Any:
+    try:
+        import ray  # pyright: ignore[reportMissingImports]
+        from ray.util.multiprocessing import Pool  # pyright: ignore[reportMissingImports]
+    except ImportError:
+        raise UsageError('--ray needs Ray: pip install "planner[ray]"') from None
+    try:
+        ray.init(address=address, log_to_driver=False, ignore_reinit_error=True)
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        first = str(error).splitlines()[0]
+        raise UsageError(f"--ray {address}: no such cluster ({first})") from None
+    return Pool(jobs, _start, (orders,))
