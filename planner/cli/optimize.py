@@ -43,6 +43,10 @@ def optimize(
         Path | None,
         typer.Option("--report", metavar="FILE", help="The report [NAME.report.html beside it]."),
     ] = None,
+    trace: Annotated[
+        Path | None,
+        typer.Option("--trace", metavar="FILE.json", help="Write a trace for Perfetto too."),
+    ] = None,
     dim: o.Dims = None,
     hardware: o.Hardware = "cpu",
     profile: o.Profile = None,
@@ -104,7 +108,8 @@ def optimize(
     files = name_outputs(model, output=output, plan=plan, report=report)
     if not dry_run:
         sources = (model, profile, inputs)
-        check_outputs(files.model, files.plan, files.report, inputs=sources, force=force)
+        outputs = [files.model, files.plan, files.report, *([trace] if trace else [])]
+        check_outputs(*outputs, inputs=sources, force=force)
 
     from planner import api
 
@@ -116,6 +121,7 @@ def optimize(
                 output=files.model,
                 plan_path=files.plan,
                 report_path=files.report,
+                trace_path=trace,
                 dims=dims,
                 hardware=hardware,
                 profile=profile,
@@ -140,6 +146,8 @@ def optimize(
             _show(failed, json=json)
         raise
     payload = _show(result, json=json)
+    if trace is not None and not dry_run:
+        note(f"wrote {trace}")
     if dry_run:
         note("dry run: nothing was written")
     if result.verification is not None and not result.verification.passed:
