@@ -111,7 +111,7 @@ class CutFlow:
             mixture = mixture or found
         if mixture.weights is None:
             return None
-        return _solution(network, mixture, found.bound_units)
+        return _solution(network, mixture, found)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -343,8 +343,8 @@ class _Master:
         return [values.get(weight, 0.0) for weight in self._weights]
 
 
-def _solution(network: Network, mixture: _Mixture, bound_units: float) -> CutSolution:
-    """The mixture, per tensor and operation."""
+def _solution(network: Network, mixture: _Mixture, proved: _Mixture) -> CutSolution:
+    """The mixture, per tensor and operation, with the bound and the prices of `proved`."""
     again = np.zeros(network.nodes)
     resident, swapped = np.zeros(len(network.tensor)), np.zeros(len(network.tensor))
     for column, weight in zip(mixture.columns, mixture.weights or (), strict=True):
@@ -357,8 +357,11 @@ def _solution(network: Network, mixture: _Mixture, bound_units: float) -> CutSol
     return CutSolution(
         feasible=True,
         extra_us=mixture.value_units / network.to_units,
-        bound_us=bound_units / network.to_units,
+        bound_us=proved.bound_units / network.to_units,
         resident=dict(zip(where, resident.tolist(), strict=True)),
         swapped=dict(zip(where, swapped.tolist(), strict=True)) if network.copies else {},
         rerun={(m, points[k]): float(again[node]) for (m, k), node in network.again.items()},
+        price_us=dict(
+            zip(points, (proved.prices.bytes_units / network.to_units).tolist(), strict=True)
+        ),
     )

@@ -22,8 +22,8 @@ credited in full, which keeps the bound valid.
 from __future__ import annotations
 
 import datetime
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from ortools.math_opt.python import mathopt
 
@@ -49,6 +49,8 @@ class CutSolution:
         bound_us: no plan adds less time than this to the base order.
         feasible: False where some cut cannot meet the capacity at all.
         resident, swapped: by tensor and cut. rerun: by operation and cut.
+        price_us: by cut, what one more byte of capacity there takes off the bound: the dual price
+            of the cut's row (0 for integer programs, which have none).
     """
 
     feasible: bool
@@ -57,6 +59,7 @@ class CutSolution:
     resident: dict[tuple[int, int], float]
     swapped: dict[tuple[int, int], float]
     rerun: dict[tuple[int, int], float]
+    price_us: dict[int, float] = field(default_factory=dict)
 
 
 def held_at(problem: Problem, p: int) -> int:
@@ -163,6 +166,7 @@ class CutModel:
         self.swapped: dict[tuple[int, int], mathopt.Variable] = {}
         self.resident: dict[tuple[int, int], mathopt.Variable] = {}
         self.rerun: dict[tuple[int, int], mathopt.Variable] = {}
+        self.memory: dict[int, mathopt.LinearConstraint] = {}
         self.objective: list[tuple[float, mathopt.Variable]] = []
         self.times: CopyTimes | None = None
         if problem.overlap and problem.allow_swap:
@@ -205,7 +209,8 @@ class CutModel:
                     model.add_linear_constraint(back[t] - self.rerun[m, p] >= 0.0)
         room = problem.capacity_bytes - held_at(problem, p)
         scale = 1.0 / max(1, problem.capacity_bytes)
-        model.add_linear_constraint(mathopt.fast_sum(memory) * scale <= room * scale)
+        row = model.add_linear_constraint(mathopt.fast_sum(memory) * scale <= room * scale)
+        self.memory[p] = row
         if self.times is not None:
             host = {t: self.swapped[t, p] for t in wanted if (t, p) in self.swapped}
             self.times.add(p, host, [(m, self.rerun[m, p]) for m in reruns])
@@ -265,6 +270,7 @@ class CutModel:
         values = result.variable_values()
         value = result.objective_value()
         proved = result.best_objective_bound() if whole else value
+        price_us = {} if whole else self._prices(result.dual_values(), scale)
         return CutSolution(
             feasible=True,
             extra_us=max(0.0, value / scale),
@@ -272,7 +278,15 @@ class CutModel:
             resident={k: values[v] for k, v in self.resident.items()},
             swapped={k: values[v] for k, v in self.swapped.items()},
             rerun={k: values[v] for k, v in self.rerun.items()},
+            price_us=price_us,
         )
+
+    def _prices(
+        self, duals: Mapping[mathopt.LinearConstraint, float], cost_scale: float
+    ) -> dict[int, float]:
+        """Microseconds for a byte at each cut, from the rows' duals, which are in scaled units."""
+        per_byte = 1.0 / max(1, self.problem.capacity_bytes) / cost_scale
+        return {p: max(0.0, -duals[row]) * per_byte for p, row in self.memory.items()}
 
 
 def articulation_tensors(problem: Problem, end: int) -> list[int]:

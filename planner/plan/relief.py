@@ -156,19 +156,29 @@ def closure_cost(
     Returns:
         Infinity where some operation may not run again, or the chain is very long.
     """
+    again, blocker = closure(problem, copies, tensor, step)
+    return _NEVER if blocker is not None else sum(problem.ops[op].duration_us for op in again)
+
+
+def closure(
+    problem: Problem,
+    copies: Sequence[Sequence[tuple[int, int]]] | Mapping[int, Sequence[tuple[int, int]]],
+    tensor: int,
+    step: int,
+) -> tuple[list[int], int | None]:
+    """(operations to run again for `tensor` at `step`, the one that may not, or at which the chain
+    becomes too long); see `closure_cost`."""
     stack = [problem.tensors[tensor].producer]
-    seen: set[int] = set()
-    cost = 0.0
+    seen: dict[int, None] = {}
     while stack:
         producer = stack.pop()
         if producer in seen:
             continue
         op = problem.ops[producer]
         if not op.recomputable or len(seen) > _MAX_CLOSURE:
-            return _NEVER
-        seen.add(producer)
-        cost += op.duration_us
+            return list(seen), producer
+        seen[producer] = None
         for t in op.inputs:
             if t != tensor and not any(b < step < e for b, e in copies[t]):
                 stack.append(problem.tensors[t].producer)
-    return cost
+    return list(seen), None

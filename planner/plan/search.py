@@ -188,7 +188,7 @@ def cut_loop(
                 whole_s = 0.0
         if rounded is None or not incumbent.is_within(give_up_gap):
             return
-        cut = _overflow_cut(improver, rounded, cuts)
+        cut = overflow_cut(improver, rounded, cuts)
 
 
 def bound_at_peak(problem: Problem, *, time_limit_s: float) -> float:
@@ -256,7 +256,7 @@ def base_op_at(candidate: Candidate, action: int) -> int:
     return min(bisect_left(firsts, action), len(firsts) - 1)
 
 
-def _overflow_cut(improver: Improver, candidate: Candidate, cuts: list[int]) -> int | None:
+def overflow_cut(improver: Improver, candidate: Candidate, cuts: list[int]) -> int | None:
     """The base operation with the largest overflow that has no cut yet."""
     live = candidate.replay.live_bytes
     capacity = improver.problem.capacity_bytes
