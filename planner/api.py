@@ -13,8 +13,7 @@ from typing import Literal
 from planner.errors import InfeasibleBudgetError, ModelError, UsageError, VerificationError
 from planner.graph.model import Role, TrainingGraph
 from planner.graph.schedule import default_order, priority_order
-from planner.lower.annotate import annotate
-from planner.lower.rewrite import Rewritten, rewrite
+from planner.lower.rewrite import Rewritten
 from planner.onnxio.load import load_model
 from planner.onnxio.save import atomic_write, check_writable, save_model
 from planner.pipeline import assemble as plans
@@ -27,7 +26,7 @@ from planner.pipeline.planning import (
     make_plan,
 )
 from planner.pipeline.prepare import Prepared, analysed_graph, prepare, silent, view_of
-from planner.pipeline.read_back import read_back
+from planner.pipeline.rebuild import prepare_for, rebuild, with_metadata
 from planner.plan.planfile import Plan, PredictedCost
 from planner.results import Analysis, ModelView, OptimizeResult, Verification
 from planner.units import format_both, parse_budget, parse_bytes
@@ -173,7 +172,7 @@ def optimize(
         _check_layout(prepared)
         planned = make_plan(prepared, settings, report)
         plan = plans.assemble(prepared, settings, planned, budget_text=budget, swap_mode=swap)
-        rewritten = _with_metadata(planned.rewritten, plan)
+        rewritten = with_metadata(planned.rewritten, plan)
         after = _rewritten_view(planned, plan, prepared.device)
     result = OptimizeResult(
         plan=plan, model_path=model, before=before, after=after, verification=None
@@ -224,8 +223,8 @@ def apply(model: Path, plan: Path, *, output: Path, force: bool = False) -> Path
     model, output = Path(model), Path(output)
     _check_outputs(model, (output,), force=force)
     loaded_plan = plans.read_plan(Path(plan))
-    prepared = _prepare_for(model, loaded_plan)
-    rewritten = None if loaded_plan.unchanged else _rebuild(prepared, loaded_plan)
+    prepared = prepare_for(model, loaded_plan)
+    rewritten = None if loaded_plan.unchanged else rebuild(prepared, loaded_plan).rewritten
     _write_model(model, output, rewritten)
     return output
 
@@ -382,60 +381,12 @@ def _file_view(
     return view_of(graph, order, durations, device=original.device)
 
 
-def _with_metadata(rewritten: Rewritten, plan: Plan) -> Rewritten:
-    props = rewritten.model.metadata_props
-    props["pkg.planner.version"] = plan.planner_version
-    props["pkg.planner.plan_sha256"] = plans.plan_digest(plan)
-    props["pkg.planner.budget_bytes"] = str(plan.budget_bytes)
-    annotate(rewritten, plan.decisions)
-    return rewritten
-
-
 def _write_model(model: Path, output: Path, rewritten: Rewritten | None) -> None:
     if rewritten is not None:
         save_model(rewritten.model, output)
         return
     with atomic_write(output) as temporary:
         shutil.copyfile(model, temporary)
-
-
-def _prepare_for(model: Path, plan: Plan) -> Prepared:
-    prepared = prepare(
-        model,
-        dims=plan.dims,
-        hardware=plan.hardware,
-        profile=None,
-        calibrate=False,
-        inputs=None,
-        seed=plan.seed,
-        ort_optimize=plan.ort_optimized,
-        device="cpu",
-        progress=silent,
-    )
-    if prepared.loaded.sha256 != plan.model_sha256:
-        raise ModelError(f"the plan belongs to another model than {model} (digests differ)")
-    return prepared
-
-
-def _rebuild(prepared: Prepared, plan: Plan) -> Rewritten:
-    from planner.runtime.settle import settle
-
-    form, actions = plans.schedule_of(plan, prepared, prepared.graph)
-
-    def lower(pinned: frozenset[str]) -> Rewritten:
-        return rewrite(
-            prepared.model,
-            prepared.graph,
-            form,
-            actions,
-            order=plan.order_target,
-            pinned=pinned,
-        )
-
-    rewritten = settle(lower, prepared.loaded, enabled=plan.ort_optimized)
-    if plan.order_target == "priority":  # else the order of the rewritten file is the planned one
-        rewritten = read_back(prepared, rewritten, order_target=plan.order_target).rewritten
-    return _with_metadata(rewritten, plan)
 
 
 def _stand_in_plan(prepared: Prepared, text: str, budget_bytes: int) -> Plan:

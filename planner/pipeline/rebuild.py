@@ -1,0 +1,91 @@
+"""From a model and its plan file back to the schedule and the rewritten model, with no search."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from planner.errors import ModelError
+from planner.formulate import Formulation
+from planner.lower.annotate import annotate
+from planner.lower.rewrite import Rewritten, rewrite
+from planner.pipeline import assemble as plans
+from planner.pipeline.prepare import Prepared, Progress, prepare, silent
+from planner.pipeline.read_back import read_back
+from planner.plan.planfile import Plan
+from planner.plan.problem import Action
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rebuilt:
+    """A plan that has a schedule: its problem (with no limit), its actions, and the rewritten model."""
+
+    formulation: Formulation
+    actions: tuple[Action, ...]
+    rewritten: Rewritten
+
+
+def prepare_for(
+    model: Path, plan: Plan, *, profile: Path | None = None, progress: Progress = silent
+) -> Prepared:
+    """The model, prepared as it was for its plan.
+
+    Args:
+        profile: to take times from, which a plan file does not hold.
+
+    Raises:
+        ModelError: the plan belongs to another model.
+    """
+    prepared = prepare(
+        model,
+        dims=plan.dims,
+        hardware=plan.hardware,
+        profile=profile,
+        calibrate=False,
+        inputs=None,
+        seed=plan.seed,
+        ort_optimize=plan.ort_optimized,
+        device="cpu",
+        progress=progress,
+    )
+    if prepared.loaded.sha256 != plan.model_sha256:
+        raise ModelError(f"the plan belongs to another model than {model} (digests differ)")
+    return prepared
+
+
+def rebuild(prepared: Prepared, plan: Plan) -> Rebuilt:
+    """The rewritten model of a plan, the same to the byte as `optimize` wrote it.
+
+    Raises:
+        ModelError: the plan's schedule does not fit the model.
+    """
+    from planner.runtime.settle import settle
+
+    form, actions = plans.schedule_of(plan, prepared, prepared.graph)
+
+    def lower(pinned: frozenset[str]) -> Rewritten:
+        return rewrite(
+            prepared.model,
+            prepared.graph,
+            form,
+            actions,
+            order=plan.order_target,
+            pinned=pinned,
+        )
+
+    rewritten = settle(lower, prepared.loaded, enabled=plan.ort_optimized)
+    if plan.order_target == "priority":  # else the order of the rewritten file is the planned one
+        rewritten = read_back(prepared, rewritten, order_target=plan.order_target).rewritten
+    return Rebuilt(
+        formulation=form, actions=tuple(actions), rewritten=with_metadata(rewritten, plan)
+    )
+
+
+def with_metadata(rewritten: Rewritten, plan: Plan) -> Rewritten:
+    """The rewritten model, which says whose plan it follows, and each node what it is for."""
+    props = rewritten.model.metadata_props
+    props["pkg.planner.version"] = plan.planner_version
+    props["pkg.planner.plan_sha256"] = plans.plan_digest(plan)
+    props["pkg.planner.budget_bytes"] = str(plan.budget_bytes)
+    annotate(rewritten, plan.decisions)
+    return rewritten
