@@ -19,6 +19,7 @@ from planner.cli import console
 from planner.cli.analyze import analyze
 from planner.cli.apply import apply
 from planner.cli.diff import diff
+from planner.cli.explain import explain
 from planner.cli.export import export
 from planner.cli.optimize import optimize
 from planner.cli.problem import problem
@@ -60,6 +61,7 @@ for _command, _summary in (
     (sweep, "Show what each budget costs in time."),
     (apply, "Rewrite a model as a plan says."),
     (diff, "Show what changed from one plan to another."),
+    (explain, "Show what a plan does with one tensor."),
     (verify, "Compare two models on ONNX Runtime."),
     (problem, "Write the planning problem of a model."),
     (solve, "Solve a planning problem."),

@@ -76,7 +76,8 @@ def last_line(text):
 
 
 @pytest.mark.parametrize(
-    "command", [[], ["analyze"], ["optimize"], ["apply"], ["verify"], ["export"], ["diff"]]
+    "command",
+    [[], ["analyze"], ["optimize"], ["apply"], ["verify"], ["export"], ["diff"], ["explain"]],
 )
 def test_help(command, snapshot, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")

@@ -1,0 +1,324 @@
+"""`planner explain`: one tensor of a plan: where it is, what was weighed, what its bytes are worth."""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+from bisect import bisect_left
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from planner.errors import UsageError
+from planner.graph.model import Tensor, TensorId, TrainingGraph
+from planner.pipeline.assemble import read_plan
+from planner.pipeline.explanation import Absence, Explanation, Interval, Moment, Span, Way
+from planner.pipeline.prepare import Prepared, Progress, full_timeline, silent
+from planner.pipeline.read_back import read_back
+from planner.pipeline.rebuild import Rebuilt, prepare_for, rebuild
+from planner.plan.planfile import Plan
+from planner.plan.prices import Prices, prices
+from planner.plan.problem import Action, ActionKind, Problem
+from planner.plan.relief import closure
+from planner.plan.simulate import simulate
+
+_CLOSEST = 5
+_OFF = "the plan was asked for without it (--swap)"
+
+
+def explain(
+    model: Path,
+    plan_path: Path,
+    name: str,
+    *,
+    profile: Path | None = None,
+    time_limit_s: float = 20.0,
+    progress: Progress | None = None,
+) -> Explanation:
+    """Look one tensor of a plan up.
+
+    Args:
+        profile: of ONNX Runtime, to take times from: a plan file does not hold them.
+        time_limit_s: for the prices.
+
+    Raises:
+        ModelError: the plan is none, or of another model.
+        UsageError: no such tensor; the message has the closest names.
+    """
+    report = progress or silent
+    plan = read_plan(plan_path)
+    prepared = prepare_for(model, plan, profile=profile, progress=report)
+    tensor = _find(name, prepared)
+    report("rebuilding the rewritten model")
+    state = None if plan.unchanged else _state(prepared, plan)
+    found: Prices | None = None
+    index = None
+    if state is not None:
+        report("pricing the budget")
+        found = prices(state.problem, time_limit_s=time_limit_s)
+        buffers = {t: i for i, t in enumerate(state.rebuilt.formulation.tensors)}
+        index = buffers.get(tensor.buffer)
+    buffer = prepared.graph.tensors[tensor.buffer]
+    before, steps_before, at_peak_before = _before(prepared, buffer)
+    after, steps_after, at_peak_after = (
+        _after(state, buffer) if state else (_listed(before), steps_before, at_peak_before)
+    )
+    intervals: tuple[Interval, ...] = ()
+    returns: tuple[Absence, ...] = ()
+    if state is not None and index is not None:
+        intervals = _intervals(prepared, plan, state, index, found)
+        returns = _returns(plan, state, index)
+    graph = prepared.graph
+    return Explanation(
+        plan=plan,
+        tensor=name,
+        buffer=buffer.name,
+        bytes=buffer.bytes,
+        category=buffer.category.value,
+        dtype=tensor.dtype,
+        shape=tensor.shape,
+        is_persistent=buffer.is_persistent,
+        producer=None if buffer.producer is None else graph.operations[buffer.producer].name,
+        uses=_uses(graph, buffer, state, index),
+        steps_before=steps_before,
+        steps_after=steps_after,
+        before=before,
+        after=after,
+        at_peak_before=at_peak_before,
+        at_peak_after=at_peak_after,
+        intervals=intervals,
+        returns=returns,
+        moments=None if found is None or state is None else _moments(state, index, found),
+        bound_us=_bound_us(state, found),
+        times_from=prepared.cost_source,
+    )
+
+
+def _find(name: str, prepared: Prepared) -> Tensor:
+    graph = prepared.graph
+    try:
+        return graph.tensor_named(name)
+    except KeyError:
+        pass
+    names = [t.name for t in graph.tensors]
+    close = difflib.get_close_matches(name, names, n=_CLOSEST, cutoff=0.4)
+    hint = f"; the closest names are {', '.join(map(repr, close))}" if close else ""
+    values = {str(v.name) for node in prepared.loaded.model.graph for v in node.outputs}
+    if name in values:
+        raise UsageError(
+            f"the plan knows no tensor {name!r}: ONNX Runtime's optimizers leave none of that name "
+            f"(fused, merged or folded){hint}"
+        )
+    raise UsageError(f"the model has no tensor {name!r}{hint}")
+
+
+# -- the plan, replayed ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _State:
+    """A plan's problem as it was solved, its replay, and its steps.
+
+    Attributes:
+        copies: by tensor, the half-open ranges of actions in which it is on the device.
+        first: by base operation, its first action. node_step: by action, the step of its node.
+    """
+
+    rebuilt: Rebuilt
+    problem: Problem
+    actions: tuple[Action, ...]
+    copies: tuple[tuple[tuple[int, int], ...], ...]
+    graph: TrainingGraph
+    order: tuple[int, ...]
+    spans: tuple[tuple[str, int, int], ...]
+    peak_step: int
+    first: tuple[int, ...]
+    node_step: tuple[int, ...]
+
+
+def _state(prepared: Prepared, plan: Plan) -> _State:
+    rebuilt = rebuild(prepared, plan)
+    form, hardware = rebuilt.formulation, prepared.hardware
+    swaps = plan.swap_mode != "none" and not prepared.why_no_swaps
+    problem = replace(
+        form.problem,
+        ops=tuple(
+            replace(op, workspace_bytes=prepared.workspace_bytes[source])
+            for op, source in zip(form.problem.ops, form.ops, strict=True)
+        ),
+        fixed_bytes=form.problem.fixed_bytes + plan.reserve_bytes,
+        capacity_bytes=plan.budget_bytes,
+        swap_out_bytes_per_s=hardware.copy_to_host_bytes_per_s if swaps else 0.0,
+        swap_in_bytes_per_s=hardware.copy_from_host_bytes_per_s if swaps else 0.0,
+        allow_recompute=plan.swap_mode != "only",
+    )
+    back = read_back(prepared, rebuilt.rewritten, order_target=plan.order_target)
+    line = full_timeline(back.graph, back.order, prepared.device)
+    step_of = {name: i for i, name in enumerate(back.rewritten.planned_order)}
+    copies: list[list[tuple[int, int]]] = [[] for _ in problem.tensors]
+    # replayed on the problem in which every swap of the file is possible
+    for t, birth, end in simulate(form.problem, rebuilt.actions).copies:
+        copies[t].append((birth, end))
+    first: dict[int, int] = {}
+    for i, action in enumerate(rebuilt.actions):
+        if action.kind is ActionKind.RUN:
+            first.setdefault(action.target, i)
+    return _State(
+        rebuilt=rebuilt,
+        problem=problem,
+        actions=rebuilt.actions,
+        copies=tuple(tuple(ranges) for ranges in copies),
+        graph=back.graph,
+        order=tuple(back.order),
+        spans=tuple((back.graph.tensors[r.tensor].name, r.start, r.end) for r in line.ranges),
+        peak_step=line.peak_step,
+        first=tuple(first[op] for op in range(len(problem.ops))),
+        node_step=tuple(step_of[node] for node in rebuilt.rewritten.action_nodes),
+    )
+
+
+def _before(prepared: Prepared, buffer: Tensor) -> tuple[Span | None, int, bool]:
+    line = full_timeline(prepared.original, prepared.default, prepared.device)
+    steps = len(line.order)
+    try:
+        there = prepared.original.tensor_named(buffer.name)
+    except KeyError:
+        return None, steps, False
+    if there.is_persistent:
+        return Span(name=there.name, start=0, end=steps), steps, True
+    for r in line.ranges:
+        if r.tensor == there.buffer:
+            span = Span(name=there.name, start=r.start, end=r.end)
+            return span, steps, r.start <= line.peak_step < r.end
+    return None, steps, False
+
+
+def _listed(span: Span | None) -> tuple[Span, ...]:
+    return () if span is None else (span,)
+
+
+def _after(state: _State, buffer: Tensor) -> tuple[tuple[Span, ...], int, bool]:
+    steps = len(state.order)
+    if buffer.is_persistent:
+        return (Span(name=buffer.name, start=0, end=steps),), steps, True
+    like = state.rebuilt.rewritten.like
+    spans = tuple(
+        Span(name=name, start=start, end=end)
+        for name, start, end in state.spans
+        if like.get(name, name) == buffer.name
+    )
+    return spans, steps, any(s.start <= state.peak_step < s.end for s in spans)
+
+
+def _uses(
+    graph: TrainingGraph, buffer: Tensor, state: _State | None, index: int | None
+) -> tuple[str, ...]:
+    if state is not None and index is not None:
+        return tuple(state.problem.ops[u].name for u in state.problem.tensors[index].uses)
+    sharing: set[TensorId] = {t.id for t in graph.tensors if t.buffer == buffer.id}
+    readers = {op for t in sharing for op in graph.tensors[t].consumers}
+    return tuple(
+        graph.operations[op].name for op in sorted(readers) if not graph.operations[op].is_view
+    )
+
+
+def _bound_us(state: _State | None, found: Prices | None) -> float | None:
+    if state is None or found is None:
+        return None
+    return state.problem.base_duration_us + found.bound_extra_us
+
+
+def _moments(state: _State, index: int | None, found: Prices) -> tuple[Moment, ...]:
+    problem = state.problem
+    tensor = None if index is None else problem.tensors[index]
+    moments = []
+    for p, price in sorted(found.us_per_byte.items()):
+        waits = tensor is not None and bool(tensor.uses) and p not in tensor.uses
+        waits = waits and tensor is not None and tensor.producer < p < tensor.uses[-1]
+        moments.append(Moment(node=problem.ops[p].name, us_per_byte=price, waits=waits))
+    return tuple(moments)
+
+
+# -- retention intervals -----------------------------------------------------------------------
+
+
+def _intervals(
+    prepared: Prepared, plan: Plan, state: _State, index: int, found: Prices | None
+) -> tuple[Interval, ...]:
+    tensor, copies = state.problem.tensors[index], state.copies
+    events = (tensor.producer, *tensor.uses)
+    why = {d.end: d.why for d in plan.decisions if d.tensor == tensor.name}
+    births = [birth for birth, _ in copies[index]]
+    intervals = []
+    for opens, closes in itertools.pairwise(events):
+        start, end = state.first[opens], state.first[closes]
+        made = bisect_left(births, start + (opens == tensor.producer)) - 1
+        read = bisect_left(births, end) - 1
+        absences = tuple(
+            _absence(state, copies[index][k - 1][1], births[k], why)
+            for k in range(made + 1, read + 1)
+        )
+        chosen = absences[-1].action if absences else "keep"
+        at = births[read] if absences else end
+        intervals.append(
+            Interval(
+                opens=state.problem.ops[opens].name,
+                closes=state.problem.ops[closes].name,
+                start=state.node_step[start],
+                end=state.node_step[end],
+                chosen=chosen,
+                absences=absences,
+                ways=_ways(prepared, state, index, at),
+                rent_us=None if found is None else found.between(opens, closes) * tensor.bytes,
+            )
+        )
+    return tuple(intervals)
+
+
+def _absence(state: _State, gone: int, birth: int, why: dict[int, str]) -> Absence:
+    """From the action after which the tensor is free to the one that brings it back."""
+    step = state.node_step[birth]
+    swapped = state.actions[birth].kind is ActionKind.SWAP_IN
+    return Absence(
+        start=min(step, state.node_step[min(gone, len(state.node_step) - 1)]),
+        end=step,
+        action="swap" if swapped else "recompute",
+        by=state.rebuilt.rewritten.action_nodes[birth],
+        why=why.get(step, ""),
+    )
+
+
+def _returns(plan: Plan, state: _State, index: int) -> tuple[Absence, ...]:
+    """How the tensor comes back behind its last base use, for the recomputes that read it."""
+    tensor = state.problem.tensors[index]
+    last = state.first[tensor.uses[-1] if tensor.uses else tensor.producer]
+    why = {d.end: d.why for d in plan.decisions if d.tensor == tensor.name}
+    return tuple(
+        _absence(state, end, birth, why)
+        for (_, end), (birth, _) in itertools.pairwise(state.copies[index])
+        if birth > last
+    )
+
+
+def _ways(prepared: Prepared, state: _State, index: int, at: int) -> tuple[Way, ...]:
+    """Keep, recompute and swap, to have the tensor at action `at` of this plan."""
+    problem, form = state.problem, state.rebuilt.formulation
+    again, blocker = closure(problem, state.copies, index, at)
+    why_not = "" if problem.allow_recompute else _OFF
+    if not why_not and blocker is not None:
+        op = prepared.graph.operations[form.ops[blocker]]
+        why_not = f"{op.name} may not run twice: {op.why_not}"
+        if problem.ops[blocker].recomputable:
+            why_not = "too many operations would have to run again"
+    cost = sum(problem.ops[op].duration_us for op in again)
+    recompute = Way(
+        action="recompute",
+        cost_us=None if why_not else cost,
+        why_not=why_not,
+        runs=() if why_not else tuple(problem.ops[op].name for op in again),
+    )
+    if not problem.allow_swap or not problem.tensors[index].swappable:
+        swap = Way(action="swap", cost_us=None, why_not=prepared.why_no_swaps or _OFF)
+    else:
+        out, back = problem.swap_out_us(index), problem.swap_in_us(index)
+        swap = Way(action="swap", cost_us=out + back, copy_out_us=out, copy_in_us=back)
+    return Way(action="keep", cost_us=0.0), recompute, swap
