@@ -27,9 +27,16 @@ from planner.pipeline.planning import (
 )
 from planner.pipeline.prepare import Prepared, analysed_graph, prepare, silent, view_of
 from planner.pipeline.rebuild import prepare_for, rebuild, with_metadata
+from planner.pipeline.slowdown import plan_within
 from planner.plan.planfile import Plan, PredictedCost
 from planner.results import Analysis, ModelView, OptimizeResult, Verification
-from planner.units import format_both, parse_budget, parse_bytes
+from planner.units import (
+    format_both,
+    format_percent,
+    parse_budget,
+    parse_bytes,
+    parse_slowdown,
+)
 
 Progress = Callable[[str], None]
 Swap = Literal["auto", "none", "only"]
@@ -106,7 +113,8 @@ def analyze(
 def optimize(
     model: Path,
     *,
-    budget: str,
+    budget: str | None = None,
+    max_slowdown: str | None = None,
     output: Path | None = None,
     plan_path: Path | None = None,
     report_path: Path | None = None,
@@ -133,6 +141,8 @@ def optimize(
 
     Args:
         budget: `"16GB"`, `"12GiB"`, or `"60%"` of the baseline peak.
+        max_slowdown: `"5%"`: with a budget, no plan that fits may add more time; without one, the
+            least peak is looked for that a plan within that time can have.
         output, plan_path, report_path: files to write; None leaves that file out.
         trace_path: a trace of the plan for Perfetto; see `planner.report.trace`.
         swap: "auto" lets the solver choose, "none" forbids copies, "only" forbids recompute.
@@ -162,16 +172,24 @@ def optimize(
     )
     before = _original_view(prepared)
     baseline = before.timeline.peak_bytes
+    text = budget or "100%"
     settings = settings_for(
-        prepared, budget, reserve, baseline, swap, order, time_limit_s, seed, workers
+        prepared, text, reserve, baseline, swap, order, time_limit_s, seed, workers
     )
-    if settings.budget_bytes - settings.reserve_bytes >= baseline:
-        plan = plans.unchanged_plan(prepared, settings, budget_text=budget, swap_mode=swap)
+    if budget is not None and settings.budget_bytes - settings.reserve_bytes >= baseline:
+        plan = plans.unchanged_plan(prepared, settings, budget_text=text, swap_mode=swap)
         rewritten, after = None, before
     else:
         _check_layout(prepared)
-        planned = make_plan(prepared, settings, report)
-        plan = plans.assemble(prepared, settings, planned, budget_text=budget, swap_mode=swap)
+        planned, settings, binds = _planned(
+            prepared, settings, max_slowdown, by_slowdown=budget is None, progress=report
+        )
+        plan = plans.assemble(
+            prepared, settings, planned, budget_text=budget or f"{max_slowdown} slower",
+            swap_mode=swap,
+        )  # fmt: skip
+        limit = None if max_slowdown is None else parse_slowdown(max_slowdown)
+        plan = replace(plan, max_slowdown=limit, binds=binds)
         rewritten = with_metadata(planned.rewritten, plan)
         after = _rewritten_view(planned, plan, prepared.device)
     result = OptimizeResult(
@@ -299,6 +317,34 @@ def _check_layout(prepared: Prepared) -> None:
             "under ONNX Runtime's default options, and no plan survives that; make their weights "
             "graph inputs, as in a training graph"
         )
+
+
+def _planned(
+    prepared: Prepared,
+    settings: Settings,
+    max_slowdown: str | None,
+    *,
+    by_slowdown: bool,
+    progress: Progress,
+) -> tuple[Planned, Settings, str]:
+    """(plan, settings with its budget, what binds)."""
+    if by_slowdown:
+        if max_slowdown is None:
+            raise UsageError("give a --budget, a --max-slowdown, or both")
+        within = plan_within(prepared, settings, parse_slowdown(max_slowdown), progress)
+        return within.planned, within.settings, "slowdown"
+    planned = make_plan(prepared, settings, progress)
+    assert planned.solved.candidate is not None
+    added = planned.solved.candidate.time_us / sum(prepared.original_us) - 1
+    if max_slowdown is not None and added > parse_slowdown(max_slowdown):
+        bound = planned.solved.bound_us / sum(prepared.original_us) - 1
+        raise InfeasibleBudgetError(
+            f"within {format_both(settings.budget_bytes)} the plan found is {format_percent(added)} "
+            f"slower, more than {max_slowdown} (in its base order none is below "
+            f"{format_percent(max(0.0, bound))}): the slowdown binds; allow more of it, or a larger "
+            "budget"
+        )
+    return planned, settings, "budget" if added > 1e-9 else ""
 
 
 def settings_for(

@@ -63,6 +63,18 @@ def parse_percent(text: str) -> Fraction | None:
     return None if match is None else Fraction(match[1]) / 100
 
 
+def parse_slowdown(text: str) -> float:
+    """`"5%"` -> 0.05.
+
+    Raises:
+        UsageError: not a percentage of 0 or more.
+    """
+    match = _PERCENT.match(text)
+    if match is None:
+        raise UsageError(f"slowdown {text!r} is not understood; give a percentage, such as 5%")
+    return float(Fraction(match[1]) / 100)
+
+
 def check_budget(text: str) -> None:
     """Raise UsageError where `text` can never be a budget, before any model is read."""
     parse_budget(text, baseline_bytes=1 << 40)

@@ -11,8 +11,8 @@ from planner.cli import options as o
 from planner.cli.console import emit_json, note, progress, verbosity
 from planner.cli.outputs import check_outputs, name_outputs
 from planner.cli.thresholds import PeakAbove, SlowerThan, check_optimized, parse_thresholds
-from planner.errors import VerificationError
-from planner.units import check_budget, parse_bytes
+from planner.errors import UsageError, VerificationError
+from planner.units import check_budget, parse_bytes, parse_slowdown
 
 if TYPE_CHECKING:
     from planner.results import OptimizeResult
@@ -21,14 +21,23 @@ if TYPE_CHECKING:
 def optimize(
     model: o.Model,
     budget: Annotated[
-        str,
+        str | None,
         typer.Option(
             "--budget",
             metavar="SIZE",
             help="Device memory: 16GB, 12GiB, or 60% of the model's own peak.",
             show_default=False,
         ),
-    ],
+    ] = None,
+    max_slowdown: Annotated[
+        str | None,
+        typer.Option(
+            "--max-slowdown",
+            metavar="PERCENT",
+            help="The most time to add; without --budget: the least peak within it.",
+            show_default=False,
+        ),
+    ] = None,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -94,10 +103,18 @@ def optimize(
       planner optimize model.onnx --budget 60%
       planner optimize model.onnx --budget 16GB --reserve 1GB -o small.onnx
       planner optimize model.onnx --budget 40% --swap none --dim batch=32
+      planner optimize model.onnx --max-slowdown 5%
       planner optimize model.onnx --budget 60% --dry-run --json > plan.json
       planner optimize model.onnx --budget 16GB --fail-if-slower-than 5%
     """
-    check_budget(budget)
+    if budget is None and max_slowdown is None:
+        raise UsageError(
+            "give a --budget, such as 16GB or 60%, a --max-slowdown, such as 5%, or both"
+        )
+    if budget is not None:
+        check_budget(budget)
+    if max_slowdown is not None:
+        parse_slowdown(max_slowdown)
     parse_bytes(reserve, what="--reserve", zero_ok=True)
     thresholds = parse_thresholds(fail_if_peak_above, fail_if_slower_than)
     dims = o.parse_dims(dim)
@@ -118,6 +135,7 @@ def optimize(
             result = api.optimize(
                 model,
                 budget=budget,
+                max_slowdown=max_slowdown,
                 output=files.model,
                 plan_path=files.plan,
                 report_path=files.report,

@@ -47,8 +47,10 @@ _SHRINK = (1.0, 0.98, 0.965, 0.95, 0.935, 0.92, 0.9, 0.87, 0.83, 0.78)
 
 _THOROUGH = 2  # orders solved at length
 
-_VARIETY = 5  # base orders to try at each lower capacity
+_VARIETY = 4  # base orders to try at each lower capacity
 _MOST_SLOWER = 1.25  # how much time a fitting arena may cost
+_UNTIL = 0.85  # share of the time after which no lower capacity is tried, if there is a plan
+_DEAR = 1.5
 _NO_LIMIT = 1 << 62
 RANDOM = "draws random numbers"
 
@@ -65,9 +67,11 @@ class BaseOrder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What the user asked for, parsed. Bandwidths of 0 forbid swapping."""
+    """What the user asked for, parsed. Bandwidths of 0 forbid swapping; a plan that takes longer than
+    `most_us` is none."""
 
     budget_bytes: int
+    most_us: float = float("inf")
     reserve_bytes: int = 0
     allow_recompute: bool = True
     swap_out_bytes_per_s: float = 0.0
@@ -169,7 +173,9 @@ def make_plan(prepared: Prepared, settings: Settings, progress: Progress) -> Pla
     """
     progress("compiling the search (the first time only)")
     warm_up(overlap=False)
-    deadline = time.monotonic() + settings.time_limit_s
+    start = time.monotonic()
+    deadline = start + settings.time_limit_s
+    search_until = start + _UNTIL * settings.time_limit_s
     progress("searching for base orders")
     orders = base_orders(prepared, time_limit_s=settings.time_limit_s * 0.1)
     room = settings.budget_bytes
@@ -184,7 +190,7 @@ def make_plan(prepared: Prepared, settings: Settings, progress: Progress) -> Pla
     for attempt, shrink in enumerate(_SHRINK):
         capacity = int(room * shrink)
         chosen = _cheap(orders, capacity, extra_us) if attempt else list(raced)[:_THOROUGH]
-        if accepted is not None and (time.monotonic() > deadline or not chosen):
+        if accepted is not None and (time.monotonic() > search_until or not chosen):
             break
         for number, base in enumerate(chosen or [least_bound_order(orders)]):
             left = deadline - time.monotonic()
@@ -205,20 +211,75 @@ def make_plan(prepared: Prepared, settings: Settings, progress: Progress) -> Pla
             if solved.candidate is None:
                 continue
             extra_us[base.name] = solved.candidate.time_us - form.problem.base_duration_us
-            if accepted is not None and not _could_beat(accepted, solved):
-                continue
-            planned = _lower(prepared, settings, base, form, solved, orders)
-            if planned.timeline.peak_bytes > settings.budget_bytes - settings.reserve_bytes:
-                continue  # the anchors' few bytes: the next capacity leaves room for them
-            if accepted is None or _better(planned, accepted):
-                accepted = planned
-        if accepted is not None and accepted.fits_arena:
-            return accepted
+            accepted = _accept(accepted, prepared, settings, base, form, solved, orders)
+        if accepted is not None and accepted.fits_arena and not _is_dear(accepted, extra_us):
+            break
+    if accepted is not None and accepted.fits_arena:
+        return _refined(accepted, prepared, settings, deadline, progress)
     if accepted is None:
         assert least is not None
         deepest = formulate_in(prepared, least_bound_order(orders), settings, room)
         raise _infeasible(prepared, settings, *_least(settings, least, deepest))
     return accepted
+
+
+def _accept(
+    accepted: Planned | None,
+    prepared: Prepared,
+    settings: Settings,
+    base: BaseOrder,
+    form: Formulation,
+    solved: Solved,
+    orders: tuple[BaseOrder, ...],
+) -> Planned | None:
+    """The better one of what is accepted so far and what was solved, lowered."""
+    assert solved.candidate is not None
+    if solved.candidate.time_us > settings.most_us:
+        return accepted
+    if accepted is not None and not _could_beat(accepted, solved):
+        return accepted
+    planned = _lower(prepared, settings, base, form, solved, orders)
+    if planned.timeline.peak_bytes > settings.budget_bytes - settings.reserve_bytes:
+        return accepted  # the anchors' few bytes: the next capacity leaves room for them
+    return planned if accepted is None or _better(planned, accepted) else accepted
+
+
+def _is_dear(accepted: Planned, extra_us: Mapping[str, float]) -> bool:
+    """Whether another order adds so much less that it may be cheaper even at a lower capacity."""
+    assert accepted.solved.candidate is not None
+    base_us = accepted.formulation.problem.base_duration_us
+    added_us = accepted.solved.candidate.time_us - base_us
+    return added_us > _DEAR * min(extra_us.values()) + 1e-6 * base_us
+
+
+def _refined(
+    accepted: Planned,
+    prepared: Prepared,
+    settings: Settings,
+    deadline: float,
+    progress: Progress,
+) -> Planned:
+    """The plan whose arena fits, searched on from in the time left: it may come of a short search at
+    a lower capacity."""
+    left_s = deadline - time.monotonic()
+    if left_s < 1 or accepted.solved.is_tight:
+        return accepted
+    problem = accepted.formulation.problem
+    progress(f"improving the plan for {format_bytes(problem.capacity_bytes)}")
+    better = solve(
+        problem,
+        time_limit_s=left_s,
+        seed=settings.seed,
+        workers=settings.workers,
+        start=accepted.solved,
+        progress=lambda text: progress(f"improving: {text}"),
+    )
+    if better.candidate is None:
+        return accepted
+    base, orders = accepted.base, accepted.orders
+    form = accepted.formulation
+    found = _accept(accepted, prepared, settings, base, form, better, orders)
+    return found or accepted
 
 
 def _could_beat(accepted: Planned, solved: Solved) -> bool:
@@ -258,13 +319,13 @@ def _race(
 def _cheap(
     orders: Sequence[BaseOrder], capacity: int, extra_us: Mapping[str, float]
 ) -> list[BaseOrder]:
-    """For variety: orders that can meet the capacity, the cheapest so far first, the dear left out;
-    one that was not tried yet counts as a middling one."""
+    """For variety: orders that can meet the capacity, the cheapest so far first, then those not tried
+    yet; the dear are left out."""
     dear = 2 * min(extra_us.values(), default=0.0)
     possible = [
         o for o in orders if o.least_bound_bytes <= capacity and extra_us.get(o.name, 0.0) <= dear
     ]
-    return sorted(possible, key=lambda o: extra_us.get(o.name, dear / 2))[:_VARIETY]
+    return sorted(possible, key=lambda o: extra_us.get(o.name, dear))[:_VARIETY]
 
 
 def least_bound_order(orders: Sequence[BaseOrder]) -> BaseOrder:

@@ -103,6 +103,9 @@ class Plan:
         dims: bound symbolic dims.
         budget_text, budget_bytes: as typed, and in bytes.
         reserve_bytes: set aside out of the budget.
+        max_slowdown: the most time that a plan might add, as a ratio (0.05 is 5%); None for no limit.
+        binds: what kept the peak from being lower or the plan from being faster: "budget",
+            "slowdown", or "" where neither did.
         order_target: "default" or "priority": the session option the file is written for.
         baseline: the original model in the order ONNX Runtime runs it by default.
         best_order: the original operations in the base order that planner chose.
@@ -125,6 +128,8 @@ class Plan:
     budget_text: str = ""
     budget_bytes: int = 0
     reserve_bytes: int = 0
+    max_slowdown: float | None = None
+    binds: str = ""
     hardware: str = ""
     cost_source: str = ""
     swap_mode: str = "none"

@@ -155,6 +155,8 @@ def _plan(plan: Plan) -> dict[str, Any]:
         "dims": dict(plan.dims),
         "hardware": plan.hardware,
         "cost_source": plan.cost_source,
+        "max_slowdown": plan.max_slowdown,
+        "binds": plan.binds or None,
         "swap_mode": plan.swap_mode,
         "order_target": plan.order_target,
         "ort_optimized": plan.ort_optimized,

@@ -58,6 +58,9 @@ def print_optimize(payload: Payload, console: Console | None = None) -> None:
     facts = _facts()
     typed = f"{head['budget_text']} = " if "%" in head["budget_text"] else ""
     _fact(facts, "Budget", typed + format_both(head["budget_bytes"]))
+    if plan["max_slowdown"] is not None:
+        limit = f"at most {format_percent(plan['max_slowdown'])} slower"
+        _fact(facts, "Limit", f"{limit}; the {plan['binds'] or 'budget'} binds")
     if head["reserve_bytes"]:
         _fact(facts, "Reserve", format_both(head["reserve_bytes"]))
     _fact(facts, "Peak before", format_both(head["peak_before_bytes"]))

@@ -117,7 +117,7 @@ def test_a_bad_budget_is_one_line_and_no_import(budget, model, capsys):
     [
         (["optimize", "none.onnx", "--budget", "60%"], "model none.onnx does not exist"),
         (["optimize", ".", "--budget", "60%"], "model . is a folder"),
-        (["optimize", "model.onnx"], "Missing option '--budget'"),
+        (["optimize", "model.onnx"], "give a --budget"),
         (["analyze", "model.onnx", "--dim", "batch"], "--dim 'batch' is not NAME=N"),
         (["analyze", "model.onnx", "--dim", "n=0"], "--dim 'n=0' is not NAME=N"),
         (["analyze", "model.onnx", "--dim", "n=1", "--dim", "n=2"], "--dim n is given twice"),
