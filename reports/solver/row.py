@@ -90,6 +90,7 @@ def run(
 def _planner(
     problems: Sequence[Problem], method: str, limit_s: float, workers: int, seed: int
 ) -> Row:
+    from planner.plan.cuts import least_peak_bound
     from planner.plan.race import solve_orders
     from planner.plan.solve import solve
 
@@ -110,6 +111,7 @@ def _planner(
     }
     if solved.is_impossible:
         row["impossible"] = True
+        row["least_bound_bytes"] = min(least_peak_bound(p)[0] for p in problems)
     if solved.candidate is None:
         return row
     return row | judged(

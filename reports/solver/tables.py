@@ -24,7 +24,8 @@ at the same time: seconds are upper figures.
 - *seconds*: until the answer. *MiB*: peak resident memory of the process, the problem file's reading
   included.
 - *none*: no plan was found within the limit; in brackets the least peak found, over the budget.
-  *impossible*: proved that no such schedule fits.
+  *impossible*: proved that no such schedule fits, in any of the base orders; in brackets the bound
+  on the least peak, over the budget.
 """
 
 _MOCCASIN = """## Published instances
@@ -203,8 +204,10 @@ def _levers(rows: list[Row]) -> str:
 def _added(row: Row) -> str:
     if "added" in row:
         return _percent(row["added"])
-    word = "impossible" if row.get("impossible") else "none"
-    return f"{word} ({_share(row.get('least_found_bytes'), row['capacity_bytes'])})"
+    if row.get("impossible"):
+        least = row.get("least_bound_bytes", row.get("least_found_bytes"))
+        return f"impossible ({_share(least, row['capacity_bytes'])})"
+    return f"none ({_share(row.get('least_found_bytes'), row['capacity_bytes'])})"
 
 
 def _percent(ratio: float | None) -> str:
