@@ -17,14 +17,8 @@ from planner.lower.rewrite import Rewritten
 from planner.onnxio.load import load_model
 from planner.onnxio.save import atomic_write, check_writable, save_model
 from planner.pipeline import assemble as plans
-from planner.pipeline.planning import (
-    Planned,
-    Settings,
-    base_orders,
-    least_found_peak,
-    least_possible_peak,
-    make_plan,
-)
+from planner.pipeline.orders import Settings, base_orders, least_found_peak, least_possible_peak
+from planner.pipeline.planning import Planned, make_plan
 from planner.pipeline.prepare import Prepared, analysed_graph, prepare, silent, view_of
 from planner.pipeline.rebuild import prepare_for, rebuild, with_metadata
 from planner.pipeline.slowdown import plan_within

@@ -18,12 +18,8 @@ from planner.errors import ModelError
 from planner.formulate import Formulation, formulate
 from planner.graph.liveness import Timeline
 from planner.graph.model import Category, TrainingGraph
-from planner.pipeline.planning import (
-    GRANULARITY_BYTES,
-    Planned,
-    Settings,
-    least_possible_peak,
-)
+from planner.pipeline.orders import GRANULARITY_BYTES, Settings, least_possible_peak
+from planner.pipeline.planning import Planned
 from planner.pipeline.prepare import Prepared, full_timeline
 from planner.plan.execute import Choice
 from planner.plan.planfile import (

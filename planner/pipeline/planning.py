@@ -9,38 +9,31 @@ assumptions say so.
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from planner.errors import InfeasibleBudgetError
-from planner.formulate import Formulation, formulate
+from planner.formulate import Formulation
 from planner.graph.liveness import Timeline
 from planner.graph.model import OpId, TrainingGraph
-from planner.graph.schedule import file_order
 from planner.lower.rewrite import Rewritten, rewrite
+from planner.pipeline.orders import (
+    BaseOrder,
+    Settings,
+    base_orders,
+    formulate_in,
+    least_bound_order,
+    least_possible_peak,
+)
 from planner.pipeline.prepare import Prepared, Progress, full_timeline
 from planner.pipeline.read_back import read_back
-from planner.plan.cuts import least_peak_bound
 from planner.plan.fast.warm import warm_up
 from planner.plan.improve import Candidate
-from planner.plan.least import least_order, least_peak
-from planner.plan.order import (
-    improve_order,
-    late_schedule,
-    list_schedule,
-    peak_of,
-    pull_early,
-    reorder,
-    updates_last,
-)
+from planner.plan.least import least_peak
 from planner.plan.race import RACE, race
 from planner.plan.solve import Solved, solve
 from planner.units import format_both, format_bytes
-
-GRANULARITY_BYTES = 256
-"""ONNX Runtime's arena rounds every buffer up to this (bfc_arena.h, `kMinAllocationSize`)."""
 
 _SHRINK = (1.0, 0.98, 0.965, 0.95, 0.935, 0.92, 0.9, 0.87, 0.83, 0.78)
 """Capacities to try, as shares of the budget, until ONNX Runtime's arena fits the budget too."""
@@ -51,35 +44,6 @@ _VARIETY = 4  # base orders to try at each lower capacity
 _MOST_SLOWER = 1.25  # how much time a fitting arena may cost
 _UNTIL = 0.85  # share of the time after which no lower capacity is tried, if there is a plan
 _DEAR = 1.5
-_NO_LIMIT = 1 << 62
-RANDOM = "draws random numbers"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BaseOrder:
-    """A base order by name, its peak, and no plan's peak in it can be below `least_bound_bytes`."""
-
-    name: str
-    order: tuple[OpId, ...]
-    peak_bytes: int
-    least_bound_bytes: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """What the user asked for, parsed. Bandwidths of 0 forbid swapping; a plan that takes longer than
-    `most_us` is none."""
-
-    budget_bytes: int
-    most_us: float = float("inf")
-    reserve_bytes: int = 0
-    allow_recompute: bool = True
-    swap_out_bytes_per_s: float = 0.0
-    swap_in_bytes_per_s: float = 0.0
-    order_target: str = "default"
-    time_limit_s: float = 60.0
-    seed: int = 0
-    workers: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,73 +59,6 @@ class Planned:
     timeline: Timeline
     orders: tuple[BaseOrder, ...]
     fits_arena: bool
-
-
-def base_orders(prepared: Prepared, *, time_limit_s: float) -> tuple[BaseOrder, ...]:
-    """Candidate base orders, least peak first; ONNX Runtime's own is always among them."""
-    deadline = time.monotonic() + time_limit_s
-    whole = formulate(
-        prepared.graph,
-        prepared.order,
-        prepared.duration_us,
-        capacity_bytes=_NO_LIMIT,
-        workspace_bytes=prepared.workspace_bytes,
-    )
-    problem = whole.problem
-    place = {op: i for i, op in enumerate(whole.ops)}
-    in_file = tuple(place[op] for op in file_order(prepared.graph) if op in place)
-    rank = [0] * len(in_file)
-    for i, op in enumerate(in_file):
-        rank[op] = i
-    plain = tuple(range(len(in_file)))
-    starts = {
-        "default": plain,
-        "file": in_file,
-        "eager": list_schedule(problem, rank),
-        "eager default": list_schedule(problem, plain),
-        "late": late_schedule(problem, rank),
-        "late default": late_schedule(problem, plain),
-    }
-
-    shapes = {place[op.id] for op in prepared.graph.operations if op.op_type in ("Shape", "Size")}
-    if shapes:
-        pulled = {name: pull_early(problem, o, shapes) for name, o in starts.items()}
-        starts = {"default": plain, **{n: o for n, o in pulled.items() if n != "default"}}
-        starts["default, shapes early"] = pulled["default"]
-    starts |= {f"{name}, updates last": updates_last(problem, o) for name, o in starts.items()}
-
-    def late() -> bool:
-        return time.monotonic() > deadline
-
-    found: dict[tuple[int, ...], str] = {}
-    for name, start in starts.items():
-        found.setdefault(start, name)
-    for name, start in starts.items():
-        if not late():
-            found.setdefault(improve_order(problem, start, out_of_time=late), f"{name}, moved")
-    peaks = {order: peak_of(problem, order) for order in found}
-    flat = min(peaks, key=lambda order: peaks[order])
-    deepest = tuple(least_order(problem, flat)[0])
-    found.setdefault(deepest, f"{found[flat]}, outputs late")
-    peaks[deepest] = peak_of(problem, deepest)
-    drawn = [place[op.id] for op in prepared.graph.operations if op.why_not.endswith(RANDOM)]
-    orders = [
-        BaseOrder(
-            name=name,
-            order=tuple(whole.ops[i] for i in order),
-            peak_bytes=peaks[order],
-            least_bound_bytes=least_peak_bound(reorder(problem, order))[0],
-        )
-        for order, name in found.items()
-        if _keeps(order, sorted(drawn))
-    ]
-    return tuple(sorted(orders, key=lambda o: (o.peak_bytes, o.least_bound_bytes)))
-
-
-def _keeps(order: Sequence[int], drawn: Sequence[int]) -> bool:
-    """Whether the operations that draw random numbers stay in order: they share one generator."""
-    at = {op: i for i, op in enumerate(order)}
-    return all(at[a] < at[b] for a, b in itertools.pairwise(drawn))
 
 
 def make_plan(prepared: Prepared, settings: Settings, progress: Progress) -> Planned:
@@ -328,29 +225,6 @@ def _cheap(
     return sorted(possible, key=lambda o: extra_us.get(o.name, dear))[:_VARIETY]
 
 
-def least_bound_order(orders: Sequence[BaseOrder]) -> BaseOrder:
-    """The order in which the least may be possible."""
-    return min(orders, key=lambda o: (o.least_bound_bytes, o.peak_bytes))
-
-
-def formulate_in(
-    prepared: Prepared, base: BaseOrder, settings: Settings, capacity: int
-) -> Formulation:
-    """The problem in one base order, buffers rounded up as ONNX Runtime's arena does."""
-    return formulate(
-        prepared.graph,
-        base.order,
-        prepared.duration_us,
-        capacity_bytes=capacity,
-        reserve_bytes=settings.reserve_bytes,
-        swap_out_bytes_per_s=settings.swap_out_bytes_per_s,
-        swap_in_bytes_per_s=settings.swap_in_bytes_per_s,
-        allow_recompute=settings.allow_recompute,
-        workspace_bytes=prepared.workspace_bytes,
-        granularity=GRANULARITY_BYTES,
-    )
-
-
 def _lower(
     prepared: Prepared,
     settings: Settings,
@@ -422,36 +296,3 @@ def _infeasible(
         bound_bytes=bound,
         binding=binding,
     )
-
-
-def least_found_peak(
-    prepared: Prepared, orders: Sequence[BaseOrder], *, time_limit_s: float
-) -> int:
-    """Bytes of the least peak that a short search finds, recompute and swaps allowed: a budget that
-    can be met, before ONNX Runtime's fragmentation."""
-    hardware = prepared.hardware
-    settings = Settings(
-        budget_bytes=_NO_LIMIT,
-        swap_out_bytes_per_s=hardware.copy_to_host_bytes_per_s,
-        swap_in_bytes_per_s=hardware.copy_from_host_bytes_per_s,
-    )
-    tried = list({o.order: o for o in (least_bound_order(orders), orders[0])}.values())
-    found = []
-    for base in tried:
-        problem = formulate_in(prepared, base, settings, _NO_LIMIT).problem
-        best, _ = least_peak(problem, time_limit_s=time_limit_s / len(tried))
-        found.append(best.peak_bytes)
-    return min(found)
-
-
-def least_possible_peak(prepared: Prepared) -> int:
-    """Bytes below which no plan in any order can be: what one operation holds while it runs, with
-    the graph outputs made before it, in the order that is best for this."""
-    whole = formulate(
-        prepared.graph,
-        prepared.order,
-        prepared.duration_us,
-        capacity_bytes=_NO_LIMIT,
-        workspace_bytes=prepared.workspace_bytes,
-    )
-    return least_order(whole.problem, range(len(whole.ops)))[1]

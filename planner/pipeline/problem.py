@@ -8,7 +8,7 @@ from typing import Literal
 
 from planner.formulate import formulate
 from planner.graph.model import OpId
-from planner.pipeline.planning import GRANULARITY_BYTES, base_orders
+from planner.pipeline.orders import GRANULARITY_BYTES, base_orders
 from planner.pipeline.prepare import Prepared
 from planner.plan.order import peak_of
 from planner.plan.problem import Problem

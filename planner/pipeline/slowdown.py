@@ -11,7 +11,8 @@ import time
 from dataclasses import dataclass, replace
 
 from planner.errors import InfeasibleBudgetError
-from planner.pipeline.planning import Planned, Settings, make_plan
+from planner.pipeline.orders import Settings
+from planner.pipeline.planning import Planned, make_plan
 from planner.pipeline.prepare import Prepared, Progress
 from planner.pipeline.sweep import graphs_of
 from planner.plan.frontier import solve_point

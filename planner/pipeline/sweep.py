@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from planner.errors import UsageError
-from planner.pipeline.planning import BaseOrder, Settings, base_orders, formulate_in
+from planner.pipeline.orders import BaseOrder, Settings, base_orders, formulate_in
 from planner.pipeline.prepare import Prepared, Progress, full_timeline
 from planner.plan.frontier import Point, monotone, solve_point
 from planner.plan.problem import Problem

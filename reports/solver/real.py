@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from planner.pipeline.planning import base_orders
+from planner.pipeline.orders import base_orders
 from planner.pipeline.prepare import Prepared, prepare, silent
 from planner.pipeline.problem import problem_in, problem_of
 from planner.plan.problem import Problem
