@@ -100,8 +100,18 @@ class Improver:
 
     # -- repair ------------------------------------------------------------------------------
 
-    def repair(self, candidate: Candidate, *, capacity_bytes: int | None = None) -> Candidate:
-        """Add decisions until the plan fits, or nothing more helps: returns the last (or least)."""
+    def repair(
+        self,
+        candidate: Candidate,
+        *,
+        capacity_bytes: int | None = None,
+        most_us: float = float("inf"),
+    ) -> Candidate:
+        """Add decisions until the plan fits, or nothing more helps: returns the last (or least).
+
+        Args:
+            most_us: give up where the plan takes longer.
+        """
         capacity = self.problem.capacity_bytes if capacity_bytes is None else capacity_bytes
         best = candidate
         stalled = 0
@@ -110,6 +120,8 @@ class Improver:
             if decisions is None:
                 break
             candidate = self.evaluate(decisions)
+            if candidate.time_us > most_us:
+                break
             if candidate.peak_bytes < best.peak_bytes:
                 best, stalled = candidate, 0
             else:

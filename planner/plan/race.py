@@ -12,22 +12,30 @@ from dataclasses import dataclass, replace
 
 from planner.plan.cuts import least_peak_bound
 from planner.plan.fast.warm import warm_up
+from planner.plan.improve import Improver
 from planner.plan.order import peak_of
 from planner.plan.problem import Problem
-from planner.plan.search import bound_at_peak
-from planner.plan.solve import Solved, solve
+from planner.plan.search import Incumbent, bound_at_peak, cut_loop
+from planner.plan.solve import Solved, solve, solved_of
 
 RACE = 0.4
 """Share of the time of a whole search that the race should take."""
 
-_BOUNDS, _FIRST = 0.2, 0.65
-"""Shares of the race at which the bounds end and the first round."""
+_BOUNDS, _ROUGH, _FIRST = 0.15, 0.45, 0.7
+"""Shares of the race at which the bounds end, the rough plans, and the first search."""
 
-_AGAIN = 3
-"""Orders in the second round."""
+_FIELDS = (None, 6, 3)
+"""How many orders run in the three rounds."""
+
+_EXPLODED = 4.0
+"""A greedy plan that takes so many times the base order's time is given up."""
 
 _LEAST_S = 0.2
 """No search is shorter."""
+
+
+_Engine = Callable[[Problem, float, Solved | None], Solved]
+_Kinds = Callable[[Problem], list[Problem]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,10 +77,12 @@ def race(
     time_limit_s: float,
     progress: Callable[[int], None] | None = None,
 ) -> list[Runner]:
-    """Search a little in each order, most promising bound first, then longer in the best few.
+    """A rough plan in each order, a search in the best few, then a longer one in the best of those.
 
-    Where a plan may recompute and swap, the first round looks for plans that do one of the two: those
-    are found in a tenth of the time, and order by them is order by the plans that do both.
+    In an order that is good to plan in, a rough plan is found in a fraction of a second and is a fair
+    one; in a bad order it explodes. Where a plan may recompute and swap, the first two rounds look for
+    plans that do one of the two: that takes a tenth of the time, and their ranking is that of the plans
+    that do both.
 
     Args:
         problems: the same operations, tensors and capacity in several orders, and so of one base
@@ -88,8 +98,14 @@ def race(
     field.bound(start + _BOUNDS * time_limit_s)
     if any(r.solved for r in field.runners):
         return field.ranked()  # an order that fits as it is: nothing is better
-    field.search(field.distinct(), start + _FIRST * time_limit_s, kinds=_single_kinds)
-    field.search(field.ranked()[:_AGAIN], start + time_limit_s, kinds=lambda problem: [problem])
+    turns = (
+        (field.distinct(), _ROUGH, _rough, _single_kinds),
+        (None, _FIRST, _quick, _single_kinds),
+        (None, 1.0, _quick, lambda problem: [problem]),
+    )
+    for (turn, share, engine, kinds), most in zip(turns, _FIELDS, strict=True):
+        runners = (turn or field.ranked())[:most]
+        field.search(runners, start + share * time_limit_s, engine=engine, kinds=kinds)
     return field.ranked()
 
 
@@ -105,6 +121,24 @@ def _single_kinds(problem: Problem) -> list[Problem]:
     if problem.allow_recompute and problem.allow_swap:
         return [problem.without_swaps(), replace(problem, allow_recompute=False)]
     return [problem]
+
+
+def _rough(problem: Problem, time_limit_s: float, start: Solved | None) -> Solved:
+    """The base order, repaired, and what the LP of one cut gives."""
+    began = time.monotonic()
+    improver = Improver(problem, deadline=began + time_limit_s)
+    incumbent = Incumbent(improver, least=improver.base)
+    incumbent.until(began + 0.5 * time_limit_s)
+    base_us = problem.base_duration_us
+    incumbent.offer(improver.repair(improver.base, most_us=_EXPLODED * base_us), "greedy")
+    incumbent.until(began + time_limit_s)
+    cut_loop(incumbent, max_cuts=1)
+    return solved_of(incumbent, began)
+
+
+def _quick(problem: Problem, time_limit_s: float, start: Solved | None) -> Solved:
+    """A short search, on from what is known."""
+    return solve(problem, time_limit_s=time_limit_s, thorough=False, start=start)
 
 
 class _Field:
@@ -149,7 +183,7 @@ class _Field:
         return [first[mark] for mark in sorted(first, key=lambda mark: mark[2])]
 
     def search(
-        self, turn: Sequence[Runner], until: float, *, kinds: Callable[[Problem], list[Problem]]
+        self, turn: Sequence[Runner], until: float, *, engine: _Engine, kinds: _Kinds
     ) -> None:
         """Search in the orders whose turn it is, but for those whose bound is behind the best plan."""
         for number, runner in enumerate(turn):
@@ -160,15 +194,8 @@ class _Field:
                 continue
             self.progress(runner.index)
             parts = kinds(self.problems[runner.index])
-            found = [
-                solve(
-                    part,
-                    time_limit_s=limit_s / len(parts),
-                    thorough=False,
-                    start=runner.solved,
-                )
-                for part in parts
-            ]
+            start = runner.solved if len(parts) == 1 else None
+            found = [engine(part, limit_s / len(parts), start) for part in parts]
             if len(parts) > 1:  # what one lever can't do says nothing of both
                 base_us = parts[0].base_duration_us
                 found = [replace(f, bound_us=base_us, is_impossible=False) for f in found]
@@ -180,7 +207,8 @@ class _Field:
                 )
                 for f in found
             ]
-            self.runners[runner.index] = min(tried, key=lambda r: r.rank)
+            known = [runner] if runner.solved is not None else []
+            self.runners[runner.index] = min([*tried, *known], key=lambda r: r.rank)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

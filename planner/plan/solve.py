@@ -110,7 +110,7 @@ def solve(
     incumbent = Incumbent(improver, least=base, on_progress=progress)
     if improver.fits(base):
         incumbent.offer(base, "order")
-        return _solved(incumbent, began)
+        return solved_of(incumbent, began)
     incumbent.is_impossible = least_peak_bound(problem)[0] > problem.capacity_bytes
     if start is not None:
         _resume(incumbent, start)
@@ -119,8 +119,8 @@ def solve(
     except KeyboardInterrupt:
         if not keep_on_interrupt or incumbent.best is None:
             raise
-        return replace(_solved(incumbent, began), is_interrupted=True)
-    return _solved(incumbent, began)
+        return replace(solved_of(incumbent, began), is_interrupted=True)
+    return solved_of(incumbent, began)
 
 
 def _search(
@@ -278,7 +278,8 @@ def _resume(incumbent: Incumbent, start: Solved) -> None:
         incumbent.offer(again, start.engine)
 
 
-def _solved(incumbent: Incumbent, began: float) -> Solved:
+def solved_of(incumbent: Incumbent, began: float) -> Solved:
+    """What a search that began at `began` (time.monotonic) has come to."""
     return Solved(
         candidate=incumbent.best,
         least=incumbent.least,
