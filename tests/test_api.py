@@ -27,6 +27,7 @@ def test_public_names():
         "apply",
         "export_training_graph",
         "optimize",
+        "sweep",
         "verify",
     ]
     has_torch = importlib.util.find_spec("torch") is not None
