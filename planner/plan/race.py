@@ -239,10 +239,11 @@ def solve_orders(
     """
     _warm_up(problems)
     start = time.monotonic()
+    limit_s = time_limit_s
     index, best = 0, None
     bounds_us: list[float] = []
     for runner in race(problems, time_limit_s=RACE * time_limit_s):
-        left_s = time_limit_s - (time.monotonic() - start)
+        left_s = limit_s - (time.monotonic() - start)
         best_us = best.candidate.time_us if best and best.candidate else float("inf")
         bounds_us.append(runner.bound_us)
         if best is not None and (left_s < _LEAST_S or runner.bound_us >= best_us):
@@ -257,6 +258,8 @@ def solve_orders(
         bounds_us[-1] = (
             float("inf") if found.is_impossible else max(runner.bound_us, found.bound_us)
         )
+        if best is None:  # what ended early is good: the others get no longer than it took
+            limit_s = min(time_limit_s, 2 * (time.monotonic() - start))
         if best is None or _figure(found) < _figure(best):
             index, best = runner.index, found
     assert best is not None
