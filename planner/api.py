@@ -269,8 +269,6 @@ def verify(
         Path(original),
         dims=dims,
         hardware=the_plan.hardware if the_plan else "cpu",
-        profile=None,
-        calibrate=False,
         inputs=inputs,
         seed=seed,
         ort_optimize=ort_optimized,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 
 import onnx_ir as ir
 
@@ -84,15 +85,15 @@ class Prepared:
 def prepare(
     path: Path,
     *,
-    dims: Mapping[str, int],
-    hardware: str,
-    profile: Path | None,
-    calibrate: bool,
-    inputs: Path | None,
-    seed: int,
-    ort_optimize: bool,
-    device: str,
-    progress: Progress,
+    dims: Mapping[str, int] = MappingProxyType({}),
+    hardware: str = "cpu",
+    profile: Path | None = None,
+    calibrate: bool = False,
+    inputs: Path | None = None,
+    seed: int = 0,
+    ort_optimize: bool = True,
+    device: str = "cpu",
+    progress: Progress = silent,
     to_rewrite: bool = True,
 ) -> Prepared:
     """Run the stages; raises what they raise.

@@ -41,11 +41,8 @@ def prepare_for(
         dims=plan.dims,
         hardware=plan.hardware,
         profile=profile,
-        calibrate=False,
-        inputs=None,
         seed=plan.seed,
         ort_optimize=plan.ort_optimized,
-        device="cpu",
         progress=progress,
     )
     if prepared.loaded.sha256 != plan.model_sha256:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from planner.pipeline.orders import base_orders
-from planner.pipeline.prepare import Prepared, prepare, silent
+from planner.pipeline.prepare import prepare
 from planner.pipeline.problem import problem_in, problem_of
 from planner.plan.problem import Problem
 
@@ -25,7 +25,7 @@ def real(model: Path, *, hardware: str = "a100-40gb", order_limit_s: float = 20.
     Raises:
         UsageError, ModelError: see `planner.errors`.
     """
-    prepared = _prepared(model, hardware)
+    prepared = prepare(model, hardware=hardware)
     return problem_of(prepared, name=model.stem, order="best", order_limit_s=order_limit_s)
 
 
@@ -34,21 +34,6 @@ def real_orders(
 ) -> dict[str, Problem]:
     """The problem in every base order, by name, as `real` has the first: that of the least peak.
     Each one's capacity is its peak."""
-    prepared = _prepared(model, hardware)
+    prepared = prepare(model, hardware=hardware)
     orders = base_orders(prepared, time_limit_s=order_limit_s)
     return {o.name: problem_in(prepared, o.order, name=model.stem) for o in orders}
-
-
-def _prepared(model: Path, hardware: str) -> Prepared:
-    return prepare(
-        model,
-        dims={},
-        hardware=hardware,
-        profile=None,
-        calibrate=False,
-        inputs=None,
-        seed=0,
-        ort_optimize=True,
-        device="cpu",
-        progress=silent,
-    )

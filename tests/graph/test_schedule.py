@@ -13,7 +13,7 @@ from onnx import helper as h
 from planner.graph.build import build_graph
 from planner.graph.schedule import default_order, file_order, parents_of, priority_order
 from planner.onnxio.load import load_model, value_types
-from planner.pipeline.prepare import prepare, silent
+from planner.pipeline.prepare import prepare
 from planner.runtime.inputs import make_inputs
 from planner.runtime.profile import Order, profile
 from planner.runtime.shapes import runtime_types
@@ -90,18 +90,7 @@ def test_shape_and_size_nodes_run_where_predicted(order, tmp_path):
 
 @pytest.mark.parametrize("path", ZOO, ids=lambda p: p.stem)
 def test_the_order_of_an_original_file_under_default_options(path):
-    prepared = prepare(
-        path,
-        dims={},
-        hardware="cpu",
-        profile=None,
-        calibrate=False,
-        inputs=None,
-        seed=0,
-        ort_optimize=True,
-        device="cpu",
-        progress=silent,
-    )
+    prepared = prepare(path)
     graph = prepared.original
     names = [graph.operations[op].name for op in prepared.default]
     feeds, _ = make_inputs(path)

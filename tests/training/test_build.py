@@ -13,7 +13,7 @@ from planner.cli.main import main
 from planner.errors import ModelError
 from planner.graph.build import build_graph
 from planner.onnxio.load import load_model, value_types
-from planner.pipeline.prepare import prepare, silent
+from planner.pipeline.prepare import prepare
 from planner.runtime.build import check_build
 from tests.training.conftest import PLANNER, Run
 
@@ -45,18 +45,7 @@ def _saved(model: onnx.ModelProto, folder: Path) -> Path:
 
 
 def _prepare(path: Path, *, ort_optimize: bool) -> None:
-    prepare(
-        path,
-        dims={},
-        hardware="cpu",
-        profile=None,
-        calibrate=False,
-        inputs=None,
-        seed=0,
-        ort_optimize=ort_optimize,
-        device="cpu",
-        progress=silent,
-    )
+    prepare(path, ort_optimize=ort_optimize)
 
 
 @pytest.mark.parametrize("ort_optimize", [True, False])
