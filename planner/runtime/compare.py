@@ -1,15 +1,65 @@
-"""Compare two arrays bit for bit; where they differ, say by how much."""
+"""Compare results bit for bit, and orders name by name; where they differ, say where and by how much."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from planner.results import OutputComparison
+from planner.results import OrderCheck, OutputComparison
 
 _CHUNK = 1 << 22  # elements compared at a time: a few temporaries of 32 MiB at most
+
+
+class KeptResults:
+    """What the original model gave, each array kept until the rewritten model's is compared with it.
+
+    Attributes:
+        comparisons: those made, in the rewritten model's order.
+        failures: results that only one of the models has.
+    """
+
+    def __init__(self) -> None:
+        self._kept: dict[str, npt.NDArray[Any]] = {}
+        self.comparisons: list[OutputComparison] = []
+        self.failures: list[str] = []
+
+    def keep(self, results: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Keep copies: ONNX Runtime's own arrays would hold their arena bytes in the next run."""
+        self._kept.update((name, np.array(array)) for name, array in results.items())
+
+    def compare(self, results: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Compare with what is kept, and drop that."""
+        missing = sorted(set(self._kept) - set(results))
+        if missing:
+            self.failures.append(f"the rewritten model lacks the outputs {', '.join(missing)}")
+        for name, array in results.items():
+            before = self._kept.pop(name, None)
+            if before is None:
+                self.failures.append(f"the rewritten model has the extra output {name!r}")
+            else:
+                self.comparisons.append(compare(name, before, array))
+
+
+def compare_orders(planned: Sequence[str], executed: Sequence[str], *, level: str) -> OrderCheck:
+    """Names of nodes as planned and as they ran at one optimization level."""
+    first = ""
+    for step, (want, ran) in enumerate(zip(planned, executed, strict=False)):
+        if want != ran:
+            first = f"step {step}: planned {want!r}, ran {ran!r}"
+            break
+    equal = not first and len(executed) == len(planned)
+    if not equal and not first:
+        first = f"{len(planned)} nodes planned, {len(executed)} ran"
+    return OrderCheck(
+        level=level,
+        equal=equal,
+        executed=len(executed),
+        planned=len(planned),
+        first_difference=first,
+    )
 
 
 def compare(name: str, before: npt.NDArray[Any], after: npt.NDArray[Any]) -> OutputComparison:

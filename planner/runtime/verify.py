@@ -15,13 +15,12 @@ Between sessions only the original's outputs are kept, and each is dropped once 
 
 from __future__ import annotations
 
-import itertools
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
 from planner.errors import ModelError
@@ -38,14 +37,13 @@ from planner.results import (
     Verification,
 )
 from planner.runtime import gpu, memcheck
-from planner.runtime.arena import first_region, first_regions, roomy_cap
-from planner.runtime.cap import arena_cap, refused_by_arena, run_capped
-from planner.runtime.compare import compare
+from planner.runtime.cap_both import Contestant, cap_both
+from planner.runtime.compare import KeptResults, compare_orders
 from planner.runtime.options import Level, Memory, Order
 from planner.runtime.profile import Run, profile
 from planner.runtime.timing import time_in_turns
 from planner.runtime.workspace import workspace
-from planner.runtime.written import with_own, written_inputs
+from planner.runtime.written import as_left, with_own, written_inputs
 from planner.units import format_bytes
 
 Array = npt.NDArray[Any]
@@ -88,8 +86,7 @@ def verify(
         UsageError: `device` is "cuda" and there is none.
     """
     job = _Job(
-        original=Path(original),
-        rewritten=Path(rewritten),
+        paths={"original": Path(original), "rewritten": Path(rewritten)},
         graphs={"original": original_graph, "rewritten": rewritten_graph},
         orders={"original": tuple(original_order), "rewritten": tuple(rewritten_order)},
         planned=tuple(planned_order),
@@ -110,48 +107,32 @@ def _order_option(plan: Plan | None) -> Order:
     return "priority" if plan is not None and plan.order_target == "priority" else "default"
 
 
+@dataclass(kw_only=True)
 class _Job:
     """The checks in turn; what does not hold is collected in `failures`."""
 
-    def __init__(
-        self,
-        *,
-        original: Path,
-        rewritten: Path,
-        graphs: Mapping[str, TrainingGraph],
-        orders: Mapping[str, tuple[OpId, ...]],
-        planned: tuple[str, ...],
-        is_copy: bool,
-        order: Order,
-        budget: int,
-        inputs: Mapping[str, Array],
-        seed: int,
-        device: str,
-        has_swaps: bool,
-        threads: int,
-        progress: Callable[[str], None],
-    ) -> None:
-        self.paths = {"original": original, "rewritten": rewritten}
-        self.graphs = graphs
-        self.orders = orders
-        self.planned = planned
-        self.is_copy = is_copy
-        self.order: Order = order
-        self.budget = budget
-        self.inputs = inputs
-        self.seed = seed
-        self.device = device
-        self.has_swaps = has_swaps
-        self.threads = threads
-        self.progress = progress
-        self.failures: list[str] = []
-        self.notes: list[str] = [f"sessions ran with {threads} intra-operator thread(s)"]
-        self.memory: list[MemoryCheck] = []
-        self.order_checks: list[OrderCheck] = []
+    paths: Mapping[str, Path]
+    graphs: Mapping[str, TrainingGraph]
+    orders: Mapping[str, tuple[OpId, ...]]
+    planned: tuple[str, ...]
+    is_copy: bool
+    order: Order
+    budget: int
+    inputs: Mapping[str, Array]
+    seed: int
+    device: str
+    has_swaps: bool
+    threads: int
+    progress: Callable[[str], None]
+    failures: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    memory: list[MemoryCheck] = field(default_factory=list)
+    order_checks: list[OrderCheck] = field(default_factory=list)
 
     def run(self, timing_runs: int, inputs_source: str) -> Verification:
         import onnxruntime as ort
 
+        self.notes.append(f"sessions ran with {self.threads} intra-operator thread(s)")
         outputs = self._outputs()
         self._recommended()
         if self.is_copy:
@@ -201,7 +182,7 @@ class _Job:
             runs=runs,
             memory=memory,
             level=level,
-            order=self.order if model == "rewritten" else "default",
+            order=self._order_of(model),
             threads=threads or self.threads,
             providers=gpu.providers(self.device),
             on_outputs=on_outputs,
@@ -211,47 +192,40 @@ class _Job:
         return found
 
     def _outputs(self) -> tuple[OutputComparison, ...]:
-        kept: dict[str, Array] = {}
-        comparisons: list[OutputComparison] = []
-
+        results = KeptResults()
         written = written_inputs(self.graphs["original"])
         feeds = with_own(self.inputs, written)
 
-        def keep(names: list[str], arrays: list[Array]) -> None:
-            # copies: ONNX Runtime's own arrays would hold their arena bytes in the second run
-            kept.update((n, np.array(a)) for n, a in zip(names, arrays, strict=True))
-            kept.update((_in_place(n), np.array(feeds[n])) for n in written if n in feeds)
-
-        def against_kept(names: list[str], arrays: list[Array]) -> None:
-            left = [n for n in written if n in feeds]
-            names = [*names, *map(_in_place, left)]
-            arrays = [*arrays, *(feeds[n] for n in left)]
-            missing = sorted(set(kept) - set(names))
-            if missing:
-                self.failures.append(f"the rewritten model lacks the outputs {', '.join(missing)}")
-            for name, array in zip(names, arrays, strict=True):
-                before = kept.pop(name, None)
-                if before is None:
-                    self.failures.append(f"the rewritten model has the extra output {name!r}")
-                else:
-                    comparisons.append(compare(name, before, array))
+        def named(names: list[str], arrays: list[Array]) -> dict[str, Array]:
+            return {**dict(zip(names, arrays, strict=True)), **as_left(feeds, written)}
 
         self.progress("original model, default options: outputs and bytes")
         threads = self._threads_to_compare()
         runs = self._profile(
-            "original", "default", "extended", on_outputs=keep, inputs=feeds, threads=threads
+            "original",
+            "default",
+            "extended",
+            on_outputs=lambda *outputs: results.keep(named(*outputs)),
+            inputs=feeds,
+            threads=threads,
         )
         self._adopt_order(runs[0])
         self._add_memory("original", "default", runs)
         self.progress("rewritten model, default options: outputs, order and bytes")
         feeds = with_own(self.inputs, written)
         runs = self._profile(
-            "rewritten", "default", "all", on_outputs=against_kept, inputs=feeds, threads=threads
+            "rewritten",
+            "default",
+            "all",
+            on_outputs=lambda *outputs: results.compare(named(*outputs)),
+            inputs=feeds,
+            threads=threads,
         )
         self._check_order("all", runs[0])
         self._add_memory("rewritten", "default", runs)
-        self._judge_outputs(comparisons)
-        return tuple(comparisons)
+        self.failures += results.failures
+        self._judge_outputs(results.comparisons)
+        return tuple(results.comparisons)
 
     def _threads_to_compare(self) -> int:
         """One, where a kernel's threads add in any order: the original differs from itself."""
@@ -314,26 +288,12 @@ class _Job:
     def _check_order(self, level: str, run: Run) -> None:
         if self.is_copy:
             return
-        executed = [event.name for event in run]
-        first = ""
-        for step, (want, ran) in enumerate(zip(self.planned, executed, strict=False)):
-            if want != ran:
-                first = f"step {step}: planned {want!r}, ran {ran!r}"
-                break
-        equal = not first and len(executed) == len(self.planned)
-        if not equal and not first:
-            first = f"{len(self.planned)} nodes planned, {len(executed)} ran"
-        self.order_checks.append(
-            OrderCheck(
-                level=level,
-                equal=equal,
-                executed=len(executed),
-                planned=len(self.planned),
-                first_difference=first,
+        check = compare_orders(self.planned, [event.name for event in run], level=level)
+        self.order_checks.append(check)
+        if not check.equal:
+            self.failures.append(
+                f"executed order at level {level} is not the planned one: {check.first_difference}"
             )
-        )
-        if not equal:
-            self.failures.append(f"executed order at level {level} is not the planned one: {first}")
 
     def _add_memory(self, model: str, options: Memory, runs: Sequence[Run]) -> None:
         graph, order = self.graphs[model], self.orders[model]
@@ -407,73 +367,30 @@ class _Job:
                 )
         return checks
 
-    def _cpu_caps(self, baseline: int) -> tuple[CapCheck, ...]:
-        caps = {m: arena_cap(self.graphs[m], self.budget) for m in self.paths}
-        graph, order = self.graphs["rewritten"], self.orders["rewritten"]
-        cap = caps["rewritten"]
-        regions = list(itertools.islice(first_regions(graph, order, cap), _TRIES))
-        rewritten = self._capped("rewritten", cap, regions, 0, True) if regions else None
-        if rewritten is None or refused_by_arena(rewritten):
-            rewritten = self._capped_above(graph, order, cap, tried=rewritten is not None)
-        over = rewritten.over_budget_bytes
-        graph, order = self.graphs["original"], self.orders["original"]
-        cap = caps["original"] + over
-        fails = self.budget < baseline and first_region(graph, order, cap) is None
-        expected = False if fails else None
-        region = [rewritten.first_region_bytes]
-        return self._capped("original", cap, region, over, expected), rewritten
-
-    def _capped_above(
-        self, graph: TrainingGraph, order: Sequence[OpId], budget_cap: int, *, tried: bool
-    ) -> CapCheck:
-        """The rewritten model under the least cap above the budget's with which it runs; `tried`:
-        it does not run at the budget's own, though the replay said so."""
-        cap, check = budget_cap + (budget_cap // 50 if tried else 0), None
-        for _ in range(_TRIES):
-            cap, _region = roomy_cap(graph, order, at_least=cap)
-            regions = list(itertools.islice(first_regions(graph, order, cap), _TRIES))
-            check = self._capped("rewritten", cap, regions, cap - budget_cap, True)
-            if check.passed:
-                break
-            cap += cap // 50
-        assert check is not None
-        over = check.over_budget_bytes
-        self.notes.append(
-            f"the budget bounds live bytes; rounding, fragmentation and kernels' workspace in "
-            f"the CPU's arena take {format_bytes(over)} more, so the hard cap stands at the "
-            f"budget plus that; a reserve of {over} bytes keeps the arena itself within it"
-        )
-        return check
-
-    def _capped(
-        self, model: str, cap: int, regions: Sequence[int], over: int, expected: bool | None
-    ) -> CapCheck:
-        """The first of `regions` with which the model runs, or the last one's refusal.
-
-        Among free chunks of one size the allocator takes the lowest address, which no replay can
-        know for certain, so that a region that is predicted to do may not.
-        """
-        check: CapCheck | None = None
-        for region in regions:
-            check = run_capped(
-                self.paths[model],
-                self.inputs,
-                cap,
-                order=self.order if model == "rewritten" else "default",
-                model=model,
-                expected=expected,
-                over_budget_bytes=over,
-                first_region_bytes=region,
+    def _cpu_caps(self, baseline: int) -> tuple[CapCheck, CapCheck]:
+        original, rewritten = (
+            Contestant(
+                name=model,
+                path=path,
+                graph=self.graphs[model],
+                order=self.orders[model],
+                order_option=self._order_of(model),
+                inputs=self.inputs,
             )
-            if check.passed:
-                break
-        assert check is not None
-        return check
+            for model, path in self.paths.items()
+        )
+        checks = cap_both(original, rewritten, self.budget, baseline_bytes=baseline)
+        if over := checks[1].over_budget_bytes:
+            self.notes.append(
+                f"the budget bounds live bytes; rounding, fragmentation and kernels' workspace in "
+                f"the CPU's arena take {format_bytes(over)} more, so the hard cap stands at the "
+                f"budget plus that; a reserve of {over} bytes keeps the arena itself within it"
+            )
+        return checks
+
+    def _order_of(self, model: str) -> Order:
+        """The session option that the model is made for."""
+        return self.order if model == "rewritten" else "default"
 
 
-def _in_place(name: str) -> str:
-    return f"{name} (written in place)"
-
-
-_TRIES = 8  # first regions that are tried for real
 _LEVELS = ("disabled", "extended", "all")

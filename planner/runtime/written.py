@@ -32,3 +32,8 @@ def written_inputs(graph: TrainingGraph) -> tuple[str, ...]:
 def with_own(inputs: Mapping[str, Array], names: tuple[str, ...]) -> dict[str, Array]:
     """The same inputs, with arrays of their own for `names`."""
     return {name: np.array(a) if name in names else a for name, a in inputs.items()}
+
+
+def as_left(inputs: Mapping[str, Array], names: tuple[str, ...]) -> dict[str, Array]:
+    """What a run left in those of `names` that were fed, under names that no output has."""
+    return {f"{name} (written in place)": inputs[name] for name in names if name in inputs}

@@ -1,0 +1,106 @@
+"""Both models under a hard cap on the CPU: the rewritten one within the budget, the original not.
+
+What the arena needs beyond the live bytes (rounding, fragmentation, kernels' workspace) raises both
+caps alike: the comparison is of the plans, not of the allocator's losses.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy.typing as npt
+
+from planner.graph.model import OpId, TrainingGraph
+from planner.results import CapCheck
+from planner.runtime.arena import first_region, first_regions, roomy_cap
+from planner.runtime.cap import arena_cap, refused_by_arena, run_capped
+from planner.runtime.options import Order
+
+_TRIES = 8  # first regions that are tried for real
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contestant:
+    """A model to run under a cap.
+
+    Attributes:
+        name: "original" or "rewritten".
+        order: predicted, or as it was seen to run.
+        order_option: of the session.
+    """
+
+    name: str
+    path: Path
+    graph: TrainingGraph
+    order: Sequence[OpId]
+    order_option: Order
+    inputs: Mapping[str, npt.NDArray[Any]]
+
+    def under(
+        self, cap_bytes: int, regions: Sequence[int], over_bytes: int, expected: bool | None
+    ) -> CapCheck:
+        """The first of `regions` with which the model runs, or the last one's refusal.
+
+        Among free chunks of one size the allocator takes the lowest address, which no replay can
+        know for certain, so that a region that is predicted to do may not.
+        """
+        check: CapCheck | None = None
+        for region in regions:
+            check = run_capped(
+                self.path,
+                self.inputs,
+                cap_bytes,
+                order=self.order_option,
+                model=self.name,
+                expected=expected,
+                over_budget_bytes=over_bytes,
+                first_region_bytes=region,
+            )
+            if check.passed:
+                break
+        assert check is not None
+        return check
+
+    def regions(self, cap_bytes: int) -> list[int]:
+        """First regions with which the replay stays within the cap."""
+        return list(itertools.islice(first_regions(self.graph, self.order, cap_bytes), _TRIES))
+
+
+def cap_both(
+    original: Contestant, rewritten: Contestant, budget_bytes: int, *, baseline_bytes: int
+) -> tuple[CapCheck, CapCheck]:
+    """(original, rewritten), each in processes of its own.
+
+    Args:
+        baseline_bytes: the original's peak, workspace included; it is expected to fail only below.
+    """
+    cap = arena_cap(rewritten.graph, budget_bytes)
+    regions = rewritten.regions(cap)
+    fits = rewritten.under(cap, regions, 0, True) if regions else None
+    if fits is None or refused_by_arena(fits):
+        fits = _least_above(rewritten, cap, tried=fits is not None)
+    over = fits.over_budget_bytes
+    cap = arena_cap(original.graph, budget_bytes) + over
+    fails = (
+        budget_bytes < baseline_bytes and first_region(original.graph, original.order, cap) is None
+    )
+    expected = False if fails else None
+    return original.under(cap, [fits.first_region_bytes], over, expected), fits
+
+
+def _least_above(rewritten: Contestant, budget_cap: int, *, tried: bool) -> CapCheck:
+    """The rewritten model under the least cap above the budget's with which it runs; `tried`: it
+    does not run at the budget's own, though the replay said so."""
+    cap, check = budget_cap + (budget_cap // 50 if tried else 0), None
+    for _ in range(_TRIES):
+        cap, _region = roomy_cap(rewritten.graph, rewritten.order, at_least=cap)
+        check = rewritten.under(cap, rewritten.regions(cap), cap - budget_cap, True)
+        if check.passed:
+            break
+        cap += cap // 50
+    assert check is not None
+    return check
