@@ -60,24 +60,15 @@ def optimize(
     hardware: o.Hardware = "cpu",
     profile: o.Profile = None,
     calibrate: o.Calibrate = False,
-    swap: Annotated[
-        Literal["auto", "none", "only"],
-        typer.Option("--swap", help="Copy tensors to the host: when it pays, never, or only that."),
-    ] = "auto",
+    swap: o.Swap = "auto",
     order: Annotated[
         Literal["default", "priority"],
         typer.Option("--order", help="The session's execution order that the file is made for."),
     ] = "default",
-    reserve: Annotated[
-        str,
-        typer.Option("--reserve", metavar="SIZE", help="Part of the budget to leave unused."),
-    ] = "0B",
+    reserve: o.Reserve = "0B",
     time_limit: o.TimeLimit = 60.0,
     seed: o.Seed = 0,
-    workers: Annotated[
-        int | None,
-        typer.Option("--workers", metavar="N", min=1, help="Threads of the search [all cores]."),
-    ] = None,
+    workers: o.Workers = None,
     device: o.Device = "cpu",
     inputs: o.Inputs = None,
     no_verify: Annotated[
@@ -119,9 +110,7 @@ def optimize(
     thresholds = parse_thresholds(fail_if_peak_above, fail_if_slower_than)
     dims = o.parse_dims(dim)
     o.check_time_limit(time_limit)
-    o.check_input(model, what="model")
-    o.check_input(profile, what="profile")
-    o.check_input(inputs, what="inputs")
+    o.check_inputs(model=model, profile=profile, inputs=inputs)
     files = name_outputs(model, output=output, plan=plan, report=report)
     if not dry_run:
         sources = (model, profile, inputs)

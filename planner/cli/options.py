@@ -33,11 +33,26 @@ Profile = Annotated[
         "--profile", metavar="FILE", help="Take times from a profile that ONNX Runtime wrote."
     ),
 ]
+Swap = Annotated[
+    Literal["auto", "none", "only"],
+    typer.Option("--swap", help="Copy tensors to the host: when it pays, never, or only that."),
+]
+Reserve = Annotated[
+    str, typer.Option("--reserve", metavar="SIZE", help="Part of the budget to leave unused.")
+]
+HtmlReport = Annotated[
+    Path | None,
+    typer.Option("-o", "--output", metavar="FILE.html", help="Write an HTML report too."),
+]
 Calibrate = Annotated[
     bool, typer.Option("--calibrate", help="Run the model here first and use the times measured.")
 ]
 TimeLimit = Annotated[
     float, typer.Option("--time-limit", metavar="SECONDS", help="Time limit of the search.")
+]
+Workers = Annotated[
+    int | None,
+    typer.Option("--workers", metavar="N", min=1, help="Threads of the search [all cores]."),
 ]
 Seed = Annotated[int, typer.Option("--seed", metavar="N", help="Seed of search and inputs.")]
 Device = Annotated[Literal["cpu", "cuda"], typer.Option("--device", help="Where to run.")]
@@ -94,6 +109,12 @@ def check_time_limit(seconds: float) -> None:
     """Raise UsageError unless `seconds` is a positive, finite time."""
     if not 0 < seconds < float("inf"):
         raise UsageError(f"--time-limit {seconds:g} must be a positive number of seconds")
+
+
+def check_inputs(**paths: Path | None) -> None:
+    """`check_input` for each, called what its keyword says."""
+    for what, path in paths.items():
+        check_input(path, what=what)
 
 
 def check_input(path: Path | None, *, what: str) -> None:

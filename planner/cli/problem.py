@@ -42,8 +42,7 @@ def problem(
     """
     dims = o.parse_dims(dim)
     o.check_time_limit(time_limit)
-    o.check_input(model, what="model")
-    o.check_input(profile, what="profile")
+    o.check_inputs(model=model, profile=profile)
     target = output or Path(f"{model.name.removesuffix('.onnx')}.problem.json")
     check_outputs(target, inputs=(model, profile), force=force)
 
@@ -59,11 +58,7 @@ def problem(
             dims=dims,
             hardware=hardware,
             profile=profile,
-            calibrate=False,
-            inputs=None,
-            seed=0,
             ort_optimize=not no_ort_optimize,
-            device="cpu",
             progress=report,
         )
         if order == "best":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json as jsonlib
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -50,10 +50,7 @@ def solve(
         Path | None,
         typer.Option("-o", "--output", metavar="FILE", help="Write figures and schedule (JSON)."),
     ] = None,
-    swap: Annotated[
-        Literal["auto", "none", "only"],
-        typer.Option("--swap", help="Copy tensors to the host: when it pays, never, or only that."),
-    ] = "auto",
+    swap: o.Swap = "auto",
     overlap: Annotated[
         bool | None,
         typer.Option(
@@ -63,10 +60,7 @@ def solve(
     ] = None,
     time_limit: o.TimeLimit = 60.0,
     seed: o.Seed = 0,
-    workers: Annotated[
-        int | None,
-        typer.Option("--workers", metavar="N", min=1, help="Threads of the search [all cores]."),
-    ] = None,
+    workers: o.Workers = None,
     force: o.Force = False,
     json: o.Json = False,
     verbose: o.Verbose = False,

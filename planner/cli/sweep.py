@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
@@ -37,20 +36,12 @@ def sweep(
             help="Bind a symbolic dim; one may have several sizes.",
         ),
     ] = None,
-    output: Annotated[
-        Path | None,
-        typer.Option("-o", "--output", metavar="FILE.html", help="Write an HTML report too."),
-    ] = None,
+    output: o.HtmlReport = None,
     hardware: o.Hardware = "cpu",
     profile: o.Profile = None,
     calibrate: o.Calibrate = False,
-    swap: Annotated[
-        Literal["auto", "none", "only"],
-        typer.Option("--swap", help="Copy tensors to the host: when it pays, never, or only that."),
-    ] = "auto",
-    reserve: Annotated[
-        str, typer.Option("--reserve", metavar="SIZE", help="Part of each budget to leave unused.")
-    ] = "0B",
+    swap: o.Swap = "auto",
+    reserve: o.Reserve = "0B",
     time_limit: o.TimeLimit = 120.0,
     jobs: Annotated[
         int | None,
@@ -89,9 +80,7 @@ def sweep(
     parse_bytes(reserve, what="--reserve", zero_ok=True)
     dims = parse_sizes(dim)
     o.check_time_limit(time_limit)
-    o.check_input(model, what="model")
-    o.check_input(profile, what="profile")
-    o.check_input(inputs, what="inputs")
+    o.check_inputs(model=model, profile=profile, inputs=inputs)
     if output is not None:
         check_outputs(output, inputs=(model, profile, inputs), force=force)
 

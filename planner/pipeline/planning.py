@@ -61,9 +61,18 @@ class Planned:
     fits_arena: bool
 
 
-def make_plan(prepared: Prepared, settings: Settings, progress: Progress) -> Planned:
+def make_plan(
+    prepared: Prepared,
+    settings: Settings,
+    progress: Progress,
+    *,
+    orders: tuple[BaseOrder, ...] = (),
+) -> Planned:
     """Solve in several base orders, lower, and check; then again at a lower capacity, if the arena
     does not fit.
+
+    Args:
+        orders: the base orders; none given, they are searched for.
 
     Raises:
         InfeasibleBudgetError: no plan fits, with the least peak found and what binds it.
@@ -73,8 +82,9 @@ def make_plan(prepared: Prepared, settings: Settings, progress: Progress) -> Pla
     start = time.monotonic()
     deadline = start + settings.time_limit_s
     search_until = start + _UNTIL * settings.time_limit_s
-    progress("searching for base orders")
-    orders = base_orders(prepared, time_limit_s=settings.time_limit_s * 0.1)
+    if not orders:
+        progress("searching for base orders")
+        orders = base_orders(prepared, time_limit_s=settings.time_limit_s * 0.1)
     room = settings.budget_bytes
     accepted: Planned | None = None
     least: tuple[Formulation, Candidate] | None = None

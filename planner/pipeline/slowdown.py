@@ -14,7 +14,7 @@ from planner.errors import InfeasibleBudgetError
 from planner.pipeline.orders import Settings
 from planner.pipeline.planning import Planned, make_plan
 from planner.pipeline.prepare import Prepared, Progress
-from planner.pipeline.sweep import graphs_of
+from planner.pipeline.sweep import Graphs, graphs_of
 from planner.plan.frontier import solve_point
 from planner.units import format_both, format_bytes, format_percent
 
@@ -83,7 +83,7 @@ def plan_within(
         if high - low <= 0.002 * high:
             break
     if found is not None:
-        made = _made(prepared, settings, found, most_us, start, progress)
+        made = _made(graphs, settings, found, most_us, start, progress)
         if made is not None:
             return Within(planned=made[0], settings=made[1], impossible_bytes=impossible)
     proved = impossible >= settings.budget_bytes
@@ -96,7 +96,7 @@ def plan_within(
 
 
 def _made(
-    prepared: Prepared,
+    graphs: Graphs,
     settings: Settings,
     budget: int,
     most_us: float,
@@ -113,7 +113,7 @@ def _made(
             time_limit_s=max(2.0, 0.6 * left_s),
         )
         try:
-            planned = make_plan(prepared, tight, progress)
+            planned = make_plan(graphs.prepared, tight, progress, orders=graphs.orders)
         except InfeasibleBudgetError:
             planned = None  # the search had less time, or the anchors' bytes were too many
         if planned is not None:
