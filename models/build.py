@@ -46,6 +46,7 @@ def build(
             {key: spec.draw(key) for key, spec in specs.items()} if store_parameters else None
         ),
     )
+    graph.model.producer_name = "planner.models"  # no version: samples are built again to the byte
     specs = {**step.inputs, **specs}
     for item in graph.state:
         specs[item.name] = InputSpec(

@@ -188,7 +188,6 @@ class Builder:
             graph,
             opset_imports=[helper.make_opsetid("", OPSET)],
             ir_version=IR_VERSION,
-            producer_name="planner.models",
         )
 
     def _rename(self) -> None:

@@ -59,6 +59,7 @@ def _without_data(model: ModelProto, file: BinaryIO, location: str) -> ModelProt
         opset_imports=model.opset_import,
         ir_version=model.ir_version,
         producer_name=model.producer_name,
+        producer_version=model.producer_version,
     )
 
 

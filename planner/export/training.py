@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 
+from planner import __version__
 from planner.errors import UsageError
 from planner.export.aten.registry import numpy_dtype
 from planner.export.errors import InvalidLoss
@@ -129,6 +130,7 @@ def export_training_graph(
         optimizer=OPTIMIZERS[optimizer] if optimizer else None,
         initializers=_stored(module, joint, everything=store_parameters),
     )
+    graph.model.producer_name, graph.model.producer_version = "planner", __version__
     return ExportedGraph(
         model=graph.model,
         inputs=graph.inputs,

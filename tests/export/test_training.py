@@ -164,6 +164,7 @@ def test_large_tensors_alone_leave_the_model(tmp_path: Path) -> None:
     model = onnx.load(tmp_path / "m.onnx", load_external_data=False)
     external = [t.name for t in model.graph.initializer if t.data_location]
     assert external == ["weight"]
+    assert (model.producer_name, model.producer_version) == ("planner", planner.__version__)
     assert (tmp_path / "m.onnx.data").stat().st_size == 64 * 32 * 4
 
 
