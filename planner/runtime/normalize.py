@@ -9,7 +9,6 @@ node uses, its own metadata, copies of initializers) is put back as it was.
 
 from __future__ import annotations
 
-import re
 import tempfile
 from collections import Counter
 from pathlib import Path
@@ -21,6 +20,7 @@ from planner.errors import ModelError
 from planner.onnxio.check import BLOCKED_LAYOUT
 from planner.onnxio.load import LoadedModel
 from planner.onnxio.names import name_nodes
+from planner.runtime.messages import explain
 
 MAX_PASSES = 10
 
@@ -117,32 +117,6 @@ def _optimize(
         ort.InferenceSession(str(source), options, providers=list(providers))
     except Exception as error:
         raise ModelError(f"{source}: {explain(str(error))}") from error
-
-
-def first_line(error: BaseException) -> str:
-    """The informative first line of an ONNX Runtime error."""
-    text = str(error).strip().splitlines()
-    return text[0] if text else type(error).__name__
-
-
-def explain(message: str) -> str:
-    """ONNX Runtime's reason, and what to do about the two usual ones."""
-    found = re.search(
-        r"Could not find an implementation for (\S+) node with name '([^']*)'", message
-    )
-    if found:
-        return (
-            f"onnxruntime has no kernel for {found[1]} (node {found[2]!r}) on the chosen execution "
-            "provider and types; training operators of com.microsoft need onnxruntime-training"
-        )
-    found = re.search(r"([\w.]*:?\w+)\(-?\d+\) is not a registered function/op", message)
-    if found:
-        return (
-            f"onnxruntime does not know the operator {found[1]}; a custom operator's library "
-            "must be registered, a training operator needs onnxruntime-training"
-        )
-    lines = [line for line in message.strip().splitlines() if line.strip()]
-    return f"onnxruntime cannot load the model: {lines[0] if lines else 'no reason given'}"
 
 
 def _restore(model: ir.Model, original: ir.Model) -> None:

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 import numpy.typing as npt
 
 from planner.errors import ModelError
-from planner.runtime.normalize import explain, first_line
+from planner.runtime.messages import explain, first_line
 from planner.runtime.options import Level, Memory, Order, session_options
 
 if TYPE_CHECKING:

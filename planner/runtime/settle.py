@@ -20,7 +20,7 @@ from planner.errors import ModelError
 from planner.graph.build import PLANNER_ATTRIBUTE
 from planner.lower.rewrite import Rewritten
 from planner.onnxio.load import LoadedModel
-from planner.runtime.normalize import first_line
+from planner.runtime.messages import first_line
 from planner.runtime.shapes import without_large_initializers
 
 _MAX_ROUNDS = 12

@@ -15,7 +15,7 @@ import onnx_ir as ir
 
 from planner.errors import ModelError
 from planner.onnxio.load import InferredTypes, ValueType
-from planner.runtime.normalize import first_line
+from planner.runtime.messages import first_line
 
 _SMALL_BYTES = 1024
 
