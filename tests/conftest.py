@@ -1,0 +1,52 @@
+"""Two workers share the tests, a file at a time (pytest-xdist; `-n 0` runs them in one process)."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+TOGETHER = ("tests/training/",)
+"""Folders that one worker takes whole: their tests share what is dear to make."""
+
+FIRST = (
+    "tests/training/",
+    "tests/test_api.py",
+    "tests/cli/test_sweep.py",
+    "tests/export/test_planned.py",
+)
+"""What takes longest begins first, so that no worker is left with it at the end."""
+
+# numpy and PyTorch read it when they are imported: a worker has one core
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Give each worker its own cache of compiled code: numba's index is not safe for two writers."""
+    worker = os.environ.get("PYTEST_XDIST_WORKER")
+    if worker and config.cache is not None:
+        folder = config.cache.mkdir(f"numba-{worker}")
+        os.environ.setdefault("NUMBA_CACHE_DIR", str(folder))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put `FIRST` first; the rest stays as collected."""
+
+    def place(item: pytest.Item) -> int:
+        starts = (i for i, start in enumerate(FIRST) if item.nodeid.startswith(start))
+        return next(starts, len(FIRST))
+
+    items.sort(key=place)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log):
+    """By file, and the folders of `TOGETHER` as if they were one."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class ByFile(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            folder = next((f for f in TOGETHER if nodeid.startswith(f)), None)
+            return folder or super()._split_scope(nodeid)
+
+    return ByFile(config, log) if config.getoption("dist") == "loadfile" else None
