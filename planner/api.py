@@ -18,6 +18,7 @@ from planner.onnxio.load import load_model
 from planner.onnxio.save import atomic_write, check_writable, save_model
 from planner.pipeline import assemble as plans
 from planner.pipeline.orders import Settings, base_orders, least_found_peak, least_possible_peak
+from planner.pipeline.outlook import outlook
 from planner.pipeline.planning import Planned, make_plan
 from planner.pipeline.prepare import Prepared, analysed_graph, prepare, silent, view_of
 from planner.pipeline.rebuild import prepare_for, rebuild, with_metadata
@@ -38,6 +39,9 @@ OrderTarget = Literal["default", "priority"]
 
 _LEAST_S = 2.0
 """`analyze` looks this long for the least feasible budget."""
+
+_OUTLOOK_S, _OUTLOOK = 8.0, 0.15
+"""What other budgets would cost is looked for so long, or for this share of the time limit."""
 
 
 def analyze(
@@ -62,7 +66,7 @@ def analyze(
         hardware: name of a shipped profile, or a TOML file.
         profile: an ONNX Runtime profile of this model, to take times from.
         calibrate: run the model once to measure times.
-        time_limit_s: for the search for a better order.
+        time_limit_s: for the searches: a better order, the least budget, what budgets cost.
 
     Raises:
         UsageError, ModelError: see `planner.errors`.
@@ -84,6 +88,12 @@ def analyze(
     report("searching for a better order")
     orders = base_orders(prepared, time_limit_s=min(5.0, time_limit_s * 0.1))
     report("searching for the least budget")
+    least = least_found_peak(prepared, orders, time_limit_s=min(_LEAST_S, time_limit_s * 0.1))
+    default = _original_view(prepared)
+    settings = settings_for(
+        prepared, "100%", "0B", default.timeline.peak_bytes, "auto", "default", time_limit_s, seed,
+        None,
+    )  # fmt: skip
     return Analysis(
         model_path=Path(model),
         model_sha256=prepared.loaded.sha256,
@@ -91,16 +101,21 @@ def analyze(
         hardware=prepared.hardware.name,
         cost_source=prepared.cost_source,
         ort_optimized=prepared.ort_optimized,
-        default=_original_view(prepared),
+        default=default,
         best_order=PredictedCost(
             peak_bytes=orders[0].peak_bytes, time_us=sum(prepared.duration_us)
         ),
         best_order_name=orders[0].name,
         least_peak_bound_bytes=least_possible_peak(prepared),
-        least_peak_bytes=least_found_peak(
-            prepared, orders, time_limit_s=min(_LEAST_S, time_limit_s * 0.1)
-        ),
+        least_peak_bytes=least,
         assumptions=prepared.graph.assumptions,
+        outlook=outlook(
+            prepared,
+            settings,
+            orders,
+            time_limit_s=min(_OUTLOOK_S, _OUTLOOK * time_limit_s),
+            progress=report,
+        ),
     )
 
 
@@ -172,7 +187,7 @@ def optimize(
     )
     if budget is not None and settings.budget_bytes - settings.reserve_bytes >= baseline:
         plan = plans.unchanged_plan(prepared, settings, budget_text=text, swap_mode=swap)
-        rewritten, after = None, before
+        rewritten, after, ahead = None, before, None
     else:
         _check_layout(prepared)
         planned, settings, binds = _planned(
@@ -186,8 +201,18 @@ def optimize(
         plan = replace(plan, max_slowdown=limit, binds=binds)
         rewritten = with_metadata(planned.rewritten, plan)
         after = _rewritten_view(planned, plan, prepared.device)
+        ahead = None
+        if report_path is not None and not dry_run:
+            ahead = outlook(
+                prepared,
+                settings,
+                planned.orders,
+                planned=planned,
+                time_limit_s=min(_OUTLOOK_S, _OUTLOOK * time_limit_s),
+                progress=report,
+            )
     result = OptimizeResult(
-        plan=plan, model_path=model, before=before, after=after, verification=None
+        plan=plan, model_path=model, before=before, after=after, verification=None, outlook=ahead
     )
     if dry_run:
         return result
@@ -210,12 +235,13 @@ def optimize(
         if report_path is not None:
             from planner.report.html import write_report
 
-            result = replace(result, report_path=report_path)
+            result = replace(result, report_path=report_path, trace_path=trace_path)
             report("writing the report")
             write_report(result, staged.enter_context(atomic_write(report_path)))
         if trace_path is not None:
             from planner.report.trace import write_trace
 
+            result = replace(result, trace_path=trace_path)
             write_trace(result, staged.enter_context(atomic_write(trace_path)))
     if result.verification is not None and not result.verification.passed:
         raise VerificationError(

@@ -33,12 +33,17 @@ class PackedArena:
     Attributes:
         bytes: its size, persistent tensors and workspace included.
         peak_bytes: the largest live bytes; no arena is smaller.
-        alignment_bytes: every offset is a multiple of it.
+        alignment_bytes: every offset is a multiple of it, counted from the end of the persistent
+            tensors.
+        offsets: of each of the timeline's ranges, in their order; persistent tensors lie below.
+        workspace: (step, bytes, offset) of each kernel's own scratch memory.
     """
 
     bytes: int
     peak_bytes: int
     alignment_bytes: int
+    offsets: tuple[int, ...] = ()
+    workspace: tuple[tuple[int, int, int], ...] = ()
 
     @property
     def fragmentation(self) -> float:
@@ -54,8 +59,60 @@ class ModelView:
     timeline: Timeline
     time_us: float
     duration_us: tuple[float, ...]
+    packed: PackedArena
     arena: tuple[ArenaForecast, ...] = ()
-    packed: PackedArena | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Frontier:
+    """Budget against time at one size of the model.
+
+    Attributes:
+        baseline_bytes: peak of the model as it is; `base_us`: time of its operations, each once.
+        order_alone_bytes: peak of the best order, nothing recomputed or copied.
+        least_bound_bytes: no plan in any of `orders` has a peak below this.
+        points: by budget, ascending; both plans and bounds are monotone.
+    """
+
+    dims: dict[str, int]
+    baseline_bytes: int
+    base_us: float
+    order_alone_bytes: int
+    least_bound_bytes: int
+    orders: tuple[str, ...]
+    points: tuple[Point, ...]
+
+    def slowdown(self, point: Point) -> float | None:
+        """Added time as a ratio, 0.05 for 5%; None where there is no plan."""
+        return None if point.plan is None else max(0.0, point.plan.time_us / self.base_us - 1)
+
+    def least_slowdown(self, point: Point) -> float | None:
+        """No plan adds less; None where none fits."""
+        return None if point.is_impossible else max(0.0, point.bound_us / self.base_us - 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Worth:
+    """A moment that binds: while `node` runs (at `step` of the rewritten model), a byte more of budget
+    takes so much off the bound on the plan's time."""
+
+    node: str
+    step: int
+    us_per_byte: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outlook:
+    """What other budgets would cost, found in `seconds` of short searches.
+
+    Attributes:
+        worth: what binds the plan, the dearest first; None where there is no plan, or where the time
+            did not suffice.
+    """
+
+    frontier: Frontier
+    worth: tuple[Worth, ...] | None
+    seconds: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +124,7 @@ class Analysis:
         best_order: predicted figures of the best order found (same operations).
         least_peak_bound_bytes: no plan of planner's class has a peak below this.
         least_peak_bytes: the least peak of any plan found; None where none was searched for.
+        outlook: what a budget would cost, recompute and swaps allowed; None where it was not asked.
     """
 
     model_path: Path
@@ -81,6 +139,7 @@ class Analysis:
     least_peak_bound_bytes: int
     least_peak_bytes: int | None
     assumptions: tuple[str, ...]
+    outlook: Outlook | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,44 +245,19 @@ class Verification:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptimizeResult:
-    """`planner optimize`: the plan, both models as analysed, and the verification."""
+    """`planner optimize`: the plan, both models as analysed, and the verification; `outlook` where a
+    report was asked for."""
 
     plan: Plan
     model_path: Path
     before: ModelView
     after: ModelView
     verification: Verification | None
+    outlook: Outlook | None = None
     output_path: Path | None = None
     plan_path: Path | None = None
     report_path: Path | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Frontier:
-    """Budget against time at one size of the model.
-
-    Attributes:
-        baseline_bytes: peak of the model as it is; `base_us`: time of its operations, each once.
-        order_alone_bytes: peak of the best order, nothing recomputed or copied.
-        least_bound_bytes: no plan in any of `orders` has a peak below this.
-        points: by budget, ascending; both plans and bounds are monotone.
-    """
-
-    dims: dict[str, int]
-    baseline_bytes: int
-    base_us: float
-    order_alone_bytes: int
-    least_bound_bytes: int
-    orders: tuple[str, ...]
-    points: tuple[Point, ...]
-
-    def slowdown(self, point: Point) -> float | None:
-        """Added time as a ratio, 0.05 for 5%; None where there is no plan."""
-        return None if point.plan is None else max(0.0, point.plan.time_us / self.base_us - 1)
-
-    def least_slowdown(self, point: Point) -> float | None:
-        """No plan adds less; None where none fits."""
-        return None if point.is_impossible else max(0.0, point.bound_us / self.base_us - 1)
+    trace_path: Path | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

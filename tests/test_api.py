@@ -11,7 +11,7 @@ import pytest
 import planner
 from planner import analyze, optimize, verify
 from planner.errors import InfeasibleBudgetError, ModelError, UsageError
-from planner.results import OptimizeResult, Verification
+from planner.results import Frontier, OptimizeResult, Verification
 
 ZOO = Path(__file__).parents[1] / "models" / "zoo"
 BUDGETS = {"mlp_adamw": "90%", "gpt": "80%"}
@@ -206,6 +206,38 @@ def test_analyze_says_where_the_memory_goes():
     total = sum(part[line.peak_step] for part in line.by_category.values())
     assert total == line.peak_bytes
     assert {f.options for f in found.default.arena} == {"default", "recommended"}
+
+
+def check_frontier(found: Frontier) -> None:
+    """Every point within its budget; more budget never costs more; no plan beats its bound."""
+    points = found.points
+    assert [p.capacity_bytes for p in points] == sorted({p.capacity_bytes for p in points})
+    slower = [found.slowdown(p) for p in points if p.plan is not None]
+    assert slower == sorted(slower, reverse=True) and slower[-1] == 0
+    for point in points:
+        if point.plan is not None:
+            assert point.plan.peak_bytes <= point.capacity_bytes
+            assert found.least_slowdown(point) <= found.slowdown(point) + 1e-9
+
+
+def test_analyze_says_what_a_budget_would_cost():
+    found = analyze(ZOO / "mlp_adamw.onnx", time_limit_s=20.0)
+    assert found.outlook is not None and found.outlook.worth is None
+    check_frontier(found.outlook.frontier)
+    dear = found.outlook.frontier.points[0]
+    assert dear.plan is None or found.outlook.frontier.slowdown(dear) > 0
+
+
+def test_the_outlook_of_a_plan_has_the_plan_and_what_binds_it(result):
+    assert result.outlook is not None and result.outlook.worth is not None
+    frontier, plan = result.outlook.frontier, result.plan
+    check_frontier(frontier)
+    (here,) = (p for p in frontier.points if p.capacity_bytes == plan.budget_bytes)
+    assert here.plan is not None and here.plan.time_us <= plan.planned.time_us + 1e-6
+    names = [op.name for op in result.after.graph.operations]
+    for worth in result.outlook.worth:
+        assert names[result.after.timeline.order[worth.step]] == worth.node
+        assert worth.us_per_byte > 0
 
 
 def test_a_model_is_never_its_own_output(tmp_path):

@@ -67,7 +67,7 @@ class _Builder:
         outputs = {str(v.name) for v in self.graph.outputs}
         buffers = self._buffers(outputs)
         self._check_written(consumers, buffers)
-        categories = self._categories(consumers, producer, outputs)
+        categories = self._categories(consumers, producer, outputs, buffers)
         host = self._host_values(consumers, outputs)
         input_names = {str(v.name) for v in self.graph.inputs}
         tensors = tuple(
@@ -160,6 +160,7 @@ class _Builder:
         consumers: Mapping[str, list[OpId]],
         producer: Mapping[str, OpId],
         outputs: set[str],
+        buffers: Mapping[str, str],
     ) -> dict[str, Category]:
         inputs = [str(v.name) for v in self.graph.inputs]
         categories = input_categories(inputs, [str(v.name) for v in self.graph.outputs])
@@ -173,6 +174,12 @@ class _Builder:
                 categories[name] = default
         forward = self._forward_ops(producer)
         input_names = set(inputs)
+        # a view's reader reads the buffer behind it
+        late = {
+            buffers[name]
+            for name, readers in consumers.items()
+            if any(c not in forward and not self._is_view(c, buffers) for c in readers)
+        }
         for name in self.ids:
             if name in categories:
                 continue
@@ -182,10 +189,14 @@ class _Builder:
                 name=name,
                 is_float=self.types[name].dtype.is_floating_point(),
                 forward=made_forward,
-                read_after_loss=any(c not in forward for c in consumers[name]),
+                read_after_loss=buffers[name] in late,
                 inputs=input_names,
             )
         return categories
+
+    def _is_view(self, op: OpId, buffers: Mapping[str, str]) -> bool:
+        outputs = self.nodes[op].outputs
+        return bool(outputs) and buffers.get(str(outputs[0].name)) != str(outputs[0].name)
 
     def _forward_ops(self, producer: Mapping[str, OpId]) -> set[OpId]:
         """Ancestors of the loss: the output named so, else the first floating-point scalar."""

@@ -7,7 +7,7 @@ A training graph says this only through its names and its shape, so the rules ar
     optimizer state  a graph input with an output named like its new value, that belongs to a
                      parameter by prefix (`weight_m`, `weight.exp_avg`)
     input, constant  the other graph inputs; the other initializers
-    activation       computed on the way to the loss, and read again after it
+    activation       computed on the way to the loss, and read again after it, itself or a view of it
     temporary        computed on the way to the loss and read only there; not floating point
     gradient         floating point, computed after the loss; a graph input that is an accumulation
                      buffer (`weight_grad.accumulation.buffer`, of onnxruntime-training)
@@ -74,7 +74,7 @@ def produced_category(
 
     Args:
         forward: its producer lies on the way to the loss.
-        read_after_loss: some reader does not.
+        read_after_loss: some reader of its buffer does not.
         inputs: names of the graph inputs.
     """
     if is_output and gradient_of(name) in inputs:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import itertools
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -18,22 +17,21 @@ from planner.errors import ModelError
 from planner.formulate import Formulation, formulate
 from planner.graph.liveness import Timeline
 from planner.graph.model import Category, TrainingGraph
+from planner.pipeline.decisions import decisions_of
 from planner.pipeline.orders import GRANULARITY_BYTES, Settings, least_possible_peak
 from planner.pipeline.planning import Planned
 from planner.pipeline.prepare import Prepared, full_timeline
-from planner.plan.execute import Choice
 from planner.plan.planfile import (
     PLAN_VERSION,
-    Decision,
     PeakMoment,
     Plan,
     PlannedAction,
     PredictedCost,
     Resident,
 )
-from planner.plan.problem import Action, ActionKind, OpIndex, Problem, TensorIndex
-from planner.plan.relief import closure_cost
+from planner.plan.problem import Action, ActionKind
 from planner.plan.simulate import InvalidScheduleError, Replay, simulate
+from planner.units import format_bytes
 
 _NO_LIMIT = 1 << 62
 _MOST_BINDING = 20
@@ -60,14 +58,22 @@ def assemble(
         least_peak_bound_bytes=least_possible_peak(prepared) + settings.reserve_bytes,
         bound_us=bound,
         gap=planned.solved.gap,
-        bound_class=planned.solved.bound_class,
+        bound_class=_bound_class(settings, planned),
         proved_optimal=planned.solved.gap is not None and planned.solved.gap <= 1e-6,
         binding=binding(planned.graph, planned.timeline),
         peak=peak_moment(planned.graph, planned.timeline, planned.rewritten.like),
         schedule=_schedule(planned.formulation, candidate.actions),
-        decisions=_decisions(prepared.graph, planned),
+        decisions=decisions_of(prepared.graph, planned),
         assumptions=(*prepared.graph.assumptions, *_arena_note(planned)),
     )
+
+
+def _bound_class(settings: Settings, planned: Planned) -> str:
+    """What the bound holds for: where fragmentation takes a part of the budget, plans within the rest."""
+    capacity = planned.formulation.problem.capacity_bytes
+    if capacity >= settings.budget_bytes:
+        return planned.solved.bound_class
+    return f"{planned.solved.bound_class}, within {format_bytes(capacity)} of live bytes"
 
 
 def _as_asked(prepared: Prepared, settings: Settings, budget_text: str, swap_mode: str) -> Plan:
@@ -191,86 +197,6 @@ def _schedule(form: Formulation, actions: Sequence[Action]) -> tuple[PlannedActi
         )
         seen[key] += 1
     return tuple(planned)
-
-
-def _decisions(graph: TrainingGraph, planned: Planned) -> tuple[Decision, ...]:
-    """What each decision did: where the tensor is absent, at what cost, and why so."""
-    candidate = planned.solved.candidate
-    assert candidate is not None
-    problem = planned.formulation.problem
-    place = {name: i for i, name in enumerate(planned.rewritten.planned_order)}
-    node_step = [place[name] for name in planned.rewritten.action_nodes]
-    births: dict[int, list[tuple[int, int]]] = {}
-    for tensor, birth, end in candidate.replay.copies:
-        births.setdefault(tensor, []).append((birth, end))
-    swap_ins = {step for step, a in enumerate(candidate.actions) if a.kind is ActionKind.SWAP_IN}
-    decisions = []
-    for tensor, copies in births.items():
-        for (_, end), (birth, _) in itertools.pairwise(copies):
-            swapped = birth in swap_ins
-            decisions.append(
-                _decision(graph, planned, problem, births, tensor, swapped, node_step, end, birth)
-            )
-    return tuple(sorted(decisions, key=lambda d: (-d.bytes, d.tensor, d.start)))
-
-
-def _decision(
-    graph: TrainingGraph,
-    planned: Planned,
-    problem: Problem,
-    copies: Mapping[int, Sequence[tuple[int, int]]],
-    tensor: int,
-    swapped: bool,
-    node_step: Sequence[int],
-    end: int,
-    birth: int,
-) -> Decision:
-    item = problem.tensors[tensor]
-    source = graph.tensors[planned.formulation.tensors[tensor]]
-    producer = problem.ops[item.producer]
-    can_rerun = producer.recomputable and problem.allow_recompute
-    recompute_us = None
-    if can_rerun:
-        recompute_us = closure_cost(problem, copies, tensor, birth)
-    swap_us = None
-    if problem.allow_swap and item.swappable:
-        swap_us = problem.swap_out_us(TensorIndex(tensor)) + problem.swap_in_us(TensorIndex(tensor))
-    cost = swap_us if swapped else producer.duration_us
-    if recompute_us == float("inf"):
-        recompute_us = None
-    return Decision(
-        tensor=item.name,
-        bytes=source.bytes,
-        category=source.category.value,
-        action=(Choice.SWAP if swapped else Choice.DROP).name.lower().replace("drop", "recompute"),
-        start=node_step[min(end, len(node_step) - 1)],
-        end=node_step[birth],
-        cost_us=cost or 0.0,
-        recompute_us=recompute_us,
-        swap_us=swap_us,
-        why=_why(swapped, recompute_us, swap_us, producer.name, graph, planned, item.producer),
-    )
-
-
-def _why(
-    swapped: bool,
-    recompute_us: float | None,
-    swap_us: float | None,
-    producer: str,
-    graph: TrainingGraph,
-    planned: Planned,
-    op: OpIndex,
-) -> str:
-    if swapped:
-        if recompute_us is None:
-            reason = graph.operations[planned.formulation.ops[op]].why_not
-            return f"{producer} may not run twice: {reason}" if reason else "recompute is off"
-        return "two copies cost less than running its producer, and what that needs, again"
-    if swap_us is None:
-        return f"{producer} runs again just before the next reader; copies to the host are off"
-    if recompute_us is not None and recompute_us <= swap_us:
-        return f"running {producer} again costs less than two copies"
-    return f"brought back together with what else needs {producer}"
 
 
 # -- the file ----------------------------------------------------------------------------------

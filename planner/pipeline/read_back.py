@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from planner.graph.model import OpId, TrainingGraph
@@ -30,8 +31,21 @@ def read_back(prepared: Prepared, rewritten: Rewritten, *, order_target: str) ->
     """
     known = {new: prepared.types[old] for new, old in rewritten.like.items()}
     graph = analysed_graph(rewritten.model, prepared.loaded.dims, known={**prepared.types, **known})
+    graph = _with_categories(graph, prepared.graph, rewritten.like)
     order = priority_order(graph) if order_target == "priority" else default_order(graph)
     names = tuple(graph.operations[op].name for op in order)
     if order_target == "default" and names != rewritten.planned_order:
         raise AssertionError("the rewritten file's default order is not the planned one")
     return ReadBack(rewritten=replace(rewritten, planned_order=names), graph=graph, order=order)
+
+
+def _with_categories(
+    graph: TrainingGraph, original: TrainingGraph, like: Mapping[str, str]
+) -> TrainingGraph:
+    """The graph, its tensors of the categories of the original's: where a copy is read says nothing
+    of what it is."""
+    known = {t.name: t.category for t in original.tensors}
+    tensors = tuple(
+        replace(t, category=known.get(like.get(t.name, t.name), t.category)) for t in graph.tensors
+    )
+    return replace(graph, tensors=tensors)

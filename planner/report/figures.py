@@ -23,7 +23,7 @@ from bokeh.models import (
 )
 from bokeh.plotting import figure
 
-from planner.report.drawing import Bins, bin_steps, pack
+from planner.report.drawing import Bins, bin_steps
 from planner.report.plain import printable, shortened
 from planner.units import format_bytes
 
@@ -40,9 +40,18 @@ CATEGORY_COLORS = {
     "temporary": "#e6c229",
     "workspace": "#b07aa1",
 }
+GROUP_COLORS = {
+    "model": "#4c78a8",
+    "optimizer": "#7b6fb0",
+    "gradients": "#59a14f",
+    "activations": "#f0923b",
+    "workspace": "#b07aa1",
+    "inputs and outputs": "#3fa7a3",
+}
 HATCHES = {"kept": " ", "recomputed": "right_diagonal_line", "swapped": "dot"}
-_BUDGET = "#d6273b"
-_OUTLINE = "#808890"
+RECTANGLE = ("left", "right", "bottom", "top", "color", "outline", "name", "size", "what", "span")
+BUDGET = "#d6273b"
+OUTLINE = "#808890"
 _BAND = "#a8adb3"
 _TOP_NAMES = 4
 _TOOLS = "xpan,xbox_zoom,xwheel_zoom,reset,save"
@@ -76,7 +85,7 @@ def page_figures(
         steps=Range1d(start=0, end=max(steps, 1), bounds=(0, max(steps, 1))),
         live_bytes=Range1d(start=0, end=1.08 * top),
         arena_bytes=Range1d(start=0, end=top),
-        cursor=Span(dimension="height", line_color=_OUTLINE, line_alpha=0.7, line_width=1),
+        cursor=Span(dimension="height", line_color=OUTLINE, line_alpha=0.7, line_width=1),
     )
     found = {}
     for key, view in views.items():
@@ -155,14 +164,14 @@ def _memory(
     if measured is not None:
         seen = np.asarray(measured, dtype=np.int64)[bins.step]
         plot.step(
-            edges, np.append(seen, seen[-1]), mode="after", line_color=_OUTLINE, line_width=1.2
+            edges, np.append(seen, seen[-1]), mode="after", line_color=OUTLINE, line_width=1.2
         )
     if budget is not None:
         plot.add_layout(
             Span(
                 location=budget,
                 dimension="width",
-                line_color=_BUDGET,
+                line_color=BUDGET,
                 line_dash="dashed",
                 line_width=1.8,
             )
@@ -171,7 +180,7 @@ def _memory(
         [view["peak_step"] + 0.5],
         [view["peak_bytes"]],
         ["▼"],
-        text_color=_BUDGET,
+        text_color=BUDGET,
         text_font_size="13px",
         text_align="center",
         text_baseline="bottom",
@@ -232,12 +241,15 @@ def _largest_names(view: Payload, steps: list[int]) -> list[str]:
 
 
 def _ranges(view: Payload, axes: Axes, key: str) -> Any:
-    """Live ranges as rectangles, step by (drawn) offset; persistent tensors at the bottom."""
+    """Live ranges as rectangles, step by offset in the packed arena; persistent tensors at the bottom.
+
+    The page's script fills the sources `ranges-<key>-<fate>` with `RECTANGLE` columns, from the data
+    that the lists of residents use too.
+    """
     plot = _figure(
-        axes, name=f"ranges-{key}", y_range=axes.arena_bytes, height=330, what="offset, as drawn"
+        axes, name=f"ranges-{key}", y_range=axes.arena_bytes, height=330, what="offset in the arena"
     )
-    steps, ranges = view["steps"], view["live_ranges"]
-    floor = view["persistent_bytes"]
+    steps, floor = view["steps"], view["persistent_bytes"]
     if floor:
         plot.quad(
             left=0, right=steps, bottom=0, top=floor, fill_color="#4c78a8", fill_alpha=0.35,
@@ -245,65 +257,19 @@ def _ranges(view: Payload, axes: Axes, key: str) -> Any:
         )  # fmt: skip
     if not steps:
         return plot
-    packing = pack(ranges, steps=steps, floor_bytes=floor)
-    axes.arena_bytes.end = max(axes.arena_bytes.end, 1.04 * packing.height_bytes)
-    if packing.small_count:
-        _small_ranges(plot, packing.small_bytes, floor)
-    whole_bytes = max(view["peak_bytes"], packing.height_bytes)
+    arena = view["packed_arena"]
+    axes.arena_bytes.end = max(axes.arena_bytes.end, 1.04 * arena["bytes"])
+    fates = {r["fate"] for r in view["live_ranges"]} | ({"kept"} if arena["workspace"] else set())
     for fate, hatch in HATCHES.items():
-        chosen = [
-            (ranges[i], offset)
-            for i, offset in zip(packing.rows, packing.offset, strict=True)
-            if ranges[i]["fate"] == fate
-        ]
-        if chosen:
-            _rectangles(plot, chosen, fate, hatch, whole_bytes)
+        if fate in fates:
+            _rectangles(plot, f"ranges-{key}-{fate}", fate, hatch)
     peak = view["peak_step"]
-    plot.add_layout(BoxAnnotation(left=peak, right=peak + 1, fill_color=_BUDGET, fill_alpha=0.35))
+    plot.add_layout(BoxAnnotation(left=peak, right=peak + 1, fill_color=BUDGET, fill_alpha=0.35))
     return plot
 
 
-def _small_ranges(plot: Any, small_bytes: dict[str, Any], floor: int) -> None:
-    """The ranges too small for a rectangle of their own, as one paler band by category."""
-    bins = bin_steps(np.sum(list(small_bytes.values()), axis=0).tolist())
-    edges = np.append(bins.left, bins.right[-1])
-    below = np.full(len(bins.step), floor, dtype=np.int64)
-    for category in sorted(small_bytes, key=_stacking):
-        above = below + small_bytes[category][bins.step]
-        plot.varea_step(
-            x=edges,
-            y1=np.append(below, below[-1]),
-            y2=np.append(above, above[-1]),
-            step_mode="after",
-            fill_color=CATEGORY_COLORS.get(category, _BAND),
-            fill_alpha=0.3,
-        )
-        below = above
-
-
-def _stacking(category: str) -> int:
-    known = list(CATEGORY_COLORS)
-    return known.index(category) if category in known else len(known)
-
-
-def _rectangles(
-    plot: Any, chosen: list[tuple[Payload, int]], fate: str, hatch: str, whole_bytes: float
-) -> None:
-    source = ColumnDataSource(
-        {
-            "left": [r["start"] for r, _ in chosen],
-            "right": [r["end"] for r, _ in chosen],
-            "bottom": [offset for _, offset in chosen],
-            "top": [offset + r["bytes"] for r, offset in chosen],
-            "color": [CATEGORY_COLORS.get(r["category"], _BAND) for r, _ in chosen],
-            # an outline would hide a rectangle that is a pixel or two tall
-            "outline": [0.6 if 100 * r["bytes"] > whole_bytes else 0.0 for r, _ in chosen],
-            "name": [_name(r["tensor"]) for r, _ in chosen],
-            "size": [format_bytes(r["bytes"]) for r, _ in chosen],
-            "what": [f"{r['category']}, {r['fate']}" for r, _ in chosen],
-            "span": [f"[{r['start']:,}, {r['end']:,})" for r, _ in chosen],
-        }
-    )
+def _rectangles(plot: Any, name: str, fate: str, hatch: str) -> None:
+    source = ColumnDataSource({column: [] for column in RECTANGLE}, name=name)
     quads = plot.quad(
         left="left",
         right="right",
@@ -320,6 +286,8 @@ def _rectangles(
         hatch_alpha=0.4,
         hatch_scale=7,
         hatch_weight=1,
+        nonselection_fill_alpha=0.15,
+        nonselection_hatch_alpha=0.1,
     )
     tips = [("tensor", "@name"), ("bytes", "@size"), ("is", "@what"), ("steps", "@span")]
     plot.add_tools(HoverTool(renderers=[quads], tooltips=tips, visible=False))

@@ -16,9 +16,18 @@ from bokeh.resources import Resources
 from markupsafe import Markup
 
 from planner.onnxio.save import atomic_write
-from planner.report.figures import CATEGORY_COLORS, HATCHES, categories_of, page_figures
+from planner.report.figures import (
+    CATEGORY_COLORS,
+    GROUP_COLORS,
+    HATCHES,
+    categories_of,
+    page_figures,
+)
+from planner.report.frontier_figure import frontier_figure
+from planner.report.lanes import KIND_NAMES, KINDS, LANES, kinds_of, time_figures
 from planner.report.payload import ANALYZE_SCHEMA, analysis_payload, optimize_payload
 from planner.report.plain import printable
+from planner.report.views import KIND_OF_ROLE
 from planner.results import Analysis, OptimizeResult
 from planner.units import format_bytes, format_duration, format_percent
 
@@ -44,6 +53,14 @@ def render_page(payload: Payload) -> str:
         budget = payload["headline"]["budget_bytes"]
         measured = _measured_lines(payload)
     figures = page_figures(views, budget_bytes=budget, measured=measured)
+    last, last_view = list(views.items())[-1]
+    timed = time_figures(last_view, last, budget_bytes=budget)
+    figures |= timed
+    outlook = payload["outlook"]
+    if outlook is not None:
+        figures["frontier"] = frontier_figure(
+            [outlook["frontier"]], chosen=_chosen(payload), height=320
+        )
     decisions = payload.get("decisions", [])
     return (
         environment()
@@ -55,10 +72,17 @@ def render_page(payload: Payload) -> str:
             measured=measured,
             categories=categories_of(views),
             colors=CATEGORY_COLORS,
+            groups=GROUP_COLORS,
+            timed=last if timed else None,
+            kind_names=KIND_NAMES,
+            sections=_sections(payload, is_timed=bool(timed)),
+            kinds=kinds_of(last_view) if timed else [],
             fates=[f for f in HATCHES if any(_has_fate(v, f) for v in views.values())],
             largest=sorted(decisions, key=lambda d: -d["bytes"])[:ROWS_SHOWN],
             rows_shown=ROWS_SHOWN,
-            steps_json=embedded_json({key: _steps(view) for key, view in views.items()}),
+            steps_json=embedded_json(
+                {key: _steps(view, key == last) for key, view in views.items()}
+            ),
             decisions_json=embedded_json([_row(d) for d in decisions]),
             figures_json=embedded_json(embedded_figures(figures)),
             bokeh_js=bokeh_scripts(),
@@ -94,22 +118,67 @@ def _has_fate(view: Payload, fate: str) -> bool:
     return any(r["fate"] == fate for r in view["live_ranges"])
 
 
-def _steps(view: Payload) -> Payload:
-    """What the list of residents at a step needs, as columns."""
-    ranges = view["live_ranges"]
-    categories = sorted({r["category"] for r in ranges})
-    return {
+def _sections(payload: Payload, *, is_timed: bool) -> list[tuple[str, str]]:
+    """(id, title) of what the page has."""
+    optimizes, outlook = "plan" in payload, payload["outlook"]
+    has = [
+        ("memory", "Memory", True),
+        ("ranges", "Live ranges", True),
+        ("time", "Time", is_timed),
+        ("peak", "Peak", True),
+        ("decisions-title", "Decisions", optimizes),
+        ("budgets", "Other budgets" if optimizes else "Budgets", outlook is not None),
+        ("binds", "What binds", outlook is not None and outlook["binds"] is not None),
+        ("next", "Next", optimizes and bool(payload["next_steps"])),
+        ("verification", "Verification", optimizes),
+        ("run", "How to run it", optimizes),
+        ("trust", "How obtained", True),
+    ]
+    return [(id_, title) for id_, title, there in has if there]
+
+
+def _chosen(payload: Payload) -> tuple[int, float] | None:
+    """Budget and slowdown of the plan, among the points of the frontier."""
+    budget = payload["headline"].get("budget_bytes")
+    points = payload["outlook"]["frontier"]["points"]
+    here = [p for p in points if p["budget_bytes"] == budget and p["peak_bytes"] is not None]
+    return (budget, here[0]["slowdown"]) if here else None
+
+
+def _steps(view: Payload, is_timed: bool) -> Payload:
+    """What the script draws and lists, as columns: of the steps, and of the live ranges."""
+    ranges, line = view["live_ranges"], view["timeline"]
+    categories = sorted({r["category"] for r in ranges} | {"workspace"})
+    fates = list(HATCHES)
+    found = {
         "peak_step": view["peak_step"],
+        "peak_bytes": view["peak_bytes"],
         "persistent_bytes": view["persistent_bytes"],
-        "operation": [printable(name) for name in view["timeline"]["operation"]],
-        "live_bytes": view["timeline"]["live_bytes"],
+        "operation": [printable(name) for name in line["operation"]],
+        "live_bytes": line["live_bytes"],
         "categories": categories,
+        "colors": [CATEGORY_COLORS.get(c, "#a8adb3") for c in categories],
+        "fates": fates,
         "tensor": [printable(r["tensor"]) for r in ranges],
         "bytes": [r["bytes"] for r in ranges],
         "start": [r["start"] for r in ranges],
         "end": [r["end"] for r in ranges],
+        "offset": [r["offset"] for r in ranges],
         "category": [categories.index(r["category"]) for r in ranges],
+        "fate": [fates.index(r["fate"]) for r in ranges],
+        "workspace": [
+            [w["step"], w["bytes"], w["offset"]] for w in view["packed_arena"]["workspace"]
+        ],
     }
+    if is_timed:
+        found |= {
+            "op_type": line["op_type"],
+            "duration_us": line["duration_us"],
+            "kinds": list(KINDS),
+            "lanes": [LANES[kind] for kind in KINDS],
+            "kind": [KINDS.index(KIND_OF_ROLE.get(role, "compute")) for role in line["role"]],
+        }
+    return found
 
 
 def _row(decision: Payload) -> list[object]:
@@ -189,6 +258,7 @@ def environment() -> jinja2.Environment:
     )
     environment.filters.update(
         size=_size,
+        bytes=format_bytes,
         duration=_duration,
         ratio=_ratio,
         percent=lambda value: format_percent(float(value)),

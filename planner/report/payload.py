@@ -13,14 +13,17 @@ from typing import Any
 from planner import __version__
 from planner.plan.planfile import Decision, Plan, PredictedCost
 from planner.report import narrative
+from planner.report.frontier import frontier_payload
+from planner.report.next_steps import next_steps
 from planner.report.session_code import session_code
 from planner.report.views import number, view_payload
-from planner.results import Analysis, OptimizeResult, TimeCheck, Verification
+from planner.results import Analysis, OptimizeResult, Outlook, TimeCheck, Verification
 
 OPTIMIZE_SCHEMA = "planner.optimize/1"
 ANALYZE_SCHEMA = "planner.analyze/1"
 VERIFY_SCHEMA = "planner.verify/1"
 _WORST_NODES = 20
+_MIB = 1 << 20
 
 
 def optimize_payload(result: OptimizeResult) -> dict[str, Any]:
@@ -29,6 +32,7 @@ def optimize_payload(result: OptimizeResult) -> dict[str, Any]:
     headline = _headline(result)
     device = verification.device if verification else "cpu"
     model = result.output_path.name if result.output_path else "model.planned.onnx"
+    outlook = _outlook(result.outlook)
     return {
         "schema": OPTIMIZE_SCHEMA,
         "planner_version": __version__,
@@ -37,6 +41,7 @@ def optimize_payload(result: OptimizeResult) -> dict[str, Any]:
             "model": _path(result.output_path),
             "plan": _path(result.plan_path),
             "report": _path(result.report_path),
+            "trace": _path(result.trace_path),
         },
         "headline": {**headline, "sentence": narrative.optimize_sentence(headline)},
         "plan": _plan(plan),
@@ -53,6 +58,8 @@ def optimize_payload(result: OptimizeResult) -> dict[str, Any]:
             device=device,
             budget_bytes=plan.budget_bytes,
         ),
+        "outlook": outlook,
+        "next_steps": next_steps(result, outlook),
         "provenance": narrative.provenance(headline, plan, verification),
     }
 
@@ -80,6 +87,7 @@ def analysis_payload(analysis: Analysis) -> dict[str, Any]:
         "headline": {**headline, "sentence": narrative.analysis_sentence(headline)},
         "best_order": _cost(analysis.best_order),
         "view": view_payload(analysis.default),
+        "outlook": _outlook(analysis.outlook),
         "assumptions": _unique(analysis.assumptions, analysis.default.graph.assumptions),
         "provenance": narrative.analysis_provenance(analysis),
     }
@@ -145,6 +153,20 @@ def _measured_peaks(verification: Verification | None) -> dict[str, Any]:
         plain = [m.live_bytes for m in checks if m.options == "default"]
         found[f"default_options_peak_{key}_bytes"] = plain[0] if plain else None
     return found
+
+
+def _outlook(outlook: Outlook | None) -> dict[str, Any] | None:
+    if outlook is None:
+        return None
+    worth = outlook.worth
+    return {
+        "frontier": frontier_payload(outlook.frontier),
+        "us_per_mib": None if worth is None else sum(w.us_per_byte for w in worth) * _MIB,
+        "binds": None
+        if worth is None
+        else [{"node": w.node, "step": w.step, "us_per_mib": w.us_per_byte * _MIB} for w in worth],
+        "seconds": number(outlook.seconds),
+    }
 
 
 def _plan(plan: Plan) -> dict[str, Any]:

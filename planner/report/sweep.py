@@ -2,34 +2,30 @@
 
 from __future__ import annotations
 
-import itertools
 from pathlib import Path
 from typing import Any
 
-from bokeh.models import ColumnDataSource, HoverTool, NumeralTickFormatter, Span
-from bokeh.plotting import figure
+from bokeh.models import ColumnDataSource, HoverTool
 from rich.console import Console
 
 from planner import __version__
 from planner.onnxio.save import atomic_write
 from planner.report.figures import byte_ticker
+from planner.report.frontier import POINT_COLUMNS, dims_text, frontier_payload, point_row
+from planner.report.frontier_figure import COLORS, budget_plot, frontier_figure
 from planner.report.html import bokeh_scripts, embedded_figures, embedded_json, environment
-from planner.report.plain import printable
 from planner.report.terminal import print_assumptions, print_line, print_table, wide_console
 from planner.report.views import number
-from planner.results import Frontier, Largest, Sweep
+from planner.results import Largest, Sweep
 from planner.units import format_bytes, format_duration, format_percent
 
 Payload = dict[str, Any]
 SWEEP_SCHEMA = "planner.sweep/1"
 
-_COLORS = ("#2f6fb3", "#c4572c", "#3f8f5b", "#8b5fb0", "#b38b1d", "#2d8f93", "#b04a78", "#6b7280")
-_DASHES = ("solid", "dashed", "dotdash", "dotted")
-
 
 def sweep_payload(sweep: Sweep) -> Payload:
     """The document of `planner sweep`; conventions as in `planner.report.payload`."""
-    found = [_frontier(f) for f in sweep.frontiers]
+    found = [frontier_payload(f) for f in sweep.frontiers]
     return {
         "schema": SWEEP_SCHEMA,
         "planner_version": __version__,
@@ -53,35 +49,6 @@ def sweep_payload(sweep: Sweep) -> Payload:
     }
 
 
-def _frontier(frontier: Frontier) -> Payload:
-    return {
-        "dims": frontier.dims,
-        "baseline_peak_bytes": frontier.baseline_bytes,
-        "order_alone_peak_bytes": frontier.order_alone_bytes,
-        "least_peak_bound_bytes": frontier.least_bound_bytes,
-        "base_time_us": frontier.base_us,
-        "orders": list(frontier.orders),
-        "points": [
-            {
-                "budget_bytes": p.capacity_bytes,
-                "budget_share": p.capacity_bytes / frontier.baseline_bytes,
-                "impossible": p.is_impossible,
-                "slowdown": frontier.slowdown(p),
-                "least_slowdown": frontier.least_slowdown(p),
-                "peak_bytes": p.plan.peak_bytes if p.plan else None,
-                "time_us": number(p.plan.time_us) if p.plan else None,
-                "engine": p.plan.engine if p.plan else None,
-                "order": frontier.orders[p.plan.order] if p.plan else None,
-                "recomputed_ops": p.plan.recomputed_ops if p.plan else None,
-                "recompute_us": number(p.plan.recomputed_us) if p.plan else None,
-                "swap_out_bytes": p.plan.swap_out_bytes if p.plan else None,
-                "swap_in_bytes": p.plan.swap_in_bytes if p.plan else None,
-            }
-            for p in frontier.points
-        ],
-    }
-
-
 def _largest(row: Largest) -> Payload:
     return {
         "budget_bytes": row.budget_bytes,
@@ -99,7 +66,7 @@ def _sentence(sweep: Sweep) -> str:
     with_plan = [p for p in frontier.points if p.plan is not None]
     start = f"The model's own peak is {format_bytes(frontier.baseline_bytes)}"
     if frontier.dims:
-        start += f" at {_dims(frontier.dims)}"
+        start += f" at {dims_text(frontier.dims)}"
     if not with_plan:
         return f"{start}; nothing fits any of the budgets."
     least = with_plan[0]
@@ -113,10 +80,6 @@ def _sentence(sweep: Sweep) -> str:
     )
 
 
-def _dims(dims: dict[str, int]) -> str:
-    return ", ".join(f"{name}={size}" for name, size in dims.items())
-
-
 # -- terminal ----------------------------------------------------------------------------------
 
 
@@ -126,40 +89,14 @@ def print_sweep(payload: Payload, console: Console | None = None) -> None:
     print_line(out, payload["model"], "bold")
     print_line(out, payload["sentence"])
     for frontier in payload["frontiers"]:
-        title = "Budgets" + (f" at {_dims(frontier['dims'])}" if frontier["dims"] else "")
-        columns = [">budget", ">share", ">peak", ">slower", ">at least", ">recomputed", ">copied"]
-        rows = [_row(point) for point in frontier["points"]]
-        print_table(out, title, [*columns, "found by", "base order"], rows)
+        title = "Budgets" + (f" at {dims_text(frontier['dims'])}" if frontier["dims"] else "")
+        rows = [point_row(point) for point in frontier["points"]]
+        print_table(out, title, list(POINT_COLUMNS), rows)
     if payload["largest"]:
         columns = [">budget", f">largest {payload['dim']}", ">slower", ">step", "next"]
         rows = [_largest_row(row) for row in payload["largest"]]
         print_table(out, f"Largest {payload['dim']} within each budget", columns, rows)
     print_assumptions(out, payload["assumptions"])
-
-
-def _row(point: Payload) -> list[object]:
-    budget = [format_bytes(point["budget_bytes"]), format_percent(point["budget_share"])]
-    least = point["least_slowdown"]
-    bound = "" if least is None else format_percent(least)
-    if point["peak_bytes"] is None:
-        return [
-            *budget,
-            "",
-            "impossible" if point["impossible"] else "none found",
-            bound,
-            *[""] * 4,
-        ]
-    copied = point["swap_out_bytes"] + point["swap_in_bytes"]
-    return [
-        *budget,
-        format_bytes(point["peak_bytes"]),
-        format_percent(point["slowdown"]),
-        bound,
-        f"{point['recomputed_ops']:,}",
-        format_bytes(copied) if copied else "–",
-        point["engine"],
-        point["order"],
-    ]
 
 
 def _largest_row(row: Payload) -> list[object]:
@@ -184,7 +121,7 @@ def _largest_row(row: Payload) -> list[object]:
 
 def write_sweep(payload: Payload, path: Path) -> None:
     """Write the page, whole or not at all."""
-    figures = {"frontier": _frontier_figure(payload)}
+    figures = {"frontier": frontier_figure(payload["frontiers"])}
     if payload["largest"]:
         figures["largest"] = _largest_figure(payload)
     page = (
@@ -201,74 +138,8 @@ def write_sweep(payload: Payload, path: Path) -> None:
         temporary.write_text(page, encoding="utf-8")
 
 
-def _plot(name: str, what: str, height: int = 420) -> Any:
-    plot = figure(
-        name=name,
-        height=height,
-        sizing_mode="stretch_width",
-        tools="xpan,xbox_zoom,xwheel_zoom,reset,save",
-        output_backend="canvas",
-        x_axis_label="budget",
-        y_axis_label=what,
-    )
-    plot.toolbar.logo = None  # pyright: ignore[reportAttributeAccessIssue]
-    return plot
-
-
-def _frontier_figure(payload: Payload) -> Any:
-    """Slowdown over budget: a line for what was found, down to the bound a band."""
-    plot = _plot("frontier", "time added")
-    plot.yaxis.formatter = NumeralTickFormatter(format="0.[0]%")
-    lines = []
-    top = max(f["baseline_peak_bytes"] for f in payload["frontiers"])
-    for i, frontier in enumerate(payload["frontiers"]):
-        points = [p for p in frontier["points"] if p["peak_bytes"] is not None]
-        label = _dims(frontier["dims"]) or "time added"
-        color, dash = _COLORS[i % len(_COLORS)], _DASHES[i % len(_DASHES)]
-        source = ColumnDataSource(
-            {
-                "budget": [p["budget_bytes"] for p in points],
-                "slowdown": [p["slowdown"] for p in points],
-                "least": [p["least_slowdown"] for p in points],
-                "said": [
-                    f"{label}: {format_bytes(p['budget_bytes'])}: +{format_percent(p['slowdown'])}, "
-                    f"at least +{format_percent(p['least_slowdown'])}"
-                    for p in points
-                ],
-            }
-        )
-        plot.varea(
-            **_band(points), fill_color=color, fill_alpha=0.18, hatch_pattern="right_diagonal_line",
-            hatch_alpha=0.25, hatch_color=color,
-        )  # fmt: skip
-        plot.segment("budget", "least", "budget", "slowdown", source=source, line_color=color)
-        plot.step(
-            "budget", "slowdown", source=source, mode="after", line_color=color, line_dash=dash,
-            line_width=2, legend_label=printable(label),
-        )  # fmt: skip
-        lines.append(plot.scatter("budget", "slowdown", source=source, size=7, color=color))
-        plot.add_layout(
-            Span(location=frontier["baseline_peak_bytes"], dimension="height", line_color=color,
-                 line_dash="dotted", line_alpha=0.7)
-        )  # fmt: skip
-    plot.add_tools(HoverTool(renderers=lines, tooltips=[("", "@said")]))
-    plot.legend.location = "top_right"
-    byte_ticker(plot.xaxis, top)
-    return plot
-
-
-def _band(points: list[Payload]) -> dict[str, list[float]]:
-    """From what was found down to the bound: a plan holds for larger budgets, a bound for smaller."""
-    x, low, high = [], [], []
-    for here, after in itertools.pairwise(points):
-        x += [here["budget_bytes"], after["budget_bytes"]]
-        low += [after["least_slowdown"]] * 2
-        high += [here["slowdown"]] * 2
-    return {"x": x, "y1": low, "y2": high}
-
-
 def _largest_figure(payload: Payload) -> Any:
-    plot = _plot("largest", f"largest {payload['dim']}", height=320)
+    plot = budget_plot("largest", f"largest {payload['dim']}", height=320)
     rows = [row for row in payload["largest"] if row["size"] is not None]
     source = ColumnDataSource(
         {
@@ -281,8 +152,8 @@ def _largest_figure(payload: Payload) -> Any:
             ],
         }
     )
-    plot.step("budget", "size", source=source, mode="after", line_width=2, line_color=_COLORS[0])
-    dots = plot.scatter("budget", "size", source=source, size=7, color=_COLORS[0])
+    plot.step("budget", "size", source=source, mode="after", line_width=2, line_color=COLORS[0])
+    dots = plot.scatter("budget", "size", source=source, size=7, color=COLORS[0])
     plot.add_tools(HoverTool(renderers=[dots], tooltips=[("", "@said")]))
     byte_ticker(plot.xaxis, max((row["budget_bytes"] for row in rows), default=1))
     return plot

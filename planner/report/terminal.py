@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from planner.report.frontier import POINT_COLUMNS, point_row
 from planner.report.plain import printable
 from planner.units import format_both, format_bytes, format_duration, format_percent
 
@@ -37,14 +38,16 @@ def print_analysis(payload: Payload, console: Console | None = None) -> None:
         _fact(facts, "Least feasible", format_both(head["least_peak_bytes"]))
     _fact(facts, "No plan below", format_both(head["least_peak_bound_bytes"]))
     _fact(facts, "Step time", f"{_duration(head['time_us'])} (predicted: {payload['cost_source']})")
-    if view["packed_arena"]:
-        _fact(facts, "Packed arena", _packed(view["packed_arena"]))
+    _fact(facts, "Packed arena", _packed(view["packed_arena"]))
     for arena in view["arena"]:
         text = f"{_size(arena['in_use_bytes'])} in use, {_size(arena['held_bytes'])} held"
         _fact(facts, f"Arena, {arena['options']} options", f"{text} (predicted, inputs apart)")
     out.print(facts)
     _composition(out, view)
     _residents(out, view)
+    if payload["outlook"] is not None:
+        rows = [point_row(point) for point in payload["outlook"]["frontier"]["points"]]
+        print_table(out, "What a budget would cost (predicted)", list(POINT_COLUMNS), rows)
     print_assumptions(out, payload["assumptions"])
 
 
@@ -71,8 +74,7 @@ def print_optimize(payload: Payload, console: Console | None = None) -> None:
         text = f"{format_both(plain)}: over the budget; use the report's session options"
         _fact(facts, "under default options", text)
     packed = [payload[side]["packed_arena"] for side in ("before", "after")]
-    if all(packed):
-        _fact(facts, "Packed arena", " -> ".join(_packed(arena) for arena in packed))
+    _fact(facts, "Packed arena", " -> ".join(_packed(arena) for arena in packed))
     _fact(facts, "Step time", _times(head))
     if head["recomputed_ops"]:
         what = f"{head['recomputed_ops']:,} operations, {_size(head['recomputed_bytes'])}"
@@ -87,9 +89,21 @@ def print_optimize(payload: Payload, console: Console | None = None) -> None:
     if payload["verification"] is not None:
         _verification(out, payload["verification"])
     print_assumptions(out, payload["assumptions"])
+    _next(out, payload["next_steps"])
     for what, path in payload["outputs"].items():
         if path is not None:
             print_line(out, f"{what}: {path}")
+
+
+def _next(out: Console, steps: list[Payload]) -> None:
+    if not steps:
+        return
+    out.print()
+    print_line(out, "What to do next", "bold")
+    for step in steps:
+        print_line(out, f"  {step['text']}")
+        if step["command"]:
+            out.print(Text(f"    {printable(step['command'])}", style="cyan"), soft_wrap=True)
 
 
 def print_verification(payload: Payload, console: Console | None = None) -> None:

@@ -12,11 +12,29 @@ from collections.abc import Sequence
 from typing import Any
 
 from planner.graph.liveness import LiveRange
-from planner.graph.model import Role, Tensor, TrainingGraph
+from planner.graph.model import Category, Role, Tensor, TrainingGraph
 from planner.plan.planfile import Decision
 from planner.results import ModelView, PackedArena
 
 MAX_RESIDENTS = 200
+
+TAXONOMY = {
+    "model": (Category.PARAMETER, Category.CONSTANT),
+    "optimizer": (Category.OPTIMIZER_STATE,),
+    "gradients": (Category.GRADIENT,),
+    "activations": (Category.ACTIVATION, Category.TEMPORARY),
+    "workspace": (Category.WORKSPACE,),
+    "inputs and outputs": (Category.INPUT, Category.OUTPUT),
+}
+"""The parts in which the literature on low-memory training counts (ZeRO, Rajbhandari et al. 2020,
+section 3: model states and residual states; MONeT, Shah et al. 2021: workspace), from categories."""
+
+KIND_OF_ROLE: dict[str, str] = {
+    Role.RECOMPUTE: "recompute",
+    Role.SWAP_OUT: "copy_out",
+    Role.SWAP_IN: "copy_in",
+}
+"""What a step's time goes into; "compute" for every other role."""
 
 
 def number(value: float | None) -> float | str | None:
@@ -51,6 +69,11 @@ def view_payload(view: ModelView, decisions: Sequence[Decision] = ()) -> dict[st
         "composition_at_peak": {
             str(c): int(a[step]) for c, a in sorted(used.items()) if int(a[step])
         },
+        "taxonomy_at_peak": {
+            group: sum(int(used[c][step]) for c in categories if c in used)
+            for group, categories in TAXONOMY.items()
+        },
+        "time_by_kind_us": _time_by_kind(view),
         "residents_at_peak": residents[:MAX_RESIDENTS],
         "residents_at_peak_omitted": {
             "count": len(left_out),
@@ -59,11 +82,12 @@ def view_payload(view: ModelView, decisions: Sequence[Decision] = ()) -> dict[st
         "timeline": {
             "operation": [graph.operations[op].name for op in timeline.order],
             "op_type": [graph.operations[op].op_type for op in timeline.order],
-            "duration_us": [number(d) for d in view.duration_us],
+            "role": [str(graph.operations[op].role) for op in timeline.order],
+            "duration_us": [number(view.duration_us[op]) for op in timeline.order],
             "live_bytes": timeline.live_bytes.tolist(),
             "by_category": {str(c): a.tolist() for c, a in sorted(used.items())},
         },
-        "live_ranges": [_range(graph, r, fates) for r in timeline.ranges],
+        "live_ranges": _ranges(view, fates),
         "arena": [
             {"options": a.options, "in_use_bytes": a.in_use_bytes, "held_bytes": a.held_bytes}
             for a in view.arena
@@ -72,13 +96,25 @@ def view_payload(view: ModelView, decisions: Sequence[Decision] = ()) -> dict[st
     }
 
 
-def _packed(packed: PackedArena | None) -> dict[str, Any] | None:
-    if packed is None:
-        return None
+def _time_by_kind(view: ModelView) -> dict[str, Any]:
+    """Microseconds of the step: operations for the first time, recomputes, copies each way, and how
+    much of the copies runs beside operations."""
+    total: dict[str, float] = dict.fromkeys(("compute", "recompute", "copy_out", "copy_in"), 0.0)
+    for op in view.graph.operations:
+        total[KIND_OF_ROLE.get(op.role, "compute")] += view.duration_us[op.id]
+    # ONNX Runtime runs copies on the compute stream by default: one after another
+    return {kind: number(time_us) for kind, time_us in total.items()} | {"copies_overlapped": 0.0}
+
+
+def _packed(packed: PackedArena) -> dict[str, Any]:
     return {
         "bytes": packed.bytes,
         "fragmentation": number(packed.fragmentation),
         "alignment_bytes": packed.alignment_bytes,
+        "workspace": [
+            {"step": step, "bytes": size, "offset": offset}
+            for step, size, offset in packed.workspace
+        ],
     }
 
 
@@ -123,14 +159,24 @@ _FATE_OF_ROLE = {
 }
 
 
-def _range(graph: TrainingGraph, r: LiveRange, fates: dict[str, str]) -> dict[str, Any]:
-    """A live range; `fate` is kept, recomputed or swapped (the tensor's, or its copy's)."""
+def _ranges(view: ModelView, fates: dict[str, str]) -> list[dict[str, Any]]:
+    """Live ranges; `fate` is kept, recomputed or swapped (the tensor's, or its copy's), `offset` in
+    the packed arena."""
+    graph, line = view.graph, view.timeline
+    places = zip(line.ranges, view.packed.offsets, strict=True)
+    return [_range(graph, r, fates, offset) for r, offset in places]
+
+
+def _range(
+    graph: TrainingGraph, r: LiveRange, fates: dict[str, str], offset: int
+) -> dict[str, Any]:
     name = graph.tensors[r.tensor].name
     return {
         "tensor": name,
         "bytes": r.bytes,
         "start": r.start,
         "end": r.end,
+        "offset": offset,
         "category": str(r.category),
         "fate": _FATE_OF_ROLE.get(r.role) or fates.get(name, "kept"),
     }

@@ -86,6 +86,28 @@ def test_category(tensor, category):
     assert training_step().tensor_named(tensor).category is category
 
 
+def test_an_activation_may_be_read_through_a_view():
+    nodes = [
+        node("MatMul", ["x", "w"], ["z"]),
+        node("Tanh", ["z"], ["a"]),
+        node("Reshape", ["a", "flat"], ["f"]),
+        node("Mul", ["f", "f"], ["s"]),
+        node("ReduceMean", ["s"], ["loss"], keepdims=0),
+        node("Reshape", ["f", "square"], ["g"]),
+        node("Transpose", ["x"], ["xt"], perm=[1, 0]),
+        node("MatMul", ["xt", "g"], ["w_grad"]),
+    ]
+    shapes = [
+        numpy_helper.from_array(np.array(shape, np.int64), name)
+        for name, shape in (("flat", [32]), ("square", [4, 8]))
+    ]
+    graph = built(
+        nodes, [info("x", 4, 8), info("w", 8, 8)], [info("loss"), info("w_grad", 8, 8)], shapes
+    )
+    assert graph.tensor_named("a").category is C.ACTIVATION
+    assert graph.tensor_named("z").category is C.TEMPORARY
+
+
 def test_a_weight_that_is_an_initializer_is_a_parameter():
     weight = numpy_helper.from_array(np.ones((8, 8), np.float32), "w")
     count = numpy_helper.from_array(np.ones((2,), np.int64), "n")

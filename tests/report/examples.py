@@ -10,6 +10,7 @@ from pathlib import Path
 
 from planner.graph.liveness import timeline
 from planner.graph.model import Category, Operation, OpId, Role, Tensor, TensorId, TrainingGraph
+from planner.pipeline.packed import packed_arena
 from planner.pipeline.sweep import largest
 from planner.plan.frontier import Point, PointPlan
 from planner.plan.planfile import Decision, Plan, PlannedAction, PredictedCost
@@ -22,11 +23,12 @@ from planner.results import (
     ModelView,
     OptimizeResult,
     OrderCheck,
+    Outlook,
     OutputComparison,
-    PackedArena,
     Sweep,
     TimeCheck,
     Verification,
+    Worth,
 )
 
 MIB = 1 << 20
@@ -149,7 +151,8 @@ def fate(i: int, swaps: bool) -> str:
 
 def view(graph: TrainingGraph) -> ModelView:
     steps = len(graph.operations)
-    line = timeline(graph, tuple(OpId(i) for i in range(steps)))
+    order = tuple(OpId(i) for i in range(steps))
+    line = timeline(graph, order, workspace_bytes={order[0]: MIB // 8} if order else {})
     return ModelView(
         graph=graph,
         timeline=line,
@@ -159,9 +162,7 @@ def view(graph: TrainingGraph) -> ModelView:
             ArenaForecast(options="default", in_use_bytes=line.peak_bytes * 2, held_bytes=1 << 30),
             ArenaForecast(options="recommended", in_use_bytes=line.peak_bytes, held_bytes=1 << 29),
         ),
-        packed=PackedArena(
-            bytes=line.peak_bytes + MIB // 4, peak_bytes=line.peak_bytes, alignment_bytes=256
-        ),
+        packed=packed_arena(line),
     )
 
 
@@ -230,6 +231,7 @@ def optimize_result(layers: int = 12, *, swaps: bool = True, verified: bool = Tr
         before=before,
         after=after,
         verification=verification(before, after) if verified else None,
+        outlook=outlook(plan, layers),
         output_path=Path("chain.planned.onnx"),
         plan_path=Path("chain.plan.json"),
         report_path=Path("chain.report.html"),
@@ -322,41 +324,68 @@ def analysis(layers: int = 12) -> Analysis:
         least_peak_bound_bytes=model.timeline.peak_bytes // 3,
         least_peak_bytes=model.timeline.peak_bytes // 2,
         assumptions=("Workspace of kernels is not modelled.",),
+        outlook=Outlook(frontier=budgets(8, (0.2, 0.1, 0.0)), worth=None, seconds=1.5),
+    )
+
+
+def outlook(plan: Plan, layers: int) -> Outlook:
+    """Half and twice the plan's budget beside it, and two moments that bind, at odd names."""
+    here = plan.budget_bytes
+    slowdowns = {
+        here // 2: 0.5,
+        here: plan.planned.time_us / plan.baseline.time_us - 1,
+        2 * here: 0,
+    }
+    worth = tuple(
+        Worth(node=ODD_NAMES[i], step=i * layers, us_per_byte=2e-5 / (1 + i)) for i in range(2)
+    )
+    frontier = frontier_of(plan.dims, slowdowns, plan.baseline)
+    return Outlook(frontier=frontier, worth=worth, seconds=1.5)
+
+
+def budgets(batch: int, slowdowns: tuple[float | None, ...]) -> Frontier:
+    """One size at three budgets."""
+    at = dict(zip(BUDGETS, slowdowns, strict=True))
+    return frontier_of({"batch": batch}, at, PredictedCost(peak_bytes=100 * MIB, time_us=1000.0))
+
+
+BUDGETS = (40 * MIB, 70 * MIB, 100 * MIB)
+
+
+def frontier_of(
+    dims: dict[str, int], slowdowns: dict[int, float | None], baseline: PredictedCost
+) -> Frontier:
+    """A frontier with a plan for each budget whose slowdown is given, half of which is proved."""
+    points = [
+        Point(
+            capacity_bytes=budget,
+            plan=None
+            if slow is None
+            else PointPlan(
+                peak_bytes=budget - 4096,
+                time_us=baseline.time_us * (1 + slow),
+                engine="cut-lp",
+                order=0,
+                recomputed_ops=round(100 * slow),
+            ),
+            bound_us=float("inf") if slow is None else baseline.time_us * (1 + slow / 2),
+        )
+        for budget, slow in slowdowns.items()
+    ]
+    return Frontier(
+        dims=dims,
+        baseline_bytes=baseline.peak_bytes,
+        base_us=baseline.time_us,
+        order_alone_bytes=int(0.9 * baseline.peak_bytes),
+        least_bound_bytes=int(0.3 * baseline.peak_bytes),
+        orders=("default",),
+        points=tuple(points),
     )
 
 
 def swept() -> Sweep:
     """Two sizes at three budgets, the least of them too little for the larger size."""
-    budgets = (40 * MIB, 70 * MIB, 100 * MIB)
-
-    def frontier(batch: int, slowdowns: tuple[float | None, ...]) -> Frontier:
-        points = [
-            Point(
-                capacity_bytes=budget,
-                plan=None
-                if slow is None
-                else PointPlan(
-                    peak_bytes=budget - MIB,
-                    time_us=1000.0 * (1 + slow),
-                    engine="cut-lp",
-                    order=0,
-                    recomputed_ops=round(100 * slow),
-                ),
-                bound_us=float("inf") if slow is None else 1000.0 * (1 + slow / 2),
-            )
-            for budget, slow in zip(budgets, slowdowns, strict=True)
-        ]
-        return Frontier(
-            dims={"batch": batch},
-            baseline_bytes=100 * MIB,
-            base_us=1000.0,
-            order_alone_bytes=90 * MIB,
-            least_bound_bytes=30 * MIB,
-            orders=("default",),
-            points=tuple(points),
-        )
-
-    found = (frontier(8, (0.2, 0.1, 0.0)), frontier(16, (None, 0.3, 0.05)))
+    found = (budgets(8, (0.2, 0.1, 0.0)), budgets(16, (None, 0.3, 0.05)))
     return Sweep(
         model_path=Path("<b>model</b>.onnx"),
         model_sha256="0" * 64,
@@ -367,6 +396,6 @@ def swept() -> Sweep:
         seconds=1.0,
         dim="batch",
         frontiers=found,
-        largest=largest(found, "batch", budgets),
+        largest=largest(found, "batch", BUDGETS),
         assumptions=("assumed",),
     )

@@ -3,15 +3,17 @@
 Needs Debian's `chromium` and the `playwright` package; skipped by name where either is missing.
 """
 
+import itertools
 import shutil
 from pathlib import Path
 
 import pytest
 
 from planner.report.html import write_report
+from planner.report.lanes import KIND_NAMES
 from planner.report.payload import optimize_payload
 from planner.report.sweep import sweep_payload, write_sweep
-from planner.units import format_bytes, format_percent
+from planner.units import format_bytes, format_duration, format_percent
 from tests.report import examples
 
 CHROMIUM = shutil.which("chromium")
@@ -83,12 +85,16 @@ def open_page(browser, tmp_path):
 
 
 FIGURES = ["memory-before", "memory-after", "ranges-before", "ranges-after"]
+TIMED = ["lanes-after", "clock-after"]
+DATA = (
+    "(name) => { const s = Bokeh.documents[0].get_model_by_name(name); return s ? s.data : null; }"
+)
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_every_figure_is_drawn(open_page, scheme):
     page = open_page(examples.optimize_result(), color_scheme=scheme)
-    for name in FIGURES:
+    for name in (*FIGURES, *TIMED, "frontier"):
         assert page.evaluate(PAINTED, f"figure-{name}") > 4, name
     background = page.evaluate("getComputedStyle(document.body).backgroundColor")
     assert (background == "rgb(255, 255, 255)") == (scheme == "light")
@@ -96,7 +102,7 @@ def test_every_figure_is_drawn(open_page, scheme):
 
 def test_an_analysis_is_drawn(open_page):
     page = open_page(examples.analysis())
-    for name in ("memory-view", "ranges-view"):
+    for name in ("memory-view", "ranges-view", "lanes-view", "clock-view", "frontier"):
         assert page.evaluate(PAINTED, f"figure-{name}") > 4, name
 
 
@@ -132,6 +138,91 @@ def test_a_click_lists_what_is_resident_there(open_page):
     assert page.locator("#step-residents tbody tr").count() == 2
 
 
+def test_every_live_range_is_a_rectangle_where_the_arena_has_it(open_page):
+    result = examples.optimize_result(30)
+    page = open_page(result)
+    for key in ("before", "after"):
+        view = optimize_payload(result)[key]
+        drawn = [
+            (*corners, size)
+            for fate in ("kept", "recomputed", "swapped")
+            if (data := page.evaluate(DATA, f"ranges-{key}-{fate}"))
+            for *corners, size in zip(
+                *(data[c] for c in ("left", "right", "bottom", "top", "size")), strict=True
+            )
+        ]
+        wanted = [
+            (r["start"], r["end"], r["offset"], r["offset"] + r["bytes"], format_bytes(r["bytes"]))
+            for r in view["live_ranges"]
+        ] + [
+            (
+                w["step"],
+                w["step"] + 1,
+                w["offset"],
+                w["offset"] + w["bytes"],
+                format_bytes(w["bytes"]),
+            )
+            for w in view["packed_arena"]["workspace"]
+        ]
+        assert sorted(drawn) == sorted(wanted)
+
+
+def test_operations_and_copies_lie_one_after_another_in_time(open_page):
+    result = examples.optimize_result()
+    page = open_page(result)
+    view = optimize_payload(result)["after"]
+    slices = []
+    for kind in ("compute", "recompute", "copy_out", "copy_in"):
+        data = page.evaluate(DATA, f"lanes-after-{kind}")
+        spent = sum(b - a for a, b in zip(data["left"], data["right"], strict=True))
+        assert spent * 1e3 == pytest.approx(
+            view["time_by_kind_us"][kind]
+        ) or spent == pytest.approx(view["time_by_kind_us"][kind])
+        slices += zip(data["left"], data["right"], data["name"], strict=True)
+    slices.sort()
+    assert [name for *_, name in slices] == view["timeline"]["operation"]
+    for (_, end, _), (start, _, _) in itertools.pairwise(slices):
+        assert start == pytest.approx(end)
+    text = page.inner_text("body")
+    for kind, name in KIND_NAMES.items():
+        assert f"{name} {format_duration(view['time_by_kind_us'][kind])}" in text
+
+
+def test_the_frontier_and_what_binds(open_page):
+    result = examples.optimize_result()
+    page = open_page(result)
+    document = optimize_payload(result)
+    page.locator("text=Every budget looked at").click()
+    text = page.inner_text("body")
+    for point in document["outlook"]["frontier"]["points"]:
+        assert format_bytes(point["budget_bytes"]) in text
+        assert format_percent(point["slowdown"]) in text
+    bind = document["outlook"]["binds"][0]
+    page.get_by_role("button", name=bind["node"], exact=True).click()
+    assert page.input_value("#step-at") == str(bind["step"])
+    for step in document["next_steps"]:
+        assert step["text"] in text
+        assert step["command"] is None or step["command"] in text
+
+
+def test_a_tensor_chosen_in_a_table_stands_out(open_page):
+    result = examples.optimize_result()
+    page = open_page(result)
+    row = page.locator("#decisions tbody tr").first
+    name = row.locator("td").nth(1).inner_text()
+    row.locator("td").nth(3).click()
+    selected = """(name) => {
+      const s = Bokeh.documents[0].get_model_by_name(name);
+      return s.selected.indices.map((i) => s.data.name[i] ?? null);
+    }"""
+    fate = {"recompute": "recomputed", "swap": "swapped"}[row.locator("td").first.inner_text()]
+    assert set(page.evaluate(selected, f"ranges-before-{fate}")) == {name}
+    assert page.evaluate(selected, "ranges-before-kept") == [None]
+    assert "chosen" in row.get_attribute("class")
+    row.locator("td").nth(3).click()
+    assert page.evaluate(selected, f"ranges-before-{fate}") == []
+
+
 def test_decisions_sort_and_search(open_page):
     result = examples.optimize_result(300)
     page = open_page(result)
@@ -162,7 +253,10 @@ def test_zoom_moves_every_figure(open_page):
     page.mouse.down()
     page.mouse.move(box["x"] + box["width"] * 0.6, y, steps=5)
     page.mouse.up()
-    starts = page.evaluate("[...Bokeh.documents[0].roots()].map((root) => root.x_range.start)")
+    starts = page.evaluate(
+        "(names) => names.map((n) => Bokeh.documents[0].get_model_by_name(n).x_range.start)",
+        FIGURES,
+    )
     assert len(starts) == 4 and starts[0] > 0 and len(set(starts)) == 1
 
 
@@ -174,7 +268,7 @@ def test_twenty_thousand_tensors(open_page):
 
 def test_copy_button_and_print(open_page, tmp_path):
     page = open_page(examples.optimize_result())
-    page.get_by_role("button", name="Copy").click()
+    page.locator("button[data-copies=session-code]").click()
     assert "onnxruntime" in page.evaluate("getSelection().toString()")
     printed = Path(tmp_path / "page.pdf")
     page.pdf(path=printed)

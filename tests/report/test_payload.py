@@ -9,6 +9,7 @@ import pytest
 
 from planner.report.payload import analysis_payload, optimize_payload, verification_payload
 from planner.report.session_code import session_code
+from planner.report.views import view_payload
 from tests.report import examples
 
 
@@ -75,10 +76,46 @@ def test_categories_add_up_at_every_step(payload, key):
 
 
 @pytest.mark.parametrize("key", ["before", "after"])
-def test_packed_arena_is_over_the_peak_by_its_fragmentation(payload, key):
-    packed, peak = payload[key]["packed_arena"], payload[key]["peak_bytes"]
-    assert packed["bytes"] == peak + examples.MIB // 4
-    assert packed["fragmentation"] == pytest.approx(0.25 * examples.MIB / peak)
+def test_rectangles_of_the_packed_arena_do_not_overlap(payload, key):
+    view = payload[key]
+    packed = view["packed_arena"]
+    assert packed["fragmentation"] == pytest.approx(packed["bytes"] / view["peak_bytes"] - 1)
+    places = [(r["start"], r["end"], r["offset"], r["bytes"]) for r in view["live_ranges"]]
+    places += [(w["step"], w["step"] + 1, w["offset"], w["bytes"]) for w in packed["workspace"]]
+    assert packed["workspace"]
+    for step in range(view["steps"]):
+        here = sorted((at, size) for start, end, at, size in places if start <= step < end)
+        top = view["persistent_bytes"]
+        for at, size in here:
+            assert at >= top
+            top = at + size
+        assert top <= packed["bytes"]
+        held = view["persistent_bytes"] + sum(size for _, size in here)
+        assert held == view["timeline"]["live_bytes"][step]
+
+
+@pytest.mark.parametrize("key", ["before", "after"])
+def test_the_taxonomy_and_the_time_add_up(payload, key):
+    view = payload[key]
+    assert sum(view["taxonomy_at_peak"].values()) == view["peak_bytes"]
+    spent = view["time_by_kind_us"]
+    overlapped = spent.pop("copies_overlapped")
+    assert sum(spent.values()) - overlapped == pytest.approx(sum(view["timeline"]["duration_us"]))
+    roles = view["timeline"]["role"]
+    assert bool(spent["recompute"]) == ("recompute" in roles) == (key == "after")
+    assert bool(spent["copy_in"]) == ("swap-in" in roles) == (key == "after")
+
+
+def test_durations_are_by_step():
+    view = examples.view(examples.chain(3))
+    steps = len(view.timeline.order)
+    view = dataclasses.replace(
+        view,
+        duration_us=tuple(float(i) for i in range(steps)),
+        timeline=dataclasses.replace(view.timeline, order=view.timeline.order[::-1]),
+    )
+    found = view_payload(view)["timeline"]["duration_us"]
+    assert found == [float(i) for i in reversed(range(steps))]
 
 
 @pytest.mark.parametrize("key", ["before", "after"])

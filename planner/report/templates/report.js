@@ -27,16 +27,98 @@ async function drawFigures() {
   await Bokeh.embed.embed_items(docs, items);
 }
 
+const model = (name) => Bokeh.documents[0].get_model_by_name(name);
+
+/* One column of values for each name, to be filled row by row and given to a figure at once. */
+function columns(...names) { return Object.fromEntries(names.map((name) => [name, []])); }
+
+function fillSource(name, data) {
+  const source = model(name);
+  if (source) source.data = data;
+}
+
+/* Live ranges and workspaces as rectangles, a source for each fate. */
+function fillRanges(key, view) {
+  const names = ["left", "right", "bottom", "top", "color", "outline", "name", "size", "what", "span"];
+  const sources = view.fates.map(() => columns(...names));
+  const add = (fate, start, end, offset, bytes, category, name, what) => {
+    const to = sources[fate];
+    to.left.push(start); to.right.push(end);
+    to.bottom.push(offset); to.top.push(offset + bytes);
+    to.color.push(view.colors[category]);
+    to.outline.push(100 * bytes > view.peak_bytes ? 0.6 : 0); /* it would hide a thin rectangle */
+    to.name.push(name); to.size.push(formatBytes(bytes)); to.what.push(what);
+    to.span.push(`[${count(start)}, ${count(end)})`);
+  };
+  for (let i = 0; i < view.bytes.length; i++) {
+    const category = view.category[i], fate = view.fate[i];
+    add(fate, view.start[i], view.end[i], view.offset[i], view.bytes[i], category, view.tensor[i],
+      `${view.categories[category]}, ${view.fates[fate]}`);
+  }
+  const workspace = view.categories.indexOf("workspace");
+  for (const [step, bytes, offset] of view.workspace) {
+    add(0, step, step + 1, offset, bytes, workspace, `workspace of ${view.operation[step]}`, "workspace");
+  }
+  view.fates.forEach((fate, i) => fillSource(`ranges-${key}-${fate}`, sources[i]));
+}
+
+/* Every step that takes time, in the lane of its kind. */
+function fillLanes(key, view) {
+  const plot = model(`lanes-${key}`);
+  if (!plot) return;
+  const total = view.duration_us.reduce((sum, d) => sum + Number(d), 0);
+  const unit = total / plot.x_range.bounds[1];
+  const sources = view.kinds.map(() => columns("left", "right", "bottom", "top", "name", "what", "time", "live"));
+  let now = 0;
+  view.duration_us.forEach((duration, step) => {
+    const kind = view.kind[step], to = sources[kind], lane = view.lanes[kind];
+    if (duration > 0) {
+      to.left.push(now / unit); to.right.push((now + duration) / unit);
+      to.bottom.push(lane + 0.1); to.top.push(lane + 0.9);
+      to.name.push(view.operation[step]); to.what.push(`${view.op_type[step]}, step ${count(step)}`);
+      to.time.push(formatDuration(duration)); to.live.push(formatBytes(view.live_bytes[step]));
+      now += duration;
+    }
+  });
+  view.kinds.forEach((kind, i) => fillSource(`lanes-${key}-${kind}`, sources[i]));
+}
+
+function formatDuration(us) {
+  if (us < 1e3) return `${us.toFixed(1)} µs`;
+  return us < 1e6 ? `${(us / 1e3).toFixed(2)} ms` : `${(us / 1e6).toFixed(2)} s`;
+}
+
+/* A tensor chosen in a table stands out among the live ranges; choosing it again lets go of it. */
+function highlighter(data) {
+  let chosen = null;
+  return (name) => {
+    chosen = name === chosen ? null : name;
+    for (const key of Object.keys(data)) {
+      for (const fate of data[key].fates) {
+        const source = model(`ranges-${key}-${fate}`);
+        if (!source) continue;
+        const found = [];
+        source.data.name.forEach((other, i) => { if (other === chosen) found.push(i); });
+        /* where nothing is chosen in a figure, a row past the end keeps the others pale */
+        source.selected.indices = chosen === null ? [] : found.length ? found : [source.data.name.length];
+      }
+    }
+    for (const row of document.querySelectorAll("tr[data-tensor]")) {
+      row.classList.toggle("chosen", row.dataset.tensor === chosen);
+    }
+  };
+}
+
 /* What is on the device at one step of one model, largest first. */
-function stepInspector() {
-  const data = read("steps-data"), shown = 25;
+function stepInspector(data) {
+  const shown = 25;
   const at = document.getElementById("step-at"), which = document.getElementById("step-view");
   const body = document.getElementById("step-residents").tBodies[0];
   function show(key, step) {
-    const view = data[key], last = view.live_bytes.length - 1;
-    step = Math.min(Math.max(Math.floor(step) || 0, 0), last);
+    const view = data[key], end = view.live_bytes.length - 1;
+    step = Math.min(Math.max(Math.floor(step) || 0, 0), end);
     which.value = key;
-    at.max = last;
+    at.max = end;
     if (Number(at.value) !== step) at.value = step;
     const here = [];
     for (let i = 0; i < view.bytes.length; i++) {
@@ -49,6 +131,9 @@ function stepInspector() {
     ]);
     if (view.persistent_bytes) rows.unshift(["inputs and parameters together", formatBytes(view.persistent_bytes), "", "whole run"]);
     body.replaceChildren(...rows.map((row) => tableRow(row, ["name", "num", "nowrap", "num"])));
+    here.slice(0, shown).forEach((i, row) => {
+      body.rows[row + rows.length - Math.min(here.length, shown)].dataset.tensor = view.tensor[i];
+    });
     const rest = here.slice(shown);
     document.getElementById("step-rest").textContent = rest.length
       ? `and ${count(rest.length)} smaller, ${formatBytes(rest.reduce((sum, i) => sum + view.bytes[i], 0))} together` : "";
@@ -59,15 +144,21 @@ function stepInspector() {
   if (!keys.length) return;
   for (const key of keys) {
     for (const figure of ["memory", "ranges"]) {
-      const plot = Bokeh.documents[0].get_model_by_name(`${figure}-${key}`);
+      const plot = model(`${figure}-${key}`);
       plot.on_event("tap", (event) => show(key, event.x));
     }
+  }
+  const last = keys[keys.length - 1];
+  for (const button of document.querySelectorAll("button[data-step]")) {
+    button.addEventListener("click", () => {
+      show(last, Number(button.dataset.step));
+      document.getElementById("step").scrollIntoView({ block: "center" });
+    });
   }
   at.addEventListener("input", () => { if (at.value !== "") show(which.value, Number(at.value)); });
   which.addEventListener("change", () => show(which.value, Number(at.value)));
   document.getElementById("step").hidden = false;
-  const first = keys[keys.length - 1];
-  show(first, data[first].peak_step);
+  show(last, data[last].peak_step);
 }
 
 /* The decisions: sort by a column, search, show more. */
@@ -90,7 +181,11 @@ function decisionsTable() {
     const wanted = search.value.trim().toLowerCase();
     const found = rows.filter((row) => !wanted || row.some((cell) => String(cell[0]).toLowerCase().includes(wanted)));
     found.sort(order);
-    body.replaceChildren(...found.slice(0, limit).map((row) => tableRow(row.map((cell) => cell[0]), classes)));
+    body.replaceChildren(...found.slice(0, limit).map((row) => {
+      const line = tableRow(row.map((cell) => cell[0]), classes);
+      line.dataset.tensor = row[1][0];
+      return line;
+    }));
     shown.textContent = `${count(Math.min(limit, found.length))} of ${count(found.length)} shown`;
     more.hidden = found.length <= limit;
     heads.forEach((head, i) => head.setAttribute("aria-sort", i !== column ? "none" : descending ? "descending" : "ascending"));
@@ -118,9 +213,29 @@ function copyButtons() {
   }
 }
 
-decisionsTable();
-copyButtons();
-drawFigures().then(stepInspector).then(() => { document.documentElement.dataset.ready = "true"; });
+/* A click on a row of a tensor, but not one that ends a selection of text. */
+function chooseRows(highlight) {
+  document.addEventListener("click", (event) => {
+    const row = event.target.closest?.("tr[data-tensor]");
+    if (row && !String(getSelection())) highlight(row.dataset.tensor);
+  });
+}
+
+async function main() {
+  decisionsTable();
+  copyButtons();
+  await drawFigures();
+  const data = read("steps-data");
+  for (const [key, view] of Object.entries(data)) {
+    fillRanges(key, view);
+    if (view.kind) fillLanes(key, view);
+  }
+  stepInspector(data);
+  chooseRows(highlighter(data));
+  document.documentElement.dataset.ready = "true";
+}
+
+main();
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
   for (const root of Object.values(Bokeh.index)) root.request_paint?.();
 });

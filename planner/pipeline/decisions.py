@@ -1,0 +1,115 @@
+"""What each decision of a plan did: where the tensor is absent, at what cost, and why so."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+
+from planner.graph.model import TrainingGraph
+from planner.pipeline.planning import Planned
+from planner.plan.planfile import Decision
+from planner.plan.problem import ActionKind, Problem, TensorIndex
+from planner.plan.relief import closure
+from planner.units import format_duration
+
+_Copies = Mapping[int, Sequence[tuple[int, int]]]
+
+
+def decisions_of(graph: TrainingGraph, planned: Planned) -> tuple[Decision, ...]:
+    """One for each stretch of steps in which a tensor is absent, the largest tensor first."""
+    candidate = planned.solved.candidate
+    assert candidate is not None
+    place = {name: i for i, name in enumerate(planned.rewritten.planned_order)}
+    node_step = [place[name] for name in planned.rewritten.action_nodes]
+    copies: dict[int, list[tuple[int, int]]] = {}
+    for tensor, birth, end in candidate.replay.copies:
+        copies.setdefault(tensor, []).append((birth, end))
+    swap_ins = {step for step, a in enumerate(candidate.actions) if a.kind is ActionKind.SWAP_IN}
+    found = [
+        _decision(graph, planned, copies, tensor, birth in swap_ins, node_step, end, birth)
+        for tensor, lives in copies.items()
+        for (_, end), (birth, _) in itertools.pairwise(lives)
+    ]
+    return tuple(sorted(found, key=lambda d: (-d.bytes, d.tensor, d.start)))
+
+
+def _decision(
+    graph: TrainingGraph,
+    planned: Planned,
+    copies: _Copies,
+    tensor: int,
+    swapped: bool,
+    node_step: Sequence[int],
+    end: int,
+    birth: int,
+) -> Decision:
+    problem = planned.formulation.problem
+    item = problem.tensors[tensor]
+    source = graph.tensors[planned.formulation.tensors[tensor]]
+    producer = problem.ops[item.producer]
+    again: list[int] | None = None
+    if problem.allow_recompute:
+        chain, blocker = closure(problem, copies, tensor, birth)
+        again = chain if blocker is None else None
+    recompute_us = None if again is None else sum(problem.ops[op].duration_us for op in again)
+    swap_us = None
+    if problem.allow_swap and item.swappable:
+        swap_us = problem.swap_out_us(TensorIndex(tensor)) + problem.swap_in_us(TensorIndex(tensor))
+    cost = swap_us if swapped else producer.duration_us
+    if swapped:
+        why_not = graph.operations[planned.formulation.ops[item.producer]].why_not
+        why = _why_swapped(problem, producer.name, why_not, again, swap_us or 0.0)
+    else:
+        why = _why_recomputed(problem, producer.name, again, swap_us)
+    return Decision(
+        tensor=item.name,
+        bytes=source.bytes,
+        category=source.category.value,
+        action="swap" if swapped else "recompute",
+        start=node_step[min(end, len(node_step) - 1)],
+        end=node_step[birth],
+        cost_us=cost or 0.0,
+        recompute_us=recompute_us,
+        swap_us=swap_us,
+        why=why,
+    )
+
+
+def _why_swapped(
+    problem: Problem, producer: str, why_not: str, again: Sequence[int] | None, swap_us: float
+) -> str:
+    if again is None:
+        if not problem.allow_recompute:
+            return "recompute is off"
+        return f"{producer} may not run twice: {why_not}" if why_not else "too much would run again"
+    recompute_us = sum(problem.ops[op].duration_us for op in again)
+    copies = f"two copies take {format_duration(swap_us)}"
+    other = f"running {_several(producer, again)} again would take {format_duration(recompute_us)}"
+    if recompute_us < swap_us:
+        return f"{copies}; {other}, but would hold what it reads until then"
+    return f"{copies}; {other}"
+
+
+def _why_recomputed(
+    problem: Problem, producer: str, again: Sequence[int] | None, swap_us: float | None
+) -> str:
+    if again is None:  # part of a longer chain that runs again
+        return f"{producer} runs again with what else needs it"
+    recompute_us = sum(problem.ops[op].duration_us for op in again)
+    runs = f"running {_several(producer, again)} again takes {format_duration(recompute_us)}"
+    if swap_us is None:
+        return f"{runs}; copies to the host are off"
+    if recompute_us <= swap_us:
+        return f"{runs}; two copies would take {format_duration(swap_us)}"
+    own = problem.ops[again[0]].duration_us
+    return (
+        f"{producer} takes {format_duration(own)} where what it reads comes back anyway; two copies "
+        f"would take {format_duration(swap_us)}"
+    )
+
+
+def _several(producer: str, again: Sequence[int]) -> str:
+    more = len(again) - 1
+    if not more:
+        return producer
+    return f"{producer} and {more:,} more operation{'s' if more > 1 else ''}"

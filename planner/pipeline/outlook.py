@@ -1,0 +1,140 @@
+"""What other budgets would cost, and what binds at this one: short searches beside a plan.
+
+`planner sweep` looks at the same longer, on all cores and in the best of all base orders.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+from planner.pipeline.orders import BaseOrder, Settings, formulate_in
+from planner.pipeline.planning import Planned
+from planner.pipeline.prepare import Prepared, Progress, full_timeline
+from planner.plan.frontier import Point, PointPlan, monotone, solve_point
+from planner.plan.prices import prices
+from planner.plan.race import race
+from planner.results import Frontier, Outlook, Worth
+from planner.units import format_bytes
+
+_SHARES = (0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2)
+"""Budgets looked at, as shares of the model's own peak."""
+
+_PRICING, _RACING = 0.2, 0.3
+"""Shares of the time for the prices of the bound, and for finding a base order."""
+
+_LEAST_POINT_S = 0.2
+
+
+def outlook(
+    prepared: Prepared,
+    settings: Settings,
+    orders: Sequence[BaseOrder],
+    *,
+    time_limit_s: float,
+    planned: Planned | None = None,
+    progress: Progress,
+) -> Outlook:
+    """The best plan and a bound at each of some budgets, in one base order, and what binds a plan.
+
+    Args:
+        orders: all base orders, the one with the least peak first.
+        planned: its base order is searched in, and its budget is one of the points; without it, the
+            order that does best at the middle of the range is taken.
+    """
+    start = time.monotonic()
+    own = full_timeline(prepared.original, prepared.default, prepared.device).peak_bytes
+    worth = None
+    if planned is None:
+        progress("comparing base orders")
+        base = _best_order(prepared, settings, orders, own, time_limit_s=_RACING * time_limit_s)
+    else:
+        base = planned.base
+        progress("finding what binds the budget")
+        worth = _worth(planned, time_limit_s=_PRICING * time_limit_s)
+    problem = formulate_in(prepared, base, settings, own).problem
+    budgets = {int(share * own) for share in _SHARES} | {own}
+    if planned is not None:
+        budgets.discard(settings.budget_bytes)
+    room = sorted(b for b in budgets if b - settings.reserve_bytes >= base.least_bound_bytes)
+    points = [_point(planned, settings)] if planned else []
+    for done, budget in enumerate(room):
+        left_s = time_limit_s - (time.monotonic() - start)
+        progress(f"what {format_bytes(budget)} would cost ({done + 1} of {len(room)})")
+        point = solve_point(
+            [problem],
+            budget - settings.reserve_bytes,
+            time_limit_s=max(_LEAST_POINT_S, left_s / (len(room) - done)),
+            seed=settings.seed,
+        )
+        points.append(replace(point, capacity_bytes=budget))
+    return Outlook(
+        frontier=Frontier(
+            dims=dict(prepared.loaded.dims),
+            baseline_bytes=own,
+            base_us=problem.base_duration_us,
+            order_alone_bytes=orders[0].peak_bytes,
+            least_bound_bytes=base.least_bound_bytes,
+            orders=(base.name,),
+            points=monotone(points),
+        ),
+        worth=worth,
+        seconds=time.monotonic() - start,
+    )
+
+
+def _best_order(
+    prepared: Prepared,
+    settings: Settings,
+    orders: Sequence[BaseOrder],
+    own: int,
+    *,
+    time_limit_s: float,
+) -> BaseOrder:
+    """The order that a race finds best half way down to what may be possible."""
+    middle = (own + min(base.least_bound_bytes for base in orders)) // 2
+    problems = [formulate_in(prepared, base, settings, middle).problem for base in orders]
+    return orders[race(problems, time_limit_s=time_limit_s)[0].index]
+
+
+def _point(planned: Planned, settings: Settings) -> Point:
+    """The plan itself, at its budget."""
+    candidate = planned.solved.candidate
+    assert candidate is not None
+    replay = candidate.replay
+    problem = planned.formulation.problem
+    whole = problem.capacity_bytes >= settings.budget_bytes  # else the bound is of a lower capacity
+    return Point(
+        capacity_bytes=settings.budget_bytes,
+        plan=PointPlan(
+            peak_bytes=planned.timeline.peak_bytes,
+            time_us=replay.time_us,
+            engine=planned.solved.engine,
+            order=0,
+            recomputed_ops=replay.recomputed_ops,
+            recomputed_us=replay.recompute_us,
+            swap_out_bytes=replay.swap_out_bytes,
+            swap_in_bytes=replay.swap_in_bytes,
+        ),
+        bound_us=planned.solved.bound_us if whole else problem.base_duration_us,
+    )
+
+
+def _worth(planned: Planned, *, time_limit_s: float) -> tuple[Worth, ...] | None:
+    """Prices of the bound at the plan's own capacity, the dearest first; None where time ran out."""
+    problem = planned.formulation.problem
+    found = prices(problem, time_limit_s=time_limit_s)
+    if found is None:
+        return None
+    step = {name: i for i, name in enumerate(planned.rewritten.planned_order)}
+    rows = [
+        Worth(
+            node=problem.ops[op].name,
+            step=step.get(problem.ops[op].name, 0),
+            us_per_byte=price,
+        )
+        for op, price in found.us_per_byte.items()
+        if price > 0
+    ]
+    return tuple(sorted(rows, key=lambda row: -row.us_per_byte))

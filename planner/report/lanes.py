@@ -1,0 +1,166 @@
+"""Operations and copies on a time axis, and the live bytes below them.
+
+The page's script fills the source `lanes-<key>` with `SLICE` columns, one row for each step that takes
+time: operations in the first lane (recomputed ones hatched), copies each way in lanes of their own.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from bokeh.models import ColumnDataSource, HoverTool, NumeralTickFormatter, Range1d, Span
+from bokeh.plotting import figure
+
+from planner.report.drawing import bin_steps
+from planner.report.figures import BUDGET, OUTLINE, byte_ticker
+
+Payload = dict[str, Any]
+
+SLICE = ("left", "right", "bottom", "top", "name", "what", "time", "live")
+LANES = {"compute": 2, "recompute": 2, "copy_out": 1, "copy_in": 0}
+KINDS = tuple(LANES)
+KIND_NAMES = {
+    "compute": "operations",
+    "recompute": "recomputed operations",
+    "copy_out": "copies to the host",
+    "copy_in": "copies from the host",
+}
+LANE_NAMES = {2: "operations", 1: "to host", 0: "from host"}
+COLORS = {
+    "compute": "#7d8fa8",
+    "recompute": "#f0923b",
+    "copy_out": "#8b5fb0",
+    "copy_in": "#2d8f93",
+}
+HATCHES = {
+    "compute": " ",
+    "recompute": "right_diagonal_line",
+    "copy_out": "horizontal_line",
+    "copy_in": "vertical_line",
+}
+_UNITS = ((1e6, "s"), (1e3, "ms"), (1.0, "µs"))
+_TOOLS = "xpan,xbox_zoom,xwheel_zoom,reset,save"
+
+
+def time_figures(view: Payload, key: str, *, budget_bytes: int | None) -> dict[str, Any]:
+    """`lanes-<key>` and `clock-<key>`, on one axis of time; none where no step takes time."""
+    total_us = sum(_number(d) for d in view["timeline"]["duration_us"])
+    if total_us <= 0:
+        return {}
+    scale_us, unit = time_unit(total_us)
+    clock = Range1d(start=0, end=total_us / scale_us, bounds=(0, total_us / scale_us))
+    found = {
+        f"lanes-{key}": _lanes(view, key, clock, unit),
+        f"clock-{key}": _live(view, key, clock, unit, scale_us, budget_bytes),
+    }
+    return found
+
+
+def time_unit(total_us: float) -> tuple[float, str]:
+    """(microseconds in a unit, its name), so that `total_us` is at least one."""
+    return next(((us, name) for us, name in _UNITS if total_us >= us), _UNITS[-1])
+
+
+def kinds_of(view: Payload) -> list[str]:
+    """Kinds of slices that the view has, in the order of `LANES`."""
+    return [kind for kind in KINDS if _number(view["time_by_kind_us"][kind]) > 0]
+
+
+def _plot(name: str, clock: Range1d, unit: str, height: int, what: str, **more: Any) -> Any:
+    plot = figure(
+        name=name,
+        x_range=clock,
+        height=height,
+        sizing_mode="stretch_width",
+        tools=_TOOLS,
+        active_drag="xbox_zoom",
+        output_backend="canvas",
+        x_axis_label=f"time, {unit}",
+        y_axis_label=what,
+        **more,
+    )
+    plot.toolbar.logo = None  # pyright: ignore[reportAttributeAccessIssue]
+    plot.toolbar.autohide = True
+    plot.min_border_left = 78
+    plot.background_fill_color = None
+    plot.border_fill_color = None
+    plot.outline_line_color = None
+    plot.xgrid.grid_line_color = None
+    plot.xaxis.formatter = NumeralTickFormatter(format="0,0.[00]")
+    plot.axis.minor_tick_line_color = None
+    return plot
+
+
+def _lanes(view: Payload, key: str, clock: Range1d, unit: str) -> Any:
+    kinds = kinds_of(view)
+    lowest = min(LANES[kind] for kind in kinds)
+    plot = _plot(
+        f"lanes-{key}",
+        clock,
+        unit,
+        70 + 45 * (3 - lowest),
+        "",
+        y_range=Range1d(start=lowest, end=3),
+    )
+    lanes = range(lowest, 3)
+    plot.yaxis.ticker = [lane + 0.5 for lane in lanes]
+    plot.yaxis.major_label_overrides = {lane + 0.5: LANE_NAMES[lane] for lane in lanes}
+    plot.ygrid.grid_line_color = None
+    for kind in kinds:
+        source = ColumnDataSource({column: [] for column in SLICE}, name=f"lanes-{key}-{kind}")
+        quads = plot.quad(
+            left="left",
+            right="right",
+            bottom="bottom",
+            top="top",
+            source=source,
+            fill_color=COLORS[kind],
+            line_color="white",
+            line_alpha=0.25,
+            line_width=0.5,
+            hatch_pattern=HATCHES[kind],
+            hatch_color="black",
+            hatch_alpha=0.45,
+            hatch_scale=6,
+            hatch_weight=1,
+        )
+        tips = [("runs", "@name"), ("is", "@what"), ("time", "@time"), ("live", "@live")]
+        plot.add_tools(HoverTool(renderers=[quads], tooltips=tips, visible=False))
+    return plot
+
+
+def _live(
+    view: Payload, key: str, clock: Range1d, unit: str, scale_us: float, budget_bytes: int | None
+) -> Any:
+    """Live bytes as time passes."""
+    top = 1.08 * max(view["peak_bytes"], budget_bytes or 0, 1)
+    plot = _plot(f"clock-{key}", clock, unit, 170, "live bytes", y_range=Range1d(start=0, end=top))
+    ends = np.cumsum([0.0, *map(_number, view["timeline"]["duration_us"])]) / scale_us
+    bins = bin_steps(view["timeline"]["live_bytes"])
+    edges = ends[np.append(bins.left, bins.right[-1])]
+    live = np.asarray(view["timeline"]["live_bytes"], dtype=np.int64)[bins.step]
+    plot.varea_step(
+        x=edges,
+        y1=np.zeros(len(edges)),
+        y2=np.append(live, live[-1]),
+        step_mode="after",
+        fill_color=OUTLINE,
+        fill_alpha=0.55,
+    )
+    if budget_bytes is not None:
+        plot.add_layout(
+            Span(
+                location=budget_bytes,
+                dimension="width",
+                line_color=BUDGET,
+                line_dash="dashed",
+                line_width=1.8,
+            )
+        )
+    byte_ticker(plot.yaxis, top)
+    return plot
+
+
+def _number(value: float | str | None) -> float:
+    return value if isinstance(value, int | float) else 0.0

@@ -1,0 +1,173 @@
+"""What to do next: sentences that follow from the numbers, with commands to copy."""
+
+from __future__ import annotations
+
+import shlex
+from typing import Any
+
+from planner.plan.planfile import Plan
+from planner.results import OptimizeResult
+from planner.units import format_bytes, format_duration, format_percent
+
+Payload = dict[str, Any]
+
+_FREE = 5e-4
+"""A plan that adds less than this share of the step costs nothing worth a sentence."""
+
+_WIDE_GAP = 0.01
+_MUCH_CHEAPER = 0.5
+_SPARE = 0.05
+
+
+def next_steps(result: OptimizeResult, outlook: Payload | None) -> list[Payload]:
+    """Rows of `text` and `command` (None where there is nothing to type), most useful first."""
+    plan = result.plan
+    model = shlex.quote(str(result.model_path))
+    steps: list[Payload] = []
+    if result.verification is None and result.output_path is not None:
+        rest = f" --plan {shlex.quote(str(result.plan_path))}" if result.plan_path else ""
+        steps.append(
+            _step(
+                "Nothing was run yet: verify the rewritten model on ONNX Runtime.",
+                f"planner verify {model} {shlex.quote(str(result.output_path))}{rest}",
+            )
+        )
+    if outlook is not None:
+        steps += _budgets(result, outlook)
+    spare = plan.budget_bytes - plan.reserve_bytes - plan.planned.peak_bytes
+    if spare > _SPARE * plan.budget_bytes and plan.dims:
+        dim, size = next(iter(plan.dims.items()))
+        steps.append(
+            _step(
+                f"{format_bytes(spare)} of the budget are left: a larger {dim} may fit.",
+                f"planner sweep {model} {_typed_options(plan, but=dim)}--dim "
+                f"{shlex.quote(dim)}={size}:{2 * size}:{max(1, size // 4)} "
+                f"--budgets {plan.budget_bytes}B -o sweep.html",
+            )
+        )
+    if plan.gap is not None and plan.gap > _WIDE_GAP:
+        steps.append(
+            _step(
+                f"The plan may take up to {format_percent(plan.gap)} more time than the best one in "
+                "its base order: a longer search may find a better plan, or prove this one.",
+                _optimize(result, _typed(result), "--time-limit 600"),
+            )
+        )
+    if "roofline" in plan.cost_source:
+        steps.append(
+            _step(
+                "Times are modelled from a hardware profile: measure the operations where the model "
+                "will run, and plan with those.",
+                _optimize(result, _typed(result), "--calibrate"),
+            )
+        )
+    if plan.decisions and result.plan_path is not None:
+        largest = max(plan.decisions, key=lambda d: d.bytes)
+        steps.append(
+            _step(
+                "See all that was weighed for one tensor, kept ones too:",
+                f"planner explain {model} {shlex.quote(str(result.plan_path))} "
+                f"--tensor {shlex.quote(largest.tensor)}",
+            )
+        )
+    if not plan.unchanged:
+        steps.append(
+            _step(
+                "Compare many budgets, in every base order and on all cores:",
+                f"planner sweep {model} {_typed_options(plan)}-o sweep.html",
+            )
+        )
+    return steps
+
+
+def _budgets(result: OptimizeResult, outlook: Payload) -> list[Payload]:
+    """What the frontier says of other budgets, and what one more MiB is worth here."""
+    points = [p for p in outlook["frontier"]["points"] if p["peak_bytes"] is not None]
+    plan = result.plan
+    here = next((p for p in points if p["budget_bytes"] == plan.budget_bytes), None)
+    steps: list[Payload] = []
+    if here is None:
+        return steps
+    free = next((p for p in points if p["slowdown"] < _FREE), None)
+    if here["slowdown"] >= _FREE:
+        roomier = [
+            p
+            for p in points
+            if p["budget_bytes"] > plan.budget_bytes
+            and p["slowdown"] <= _MUCH_CHEAPER * here["slowdown"]
+        ]
+        if roomier:
+            p = roomier[0]
+            steps.append(
+                _step(
+                    f"{format_bytes(p['budget_bytes'])} would cost {format_percent(p['slowdown'])} more "
+                    f"time in place of {format_percent(here['slowdown'])} (predicted).",
+                    _optimize(result, f"{p['budget_bytes']}B"),
+                )
+            )
+        if free and (not roomier or free is not roomier[0]):
+            steps.append(
+                _step(f"{format_bytes(free['budget_bytes'])} would cost no time at all.", None)
+            )
+    elif free and free["budget_bytes"] < plan.budget_bytes:
+        steps.append(
+            _step(
+                f"A budget of {format_bytes(free['budget_bytes'])} would cost no more time than this "
+                "one (predicted).",
+                _optimize(result, f"{free['budget_bytes']}B"),
+            )
+        )
+    least = points[0]
+    if least["budget_bytes"] < plan.budget_bytes:
+        steps.append(
+            _step(
+                f"The least budget looked at that has a plan is {format_bytes(least['budget_bytes'])}, "
+                f"for {format_percent(least['slowdown'])} more time (predicted).",
+                None,
+            )
+        )
+    worth = outlook["us_per_mib"]
+    if worth:
+        steps.append(
+            _step(
+                f"The budget binds: 1 MiB more takes {format_duration(worth)} off the bound on the "
+                "plan's time.",
+                None,
+            )
+        )
+    return steps
+
+
+def _optimize(result: OptimizeResult, budget: str, more: str = "") -> str:
+    """The command again, for another budget."""
+    plan, model = result.plan, shlex.quote(str(result.model_path))
+    options = _typed_options(plan)
+    if plan.order_target != "default":
+        options += f"--order {plan.order_target} "
+    return (
+        f"planner optimize {model} --budget {budget} {options}{more + ' ' if more else ''}--force"
+    )
+
+
+def _typed_options(plan: Plan, *, but: str = "") -> str:
+    """The options that say what is planned, as typed, with a space behind; `but`: a dim to leave out."""
+    words = [f"--dim {shlex.quote(n)}={size}" for n, size in plan.dims.items() if n != but]
+    if plan.swap_mode != "auto":
+        words.append(f"--swap {plan.swap_mode}")
+    if plan.hardware != "cpu":
+        words.append(f"--hardware {shlex.quote(plan.hardware)}")
+    if plan.reserve_bytes:
+        words.append(f"--reserve {plan.reserve_bytes}B")
+    if not plan.ort_optimized:
+        words.append("--no-ort-optimize")
+    return "".join(f"{word} " for word in words)
+
+
+def _typed(result: OptimizeResult) -> str:
+    text = result.plan.budget_text
+    typed = text if text[:1].isdigit() and " " not in text else f"{result.plan.budget_bytes}B"
+    return shlex.quote(typed)
+
+
+def _step(text: str, command: str | None) -> Payload:
+    return {"text": text, "command": command}
