@@ -18,7 +18,7 @@ from planner.onnxio.load import load_model
 from planner.onnxio.save import atomic_write, check_writable, save_model
 from planner.pipeline import assemble as plans
 from planner.pipeline.orders import Settings, base_orders, least_found_peak, least_possible_peak
-from planner.pipeline.outlook import outlook
+from planner.pipeline.outlook import outlook, outlook_s
 from planner.pipeline.planning import Planned, make_plan
 from planner.pipeline.prepare import Prepared, analysed_graph, prepare, silent, view_of
 from planner.pipeline.rebuild import prepare_for, rebuild, with_metadata
@@ -39,9 +39,6 @@ OrderTarget = Literal["default", "priority"]
 
 _LEAST_S = 2.0
 """`analyze` looks this long for the least feasible budget."""
-
-_OUTLOOK_S, _OUTLOOK = 8.0, 0.15
-"""What other budgets would cost is looked for so long, or for this share of the time limit."""
 
 
 def analyze(
@@ -113,7 +110,7 @@ def analyze(
             prepared,
             settings,
             orders,
-            time_limit_s=min(_OUTLOOK_S, _OUTLOOK * time_limit_s),
+            time_limit_s=outlook_s(len(prepared.graph.operations), time_limit_s),
             progress=report,
         ),
     )
@@ -208,7 +205,7 @@ def optimize(
                 settings,
                 planned.orders,
                 planned=planned,
-                time_limit_s=min(_OUTLOOK_S, _OUTLOOK * time_limit_s),
+                time_limit_s=outlook_s(len(prepared.graph.operations), time_limit_s),
                 progress=report,
             )
     result = OptimizeResult(

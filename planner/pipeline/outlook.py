@@ -12,9 +12,11 @@ from dataclasses import replace
 from planner.pipeline.orders import BaseOrder, Settings, formulate_in
 from planner.pipeline.planning import Planned
 from planner.pipeline.prepare import Prepared, Progress, full_timeline
-from planner.plan.frontier import Point, PointPlan, monotone, solve_point
+from planner.plan.frontier import Point, PointPlan, monotone, point_plan
 from planner.plan.prices import prices
+from planner.plan.problem import Problem
 from planner.plan.race import race
+from planner.plan.solve import solve
 from planner.results import Frontier, Outlook, Worth
 from planner.units import format_bytes
 
@@ -25,6 +27,10 @@ _PRICING, _RACING = 0.2, 0.3
 """Shares of the time for the prices of the bound, and for finding a base order."""
 
 _LEAST_POINT_S = 0.2
+
+_PLAIN_S, _POINT_S_PER_OP, _MOST = 8.0, 3e-4, 0.4
+"""A short search takes some seconds with 10,000 operations; never more than this share of the time limit
+goes into all of them."""
 
 
 def outlook(
@@ -37,6 +43,8 @@ def outlook(
     progress: Progress,
 ) -> Outlook:
     """The best plan and a bound at each of some budgets, in one base order, and what binds a plan.
+
+    Peaks have the reserve in them, as the budgets do.
 
     Args:
         orders: all base orders, the one with the least peak first.
@@ -54,21 +62,17 @@ def outlook(
         progress("finding what binds the budget")
         worth = _worth(planned, time_limit_s=_PRICING * time_limit_s)
     problem = formulate_in(prepared, base, settings, own).problem
-    budgets = {int(share * own) for share in _SHARES} | {own}
+    budgets = {int(share * own) for share in _SHARES}
     if planned is not None:
         budgets.discard(settings.budget_bytes)
     room = sorted(b for b in budgets if b - settings.reserve_bytes >= base.least_bound_bytes)
-    points = [_point(planned, settings)] if planned else []
+    points = [_as_it_is(own + settings.reserve_bytes, problem.base_duration_us)]
+    points += [_as_planned(planned, settings)] if planned else []
     for done, budget in enumerate(room):
         left_s = time_limit_s - (time.monotonic() - start)
         progress(f"what {format_bytes(budget)} would cost ({done + 1} of {len(room)})")
-        point = solve_point(
-            [problem],
-            budget - settings.reserve_bytes,
-            time_limit_s=max(_LEAST_POINT_S, left_s / (len(room) - done)),
-            seed=settings.seed,
-        )
-        points.append(replace(point, capacity_bytes=budget))
+        share_s = max(_LEAST_POINT_S, left_s / (len(room) - done))
+        points.append(_point(problem, budget, settings, time_limit_s=share_s))
     return Outlook(
         frontier=Frontier(
             dims=dict(prepared.loaded.dims),
@@ -76,7 +80,7 @@ def outlook(
             base_us=problem.base_duration_us,
             order_alone_bytes=orders[0].peak_bytes,
             least_bound_bytes=base.least_bound_bytes,
-            orders=(base.name,),
+            orders=(base.name, "as it is"),
             points=monotone(points),
         ),
         worth=worth,
@@ -98,26 +102,46 @@ def _best_order(
     return orders[race(problems, time_limit_s=time_limit_s)[0].index]
 
 
-def _point(planned: Planned, settings: Settings) -> Point:
-    """The plan itself, at its budget."""
-    candidate = planned.solved.candidate
-    assert candidate is not None
-    replay = candidate.replay
-    problem = planned.formulation.problem
+def outlook_s(ops: int, time_limit_s: float) -> float:
+    """How long to look at other budgets, for a model that is planned in `time_limit_s`."""
+    return min(_MOST * time_limit_s, max(_PLAIN_S, _POINT_S_PER_OP * ops * len(_SHARES)))
+
+
+def _as_it_is(needed: int, base_us: float) -> Point:
+    """The model unchanged: within its own peak it costs nothing."""
+    plan = PointPlan(peak_bytes=needed, time_us=base_us, engine="none", order=1)
+    return Point(capacity_bytes=needed, plan=plan, bound_us=base_us)
+
+
+def _as_planned(planned: Planned, settings: Settings) -> Point:
+    """The plan, at its budget."""
+    problem, solved = planned.formulation.problem, planned.solved
+    assert solved.candidate is not None
+    plan = point_plan(solved.candidate, engine=solved.engine, order=0)
     whole = problem.capacity_bytes >= settings.budget_bytes  # else the bound is of a lower capacity
     return Point(
         capacity_bytes=settings.budget_bytes,
-        plan=PointPlan(
-            peak_bytes=planned.timeline.peak_bytes,
-            time_us=replay.time_us,
-            engine=planned.solved.engine,
-            order=0,
-            recomputed_ops=replay.recomputed_ops,
-            recomputed_us=replay.recompute_us,
-            swap_out_bytes=replay.swap_out_bytes,
-            swap_in_bytes=replay.swap_in_bytes,
-        ),
-        bound_us=planned.solved.bound_us if whole else problem.base_duration_us,
+        plan=replace(plan, peak_bytes=planned.timeline.peak_bytes + settings.reserve_bytes),
+        bound_us=solved.bound_us if whole else problem.base_duration_us,
+    )
+
+
+def _point(problem: Problem, budget: int, settings: Settings, *, time_limit_s: float) -> Point:
+    """A short search at one budget."""
+    solved = solve(
+        replace(problem, capacity_bytes=budget),
+        time_limit_s=time_limit_s,
+        thorough=False,
+        seed=settings.seed,
+        workers=settings.workers,
+    )
+    plan = None
+    if solved.candidate is not None:
+        plan = point_plan(solved.candidate, engine=solved.engine, order=0)
+    return Point(
+        capacity_bytes=budget,
+        plan=plan,
+        bound_us=float("inf") if solved.is_impossible else solved.bound_us,
     )
 
 

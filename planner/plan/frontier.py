@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from planner.plan.improve import Candidate
 from planner.plan.problem import Problem
 from planner.plan.race import solve_orders
 
@@ -61,18 +62,23 @@ def solve_point(
     candidate = found.solved.candidate
     if candidate is None:
         return Point(capacity_bytes=capacity_bytes, plan=None, bound_us=found.bound_us)
+    plan = point_plan(candidate, engine=found.solved.engine, order=found.index)
+    return Point(capacity_bytes=capacity_bytes, plan=plan, bound_us=found.bound_us)
+
+
+def point_plan(candidate: Candidate, *, engine: str, order: int) -> PointPlan:
+    """The figures of a plan, for a frontier."""
     replay = candidate.replay
-    plan = PointPlan(
+    return PointPlan(
         peak_bytes=replay.peak_bytes,
         time_us=replay.time_us,
-        engine=found.solved.engine,
-        order=found.index,
+        engine=engine,
+        order=order,
         recomputed_ops=replay.recomputed_ops,
         recomputed_us=replay.recompute_us,
         swap_out_bytes=replay.swap_out_bytes,
         swap_in_bytes=replay.swap_in_bytes,
     )
-    return Point(capacity_bytes=capacity_bytes, plan=plan, bound_us=found.bound_us)
 
 
 def monotone(points: Sequence[Point]) -> tuple[Point, ...]:
