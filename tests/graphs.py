@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -26,6 +28,26 @@ SIDE = 8
 _KINDS = ("Sigmoid", "Tanh", "Relu", "Exp", "Add", "Mul", "MatMul", "Softmax", "Split", "Reshape")
 
 
+# Strategies that draws share: to make one takes longer than to draw from it.
+_SIZES = st.integers(1, 20)
+_MICROSECONDS = st.integers(1, 9)
+_OUTPUTS = st.integers(1, 2)
+_WORKSPACES = st.sampled_from([0, 0, 3])
+_ONE_IN_EIGHT = st.integers(0, 7)
+_ONE_IN_SIX = st.integers(0, 5)
+
+
+@functools.cache
+def _some_of(count: int, least: int) -> st.SearchStrategy[set[int]]:
+    """`least` to three of `range(count)`."""
+    return st.sets(st.integers(0, count - 1), min_size=least, max_size=3)
+
+
+@functools.lru_cache(maxsize=None, typed=True)  # a Choice equals its number
+def _one_of(*choices: Any) -> st.SearchStrategy[Any]:
+    return st.sampled_from(choices)
+
+
 @st.composite
 def onnx_graphs(draw: st.DrawFn, max_nodes: int = 24) -> onnx.ModelProto:
     """A random graph of [SIDE, SIDE] tensors with views, in-place candidates and two-output nodes;
@@ -34,9 +56,9 @@ def onnx_graphs(draw: st.DrawFn, max_nodes: int = 24) -> onnx.ModelProto:
     nodes: list[onnx.NodeProto] = []
     used: set[str] = set()
     for i in range(draw(st.integers(3, max_nodes))):
-        kind = draw(st.sampled_from(_KINDS))
+        kind = draw(_one_of(*_KINDS))
         recent = values[-6:]
-        a, b = draw(st.sampled_from(recent)), draw(st.sampled_from(values))
+        a, b = draw(_one_of(*recent)), draw(_one_of(*values))
         name = f"n{i}"
         if kind in ("Add", "Mul", "MatMul"):
             nodes.append(h.make_node(kind, [a, b], [f"v{i}"], name=name))
@@ -60,7 +82,7 @@ def onnx_graphs(draw: st.DrawFn, max_nodes: int = 24) -> onnx.ModelProto:
             used.add(a)
             values.append(f"v{i}")
     outputs = [v for v in values[2:] if v not in used] or [values[-1]]
-    extra = draw(st.sampled_from(values[2:]))
+    extra = draw(_one_of(*values[2:]))
     outputs = sorted({*outputs, extra})
     info = [h.make_tensor_value_info(o, T.FLOAT, [SIDE, SIDE]) for o in outputs]
     inputs = [h.make_tensor_value_info(n, T.FLOAT, [SIDE, SIDE]) for n in ("x", "w")]
@@ -106,12 +128,12 @@ def decisions_for(draw: st.DrawFn, problem: Problem) -> Decisions:
                 choices.append(Choice.SWAP)
             if problem.allow_recompute and problem.ops[tensor.producer].recomputable:
                 choices.append(Choice.DROP)
-            choice = draw(st.sampled_from(choices))
+            choice = draw(_one_of(*choices))
             if choice is not None and not (tensor.to_end and choice is Choice.DROP):
                 gaps[t, gap] = choice
-    everything = list(range(len(problem.tensors)))
-    extended = draw(st.sets(st.sampled_from(everything), max_size=3))
-    released = draw(st.sets(st.sampled_from(sorted(gaps)), max_size=3)) if gaps else set()
+    extended = draw(_some_of(len(problem.tensors), 0))
+    decided = sorted(gaps)
+    released = {decided[i] for i in draw(_some_of(len(gaps), 0))} if gaps else set()
     return Decisions(gaps=gaps, extended=frozenset(extended), released=frozenset(released))
 
 
@@ -126,31 +148,28 @@ def problems(draw: st.DrawFn, max_ops: int = 12, swaps: bool = True) -> Problem:
     size: list[int] = []
     stays: list[bool] = []
     for i in range(count):
-        known = list(range(len(uses)))
-        reads = draw(st.sets(st.sampled_from(known), min_size=1, max_size=3)) if known else set()
-        if known:
-            reads.add(known[-1])
+        reads = {len(uses) - 1, *draw(_some_of(len(uses), 1))} if uses else set()
         for t in reads:
             uses[t].append(i)
-        made = draw(st.integers(1, 2)) if i else 1
+        made = draw(_OUTPUTS) if i else 1
         outputs = tuple(range(len(uses), len(uses) + made))
         uses.extend([] for _ in range(made))
         producer.extend([i] * made)
-        size.extend(draw(st.integers(1, 20)) for _ in outputs)
-        stays.extend(draw(st.integers(0, 7)) == 0 for _ in outputs)
+        size.extend(draw(_SIZES) for _ in outputs)
+        stays.extend(draw(_ONE_IN_EIGHT) == 0 for _ in outputs)
         inplace: tuple[tuple[int, int], ...] = ()
-        source = draw(st.sampled_from([None, None, *sorted(reads)]))
+        source = draw(_one_of(None, None, *sorted(reads)))
         if source is not None and not stays[source]:
             size[outputs[0]] = size[source]
             inplace = ((source, outputs[0]),)
         ops.append(
             PlanOp(
                 name=f"op{i}",
-                duration_us=float(draw(st.integers(1, 9))),
+                duration_us=float(draw(_MICROSECONDS)),
                 inputs=tuple(sorted(reads)),
                 outputs=outputs,
-                workspace_bytes=draw(st.sampled_from([0, 0, 3])),
-                recomputable=draw(st.integers(0, 5)) > 0,
+                workspace_bytes=draw(_WORKSPACES),
+                recomputable=draw(_ONE_IN_SIX) > 0,
                 inplace=inplace,
             )
         )
@@ -161,7 +180,7 @@ def problems(draw: st.DrawFn, max_ops: int = 12, swaps: bool = True) -> Problem:
             producer=producer[t],
             uses=tuple(uses[t]),
             to_end=stays[t] or not uses[t],
-            swappable=draw(st.integers(0, 5)) > 0,
+            swappable=draw(_ONE_IN_SIX) > 0,
         )
         for t in range(len(uses))
     )
