@@ -11,7 +11,7 @@ operations, the whole is an `OverlapModel`, and there are no parts.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -82,6 +82,7 @@ def solve_exact(
     upper_bound_us: float = float("inf"),
     seed: int = 0,
     workers: int | None = None,
+    stop: Callable[[], bool] | None = None,
 ) -> Exact | None:
     """Improve on `incumbent`; None where nothing that fits was found, or where copies run beside the
     operations and these are too many.
@@ -90,6 +91,7 @@ def solve_exact(
         upper_bound_us: what a known plan takes: where `incumbent` does not fit, only plans that take
             no more are looked for.
         lower_bound_us: a proven bound on the time of any plan (from `planner.plan.cuts`).
+        stop: asked while parts are solved, whether to leave it at that.
     """
     if problem.overlap:
         return _solve_overlapped(problem, incumbent, time_limit_s, lower_bound_us, seed, workers)
@@ -105,6 +107,7 @@ def solve_exact(
             lower_bound_us=lower_bound_us,
             seed=seed,
             workers=workers or 2,
+            stop=stop,
         )
 
     def fits(trial: Sequence[Action]) -> bool:
@@ -122,7 +125,8 @@ def solve_exact(
         whole = None
     replay = simulate(problem, actions)
     optimal, bound_us = False, problem.base_duration_us
-    to_gain = not fits(actions) or replay.time_us > lower_bound_us * (1 + 1e-9)
+    is_open = stop is None or not stop()
+    to_gain = is_open and (not fits(actions) or replay.time_us > lower_bound_us * (1 + 1e-9))
     if whole is not None and to_gain:
         left = max(0.5, deadline - time.monotonic())
         found = solve_whole(

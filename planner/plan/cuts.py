@@ -32,7 +32,7 @@ from planner.plan.decisions import Choice, Decisions, Gap
 from planner.plan.interrupt import interruptibly
 from planner.plan.problem import Problem
 
-_MIP_GAP = 1e-4
+MIP_GAP = 1e-4
 
 BOUND_CLASS = (
     "schedules that first run the operations in this base order, with any number of recomputes "
@@ -253,7 +253,7 @@ class CutModel:
         params = mathopt.SolveParameters(
             time_limit=datetime.timedelta(seconds=max(0.05, time_limit_s)),
             lp_algorithm=None if whole else mathopt.LPAlgorithm.DUAL_SIMPLEX,
-            relative_gap_tolerance=_MIP_GAP if whole else None,
+            relative_gap_tolerance=MIP_GAP if whole else None,
         )
         solver = mathopt.SolverType.HIGHS if whole else mathopt.SolverType.GLOP
         result = interruptibly(lambda: mathopt.solve(self.model, solver, params=params))

@@ -258,7 +258,8 @@ def solve_orders(
         bounds_us[-1] = (
             float("inf") if found.is_impossible else max(runner.bound_us, found.bound_us)
         )
-        if best is None:  # what ended early is good: the others get no longer than it took
+        if best is None and found.candidate is not None:
+            # what ended early is good: the others get no longer than it took
             limit_s = min(time_limit_s, 2 * (time.monotonic() - start))
         if best is None or _figure(found) < _figure(best):
             index, best = runner.index, found
@@ -267,8 +268,8 @@ def solve_orders(
     return Raced(index=index, solved=replace(best, solve_s=took_s), bound_us=min(bounds_us))
 
 
-def _figure(solved: Solved) -> tuple[bool, float]:
-    """Least is best: time, or the least peak where nothing fits."""
+def _figure(solved: Solved) -> tuple[int, float]:
+    """Least is best: time, or the least peak where nothing fits; what is impossible comes last."""
     if solved.candidate is None:
-        return True, float(solved.least.peak_bytes)
-    return False, solved.candidate.time_us
+        return 1 + solved.is_impossible, float(solved.least.peak_bytes)
+    return 0, solved.candidate.time_us

@@ -128,8 +128,8 @@ def cut_loop(
     bandwidth_scale: float = 1.0,
     give_up_gap: float = float("inf"),
     corner: bool = False,
-) -> None:
-    """Search until the deadline, the cuts or the ideas run out.
+) -> list[int]:
+    """Search until the deadline, the cuts or the ideas run out; returns the cuts, in turn.
 
     Args:
         corner: solve the LP by simplex even where minimum cuts would do: slower, and few tensors of
@@ -151,11 +151,11 @@ def cut_loop(
     cuts: list[int] = []
     for _ in range(max_cuts):
         if cut is None:
-            return
+            return cuts
         cuts.append(cut)
         relaxed.add(cut)
         if incumbent.is_done:
-            return
+            return cuts
         rounded = None
         for whole in (False, True) if whole_s > 0 else (False,):
             left = improver.deadline - time.monotonic()
@@ -171,10 +171,10 @@ def cut_loop(
                 break
             if not solution.feasible:
                 incumbent.is_impossible |= proves
-                return
+                return cuts
             if proves:
                 incumbent.prove(solution.bound_us)
-            trials = _rounded(improver, cuts, solution, whole=whole)
+            trials = rounded_candidates(improver, cuts, solution, whole=whole)
             rounded = trials[0]
             for trial in trials:
                 incumbent.offer(trial, "cut-mip" if whole else "cut-lp")
@@ -183,12 +183,13 @@ def cut_loop(
                     repaired = improver.prune(repaired)
                 incumbent.offer(repaired, "cut-mip" if whole else "cut-lp")
             if incumbent.is_done:
-                return
+                return cuts
             if whole and time.monotonic() - start > 0.9 * whole_s:
                 whole_s = 0.0
         if rounded is None or not incumbent.is_within(give_up_gap):
-            return
+            return cuts
         cut = overflow_cut(improver, rounded, cuts)
+    return cuts
 
 
 def bound_at_peak(problem: Problem, *, time_limit_s: float) -> float:
@@ -227,7 +228,7 @@ def scaled_loops(incumbent: Incumbent) -> None:
             cut_loop(incumbent, bandwidth_scale=scale, max_cuts=3)
 
 
-def _rounded(
+def rounded_candidates(
     improver: Improver, cuts: list[int], solution: CutSolution, *, whole: bool
 ) -> list[Candidate]:
     """The fastest plan that fits and the one that exceeds the least: one of them, or both."""
@@ -258,17 +259,8 @@ def base_op_at(candidate: Candidate, action: int) -> int:
 
 def overflow_cut(improver: Improver, candidate: Candidate, cuts: list[int]) -> int | None:
     """The base operation with the largest overflow that has no cut yet."""
-    live = candidate.replay.live_bytes
     capacity = improver.problem.capacity_bytes
-    worst: dict[int, int] = {}
-    seen: set[int] = set()
-    stage: list[int] = []
-    for step, a in enumerate(candidate.actions):
-        stage.append(step)
-        if a.kind is ActionKind.RUN and a.target not in seen:
-            seen.add(a.target)
-            worst[a.target] = max(int(live[s]) for s in stage)
-            stage = []
+    worst = stage_peaks(candidate)
     for op in sorted(worst, key=lambda op: -worst[op]):
         if worst[op] > capacity and op not in cuts:
             return op
@@ -277,3 +269,16 @@ def overflow_cut(improver: Improver, candidate: Candidate, cuts: list[int]) -> i
         if all(abs(op - cut) > 3 for cut in cuts):
             return op
     return None
+
+
+def stage_peaks(candidate: Candidate) -> dict[int, int]:
+    """By base operation, the most live bytes from behind the one before up to and with it."""
+    live = candidate.replay.live_bytes
+    worst: dict[int, int] = {}
+    stage: list[int] = []
+    for step, a in enumerate(candidate.actions):
+        stage.append(step)
+        if a.kind is ActionKind.RUN and a.target not in worst:
+            worst[a.target] = max(int(live[s]) for s in stage)
+            stage = []
+    return worst

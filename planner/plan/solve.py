@@ -18,6 +18,7 @@ from planner.plan.fast.warm import warm_up
 from planner.plan.improve import Candidate, Improver, candidate_of
 from planner.plan.least import everything_swapped
 from planner.plan.problem import Problem
+from planner.plan.program_search import ProgramSearch
 from planner.plan.search import (
     TIGHT,
     Incumbent,
@@ -38,6 +39,9 @@ _CLOSE = 0.01
 
 _FAR = 0.05
 """Gap above which rounding is given up, and the parts start from the base order."""
+
+_PROGRAM_FIRST = 0.3
+"""Share of the time limit until which the program by stretches runs alone; then other engines do, too."""
 
 _CORNER_OPS, _CORNER_CUTS = 15_000, 2
 """Where copies overlap, simplex solves so many cuts of problems up to that size once more."""
@@ -103,7 +107,9 @@ def solve(
         seed, workers: of annealing and the exact engine; the others draw nothing.
         keep_on_interrupt: Ctrl-C ends the search and what was found is returned, if it fits.
     """
-    warm_up(overlap=problem.overlap and problem.allow_swap)
+    if not problem.allow_swap:
+        problem = replace(problem, overlap=False)
+    warm_up(overlap=problem.overlap)
     began = time.monotonic()
     improver = Improver(problem, deadline=began + time_limit_s)
     base = improver.base
@@ -150,28 +156,45 @@ def _search(
         return
     in_parts = not problem.overlap and len(problem.ops) <= MAX_OPS
     until(0.25 if in_parts else 0.5)
-    cut_loop(
+    cuts = cut_loop(
         incumbent,
         whole_s=_WHOLE * limit_s,
         give_up_gap=_FAR if in_parts else float("inf"),
     )
-    until(0.4 if in_parts else 0.55)
-    _evict(incumbent)
-    if not in_parts or incumbent.is_within(_CLOSE):
-        until(0.45 if in_parts else 0.65)
-        if problem.overlap:
-            if len(problem.ops) <= _CORNER_OPS:
-                cut_loop(incumbent, corner=True, max_cuts=_CORNER_CUTS)
-            scaled_loops(incumbent)
-        if problem.allow_recompute:
-            guarded_loops(incumbent, whole_s=0.3 * _WHOLE * limit_s)
-        until(0.5 if in_parts else 0.8)
-        _refine(incumbent)
-        until(0.6 if in_parts else 0.97)
-        _anneal(incumbent, seed)
-    until(1.0)
-    if in_parts:
-        _exact(incumbent, seed, workers)
+    programs = ProgramSearch(problem, cuts if in_parts and not incumbent.is_done else ())
+    programs.run_beside(began + limit_s)
+    try:
+        programs.wait(incumbent, began + _PROGRAM_FIRST * limit_s)
+        until(0.45 if in_parts else 0.55)
+        _evict(incumbent)
+        if not in_parts or incumbent.is_within(_CLOSE):
+            until(0.5 if in_parts else 0.65)
+            _vary(incumbent, guarded_whole_s=0.3 * _WHOLE * limit_s)
+            until(0.55 if in_parts else 0.8)
+            _refine(incumbent)
+            until(0.6 if in_parts else 0.97)
+            _anneal(incumbent, seed)
+        until(1.0)
+        programs.give(incumbent)
+        if in_parts:
+            _exact(incumbent, programs, seed, workers)
+        programs.wait(incumbent, began + limit_s)
+    except BaseException:
+        programs.stop()
+        raise
+    programs.join()
+    programs.give(incumbent)
+
+
+def _vary(incumbent: Incumbent, *, guarded_whole_s: float) -> None:
+    """The cut loop in other ways: corners, slower copies, guards."""
+    problem = incumbent.improver.problem
+    if problem.overlap:
+        if len(problem.ops) <= _CORNER_OPS:
+            cut_loop(incumbent, corner=True, max_cuts=_CORNER_CUTS)
+        scaled_loops(incumbent)
+    if problem.allow_recompute:
+        guarded_loops(incumbent, whole_s=guarded_whole_s)
 
 
 def _simple(incumbent: Incumbent) -> None:
@@ -224,9 +247,9 @@ def _anneal(incumbent: Incumbent, seed: int) -> None:
         _refine(incumbent)
 
 
-def _exact(incumbent: Incumbent, seed: int, workers: int | None) -> None:
+def _exact(incumbent: Incumbent, programs: ProgramSearch, seed: int, workers: int | None) -> None:
     """Parts, and the whole where it is small. From a poor plan, parts take longer to undo what it
-    does than to make the base order fit."""
+    does than to make one fit that is about as fast as any, or the base order."""
     improver, problem = incumbent.improver, incumbent.improver.problem
     left_s = improver.deadline - time.monotonic()
     if incumbent.is_done or left_s < 1:
@@ -234,12 +257,13 @@ def _exact(incumbent: Incumbent, seed: int, workers: int | None) -> None:
     near = incumbent.best is not None and incumbent.is_within(_FAR)
     found = solve_exact(
         problem,
-        incumbent.best if near and incumbent.best else improver.base,
+        incumbent.best if near and incumbent.best else programs.nearest or improver.base,
         time_limit_s=left_s,
         lower_bound_us=incumbent.bound_us,
         upper_bound_us=incumbent.best.time_us if incumbent.best else float("inf"),
         seed=seed,
-        workers=workers,
+        workers=max(1, (workers or 2) - 1) if programs.is_running else workers,
+        stop=lambda: programs.settles(incumbent),
     )
     if found is not None:
         incumbent.prove(found.bound_us - problem.base_duration_us, EXACT_CLASS)
