@@ -18,8 +18,8 @@ from torch import nn
 
 from models.build import build
 from models.check import compare, distance, draw_rough, reference, run
-from models.nets import GPT, MLP, BERTClassifier, DenseNet, UNet, resnet18, resnet50
-from models.nets.resnet import Bottleneck, ResNet
+from models.nets import GPT, MLP, BERTClassifier, DenseNet, UNet, resnet50
+from models.nets.resnet import BasicBlock, Bottleneck, ResNet
 from models.recipes import RECIPES, Step, language_loss
 from planner.export.inputs import InputSpec
 
@@ -59,7 +59,7 @@ def tiny_mlp() -> Step:
 
 
 def tiny_resnet() -> Step:
-    module = resnet18(width=8, classes=2, activation=nn.SiLU)
+    module = ResNet(BasicBlock, (1, 1, 1, 1), width=8, classes=2, activation=nn.SiLU)
     return Step(module=module, inputs=images(4, 64), loss=F.cross_entropy)
 
 
@@ -70,7 +70,7 @@ def tiny_bottleneck() -> Step:
 
 def odd_image() -> Step:
     """Strides that do not divide the image leave rows that no kernel position reaches."""
-    module = resnet18(width=4, classes=2, activation=nn.SiLU)
+    module = ResNet(BasicBlock, (1, 1, 1, 1), width=4, classes=2, activation=nn.SiLU)
     return Step(module=module, inputs=images(4, 75), loss=F.cross_entropy)
 
 
@@ -123,8 +123,8 @@ def test_smooth_network_agrees_to_rounding(name: str) -> None:
 def test_symbolic_batch_takes_another_batch(name: str) -> None:
     recipe = RECIPES[name]
     traced, fed = (recipe.sized(**{**SMALL[name], "batch": batch}) for batch in (4, 6))
-    graph, _ = build(recipe.step(traced), name, dynamic_batch=True)
-    _, specs = build(recipe.step(fed), name)
+    graph, specs = build(recipe.step(traced), name, dynamic_batch=True)
+    specs |= recipe.step(fed).inputs
     feeds = {key: draw_rough(key, spec) for key, spec in specs.items()}
     actual, expected = run(graph.model, feeds), reference(recipe.step(fed), feeds)
     assert actual.keys() == expected.keys()
