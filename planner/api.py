@@ -3,39 +3,34 @@
 from __future__ import annotations
 
 import contextlib
-import re
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
 
 from planner.errors import InfeasibleBudgetError, ModelError, UsageError, VerificationError
-from planner.graph.model import Role, TrainingGraph
-from planner.graph.schedule import default_order, priority_order
 from planner.lower.rewrite import Rewritten
-from planner.onnxio.load import load_model
 from planner.onnxio.save import atomic_write, check_writable, save_model
 from planner.pipeline import assemble as plans
+from planner.pipeline.modelviews import file_view, original_view, rewritten_view
 from planner.pipeline.orders import Settings, base_orders, least_found_peak, least_possible_peak
 from planner.pipeline.outlook import outlook, outlook_s
 from planner.pipeline.planning import Planned, make_plan
-from planner.pipeline.prepare import Prepared, analysed_graph, prepare, silent, view_of
+from planner.pipeline.prepare import Prepared, prepare, silent
 from planner.pipeline.rebuild import prepare_for, rebuild, with_metadata
+from planner.pipeline.settings import OrderTarget, Swap, settings_for
 from planner.pipeline.slowdown import plan_within
-from planner.plan.planfile import Plan, PredictedCost
-from planner.results import Analysis, ModelView, OptimizeResult, Verification
+from planner.pipeline.verifying import run_both, stand_in_plan
+from planner.plan.planfile import PredictedCost
+from planner.results import Analysis, OptimizeResult, Verification
 from planner.units import (
     format_both,
     format_percent,
     parse_budget,
-    parse_bytes,
     parse_slowdown,
 )
 
 Progress = Callable[[str], None]
-Swap = Literal["auto", "none", "only"]
-OrderTarget = Literal["default", "priority"]
 
 _LEAST_S = 2.0
 """`analyze` looks this long for the least feasible budget."""
@@ -86,7 +81,7 @@ def analyze(
     orders = base_orders(prepared, time_limit_s=min(5.0, time_limit_s * 0.1))
     report("searching for the least budget")
     least = least_found_peak(prepared, orders, time_limit_s=min(_LEAST_S, time_limit_s * 0.1))
-    default = _original_view(prepared)
+    default = original_view(prepared)
     settings = settings_for(
         prepared, "100%", "0B", default.timeline.peak_bytes, "auto", "default", time_limit_s, seed,
         None,
@@ -176,7 +171,7 @@ def optimize(
         device=device,
         progress=report,
     )
-    before = _original_view(prepared)
+    before = original_view(prepared)
     baseline = before.timeline.peak_bytes
     text = budget or "100%"
     settings = settings_for(
@@ -197,7 +192,7 @@ def optimize(
         limit = None if max_slowdown is None else parse_slowdown(max_slowdown)
         plan = replace(plan, max_slowdown=limit, binds=binds)
         rewritten = with_metadata(planned.rewritten, plan)
-        after = _rewritten_view(planned, plan, prepared.device)
+        after = rewritten_view(planned, plan, prepared.device)
         ahead = None
         if report_path is not None and not dry_run:
             ahead = outlook(
@@ -221,7 +216,7 @@ def optimize(
             _write_model(model, model_file, rewritten)
             result = replace(result, output_path=output)
             if verify:
-                verification = _verify(
+                verification = run_both(
                     prepared, before, after, model_file, plan, inputs, seed, device, report
                 )
                 result = replace(result, verification=verification)
@@ -300,14 +295,16 @@ def verify(
     )
     if the_plan is not None and the_plan.model_sha256 != prepared.loaded.sha256:
         raise ModelError(f"{plan} belongs to another model than {original} (digests differ)")
-    before = _original_view(prepared)
+    before = original_view(prepared)
     target = the_plan.order_target if the_plan else "default"
-    after = _file_view(Path(rewritten), dims, target, prepared)
+    after = file_view(Path(rewritten), dims, target, prepared)
     if the_plan is None:
         peak = before.timeline.peak_bytes
         budget_bytes = parse_budget(budget, baseline_bytes=peak) if budget else peak
-        the_plan = _stand_in_plan(prepared, budget or "100%", budget_bytes)
-    return _verify(prepared, before, after, Path(rewritten), the_plan, inputs, seed, device, report)
+        the_plan = stand_in_plan(prepared, budget or "100%", budget_bytes)
+    return run_both(
+        prepared, before, after, Path(rewritten), the_plan, inputs, seed, device, report
+    )
 
 
 # -- pieces ------------------------------------------------------------------------------------
@@ -362,145 +359,9 @@ def _planned(
     return planned, settings, "budget" if added > 1e-9 else ""
 
 
-def settings_for(
-    prepared: Prepared,
-    budget: str,
-    reserve: str,
-    baseline: int,
-    swap: Swap,
-    order: OrderTarget,
-    time_limit_s: float,
-    seed: int,
-    workers: int | None,
-) -> Settings:
-    budget_bytes = parse_budget(budget, baseline_bytes=baseline)
-    reserve_bytes = parse_bytes(reserve, what="--reserve", zero_ok=True)
-    if reserve_bytes >= budget_bytes:
-        raise InfeasibleBudgetError(
-            f"the reserve, {format_both(reserve_bytes)}, takes the whole budget of "
-            f"{format_both(budget_bytes)}"
-        )
-    if swap == "only" and prepared.why_no_swaps:
-        raise UsageError(f"--swap only: {prepared.why_no_swaps}; use --swap none")
-    with_swaps = swap != "none" and not prepared.why_no_swaps
-    hardware = prepared.hardware
-    return Settings(
-        budget_bytes=budget_bytes,
-        reserve_bytes=reserve_bytes,
-        allow_recompute=swap != "only",
-        swap_out_bytes_per_s=hardware.copy_to_host_bytes_per_s if with_swaps else 0.0,
-        swap_in_bytes_per_s=hardware.copy_from_host_bytes_per_s if with_swaps else 0.0,
-        order_target=order,
-        time_limit_s=time_limit_s,
-        seed=seed,
-        workers=workers,
-    )
-
-
-def _original_view(prepared: Prepared) -> ModelView:
-    return view_of(
-        prepared.original, prepared.default, prepared.original_us, device=prepared.device
-    )
-
-
-def _rewritten_view(planned: Planned, plan: Plan, device: str) -> ModelView:
-    durations = _durations_after(planned)
-    view = view_of(planned.graph, planned.order, durations, device=device)
-    return replace(view, time_us=plan.planned.time_us)
-
-
-def _durations_after(planned: Planned) -> tuple[float, ...]:
-    """Duration by OpId of the rewritten graph: those of the originals, and of the copies."""
-    problem = planned.formulation.problem
-    by_node: dict[str, float] = {}
-    assert planned.solved.candidate is not None
-    for action, node in zip(
-        planned.solved.candidate.actions, planned.rewritten.action_nodes, strict=True
-    ):
-        if action.kind.value == "run":
-            by_node[node] = problem.ops[action.target].duration_us
-        elif action.kind.value == "swap-out":
-            by_node[node] = problem.swap_out_us(action.target)
-        else:
-            by_node[node] = problem.swap_in_us(action.target)
-    return tuple(by_node.get(op.name, 0.0) for op in planned.graph.operations)
-
-
-def _file_view(
-    path: Path, dims: Mapping[str, int], order_target: str, original: Prepared
-) -> ModelView:
-    loaded = load_model(path, dims=dims)
-    known = dict(original.types)
-    for node in loaded.model.graph:  # a copy has the types of what it copies
-        for value in node.outputs:
-            stem = re.sub(r"__recompute_\d+(_\d+)?\Z", "", str(value.name))
-            if stem in known:
-                known.setdefault(str(value.name), known[stem])
-    graph = analysed_graph(loaded.model, loaded.dims, known=known)
-    order = priority_order(graph) if order_target == "priority" else default_order(graph)
-    durations = (0.0,) * len(graph.operations)
-    return view_of(graph, order, durations, device=original.device)
-
-
 def _write_model(model: Path, output: Path, rewritten: Rewritten | None) -> None:
     if rewritten is not None:
         save_model(rewritten.model, output)
         return
     with atomic_write(output) as temporary:
         shutil.copyfile(model, temporary)
-
-
-def _stand_in_plan(prepared: Prepared, text: str, budget_bytes: int) -> Plan:
-    cost = plans.baseline_cost(prepared)
-    return Plan(
-        dims=dict(prepared.loaded.dims),
-        model_sha256=prepared.loaded.sha256,
-        budget_text=text,
-        budget_bytes=budget_bytes,
-        hardware=prepared.hardware.name,
-        baseline=cost,
-        best_order=cost,
-        planned=cost,
-    )
-
-
-def _verify(
-    prepared: Prepared,
-    before: ModelView,
-    after: ModelView,
-    rewritten: Path,
-    plan: Plan,
-    inputs: Path | None,
-    seed: int,
-    device: str,
-    progress: Progress,
-) -> Verification:
-    from planner.runtime.inputs import make_inputs
-    from planner.runtime.verify import verify as run_verification
-
-    feeds, source = make_inputs(prepared.loaded.path, seed, prepared.loaded.dims, inputs)
-    return run_verification(
-        prepared.loaded.path,
-        rewritten,
-        plan=plan,
-        planned_order=_names(after),
-        original_graph=before.graph,
-        rewritten_graph=after.graph,
-        original_order=before.timeline.order,
-        rewritten_order=after.timeline.order,
-        budget_bytes=plan.budget_bytes,
-        inputs=feeds,
-        inputs_source=source,
-        seed=seed,
-        device=device,
-        has_swaps=_has_swaps(after.graph),
-        progress=progress,
-    )
-
-
-def _names(view: ModelView) -> tuple[str, ...]:
-    return tuple(view.graph.operations[op].name for op in view.timeline.order)
-
-
-def _has_swaps(graph: TrainingGraph) -> bool:
-    return any(op.role in (Role.SWAP_OUT, Role.SWAP_IN) for op in graph.operations)

@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from planner.api import Swap, settings_for
 from planner.errors import UsageError
 from planner.pipeline.prepare import BOUND_SIZES, prepare, silent
+from planner.pipeline.settings import Swap, settings_for
 from planner.pipeline.sweep import even_budgets, frontiers, graphs_of, largest
 from planner.results import Sweep
 from planner.units import parse_budget

@@ -270,6 +270,11 @@ def test_copy_button_and_print(open_page, tmp_path):
     page = open_page(examples.optimize_result())
     page.locator("button[data-copies=session-code]").click()
     assert "onnxruntime" in page.evaluate("getSelection().toString()")
+    page.emulate_media(media="print", color_scheme="dark")
+    style = "(at) => getComputedStyle(document.querySelector(at)).%s"
+    assert page.evaluate(style % "backgroundColor", "body") == "rgb(255, 255, 255)"
+    assert page.evaluate(style % "printColorAdjust", ".stack i") == "exact"
+    assert page.evaluate(style % "display", "nav") == "none"
     printed = Path(tmp_path / "page.pdf")
     page.pdf(path=printed)
     assert printed.stat().st_size > 10_000

@@ -1,0 +1,63 @@
+"""Both models as the reports show them: graph, timeline, durations."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from planner.graph.schedule import default_order, priority_order
+from planner.onnxio.load import load_model
+from planner.pipeline.planning import Planned
+from planner.pipeline.prepare import Prepared, analysed_graph, view_of
+from planner.plan.planfile import Plan
+from planner.results import ModelView
+
+
+def original_view(prepared: Prepared) -> ModelView:
+    """The original, in ONNX Runtime's default order."""
+    return view_of(
+        prepared.original, prepared.default, prepared.original_us, device=prepared.device
+    )
+
+
+def rewritten_view(planned: Planned, plan: Plan, device: str) -> ModelView:
+    """An accepted plan's model."""
+    durations = _durations_after(planned)
+    view = view_of(planned.graph, planned.order, durations, device=device)
+    return replace(view, time_us=plan.planned.time_us)
+
+
+def _durations_after(planned: Planned) -> tuple[float, ...]:
+    """Duration by OpId of the rewritten graph: those of the originals, and of the copies."""
+    problem = planned.formulation.problem
+    by_node: dict[str, float] = {}
+    assert planned.solved.candidate is not None
+    for action, node in zip(
+        planned.solved.candidate.actions, planned.rewritten.action_nodes, strict=True
+    ):
+        if action.kind.value == "run":
+            by_node[node] = problem.ops[action.target].duration_us
+        elif action.kind.value == "swap-out":
+            by_node[node] = problem.swap_out_us(action.target)
+        else:
+            by_node[node] = problem.swap_in_us(action.target)
+    return tuple(by_node.get(op.name, 0.0) for op in planned.graph.operations)
+
+
+def file_view(
+    path: Path, dims: Mapping[str, int], order_target: str, original: Prepared
+) -> ModelView:
+    """A rewritten model as its file has it; durations are not known."""
+    loaded = load_model(path, dims=dims)
+    known = dict(original.types)
+    for node in loaded.model.graph:  # a copy has the types of what it copies
+        for value in node.outputs:
+            stem = re.sub(r"__recompute_\d+(_\d+)?\Z", "", str(value.name))
+            if stem in known:
+                known.setdefault(str(value.name), known[stem])
+    graph = analysed_graph(loaded.model, loaded.dims, known=known)
+    order = priority_order(graph) if order_target == "priority" else default_order(graph)
+    durations = (0.0,) * len(graph.operations)
+    return view_of(graph, order, durations, device=original.device)

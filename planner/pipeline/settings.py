@@ -1,0 +1,57 @@
+"""From what the user typed to the settings of a plan."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from planner.errors import InfeasibleBudgetError, UsageError
+from planner.pipeline.orders import Settings
+from planner.pipeline.prepare import Prepared
+from planner.units import format_both, parse_budget, parse_bytes
+
+Swap = Literal["auto", "none", "only"]
+OrderTarget = Literal["default", "priority"]
+
+
+def settings_for(
+    prepared: Prepared,
+    budget: str,
+    reserve: str,
+    baseline: int,
+    swap: Swap,
+    order: OrderTarget,
+    time_limit_s: float,
+    seed: int,
+    workers: int | None,
+) -> Settings:
+    """What the user asked for, parsed.
+
+    Args:
+        baseline: the peak that a percentage is of, in bytes.
+
+    Raises:
+        UsageError: a size cannot be read, or copies are asked for where there are none.
+        InfeasibleBudgetError: the reserve takes the whole budget.
+    """
+    budget_bytes = parse_budget(budget, baseline_bytes=baseline)
+    reserve_bytes = parse_bytes(reserve, what="--reserve", zero_ok=True)
+    if reserve_bytes >= budget_bytes:
+        raise InfeasibleBudgetError(
+            f"the reserve, {format_both(reserve_bytes)}, takes the whole budget of "
+            f"{format_both(budget_bytes)}"
+        )
+    if swap == "only" and prepared.why_no_swaps:
+        raise UsageError(f"--swap only: {prepared.why_no_swaps}; use --swap none")
+    with_swaps = swap != "none" and not prepared.why_no_swaps
+    hardware = prepared.hardware
+    return Settings(
+        budget_bytes=budget_bytes,
+        reserve_bytes=reserve_bytes,
+        allow_recompute=swap != "only",
+        swap_out_bytes_per_s=hardware.copy_to_host_bytes_per_s if with_swaps else 0.0,
+        swap_in_bytes_per_s=hardware.copy_from_host_bytes_per_s if with_swaps else 0.0,
+        order_target=order,
+        time_limit_s=time_limit_s,
+        seed=seed,
+        workers=workers,
+    )
