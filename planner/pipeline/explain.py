@@ -5,13 +5,14 @@ from __future__ import annotations
 import difflib
 import itertools
 from bisect import bisect_left
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from planner.errors import UsageError
 from planner.graph.model import Tensor, TensorId, TrainingGraph
 from planner.pipeline.assemble import read_plan
 from planner.pipeline.explanation import Absence, Explanation, Interval, Moment, Span, Way
+from planner.pipeline.orders import Settings, formulate_in
 from planner.pipeline.prepare import Prepared, Progress, full_timeline, silent
 from planner.pipeline.read_back import read_back
 from planner.pipeline.rebuild import Rebuilt, prepare_for, rebuild
@@ -139,18 +140,14 @@ def _state(prepared: Prepared, plan: Plan) -> _State:
     rebuilt = rebuild(prepared, plan)
     form, hardware = rebuilt.formulation, prepared.hardware
     swaps = plan.swap_mode != "none" and not prepared.why_no_swaps
-    problem = replace(
-        form.problem,
-        ops=tuple(
-            replace(op, workspace_bytes=prepared.workspace_bytes[source])
-            for op, source in zip(form.problem.ops, form.ops, strict=True)
-        ),
-        fixed_bytes=form.problem.fixed_bytes + plan.reserve_bytes,
-        capacity_bytes=plan.budget_bytes,
+    asked = Settings(
+        budget_bytes=plan.budget_bytes,
+        reserve_bytes=plan.reserve_bytes,
+        allow_recompute=plan.swap_mode != "only",
         swap_out_bytes_per_s=hardware.copy_to_host_bytes_per_s if swaps else 0.0,
         swap_in_bytes_per_s=hardware.copy_from_host_bytes_per_s if swaps else 0.0,
-        allow_recompute=plan.swap_mode != "only",
     )
+    problem = formulate_in(prepared, form.ops, asked, plan.budget_bytes).problem
     back = read_back(prepared, rebuilt.rewritten, order_target=plan.order_target)
     line = full_timeline(back.graph, back.order, prepared.device)
     step_of = {name: i for i, name in enumerate(back.rewritten.planned_order)}

@@ -130,12 +130,12 @@ def least_bound_order(orders: Sequence[BaseOrder]) -> BaseOrder:
 
 
 def formulate_in(
-    prepared: Prepared, base: BaseOrder, settings: Settings, capacity: int
+    prepared: Prepared, order: Sequence[OpId], settings: Settings, capacity: int
 ) -> Formulation:
     """The problem in one base order, buffers rounded up as ONNX Runtime's arena does."""
     return formulate(
         prepared.graph,
-        base.order,
+        order,
         prepared.duration_us,
         capacity_bytes=capacity,
         reserve_bytes=settings.reserve_bytes,
@@ -161,7 +161,7 @@ def least_found_peak(
     tried = list({o.order: o for o in (least_bound_order(orders), orders[0])}.values())
     found = []
     for base in tried:
-        problem = formulate_in(prepared, base, settings, _NO_LIMIT).problem
+        problem = formulate_in(prepared, base.order, settings, _NO_LIMIT).problem
         best, _ = least_peak(problem, time_limit_s=time_limit_s / len(tried))
         found.append(best.peak_bytes)
     return min(found)

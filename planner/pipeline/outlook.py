@@ -61,7 +61,7 @@ def outlook(
         base = planned.base
         progress("finding what binds the budget")
         worth = _worth(planned, time_limit_s=_PRICING * time_limit_s)
-    problem = formulate_in(prepared, base, settings, own).problem
+    problem = formulate_in(prepared, base.order, settings, own).problem
     budgets = {int(share * own) for share in _SHARES}
     if planned is not None:
         budgets.discard(settings.budget_bytes)
@@ -98,7 +98,7 @@ def _best_order(
 ) -> BaseOrder:
     """The order that a race finds best half way down to what may be possible."""
     middle = (own + min(base.least_bound_bytes for base in orders)) // 2
-    problems = [formulate_in(prepared, base, settings, middle).problem for base in orders]
+    problems = [formulate_in(prepared, base.order, settings, middle).problem for base in orders]
     return orders[race(problems, time_limit_s=time_limit_s)[0].index]
 
 

@@ -17,7 +17,7 @@ from planner.errors import InfeasibleBudgetError
 from planner.formulate import Formulation
 from planner.graph.liveness import Timeline
 from planner.graph.model import OpId, TrainingGraph
-from planner.lower.rewrite import Rewritten, rewrite
+from planner.lower.rewrite import Rewritten
 from planner.pipeline.orders import (
     BaseOrder,
     Settings,
@@ -27,7 +27,7 @@ from planner.pipeline.orders import (
     least_possible_peak,
 )
 from planner.pipeline.prepare import Prepared, Progress, full_timeline
-from planner.pipeline.read_back import read_back
+from planner.pipeline.read_back import lowered, read_back
 from planner.plan.fast.warm import warm_up
 from planner.plan.improve import Candidate
 from planner.plan.least import least_peak
@@ -89,7 +89,7 @@ def make_plan(
     accepted: Planned | None = None
     least: tuple[Formulation, Candidate] | None = None
     extra_us: dict[str, float] = {}  # what each order's last plan added
-    forms = {base: formulate_in(prepared, base, settings, room) for base in orders}
+    forms = {base: formulate_in(prepared, base.order, settings, room) for base in orders}
     raced = _race(forms, deadline, progress)
     for base, solved in raced.items():
         if solved is not None and solved.candidate is not None:
@@ -102,7 +102,9 @@ def make_plan(
         for number, base in enumerate(chosen or [least_bound_order(orders)]):
             left = deadline - time.monotonic()
             share = max(1.0, left * (0.5 if attempt == 0 else 0.3) / max(1, len(chosen) - number))
-            form = formulate_in(prepared, base, settings, capacity) if attempt else forms[base]
+            form = (
+                formulate_in(prepared, base.order, settings, capacity) if attempt else forms[base]
+            )
             progress(f"solving for {format_bytes(capacity)}, order: {base.name}")
             solved = solve(
                 form.problem,
@@ -125,7 +127,7 @@ def make_plan(
         return _refined(accepted, prepared, settings, deadline, progress)
     if accepted is None:
         assert least is not None
-        deepest = formulate_in(prepared, least_bound_order(orders), settings, room)
+        deepest = formulate_in(prepared, least_bound_order(orders).order, settings, room)
         raise _infeasible(prepared, settings, *_least(settings, least, deepest))
     return accepted
 
@@ -245,22 +247,11 @@ def _lower(
 ) -> Planned:
     from planner.runtime.arena import first_region
     from planner.runtime.cap import arena_cap
-    from planner.runtime.settle import settle
 
     assert solved.candidate is not None
-    actions = solved.candidate.actions
-
-    def lower(pinned: frozenset[str]) -> Rewritten:
-        return rewrite(
-            prepared.model,
-            prepared.graph,
-            form,
-            actions,
-            order=settings.order_target,
-            pinned=pinned,
-        )
-
-    rewritten = settle(lower, prepared.loaded, enabled=prepared.ort_optimized)
+    rewritten = lowered(
+        prepared, form, solved.candidate.actions, order_target=settings.order_target
+    )
     back = read_back(prepared, rewritten, order_target=settings.order_target)
     graph, order = back.graph, back.order
     budget = settings.budget_bytes - settings.reserve_bytes

@@ -1,14 +1,16 @@
-"""The rewritten model, analysed like any other: what ONNX Runtime will make of the file."""
+"""The rewritten model: lowered, and analysed like any other: what ONNX Runtime will make of the file."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from planner.formulate import Formulation
 from planner.graph.model import OpId, TrainingGraph
 from planner.graph.schedule import default_order, priority_order
-from planner.lower.rewrite import Rewritten
+from planner.lower.rewrite import Rewritten, rewrite
 from planner.pipeline.prepare import Prepared, analysed_graph
+from planner.plan.problem import Action
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,6 +20,24 @@ class ReadBack:
     rewritten: Rewritten
     graph: TrainingGraph
     order: tuple[OpId, ...]
+
+
+def lowered(
+    prepared: Prepared, form: Formulation, actions: Sequence[Action], *, order_target: str
+) -> Rewritten:
+    """The rewritten model of a schedule, with the nodes pinned that ONNX Runtime would undo.
+
+    Args:
+        order_target: as for `read_back`.
+    """
+    from planner.runtime.settle import settle
+
+    def lower(pinned: frozenset[str]) -> Rewritten:
+        return rewrite(
+            prepared.model, prepared.graph, form, actions, order=order_target, pinned=pinned
+        )
+
+    return settle(lower, prepared.loaded, enabled=prepared.ort_optimized)
 
 
 def read_back(prepared: Prepared, rewritten: Rewritten, *, order_target: str) -> ReadBack:

@@ -8,10 +8,10 @@ from pathlib import Path
 from planner.errors import ModelError
 from planner.formulate import Formulation
 from planner.lower.annotate import annotate
-from planner.lower.rewrite import Rewritten, rewrite
+from planner.lower.rewrite import Rewritten
 from planner.pipeline import assemble as plans
 from planner.pipeline.prepare import Prepared, Progress, prepare, silent
-from planner.pipeline.read_back import read_back
+from planner.pipeline.read_back import lowered, read_back
 from planner.plan.planfile import Plan
 from planner.plan.problem import Action
 
@@ -56,21 +56,8 @@ def rebuild(prepared: Prepared, plan: Plan) -> Rebuilt:
     Raises:
         ModelError: the plan's schedule does not fit the model.
     """
-    from planner.runtime.settle import settle
-
     form, actions = plans.schedule_of(plan, prepared, prepared.graph)
-
-    def lower(pinned: frozenset[str]) -> Rewritten:
-        return rewrite(
-            prepared.model,
-            prepared.graph,
-            form,
-            actions,
-            order=plan.order_target,
-            pinned=pinned,
-        )
-
-    rewritten = settle(lower, prepared.loaded, enabled=plan.ort_optimized)
+    rewritten = lowered(prepared, form, actions, order_target=plan.order_target)
     if plan.order_target == "priority":  # else the order of the rewritten file is the planned one
         rewritten = read_back(prepared, rewritten, order_target=plan.order_target).rewritten
     return Rebuilt(

@@ -71,7 +71,7 @@ def graphs_of(prepared: Prepared, settings: Settings, *, time_limit_s: float) ->
         prepared=prepared,
         orders=orders,
         problems=tuple(
-            formulate_in(prepared, base, settings, _NO_LIMIT).problem for base in orders
+            formulate_in(prepared, base.order, settings, _NO_LIMIT).problem for base in orders
         ),
         baseline_bytes=line.peak_bytes,
     )
