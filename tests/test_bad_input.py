@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -18,6 +16,7 @@ from onnx import helper as h
 from onnx import numpy_helper
 
 from planner.cli.main import main
+from tests.process import started
 
 ZOO = Path(__file__).parents[1] / "models" / "zoo"
 OK, INTERNAL, USAGE, MODEL, INFEASIBLE, INTERRUPTED = 0, 1, 2, 3, 4, 130
@@ -503,15 +502,7 @@ def interrupt(arguments: list[str], folder: Path, *, when: str) -> tuple[int, st
     """Run planner, press Ctrl-C once it says `when`; (exit code, what it said after that)."""
     scratch = folder / "scratch"
     scratch.mkdir()
-    process = subprocess.Popen(
-        [sys.executable, "-c", "from planner.cli.main import run; run()", *arguments],
-        cwd=folder,
-        env={**os.environ, "TMPDIR": str(scratch)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        bufsize=1,
-    )
+    process = started(*arguments, cwd=folder, env={**os.environ, "TMPDIR": str(scratch)})
     assert process.stderr is not None
     try:
         for line in process.stderr:

@@ -17,6 +17,7 @@ from planner.plan.problem import Action, ActionKind, Problem
 from planner.plan.problemfile import problem_to_json, read_problem
 from planner.plan.simulate import simulate
 from tests.graphs import at_capacity
+from tests.process import started
 
 ZOO = Path(__file__).parents[2] / "models" / "zoo"
 
@@ -172,22 +173,7 @@ def test_ctrl_c_gives_the_best_plan_so_far(tmp_path: Path):
     model = str(ZOO / "gpt.onnx")
     assert main(["problem", model, "-o", str(problem), "--hardware", "a100-40gb", "-q"]) == 0
     arguments = ["solve", str(problem), "--budget", "55%", "--swap", "none", "-v"]
-    process = subprocess.Popen(
-        [
-            sys.executable,
-            "-c",
-            "from planner.cli.main import run; run()",
-            *arguments,
-            "--time-limit",
-            "600",
-            "-o",
-            str(output),
-        ],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        bufsize=1,
-    )
+    process = started(*arguments, "--time-limit", "600", "-o", str(output))
     assert process.stderr is not None
     try:
         for line in process.stderr:  # a plan was found, and nothing is proved yet

@@ -17,8 +17,6 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = ROOT / ".venv-training"
-PLANNER = ("-c", "from planner.cli.main import run; run()")
-"""Arguments of Python for the command line."""
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 

@@ -15,7 +15,8 @@ from planner.graph.build import build_graph
 from planner.onnxio.load import load_model, value_types
 from planner.pipeline.prepare import prepare
 from planner.runtime.build import check_build
-from tests.training.conftest import PLANNER, Run
+from tests.process import PLANNER
+from tests.training.conftest import Run
 
 
 def _model(

@@ -10,7 +10,8 @@ from pathlib import Path
 import onnx
 import pytest
 
-from tests.training.conftest import PLANNER, ROOT, Run
+from tests.process import PLANNER
+from tests.training.conftest import ROOT, Run
 
 SCRIPT = ROOT / "models" / "scripts" / "train_artifacts.py"
 TASKS = {"resnet18": ("images", 32), "gpt": ("each", 16)}
