@@ -25,8 +25,8 @@ TIGHT = 5e-4
 _TIGHT_OF_ADDED = 0.01
 """... what it adds to the base order's time is within this of what must be added."""
 
-_NEARLY, _NEARLY_S = 1e-3, 10.0
-"""Gap within which the search ends soon, and how soon."""
+_NEARLY = 1e-3
+"""Gap within which the search ends soon."""
 
 _THRESHOLDS = (0.5, 0.9, 0.1)
 _PRUNED_OPS = 1_500
@@ -44,6 +44,7 @@ class Incumbent:
         least: the plan with the least peak, whether it fits or not.
         bound_extra_us: no plan of `bound_class` adds less time to the base order.
         is_impossible: proved that nothing fits.
+        nearly_s: how much longer the search goes on once the plan is near its bound.
         ends: when the search ends at the latest, once the plan is near its bound (time.monotonic).
     """
 
@@ -54,6 +55,7 @@ class Incumbent:
     bound_extra_us: float = 0.0
     bound_class: str = BOUND_CLASS
     is_impossible: bool = False
+    nearly_s: float = 10.0
     ends: float = float("inf")
     on_progress: Callable[[str], None] | None = None
 
@@ -90,7 +92,7 @@ class Incumbent:
 
     def _end_soon(self) -> None:
         if self.is_within(_NEARLY):
-            self.ends = min(self.ends, time.monotonic() + _NEARLY_S)
+            self.ends = min(self.ends, time.monotonic() + self.nearly_s)
             self.until(self.improver.deadline)
 
     @property

@@ -43,6 +43,10 @@ _FAR = 0.05
 _PROGRAM_FIRST = 0.3
 """Share of the time limit until which the program by stretches runs alone; then other engines do, too."""
 
+_NEARLY_S, _NEARLY_SHARE = 10.0, 0.1
+"""How much longer a search goes on whose plan is near its bound: seconds, and share of the time limit,
+whichever is more."""
+
 _CORNER_OPS, _CORNER_CUTS = 15_000, 2
 """Where copies overlap, simplex solves so many cuts of problems up to that size once more."""
 
@@ -113,7 +117,12 @@ def solve(
     began = time.monotonic()
     improver = Improver(problem, deadline=began + time_limit_s)
     base = improver.base
-    incumbent = Incumbent(improver, least=base, on_progress=progress)
+    incumbent = Incumbent(
+        improver,
+        least=base,
+        nearly_s=max(_NEARLY_S, _NEARLY_SHARE * time_limit_s),
+        on_progress=progress,
+    )
     if improver.fits(base):
         incumbent.offer(base, "order")
         return solved_of(incumbent, began)
