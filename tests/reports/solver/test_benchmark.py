@@ -97,3 +97,21 @@ def test_rows_are_kept_replaced_and_put_in_tables(tmp_path: Path, capsys):
 def test_published_instances_need_their_folder():
     with pytest.raises(SystemExit, match="--instances FOLDER"):
         main(["moccasin"])
+
+
+def published(method: str, limit_s: float, **figures) -> dict:
+    row = {"instance": "net", "percent": 90, "mode": "recompute", "copies": "none", "ops": 9}
+    row |= {"method": method, "limit_s": limit_s, "capacity_bytes": 10, "added": 0.01}
+    return row | {"peak_bytes": 10, "engine": "x", "seconds": 1.0} | figures
+
+
+@pytest.mark.parametrize(("proved", "cells"), [(True, "3.000%"), (False, "not run")])
+def test_what_is_proved_sooner_stands_beside_the_longer_limit(tmp_path: Path, proved, cells):
+    rows = [
+        published("planner", 300.0),
+        published("moccasin", 60.0, added=0.03, optimal=proved),
+    ]
+    (tmp_path / "moccasin.json").write_text(json.dumps(rows), encoding="utf-8")
+    lines = [line for line in markdown(tmp_path).splitlines() if line.startswith("| net")]
+    assert [line.split(" | ")[3] for line in lines] == ["60", "300"]
+    assert cells in lines[1]
