@@ -14,9 +14,10 @@ KEY = ("instance", "percent", "mode", "copies", "method", "limit_s")
 _HEAD = """# The solver, measured
 
 Written by `python -m reports.solver`; the rows are in `reports/solver/*.json`. Every row is a fresh
-process on two threads (the training graph ResNet-50 at 35%: on one), and every plan was replayed by `planner.plan.simulate`: within the budget, and
-taking the time claimed; a row that was not is an error. The machine has two cores and does other work
-at the same time: seconds are upper figures.
+process on two threads (the training graph ResNet-50 at 35%: on one), and every plan was replayed by
+`planner.plan.simulate`: within the budget, and taking the time claimed; a row that was not is an error.
+The machine has two cores and does other work at the same time, so that a search gets up to four times
+less done in its limit than it would alone: seconds and gaps are upper figures.
 
 - *budget*: share of the base order's peak, rounded up to a byte. *peak*: of the plan, over the budget.
 - *added*: time of the plan over that of the base order. *bound*: no schedule that first runs the
