@@ -89,13 +89,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:
         if hasattr(error, "format_message"):  # the parser's own: an unknown option and the like
             return _usage(error)
-        if isinstance(error, OSError) and error.strerror:  # a full disk, a file taken away
-            what = f"{error.filename}: " if error.filename else ""
-            return _fail(f"planner: error: {printable(what + error.strerror)}", 1)
-        return _bug(error)
+        if not _is_interrupted_import(error):
+            return _unforeseen(error)
+        status = Interrupted.exit_code
     if status == Interrupted.exit_code:
         console.say(console.error_line(Interrupted()))
     return status if isinstance(status, int) else 0
+
+
+def _is_interrupted_import(error: BaseException | None) -> bool:
+    """Ctrl-C while a compiled module starts comes out as that module's ImportError."""
+    if not isinstance(error, ImportError):
+        return False
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__cause__ or error.__context__
+    return error is not None
 
 
 def run() -> NoReturn:
@@ -122,7 +130,10 @@ def _usage(error: Exception) -> int:
     return 2
 
 
-def _bug(error: Exception) -> int:
+def _unforeseen(error: Exception) -> int:
+    if isinstance(error, OSError) and error.strerror:  # a full disk, a file taken away
+        what = f"{error.filename}: " if error.filename else ""
+        return _fail(f"planner: error: {printable(what + error.strerror)}", 1)
     if console.verbosity.verbose:
         traceback.print_exc()
         hint = "this is a bug in planner"

@@ -226,6 +226,13 @@ def test_an_optimize_whose_verification_failed_still_shows_the_result(model, api
     assert last_line(err).startswith("planner: error: ONNX Runtime does not confirm")
 
 
+def while_importing(cause: BaseException) -> ImportError:
+    """As a compiled module says what came in between."""
+    error = ImportError("initialization failed")
+    error.__cause__ = cause
+    return error
+
+
 @pytest.mark.parametrize(
     ("error", "code", "line"),
     [
@@ -244,6 +251,9 @@ def test_an_optimize_whose_verification_failed_still_shows_the_result(model, api
         (TimeLimitError("no plan in 1 s"), 6, "planner: error: no plan in 1 s"),
         (Interrupted(), 130, "planner: interrupted; nothing was written"),
         (KeyboardInterrupt(), 130, "planner: interrupted; nothing was written"),
+        (while_importing(KeyboardInterrupt()), 130, "planner: interrupted; nothing was written"),
+        (while_importing(OSError("no such library")), 1, "planner: error: ImportError: "
+         "initialization failed; this is a bug in planner; run again with -v for the traceback"),
         (PermissionError(13, "Permission denied", "x.onnx"), 1,
          "planner: error: x.onnx: Permission denied"),
         (ZeroDivisionError("oh\nno"), 1, "planner: error: ZeroDivisionError: oh no; this is a "
