@@ -24,7 +24,15 @@ from planner.report.figures import (
     page_figures,
 )
 from planner.report.frontier_figure import frontier_figure
-from planner.report.lanes import KIND_NAMES, KINDS, LANES, kinds_of, time_figures
+from planner.report.lanes import (
+    KIND_NAMES,
+    KINDS,
+    LANES,
+    kinds_of,
+    time_figures,
+    time_unit,
+    total_us,
+)
 from planner.report.payload import ANALYZE_SCHEMA, analysis_payload, optimize_payload
 from planner.report.plain import printable
 from planner.report.views import KIND_OF_ROLE
@@ -174,6 +182,7 @@ def _steps(view: Payload, is_timed: bool) -> Payload:
         found |= {
             "op_type": line["op_type"],
             "duration_us": line["duration_us"],
+            "unit_us": time_unit(total_us(view))[0],
             "kinds": list(KINDS),
             "lanes": [LANES[kind] for kind in KINDS],
             "kind": [KINDS.index(KIND_OF_ROLE.get(role, "compute")) for role in line["role"]],

@@ -45,11 +45,11 @@ _TOOLS = "xpan,xbox_zoom,xwheel_zoom,reset,save"
 
 def time_figures(view: Payload, key: str, *, budget_bytes: int | None) -> dict[str, Any]:
     """`lanes-<key>` and `clock-<key>`, on one axis of time; none where no step takes time."""
-    total_us = sum(_number(d) for d in view["timeline"]["duration_us"])
-    if total_us <= 0:
+    whole_us = total_us(view)
+    if whole_us <= 0:
         return {}
-    scale_us, unit = time_unit(total_us)
-    clock = Range1d(start=0, end=total_us / scale_us, bounds=(0, total_us / scale_us))
+    scale_us, unit = time_unit(whole_us)
+    clock = Range1d(start=0, end=whole_us / scale_us, bounds=(0, whole_us / scale_us))
     found = {
         f"lanes-{key}": _lanes(view, key, clock, unit),
         f"clock-{key}": _live(view, key, clock, unit, scale_us, budget_bytes),
@@ -57,9 +57,14 @@ def time_figures(view: Payload, key: str, *, budget_bytes: int | None) -> dict[s
     return found
 
 
-def time_unit(total_us: float) -> tuple[float, str]:
-    """(microseconds in a unit, its name), so that `total_us` is at least one."""
-    return next(((us, name) for us, name in _UNITS if total_us >= us), _UNITS[-1])
+def total_us(view: Payload) -> float:
+    """What all steps take, one after another."""
+    return sum(_number(d) for d in view["timeline"]["duration_us"])
+
+
+def time_unit(whole_us: float) -> tuple[float, str]:
+    """(microseconds in a unit, its name), so that `whole_us` is at least one."""
+    return next(((us, name) for us, name in _UNITS if whole_us >= us), _UNITS[-1])
 
 
 def kinds_of(view: Payload) -> list[str]:

@@ -22,8 +22,23 @@ function formatBytes(size) {
   return `${size.toFixed(2)} ${units[unit]}`;
 }
 
-async function drawFigures() {
-  const { docs, items } = read("figures-data");
+/* Figures are drawn once, with the columns of their named sources put in before. */
+async function drawFigures(data) {
+  const { docs, items } = read("figures-data"), sources = {};
+  const walk = (node) => {
+    if (Array.isArray(node)) { node.forEach(walk); return; }
+    if (node === null || typeof node !== "object") return;
+    if (node.name === "ColumnDataSource" && node.attributes.name) sources[node.attributes.name] = node.attributes;
+    Object.values(node).forEach(walk);
+  };
+  walk(docs);
+  const fill = (name, columns) => {
+    if (sources[name]) sources[name].data = { type: "map", entries: Object.entries(columns) };
+  };
+  for (const [key, view] of Object.entries(data)) {
+    fillRanges(key, view, fill);
+    if (view.kind) fillLanes(key, view, fill);
+  }
   await Bokeh.embed.embed_items(docs, items);
 }
 
@@ -32,13 +47,8 @@ const model = (name) => Bokeh.documents[0].get_model_by_name(name);
 /* One column of values for each name, to be filled row by row and given to a figure at once. */
 function columns(...names) { return Object.fromEntries(names.map((name) => [name, []])); }
 
-function fillSource(name, data) {
-  const source = model(name);
-  if (source) source.data = data;
-}
-
 /* Live ranges and workspaces as rectangles, a source for each fate. */
-function fillRanges(key, view) {
+function fillRanges(key, view, fill) {
   const names = ["left", "right", "bottom", "top", "color", "outline", "name", "size", "what", "span"];
   const sources = view.fates.map(() => columns(...names));
   const add = (fate, start, end, offset, bytes, category, name, what) => {
@@ -59,15 +69,12 @@ function fillRanges(key, view) {
   for (const [step, bytes, offset] of view.workspace) {
     add(0, step, step + 1, offset, bytes, workspace, `workspace of ${view.operation[step]}`, "workspace");
   }
-  view.fates.forEach((fate, i) => fillSource(`ranges-${key}-${fate}`, sources[i]));
+  view.fates.forEach((fate, i) => fill(`ranges-${key}-${fate}`, sources[i]));
 }
 
 /* Every step that takes time, in the lane of its kind. */
-function fillLanes(key, view) {
-  const plot = model(`lanes-${key}`);
-  if (!plot) return;
-  const total = view.duration_us.reduce((sum, d) => sum + Number(d), 0);
-  const unit = total / plot.x_range.bounds[1];
+function fillLanes(key, view, fill) {
+  const unit = view.unit_us;
   const sources = view.kinds.map(() => columns("left", "right", "bottom", "top", "name", "what", "time", "live"));
   let now = 0;
   view.duration_us.forEach((duration, step) => {
@@ -80,7 +87,7 @@ function fillLanes(key, view) {
       now += duration;
     }
   });
-  view.kinds.forEach((kind, i) => fillSource(`lanes-${key}-${kind}`, sources[i]));
+  view.kinds.forEach((kind, i) => fill(`lanes-${key}-${kind}`, sources[i]));
 }
 
 function formatDuration(us) {
@@ -224,12 +231,8 @@ function chooseRows(highlight) {
 async function main() {
   decisionsTable();
   copyButtons();
-  await drawFigures();
   const data = read("steps-data");
-  for (const [key, view] of Object.entries(data)) {
-    fillRanges(key, view);
-    if (view.kind) fillLanes(key, view);
-  }
+  await drawFigures(data);
   stepInspector(data);
   chooseRows(highlighter(data));
   document.documentElement.dataset.ready = "true";
