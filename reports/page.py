@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, ViewportSize, sync_playwright
 from rich.console import Console
 
 from models.build import main as build
@@ -35,8 +35,8 @@ RUNS = 3
 PICTURES = FOLDER / "page"
 PARTS = ("ranges", "peak", "budgets")
 _FLAGS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
-_LOOK = {"width": 1180, "height": 820}
-_TALL = {"width": 1180, "height": 1480}
+_LOOK = ViewportSize(width=1180, height=820)
+_TALL = ViewportSize(width=1180, height=1480)
 
 
 def measured(layers: int, folder: Path, browser: Browser) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from planner import optimize
 from planner.report.html import write_report
 from planner.report.lanes import KIND_NAMES
 from planner.report.payload import optimize_payload
@@ -20,6 +21,7 @@ CHROMIUM = shutil.which("chromium")
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
 
+ZOO = Path(__file__).parents[2] / "models" / "zoo"
 FLAGS = [
     "--no-sandbox",
     "--disable-gpu",
@@ -104,6 +106,27 @@ def test_an_analysis_is_drawn(open_page):
     page = open_page(examples.analysis())
     for name in ("memory-view", "ranges-view", "lanes-view", "clock-view", "frontier"):
         assert page.evaluate(PAINTED, f"figure-{name}") > 4, name
+
+
+def test_the_page_of_a_real_plan(open_page, tmp_path):
+    result = optimize(
+        ZOO / "mlp_adamw.onnx",
+        budget="75%",
+        swap="none",
+        report_path=tmp_path / "written.html",
+        time_limit_s=3.0,
+        workers=1,
+    )
+    page = open_page(result)
+    for name in (*FIGURES, *TIMED, "frontier"):
+        assert page.evaluate(PAINTED, f"figure-{name}") > 4, name
+    document = optimize_payload(result)
+    text = page.inner_text("body")
+    assert document["headline"]["sentence"] in text
+    for group, size in document["before"]["taxonomy_at_peak"].items():
+        assert not size or f"{group} {format_bytes(size)}" in text
+    shown = page.locator("#decisions tbody tr").all_inner_texts()
+    assert {row.split("\t")[1] for row in shown} == {d.tensor for d in result.plan.decisions}
 
 
 def test_hover_shows_names_as_text(open_page):
