@@ -79,7 +79,7 @@ class ProgramSearch:
 
     def wait(self, incumbent: Incumbent, until: float) -> None:
         """Give what is found until then (time.monotonic), or until the search is done."""
-        while self.is_running and not incumbent.is_done and time.monotonic() < until:
+        while self.is_running and not incumbent.is_settled and time.monotonic() < until:
             time.sleep(_POLL_S)
             self.give(incumbent)
         self.give(incumbent)
@@ -92,7 +92,7 @@ class ProgramSearch:
     def settles(self, incumbent: Incumbent) -> bool:
         """Whether what was found ends the search; takes it over."""
         self.give(incumbent)
-        return incumbent.is_tight or incumbent.is_impossible
+        return incumbent.is_settled
 
     def give(self, incumbent: Incumbent) -> None:
         """Tell what is new."""

@@ -116,9 +116,14 @@ class Incumbent:
         return self.best.time_us <= self.bound_us * (1 + gap)
 
     @property
+    def is_settled(self) -> bool:
+        """Whether nothing is left to find."""
+        return self.is_tight or self.is_impossible
+
+    @property
     def is_done(self) -> bool:
         """Whether to stop searching."""
-        return self.is_tight or self.is_impossible or self.improver.out_of_time()
+        return self.is_settled or self.improver.out_of_time()
 
 
 def cut_loop(

@@ -170,7 +170,8 @@ def _search(
         whole_s=_WHOLE * limit_s,
         give_up_gap=_FAR if in_parts else float("inf"),
     )
-    programs = ProgramSearch(problem, cuts if in_parts and not incumbent.is_done else ())
+    is_open = in_parts and not incumbent.is_settled
+    programs = ProgramSearch(problem, cuts if is_open else ())
     programs.run_beside(began + limit_s)
     try:
         programs.wait(incumbent, began + _PROGRAM_FIRST * limit_s)
