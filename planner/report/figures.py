@@ -6,12 +6,10 @@ was recomputed or swapped is told by hatching too, so that colour is never the o
 
 from __future__ import annotations
 
-import bisect
-from collections.abc import Mapping, Sequence
+from collections.abc import Container
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 from bokeh.models import (
     BoxAnnotation,
     ColumnDataSource,
@@ -23,8 +21,6 @@ from bokeh.models import (
 )
 from bokeh.plotting import figure
 
-from planner.report.drawing import Bins, bin_steps
-from planner.report.plain import printable, shortened
 from planner.units import format_bytes
 
 Payload = dict[str, Any]
@@ -49,11 +45,9 @@ GROUP_COLORS = {
     "inputs and outputs": "#3fa7a3",
 }
 HATCHES = {"kept": " ", "recomputed": "right_diagonal_line", "swapped": "dot"}
-RECTANGLE = ("left", "right", "bottom", "top", "color", "outline", "name", "size", "what", "span")
 BUDGET = "#d6273b"
 OUTLINE = "#808890"
 _BAND = "#a8adb3"
-_TOP_NAMES = 4
 _TOOLS = "xpan,xbox_zoom,xwheel_zoom,reset,save"
 
 
@@ -71,13 +65,13 @@ def page_figures(
     views: dict[str, Payload],
     *,
     budget_bytes: int | None = None,
-    measured: Mapping[str, Sequence[int]] | None = None,
+    measured: Container[str] = (),
 ) -> dict[str, Any]:
     """Two figures for each view: `memory-<key>` and `ranges-<key>`, all on linked axes.
 
     Args:
         views: `view_payload` documents by key, such as "before" and "after".
-        measured: per key, live bytes that ONNX Runtime showed at each step.
+        measured: keys of which there is a line of what ONNX Runtime showed.
     """
     steps = max((v["steps"] for v in views.values()), default=0)
     top = max([v["peak_bytes"] for v in views.values()] + [budget_bytes or 0, 1])
@@ -89,8 +83,7 @@ def page_figures(
     )
     found = {}
     for key, view in views.items():
-        line = (measured or {}).get(key)
-        found[f"memory-{key}"] = _memory(view, axes, key, budget_bytes, line)
+        found[f"memory-{key}"] = _memory(view, axes, key, budget_bytes, is_measured=key in measured)
         found[f"ranges-{key}"] = _ranges(view, axes, key)
     for plot in found.values():
         byte_ticker(plot.yaxis, plot.y_range.end)  # that axis does not zoom
@@ -137,35 +130,29 @@ def _figure(axes: Axes, *, name: str, y_range: Range1d, height: int, what: str) 
     return plot
 
 
-def _memory(
-    view: Payload, axes: Axes, key: str, budget: int | None, measured: Sequence[int] | None
-) -> Any:
-    """Live bytes at each step, stacked by category, with the budget and the peak."""
+def _memory(view: Payload, axes: Axes, key: str, budget: int | None, *, is_measured: bool) -> Any:
+    """Live bytes at each step, stacked by category, with the budget and the peak.
+
+    The page's script fills `areas-<key>` and `hover-<key>`, anew where the reader zooms in.
+    """
     plot = _figure(
         axes, name=f"memory-{key}", y_range=axes.live_bytes, height=270, what="live bytes"
     )
-    timeline = view["timeline"]
-    if not timeline["live_bytes"]:
+    if not view["steps"]:
         return plot
-    bins = bin_steps(timeline["live_bytes"])
-    edges = np.append(bins.left, bins.right[-1])
-    below = np.zeros(len(bins.step), dtype=np.int64)
-    for category in categories_of({key: view}):
-        above = below + np.asarray(timeline["by_category"][category], dtype=np.int64)[bins.step]
+    areas = ColumnDataSource(name=f"areas-{key}")
+    for i, category in enumerate(categories_of({key: view})):
         plot.varea_step(
-            x=edges,
-            y1=np.append(below, below[-1]),
-            y2=np.append(above, above[-1]),
+            x="x",
+            y1=f"y{i}",
+            y2=f"y{i + 1}",
+            source=areas,
             step_mode="after",
             fill_color=CATEGORY_COLORS.get(category, _BAND),
             fill_alpha=0.9,
         )
-        below = above
-    if measured is not None:
-        seen = np.asarray(measured, dtype=np.int64)[bins.step]
-        plot.step(
-            edges, np.append(seen, seen[-1]), mode="after", line_color=OUTLINE, line_width=1.2
-        )
+    if is_measured:
+        plot.step(x="x", y="seen", source=areas, mode="after", line_color=OUTLINE, line_width=1.2)
     if budget is not None:
         plot.add_layout(
             Span(
@@ -185,7 +172,7 @@ def _memory(
         text_align="center",
         text_baseline="bottom",
     )
-    source = ColumnDataSource(_memory_hover(view, bins))
+    source = ColumnDataSource(name=f"hover-{key}")
     quads = plot.quad(left="left", right="right", bottom=0, top="top", alpha=0, source=source)
     tips = [("step", "@step"), ("runs", "@operation"), ("live", "@live"), ("largest", "@names")]
     plot.add_tools(
@@ -200,51 +187,11 @@ def _memory(
     return plot
 
 
-def _memory_hover(view: Payload, bins: Bins) -> dict[str, Any]:
-    timeline = view["timeline"]
-    names = _largest_names(view, bins.step.tolist())
-    ops = [
-        f"{shortened(printable(timeline['operation'][s]), at_most=60)} ({timeline['op_type'][s]})"
-        for s in bins.step.tolist()
-    ]
-    live = np.asarray(timeline["live_bytes"], dtype=np.int64)[bins.step]
-    return {
-        "left": bins.left,
-        "right": bins.right,
-        "top": live,
-        "step": [f"{s:,}" for s in bins.step.tolist()],
-        "operation": ops,
-        "live": [format_bytes(int(b)) for b in live],
-        "names": names,
-    }
-
-
-def _largest_names(view: Payload, steps: list[int]) -> list[str]:
-    """At each of the ascending `steps`, the names of the largest ranges that are live there."""
-    ranges = view["live_ranges"]
-    starts = sorted(range(len(ranges)), key=lambda i: ranges[i]["start"], reverse=True)
-    ends = sorted(starts, key=lambda i: ranges[i]["end"], reverse=True)
-    live: list[tuple[int, int]] = []  # (-bytes, range), so that the largest come first
-    found = []
-    for step in steps:
-        while starts and ranges[starts[-1]]["start"] <= step:
-            i = starts.pop()
-            bisect.insort(live, (-ranges[i]["bytes"], i))
-        while ends and ranges[ends[-1]]["end"] <= step:
-            i = ends.pop()
-            del live[bisect.bisect_left(live, (-ranges[i]["bytes"], i))]
-        top = [ranges[i] for _, i in live[:_TOP_NAMES]]
-        found.append(
-            ", ".join(f"{_name(r['tensor'])} {format_bytes(r['bytes'])}" for r in top) or "–"
-        )
-    return found
-
-
 def _ranges(view: Payload, axes: Axes, key: str) -> Any:
     """Live ranges as rectangles, step by offset in the packed arena; persistent tensors at the bottom.
 
-    The page's script fills the sources `ranges-<key>-<fate>` with `RECTANGLE` columns, from the data
-    that the lists of residents use too.
+    The page's script fills the sources `ranges-<key>-<fate>`, from the data that the lists of residents
+    use too.
     """
     plot = _figure(
         axes, name=f"ranges-{key}", y_range=axes.arena_bytes, height=330, what="offset in the arena"
@@ -269,7 +216,7 @@ def _ranges(view: Payload, axes: Axes, key: str) -> Any:
 
 
 def _rectangles(plot: Any, name: str, fate: str, hatch: str) -> None:
-    source = ColumnDataSource({column: [] for column in RECTANGLE}, name=name)
+    source = ColumnDataSource(name=name)
     quads = plot.quad(
         left="left",
         right="right",
@@ -291,7 +238,3 @@ def _rectangles(plot: Any, name: str, fate: str, hatch: str) -> None:
     )
     tips = [("tensor", "@name"), ("bytes", "@size"), ("is", "@what"), ("steps", "@span")]
     plot.add_tools(HoverTool(renderers=[quads], tooltips=tips, visible=False))
-
-
-def _name(text: str) -> str:
-    return shortened(printable(text), at_most=60)

@@ -26,16 +26,12 @@ from planner.report.figures import (
 from planner.report.frontier_figure import frontier_figure
 from planner.report.lanes import (
     KIND_NAMES,
-    KINDS,
-    LANES,
     kinds_of,
     time_figures,
-    time_unit,
-    total_us,
 )
+from planner.report.pagedata import view_columns
 from planner.report.payload import ANALYZE_SCHEMA, analysis_payload, optimize_payload
 from planner.report.plain import printable
-from planner.report.views import KIND_OF_ROLE
 from planner.results import Analysis, OptimizeResult
 from planner.units import format_bytes, format_duration, format_percent
 
@@ -89,7 +85,10 @@ def render_page(payload: Payload) -> str:
             largest=sorted(decisions, key=lambda d: -d["bytes"])[:ROWS_SHOWN],
             rows_shown=ROWS_SHOWN,
             steps_json=embedded_json(
-                {key: _steps(view, key == last) for key, view in views.items()}
+                {
+                    key: view_columns(view, is_timed=key == last, measured=measured.get(key))
+                    for key, view in views.items()
+                }
             ),
             decisions_json=embedded_json([_row(d) for d in decisions]),
             figures_json=embedded_json(embedded_figures(figures)),
@@ -151,43 +150,6 @@ def _chosen(payload: Payload) -> tuple[int, float] | None:
     points = payload["outlook"]["frontier"]["points"]
     here = [p for p in points if p["budget_bytes"] == budget and p["peak_bytes"] is not None]
     return (budget, here[0]["slowdown"]) if here else None
-
-
-def _steps(view: Payload, is_timed: bool) -> Payload:
-    """What the script draws and lists, as columns: of the steps, and of the live ranges."""
-    ranges, line = view["live_ranges"], view["timeline"]
-    categories = sorted({r["category"] for r in ranges} | {"workspace"})
-    fates = list(HATCHES)
-    found = {
-        "peak_step": view["peak_step"],
-        "peak_bytes": view["peak_bytes"],
-        "persistent_bytes": view["persistent_bytes"],
-        "operation": [printable(name) for name in line["operation"]],
-        "live_bytes": line["live_bytes"],
-        "categories": categories,
-        "colors": [CATEGORY_COLORS.get(c, "#a8adb3") for c in categories],
-        "fates": fates,
-        "tensor": [printable(r["tensor"]) for r in ranges],
-        "bytes": [r["bytes"] for r in ranges],
-        "start": [r["start"] for r in ranges],
-        "end": [r["end"] for r in ranges],
-        "offset": [r["offset"] for r in ranges],
-        "category": [categories.index(r["category"]) for r in ranges],
-        "fate": [fates.index(r["fate"]) for r in ranges],
-        "workspace": [
-            [w["step"], w["bytes"], w["offset"]] for w in view["packed_arena"]["workspace"]
-        ],
-    }
-    if is_timed:
-        found |= {
-            "op_type": line["op_type"],
-            "duration_us": line["duration_us"],
-            "unit_us": time_unit(total_us(view))[0],
-            "kinds": list(KINDS),
-            "lanes": [LANES[kind] for kind in KINDS],
-            "kind": [KINDS.index(KIND_OF_ROLE.get(role, "compute")) for role in line["role"]],
-        }
-    return found
 
 
 def _row(decision: Payload) -> list[object]:

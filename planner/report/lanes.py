@@ -1,23 +1,20 @@
 """Operations and copies on a time axis, and the live bytes below them.
 
-The page's script fills the source `lanes-<key>` with `SLICE` columns, one row for each step that takes
-time: operations in the first lane (recomputed ones hatched), copies each way in lanes of their own.
+The page's script fills the sources `lanes-<key>-<kind>`, one row for each step that takes time:
+operations in the first lane (recomputed ones hatched), copies each way in lanes of their own.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 from bokeh.models import ColumnDataSource, HoverTool, NumeralTickFormatter, Range1d, Span
 from bokeh.plotting import figure
 
-from planner.report.drawing import bin_steps
 from planner.report.figures import BUDGET, OUTLINE, byte_ticker
 
 Payload = dict[str, Any]
 
-SLICE = ("left", "right", "bottom", "top", "name", "what", "time", "live")
 LANES = {"compute": 2, "recompute": 2, "copy_out": 1, "copy_in": 0}
 KINDS = tuple(LANES)
 KIND_NAMES = {
@@ -52,7 +49,7 @@ def time_figures(view: Payload, key: str, *, budget_bytes: int | None) -> dict[s
     clock = Range1d(start=0, end=whole_us / scale_us, bounds=(0, whole_us / scale_us))
     found = {
         f"lanes-{key}": _lanes(view, key, clock, unit),
-        f"clock-{key}": _live(view, key, clock, unit, scale_us, budget_bytes),
+        f"clock-{key}": _live(view, key, clock, unit, budget_bytes),
     }
     return found
 
@@ -113,7 +110,7 @@ def _lanes(view: Payload, key: str, clock: Range1d, unit: str) -> Any:
     plot.yaxis.major_label_overrides = {lane + 0.5: LANE_NAMES[lane] for lane in lanes}
     plot.ygrid.grid_line_color = None
     for kind in kinds:
-        source = ColumnDataSource({column: [] for column in SLICE}, name=f"lanes-{key}-{kind}")
+        source = ColumnDataSource(name=f"lanes-{key}-{kind}")
         quads = plot.quad(
             left="left",
             right="right",
@@ -135,20 +132,15 @@ def _lanes(view: Payload, key: str, clock: Range1d, unit: str) -> Any:
     return plot
 
 
-def _live(
-    view: Payload, key: str, clock: Range1d, unit: str, scale_us: float, budget_bytes: int | None
-) -> Any:
+def _live(view: Payload, key: str, clock: Range1d, unit: str, budget_bytes: int | None) -> Any:
     """Live bytes as time passes."""
     top = 1.08 * max(view["peak_bytes"], budget_bytes or 0, 1)
     plot = _plot(f"clock-{key}", clock, unit, 170, "live bytes", y_range=Range1d(start=0, end=top))
-    ends = np.cumsum([0.0, *map(_number, view["timeline"]["duration_us"])]) / scale_us
-    bins = bin_steps(view["timeline"]["live_bytes"])
-    edges = ends[np.append(bins.left, bins.right[-1])]
-    live = np.asarray(view["timeline"]["live_bytes"], dtype=np.int64)[bins.step]
     plot.varea_step(
-        x=edges,
-        y1=np.zeros(len(edges)),
-        y2=np.append(live, live[-1]),
+        x="x",
+        y1=0,
+        y2="live",
+        source=ColumnDataSource(name=f"elapsed-{key}"),
         step_mode="after",
         fill_color=OUTLINE,
         fill_alpha=0.55,

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from planner import optimize
+from planner.report.figures import CATEGORY_COLORS
 from planner.report.html import write_report
 from planner.report.lanes import KIND_NAMES
 from planner.report.payload import optimize_payload
@@ -265,6 +266,73 @@ def test_decisions_sort_and_search(open_page):
     page.fill("#decisions-search", "")
     page.locator("#decisions-more").click()
     assert rows.count() == len(result.plan.decisions)
+
+
+def test_a_long_timeline_is_drawn_in_bins_that_keep_the_peak_and_in_steps_where_it_is_zoomed(
+    open_page,
+):
+    result = examples.optimize_result(1100)
+    page = open_page(result)
+    view = optimize_payload(result)["after"]
+    steps, line = view["steps"], view["timeline"]
+    assert steps > 1500
+
+    def drawn():
+        found = page.evaluate(DATA, "areas-after")
+        heights = [k for k in found if k.startswith("y")]
+        return found, [max(column) for column in zip(*(found[k] for k in heights), strict=True)]
+
+    whole, tops = drawn()
+    assert len(whole["x"]) == 1501 and whole["x"][0] == 0 and whole["x"][-1] == steps
+    assert max(tops) == view["peak_bytes"]
+    names = page.evaluate(DATA, "hover-after")["names"]
+    assert len(names) == 1500 and all(names)
+    first, end = steps // 2, steps // 2 + 40
+    page.evaluate(
+        """([first, end]) => {
+          const axis = Bokeh.documents[0].get_model_by_name("memory-after").x_range;
+          axis.setv({ start: first, end });
+        }""",
+        [first, end],
+    )
+    for _ in range(100):  # drawn anew a moment after the zoom
+        if len(page.evaluate(DATA, "areas-after")["x"]) < 1500:
+            break
+        page.wait_for_timeout(100)
+    near, _ = drawn()
+    at = near["x"].index(first)
+    assert near["x"][at : at + 40] == list(range(first, end))
+    categories = [c for c in CATEGORY_COLORS if c in line["by_category"]]
+    for i, category in enumerate(categories):
+        shown = [near[f"y{i + 1}"][at + s] - near[f"y{i}"][at + s] for s in range(end - first)]
+        assert shown == line["by_category"][category][first:end], category
+
+
+def test_what_is_drawn_is_what_the_document_says(open_page):
+    result = examples.optimize_result()
+    page = open_page(result)
+    document = optimize_payload(result)
+    for key in ("before", "after"):
+        line = document[key]["timeline"]
+        drawn = page.evaluate(DATA, f"areas-{key}")
+        for i, category in enumerate(c for c in CATEGORY_COLORS if c in line["by_category"]):
+            top, bottom = drawn[f"y{i + 1}"], drawn[f"y{i}"]
+            shown = [a - b for a, b in zip(top, bottom, strict=True)]
+            assert shown[:-1] == line["by_category"][category]
+        hover = page.evaluate(DATA, f"hover-{key}")
+        assert hover["top"] == line["live_bytes"]
+        assert hover["live"] == [format_bytes(b) for b in line["live_bytes"]]
+        step = document[key]["peak_step"]
+        biggest = max(
+            (r for r in document[key]["live_ranges"] if r["start"] <= step < r["end"]),
+            key=lambda r: r["bytes"],
+        )
+        assert format_bytes(biggest["bytes"]) in hover["names"][step].split(", ")[0]
+    seen = page.evaluate(DATA, "areas-before")["seen"]
+    assert seen[:-1] == document["verification"]["memory"][0]["per_node"]["measured_bytes"]
+    clock = page.evaluate(DATA, "elapsed-after")
+    assert clock["live"][:-1] == document["after"]["timeline"]["live_bytes"]
+    assert clock["x"][0] == 0 and clock["x"] == sorted(clock["x"])
 
 
 def test_zoom_moves_every_figure(open_page):

@@ -1,8 +1,3 @@
-"use strict";
-const read = (id) => JSON.parse(document.getElementById(id).textContent);
-
-const count = (n) => n.toLocaleString("en");
-
 /* Text in cells is set as text, never as markup. */
 function tableRow(texts, classes) {
   const line = document.createElement("tr");
@@ -12,87 +7,6 @@ function tableRow(texts, classes) {
     cell.textContent = text;
   });
   return line;
-}
-
-function formatBytes(size) {
-  if (size < 1024) return `${size} B`;
-  const units = ["KiB", "MiB", "GiB", "TiB", "PiB"];
-  let unit = -1;
-  do { size /= 1024; unit += 1; } while (size >= 1024 * 0.9995 && unit + 1 < units.length);
-  return `${size.toFixed(2)} ${units[unit]}`;
-}
-
-/* Figures are drawn once, with the columns of their named sources put in before. */
-async function drawFigures(data) {
-  const { docs, items } = read("figures-data"), sources = {};
-  const walk = (node) => {
-    if (Array.isArray(node)) { node.forEach(walk); return; }
-    if (node === null || typeof node !== "object") return;
-    if (node.name === "ColumnDataSource" && node.attributes.name) sources[node.attributes.name] = node.attributes;
-    Object.values(node).forEach(walk);
-  };
-  walk(docs);
-  const fill = (name, columns) => {
-    if (sources[name]) sources[name].data = { type: "map", entries: Object.entries(columns) };
-  };
-  for (const [key, view] of Object.entries(data)) {
-    fillRanges(key, view, fill);
-    if (view.kind) fillLanes(key, view, fill);
-  }
-  await Bokeh.embed.embed_items(docs, items);
-}
-
-const model = (name) => Bokeh.documents[0].get_model_by_name(name);
-
-/* One column of values for each name, to be filled row by row and given to a figure at once. */
-function columns(...names) { return Object.fromEntries(names.map((name) => [name, []])); }
-
-/* Live ranges and workspaces as rectangles, a source for each fate. */
-function fillRanges(key, view, fill) {
-  const names = ["left", "right", "bottom", "top", "color", "outline", "name", "size", "what", "span"];
-  const sources = view.fates.map(() => columns(...names));
-  const add = (fate, start, end, offset, bytes, category, name, what) => {
-    const to = sources[fate];
-    to.left.push(start); to.right.push(end);
-    to.bottom.push(offset); to.top.push(offset + bytes);
-    to.color.push(view.colors[category]);
-    to.outline.push(100 * bytes > view.peak_bytes ? 0.6 : 0); /* it would hide a thin rectangle */
-    to.name.push(name); to.size.push(formatBytes(bytes)); to.what.push(what);
-    to.span.push(`[${count(start)}, ${count(end)})`);
-  };
-  for (let i = 0; i < view.bytes.length; i++) {
-    const category = view.category[i], fate = view.fate[i];
-    add(fate, view.start[i], view.end[i], view.offset[i], view.bytes[i], category, view.tensor[i],
-      `${view.categories[category]}, ${view.fates[fate]}`);
-  }
-  const workspace = view.categories.indexOf("workspace");
-  for (const [step, bytes, offset] of view.workspace) {
-    add(0, step, step + 1, offset, bytes, workspace, `workspace of ${view.operation[step]}`, "workspace");
-  }
-  view.fates.forEach((fate, i) => fill(`ranges-${key}-${fate}`, sources[i]));
-}
-
-/* Every step that takes time, in the lane of its kind. */
-function fillLanes(key, view, fill) {
-  const unit = view.unit_us;
-  const sources = view.kinds.map(() => columns("left", "right", "bottom", "top", "name", "what", "time", "live"));
-  let now = 0;
-  view.duration_us.forEach((duration, step) => {
-    const kind = view.kind[step], to = sources[kind], lane = view.lanes[kind];
-    if (duration > 0) {
-      to.left.push(now / unit); to.right.push((now + duration) / unit);
-      to.bottom.push(lane + 0.1); to.top.push(lane + 0.9);
-      to.name.push(view.operation[step]); to.what.push(`${view.op_type[step]}, step ${count(step)}`);
-      to.time.push(formatDuration(duration)); to.live.push(formatBytes(view.live_bytes[step]));
-      now += duration;
-    }
-  });
-  view.kinds.forEach((kind, i) => fill(`lanes-${key}-${kind}`, sources[i]));
-}
-
-function formatDuration(us) {
-  if (us < 1e3) return `${us.toFixed(1)} µs`;
-  return us < 1e6 ? `${(us / 1e3).toFixed(2)} ms` : `${(us / 1e6).toFixed(2)} s`;
 }
 
 /* A tensor chosen in a table stands out among the live ranges; choosing it again lets go of it. */
@@ -233,6 +147,7 @@ async function main() {
   copyButtons();
   const data = read("steps-data");
   await drawFigures(data);
+  zoomAnew(data);
   stepInspector(data);
   chooseRows(highlighter(data));
   document.documentElement.dataset.ready = "true";
