@@ -265,6 +265,9 @@ def _exact(incumbent: Incumbent, programs: ProgramSearch, seed: int, workers: in
     if incumbent.is_done or left_s < 1:
         return
     near = incumbent.best is not None and incumbent.is_within(_FAR)
+    if incumbent.best is None:
+        programs.stop()  # a plan is worth more than its bound
+    beside = programs.is_running and incumbent.best is not None
     found = solve_exact(
         problem,
         incumbent.best if near and incumbent.best else programs.nearest or improver.base,
@@ -272,7 +275,7 @@ def _exact(incumbent: Incumbent, programs: ProgramSearch, seed: int, workers: in
         lower_bound_us=incumbent.bound_us,
         upper_bound_us=incumbent.best.time_us if incumbent.best else float("inf"),
         seed=seed,
-        workers=max(1, (workers or 2) - 1) if programs.is_running else workers,
+        workers=max(1, (workers or 2) - 1) if beside else workers,
         stop=lambda: programs.settles(incumbent),
     )
     if found is not None:
