@@ -270,6 +270,8 @@ def verification_body(v: Verification) -> dict[str, Any]:
                 "in_use_bytes": m.in_use_bytes,
                 "predicted_held_bytes": m.predicted_held_bytes,
                 "held_bytes": m.held_bytes,
+                "nodes": len(m.per_node),
+                "nodes_equal": sum(a == b for _, a, b in m.per_node),
                 "worst": [_node(*row) for row in m.worst[:_WORST_NODES]],
                 "per_node": {
                     "node": [name for name, _, _ in m.per_node],

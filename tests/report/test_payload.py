@@ -106,6 +106,14 @@ def test_the_taxonomy_and_the_time_add_up(payload, key):
     assert bool(spent["copy_in"]) == ("swap-in" in roles) == (key == "after")
 
 
+def test_nodes_as_predicted_are_counted(payload):
+    for check in payload["verification"]["memory"]:
+        rows = check["per_node"]
+        same = zip(rows["predicted_bytes"], rows["measured_bytes"], strict=True)
+        assert check["nodes"] == len(rows["node"])
+        assert 0 < check["nodes_equal"] == sum(a == b for a, b in same) < check["nodes"]
+
+
 def test_durations_are_by_step():
     view = examples.view(examples.chain(3))
     steps = len(view.timeline.order)
