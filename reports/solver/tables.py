@@ -14,16 +14,19 @@ KEY = ("instance", "percent", "mode", "copies", "method", "limit_s")
 _HEAD = """# The solver, measured
 
 Written by `python -m reports.solver`; the rows are in `reports/solver/*.json`. Every row is a fresh
-process on two threads (the training graph ResNet-50 at 35%: on one), and every plan was replayed by
-`planner.plan.simulate`: within the budget, and taking the time claimed; a row that was not is an error.
-The machine has two cores and does other work at the same time, so that a search gets up to four times
-less done in its limit than it would alone: seconds and gaps are upper figures.
+process on two threads, and every plan was replayed by `planner.plan.simulate`: within the budget, and
+taking the time claimed; a row that was not is an error. The machine has two cores and does other work
+at the same time, so that a search gets up to four times less done in its limit than it would alone:
+seconds and gaps are upper figures.
 
 - *budget*: share of the base order's peak, rounded up to a byte. *peak*: of the plan, over the budget.
 - *added*: time of the plan over that of the base order. *bound*: no schedule that first runs the
   operations in this order adds less. *gap*: how much longer than the bound the plan takes.
 - *seconds*: until the answer. *MiB*: peak resident memory of the process, the problem file's reading
   included.
+- *found by*: `cut-lp`, `cut-mip`, `cut-program`: rounded from the LP over cuts, its integer program, or
+  the integer program by stretches (`planner/plan/cuts.py`, `cut_program.py`), and repaired; `cp-sat`:
+  improved part by part, or as a whole; `anneal`, `greedy`, `swap by distance`: what they say.
 - *none*: no plan was found within the limit; in brackets the least peak found, over the budget.
   *impossible*: proved that no such schedule fits, in any of the base orders; in brackets the bound
   on the least peak, over the budget.
