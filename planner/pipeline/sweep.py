@@ -18,6 +18,7 @@ from typing import Any
 from planner.errors import UsageError
 from planner.pipeline.orders import BaseOrder, Settings, base_orders, formulate_in
 from planner.pipeline.prepare import Prepared, Progress, full_timeline
+from planner.plan.fast.warm import warm_up
 from planner.plan.frontier import Point, monotone, solve_point
 from planner.plan.problem import Problem
 from planner.plan.race import race
@@ -108,6 +109,8 @@ def frontiers(
     cores = jobs or os.cpu_count() or 1
     if ray_address is None:
         cores = min(cores, len(graphs) * len(budgets))
+    progress("compiling the search (the first time only)")
+    warm_up(overlap=False)  # processes that compiled side by side would spoil their common cache
     with _mapped([g.problems for g in graphs], cores, ray_address) as run:
         samples = [
             _Task(
