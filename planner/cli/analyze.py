@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated
-
-import typer
-
 from planner.cli import options as o
 from planner.cli.console import emit_json, note, progress, verbosity
 from planner.cli.outputs import check_outputs
@@ -14,10 +9,7 @@ from planner.cli.outputs import check_outputs
 
 def analyze(
     model: o.Model,
-    output: Annotated[
-        Path | None,
-        typer.Option("-o", "--output", metavar="FILE.html", help="Write an HTML report too."),
-    ] = None,
+    output: o.HtmlReport = None,
     dim: o.Dims = None,
     hardware: o.Hardware = "cpu",
     profile: o.Profile = None,
@@ -32,7 +24,7 @@ def analyze(
     verbose: o.Verbose = False,
     quiet: o.Quiet = False,
 ) -> None:
-    """Show the peak memory of a model, what it is made of, and how low it could go.
+    """Show the peak memory of a model, what it is made of, and what a budget would cost.
 
     \b
     Examples:
@@ -42,9 +34,7 @@ def analyze(
     """
     dims = o.parse_dims(dim)
     o.check_time_limit(time_limit)
-    o.check_input(model, what="model")
-    o.check_input(profile, what="profile")
-    o.check_input(inputs, what="inputs")
+    o.check_inputs(model=model, profile=profile, inputs=inputs)
     if output is not None:
         check_outputs(output, inputs=(model, profile, inputs), force=force)
 
