@@ -12,7 +12,7 @@ from planner.graph.model import OpId
 from planner.graph.schedule import file_order
 from planner.pipeline.prepare import Prepared
 from planner.plan.cuts import least_peak_bound
-from planner.plan.least import least_order, least_peak
+from planner.plan.least import least_order, least_peak_of
 from planner.plan.order import (
     improve_order,
     late_schedule,
@@ -158,13 +158,8 @@ def least_found_peak(
         swap_out_bytes_per_s=hardware.copy_to_host_bytes_per_s,
         swap_in_bytes_per_s=hardware.copy_from_host_bytes_per_s,
     )
-    tried = list({o.order: o for o in (least_bound_order(orders), orders[0])}.values())
-    found = []
-    for base in tried:
-        problem = formulate_in(prepared, base.order, settings, _NO_LIMIT).problem
-        best, _ = least_peak(problem, time_limit_s=time_limit_s / len(tried))
-        found.append(best.peak_bytes)
-    return min(found)
+    problems = [formulate_in(prepared, o.order, settings, _NO_LIMIT).problem for o in orders]
+    return least_peak_of(problems, time_limit_s=time_limit_s)[1].peak_bytes
 
 
 def least_possible_peak(prepared: Prepared) -> int:

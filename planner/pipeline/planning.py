@@ -30,7 +30,7 @@ from planner.pipeline.prepare import Prepared, Progress, full_timeline
 from planner.pipeline.read_back import lowered, read_back
 from planner.plan.fast.warm import warm_up
 from planner.plan.improve import Candidate
-from planner.plan.least import least_peak
+from planner.plan.least import least_peak_of
 from planner.plan.race import RACE, race
 from planner.plan.solve import Solved, solve
 from planner.units import format_both, format_bytes
@@ -123,12 +123,13 @@ def make_plan(
             accepted = _accept(accepted, prepared, settings, base, form, solved, orders)
         if accepted is not None and accepted.fits_arena and not _is_dear(accepted, extra_us):
             break
+        if not raced:
+            break  # nothing fits the whole budget, in any order
     if accepted is not None and accepted.fits_arena:
         return _refined(accepted, prepared, settings, deadline, progress)
     if accepted is None:
         assert least is not None
-        deepest = formulate_in(prepared, least_bound_order(orders).order, settings, room)
-        raise _infeasible(prepared, settings, *_least(settings, least, deepest))
+        raise _infeasible(prepared, settings, *_least(settings, least, list(forms.values())))
     return accepted
 
 
@@ -269,13 +270,13 @@ def _lower(
 
 
 def _least(
-    settings: Settings, found: tuple[Formulation, Candidate], deepest: Formulation
+    settings: Settings, found: tuple[Formulation, Candidate], forms: Sequence[Formulation]
 ) -> tuple[Formulation, Candidate]:
-    """Search for the least peak: in the order of the plan found so far, and in the deepest one."""
-    time_limit_s = min(30.0, settings.time_limit_s) / 2
-    best, _ = least_peak(found[0].problem, time_limit_s=time_limit_s, start=found[1])
-    other, _ = least_peak(deepest.problem, time_limit_s=time_limit_s)
-    return (deepest, other) if other.peak_bytes < best.peak_bytes else (found[0], best)
+    """Search for the least peak in every base order; not above what was found."""
+    index, best = least_peak_of(
+        [form.problem for form in forms], time_limit_s=min(30.0, settings.time_limit_s)
+    )
+    return (forms[index], best) if best.peak_bytes < found[1].peak_bytes else found
 
 
 def _infeasible(

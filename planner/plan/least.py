@@ -20,7 +20,7 @@ from __future__ import annotations
 import heapq
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from planner.plan.cuts import least_peak_bound
@@ -40,6 +40,11 @@ _SHARE_AT_BOUND = 0.1
 
 _SHARE_OF_CUTS, _SHARE_OF_EVICTION = 0.8, 0.6
 """Of the time left each; the last is left to chance."""
+
+_ROUNDS = ((0.5, None), (0.75, 4), (1.0, 1))
+"""Of the time, when each round over several orders ends, and how many orders are in it."""
+
+_LEAST_S = 0.1
 
 _SHARE_OF_ATTEMPT = 0.4
 """Of the time left, at most, for one capacity."""
@@ -75,6 +80,42 @@ def least_peak(
     search.bisect(search.by_eviction, low, precision, share=_SHARE_OF_EVICTION)
     search.by_chance(low, precision)
     return search.best, low
+
+
+def least_peak_of(problems: Sequence[Problem], *, time_limit_s: float) -> tuple[int, Candidate]:
+    """The least peak found over several base orders: short searches in all, longer ones in the best.
+
+    How low a search gets in half a second says more of an order than its own peak or its bound do:
+    between orders of one bound, ResNet-18 has gone down to 49% and to 64% of its peak.
+
+    Returns:
+        The index of the order's problem, and the plan.
+    """
+    start = time.monotonic()
+    bounds = [least_peak_bound(problem)[0] for problem in problems]
+    found: dict[int, Candidate] = {}
+    turn = sorted(range(len(problems)), key=lambda i: bounds[i])
+    for share, most in _ROUNDS:
+        until = start + share * time_limit_s
+        turn = sorted(turn, key=lambda i: (_peak(found, i), bounds[i]))[:most]
+        for number, index in enumerate(turn):
+            least = min((c.peak_bytes for c in found.values()), default=None)
+            left_s = until - time.monotonic()
+            if least is not None and (left_s <= 0 or bounds[index] >= least):
+                continue
+            best, _ = least_peak(
+                problems[index],
+                time_limit_s=max(_LEAST_S, left_s / (len(turn) - number)),
+                start=found.get(index),
+            )
+            if best.peak_bytes < _peak(found, index):
+                found[index] = best
+    index = min(found, key=lambda i: found[i].peak_bytes)
+    return index, found[index]
+
+
+def _peak(found: Mapping[int, Candidate], index: int) -> float:
+    return found[index].peak_bytes if index in found else float("inf")
 
 
 def everything_swapped(problem: Problem) -> Decisions:

@@ -14,7 +14,7 @@ from planner.plan.cuts import least_peak_bound
 from planner.plan.evicting import TASTES, Evicting
 from planner.plan.execute import Executor
 from planner.plan.improve import Candidate
-from planner.plan.least import everything_swapped, least_order, least_peak
+from planner.plan.least import everything_swapped, least_order, least_peak, least_peak_of
 from planner.plan.order import reorder
 from planner.plan.problem import PlanOp, PlanTensor, Problem
 from planner.plan.simulate import simulate
@@ -299,3 +299,29 @@ def test_a_plan_by_eviction_fits(problem, share, taste):
     actions = Evicting(problem).actions(capacity, taste, deadline=float("inf"))
     if actions is not None:
         assert simulate(at_capacity(problem, capacity), actions).peak_bytes <= capacity
+
+
+@settings(max_examples=25, deadline=None)
+@given(problem=wide_problems(), data=st.data())
+def test_the_least_over_several_orders_is_no_more_than_that_of_any(problem, data):
+    orders = [tuple(range(len(problem.ops)))]
+    for _ in range(2):
+        first = data.draw(st.permutations(range(len(problem.ops))))
+        orders.append(_in_order(problem, first))
+    variants = [reorder(problem, order) for order in orders]
+    index, found = least_peak_of(variants, time_limit_s=1.0)
+    assert simulate(variants[index], found.actions).peak_bytes == found.peak_bytes
+    assert found.peak_bytes >= min(least_peak_bound(v)[0] for v in variants)
+    assert found.peak_bytes <= min(least_peak(v, time_limit_s=0.2)[0].peak_bytes for v in variants)
+
+
+def _in_order(problem: Problem, wish: list[int]) -> tuple[int, ...]:
+    """The topological order in which, of what may run, the operation that is wished first runs."""
+    rank = {op: i for i, op in enumerate(wish)}
+    waits = {op: {problem.tensors[t].producer for t in problem.ops[op].inputs} for op in rank}
+    order: list[int] = []
+    while waits:
+        ready = [op for op, needs in waits.items() if needs <= set(order)]
+        order.append(min(ready, key=rank.__getitem__))
+        del waits[order[-1]]
+    return tuple(order)
