@@ -40,6 +40,8 @@ _SHRINK = (1.0, 0.98, 0.965, 0.95, 0.935, 0.92, 0.9, 0.87, 0.83, 0.78)
 
 _THOROUGH = 2  # orders solved at length
 
+_LEAST_SEARCH_S = 1.0
+
 _VARIETY = 4  # base orders to try at each lower capacity
 _MOST_SLOWER = 1.25  # how much time a fitting arena may cost
 _UNTIL = 0.85  # share of the time after which no lower capacity is tried, if there is a plan
@@ -88,6 +90,7 @@ def make_plan(
     room = settings.budget_bytes
     accepted: Planned | None = None
     least: tuple[Formulation, Candidate] | None = None
+    longest_s = float("inf")  # half of what a search may take
     extra_us: dict[str, float] = {}  # what each order's last plan added
     forms = {base: formulate_in(prepared, base.order, settings, room) for base in orders}
     raced = _race(forms, deadline, progress)
@@ -102,10 +105,12 @@ def make_plan(
         for number, base in enumerate(chosen or [least_bound_order(orders)]):
             left = deadline - time.monotonic()
             share = max(1.0, left * (0.5 if attempt == 0 else 0.3) / max(1, len(chosen) - number))
+            share = min(share, 2 * longest_s)
             form = (
                 formulate_in(prepared, base.order, settings, capacity) if attempt else forms[base]
             )
             progress(f"solving for {format_bytes(capacity)}, order: {base.name}")
+            begun = time.monotonic()
             solved = solve(
                 form.problem,
                 time_limit_s=share,
@@ -115,6 +120,8 @@ def make_plan(
                 start=None if attempt else raced.get(base),
                 progress=lambda text: progress(f"solving: {text}"),
             )
+            if not attempt and not number:  # what ended early is good: no other gets much longer
+                longest_s = max(_LEAST_SEARCH_S, time.monotonic() - begun)
             if least is None or solved.least.peak_bytes < least[1].peak_bytes:
                 least = form, solved.least
             if solved.candidate is None:
