@@ -1,7 +1,8 @@
 "use strict";
 const read = (id) => JSON.parse(document.getElementById(id).textContent);
 
-const count = (n) => n.toLocaleString("en");
+const numbers = new Intl.NumberFormat("en");
+const count = (n) => numbers.format(n);
 
 const MOST_BINS = 1500;
 
