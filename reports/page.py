@@ -29,7 +29,7 @@ from planner.report.terminal import print_analysis
 
 FOLDER = Path(__file__).parent
 SAMPLE = FOLDER.parent / "models" / "zoo" / "gpt.onnx"
-LAYERS = (5, 25, 102)
+LAYERS = (5, 25, 108)
 NET = ["--batch", "4", "--seq", "64", "--width", "64", "--heads", "4", "--vocabulary", "512"]
 RUNS = 3
 PICTURES = FOLDER / "page"
