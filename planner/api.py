@@ -105,6 +105,7 @@ def analyze(
             prepared,
             settings,
             orders,
+            own=default.timeline.peak_bytes,
             time_limit_s=outlook_s(len(prepared.graph.operations), time_limit_s),
             progress=report,
         ),
@@ -174,12 +175,13 @@ def optimize(
     before = original_view(prepared)
     baseline = before.timeline.peak_bytes
     text = budget or "100%"
+    ahead = None
     settings = settings_for(
         prepared, text, reserve, baseline, swap, order, time_limit_s, seed, workers
     )
     if budget is not None and settings.budget_bytes - settings.reserve_bytes >= baseline:
         plan = plans.unchanged_plan(prepared, settings, budget_text=text, swap_mode=swap)
-        rewritten, after, ahead = None, before, None
+        rewritten, after = None, before
     else:
         _check_layout(prepared)
         planned, settings, binds = _planned(
@@ -193,12 +195,12 @@ def optimize(
         plan = replace(plan, max_slowdown=limit, binds=binds)
         rewritten = with_metadata(planned.rewritten, plan)
         after = rewritten_view(planned, plan, prepared.device)
-        ahead = None
         if report_path is not None and not dry_run:
             ahead = outlook(
                 prepared,
                 settings,
                 planned.orders,
+                own=baseline,
                 planned=planned,
                 time_limit_s=outlook_s(len(prepared.graph.operations), time_limit_s),
                 progress=report,
@@ -224,17 +226,17 @@ def optimize(
             plan_file = staged.enter_context(atomic_write(plan_path))
             plan_file.write_text(plans.plan_to_json(plan), encoding="utf-8")
             result = replace(result, plan_path=plan_path)
-        if report_path is not None:
-            from planner.report.html import write_report
-
-            result = replace(result, report_path=report_path, trace_path=trace_path)
-            report("writing the report")
-            write_report(result, staged.enter_context(atomic_write(report_path)))
         if trace_path is not None:
             from planner.report.trace import write_trace
 
-            result = replace(result, trace_path=trace_path)
             write_trace(result, staged.enter_context(atomic_write(trace_path)))
+            result = replace(result, trace_path=trace_path)
+        if report_path is not None:
+            from planner.report.html import write_report
+
+            result = replace(result, report_path=report_path)
+            report("writing the report")
+            write_report(result, staged.enter_context(atomic_write(report_path)))
     if result.verification is not None and not result.verification.passed:
         raise VerificationError(
             f"ONNX Runtime does not confirm the plan: {result.verification.failures[0]}; "

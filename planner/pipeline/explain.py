@@ -16,6 +16,7 @@ from planner.pipeline.orders import Settings, formulate_in
 from planner.pipeline.prepare import Prepared, Progress, full_timeline, silent
 from planner.pipeline.read_back import read_back
 from planner.pipeline.rebuild import Rebuilt, prepare_for, rebuild
+from planner.pipeline.settings import with_levers
 from planner.plan.planfile import Plan
 from planner.plan.prices import Prices, prices
 from planner.plan.problem import Action, ActionKind, Problem
@@ -138,15 +139,9 @@ class _State:
 
 def _state(prepared: Prepared, plan: Plan) -> _State:
     rebuilt = rebuild(prepared, plan)
-    form, hardware = rebuilt.formulation, prepared.hardware
-    swaps = plan.swap_mode != "none" and not prepared.why_no_swaps
-    asked = Settings(
-        budget_bytes=plan.budget_bytes,
-        reserve_bytes=plan.reserve_bytes,
-        allow_recompute=plan.swap_mode != "only",
-        swap_out_bytes_per_s=hardware.copy_to_host_bytes_per_s if swaps else 0.0,
-        swap_in_bytes_per_s=hardware.copy_from_host_bytes_per_s if swaps else 0.0,
-    )
+    form = rebuilt.formulation
+    asked = Settings(budget_bytes=plan.budget_bytes, reserve_bytes=plan.reserve_bytes)
+    asked = with_levers(prepared, plan.swap_mode, asked)
     problem = formulate_in(prepared, form.ops, asked, plan.budget_bytes).problem
     back = read_back(prepared, rebuilt.rewritten, order_target=plan.order_target)
     line = full_timeline(back.graph, back.order, prepared.device)

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from planner.pipeline.orders import BaseOrder, Settings, formulate_in
 from planner.pipeline.planning import Planned
-from planner.pipeline.prepare import Prepared, Progress, full_timeline
+from planner.pipeline.prepare import Prepared, Progress
 from planner.plan.frontier import Point, PointPlan, monotone, point_plan
 from planner.plan.prices import prices
 from planner.plan.problem import Problem
@@ -38,6 +38,7 @@ def outlook(
     settings: Settings,
     orders: Sequence[BaseOrder],
     *,
+    own: int,
     time_limit_s: float,
     planned: Planned | None = None,
     progress: Progress,
@@ -48,11 +49,11 @@ def outlook(
 
     Args:
         orders: all base orders, the one with the least peak first.
+        own: the model's own peak, in bytes.
         planned: its base order is searched in, and its budget is one of the points; without it, the
             order that does best at the middle of the range is taken.
     """
     start = time.monotonic()
-    own = full_timeline(prepared.original, prepared.default, prepared.device).peak_bytes
     worth = None
     if planned is None:
         progress("comparing base orders")

@@ -90,7 +90,7 @@ def make_plan(
     room = settings.budget_bytes
     accepted: Planned | None = None
     least: tuple[Formulation, Candidate] | None = None
-    longest_s = float("inf")  # half of what a search may take
+    longest_s = float("inf")  # no search takes longer
     extra_us: dict[str, float] = {}  # what each order's last plan added
     forms = {base: formulate_in(prepared, base.order, settings, room) for base in orders}
     raced = _race(forms, deadline, progress)
@@ -105,7 +105,7 @@ def make_plan(
         for number, base in enumerate(chosen or [least_bound_order(orders)]):
             left = deadline - time.monotonic()
             share = max(1.0, left * (0.5 if attempt == 0 else 0.3) / max(1, len(chosen) - number))
-            share = min(share, 2 * longest_s)
+            share = min(share, longest_s)
             form = (
                 formulate_in(prepared, base.order, settings, capacity) if attempt else forms[base]
             )
@@ -121,7 +121,7 @@ def make_plan(
                 progress=lambda text: progress(f"solving: {text}"),
             )
             if not attempt and not number:  # what ended early is good: no other gets much longer
-                longest_s = max(_LEAST_SEARCH_S, time.monotonic() - begun)
+                longest_s = 2 * max(_LEAST_SEARCH_S, time.monotonic() - begun)
             if least is None or solved.least.peak_bytes < least[1].peak_bytes:
                 least = form, solved.least
             if solved.candidate is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal
 
 from planner.errors import InfeasibleBudgetError, UsageError
@@ -42,16 +43,27 @@ def settings_for(
         )
     if swap == "only" and prepared.why_no_swaps:
         raise UsageError(f"--swap only: {prepared.why_no_swaps}; use --swap none")
+    return with_levers(
+        prepared,
+        swap,
+        Settings(
+            budget_bytes=budget_bytes,
+            reserve_bytes=reserve_bytes,
+            order_target=order,
+            time_limit_s=time_limit_s,
+            seed=seed,
+            workers=workers,
+        ),
+    )
+
+
+def with_levers(prepared: Prepared, swap: str, settings: Settings) -> Settings:
+    """The settings with the levers that `--swap` allows, as far as the model can be copied at all."""
     with_swaps = swap != "none" and not prepared.why_no_swaps
     hardware = prepared.hardware
-    return Settings(
-        budget_bytes=budget_bytes,
-        reserve_bytes=reserve_bytes,
+    return replace(
+        settings,
         allow_recompute=swap != "only",
         swap_out_bytes_per_s=hardware.copy_to_host_bytes_per_s if with_swaps else 0.0,
         swap_in_bytes_per_s=hardware.copy_from_host_bytes_per_s if with_swaps else 0.0,
-        order_target=order,
-        time_limit_s=time_limit_s,
-        seed=seed,
-        workers=workers,
     )

@@ -45,7 +45,7 @@ GROUP_COLORS = {
     "inputs and outputs": "#3fa7a3",
 }
 HATCHES = {"kept": " ", "recomputed": "right_diagonal_line", "swapped": "dot"}
-BUDGET = "#d6273b"
+_BUDGET = "#d6273b"
 OUTLINE = "#808890"
 _BAND = "#a8adb3"
 _TOOLS = "xpan,xbox_zoom,xwheel_zoom,reset,save"
@@ -104,28 +104,63 @@ def categories_of(views: dict[str, Payload]) -> list[str]:
     return [c for c in CATEGORY_COLORS if c in used] + sorted(used - CATEGORY_COLORS.keys())
 
 
-def _figure(axes: Axes, *, name: str, y_range: Range1d, height: int, what: str) -> Any:
+def blank_plot(name: str, *, height: int, x_label: str, y_label: str, **more: Any) -> Any:
+    """An empty figure in the page's style: no background, so that it suits light and dark."""
     plot = figure(
         name=name,
-        x_range=axes.steps,
-        y_range=y_range,
         height=height,
         sizing_mode="stretch_width",
         tools=_TOOLS,
-        active_drag="xbox_zoom",
         output_backend="canvas",
-        x_axis_label="step",
-        y_axis_label=what,
+        x_axis_label=x_label,
+        y_axis_label=y_label,
+        **more,
     )
     plot.toolbar.logo = None  # pyright: ignore[reportAttributeAccessIssue]
     plot.toolbar.autohide = True
-    plot.min_border_left = 78
     plot.background_fill_color = None
     plot.border_fill_color = None
     plot.outline_line_color = None
-    plot.xgrid.grid_line_color = None
-    plot.xaxis.formatter = NumeralTickFormatter(format="0,0")
     plot.axis.minor_tick_line_color = None
+    return plot
+
+
+def wide_plot(
+    name: str, *, height: int, x_label: str, y_label: str, x_format: str, **ranges: Range1d
+) -> Any:
+    """A `blank_plot` to zoom along, beneath others: their left edges meet."""
+    plot = blank_plot(
+        name, height=height, x_label=x_label, y_label=y_label, active_drag="xbox_zoom", **ranges
+    )
+    plot.min_border_left = 78
+    plot.xgrid.grid_line_color = None
+    plot.xaxis.formatter = NumeralTickFormatter(format=x_format)
+    return plot
+
+
+def budget_line(plot: Any, budget_bytes: int) -> None:
+    """Draw the budget across a figure of bytes."""
+    plot.add_layout(
+        Span(
+            location=budget_bytes,
+            dimension="width",
+            line_color=_BUDGET,
+            line_dash="dashed",
+            line_width=1.8,
+        )
+    )
+
+
+def _figure(axes: Axes, *, name: str, y_range: Range1d, height: int, what: str) -> Any:
+    plot = wide_plot(
+        name,
+        height=height,
+        x_label="step",
+        y_label=what,
+        x_format="0,0",
+        x_range=axes.steps,
+        y_range=y_range,
+    )
     plot.add_tools(CrosshairTool(overlay=axes.cursor, dimensions="height", visible=False))
     return plot
 
@@ -154,20 +189,12 @@ def _memory(view: Payload, axes: Axes, key: str, budget: int | None, *, is_measu
     if is_measured:
         plot.step(x="x", y="seen", source=areas, mode="after", line_color=OUTLINE, line_width=1.2)
     if budget is not None:
-        plot.add_layout(
-            Span(
-                location=budget,
-                dimension="width",
-                line_color=BUDGET,
-                line_dash="dashed",
-                line_width=1.8,
-            )
-        )
+        budget_line(plot, budget)
     plot.text(
         [view["peak_step"] + 0.5],
         [view["peak_bytes"]],
         ["▼"],
-        text_color=BUDGET,
+        text_color=_BUDGET,
         text_font_size="13px",
         text_align="center",
         text_baseline="bottom",
@@ -211,7 +238,7 @@ def _ranges(view: Payload, axes: Axes, key: str) -> Any:
         if fate in fates:
             _rectangles(plot, f"ranges-{key}-{fate}", fate, hatch)
     peak = view["peak_step"]
-    plot.add_layout(BoxAnnotation(left=peak, right=peak + 1, fill_color=BUDGET, fill_alpha=0.35))
+    plot.add_layout(BoxAnnotation(left=peak, right=peak + 1, fill_color=_BUDGET, fill_alpha=0.35))
     return plot
 
 

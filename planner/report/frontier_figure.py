@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from bokeh.models import ColumnDataSource, HoverTool, NumeralTickFormatter, Span
-from bokeh.plotting import figure
 
-from planner.report.figures import byte_ticker
+from planner.report.figures import blank_plot, byte_ticker
 from planner.report.frontier import dims_text
 from planner.report.plain import printable
 from planner.units import format_bytes, format_percent
@@ -23,22 +22,7 @@ _MARK = "#d6273b"
 
 def budget_plot(name: str, what: str, height: int = 420) -> Any:
     """An empty figure over budgets."""
-    plot = figure(
-        name=name,
-        height=height,
-        sizing_mode="stretch_width",
-        tools="xpan,xbox_zoom,xwheel_zoom,reset,save",
-        output_backend="canvas",
-        x_axis_label="budget",
-        y_axis_label=what,
-    )
-    plot.toolbar.logo = None  # pyright: ignore[reportAttributeAccessIssue]
-    plot.toolbar.autohide = True
-    plot.background_fill_color = None
-    plot.border_fill_color = None
-    plot.outline_line_color = None
-    plot.axis.minor_tick_line_color = None
-    return plot
+    return blank_plot(name, height=height, x_label="budget", y_label=what)
 
 
 def frontier_figure(

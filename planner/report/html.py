@@ -24,11 +24,7 @@ from planner.report.figures import (
     page_figures,
 )
 from planner.report.frontier_figure import frontier_figure
-from planner.report.lanes import (
-    KIND_NAMES,
-    kinds_of,
-    time_figures,
-)
+from planner.report.lanes import KIND_NAMES, kinds_of, time_figures
 from planner.report.pagedata import view_columns
 from planner.report.payload import ANALYZE_SCHEMA, analysis_payload, optimize_payload
 from planner.report.plain import printable

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from bokeh.models import ColumnDataSource, HoverTool, NumeralTickFormatter, Range1d, Span
-from bokeh.plotting import figure
+from bokeh.models import ColumnDataSource, HoverTool, Range1d
 
-from planner.report.figures import BUDGET, OUTLINE, byte_ticker
+from planner.report.figures import OUTLINE, budget_line, byte_ticker, wide_plot
 
 Payload = dict[str, Any]
 
@@ -37,7 +36,6 @@ HATCHES = {
     "copy_in": "vertical_line",
 }
 _UNITS = ((1e6, "s"), (1e3, "ms"), (1.0, "µs"))
-_TOOLS = "xpan,xbox_zoom,xwheel_zoom,reset,save"
 
 
 def time_figures(view: Payload, key: str, *, budget_bytes: int | None) -> dict[str, Any]:
@@ -47,11 +45,10 @@ def time_figures(view: Payload, key: str, *, budget_bytes: int | None) -> dict[s
         return {}
     scale_us, unit = time_unit(whole_us)
     clock = Range1d(start=0, end=whole_us / scale_us, bounds=(0, whole_us / scale_us))
-    found = {
+    return {
         f"lanes-{key}": _lanes(view, key, clock, unit),
         f"clock-{key}": _live(view, key, clock, unit, budget_bytes),
     }
-    return found
 
 
 def total_us(view: Payload) -> float:
@@ -69,29 +66,16 @@ def kinds_of(view: Payload) -> list[str]:
     return [kind for kind in KINDS if _number(view["time_by_kind_us"][kind]) > 0]
 
 
-def _plot(name: str, clock: Range1d, unit: str, height: int, what: str, **more: Any) -> Any:
-    plot = figure(
-        name=name,
-        x_range=clock,
+def _plot(name: str, clock: Range1d, unit: str, height: int, what: str, y_range: Range1d) -> Any:
+    return wide_plot(
+        name,
         height=height,
-        sizing_mode="stretch_width",
-        tools=_TOOLS,
-        active_drag="xbox_zoom",
-        output_backend="canvas",
-        x_axis_label=f"time, {unit}",
-        y_axis_label=what,
-        **more,
+        x_label=f"time, {unit}",
+        y_label=what,
+        x_format="0,0.[00]",
+        x_range=clock,
+        y_range=y_range,
     )
-    plot.toolbar.logo = None  # pyright: ignore[reportAttributeAccessIssue]
-    plot.toolbar.autohide = True
-    plot.min_border_left = 78
-    plot.background_fill_color = None
-    plot.border_fill_color = None
-    plot.outline_line_color = None
-    plot.xgrid.grid_line_color = None
-    plot.xaxis.formatter = NumeralTickFormatter(format="0,0.[00]")
-    plot.axis.minor_tick_line_color = None
-    return plot
 
 
 def _lanes(view: Payload, key: str, clock: Range1d, unit: str) -> Any:
@@ -103,7 +87,7 @@ def _lanes(view: Payload, key: str, clock: Range1d, unit: str) -> Any:
         unit,
         70 + 45 * (3 - lowest),
         "",
-        y_range=Range1d(start=lowest, end=3),
+        Range1d(start=lowest, end=3),
     )
     lanes = range(lowest, 3)
     plot.yaxis.ticker = [lane + 0.5 for lane in lanes]
@@ -135,7 +119,7 @@ def _lanes(view: Payload, key: str, clock: Range1d, unit: str) -> Any:
 def _live(view: Payload, key: str, clock: Range1d, unit: str, budget_bytes: int | None) -> Any:
     """Live bytes as time passes."""
     top = 1.08 * max(view["peak_bytes"], budget_bytes or 0, 1)
-    plot = _plot(f"clock-{key}", clock, unit, 170, "live bytes", y_range=Range1d(start=0, end=top))
+    plot = _plot(f"clock-{key}", clock, unit, 170, "live bytes", Range1d(start=0, end=top))
     plot.varea_step(
         x="x",
         y1=0,
@@ -146,15 +130,7 @@ def _live(view: Payload, key: str, clock: Range1d, unit: str, budget_bytes: int 
         fill_alpha=0.55,
     )
     if budget_bytes is not None:
-        plot.add_layout(
-            Span(
-                location=budget_bytes,
-                dimension="width",
-                line_color=BUDGET,
-                line_dash="dashed",
-                line_width=1.8,
-            )
-        )
+        budget_line(plot, budget_bytes)
     byte_ticker(plot.yaxis, top)
     return plot
 
