@@ -194,7 +194,7 @@ def optimize(
         limit = None if max_slowdown is None else parse_slowdown(max_slowdown)
         plan = replace(plan, max_slowdown=limit, binds=binds)
         rewritten = with_metadata(planned.rewritten, plan)
-        after = rewritten_view(planned, plan, prepared.device)
+        after = rewritten_view(planned, plan, prepared.target)
         if report_path is not None and not dry_run:
             ahead = outlook(
                 prepared,
@@ -219,7 +219,7 @@ def optimize(
             result = replace(result, output_path=output)
             if verify:
                 verification = run_both(
-                    prepared, before, after, model_file, plan, inputs, seed, device, report
+                    prepared, before, after, model_file, plan, inputs, seed, report
                 )
                 result = replace(result, verification=verification)
         if plan_path is not None:
@@ -285,6 +285,10 @@ def verify(
     the_plan = plans.read_plan(Path(plan)) if plan is not None else None
     dims = dict(dims or (the_plan.dims if the_plan else {}))
     ort_optimized = the_plan.ort_optimized if the_plan else True
+    if the_plan is not None and the_plan.device != device:
+        raise UsageError(
+            f"{plan} is a plan for {the_plan.device}: verify with --device {the_plan.device}"
+        )
     prepared = prepare(
         Path(original),
         dims=dims,
@@ -304,9 +308,7 @@ def verify(
         peak = before.timeline.peak_bytes
         budget_bytes = parse_budget(budget, baseline_bytes=peak) if budget else peak
         the_plan = stand_in_plan(prepared, budget or "100%", budget_bytes)
-    return run_both(
-        prepared, before, after, Path(rewritten), the_plan, inputs, seed, device, report
-    )
+    return run_both(prepared, before, after, Path(rewritten), the_plan, inputs, seed, report)
 
 
 # -- pieces ------------------------------------------------------------------------------------

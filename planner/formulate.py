@@ -2,7 +2,8 @@
 
 Views are folded away: a view costs nothing and shares its input's buffer, so its readers are readers
 of that buffer. Persistent tensors are part of the fixed bytes. What remains are operations that
-compute, and buffers that come and go.
+compute, and buffers that come and go. A buffer on the host is one of no bytes that stays: it keeps
+its readers behind its producer, and what was copied from it can be copied from it again.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def formulate(
     """
     ops = tuple(op for op in order if not graph.operations[op].is_view)
     position = {op: OpIndex(i) for i, op in enumerate(ops)}
-    buffers = _device_buffers(graph)
+    buffers = [t.id for t in graph.tensors if t.producer is not None and t.buffer == t.id]
     index = {buffer: TensorIndex(i) for i, buffer in enumerate(buffers)}
     uses: dict[TensorId, set[OpIndex]] = {buffer: set() for buffer in buffers}
     to_end: set[TensorId] = set()
@@ -82,12 +83,12 @@ def formulate(
         plan_tensors.append(
             PlanTensor(
                 name=tensor.name,
-                bytes=-(-tensor.bytes // granularity) * granularity,
+                bytes=0 if tensor.on_host else -(-tensor.bytes // granularity) * granularity,
                 producer=position[tensor.producer],
                 uses=readers,
                 # ONNX Runtime frees a buffer after its last reader; with no reader, never
-                to_end=buffer in to_end or not readers,
-                swappable=tensor.bytes > 0,
+                to_end=buffer in to_end or tensor.on_host or not readers,
+                swappable=tensor.bytes > 0 and not tensor.on_host,
             )
         )
     persistent = sum(
@@ -104,9 +105,3 @@ def formulate(
         allow_recompute=allow_recompute,
     )
     return Formulation(problem=problem, ops=ops, tensors=tuple(buffers))
-
-
-def _device_buffers(graph: TrainingGraph) -> list[TensorId]:
-    return [
-        t.id for t in graph.tensors if t.producer is not None and t.buffer == t.id and not t.on_host
-    ]

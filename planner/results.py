@@ -159,7 +159,10 @@ class OutputComparison:
 class OrderCheck:
     """Executed order (from ONNX Runtime's profile) against the planned one, at one level.
 
-    `level` is the graph optimization level: "disabled", "extended" or "all".
+    Attributes:
+        level: the graph optimization level: "disabled", "extended" or "all".
+        queue: on a device with a memory of its own, the provider whose nodes are compared: the device
+            and the CPU each run theirs in the planned order, beside each other.
     """
 
     level: str
@@ -167,6 +170,25 @@ class OrderCheck:
     executed: int
     planned: int
     first_difference: str = ""
+    queue: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopyCheck:
+    """Copies between host and device that ran, against those that were planned.
+
+    Attributes:
+        planned, planned_bytes: nodes of the rewritten model that copy, and their bytes.
+        ran: of those, how many ran with the planned direction and bytes.
+        missing: names of the others.
+        extra: (name, bytes) of copies that nobody planned.
+    """
+
+    planned: int
+    planned_bytes: int
+    ran: int
+    missing: tuple[str, ...] = ()
+    extra: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,7 +200,8 @@ class MemoryCheck:
         how: "measured" (ONNX Runtime's per-node memory events) or "replayed" (live ranges over
             the executed order, where host copies share the CPU's arena).
         predicted_live_bytes / live_bytes: peak of requested bytes, inputs included.
-        in_use_bytes, held_bytes: allocator figures; None where not measured.
+        in_use_bytes, held_bytes: allocator figures; None where not measured. On a device with a
+            memory of its own, `held_bytes` is what its driver or arena counted.
         per_node: (node, predicted live bytes, measured live bytes) at each executed node.
         worst: the nodes with the largest difference, largest first.
     """
@@ -241,6 +264,7 @@ class Verification:
     memory: tuple[MemoryCheck, ...]
     caps: tuple[CapCheck, ...]
     time: TimeCheck | None
+    copies: CopyCheck | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

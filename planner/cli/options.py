@@ -55,7 +55,10 @@ Workers = Annotated[
     typer.Option("--workers", metavar="N", min=1, help="Threads of the search [all cores]."),
 ]
 Seed = Annotated[int, typer.Option("--seed", metavar="N", help="Seed of search and inputs.")]
-Device = Annotated[Literal["cpu", "cuda"], typer.Option("--device", help="Where to run.")]
+Device = Annotated[
+    Literal["cpu", "webgpu", "cuda"],
+    typer.Option("--device", help="What the model is written for, and runs on."),
+]
 Inputs = Annotated[
     Path | None,
     typer.Option("--inputs", metavar="FILE.npz", help="Inputs to run with; seeded if absent."),

@@ -14,6 +14,7 @@ from planner.graph.model import (
     Category,
     Operation,
     OpId,
+    Placement,
     Role,
     Tensor,
     TensorId,
@@ -28,7 +29,11 @@ common-subexpression elimination never merges two of them (onnx allows attribute
 
 
 def build_graph(
-    model: ir.Model, types: Mapping[str, ValueType], *, unsized: AbstractSet[str] = frozenset()
+    model: ir.Model,
+    types: Mapping[str, ValueType],
+    *,
+    unsized: AbstractSet[str] = frozenset(),
+    placement: Placement | None = None,
 ) -> TrainingGraph:
     """Operations, tensors, aliases, effects and categories of a checked model.
 
@@ -36,17 +41,25 @@ def build_graph(
         model: functions inlined, no subgraphs, node names unique (`planner.onnxio.names`).
         types: element type and static shape of every value.
         unsized: values whose shape ONNX Runtime learns only as it runs.
+        placement: where each node runs; None where there is one memory. What crosses between the
+            CPU and the device does so by `MemcpyToHost` and `MemcpyFromHost` nodes of the model.
     """
-    return _Builder(model, types, unsized).build()
+    return _Builder(model, types, unsized, placement).build()
 
 
 class _Builder:
     def __init__(
-        self, model: ir.Model, types: Mapping[str, ValueType], unsized: AbstractSet[str]
+        self,
+        model: ir.Model,
+        types: Mapping[str, ValueType],
+        unsized: AbstractSet[str],
+        placement: Placement | None,
     ) -> None:
         self.graph = model.graph
         self.types = types
         self.unsized = unsized
+        self.placement = placement
+        self.on_cpu = placement.on_cpu if placement is not None else frozenset()
         self.ids: dict[str, TensorId] = {}
         for value in (*self.graph.inputs, *self.graph.initializers.values()):
             self.ids.setdefault(str(value.name), TensorId(len(self.ids)))
@@ -147,13 +160,26 @@ class _Builder:
         return str(value.name) if value is not None else None
 
     def _host_values(self, consumers: Mapping[str, list[OpId]], outputs: set[str]) -> set[str]:
-        host = {str(v.name) for n in self.nodes if n.op_type == "MemcpyToHost" for v in n.outputs}
+        host: set[str] = set()
+        for node in self.nodes:
+            names = [str(v.name) for v in node.outputs if v.name]
+            if node.op_type == "MemcpyToHost" or node.name in self.on_cpu:
+                host.update(names)
+            elif node.op_type != "MemcpyFromHost":
+                # a kernel of the device that leaves its result on the host, as Shape does
+                host.update(n for n in names if any(self._is_on_cpu(c) for c in consumers[n]))
         for value in (*self.graph.inputs, *self.graph.initializers.values()):
             name = str(value.name)
-            readers = {self.nodes[c].op_type for c in consumers[name]}
-            if readers == {"MemcpyFromHost"} and name not in outputs:
+            from_host = all(
+                self.nodes[c].op_type == "MemcpyFromHost" or self._is_on_cpu(c)
+                for c in consumers[name]
+            )
+            if consumers[name] and from_host and name not in outputs:
                 host.add(name)
         return host
+
+    def _is_on_cpu(self, op: OpId) -> bool:
+        return self.nodes[op].name in self.on_cpu
 
     def _categories(
         self,
@@ -229,6 +255,9 @@ class _Builder:
         scratch = self._scratch(node, training)
         if scratch:
             why_not = ""
+        on_cpu = node.name in self.on_cpu
+        if on_cpu or node.op_type == "MemcpyToHost":
+            why_not = why_not or "what it leaves on the host stays there"
         role = Role.ORIGINAL
         mark = attributes.get(PLANNER_ATTRIBUTE)
         if isinstance(mark, str):
@@ -242,9 +271,12 @@ class _Builder:
             inputs=inputs,
             outputs=outputs,
             is_view=is_view,
-            inplace=() if is_view else self._inplace(node, tensors),
+            inplace=()
+            if is_view or not self._may_write_inplace(node)
+            else self._inplace(node, tensors),
             recomputable=not why_not,
             why_not=why_not,
+            on_cpu=on_cpu,
             scratch=scratch,
             role=role,
             attributes=attributes,
@@ -259,6 +291,9 @@ class _Builder:
                 return ()
             found.append(self.ids[value.name])
         return tuple(found)
+
+    def _may_write_inplace(self, node: ir.Node) -> bool:
+        return self.placement is None or (self.placement.inplace and node.name not in self.on_cpu)
 
     def _inplace(
         self, node: ir.Node, tensors: tuple[Tensor, ...]

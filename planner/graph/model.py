@@ -47,6 +47,19 @@ class Role(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """Where ONNX Runtime runs each node, on a target whose device has a memory of its own.
+
+    Attributes:
+        on_cpu: names of the nodes that run on the CPU; all others run on the device.
+        inplace: whether kernels of the device write in place as the CPU's do.
+    """
+
+    on_cpu: frozenset[str]
+    inplace: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Tensor:
     """One named value.
 
@@ -56,7 +69,8 @@ class Tensor:
         buffer: id of the tensor whose storage this one uses (its own id unless it is a view).
         producer: the operation that writes it; None for graph inputs and initializers.
         consumers: operations that read it, ascending, without repeats.
-        on_host: lives in host memory (the output of a MemcpyToHost) and costs no device bytes.
+        on_host: lives in host memory (made by a MemcpyToHost or by a node on the CPU, or an input
+            that the device never reads) and costs no device bytes.
         unsized: symbolic, with a dim that ONNX Runtime learns only as it runs. It then neither
             writes the tensor in place nor reuses its buffer, whatever its size turns out to be.
     """
@@ -92,6 +106,7 @@ class Operation:
         inplace: (input, output) pairs whose buffers ONNX Runtime's kernel shares when the input
             has no later reader.
         recomputable: running it twice gives the same values and has no effect beyond its outputs.
+        on_cpu: runs on the CPU, on a target whose device has a memory of its own.
         scratch: inputs that the kernel writes over; a second run must be given other buffers there.
         why_not: why it may not be recomputed; empty where it may.
         role: whether planner added it.
@@ -107,6 +122,7 @@ class Operation:
     inplace: tuple[tuple[TensorId, TensorId], ...] = ()
     recomputable: bool = True
     why_not: str = ""
+    on_cpu: bool = False
     scratch: tuple[TensorId, ...] = ()
     role: Role = Role.ORIGINAL
     attributes: Mapping[str, object] | None = None

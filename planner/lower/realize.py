@@ -44,11 +44,25 @@ class Realization:
         return tuple(sorted(step for step, is_anchor in self.roots if is_anchor))
 
 
-def realize(parents: Sequence[Sequence[int]]) -> Realization:
+class UnanchoredError(Exception):
+    """No step can be anchored that would keep the sequence from `step` on."""
+
+    def __init__(self, step: int) -> None:
+        super().__init__(f"step {step} would have to be anchored and cannot be")
+        self.step = step
+
+
+def realize(
+    parents: Sequence[Sequence[int]], can_anchor: Sequence[bool] | None = None
+) -> Realization:
     """File order and anchors for the sequence 0..n-1.
 
     Args:
         parents: for each step, the steps whose outputs it reads; all smaller than the step.
+        can_anchor: for each step, whether an anchor may stand on it; None for all.
+
+    Raises:
+        UnanchoredError: an anchor is needed where none may stand.
     """
     count = len(parents)
     has_reader = [False] * count
@@ -58,22 +72,42 @@ def realize(parents: Sequence[Sequence[int]]) -> Realization:
                 raise ValueError(f"step {step} reads step {p}, which does not run before it")
             has_reader[p] = True
     order = DynamicOrder(parents, _late_first(parents, has_reader))
+    anchors = can_anchor if can_anchor is not None else [True] * count
     leaves = [step for step in range(count) if not has_reader[step]]
-    best = _walk(parents, order, leaves, adjust=False), order.order()
+    best: tuple[list[tuple[int, bool]], list[int]] | None = None
+    failed: UnanchoredError | None = None
+    try:
+        best = _walk(parents, order, leaves, anchors, adjust=False), order.order()
+    except UnanchoredError as error:
+        failed = error
     for _ in range(_MAX_WALKS if count <= _MAX_ADJUSTED else 0):
         changes = order.changes
-        _walk(parents, order, leaves, adjust=True)
-        if order.changes == changes:
-            break
-        roots = _walk(parents, order, leaves, adjust=False)
-        if len(roots) < len(best[0]):
+        try:
+            _walk(parents, order, leaves, anchors, adjust=True)
+            if order.changes == changes:
+                break
+            roots = _walk(parents, order, leaves, anchors, adjust=False)
+        except UnanchoredError as error:
+            if order.changes == changes:
+                break
+            failed = error
+            continue
+        if best is None or len(roots) < len(best[0]):
             best = roots, order.order()
+    if best is None:
+        assert failed is not None
+        raise failed
     roots, body = best
     return Realization(body=tuple(body), roots=tuple(reversed(roots)))
 
 
 def _walk(
-    parents: Sequence[Sequence[int]], order: DynamicOrder, leaves: Sequence[int], *, adjust: bool
+    parents: Sequence[Sequence[int]],
+    order: DynamicOrder,
+    leaves: Sequence[int],
+    can_anchor: Sequence[bool],
+    *,
+    adjust: bool,
 ) -> list[tuple[int, bool]]:
     """Roots in the order they are visited: each leaf, and an anchor wherever one is needed."""
     search = _Search(parents, order)
@@ -87,7 +121,7 @@ def _walk(
                 search.advance(leaf)
                 roots.append((leaf, False))
                 break
-            step = search.farthest_root(reached, leaf)
+            step = search.farthest_root(reached, leaf, can_anchor)
             search.advance(step)
             roots.append((step, True))
     return roots
@@ -227,12 +261,13 @@ class _Search:
                 self._ancestors.append(bits)
         return bool(self._ancestors[step] >> ancestor & 1)
 
-    def farthest_root(self, reached: int, leaf: int) -> int:
-        """The latest step from which a search runs exactly the steps from `position` on."""
+    def farthest_root(self, reached: int, leaf: int, can_anchor: Sequence[bool]) -> int:
+        """The latest step that can be anchored from which a search runs exactly the steps from
+        `position` on."""
         for step in range(min(reached + _LOOKAHEAD, leaf - 1), self.position - 1, -1):
-            if self.probe(step) == step:
+            if can_anchor[step] and self.probe(step) == step:
                 return step
-        raise AssertionError("a search from the next step runs that step alone")
+        raise UnanchoredError(self.position)
 
     def advance(self, step: int) -> None:
         """Everything up to `step` has run."""

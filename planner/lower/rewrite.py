@@ -18,9 +18,11 @@ from planner.formulate import Formulation
 from planner.graph.build import PLANNER_ATTRIBUTE
 from planner.graph.model import Role, TrainingGraph
 from planner.graph.schedule import behind_parents
-from planner.lower.realize import realize
+from planner.lower.anchors import SCALAR_TYPES
+from planner.lower.realize import UnanchoredError, realize
 from planner.lower.sequence import Sequencer, Step
 from planner.plan.problem import Action
+from planner.targets import CPU, Target
 
 METADATA_PREFIX = "pkg.planner."
 
@@ -34,6 +36,7 @@ class Rewritten:
         anchors: how many `Size` nodes pin the order.
         action_nodes: for each action of the schedule, the name of its node.
         like: for each new value, the original value whose type and shape it has.
+        on_cpu: names of added nodes that run on the CPU, on a target whose memory is its own.
     """
 
     model: ir.Model
@@ -41,6 +44,7 @@ class Rewritten:
     anchors: int
     action_nodes: tuple[str, ...]
     like: Mapping[str, str]
+    on_cpu: frozenset[str] = frozenset()
 
 
 def rewrite(
@@ -52,6 +56,7 @@ def rewrite(
     order: str = "default",
     pinned: frozenset[str] = frozenset(),
     metadata: dict[str, str] | None = None,
+    target: Target = CPU,
 ) -> Rewritten:
     """Lower a schedule.
 
@@ -61,18 +66,13 @@ def rewrite(
         pinned: values that get an anchor of their own, so that no fusion takes them in, and whose
             nodes get the unique attribute, so that no common-subexpression elimination does.
         metadata: entries for the model, without the prefix.
+        target: what the model is written for.
     """
-    sequencer = Sequencer(graph, formulation)
+    opset = model.graph.opset_imports.get("", 1)
+    sequencer = Sequencer(graph, formulation, target, opset)
     steps = sequencer.build(actions)
     if pinned:
-        steps = [
-            s
-            for step in steps
-            for s in (
-                step,
-                *(sequencer.anchor(v, None) for v in step.writes.values() if v in pinned),
-            )
-        ]
+        steps = [s for step in steps for s in (step, *_pins(sequencer, step, pinned))]
     file_steps, planned = _arrange(sequencer, steps, order)
     writer = _Writer(model.clone(), graph, pinned)
     writer.write(file_steps)
@@ -85,7 +85,13 @@ def rewrite(
         anchors=anchors,
         action_nodes=tuple(sequencer.action_nodes),
         like=_likeness(graph, steps),
+        on_cpu=frozenset(step.name for step in planned if step.on_cpu),
     )
+
+
+def _pins(sequencer: Sequencer, step: Step, pinned: frozenset[str]) -> list[Step]:
+    anchors = [sequencer.anchor(step, v) for v in step.writes.values() if v in pinned]
+    return [anchor for anchor in anchors if anchor is not None]
 
 
 def _likeness(graph: TrainingGraph, steps: Sequence[Step]) -> dict[str, str]:
@@ -104,10 +110,17 @@ def _arrange(sequencer: Sequencer, steps: list[Step], order: str) -> tuple[list[
         return steps, steps
     made_by = {value: i for i, step in enumerate(steps) for value in step.writes.values()}
     parents = [sorted({made_by[v] for v in step.reads.values() if v in made_by}) for step in steps]
-    plan = realize(parents)
-    anchor_after = {
-        i: sequencer.anchor(next(iter(steps[i].writes.values())), None) for i in plan.anchors
-    }
+    try:
+        plan = realize(parents, [sequencer.can_anchor(step) for step in steps])
+    except UnanchoredError as error:
+        behind = error.step + 1
+        copy = sequencer.host_copy(steps[error.step])
+        return _arrange(sequencer, [*steps[:behind], copy, *steps[behind:]], order)
+    anchor_after: dict[int, Step] = {}
+    for i in plan.anchors:
+        anchor = sequencer.anchor(steps[i])
+        assert anchor is not None
+        anchor_after[i] = anchor
     file_steps = [steps[i] for i in plan.body]
     file_steps += [anchor_after[i] if is_anchor else steps[i] for i, is_anchor in plan.roots]
     planned: list[Step] = []
@@ -177,17 +190,7 @@ class _Writer:
                 mark = f"{Role.ORIGINAL.value}:{node.name}"
                 node.attributes[PLANNER_ATTRIBUTE] = ir.AttrString(PLANNER_ATTRIBUTE, mark)
             return node
-        if step.op is not None:
-            node = self._copy(step)
-        elif step.role is Role.BARRIER:
-            node = self._added(step, "Reshape", 2)
-        elif step.role is Role.ANCHOR:
-            node = self._added(step, "Size", 1)
-        elif step.role is Role.SCRATCH:
-            node = self._added(step, "Neg", 1)  # any operator with a result of the same shape
-        else:
-            swap_out = step.role is Role.SWAP_OUT
-            node = self._added(step, "MemcpyToHost" if swap_out else "MemcpyFromHost", 1)
+        node = self._copy(step) if step.op is not None else self._added(step)
         node.attributes[PLANNER_ATTRIBUTE] = ir.AttrString(
             PLANNER_ATTRIBUTE, f"{step.role.value}:{step.number}"
         )
@@ -232,36 +235,44 @@ class _Writer:
             name=step.name,
         )
 
-    def _added(self, step: Step, op_type: str, inputs: int) -> ir.Node:
-        name = step.writes[""]
-        if step.role is Role.ANCHOR:
-            value = ir.Value(name=name, shape=ir.Shape([]), type=ir.TensorType(ir.DataType.INT64))
-        else:
-            assert step.tensor is not None
-            like = self.values[self.graph.tensors[step.tensor].name]
-            value = ir.Value(name=name, shape=like.shape, type=like.type)
-        return ir.Node("", op_type, inputs=[None] * inputs, outputs=[value], name=step.name)
+    def _added(self, step: Step) -> ir.Node:
+        assert step.tensor is not None
+        like = self.values[self.graph.tensors[step.tensor].name]
+        tensor = self.graph.tensors[step.tensor]
+        shape = like.shape or ir.Shape(tensor.shape)
+        kind = like.type or ir.TensorType(ir.DataType[tensor.dtype.upper()])
+        if step.op_type in SCALAR_TYPES:
+            shape = ir.Shape([])
+            kind = ir.TensorType(ir.DataType[SCALAR_TYPES[step.op_type].upper()])
+        elif step.op_type == "GatherND":
+            shape = ir.Shape([1])
+        value = ir.Value(name=step.writes[""], shape=shape, type=kind)
+        inputs = 2 if step.op_type in ("Reshape", "GatherND") else 1
+        return ir.Node("", step.op_type, inputs=[None] * inputs, outputs=[value], name=step.name)
 
     def _inputs(self, step: Step) -> list[ir.Value | None]:
         """The values that a step's node reads, by input position."""
         if step.op is None:
             values: list[ir.Value | None] = [self.values[step.reads[""]]]
-            if step.role is Role.BARRIER:
-                assert step.tensor is not None
-                values.append(self._keep_shape(len(self.graph.tensors[step.tensor].shape)))
+            assert step.tensor is not None
+            rank = len(self.graph.tensors[step.tensor].shape)
+            if step.op_type == "Reshape":
+                # as the shape of a Reshape, zeros copy every dim of the input
+                values.append(self._zeros(f"planner__keep_shape_{rank}", (rank,)))
+            elif step.op_type == "GatherND":
+                values.append(self._zeros(f"planner__first_{rank}", (1, rank)))
             return values
         original = self.nodes[self.graph.operations[step.op].name]
         names = [None if v is None or not v.name else str(v.name) for v in original.inputs]
         return [None if n is None else self.values[step.reads.get(n, n)] for n in names]
 
-    def _keep_shape(self, rank: int) -> ir.Value:
-        """Initializer `[0] * rank`: as the shape of a Reshape it copies every dim of the input."""
-        name = f"planner__keep_shape_{rank}"
+    def _zeros(self, name: str, shape: tuple[int, ...]) -> ir.Value:
+        """An initializer of int64 zeros."""
         if name not in self.values:
-            tensor = ir.Tensor(np.zeros(rank, dtype=np.int64), name=name)
+            tensor = ir.Tensor(np.zeros(shape, dtype=np.int64), name=name)
             value = ir.Value(
                 name=name,
-                shape=ir.Shape([rank]),
+                shape=ir.Shape(shape),
                 type=ir.TensorType(ir.DataType.INT64),
                 const_value=tensor,
             )

@@ -11,8 +11,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from planner.formulate import Formulation
-from planner.graph.model import OpId, Role, TensorId, TrainingGraph
+from planner.graph.build import PLANNER_ATTRIBUTE
+from planner.graph.model import OpId, Role, Tensor, TensorId, TrainingGraph
+from planner.graph.rules import COPIES
+from planner.lower.anchors import anchor_operator
 from planner.plan.problem import Action, ActionKind
+from planner.targets import CPU, Target
+
+_OPERATORS = {
+    Role.BARRIER: "Reshape",
+    Role.SCRATCH: "Neg",  # any operator with a result of the same shape
+    Role.SWAP_OUT: "MemcpyToHost",
+    Role.SWAP_IN: "MemcpyFromHost",
+}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -27,6 +38,8 @@ class Step:
         writes: value name per original output name (or {"": name} for added nodes); an output
             that nobody reads and that may be left out maps to "".
         number: makes the `__planner` attribute unique; 0 for original nodes.
+        op_type: operator of an added node.
+        on_cpu: an added node that runs on the CPU, on a target whose memory is its own.
     """
 
     role: Role
@@ -37,13 +50,29 @@ class Step:
     reads: dict[str, str] = field(default_factory=dict)
     writes: dict[str, str] = field(default_factory=dict)
     number: int = 0
+    op_type: str = ""
+    on_cpu: bool = False
 
 
 class Sequencer:
-    """Builds the steps of one schedule."""
+    """Builds the steps of one schedule.
 
-    def __init__(self, graph: TrainingGraph, formulation: Formulation) -> None:
+    Args:
+        target: what the model is written for.
+        opset: the model's operator set of the default domain.
+    """
+
+    def __init__(
+        self,
+        graph: TrainingGraph,
+        formulation: Formulation,
+        target: Target = CPU,
+        opset: int = 1,
+    ) -> None:
         self.graph = graph
+        self.target = target
+        self.opset = opset
+        self.ids = {t.name: t.id for t in graph.tensors}
         self.form = formulation
         self.steps: list[Step] = []
         self.value: dict[TensorId, str] = {t.id: t.name for t in graph.tensors}
@@ -58,7 +87,7 @@ class Sequencer:
         self.barriers: dict[tuple[str, int], str] = {}
         self.action_nodes: list[str] = []
         self.stage = 0
-        self.number = 0
+        self.number = last_number(graph)
         self.taken = {t.name for t in graph.tensors} | {op.name for op in graph.operations}
 
     def build(self, actions: Sequence[Action]) -> list[Step]:
@@ -135,7 +164,7 @@ class Sequencer:
         for t in op.scratch:
             name = self.graph.tensors[t].name
             reads[name] = self._scratch(t, reads[name])
-        if all(reads[name] == name for name in names):
+        if all(reads[name] == name for name in names) and op.op_type not in COPIES:
             self._barrier(op_id, reads)
         writes = {
             self.graph.tensors[t].name: self._fresh(
@@ -165,6 +194,7 @@ class Sequencer:
         self.steps.append(
             Step(
                 role=role,
+                op_type=_OPERATORS[role],
                 name=self._fresh(node),
                 tensor=tensor,
                 copy=copy,
@@ -183,7 +213,7 @@ class Sequencer:
     def _barrier(self, op_id: OpId, reads: dict[str, str]) -> None:
         """Read one input through a Reshape, so that the copy differs from its original."""
         inputs = self.graph.operations[op_id].inputs
-        candidates = [t for t in inputs if not self.graph.tensors[t].is_initializer]
+        candidates = [t for t in inputs if self._may_bar(self.graph.tensors[t])]
         if not candidates:
             return
         tensor = max(candidates, key=lambda t: self.graph.tensors[t].bytes)
@@ -195,6 +225,12 @@ class Sequencer:
                 Role.BARRIER, tensor, reads[name], output, f"{output}__node"
             )
         reads[name] = self.barriers[key]
+
+    def _may_bar(self, tensor: Tensor) -> bool:
+        """Whether a Reshape of it is a view where it is, and no constant."""
+        dtypes = self.target.view_dtypes
+        is_here = not (self.target.own_memory and tensor.on_host)
+        return not tensor.is_initializer and is_here and (dtypes is None or tensor.dtype in dtypes)
 
     def _swap_out(self, tensor: TensorId) -> None:
         name = self.graph.tensors[tensor].name
@@ -226,20 +262,64 @@ class Sequencer:
                 value = step.writes[tensor.name]
                 was_read = bool(tensor.consumers) or step.role is Role.RECOMPUTE
                 if was_read and value not in read and value not in outputs:
-                    steps.append(self.anchor(value, t))
+                    anchor = self.anchor(step, value)
+                    steps.extend([anchor] if anchor is not None else [])
         self.steps = steps
 
-    def anchor(self, value: str, tensor: TensorId | None) -> Step:
-        """A `Size` node on `value`."""
+    def can_anchor(self, step: Step) -> bool:
+        """Whether some output of `step` can be anchored without a copy."""
+        return any(value and self._anchor_operator(step, value) for value in step.writes.values())
+
+    def anchor(self, step: Step, value: str | None = None) -> Step | None:
+        """A node that reads next to nothing of an output of `step`; None where there is none such.
+
+        Args:
+            value: the output; None for the first that can be anchored.
+        """
+        values = [v for v in step.writes.values() if v] if value is None else [value]
+        for value in values:
+            op_type = self._anchor_operator(step, value)
+            if op_type is not None:
+                number = self._next()
+                tensor, on_host = self._origin(step, value)
+                return Step(
+                    role=Role.ANCHOR,
+                    op_type=op_type,
+                    on_cpu=on_host and self.target.own_memory,
+                    name=self._fresh(f"{value}__anchor_{number}"),
+                    tensor=tensor.id,
+                    reads={"": value},
+                    writes={"": self._fresh(f"{value}__size_{number}")},
+                    number=number,
+                )
+        return None
+
+    def host_copy(self, step: Step) -> Step:
+        """A copy to the host of an output of `step`, to be anchored there in its stead."""
+        value = next(v for v in step.writes.values() if v)
         number = self._next()
         return Step(
             role=Role.ANCHOR,
-            name=self._fresh(f"{value}__anchor_{number}"),
-            tensor=tensor,
+            op_type="MemcpyToHost",
+            name=self._fresh(f"{value}__anchor_copy_{number}"),
+            tensor=self._origin(step, value)[0].id,
             reads={"": value},
-            writes={"": self._fresh(f"{value}__size_{number}")},
+            writes={"": self._fresh(f"{value}__anchored_{number}")},
             number=number,
         )
+
+    def _anchor_operator(self, step: Step, value: str) -> str | None:
+        tensor, on_host = self._origin(step, value)
+        return anchor_operator(self.target, tensor, self.opset, on_host=on_host)
+
+    def _origin(self, step: Step, value: str) -> tuple[Tensor, bool]:
+        """(the original tensor that a value of `step` is like, whether it is on the host)."""
+        if step.op is None:
+            assert step.tensor is not None
+            return self.graph.tensors[step.tensor], step.op_type == "MemcpyToHost"
+        name = next(name for name, written in step.writes.items() if written == value)
+        tensor = self.graph.tensors[self.ids[name]]
+        return tensor, tensor.on_host
 
     def _next(self) -> int:
         self.number += 1
@@ -251,3 +331,10 @@ class Sequencer:
             candidate, number = f"{name}_{number}", number + 1
         self.taken.add(candidate)
         return candidate
+
+
+def last_number(graph: TrainingGraph) -> int:
+    """The highest number that a node of an earlier plan carries; 0 where there is none."""
+    marks = (str((op.attributes or {}).get(PLANNER_ATTRIBUTE, "")) for op in graph.operations)
+    numbers = (mark.rpartition(":")[2] for mark in marks)
+    return max((int(n) for n in numbers if n.isascii() and n.isdigit()), default=0)

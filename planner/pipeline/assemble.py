@@ -90,6 +90,7 @@ def _as_asked(prepared: Prepared, settings: Settings, budget_text: str, swap_mod
         hardware=prepared.hardware_source,
         cost_source=prepared.cost_source,
         swap_mode=swap_mode,
+        device=prepared.target.name,
         order_target=settings.order_target,
         ort_optimized=prepared.ort_optimized,
         baseline=cost,
@@ -111,7 +112,7 @@ def unchanged_plan(
     prepared: Prepared, settings: Settings, *, budget_text: str, swap_mode: str
 ) -> Plan:
     """The plan for a budget that the model meets as it is."""
-    now = full_timeline(prepared.original, prepared.default, prepared.device)
+    now = full_timeline(prepared.original, prepared.default, prepared.target)
     return replace(
         _as_asked(prepared, settings, budget_text, swap_mode),
         engine="none",
@@ -129,7 +130,7 @@ def unchanged_plan(
 def baseline_cost(prepared: Prepared) -> PredictedCost:
     """The original model in ONNX Runtime's default order."""
     return PredictedCost(
-        peak_bytes=full_timeline(prepared.original, prepared.default, prepared.device).peak_bytes,
+        peak_bytes=full_timeline(prepared.original, prepared.default, prepared.target).peak_bytes,
         time_us=sum(prepared.original_us),
     )
 
@@ -210,6 +211,7 @@ def plan_to_json(plan: Plan) -> str:
 def plan_digest(plan: Plan) -> str:
     """Digest of what the plan decides: its schedule and the model it belongs to."""
     core = [plan.version, plan.model_sha256, plan.order_target, plan.ort_optimized]
+    core += [plan.device] if plan.device != "cpu" else []  # as before there were targets
     core += [[a.kind, a.target] for a in plan.schedule]
     return hashlib.sha256(json.dumps(core).encode()).hexdigest()
 

@@ -144,7 +144,7 @@ def _state(prepared: Prepared, plan: Plan) -> _State:
     asked = with_levers(prepared, plan.swap_mode, asked)
     problem = formulate_in(prepared, form.ops, asked, plan.budget_bytes).problem
     back = read_back(prepared, rebuilt.rewritten, order_target=plan.order_target)
-    line = full_timeline(back.graph, back.order, prepared.device)
+    line = full_timeline(back.graph, back.order, prepared.target)
     step_of = {name: i for i, name in enumerate(back.rewritten.planned_order)}
     copies: list[list[tuple[int, int]]] = [[] for _ in problem.tensors]
     # replayed on the problem in which every swap of the file is possible
@@ -169,7 +169,7 @@ def _state(prepared: Prepared, plan: Plan) -> _State:
 
 
 def _before(prepared: Prepared, buffer: Tensor) -> tuple[Span | None, int, bool]:
-    line = full_timeline(prepared.original, prepared.default, prepared.device)
+    line = full_timeline(prepared.original, prepared.default, prepared.target)
     steps = len(line.order)
     try:
         there = prepared.original.tensor_named(buffer.name)

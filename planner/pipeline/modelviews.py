@@ -11,21 +11,24 @@ from planner.graph.schedule import default_order, priority_order
 from planner.onnxio.load import load_model
 from planner.pipeline.planning import Planned
 from planner.pipeline.prepare import Prepared, analysed_graph, view_of
+from planner.pipeline.targeting import check_target
 from planner.plan.planfile import Plan
 from planner.results import ModelView
+from planner.runtime.device.placement import placement_of
+from planner.targets import Target
 
 
 def original_view(prepared: Prepared) -> ModelView:
     """The original, in ONNX Runtime's default order."""
     return view_of(
-        prepared.original, prepared.default, prepared.original_us, device=prepared.device
+        prepared.original, prepared.default, prepared.original_us, target=prepared.target
     )
 
 
-def rewritten_view(planned: Planned, plan: Plan, device: str) -> ModelView:
+def rewritten_view(planned: Planned, plan: Plan, target: Target) -> ModelView:
     """An accepted plan's model."""
     durations = _durations_after(planned)
-    view = view_of(planned.graph, planned.order, durations, device=device)
+    view = view_of(planned.graph, planned.order, durations, target=target)
     return replace(view, time_us=plan.planned.time_us)
 
 
@@ -49,15 +52,18 @@ def _durations_after(planned: Planned) -> tuple[float, ...]:
 def file_view(
     path: Path, dims: Mapping[str, int], order_target: str, original: Prepared
 ) -> ModelView:
-    """A rewritten model as its file has it; durations are not known."""
+    """A rewritten model as its file has it, where ONNX Runtime places it; no durations are known."""
     loaded = load_model(path, dims=dims)
+    check_target(loaded.model, path, original.target)
     known = dict(original.types)
     for node in loaded.model.graph:  # a copy has the types of what it copies
         for value in node.outputs:
             stem = re.sub(r"__recompute_\d+(_\d+)?\Z", "", str(value.name))
             if stem in known:
                 known.setdefault(str(value.name), known[stem])
-    graph = analysed_graph(loaded.model, loaded.dims, known=known)
+    target = original.target
+    placement = placement_of(path, target) if target.own_memory else None
+    graph = analysed_graph(loaded.model, loaded.dims, known=known, placement=placement)
     order = priority_order(graph) if order_target == "priority" else default_order(graph)
     durations = (0.0,) * len(graph.operations)
-    return view_of(graph, order, durations, device=original.device)
+    return view_of(graph, order, durations, target=target)

@@ -19,6 +19,7 @@ from planner.plan.order import (
     list_schedule,
     peak_of,
     pull_early,
+    push_late,
     reorder,
     updates_last,
 )
@@ -27,6 +28,11 @@ GRANULARITY_BYTES = 256
 """ONNX Runtime's arena rounds every buffer up to this (bfc_arena.h, `kMinAllocationSize`)."""
 
 RANDOM = "draws random numbers"
+
+FROM_HOST = "MemcpyFromHost"
+EARLY = frozenset({"Shape", "Size", "MemcpyToHost"})
+"""What is run as soon as it can be: later, it would keep what it reads on the device."""
+
 _NO_LIMIT = 1 << 62
 
 
@@ -83,11 +89,15 @@ def base_orders(prepared: Prepared, *, time_limit_s: float) -> tuple[BaseOrder, 
         "late default": late_schedule(problem, plain),
     }
 
-    shapes = {place[op.id] for op in prepared.graph.operations if op.op_type in ("Shape", "Size")}
-    if shapes:
-        pulled = {name: pull_early(problem, o, shapes) for name, o in starts.items()}
-        starts = {"default": plain, **{n: o for n, o in pulled.items() if n != "default"}}
-        starts["default, shapes early"] = pulled["default"]
+    from_host = {place[op.id] for op in prepared.graph.operations if op.op_type == FROM_HOST}
+    early = {place[op.id] for op in prepared.graph.operations if op.op_type in EARLY}
+    moved = starts
+    if from_host:
+        moved = {name: push_late(problem, order, from_host) for name, order in moved.items()}
+    if early:
+        moved = {name: pull_early(problem, order, early) for name, order in moved.items()}
+    if moved is not starts:
+        starts = {**moved, "default": plain, "default, shapes early": moved["default"]}
     starts |= {f"{name}, updates last": updates_last(problem, o) for name, o in starts.items()}
 
     def late() -> bool:

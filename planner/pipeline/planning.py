@@ -270,7 +270,7 @@ def _lower(
         rewritten=back.rewritten,
         graph=graph,
         order=order,
-        timeline=full_timeline(graph, order, prepared.device),
+        timeline=full_timeline(graph, order, prepared.target),
         orders=orders,
         fits_arena=first_region(graph, order, arena_cap(graph, budget)) is not None,
     )

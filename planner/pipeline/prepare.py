@@ -13,7 +13,7 @@ from planner.cost.hardware import Hardware, load_hardware
 from planner.cost.model import durations_us
 from planner.graph.build import build_graph
 from planner.graph.liveness import Timeline, timeline
-from planner.graph.model import OpId, TrainingGraph
+from planner.graph.model import OpId, Placement, TrainingGraph
 from planner.graph.schedule import (
     default_order,
     parents_of,
@@ -30,10 +30,18 @@ from planner.onnxio.load import (
 )
 from planner.onnxio.names import name_nodes
 from planner.pipeline.packed import packed_arena
+from planner.pipeline.targeting import check_target
 from planner.results import ModelView
 from planner.runtime.build import check_build, is_training_build, why_no_copies
-from planner.runtime.normalize import MAX_PASSES, blocked_convolutions, normalize
+from planner.runtime.device.copies import copies_of
+from planner.runtime.normalize import (
+    MAX_PASSES,
+    Normalized,
+    blocked_convolutions,
+    normalize_for,
+)
 from planner.runtime.shapes import runtime_types, unsized_values
+from planner.targets import Target, target_named
 from planner.units import format_bytes
 
 Progress = Callable[[str], None]
@@ -56,6 +64,9 @@ class Prepared:
             optimizers make of it, with folded constants as nodes again.
         types: element type and static shape of every value of `model`.
         graph, order: of `model`, and its default order.
+        target: what the model is planned for; `placement` says where its nodes run there, and is None
+            where there is one memory. `renamed`: ONNX Runtime's own copies in `original`, by what a
+            session of the file calls them.
         workspace_bytes: by OpId: what its kernel takes besides its outputs while it runs.
         hardware_source: the profile's name, or its file, as given.
         duration_us: by OpId. `cost_source` says where they come from.
@@ -73,7 +84,9 @@ class Prepared:
     order: tuple[OpId, ...]
     hardware: Hardware
     hardware_source: str
-    device: str
+    target: Target
+    placement: Placement | None
+    renamed: Mapping[str, str]
     workspace_bytes: tuple[int, ...]
     duration_us: tuple[float, ...]
     cost_source: str
@@ -101,20 +114,23 @@ def prepare(
     Args:
         to_rewrite: False where the model is only looked at.
     """
-    from planner.runtime.gpu import check_device
-
-    check_device(device)
+    target = target_named(device)
     profile_of = load_hardware(hardware)
     progress("loading")
     loaded = load_model(path, dims=dims)
     check_build(loaded.model)
+    check_target(loaded.model, path, target)
     notes: list[str] = []
     blocked: tuple[str, ...] = ()
+    placement: Placement | None = None
+    renamed: Mapping[str, str] = {}
+    if ort_optimize or target.own_memory:
+        progress(f"letting ONNX Runtime optimize the graph for {target.title}")
+        normalized = _normalized(loaded, target, ort_optimize, MAX_PASSES if to_rewrite else 1)
+        model, placement, renamed = normalized.model, normalized.placement, normalized.renamed
+        notes += _placed_note(target, model, placement)
     if ort_optimize:
-        progress("letting ONNX Runtime optimize the graph")
-        providers = _providers(device, notes)
-        model = normalize(loaded, providers=providers, passes=MAX_PASSES if to_rewrite else 1)
-        blocked = blocked_convolutions(loaded) if device == "cpu" else ()
+        blocked = blocked_convolutions(loaded) if not target.own_memory else ()
         if blocked:
             notes.append(
                 f"{len(blocked)} convolution(s) with constant weights run in a blocked layout "
@@ -122,19 +138,21 @@ def prepare(
                 "the level ORT_ENABLE_EXTENDED"
             )
     else:
-        model = loaded.model
-        name_nodes(model)
+        if not target.own_memory:
+            model = loaded.model
+            name_nodes(model)
         notes.append(
             "planned on the graph as it is: ONNX Runtime's optimizers may still fuse or fold nodes"
         )
     types = value_types(model, loaded.dims, known=_certain(loaded), fallback=runtime_types)
-    original = _as_run_here(build_graph(model, types, unsized=unsized_values(model, types)))
+    unsized = unsized_values(model, types)
+    original = _as_run_here(build_graph(model, types, unsized=unsized, placement=placement))
     progress(f"{len(original.operations)} operations")
     order = original_order(original, loaded.model)
     costs = _Costs(profile_of, path, loaded.dims, profile, calibrate, inputs, seed, progress)
     original_us, source, assumptions = costs.durations(original)
     graph, durations = original, original_us
-    if ort_optimize and not loaded.dims:
+    if ort_optimize and not loaded.dims and not target.own_memory:
         unfolded = unfold(model, types, set(loaded.model.graph.initializers))
         if unfolded.names:
             model, types = unfolded.model, unfolded.types
@@ -147,11 +165,11 @@ def prepare(
     if loaded.dims:
         bound = ", ".join(f"{k} = {v}" for k, v in sorted(loaded.dims.items()))
         notes.append(f"{BOUND_SIZES} {bound}")
-    if device != "cpu":
+    if target.own_memory:
         notes.append(
-            f"temporary workspace of {device} kernels is not known: set a --reserve for it"
+            f"temporary workspace of {target.title}'s kernels is not known: set a --reserve for it"
         )
-    no_swaps = why_no_copies(device)
+    no_swaps = why_no_copies(target.name)
     if no_swaps:
         notes.append(f"{no_swaps}: plans use order and recompute only")
     graph = replace(graph, assumptions=(*graph.assumptions, *notes, *assumptions))
@@ -166,8 +184,10 @@ def prepare(
         order=order if graph.operations is original.operations else default_order(graph),
         hardware=profile_of,
         hardware_source=hardware,
-        device=device,
-        workspace_bytes=_workspace(graph, device),
+        target=target,
+        placement=placement,
+        renamed=renamed,
+        workspace_bytes=_workspace(graph, target),
         duration_us=durations,
         cost_source=source,
         ort_optimized=ort_optimize,
@@ -181,10 +201,33 @@ def analysed_graph(
     dims: Mapping[str, int],
     *,
     known: Mapping[str, ValueType] | None = None,
+    placement: Placement | None = None,
 ) -> TrainingGraph:
-    """The training graph of `model` with `dims` bound."""
+    """The training graph of `model` with `dims` bound.
+
+    Args:
+        placement: where its nodes run; None where there is one memory.
+    """
     types = value_types(model, dims, known=known, fallback=runtime_types)
-    return _as_run_here(build_graph(model, types, unsized=unsized_values(model, types)))
+    unsized = unsized_values(model, types)
+    return _as_run_here(build_graph(model, types, unsized=unsized, placement=placement))
+
+
+def _normalized(loaded: LoadedModel, target: Target, ort_optimize: bool, passes: int) -> Normalized:
+    """The graph that the target runs; without optimizations, with its borders alone."""
+    if ort_optimize:
+        return normalize_for(loaded, target, passes=passes)
+    return normalize_for(loaded, target, level="disabled", passes=1)
+
+
+def _placed_note(target: Target, model: ir.Model, placement: Placement | None) -> list[str]:
+    if placement is None:
+        return []
+    return [
+        f"{len(placement.on_cpu)} of {len(model.graph)} nodes run on the CPU, "
+        f"{len(copies_of(model))} copies between it and {target.title} are in the graph (as "
+        f"{target.provider} of the ONNX Runtime here places them)"
+    ]
 
 
 def _as_run_here(graph: TrainingGraph) -> TrainingGraph:
@@ -224,49 +267,40 @@ def view_of(
     graph: TrainingGraph,
     order: tuple[OpId, ...],
     duration_us: tuple[float, ...],
-    *,
-    device: str = "cpu",
+    target: Target,
 ) -> ModelView:
     """Timeline, time, arena forecasts and packed arena of a graph in an order."""
     from planner.runtime.arena import forecast
 
-    line = full_timeline(graph, order, device)
+    line = full_timeline(graph, order, target)
     return ModelView(
         graph=graph,
         timeline=line,
         time_us=sum(duration_us),
         duration_us=duration_us,
-        arena=tuple(forecast(graph, order, options) for options in ("default", "recommended")),
+        arena=tuple(
+            forecast(graph, order, options)
+            for options in ("default", "recommended")
+            if not target.own_memory
+        ),
         packed=packed_arena(line),
     )
 
 
-def full_timeline(graph: TrainingGraph, order: tuple[OpId, ...], device: str) -> Timeline:
+def full_timeline(graph: TrainingGraph, order: tuple[OpId, ...], target: Target) -> Timeline:
     """The timeline with the kernels' workspace in it, as far as it is known."""
-    extra = dict(enumerate(_workspace(graph, device)))
+    extra = dict(enumerate(_workspace(graph, target)))
     return timeline(graph, order, workspace_bytes={OpId(op): size for op, size in extra.items()})
 
 
-def _workspace(graph: TrainingGraph, device: str) -> tuple[int, ...]:
+def _workspace(graph: TrainingGraph, target: Target) -> tuple[int, ...]:
     """Known for the CPU's kernels, for one thread (convolutions take 64 KiB more for each other)."""
-    if device != "cpu":
+    if target.own_memory:
         return (0,) * len(graph.operations)
     from planner.runtime.workspace import workspace
 
     found = workspace(graph, threads=1)
     return tuple(found[op.id].bytes if op.id in found else 0 for op in graph.operations)
-
-
-def _providers(device: str, notes: list[str]) -> tuple[str, ...]:
-    if device == "cpu":
-        return ("CPUExecutionProvider",)
-    import onnxruntime as ort
-
-    wanted = "CUDAExecutionProvider"
-    if wanted in ort.get_available_providers():
-        return (wanted, "CPUExecutionProvider")
-    notes.append(f"{wanted} is not available here: graph optimized for the CPU provider instead")
-    return ("CPUExecutionProvider",)
 
 
 @dataclass(frozen=True, slots=True)

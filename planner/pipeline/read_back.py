@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from planner.formulate import Formulation
-from planner.graph.model import OpId, TrainingGraph
+from planner.graph.model import OpId, Placement, TrainingGraph
 from planner.graph.schedule import default_order, priority_order
 from planner.lower.rewrite import Rewritten, rewrite
 from planner.pipeline.prepare import Prepared, analysed_graph
@@ -34,10 +34,16 @@ def lowered(
 
     def lower(pinned: frozenset[str]) -> Rewritten:
         return rewrite(
-            prepared.model, prepared.graph, form, actions, order=order_target, pinned=pinned
+            prepared.model,
+            prepared.graph,
+            form,
+            actions,
+            order=order_target,
+            pinned=pinned,
+            target=prepared.target,
         )
 
-    return settle(lower, prepared.loaded, enabled=prepared.ort_optimized)
+    return settle(lower, prepared.loaded, enabled=prepared.ort_optimized, target=prepared.target)
 
 
 def read_back(prepared: Prepared, rewritten: Rewritten, *, order_target: str) -> ReadBack:
@@ -50,13 +56,25 @@ def read_back(prepared: Prepared, rewritten: Rewritten, *, order_target: str) ->
         AssertionError: ONNX Runtime would run it in another order than the planned one.
     """
     known = {new: prepared.types[old] for new, old in rewritten.like.items()}
-    graph = analysed_graph(rewritten.model, prepared.loaded.dims, known={**prepared.types, **known})
+    graph = analysed_graph(
+        rewritten.model,
+        prepared.loaded.dims,
+        known={**prepared.types, **known},
+        placement=_placement(prepared.placement, rewritten),
+    )
     graph = _with_categories(graph, prepared.graph, rewritten.like)
     order = priority_order(graph) if order_target == "priority" else default_order(graph)
     names = tuple(graph.operations[op].name for op in order)
     if order_target == "default" and names != rewritten.planned_order:
         raise AssertionError("the rewritten file's default order is not the planned one")
     return ReadBack(rewritten=replace(rewritten, planned_order=names), graph=graph, order=order)
+
+
+def _placement(original: Placement | None, rewritten: Rewritten) -> Placement | None:
+    """Where the rewritten model's nodes run: nothing that runs on the CPU is run again."""
+    if original is None:
+        return None
+    return replace(original, on_cpu=original.on_cpu | rewritten.on_cpu)
 
 
 def _with_categories(

@@ -12,6 +12,7 @@ from planner.lower.rewrite import Rewritten
 from planner.pipeline import assemble as plans
 from planner.pipeline.prepare import Prepared, Progress, prepare, silent
 from planner.pipeline.read_back import lowered, read_back
+from planner.pipeline.targeting import TARGET_KEY
 from planner.plan.planfile import Plan
 from planner.plan.problem import Action
 
@@ -42,6 +43,7 @@ def prepare_for(
         hardware=plan.hardware,
         profile=profile,
         seed=plan.seed,
+        device=plan.device,
         ort_optimize=plan.ort_optimized,
         progress=progress,
     )
@@ -71,5 +73,6 @@ def with_metadata(rewritten: Rewritten, plan: Plan) -> Rewritten:
     props["pkg.planner.version"] = plan.planner_version
     props["pkg.planner.plan_sha256"] = plans.plan_digest(plan)
     props["pkg.planner.budget_bytes"] = str(plan.budget_bytes)
+    props[TARGET_KEY] = plan.device
     annotate(rewritten, plan.decisions)
     return rewritten

@@ -67,7 +67,7 @@ class _Task:
 def graphs_of(prepared: Prepared, settings: Settings, *, time_limit_s: float) -> Graphs:
     """The base orders of a prepared model, each with its problem."""
     orders = base_orders(prepared, time_limit_s=min(_ORDER_S, 0.1 * time_limit_s))
-    line = full_timeline(prepared.original, prepared.default, prepared.device)
+    line = full_timeline(prepared.original, prepared.default, prepared.target)
     return Graphs(
         prepared=prepared,
         orders=orders,

@@ -34,14 +34,34 @@ def run_both(
     plan: Plan,
     inputs: Path | None,
     seed: int,
-    device: str,
     progress: Progress,
 ) -> Verification:
-    """Run both models: numbers, order, bytes, cap, time."""
+    """Run both models on the target: numbers, order, copies, bytes, cap, time."""
     from planner.runtime.inputs import make_inputs
     from planner.runtime.verify import verify as run_verification
 
     feeds, source = make_inputs(prepared.loaded.path, seed, prepared.loaded.dims, inputs)
+    if prepared.target.own_memory:
+        from planner.runtime.device.verify import DeviceJob, Side
+
+        return DeviceJob(
+            target=prepared.target,
+            original=Side(
+                path=prepared.loaded.path,
+                graph=before.graph,
+                order=before.timeline.order,
+                level="extended" if prepared.ort_optimized else "disabled",
+                renamed=prepared.renamed,
+            ),
+            rewritten=Side(path=rewritten, graph=after.graph, order=after.timeline.order),
+            inputs=feeds,
+            inputs_source=source,
+            budget_bytes=plan.budget_bytes,
+            order="priority" if plan.order_target == "priority" else "default",
+            is_copy=plan.unchanged,
+            seed=seed,
+            progress=progress,
+        ).run()
     return run_verification(
         prepared.loaded.path,
         rewritten,
@@ -55,7 +75,6 @@ def run_both(
         inputs=feeds,
         inputs_source=source,
         seed=seed,
-        device=device,
         has_swaps=_has_swaps(after.graph),
         progress=progress,
     )

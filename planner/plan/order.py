@@ -219,8 +219,30 @@ def pull_early(problem: Problem, order: Sequence[int], ops: Collection[int]) -> 
     return tuple(moved)
 
 
+def push_late(problem: Problem, order: Sequence[int], ops: Collection[int]) -> Order:
+    """The same order with each of `ops` right before the first operation that reads from it.
+
+    For copies from the host: run early, they would hold what is not needed yet.
+    """
+    place = {op: i for i, op in enumerate(order)}
+    first = dict.fromkeys(ops, len(order))
+    for op, parents in enumerate(parents_of(problem)):
+        for parent in parents:
+            if parent in first:
+                first[parent] = min(first[parent], place[op])
+    ahead: dict[int, list[int]] = {}
+    for op in sorted(ops, key=place.__getitem__):
+        ahead.setdefault(first[op], []).append(op)
+    moved: list[int] = []
+    for i, op in enumerate(order):
+        moved.extend(ahead.get(i, ()))
+        if op not in first:
+            moved.append(op)
+    return (*moved, *ahead.get(len(order), ()))
+
+
 def _to_end(problem: Problem) -> list[int]:
-    return [t for t, tensor in enumerate(problem.tensors) if tensor.to_end]
+    return [t for t, tensor in enumerate(problem.tensors) if tensor.to_end and tensor.bytes]
 
 
 class _ListScheduler:

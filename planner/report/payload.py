@@ -17,7 +17,7 @@ from planner.report.frontier import frontier_payload
 from planner.report.next_steps import next_steps
 from planner.report.session_code import session_code
 from planner.report.views import number, view_payload
-from planner.results import Analysis, OptimizeResult, Outlook, TimeCheck, Verification
+from planner.results import Analysis, CopyCheck, OptimizeResult, Outlook, TimeCheck, Verification
 
 OPTIMIZE_SCHEMA = "planner.optimize/1"
 ANALYZE_SCHEMA = "planner.analyze/1"
@@ -30,7 +30,6 @@ def optimize_payload(result: OptimizeResult) -> dict[str, Any]:
     """The document of `planner optimize`."""
     plan, verification = result.plan, result.verification
     headline = _headline(result)
-    device = verification.device if verification else "cpu"
     model = result.output_path.name if result.output_path else "model.planned.onnx"
     outlook = _outlook(result.outlook)
     return {
@@ -55,7 +54,7 @@ def optimize_payload(result: OptimizeResult) -> dict[str, Any]:
         "session_code": session_code(
             model,
             order_target=plan.order_target,
-            device=device,
+            device=plan.device,
             budget_bytes=plan.budget_bytes,
         ),
         "outlook": outlook,
@@ -252,6 +251,7 @@ def verification_body(v: Verification) -> dict[str, Any]:
         "orders": [
             {
                 "level": o.level,
+                "queue": o.queue,
                 "equal": o.equal,
                 "executed": o.executed,
                 "planned": o.planned,
@@ -292,6 +292,19 @@ def verification_body(v: Verification) -> dict[str, Any]:
             for c in v.caps
         ],
         "time": _time(v.time),
+        "copies": _copies(v.copies),
+    }
+
+
+def _copies(copies: CopyCheck | None) -> dict[str, Any] | None:
+    if copies is None:
+        return None
+    return {
+        "planned": copies.planned,
+        "planned_bytes": copies.planned_bytes,
+        "ran": copies.ran,
+        "missing": list(copies.missing),
+        "extra": [{"node": name, "bytes": size} for name, size in copies.extra],
     }
 
 

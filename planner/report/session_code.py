@@ -34,6 +34,20 @@ session = ort.InferenceSession(
 )
 """
 
+_WEBGPU = """\
+import onnxruntime_ep_webgpu as webgpu  # a provider beside stock onnxruntime
+
+ort.register_execution_provider_library("webgpu", webgpu.get_library_path())
+devices = [d for d in ort.get_ep_devices() if d.ep_name == webgpu.get_ep_name()]
+# the layout that the plan is made for: NHWC puts transposes around convolutions
+options.add_provider_for_devices(devices[:1], {{"preferredLayout": "NCHW"}})
+
+session = ort.InferenceSession({model!r}, options)
+assert "WebGpuExecutionProvider" in session.get_providers(), "fell back to the CPU"
+"""
+
+_BODIES = {"cpu": _CPU, "webgpu": _WEBGPU, "cuda": _CUDA}
+
 
 def session_code(
     model: str,
@@ -47,7 +61,7 @@ def session_code(
 
     Args:
         order_target: "default", or "priority" for a plan whose file order is the schedule.
-        device: "cpu" or "cuda"; `budget_bytes` becomes the CUDA arena's limit.
+        device: of `planner.targets`; `budget_bytes` becomes the CUDA arena's limit.
         cap: the hard cap under which the model ran, whose arena is then the one to copy.
     """
     comment = "The CPU arena grows by exactly what is asked for (1 = kSameAsRequested)."
@@ -58,7 +72,7 @@ def session_code(
             f'{{"max_mem": {cap.cap_bytes}, "initial_chunk_size_bytes": {cap.first_region_bytes}, '
             '"max_dead_bytes_per_chunk": 1}'
         )
-    body = _CUDA if device == "cuda" else _CPU
+    body = _BODIES[device]
     order = _PRIORITY if order_target == "priority" else ""
     return (
         _HEAD

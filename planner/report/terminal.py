@@ -202,7 +202,10 @@ def _verification(out: Console, v: Payload) -> None:
         _fact(facts, "Outputs", f"{same:,} of {len(v['outputs']):,} bit-identical{_worst(v)}")
     for order in v["orders"]:
         said = "as planned" if order["equal"] else f"differs: {order['first_difference']}"
-        _fact(facts, f"Order, {order['level']}", f"{order['executed']:,} nodes, {said}")
+        where = f", {order['queue']}" if order["queue"] else ""
+        _fact(facts, f"Order, {order['level']}{where}", f"{order['executed']:,} nodes, {said}")
+    if v["copies"]:
+        _fact(facts, "Copies", _copies(v["copies"]))
     for cap in v["caps"]:
         said = "runs" if cap["passed"] else "fails"
         odd = "" if cap["expected"] in (None, cap["passed"]) else " (not what was expected)"
@@ -226,6 +229,14 @@ def _verification(out: Console, v: Payload) -> None:
     print_table(out, "Memory on ONNX Runtime", columns, rows)
     for remark in v["notes"]:
         print_line(out, f"note: {remark}", "dim")
+
+
+def _copies(copies: Payload) -> str:
+    extra = len(copies["extra"])
+    return (
+        f"{copies['ran']:,} of {copies['planned']:,} ran as planned "
+        f"({_size(copies['planned_bytes'])}), {extra or 'none'} unplanned"
+    )
 
 
 def _worst(v: Payload) -> str:

@@ -43,8 +43,10 @@ class KeptResults:
                 self.comparisons.append(compare(name, before, array))
 
 
-def compare_orders(planned: Sequence[str], executed: Sequence[str], *, level: str) -> OrderCheck:
-    """Names of nodes as planned and as they ran at one optimization level."""
+def compare_orders(
+    planned: Sequence[str], executed: Sequence[str], *, level: str, queue: str = ""
+) -> OrderCheck:
+    """Names of nodes as planned and as they ran at one optimization level, in one queue."""
     first = ""
     for step, (want, ran) in enumerate(zip(planned, executed, strict=False)):
         if want != ran:
@@ -59,6 +61,7 @@ def compare_orders(planned: Sequence[str], executed: Sequence[str], *, level: st
         executed=len(executed),
         planned=len(planned),
         first_difference=first,
+        queue=queue,
     )
 
 

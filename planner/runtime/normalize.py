@@ -11,52 +11,101 @@ from __future__ import annotations
 
 import tempfile
 from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
 
+import numpy as np
+import numpy.typing as npt
 import onnx_ir as ir
 
 from planner.errors import ModelError
+from planner.graph.model import Placement
+from planner.graph.rules import COPIES
 from planner.onnxio.check import BLOCKED_LAYOUT
 from planner.onnxio.load import LoadedModel
 from planner.onnxio.names import name_nodes
+from planner.runtime.device.client import optimize
+from planner.runtime.device.copies import name_copies
 from planner.runtime.messages import explain
+from planner.runtime.options import Level, session_options
+from planner.targets import CPU, Target
 
 MAX_PASSES = 10
 
 
-def normalize(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Normalized:
+    """A model as a target's optimizers leave it, and where its nodes run there.
+
+    Attributes:
+        placement: None where there is one memory.
+        renamed: names of ONNX Runtime's own copies in `model`, by what a session calls them.
+    """
+
+    model: ir.Model
+    placement: Placement | None
+    renamed: Mapping[str, str] = field(default_factory=dict)
+
+
+def normalize(loaded: LoadedModel, *, passes: int = MAX_PASSES) -> ir.Model:
+    """The model as ONNX Runtime's EXTENDED optimizations leave it for the CPU: see `normalize_for`."""
+    return normalize_for(loaded, CPU, passes=passes).model
+
+
+def normalize_for(
     loaded: LoadedModel,
+    target: Target,
     *,
-    providers: tuple[str, ...] = ("CPUExecutionProvider",),
+    level: Level = "extended",
     passes: int = MAX_PASSES,
-) -> ir.Model:
-    """The model as ONNX Runtime's EXTENDED optimizations leave it for `providers`.
+) -> Normalized:
+    """The model as ONNX Runtime's optimizations leave it for a target.
 
     Optimized again until nothing changes: one pass is not always a fixed point (a merge of equal
     nodes can make others equal). Initializers that survive keep their original tensors, by
     reference; nodes get unique names.
 
     Args:
+        target: for which the graph is optimized.
+        level: of the optimizations; "disabled" leaves the graph as it is but for what a target with a
+            memory of its own needs (copies where nodes run on different sides).
         passes: at most so many; one is enough where nothing will be rewritten.
 
     Raises:
+        UsageError: the target's device is not here.
         ModelError: ONNX Runtime cannot load the model, with its reason.
     """
+    placed: dict[str, bool] = {}
     with tempfile.TemporaryDirectory(prefix="planner-") as folder:
         source, before = loaded.path, _node_keys(loaded.model)
         model = loaded.model
         for number in range(passes):
-            target = Path(folder) / f"optimized_{number}.onnx"
-            _optimize(source, target, providers, external=loaded.has_external_data)
-            model = ir.load(target)
+            output = Path(folder) / f"optimized_{number}.onnx"
+            external = loaded.has_external_data
+            if target.own_memory:
+                placed |= optimize(target, source, output, level=level, external=external)
+            else:
+                _optimize(source, output, external=external)
+            model = ir.load(output)
             after = _node_keys(model)
             if after == before:
                 break
-            source, before = target, after
+            source, before = output, after
         _restore(model, loaded.model)
+    if not target.own_memory:
+        name_nodes(model)
+        return Normalized(model=model, placement=None)
+    renamed = name_copies(model, target.provider)
+    names = {id(node): str(node.name) for node in model.graph}
     name_nodes(model)
-    return model
+    on_cpu = [
+        str(node.name)
+        for node in model.graph
+        if node.op_type not in COPIES and not placed.get(names[id(node)], False)
+    ]
+    placement = Placement(on_cpu=frozenset(on_cpu), inplace=target.inplace)
+    return Normalized(model=model, placement=placement, renamed=renamed)
 
 
 def blocked_convolutions(loaded: LoadedModel) -> tuple[str, ...]:
@@ -82,7 +131,7 @@ def blocked_convolutions(loaded: LoadedModel) -> tuple[str, ...]:
     with tempfile.TemporaryDirectory(prefix="planner-") as folder:
         target = Path(folder) / "all.onnx"
         external = loaded.has_external_data
-        _optimize(loaded.path, target, ("CPUExecutionProvider",), external=external, level="ALL")
+        _optimize(loaded.path, target, external=external, level="all")
         blocked = any(node.domain == BLOCKED_LAYOUT for node in ir.load(target).graph)
     return convolutions if blocked else ()
 
@@ -91,20 +140,10 @@ def _node_keys(model: ir.Model) -> Counter[tuple[str, str, str]]:
     return Counter((node.domain, node.op_type, str(node.name)) for node in model.graph)
 
 
-def _optimize(
-    source: Path,
-    target: Path,
-    providers: tuple[str, ...],
-    *,
-    external: bool,
-    level: Literal["EXTENDED", "ALL"] = "EXTENDED",
-) -> None:
+def _optimize(source: Path, target: Path, *, external: bool, level: Level = "extended") -> None:
     import onnxruntime as ort
 
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = 1  # nothing is run
-    options.log_severity_level = 4
-    options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, f"ORT_ENABLE_{level}")
+    options = session_options(level=level, threads=1)  # nothing is run
     options.optimized_model_filepath = str(target)
     if external:
         options.add_session_config_entry(
@@ -114,9 +153,23 @@ def _optimize(
             "session.optimized_model_external_initializers_min_size_in_bytes", "1024"
         )
     try:
-        ort.InferenceSession(str(source), options, providers=list(providers))
+        ort.InferenceSession(str(source), options, providers=[CPU.provider])
     except Exception as error:
         raise ModelError(f"{source}: {explain(str(error))}") from error
+
+
+def _is_same(before: ir.TensorProtocol | None, after: ir.TensorProtocol | None) -> bool:
+    """Whether an initializer is unchanged: an optimizer may permute one under its own name
+    (core/optimizer/transpose_optimization), and the old value is then wrong for the new graph."""
+    if before is None or after is None:
+        return False
+    if before.dtype != after.dtype or tuple(before.shape) != tuple(after.shape):
+        return False
+    return bool(np.array_equal(_bits(before), _bits(after)))
+
+
+def _bits(tensor: ir.TensorProtocol) -> npt.NDArray[np.uint8]:
+    return np.ascontiguousarray(tensor.numpy()).reshape(-1).view(np.uint8)
 
 
 def _restore(model: ir.Model, original: ir.Model) -> None:
@@ -130,7 +183,7 @@ def _restore(model: ir.Model, original: ir.Model) -> None:
             )
     for name, value in model.graph.initializers.items():
         source = original.graph.initializers.get(name)
-        if source is not None and source.const_value is not None:
+        if source is not None and _is_same(source.const_value, value.const_value):
             value.const_value = source.const_value
         elif isinstance(value.const_value, ir.ExternalTensor):
             array = value.const_value.numpy().copy()

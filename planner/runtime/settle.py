@@ -20,8 +20,11 @@ from planner.errors import ModelError
 from planner.graph.build import PLANNER_ATTRIBUTE
 from planner.lower.rewrite import Rewritten
 from planner.onnxio.load import LoadedModel
+from planner.runtime.device.client import optimize
 from planner.runtime.messages import first_line
+from planner.runtime.options import session_options
 from planner.runtime.shapes import without_large_initializers
+from planner.targets import CPU, Target
 
 _MAX_ROUNDS = 12
 _ACTIVATIONS = frozenset(
@@ -42,7 +45,11 @@ _ACTIVATIONS = frozenset(
 
 
 def settle(
-    lower: Callable[[frozenset[str]], Rewritten], loaded: LoadedModel, *, enabled: bool
+    lower: Callable[[frozenset[str]], Rewritten],
+    loaded: LoadedModel,
+    *,
+    enabled: bool,
+    target: Target = CPU,
 ) -> Rewritten:
     """Lower with more and more pinned values until the optimizers leave every node alone.
 
@@ -50,6 +57,7 @@ def settle(
         lower: makes the rewritten model for a set of pinned values.
         enabled: False where the model was not optimized before: then the original's own nodes
             would be fused as well, and nothing can be told.
+        target: whose optimizers are asked.
 
     Raises:
         ModelError: a node keeps being taken, by name.
@@ -61,7 +69,7 @@ def settle(
     taken: list[ir.Node] = []
     for _ in range(_MAX_ROUNDS):
         try:
-            survivors = _optimized_nodes(rewritten.model)
+            survivors = _optimized_nodes(rewritten.model, target)
         except ModelError:
             more = pinned | _before_activations(rewritten.model)
             if more == pinned:
@@ -102,20 +110,23 @@ def _before_activations(model: ir.Model) -> set[str]:
     }
 
 
-def _optimized_nodes(model: ir.Model) -> set[str]:
+def _optimized_nodes(model: ir.Model, target: Target) -> set[str]:
     """Names of the nodes that are left after ONNX Runtime's full set of optimizations."""
     import onnxruntime as ort
 
-    options = ort.SessionOptions()
-    options.log_severity_level = 4
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_ALL
-    proto = ir.to_proto(without_large_initializers(model))
+    light = without_large_initializers(model)
     with tempfile.TemporaryDirectory(prefix="planner-") as folder:
         path = Path(folder) / "optimized.onnx"
+        if target.own_memory:
+            source = Path(folder) / "rewritten.onnx"
+            ir.save(light, source)
+            optimize(target, source, path, level="all")
+            return {str(node.name) for node in ir.load(path).graph}
+        options = session_options(level="all")
         options.optimized_model_filepath = str(path)
         try:
             ort.InferenceSession(
-                proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
+                ir.to_proto(light).SerializeToString(), options, providers=[target.provider]
             )
         except Exception as error:
             raise ModelError(

@@ -1,0 +1,184 @@
+"""Ask a device: each question is a process of its own (`planner.runtime.device.worker`)."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from planner import errors
+from planner.errors import ModelError
+from planner.runtime.options import Level, Order
+from planner.runtime.profile import NodeEvent
+from planner.targets import Target
+
+Array = npt.NDArray[Any]
+_TIMEOUT_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceRun:
+    """What a model did on the device.
+
+    Attributes:
+        outputs: of each run that was kept, by name.
+        events: of the first run, in the order in which the profile has them; empty without one.
+        peak_bytes: of the device in each run, initializers and feeds included; empty where nothing
+            counts them.
+        seconds: of each run.
+    """
+
+    outputs: tuple[Mapping[str, Array], ...]
+    events: tuple[NodeEvent, ...]
+    peak_bytes: tuple[int, ...]
+    seconds: tuple[float, ...]
+
+
+def optimize(
+    target: Target, model: Path, output: Path, *, level: Level, external: bool = False
+) -> dict[str, bool]:
+    """Save `model` as the target's optimizers leave it; for each node, whether it is on the device.
+
+    Nodes that ONNX Runtime adds at the end, its own copies, are not among them.
+
+    Raises:
+        UsageError: there is no such device here. ModelError: the model does not load on it.
+    """
+    answer = _ask(
+        target,
+        {
+            "do": "optimize",
+            "model": str(Path(model).resolve()),
+            "target": str(Path(output).resolve()),
+            "level": level,
+            "external": external,
+        },
+    )
+    return {name: provider == target.provider for name, provider in answer["placed"].items()}
+
+
+def run(
+    target: Target,
+    model: Path,
+    inputs: Mapping[str, Array],
+    *,
+    runs: int = 1,
+    level: Level = "all",
+    order: Order = "default",
+    profile: bool = True,
+    keep: bool = True,
+    cap_bytes: int = 0,
+) -> DeviceRun:
+    """Run a model on the device.
+
+    Args:
+        keep: return the outputs of every run.
+        cap_bytes: of the device's memory; 0 for none.
+
+    Raises:
+        UsageError: there is no such device here.
+        ModelError: the model does not load or run, or needs more than the cap.
+    """
+    with tempfile.TemporaryDirectory(prefix="planner-") as name:
+        folder = Path(name)
+        answer = _ask(
+            target,
+            {
+                "do": "run",
+                "model": str(Path(model).resolve()),
+                "inputs": _store(folder, inputs),
+                "folder": name,
+                "runs": runs,
+                "level": level,
+                "order": order,
+                "profile": profile,
+                "keep": keep,
+                "cap_bytes": cap_bytes,
+            },
+        )
+        outputs: list[dict[str, Array]] = []
+        for number in range(runs if keep else 0):
+            outputs.append(
+                {
+                    output: np.load(folder / f"run{number}_{i}.npy", allow_pickle=False)
+                    for i, output in enumerate(answer["names"])
+                }
+            )
+    return DeviceRun(
+        outputs=tuple(outputs),
+        events=tuple(NodeEvent(**event) for event in answer["events"]),
+        peak_bytes=tuple(answer["peak_bytes"]),
+        seconds=tuple(answer["seconds"]),
+    )
+
+
+def time_in_turns(
+    target: Target,
+    original: Path,
+    rewritten: Path,
+    inputs: Mapping[str, Array],
+    *,
+    runs: int,
+    order: Order = "default",
+) -> tuple[list[float], list[float], float]:
+    """Seconds of each run of the original and of the rewritten model, and the ratio of medians."""
+    with tempfile.TemporaryDirectory(prefix="planner-") as name:
+        answer = _ask(
+            target,
+            {
+                "do": "time",
+                "models": [str(Path(p).resolve()) for p in (original, rewritten)],
+                "orders": ["default", order],
+                "inputs": _store(Path(name), inputs),
+                "runs": runs,
+            },
+        )
+    return answer["original_s"], answer["rewritten_s"], answer["ratio"]
+
+
+def _store(folder: Path, inputs: Mapping[str, Array]) -> dict[str, str]:
+    """A file for each input, by name: no name of the user's becomes one of a file."""
+    files: dict[str, str] = {}
+    for number, (name, array) in enumerate(inputs.items()):
+        files[name] = str(folder / f"input{number}.npy")
+        np.save(files[name], array, allow_pickle=False)
+    return files
+
+
+def _ask(target: Target, request: dict[str, Any]) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory(prefix="planner-") as name:
+        file, answer = Path(name) / "request.json", Path(name) / "answer.json"
+        request = {"device": target.name, "answer": str(answer), **request}
+        file.write_text(json.dumps(request), encoding="utf-8")
+        command = [sys.executable, "-m", "planner.runtime.device.worker", str(file)]
+        environment = None
+        if target.name == "webgpu":
+            from planner.runtime.device.software import find_device
+
+            command, environment = find_device().start(command)
+        done = subprocess.run(
+            command,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=_TIMEOUT_S,
+            check=False,
+        )
+        if not answer.exists():
+            lines = [line for line in done.stderr.splitlines() if "device_discovery" not in line]
+            tail = ([line.strip() for line in lines if line.strip()] or ["no message"])[-1]
+            raise ModelError(
+                f"the process on {target.title} ended with status {done.returncode}: {tail}"
+            )
+        found: dict[str, Any] = json.loads(answer.read_text(encoding="utf-8"))
+    if "error" in found:
+        raise getattr(errors, found["error"], ModelError)(found["message"])
+    return found

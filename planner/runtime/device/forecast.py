@@ -1,0 +1,5 @@
+"""temporary"""
+
+
+def device_bytes(graph, order, target):
+    return 0

@@ -1,0 +1,22 @@
+"""Where a target runs the nodes of a file, as ONNX Runtime says it does."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+from planner.graph.model import Placement
+from planner.runtime.device.client import optimize
+from planner.targets import Target
+
+
+def placement_of(model: Path, target: Target) -> Placement:
+    """Where each node of a model runs on a target whose memory is its own.
+
+    Raises:
+        UsageError: the target's device is not here. ModelError: the model does not load on it.
+    """
+    with tempfile.TemporaryDirectory(prefix="planner-") as folder:
+        placed = optimize(target, model, Path(folder) / "placed.onnx", level="disabled")
+    on_cpu = frozenset(name for name, on_device in placed.items() if not on_device)
+    return Placement(on_cpu=on_cpu, inplace=target.inplace)

@@ -1,0 +1,382 @@
+"""Run the original and the rewritten model on a device with a memory of its own, and compare.
+
+What is asked differs from the CPU (`planner.runtime.verify`), because a device does:
+
+    order     the device and the CPU each run their nodes in the planned order, beside each other: each
+              queue is compared, not the whole list
+    copies    by name and bytes; none that nobody planned
+    outputs   with the original's on the same device, bit for bit wherever the original gives the same
+              bits twice; and with the CPU's, within the target's tolerance
+    bytes     replayed from the executed order; what the device held, counted where something counts
+    cap       at the bytes that the rewritten model held: it runs there again, the original does not
+    time      in turns, on hardware; a software device says nothing of time
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from planner.errors import ModelError
+from planner.graph.model import OpId, TrainingGraph
+from planner.graph.rules import COPIES
+from planner.results import (
+    CapCheck,
+    CopyCheck,
+    MemoryCheck,
+    OrderCheck,
+    OutputComparison,
+    TimeCheck,
+    Verification,
+)
+from planner.runtime import memcheck
+from planner.runtime.compare import compare, compare_orders
+from planner.runtime.device import client
+from planner.runtime.device.client import DeviceRun
+from planner.runtime.device.forecast import device_bytes
+from planner.runtime.options import Level, Order, session_options
+from planner.runtime.profile import create_session, run_session
+from planner.targets import CPU, Target
+from planner.units import format_bytes
+
+Array = npt.NDArray[Any]
+_SHOWN = 3
+_LEVELS: tuple[Level, ...] = ("disabled", "extended", "all")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Side:
+    """One model: its file, its graph as analysed, and the order in which it should run.
+
+    Attributes:
+        level: of optimizations, at which its graph was analysed.
+        renamed: names in its graph of nodes that a session calls otherwise.
+    """
+
+    path: Path
+    graph: TrainingGraph
+    order: tuple[OpId, ...]
+    level: Level = "all"
+    renamed: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the nodes, in order."""
+        return tuple(self.graph.operations[op].name for op in self.order)
+
+
+@dataclass(kw_only=True)
+class DeviceJob:
+    """The checks in turn; what does not hold is collected in `failures`.
+
+    Attributes:
+        budget_bytes: of the device, as asked.
+        order: the session option that the rewritten model is written for.
+        is_copy: the rewritten model is the original, which has no planned order.
+        timing_runs: of each model, on hardware; 0 times nothing.
+    """
+
+    target: Target
+    original: Side
+    rewritten: Side
+    inputs: Mapping[str, Array]
+    inputs_source: str
+    budget_bytes: int
+    order: Order = "default"
+    is_copy: bool = False
+    seed: int = 0
+    timing_runs: int = 5
+    progress: Callable[[str], None] = lambda _: None
+    failures: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def run(self) -> Verification:
+        """Run everything.
+
+        Raises:
+            UsageError: the device is not here.
+            ModelError: one of the models does not load or run on it.
+        """
+        import onnxruntime as ort
+
+        where = self.target.title
+        self.progress(f"original model on {where}: outputs, order and bytes")
+        before = client.run(
+            self.target, self.original.path, self.inputs, runs=2, level=self.original.level
+        )
+        self.progress(f"rewritten model on {where}: outputs, order, copies and bytes")
+        after = client.run(self.target, self.rewritten.path, self.inputs, order=self.order)
+        outputs = self._outputs(before, after)
+        orders = () if self.is_copy else (*self._orders(after), *self._loads())
+        copies = self._copies(after)
+        memory = (
+            self._memory("original", self.original, before),
+            self._memory("rewritten", self.rewritten, after),
+        )
+        caps = self._caps(before, after)
+        return Verification(
+            ort_version=str(ort.__version__),
+            provider=self.target.provider,
+            device=self.target.name,
+            seed=self.seed,
+            inputs_source=self.inputs_source,
+            passed=not self.failures,
+            failures=tuple(self.failures),
+            notes=tuple(self.notes),
+            outputs=outputs,
+            orders=orders,
+            memory=memory,
+            caps=caps,
+            time=self._time(),
+            copies=copies,
+        )
+
+    # -- numbers -------------------------------------------------------------------------------
+
+    def _outputs(self, before: DeviceRun, after: DeviceRun) -> tuple[OutputComparison, ...]:
+        first, second = before.outputs
+        found = after.outputs[0]
+        if list(first) != list(found):
+            self.failures.append("the two models have different outputs")
+            return ()
+        unsteady = {n for n in first if not compare(n, first[n], second[n]).identical}
+        if unsteady:
+            self.notes.append(
+                f"{len(unsteady)} of {len(first)} outputs of the original differ from run to run on "
+                f"{self.target.title}: those are compared within its tolerance"
+            )
+        comparisons = tuple(compare(n, first[n], found[n]) for n in first)
+        off = [
+            c
+            for c in comparisons
+            if not c.identical
+            and not (c.name in unsteady and self._is_near(first[c.name], found[c.name]))
+        ]
+        for c in off[:_SHOWN]:
+            self.failures.append(
+                f"output {c.name!r} differs from the original's on {self.target.title}: by "
+                f"{c.max_abs_diff:.3g} at most ({c.max_rel_diff:.3g} relative)"
+            )
+        if len(off) > _SHOWN:
+            self.failures.append(f"{len(off) - _SHOWN} more outputs differ")
+        self._against_cpu(first, found)
+        return comparisons
+
+    def _against_cpu(self, first: Mapping[str, Array], found: Mapping[str, Array]) -> None:
+        """Compare with the original on the CPU: what the device itself gets wrong is a note."""
+        self.progress("original model on the CPU: outputs")
+        session = create_session(self.original.path, session_options(), [CPU.provider])
+        results = run_session(session, self.inputs)
+        wanted = dict(zip([o.name for o in session.get_outputs()], results, strict=True))
+        far = {n for n, a in wanted.items() if not self._is_near(a, first[n])}
+        if far:
+            self.notes.append(
+                f"{len(far)} of {len(wanted)} outputs of the original on {self.target.title} are not "
+                f"within {self._tolerance} of the CPU's, first {min(far)!r}: the provider's own"
+            )
+        else:
+            self.notes.append(
+                f"all outputs of the original on {self.target.title} are within {self._tolerance} of "
+                "the CPU's"
+            )
+        worse = [n for n, a in wanted.items() if n not in far and not self._is_near(a, found[n])]
+        for name in worse[:_SHOWN]:
+            self.failures.append(
+                f"output {name!r} is not within {self._tolerance} of the CPU's, though the "
+                "original's is"
+            )
+
+    @property
+    def _tolerance(self) -> str:
+        return f"{self.target.absolute:g} + {self.target.relative:g} of the largest element"
+
+    def _is_near(self, expected: Array, found: Array) -> bool:
+        """Within the tolerance: absolute, plus relative to the largest element."""
+        if expected.dtype != found.dtype or expected.shape != found.shape:
+            return False
+        if expected.dtype.kind not in "fc":
+            return bool(np.array_equal(expected, found))
+        a, b = expected.astype(np.float64), found.astype(np.float64)
+        limit = self.target.absolute + self.target.relative * float(np.abs(a).max(initial=0.0))
+        return bool(np.allclose(a, b, rtol=0.0, atol=limit, equal_nan=True))
+
+    # -- order and copies ----------------------------------------------------------------------
+
+    def _orders(self, after: DeviceRun) -> tuple[OrderCheck, ...]:
+        queue = {e.name: e.provider for e in after.events}
+        device = {e.provider for e in after.events} - {CPU.provider}
+        if device - {self.target.provider}:
+            self.failures.append(f"nodes ran on {', '.join(sorted(device))}")
+        checks: list[OrderCheck] = []
+        for provider in (self.target.provider, CPU.provider):
+            planned = [n for n in self.rewritten.names if queue.get(n) == provider]
+            executed = [e.name for e in after.events if e.provider == provider]
+            check = compare_orders(planned, executed, level="all", queue=provider)
+            checks.append(check)
+            if not check.equal:
+                self.failures.append(
+                    f"{provider} did not run its nodes in the planned order: "
+                    f"{check.first_difference}"
+                )
+        lost = [n for n in self.rewritten.names if n not in queue]
+        if lost:
+            self.failures.append(f"{len(lost)} planned node(s) did not run, first {lost[0]!r}")
+        planned_cpu = {op.name for op in self.rewritten.graph.operations if op.on_cpu}
+        moved = [n for n, q in queue.items() if (q == CPU.provider) != (n in planned_cpu)]
+        moved = [n for n in moved if n in set(self.rewritten.names)]
+        if moved:
+            self.failures.append(
+                f"{len(moved)} node(s) ran on another side than planned, first {moved[0]!r}"
+            )
+        return tuple(checks)
+
+    def _loads(self) -> tuple[OrderCheck, ...]:
+        """At each other level, the graph that a session makes of the file: the file's, or not."""
+        checks: list[OrderCheck] = []
+        planned = sorted(self.rewritten.names)
+        for level in _LEVELS[:-1]:
+            with tempfile.TemporaryDirectory(prefix="planner-") as folder:
+                saved = Path(folder) / "saved.onnx"
+                client.optimize(self.target, self.rewritten.path, saved, level=level)
+                names = sorted(str(node.name) for node in ir.load(saved).graph)
+            check = compare_orders(
+                planned, names, level=level, queue="nodes of the session's graph"
+            )
+            checks.append(check)
+            if not check.equal:
+                self.failures.append(
+                    f"at level {level} a session changes the graph: {check.first_difference}"
+                )
+        return tuple(checks)
+
+    def _copies(self, after: DeviceRun) -> CopyCheck:
+        graph = self.rewritten.graph
+        planned = {
+            op.name: (op.op_type, sum(graph.tensors[t].bytes for t in op.outputs))
+            for op in graph.operations
+            if op.op_type in COPIES
+        }
+        ran = {
+            e.name: (e.op_type, e.output_bytes or 0) for e in after.events if e.op_type in COPIES
+        }
+        missing = tuple(name for name, what in planned.items() if ran.get(name) != what)
+        extra = tuple((name, size) for name, (_, size) in ran.items() if name not in planned)
+        if not self.is_copy:
+            for what, names in (("did not run", missing), ("ran unplanned", [n for n, _ in extra])):
+                if names:
+                    self.failures.append(f"{len(names)} copies {what}, first {names[0]!r}")
+        return CopyCheck(
+            planned=len(planned),
+            planned_bytes=sum(size for _, size in planned.values()),
+            ran=len(planned) - len(missing),
+            missing=missing,
+            extra=extra,
+        )
+
+    # -- memory --------------------------------------------------------------------------------
+
+    def _memory(self, name: str, side: Side, run: DeviceRun) -> MemoryCheck:
+        events = tuple(replace(e, name=side.renamed.get(e.name, e.name)) for e in run.events)
+        check = memcheck.replayed(events, side.graph, side.order, model=name, options="default")
+        held = run.peak_bytes[0] if run.peak_bytes else None
+        if held is None and name == "original":
+            self.notes.append(f"nothing counts the bytes of {self.target.title} here")
+        if name == "rewritten" and check.live_bytes > self.budget_bytes:
+            self.failures.append(
+                f"replayed live bytes of the rewritten model are {format_bytes(check.live_bytes)}, "
+                f"over the budget of {format_bytes(self.budget_bytes)}"
+            )
+        return MemoryCheck(
+            model=name,
+            options="default",
+            how=check.how,
+            predicted_live_bytes=check.predicted_live_bytes,
+            live_bytes=check.live_bytes,
+            predicted_held_bytes=device_bytes(side.graph, side.order, self.target),
+            held_bytes=held,
+            per_node=check.per_node,
+            worst=check.worst,
+        )
+
+    def _caps(self, before: DeviceRun, after: DeviceRun) -> tuple[CapCheck, ...]:
+        """Both under a cap of what the rewritten model held; none where nothing counts."""
+        if not after.peak_bytes or not before.peak_bytes:
+            return ()
+        cap = after.peak_bytes[0]
+        fails = before.peak_bytes[0] > cap
+        checks: list[CapCheck] = []
+        sides = (
+            ("original", self.original, False if fails else None),
+            ("rewritten", self.rewritten, True),
+        )
+        for name, side, expected in sides:
+            self.progress(f"{name} model under a cap of {format_bytes(cap)}")
+            message = ""
+            try:
+                again = client.run(
+                    self.target,
+                    side.path,
+                    self.inputs,
+                    order=self.order if name == "rewritten" else "default",
+                    profile=False,
+                    keep=name == "rewritten",
+                    cap_bytes=cap,
+                )
+            except ModelError as error:
+                message = str(error).splitlines()[0]
+            else:
+                if name == "rewritten":
+                    self._same_under_cap(after, again)
+            if expected is not None and expected == bool(message):
+                did = "fails" if message else "runs"
+                self.failures.append(
+                    f"under a cap of {format_bytes(cap)} the {name} model {did}, which it should "
+                    f"not: {message or 'no message'}"
+                )
+            checks.append(
+                CapCheck(
+                    model=name,
+                    cap_bytes=cap,
+                    passed=not message,
+                    expected=expected,
+                    message=message,
+                )
+            )
+        return tuple(checks)
+
+    def _same_under_cap(self, after: DeviceRun, again: DeviceRun) -> None:
+        first, second = after.outputs[0], again.outputs[0]
+        off = [n for n in first if not self._is_near(first[n], second[n])]
+        if off:
+            self.failures.append(f"under the cap output {off[0]!r} is another")
+
+    def _time(self) -> TimeCheck | None:
+        if not self.timing_runs:
+            return None
+        if self.target.name == "webgpu":
+            from planner.runtime.device.software import find_device
+
+            if not find_device().is_hardware:
+                self.notes.append("steps were not timed: the device is software")
+                return None
+        self.progress("both models in turns: time")
+        original_s, rewritten_s, ratio = client.time_in_turns(
+            self.target,
+            self.original.path,
+            self.rewritten.path,
+            self.inputs,
+            runs=self.timing_runs,
+            order=self.order,
+        )
+        return TimeCheck(
+            original_us=tuple(1e6 * s for s in original_s),
+            rewritten_us=tuple(1e6 * s for s in rewritten_s),
+            ratio=ratio,
+        )

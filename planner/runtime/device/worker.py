@@ -1,0 +1,162 @@
+"""Work on a device, in a process of its own: `python -m planner.runtime.device.worker FILE`.
+
+FILE is the JSON request that `planner.runtime.device.client` writes; the answer is the JSON file that
+it names. Apart from everything else, so that the process can be started with what the device needs
+(a driver, a Vulkan loader, a namespace), that a provider that crashes leaves planner alive, and that
+what is counted is the model's alone.
+
+    optimize   save the graph as the target's optimizers leave it, and say where each node runs
+    run        run a model, with a profile or under a cap; outputs, events and bytes
+    time       run two models in turns
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from planner.errors import PlannerError
+from planner.runtime.device import sessions
+from planner.runtime.options import session_options
+from planner.runtime.profile import read_profile, run_session
+from planner.targets import Target, target_named
+
+Request = Mapping[str, Any]
+
+
+def optimize(target: Target, request: Request) -> dict[str, Any]:
+    """Save the optimized graph; `placed` is the provider of each node that the model has a name for."""
+    options = session_options(level=request["level"], threads=1)
+    options.optimized_model_filepath = request["target"]
+    options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+    if request["external"]:
+        stem = Path(request["target"]).stem
+        prefix = "session.optimized_model_external_initializers_"
+        options.add_session_config_entry(f"{prefix}file_name", f"{stem}.data")
+        options.add_session_config_entry(f"{prefix}min_size_in_bytes", "1024")
+    session = sessions.create(target, Path(request["model"]), options)
+    placed = {
+        node.name: part.ep_name
+        for part in session.get_provider_graph_assignment_info()
+        for node in part.get_nodes()
+    }
+    return {"placed": placed}
+
+
+def run(target: Target, request: Request) -> dict[str, Any]:
+    """Run a model some times.
+
+    Bytes are counted from before the session is created to the last run; a cap holds in the runs.
+    """
+    counter = _counter(target)
+    folder = Path(request["folder"])
+    more = {"gpu_mem_limit": str(request["cap_bytes"])} if _limits(target, request) else {}
+    options = session_options(
+        level=request["level"],
+        order=request["order"],
+        threads=1,
+        profile_prefix=folder / "profile" if request["profile"] else None,
+    )
+    if more:
+        options.enable_mem_pattern = False
+        options.enable_mem_reuse = False
+    before = counter.stats().storage_bytes if counter else 0
+    session = sessions.create(target, Path(request["model"]), options, more)
+    feeds = _feeds(session, request)
+    names = [o.name for o in session.get_outputs()]
+    if counter and request["cap_bytes"]:
+        counter.cap(before + request["cap_bytes"])
+    peaks: list[int] = []
+    seconds: list[float] = []
+    for number in range(request["runs"]):
+        gc.collect()
+        if counter:
+            counter.reset_peak()
+        start = time.perf_counter()
+        results = run_session(session, feeds)
+        seconds.append(time.perf_counter() - start)
+        if counter:
+            peaks.append(counter.stats().storage_peak_bytes - before)
+        if request["keep"]:
+            for i, array in enumerate(results):
+                np.save(folder / f"run{number}_{i}.npy", array, allow_pickle=False)
+        del results
+    events: list[dict[str, Any]] = []
+    if request["profile"]:
+        runs = read_profile(Path(session.end_profiling()))
+        events = [asdict(event) for event in runs[0]]
+        peaks = peaks or _arena_peaks(runs)
+    return {"names": names, "peak_bytes": peaks, "seconds": seconds, "events": events}
+
+
+def in_turns(target: Target, request: Request) -> dict[str, Any]:
+    """Seconds of each run of two models, after one to warm up; who goes first alternates."""
+    options = [session_options(order=order) for order in request["orders"]]
+    pair = [
+        sessions.create(target, Path(path), chosen)
+        for path, chosen in zip(request["models"], options, strict=True)
+    ]
+    feeds = [_feeds(session, request) for session in pair]
+    found: tuple[list[float], list[float]] = ([], [])
+    for number in range(request["runs"] + 1):
+        for which in (0, 1) if number % 2 else (1, 0):
+            start = time.perf_counter()
+            run_session(pair[which], feeds[which])
+            if number:
+                found[which].append(time.perf_counter() - start)
+    ratio = statistics.median(found[1]) / statistics.median(found[0])
+    return {"original_s": found[0], "rewritten_s": found[1], "ratio": ratio}
+
+
+def _feeds(session: Any, request: Request) -> dict[str, Any]:
+    files = request["inputs"]
+    return {i.name: np.load(files[i.name]) for i in session.get_inputs() if i.name in files}
+
+
+def _limits(target: Target, request: Request) -> bool:
+    return target.cap == "gpu_mem_limit" and bool(request["cap_bytes"])
+
+
+def _arena_peaks(runs: Any) -> list[int]:
+    """The arena's high-water mark, where the provider reports one with each node."""
+    return [max(found) for run in runs if (found := [e.held for e in run if e.held is not None])]
+
+
+def _counter(target: Target) -> Any:
+    if target.cap != "driver":
+        return None
+    from planner.runtime.device.software import counter
+
+    return counter()
+
+
+_WORK: Mapping[str, Callable[[Target, Request], dict[str, Any]]] = {
+    "optimize": optimize,
+    "run": run,
+    "time": in_turns,
+}
+
+
+def main(request_path: str) -> None:
+    """Do what the request says; an error of planner's becomes its type and message."""
+    request = json.loads(Path(request_path).read_text(encoding="utf-8"))
+    target = target_named(request["device"])
+    try:
+        sessions.check_provider(target)
+        answer = _WORK[request["do"]](target, request)
+    except PlannerError as error:
+        answer = {"error": type(error).__name__, "message": str(error)}
+    Path(request["answer"]).write_text(json.dumps(answer), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

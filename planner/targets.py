@@ -1,0 +1,148 @@
+"""Targets: the execution providers that a model can be written for, one row each.
+
+A model is normalised, planned, pinned and verified for one target. What differs between providers is
+in this table, so that a new provider is a new row:
+
+    provider, options   what sessions are created with, everywhere
+    own_memory          the device's memory is not the host's: nodes have a place, and borders copies
+    anchors             operators with which the file order is pinned (`planner.lower.anchors`)
+    cap, allocator      what bounds the device's memory, and how its bytes are predicted
+    tolerance           how far outputs may be from the CPU's: absolute plus relative
+
+Measured on onnxruntime 1.31.1 with onnxruntime-ep-webgpu 0.4.0 on software Vulkan (reports/device.md)
+but for the row of CUDA, which is read from ONNX Runtime's source and has not been run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from planner.errors import UsageError
+
+Device = Literal["cpu", "webgpu", "cuda"]
+
+HALF = frozenset({"float16", "bfloat16"})
+_WEBGPU_NUMBERS = frozenset({"float", "float16", "int32", "uint32"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnchorRule:
+    """An operator that can anchor a tensor: it reads no more of it than one element or its shape.
+
+    Attributes:
+        op_type: `Size`, `GatherND` (one element), `Neg` or `OptionalHasElement`.
+        dtypes: element types for which the target has a kernel beside the tensor; None for all.
+        scalars: whether the tensor must be (True) or must not be (False) a scalar; None for either.
+        opset: the least operator set of the model.
+    """
+
+    op_type: str
+    dtypes: frozenset[str] | None = None
+    scalars: bool | None = None
+    opset: int = 1
+
+    def fits(self, dtype: str, rank: int, opset: int) -> bool:
+        """Whether a tensor of this type and rank can be anchored so."""
+        if self.dtypes is not None and dtype not in self.dtypes:
+            return False
+        return opset >= self.opset and self.scalars in (None, rank == 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """One row: see the module's docstring.
+
+    Attributes:
+        plugin: the Python package that brings the provider beside stock onnxruntime; "" where the
+            provider is part of the onnxruntime wheel `wheel`.
+        anchors: for tensors on the device; host_anchors: for tensors on the host.
+        view_dtypes: element types of which a Reshape runs on the device; None for all.
+        inplace: whether kernels of the device write in place as the CPU's do; where that is not
+            known, none is assumed to, which errs towards more memory.
+        cap: "arena" (a registered CPU arena), "driver" (the counting Vulkan driver), "gpu_mem_limit".
+        allocator: "arena" (best fit with coalescing) or "buckets" (buffers of fixed sizes).
+        absolute, relative: tolerance against the CPU's outputs, of the largest element.
+    """
+
+    name: Device
+    title: str
+    provider: str
+    extra: str
+    plugin: str = ""
+    options: Mapping[str, str] = field(default_factory=dict)
+    own_memory: bool = True
+    anchors: tuple[AnchorRule, ...] = (AnchorRule(op_type="Size"),)
+    host_anchors: tuple[AnchorRule, ...] = (AnchorRule(op_type="Size"),)
+    view_dtypes: frozenset[str] | None = None
+    inplace: bool = False
+    cap: Literal["arena", "driver", "gpu_mem_limit"] = "arena"
+    allocator: Literal["arena", "buckets"] = "arena"
+    absolute: float = 0.0
+    relative: float = 0.0
+    is_measured: bool = True
+
+
+CPU = Target(
+    name="cpu",
+    title="the CPU",
+    provider="CPUExecutionProvider",
+    extra="cpu",
+    own_memory=False,
+    inplace=True,
+)
+
+WEBGPU = Target(
+    name="webgpu",
+    title="WebGPU",
+    provider="WebGpuExecutionProvider",
+    extra="webgpu",
+    plugin="onnxruntime_ep_webgpu",
+    # NHWC, the default, puts transposes around convolutions each time a session is created
+    options={"preferredLayout": "NCHW"},
+    anchors=(
+        AnchorRule(op_type="GatherND", dtypes=_WEBGPU_NUMBERS, scalars=False),
+        AnchorRule(op_type="Neg", dtypes=frozenset({"float", "float16"}), scalars=True),
+        AnchorRule(op_type="Not", dtypes=frozenset({"bool"}), scalars=True),
+    ),
+    view_dtypes=_WEBGPU_NUMBERS | {"bool", "uint8"},
+    cap="driver",
+    allocator="buckets",
+    absolute=1e-5,
+    relative=5e-2,
+)
+
+CUDA = Target(
+    name="cuda",
+    title="CUDA",
+    provider="CUDAExecutionProvider",
+    extra="gpu",
+    options={"arena_extend_strategy": "kSameAsRequested"},
+    # providers/cuda/tensor/size.cc: the kernel reads the shape, not the data
+    anchors=(AnchorRule(op_type="Size"),),
+    # GetCpuPreferredNodes (framework/fallback_cpu_capability.cc) moves Size of a host tensor to the
+    # CPU, but leaves half types: those would be copied back. OptionalHasElement has no CUDA kernel.
+    host_anchors=(
+        AnchorRule(op_type="OptionalHasElement", dtypes=HALF, opset=18),
+        AnchorRule(op_type="Size"),
+    ),
+    cap="gpu_mem_limit",
+    absolute=1e-5,
+    relative=1e-3,
+    is_measured=False,
+)
+
+TARGETS: Mapping[str, Target] = {target.name: target for target in (CPU, WEBGPU, CUDA)}
+
+
+def target_named(device: str) -> Target:
+    """The row of a device.
+
+    Raises:
+        UsageError: there is none of that name.
+    """
+    if device not in TARGETS:
+        names = list(TARGETS)
+        raise UsageError(f"--device is {', '.join(names[:-1])} or {names[-1]}, not {device!r}")
+    return TARGETS[device]
