@@ -156,25 +156,17 @@ def _store(folder: Path, inputs: Mapping[str, Array]) -> dict[str, str]:
 def _ask(target: Target, request: dict[str, Any]) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="planner-") as name:
         file, answer = Path(name) / "request.json", Path(name) / "answer.json"
-        request = {"device": target.name, "answer": str(answer), **request}
+        request = {
+            "device": target.name,
+            "settings": dict(target.options),
+            "answer": str(answer),
+            **request,
+        }
         file.write_text(json.dumps(request), encoding="utf-8")
         command = [sys.executable, "-m", "planner.runtime.device.worker", str(file)]
-        environment = None
-        if target.name == "webgpu":
-            from planner.runtime.device.software import find_device
-
-            command, environment = find_device().start(command)
-        done = subprocess.run(
-            command,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=_TIMEOUT_S,
-            check=False,
-        )
+        done = _start(target, command)
         if not answer.exists():
-            lines = [line for line in done.stderr.splitlines() if "device_discovery" not in line]
-            tail = ([line.strip() for line in lines if line.strip()] or ["no message"])[-1]
+            tail = (done.stderr.strip().splitlines() or ["no message"])[-1]
             raise ModelError(
                 f"the process on {target.title} ended with status {done.returncode}: {tail}"
             )
@@ -182,3 +174,11 @@ def _ask(target: Target, request: dict[str, Any]) -> dict[str, Any]:
     if "error" in found:
         raise getattr(errors, found["error"], ModelError)(found["message"])
     return found
+
+
+def _start(target: Target, command: list[str]) -> subprocess.CompletedProcess[str]:
+    if target.name == "webgpu":
+        from planner.runtime.device.software import find_device, start
+
+        return start(command, find_device(), timeout_s=_TIMEOUT_S)
+    return subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)

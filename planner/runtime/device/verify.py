@@ -363,7 +363,7 @@ class DeviceJob:
         if self.target.name == "webgpu":
             from planner.runtime.device.software import find_device
 
-            if not find_device().is_hardware:
+            if find_device().kind != "hardware":
                 self.notes.append("steps were not timed: the device is software")
                 return None
         self.progress("both models in turns: time")

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import gc
 import json
+import os
 import statistics
 import sys
 import time
@@ -24,8 +25,9 @@ from typing import Any
 
 import numpy as np
 
-from planner.errors import PlannerError
+from planner.errors import ModelError, PlannerError
 from planner.runtime.device import sessions
+from planner.runtime.device.counting import DRIVER_VARIABLE, Counter
 from planner.runtime.options import session_options
 from planner.runtime.profile import read_profile, run_session
 from planner.targets import Target, target_named
@@ -43,7 +45,7 @@ def optimize(target: Target, request: Request) -> dict[str, Any]:
         prefix = "session.optimized_model_external_initializers_"
         options.add_session_config_entry(f"{prefix}file_name", f"{stem}.data")
         options.add_session_config_entry(f"{prefix}min_size_in_bytes", "1024")
-    session = sessions.create(target, Path(request["model"]), options)
+    session = sessions.create(target, Path(request["model"]), options, request["settings"])
     placed = {
         node.name: part.ep_name
         for part in session.get_provider_graph_assignment_info()
@@ -55,26 +57,27 @@ def optimize(target: Target, request: Request) -> dict[str, Any]:
 def run(target: Target, request: Request) -> dict[str, Any]:
     """Run a model some times.
 
-    Bytes are counted from before the session is created to the last run; a cap holds in the runs.
+    Bytes are those of the process, the initializers' among them; the driver's cap holds in the runs.
     """
     counter = _counter(target)
     folder = Path(request["folder"])
-    more = {"gpu_mem_limit": str(request["cap_bytes"])} if _limits(target, request) else {}
+    settings = dict(request["settings"])
+    cap = request["cap_bytes"]
     options = session_options(
         level=request["level"],
         order=request["order"],
         threads=1,
         profile_prefix=folder / "profile" if request["profile"] else None,
     )
-    if more:
+    if cap and target.cap == "gpu_mem_limit":
+        settings["gpu_mem_limit"] = str(cap)
         options.enable_mem_pattern = False
         options.enable_mem_reuse = False
-    before = counter.stats().storage_bytes if counter else 0
-    session = sessions.create(target, Path(request["model"]), options, more)
+    session = sessions.create(target, Path(request["model"]), options, settings)
     feeds = _feeds(session, request)
     names = [o.name for o in session.get_outputs()]
-    if counter and request["cap_bytes"]:
-        counter.cap(before + request["cap_bytes"])
+    if counter and cap:
+        counter.cap(cap)
     peaks: list[int] = []
     seconds: list[float] = []
     for number in range(request["runs"]):
@@ -85,7 +88,10 @@ def run(target: Target, request: Request) -> dict[str, Any]:
         results = run_session(session, feeds)
         seconds.append(time.perf_counter() - start)
         if counter:
-            peaks.append(counter.stats().storage_peak_bytes - before)
+            stats = counter.stats()
+            peaks.append(stats.storage_peak)
+            if stats.refused:
+                raise ModelError(f"the device refused {stats.refused} buffer(s) beyond its cap")
         if request["keep"]:
             for i, array in enumerate(results):
                 np.save(folder / f"run{number}_{i}.npy", array, allow_pickle=False)
@@ -102,7 +108,7 @@ def in_turns(target: Target, request: Request) -> dict[str, Any]:
     """Seconds of each run of two models, after one to warm up; who goes first alternates."""
     options = [session_options(order=order) for order in request["orders"]]
     pair = [
-        sessions.create(target, Path(path), chosen)
+        sessions.create(target, Path(path), chosen, request["settings"])
         for path, chosen in zip(request["models"], options, strict=True)
     ]
     feeds = [_feeds(session, request) for session in pair]
@@ -122,21 +128,14 @@ def _feeds(session: Any, request: Request) -> dict[str, Any]:
     return {i.name: np.load(files[i.name]) for i in session.get_inputs() if i.name in files}
 
 
-def _limits(target: Target, request: Request) -> bool:
-    return target.cap == "gpu_mem_limit" and bool(request["cap_bytes"])
-
-
 def _arena_peaks(runs: Any) -> list[int]:
     """The arena's high-water mark, where the provider reports one with each node."""
     return [max(found) for run in runs if (found := [e.held for e in run if e.held is not None])]
 
 
-def _counter(target: Target) -> Any:
-    if target.cap != "driver":
-        return None
-    from planner.runtime.device.software import counter
-
-    return counter()
+def _counter(target: Target) -> Counter | None:
+    """What counts the device's bytes; None where nothing does."""
+    return Counter() if target.cap == "driver" and DRIVER_VARIABLE in os.environ else None
 
 
 _WORK: Mapping[str, Callable[[Target, Request], dict[str, Any]]] = {

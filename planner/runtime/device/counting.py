@@ -1,0 +1,156 @@
+"""Bytes of a software device, counted by a Vulkan driver between the loader and the real one.
+
+`counting_driver.c` is compiled when it is first needed and kept in the user's cache folder under
+the digest of its source. Files are written under another name and renamed, so two processes may
+begin at once.
+
+Inside the process that has the device, `Counter` opens the same file. The dynamic linker keeps one
+copy of a library in a process, so these are the counters that the Vulkan loader's calls move:
+`DriverStats.devices` is 0 for as long as none came through.
+
+What is counted, on SwiftShader under ONNX Runtime's WebGPU provider 0.4:
+
+    storage   tensors, feeds and outputs among them; also what the provider keeps for reuse
+    other     staging to and from the host, and uniforms
+    memory    what lies behind both; small ones share blocks of 8 MiB
+
+All three are 0 again when the last session is gone.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+from planner.errors import PlannerError, UsageError
+
+SOURCE = Path(__file__).with_name("counting_driver.c")
+DRIVER_VARIABLE = "PLANNER_VK_COUNTER"
+"""Environment variable: the compiled driver that this process's Vulkan loader loads."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DriverStats:
+    """The driver's counters, in its order. Peaks are since the start or the last `reset_peak`.
+
+    Attributes:
+        memory_now, memory_peak: bytes of device memory taken.
+        storage_now, storage_peak: bytes of storage buffers, which hold tensors.
+        other_now, other_peak: bytes of all other buffers.
+        buffers: buffers made since the start.
+        refused: storage buffers refused by the cap since the start.
+        submits: batches of work submitted since the start.
+        devices: devices made since the start; while it is 0, nothing has been counted.
+    """
+
+    memory_now: int
+    memory_peak: int
+    storage_now: int
+    storage_peak: int
+    other_now: int
+    other_peak: int
+    buffers: int
+    refused: int
+    submits: int
+    devices: int
+
+
+_FIELDS = tuple(field.name for field in fields(DriverStats))
+
+
+class Counter:
+    """The counting driver of this process, which `software.start` gave a counted device."""
+
+    def __init__(self) -> None:
+        """Raises:
+        PlannerError: the process was started without a counted device.
+        """
+        path = os.environ.get(DRIVER_VARIABLE)
+        if not path:
+            raise PlannerError(f"{DRIVER_VARIABLE} is not set: the process has no counted device")
+        self._driver = ctypes.CDLL(path)
+        self._driver.planner_vk_cap.argtypes = [ctypes.c_uint64]
+
+    def stats(self) -> DriverStats:
+        """The counters, all read at one moment."""
+        values = (ctypes.c_uint64 * len(_FIELDS))()
+        self._driver.planner_vk_stats(values)
+        return DriverStats(**dict(zip(_FIELDS, values, strict=True)))
+
+    def reset_peak(self) -> None:
+        """Let the peaks begin again from what is held now."""
+        self._driver.planner_vk_reset_peak()
+
+    def cap(self, cap_bytes: int) -> None:
+        """Refuse storage buffers beyond so many bytes from now on; 0 for no cap.
+
+        A session whose initializers are refused is created without an error, and a run goes on to
+        its end before it fails ("[Invalid Buffer (unlabeled)] is invalid"): `DriverStats.refused`
+        tells at once. Later runs of the session fail as well, without a cap too, since the
+        provider has filed the buffer for reuse: take a new session.
+        """
+        self._driver.planner_vk_cap(cap_bytes)
+
+
+def cache_folder() -> Path:
+    """The user's own folder for what is made once and kept.
+
+    Raises:
+        UsageError: it cannot be made, or others could write what is loaded from it.
+    """
+    base = os.environ.get("XDG_CACHE_HOME")
+    folder = (Path(base) if base else Path.home() / ".cache") / "planner"
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        status = folder.stat()
+    except OSError as error:
+        raise UsageError(f"cannot make {folder} ({error}); set XDG_CACHE_HOME") from error
+    if status.st_uid != os.geteuid() or status.st_mode & 0o022:
+        raise UsageError(f"{folder} is not this user's alone to write; set XDG_CACHE_HOME")
+    return folder
+
+
+def keep(name: str, content: bytes) -> Path:
+    """The file `name` of the cache folder, written now where it is not there yet."""
+    path = cache_folder() / name
+    if not path.exists():
+        with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+            written = Path(folder) / name
+            written.write_bytes(content)
+            os.replace(written, path)
+    return path
+
+
+def compiled_driver() -> Path:
+    """The counting driver, compiled now where it is not in the cache yet.
+
+    Raises:
+        UsageError: there is no C compiler, or it fails.
+    """
+    source = SOURCE.read_bytes()
+    # a home folder may be shared by machines of different kinds
+    digest = hashlib.sha256(platform.machine().encode() + source).hexdigest()[:16]
+    path = cache_folder() / f"counting-driver-{digest}.so"
+    if path.exists():
+        return path
+    compiler = shutil.which("cc")
+    if compiler is None:
+        raise UsageError("there is no C compiler (cc) to build the counting driver: install gcc")
+    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+        built = Path(folder) / path.name
+        command = [compiler, "-shared", "-fPIC", "-O2", "-o", str(built), str(SOURCE)]
+        done = subprocess.run(
+            [*command, "-ldl", "-lpthread"], capture_output=True, text=True, check=False
+        )
+        if done.returncode:
+            reason = (done.stderr.strip().splitlines() or [f"status {done.returncode}"])[0]
+            raise UsageError(f"the C compiler did not build the counting driver: {reason}")
+        os.replace(built, path)
+    return path
