@@ -193,7 +193,7 @@ def optimize(
         )  # fmt: skip
         limit = None if max_slowdown is None else parse_slowdown(max_slowdown)
         plan = replace(plan, max_slowdown=limit, binds=binds)
-        rewritten = with_metadata(planned.rewritten, plan)
+        rewritten = with_metadata(planned.rewritten, plan, prepared.target)
         after = rewritten_view(planned, plan, prepared.target)
         if report_path is not None and not dry_run:
             ahead = outlook(

@@ -59,8 +59,10 @@ class Target:
             provider is part of the onnxruntime wheel `wheel`.
         anchors: for tensors on the device; host_anchors: for tensors on the host.
         view_dtypes: element types of which a Reshape runs on the device; None for all.
-        inplace: whether kernels of the device write in place as the CPU's do; where that is not
-            known, none is assumed to, which errs towards more memory.
+        inplace: operators whose kernels on the device write their first output over their first
+            input where it dies. The views are those of `planner.graph.rules` on every target.
+        keep_on_cpu: operators that the provider claims and cannot run, with the number of outputs
+            from which that is so; `keep_option` is the provider option that names their nodes.
         cap: "arena" (a registered CPU arena), "driver" (the counting Vulkan driver), "gpu_mem_limit".
         allocator: "arena" (best fit with coalescing) or "buckets" (buffers of fixed sizes).
         absolute, relative: tolerance against the CPU's outputs, of the largest element.
@@ -76,7 +78,9 @@ class Target:
     anchors: tuple[AnchorRule, ...] = (AnchorRule(op_type="Size"),)
     host_anchors: tuple[AnchorRule, ...] = (AnchorRule(op_type="Size"),)
     view_dtypes: frozenset[str] | None = None
-    inplace: bool = False
+    inplace: frozenset[str] = frozenset()
+    keep_on_cpu: Mapping[str, int] = field(default_factory=dict)
+    keep_option: str = ""
     cap: Literal["arena", "driver", "gpu_mem_limit"] = "arena"
     allocator: Literal["arena", "buckets"] = "arena"
     absolute: float = 0.0
@@ -90,7 +94,6 @@ CPU = Target(
     provider="CPUExecutionProvider",
     extra="cpu",
     own_memory=False,
-    inplace=True,
 )
 
 WEBGPU = Target(
@@ -107,6 +110,11 @@ WEBGPU = Target(
         AnchorRule(op_type="Not", dtypes=frozenset({"bool"}), scalars=True),
     ),
     view_dtypes=_WEBGPU_NUMBERS | {"bool", "uint8"},
+    # `MayInplace` in providers/webgpu/tensor/scatter_elements.cc and scatter_nd.cc, nowhere else
+    inplace=frozenset({"ScatterElements", "ScatterND"}),
+    # "The Indices output is not supported yet" (providers/webgpu/nn/pool.cc)
+    keep_on_cpu={"MaxPool": 2},
+    keep_option="forceCpuNodeNames",
     cap="driver",
     allocator="buckets",
     absolute=1e-5,
@@ -126,6 +134,26 @@ CUDA = Target(
     host_anchors=(
         AnchorRule(op_type="OptionalHasElement", dtypes=HALF, opset=18),
         AnchorRule(op_type="Size"),
+    ),
+    # `MayInplace` in providers/cuda: activation/activations.cc, nn/shrink.cc, tensor/
+    inplace=frozenset(
+        {
+            "Celu",
+            "Elu",
+            "Gelu",
+            "HardSigmoid",
+            "LeakyRelu",
+            "Relu",
+            "ScatterND",
+            "Selu",
+            "Shrink",
+            "Sigmoid",
+            "Softplus",
+            "Softsign",
+            "Tanh",
+            "ThresholdedRelu",
+            "Trilu",
+        }
     ),
     cap="gpu_mem_limit",
     absolute=1e-5,

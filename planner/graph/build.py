@@ -271,9 +271,7 @@ class _Builder:
             inputs=inputs,
             outputs=outputs,
             is_view=is_view,
-            inplace=()
-            if is_view or not self._may_write_inplace(node)
-            else self._inplace(node, tensors),
+            inplace=() if is_view else self._inplace(node, tensors),
             recomputable=not why_not,
             why_not=why_not,
             on_cpu=on_cpu,
@@ -292,14 +290,17 @@ class _Builder:
             found.append(self.ids[value.name])
         return tuple(found)
 
-    def _may_write_inplace(self, node: ir.Node) -> bool:
-        return self.placement is None or (self.placement.inplace and node.name not in self.on_cpu)
+    def _inplace_pairs(self, node: ir.Node) -> tuple[tuple[int, int], ...]:
+        if self.placement is None:
+            return rules.inplace_pairs(node.op_type, node.domain)
+        on_device = node.name not in self.on_cpu
+        return ((0, 0),) if on_device and node.op_type in self.placement.inplace else ()
 
     def _inplace(
         self, node: ir.Node, tensors: tuple[Tensor, ...]
     ) -> tuple[tuple[TensorId, TensorId], ...]:
         pairs: list[tuple[TensorId, TensorId]] = []
-        for source, target in rules.inplace_pairs(node.op_type, node.domain):
+        for source, target in self._inplace_pairs(node):
             if source >= len(node.inputs) or target >= len(node.outputs):
                 continue
             before, after = node.inputs[source], node.outputs[target]

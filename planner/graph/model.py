@@ -52,11 +52,11 @@ class Placement:
 
     Attributes:
         on_cpu: names of the nodes that run on the CPU; all others run on the device.
-        inplace: whether kernels of the device write in place as the CPU's do.
+        inplace: operators whose kernels on the device write over their first input where it dies.
     """
 
     on_cpu: frozenset[str]
-    inplace: bool = False
+    inplace: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,7 +30,7 @@ from planner.onnxio.load import (
 )
 from planner.onnxio.names import name_nodes
 from planner.pipeline.packed import packed_arena
-from planner.pipeline.targeting import check_target
+from planner.pipeline.targeting import check_target, fit_target, kept_on_cpu
 from planner.results import ModelView
 from planner.runtime.build import check_build, is_training_build, why_no_copies
 from planner.runtime.device.copies import copies_of
@@ -120,6 +120,7 @@ def prepare(
     loaded = load_model(path, dims=dims)
     check_build(loaded.model)
     check_target(loaded.model, path, target)
+    target = fit_target(target, loaded.model)
     notes: list[str] = []
     blocked: tuple[str, ...] = ()
     placement: Placement | None = None
@@ -223,10 +224,12 @@ def _normalized(loaded: LoadedModel, target: Target, ort_optimize: bool, passes:
 def _placed_note(target: Target, model: ir.Model, placement: Placement | None) -> list[str]:
     if placement is None:
         return []
+    kept = [name for name in kept_on_cpu(target) if name]
     return [
+        *([f"kept on the CPU by {target.keep_option}: {', '.join(kept)}"] if kept else []),
         f"{len(placement.on_cpu)} of {len(model.graph)} nodes run on the CPU, "
         f"{len(copies_of(model))} copies between it and {target.title} are in the graph (as "
-        f"{target.provider} of the ONNX Runtime here places them)"
+        f"{target.provider} of the ONNX Runtime here places them)",
     ]
 
 

@@ -12,9 +12,10 @@ from planner.lower.rewrite import Rewritten
 from planner.pipeline import assemble as plans
 from planner.pipeline.prepare import Prepared, Progress, prepare, silent
 from planner.pipeline.read_back import lowered, read_back
-from planner.pipeline.targeting import TARGET_KEY
+from planner.pipeline.targeting import target_metadata
 from planner.plan.planfile import Plan
 from planner.plan.problem import Action
+from planner.targets import Target
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,16 +64,18 @@ def rebuild(prepared: Prepared, plan: Plan) -> Rebuilt:
     if plan.order_target == "priority":  # else the order of the rewritten file is the planned one
         rewritten = read_back(prepared, rewritten, order_target=plan.order_target).rewritten
     return Rebuilt(
-        formulation=form, actions=tuple(actions), rewritten=with_metadata(rewritten, plan)
+        formulation=form,
+        actions=tuple(actions),
+        rewritten=with_metadata(rewritten, plan, prepared.target),
     )
 
 
-def with_metadata(rewritten: Rewritten, plan: Plan) -> Rewritten:
+def with_metadata(rewritten: Rewritten, plan: Plan, target: Target) -> Rewritten:
     """The rewritten model, which says whose plan it follows, and each node what it is for."""
     props = rewritten.model.metadata_props
     props["pkg.planner.version"] = plan.planner_version
     props["pkg.planner.plan_sha256"] = plans.plan_digest(plan)
     props["pkg.planner.budget_bytes"] = str(plan.budget_bytes)
-    props[TARGET_KEY] = plan.device
+    props.update(target_metadata(target))
     annotate(rewritten, plan.decisions)
     return rewritten

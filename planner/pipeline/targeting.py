@@ -1,7 +1,12 @@
-"""Which target a file was written for: planner's own files say so in their metadata."""
+"""The target as one model needs it, and which target a file was written for.
+
+planner's own files say in their metadata what they were written for, and with which provider options.
+"""
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from pathlib import Path
 
 import onnx_ir as ir
@@ -10,6 +15,44 @@ from planner.errors import ModelError
 from planner.targets import Target
 
 TARGET_KEY = "pkg.planner.target"
+OPTIONS_KEY = "pkg.planner.provider_options"
+
+
+def fit_target(target: Target, model: ir.Model) -> Target:
+    """The target with the provider options that this model needs: nodes that it must leave alone.
+
+    Raises:
+        ModelError: such a node has no name, by which alone it can be kept on the CPU.
+    """
+    names: list[str] = []
+    for node in model.graph:
+        outputs = sum(bool(v.name) for v in node.outputs)
+        if outputs >= target.keep_on_cpu.get(node.op_type, len(node.outputs) + 1):
+            if not node.name:
+                raise ModelError(
+                    f"{target.title} cannot run {node.op_type} with {outputs} outputs, and the node "
+                    f"that makes {node.outputs[0].name!r} has no name by which to keep it on the CPU; "
+                    "name it"
+                )
+            names.append(node.name)
+    if not names:
+        return target
+    return replace(target, options={**target.options, target.keep_option: "\n".join(names)})
+
+
+def kept_on_cpu(target: Target) -> tuple[str, ...]:
+    """Names of the nodes that the target's options keep on the CPU."""
+    return (
+        tuple(target.options.get(target.keep_option, "").split("\n")) if target.keep_option else ()
+    )
+
+
+def target_metadata(target: Target) -> dict[str, str]:
+    """What a file written for a target says of it."""
+    found = {TARGET_KEY: target.name}
+    if target.options:
+        found[OPTIONS_KEY] = json.dumps(dict(target.options))
+    return found
 
 
 def check_target(model: ir.Model, path: Path, target: Target) -> None:
