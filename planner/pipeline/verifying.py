@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from planner.graph.model import Role, TrainingGraph
@@ -9,6 +10,7 @@ from planner.pipeline.assemble import baseline_cost
 from planner.pipeline.prepare import Prepared, Progress
 from planner.plan.planfile import Plan
 from planner.results import ModelView, Verification
+from planner.units import format_duration
 
 
 def stand_in_plan(prepared: Prepared, text: str, budget_bytes: int) -> Plan:
@@ -42,7 +44,7 @@ def run_both(
     from planner.runtime.verify import verify as run_verification
 
     feeds, source = make_inputs(prepared.loaded.path, seed, prepared.loaded.dims, inputs)
-    return run_verification(
+    verification = run_verification(
         prepared.loaded.path,
         rewritten,
         plan=plan,
@@ -58,6 +60,18 @@ def run_both(
         device=device,
         has_swaps=_has_swaps(after.graph),
         progress=progress,
+    )
+    return replace(verification, notes=(*verification.notes, *_on_one_stream(plan)))
+
+
+def _on_one_stream(plan: Plan) -> tuple[str, ...]:
+    """How the file of a plan with copies beside the operations was run."""
+    if plan.copies != "overlapped" or plan.one_stream_us is None:
+        return ()
+    return (
+        "both models ran on one stream, copies included: the plan predicts "
+        f"{format_duration(plan.planned.time_us)} with its copies beside the operations, and "
+        f"{format_duration(plan.one_stream_us)} as it ran",
     )
 
 
