@@ -81,7 +81,8 @@ def make_plan(
         InfeasibleBudgetError: no plan fits, with the least peak found and what binds it.
     """
     progress("compiling the search (the first time only)")
-    warm_up(overlap=settings.overlap)
+    for overlap in {False, settings.overlap}:
+        warm_up(overlap=overlap)
     start = time.monotonic()
     deadline = start + settings.time_limit_s
     search_until = start + _UNTIL * settings.time_limit_s
