@@ -18,6 +18,7 @@ __all__ = [
     "apply",
     "export_training_graph",
     "optimize",
+    "session_options",
     "sweep",
     "verify",
 ]
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from planner.errors import PlannerError
     from planner.export.training import export_training_graph
     from planner.plan.planfile import Plan
+    from planner.runtime.streams import session_options
 
 
 def __getattr__(name: str) -> Any:
@@ -47,6 +49,10 @@ def __getattr__(name: str) -> Any:
         from planner.export.training import export_training_graph
 
         return export_training_graph
+    if name == "session_options":
+        from planner.runtime.streams import session_options
+
+        return session_options
     if name == "Plan":
         from planner.plan.planfile import Plan
 

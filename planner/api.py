@@ -12,13 +12,14 @@ from planner.errors import InfeasibleBudgetError, ModelError, UsageError, Verifi
 from planner.lower.rewrite import Rewritten
 from planner.onnxio.save import atomic_write, check_writable, save_model
 from planner.pipeline import assemble as plans
+from planner.pipeline.copies import Copies
 from planner.pipeline.modelviews import file_view, original_view, rewritten_view
 from planner.pipeline.orders import Settings, base_orders, least_found_peak, least_possible_peak
 from planner.pipeline.outlook import outlook, outlook_s
 from planner.pipeline.planning import Planned, make_plan
 from planner.pipeline.prepare import Prepared, prepare, silent
 from planner.pipeline.rebuild import prepare_for, rebuild, with_metadata
-from planner.pipeline.settings import OrderTarget, Swap, settings_for
+from planner.pipeline.settings import OrderTarget, Swap, noted_copies, settings_for
 from planner.pipeline.slowdown import plan_within
 from planner.pipeline.verifying import run_both, stand_in_plan
 from planner.plan.planfile import PredictedCost
@@ -46,6 +47,7 @@ def analyze(
     inputs: Path | None = None,
     ort_optimize: bool = True,
     device: str = "cpu",
+    copies: Copies = "serial",
     time_limit_s: float = 60.0,
     seed: int = 0,
     progress: Progress | None = None,
@@ -58,6 +60,7 @@ def analyze(
         hardware: name of a shipped profile, or a TOML file.
         profile: an ONNX Runtime profile of this model, to take times from.
         calibrate: run the model once to measure times.
+        copies: how copies are planned in what a budget would cost; as for `optimize`.
         time_limit_s: for the searches: a better order, the least budget, what budgets cost.
 
     Raises:
@@ -84,7 +87,7 @@ def analyze(
     default = original_view(prepared)
     settings = settings_for(
         prepared, "100%", "0B", default.timeline.peak_bytes, "auto", "default", time_limit_s, seed,
-        None,
+        None, copies,
     )  # fmt: skip
     return Analysis(
         model_path=Path(model),
@@ -100,7 +103,7 @@ def analyze(
         best_order_name=orders[0].name,
         least_peak_bound_bytes=least_possible_peak(prepared),
         least_peak_bytes=least,
-        assumptions=prepared.graph.assumptions,
+        assumptions=(*prepared.graph.assumptions, *noted_copies(settings)),
         outlook=outlook(
             prepared,
             settings,
@@ -126,6 +129,7 @@ def optimize(
     profile: Path | None = None,
     calibrate: bool = False,
     swap: Swap = "auto",
+    copies: Copies = "serial",
     order: OrderTarget = "default",
     reserve: str = "0B",
     time_limit_s: float = 60.0,
@@ -148,6 +152,8 @@ def optimize(
         output, plan_path, report_path: files to write; None leaves that file out.
         trace_path: a trace of the plan for Perfetto; see `planner.report.trace`.
         swap: "auto" lets the solver choose, "none" forbids copies, "only" forbids recompute.
+        copies: "serial" plans them on the stream of the operations, as ONNX Runtime runs them;
+            "overlapped" beside the operations, which is a what-if; "auto" whichever is safe.
         order: the session option the file is written for.
         reserve: set aside out of the budget.
         dry_run: plan, but write and run nothing.
@@ -177,7 +183,7 @@ def optimize(
     text = budget or "100%"
     ahead = None
     settings = settings_for(
-        prepared, text, reserve, baseline, swap, order, time_limit_s, seed, workers
+        prepared, text, reserve, baseline, swap, order, time_limit_s, seed, workers, copies
     )
     if budget is not None and settings.budget_bytes - settings.reserve_bytes >= baseline:
         plan = plans.unchanged_plan(prepared, settings, budget_text=text, swap_mode=swap)

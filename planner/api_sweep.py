@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from planner.errors import UsageError
+from planner.pipeline.copies import Copies
 from planner.pipeline.prepare import BOUND_SIZES, prepare, silent
-from planner.pipeline.settings import Swap, settings_for
+from planner.pipeline.settings import Swap, noted_copies, settings_for
 from planner.pipeline.sweep import even_budgets, frontiers, graphs_of, largest
 from planner.results import Sweep
 from planner.units import parse_budget
@@ -27,6 +28,7 @@ def sweep(
     profile: Path | None = None,
     calibrate: bool = False,
     swap: Swap = "auto",
+    copies: Copies = "serial",
     reserve: str = "0B",
     time_limit_s: float = 120.0,
     seed: int = 0,
@@ -43,6 +45,7 @@ def sweep(
         budgets: as for `optimize`; a percentage is of the peak at the largest size. None asks for
             `points` budgets, from the least that may be possible to the largest size's own peak.
         dims: sizes of symbolic dims; one of them may have several.
+        copies: as for `optimize`.
         time_limit_s: for all points together.
         jobs, ray_address: see `planner.pipeline.sweep.frontiers`.
 
@@ -60,6 +63,7 @@ def sweep(
         raise UsageError(f"{count} points are too many; {MOST_POINTS} at most")
     dim = several[0] if several else next(iter(sizes), "")
     graphs = []
+    overlap = False
     assumptions: dict[str, None] = {}
     for size in sizes.get(dim, [0]):
         bound = {name: values[0] for name, values in sizes.items()} | ({dim: size} if dim else {})
@@ -79,11 +83,12 @@ def sweep(
             to_rewrite=False,
         )
         settings = settings_for(
-            prepared, "100%", reserve, _NO_LIMIT, swap, "default", time_limit_s, seed, None
+            prepared, "100%", reserve, _NO_LIMIT, swap, "default", time_limit_s, seed, None, copies
         )
+        overlap = settings.overlap
         report("searching for base orders")
         graphs.append(graphs_of(prepared, settings, time_limit_s=time_limit_s))
-        noted = prepared.graph.assumptions
+        noted = (*prepared.graph.assumptions, *noted_copies(settings))
         assumptions |= dict.fromkeys(a for a in noted if not a.startswith(BOUND_SIZES))
     whole = max(g.baseline_bytes for g in graphs)
     asked = [parse_budget(text, baseline_bytes=whole) for text in budgets]
@@ -106,6 +111,7 @@ def sweep(
         hardware=first.hardware.name,
         cost_source=first.cost_source,
         swap_mode=swap,
+        copies="overlapped" if overlap else "serial",
         seed=seed,
         seconds=time.monotonic() - start,
         dim=dim,

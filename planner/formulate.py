@@ -33,6 +33,7 @@ def formulate(
     reserve_bytes: int = 0,
     swap_out_bytes_per_s: float = 0.0,
     swap_in_bytes_per_s: float = 0.0,
+    overlap: bool = False,
     allow_recompute: bool = True,
     workspace_bytes: Sequence[int] | None = None,
     granularity: int = 1,
@@ -42,6 +43,7 @@ def formulate(
     Args:
         order: a topological order of all operations.
         duration_us: by OpId.
+        overlap: copies run beside the operations.
         workspace_bytes: by OpId; 0 where absent.
         granularity: sizes of what comes and goes are rounded up to a multiple of this, as the
             allocator does.
@@ -103,5 +105,6 @@ def formulate(
         swap_out_bytes_per_s=swap_out_bytes_per_s,
         swap_in_bytes_per_s=swap_in_bytes_per_s,
         allow_recompute=allow_recompute,
+        overlap=overlap,
     )
     return Formulation(problem=problem, ops=ops, tensors=tuple(buffers))

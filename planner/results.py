@@ -53,13 +53,20 @@ class PackedArena:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelView:
-    """One model (original or rewritten) as analysed: its graph, order, timeline and forecasts."""
+    """One model (original or rewritten) as analysed: its graph, order, timeline and forecasts.
+
+    Attributes:
+        duration_us: by OpId.
+        start_us: by OpId, where copies run beside the operations; empty where every step begins as
+            the one before it ends.
+    """
 
     graph: TrainingGraph
     timeline: Timeline
     time_us: float
     duration_us: tuple[float, ...]
     packed: PackedArena
+    start_us: tuple[float, ...] = ()
     arena: tuple[ArenaForecast, ...] = ()
 
 
@@ -308,6 +315,7 @@ class Sweep:
     hardware: str
     cost_source: str
     swap_mode: str
+    copies: str = "serial"
     seed: int
     seconds: float
     dim: str

@@ -27,6 +27,7 @@ def test_public_names():
         "apply",
         "export_training_graph",
         "optimize",
+        "session_options",
         "sweep",
         "verify",
     ]

@@ -61,6 +61,7 @@ def optimize(
     profile: o.Profile = None,
     calibrate: o.Calibrate = False,
     swap: o.Swap = "auto",
+    copies: o.Copies = "serial",
     order: Annotated[
         Literal["default", "priority"],
         typer.Option("--order", help="The session's execution order that the file is made for."),
@@ -109,6 +110,7 @@ def optimize(
     parse_bytes(reserve, what="--reserve", zero_ok=True)
     thresholds = parse_thresholds(fail_if_peak_above, fail_if_slower_than)
     dims = o.parse_dims(dim)
+    o.check_copies(copies, swap)
     o.check_time_limit(time_limit)
     o.check_inputs(model=model, profile=profile, inputs=inputs)
     files = name_outputs(model, output=output, plan=plan, report=report)
@@ -134,6 +136,7 @@ def optimize(
                 profile=profile,
                 calibrate=calibrate,
                 swap=swap,
+                copies=copies,
                 order=order,
                 reserve=reserve,
                 time_limit_s=time_limit,

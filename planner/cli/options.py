@@ -37,6 +37,14 @@ Swap = Annotated[
     Literal["auto", "none", "only"],
     typer.Option("--swap", help="Copy tensors to the host: when it pays, never, or only that."),
 ]
+Copies = Annotated[
+    Literal["serial", "overlapped", "auto"],
+    typer.Option(
+        "--copies",
+        help="Copies add to the step, as ONNX Runtime runs them, or run beside the operations: a "
+        "what-if that ONNX Runtime is not safe with; auto is whichever is safe.",
+    ),
+]
 Reserve = Annotated[
     str, typer.Option("--reserve", metavar="SIZE", help="Part of the budget to leave unused.")
 ]
@@ -106,6 +114,13 @@ def parse_dims(texts: list[str] | None) -> dict[str, int]:
             raise UsageError(f"--dim {name} is given twice, as {dims[name]} and as {size}")
         dims[name] = int(size)
     return dims
+
+
+def check_copies(copies: str, swap: str) -> None:
+    """Raise UsageError where copies are to overlap and may not be made."""
+    from planner.pipeline.copies import check_copies
+
+    check_copies(copies, swap)
 
 
 def check_time_limit(seconds: float) -> None:

@@ -41,6 +41,7 @@ def sweep(
     profile: o.Profile = None,
     calibrate: o.Calibrate = False,
     swap: o.Swap = "auto",
+    copies: o.Copies = "serial",
     reserve: o.Reserve = "0B",
     time_limit: o.TimeLimit = 120.0,
     jobs: Annotated[
@@ -79,6 +80,7 @@ def sweep(
         check_budget(text)
     parse_bytes(reserve, what="--reserve", zero_ok=True)
     dims = parse_sizes(dim)
+    o.check_copies(copies, swap)
     o.check_time_limit(time_limit)
     o.check_inputs(model=model, profile=profile, inputs=inputs)
     if output is not None:
@@ -96,6 +98,7 @@ def sweep(
             profile=profile,
             calibrate=calibrate,
             swap=swap,
+            copies=copies,
             reserve=reserve,
             time_limit_s=time_limit,
             seed=seed,

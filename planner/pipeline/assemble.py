@@ -31,7 +31,7 @@ from planner.plan.planfile import (
 )
 from planner.plan.problem import Action, ActionKind
 from planner.plan.simulate import InvalidScheduleError, Replay, simulate
-from planner.units import format_bytes
+from planner.units import format_bytes, format_duration
 
 _NO_LIMIT = 1 << 62
 _MOST_BINDING = 20
@@ -55,6 +55,7 @@ def assemble(
             peak_bytes=planned.orders[0].peak_bytes, time_us=problem.base_duration_us
         ),
         planned=_planned_cost(planned.timeline.peak_bytes, replay, candidate.actions),
+        one_stream_us=_one_stream_us(replay),
         least_peak_bound_bytes=least_possible_peak(prepared) + settings.reserve_bytes,
         bound_us=bound,
         gap=planned.solved.gap,
@@ -64,7 +65,11 @@ def assemble(
         peak=peak_moment(planned.graph, planned.timeline, planned.rewritten.like),
         schedule=_schedule(planned.formulation, candidate.actions),
         decisions=decisions_of(prepared.graph, planned),
-        assumptions=(*prepared.graph.assumptions, *_arena_note(planned)),
+        assumptions=(
+            *prepared.graph.assumptions,
+            *_copies_note(settings, replay),
+            *_arena_note(planned),
+        ),
     )
 
 
@@ -91,11 +96,29 @@ def _as_asked(prepared: Prepared, settings: Settings, budget_text: str, swap_mod
         cost_source=prepared.cost_source,
         swap_mode=swap_mode,
         device=prepared.target.name,
+        copies="overlapped" if settings.overlap else "serial",
         order_target=settings.order_target,
         ort_optimized=prepared.ort_optimized,
         baseline=cost,
         best_order=cost,
         planned=cost,
+    )
+
+
+def _one_stream_us(replay: Replay) -> float:
+    """The schedule's time with every copy between the operations."""
+    return replay.time_us - replay.stall_us + replay.swap_us
+
+
+def _copies_note(settings: Settings, replay: Replay) -> tuple[str, ...]:
+    """How copies were planned, and what they take as ONNX Runtime runs them."""
+    if not settings.why_copies:
+        return ()
+    if not settings.overlap:
+        return (settings.why_copies,)
+    return (
+        f"{settings.why_copies}; there the step takes {format_duration(_one_stream_us(replay))}, "
+        f"not {format_duration(replay.time_us)}",
     )
 
 

@@ -83,7 +83,8 @@ def _why_swapped(
             return "recompute is off"
         return f"{producer} may not run twice: {why_not}" if why_not else "too much would run again"
     recompute_us = sum(problem.ops[op].duration_us for op in again)
-    copies = f"two copies take {format_duration(swap_us)}"
+    beside = " beside the operations" if problem.overlap else ""
+    copies = f"two copies take {format_duration(swap_us)}{beside}"
     other = f"running {_several(producer, again)} again would take {format_duration(recompute_us)}"
     if recompute_us < swap_us:
         return f"{copies}; {other}, but would hold what it reads until then"

@@ -140,7 +140,11 @@ class _State:
 def _state(prepared: Prepared, plan: Plan) -> _State:
     rebuilt = rebuild(prepared, plan)
     form = rebuilt.formulation
-    asked = Settings(budget_bytes=plan.budget_bytes, reserve_bytes=plan.reserve_bytes)
+    asked = Settings(
+        budget_bytes=plan.budget_bytes,
+        reserve_bytes=plan.reserve_bytes,
+        overlap=plan.copies == "overlapped",
+    )
     asked = with_levers(prepared, plan.swap_mode, asked)
     problem = formulate_in(prepared, form.ops, asked, plan.budget_bytes).problem
     back = read_back(prepared, rebuilt.rewritten, order_target=plan.order_target)

@@ -29,7 +29,7 @@ def rewritten_view(planned: Planned, plan: Plan, target: Target) -> ModelView:
     """An accepted plan's model."""
     durations = _durations_after(planned)
     view = view_of(planned.graph, planned.order, durations, target=target)
-    return replace(view, time_us=plan.planned.time_us)
+    return replace(view, time_us=plan.planned.time_us, start_us=_starts_after(planned))
 
 
 def _durations_after(planned: Planned) -> tuple[float, ...]:
@@ -47,6 +47,28 @@ def _durations_after(planned: Planned) -> tuple[float, ...]:
         else:
             by_node[node] = problem.swap_in_us(action.target)
     return tuple(by_node.get(op.name, 0.0) for op in planned.graph.operations)
+
+
+def _starts_after(planned: Planned) -> tuple[float, ...]:
+    """When each node of the rewritten graph starts, where copies run beside the operations.
+
+    What planner added to pin the order takes no time: it starts as the node before it ends.
+    """
+    assert planned.solved.candidate is not None
+    timeline = planned.solved.candidate.replay.timeline
+    if timeline is None:
+        return ()
+    nodes = planned.rewritten.action_nodes
+    when = {
+        node: (start, end)
+        for node, start, end in zip(nodes, timeline.start_us, timeline.end_us, strict=True)
+    }
+    starts = [0.0] * len(planned.graph.operations)
+    now = 0.0
+    for op in planned.order:
+        name = planned.graph.operations[op].name
+        starts[op], now = when.get(name, (now, now))
+    return tuple(starts)
 
 
 def file_view(

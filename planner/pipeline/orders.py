@@ -48,8 +48,13 @@ class BaseOrder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What the user asked for, parsed. Bandwidths of 0 forbid swapping; a plan that takes longer than
-    `most_us` is none."""
+    """What the user asked for, parsed.
+
+    Attributes:
+        most_us: a plan that takes longer is none.
+        swap_out_bytes_per_s, swap_in_bytes_per_s: 0 forbids swapping.
+        overlap: copies run beside the operations; `why_copies` says why so, or why not.
+    """
 
     budget_bytes: int
     most_us: float = float("inf")
@@ -57,6 +62,8 @@ class Settings:
     allow_recompute: bool = True
     swap_out_bytes_per_s: float = 0.0
     swap_in_bytes_per_s: float = 0.0
+    overlap: bool = False
+    why_copies: str = ""
     order_target: str = "default"
     time_limit_s: float = 60.0
     seed: int = 0
@@ -151,6 +158,7 @@ def formulate_in(
         reserve_bytes=settings.reserve_bytes,
         swap_out_bytes_per_s=settings.swap_out_bytes_per_s,
         swap_in_bytes_per_s=settings.swap_in_bytes_per_s,
+        overlap=settings.overlap,
         allow_recompute=settings.allow_recompute,
         workspace_bytes=prepared.workspace_bytes,
         granularity=GRANULARITY_BYTES,

@@ -28,11 +28,12 @@ from planner.pipeline.orders import (
 )
 from planner.pipeline.prepare import Prepared, Progress, full_timeline
 from planner.pipeline.read_back import lowered, read_back
+from planner.pipeline.serial_first import solve
 from planner.plan.fast.warm import warm_up
 from planner.plan.improve import Candidate
 from planner.plan.least import least_peak_of
 from planner.plan.race import RACE, race
-from planner.plan.solve import Solved, solve
+from planner.plan.solve import Solved
 from planner.units import format_both, format_bytes
 
 _SHRINK = (1.0, 0.98, 0.965, 0.95, 0.935, 0.92, 0.9, 0.87, 0.83, 0.78)
@@ -80,7 +81,8 @@ def make_plan(
         InfeasibleBudgetError: no plan fits, with the least peak found and what binds it.
     """
     progress("compiling the search (the first time only)")
-    warm_up(overlap=False)
+    for overlap in {False, settings.overlap}:
+        warm_up(overlap=overlap)
     start = time.monotonic()
     deadline = start + settings.time_limit_s
     search_until = start + _UNTIL * settings.time_limit_s

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Literal
 
 from planner.errors import InfeasibleBudgetError, UsageError
+from planner.pipeline.copies import choose_copies
 from planner.pipeline.orders import Settings
 from planner.pipeline.prepare import Prepared
 from planner.units import format_both, parse_budget, parse_bytes
@@ -24,14 +25,16 @@ def settings_for(
     time_limit_s: float,
     seed: int,
     workers: int | None,
+    copies: str = "serial",
 ) -> Settings:
     """What the user asked for, parsed.
 
     Args:
         baseline: the peak that a percentage is of, in bytes.
+        copies: see `planner.pipeline.copies`.
 
     Raises:
-        UsageError: a size cannot be read, or copies are asked for where there are none.
+        UsageError: a size cannot be read, or copies are asked for where there can be none.
         InfeasibleBudgetError: the reserve takes the whole budget.
     """
     budget_bytes = parse_budget(budget, baseline_bytes=baseline)
@@ -43,18 +46,28 @@ def settings_for(
         )
     if swap == "only" and prepared.why_no_swaps:
         raise UsageError(f"--swap only: {prepared.why_no_swaps}; use --swap none")
+    overlap, why_copies = choose_copies(copies, swap, prepared.target.name)
+    if copies == "overlapped" and prepared.why_no_swaps:
+        raise UsageError(f"--copies overlapped: {prepared.why_no_swaps}; use --copies serial")
     return with_levers(
         prepared,
         swap,
         Settings(
             budget_bytes=budget_bytes,
             reserve_bytes=reserve_bytes,
+            overlap=overlap,
+            why_copies=why_copies,
             order_target=order,
             time_limit_s=time_limit_s,
             seed=seed,
             workers=workers,
         ),
     )
+
+
+def noted_copies(settings: Settings) -> tuple[str, ...]:
+    """How copies are planned, for the assumptions of what is no plan."""
+    return (settings.why_copies,) if settings.why_copies else ()
 
 
 def with_levers(prepared: Prepared, swap: str, settings: Settings) -> Settings:

@@ -110,7 +110,9 @@ def frontiers(
     if ray_address is None:
         cores = min(cores, len(graphs) * len(budgets))
     progress("compiling the search (the first time only)")
-    warm_up(overlap=False)  # processes that compiled side by side would spoil their common cache
+    for overlap in {False, *(p.overlap for g in graphs for p in g.problems)}:
+        # processes that compiled side by side would spoil their common cache
+        warm_up(overlap=overlap)
     with _mapped([g.problems for g in graphs], cores, ray_address) as run:
         samples = [
             _Task(

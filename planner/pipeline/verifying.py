@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from planner.graph.model import Role, TrainingGraph
+from planner.graph.model import TrainingGraph
+from planner.graph.rules import COPIES
 from planner.pipeline.assemble import baseline_cost
 from planner.pipeline.prepare import Prepared, Progress
 from planner.plan.planfile import Plan
 from planner.results import ModelView, Verification
+from planner.units import format_duration
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 
 def stand_in_plan(prepared: Prepared, text: str, budget_bytes: int) -> Plan:
@@ -38,30 +46,60 @@ def run_both(
 ) -> Verification:
     """Run both models on the target: numbers, order, copies, bytes, cap, time."""
     from planner.runtime.inputs import make_inputs
-    from planner.runtime.verify import verify as run_verification
 
     feeds, source = make_inputs(prepared.loaded.path, seed, prepared.loaded.dims, inputs)
-    if prepared.target.own_memory:
-        from planner.runtime.device.verify import DeviceJob, Side
+    plan = replace(plan, seed=seed)
+    run = _on_device if prepared.target.own_memory else _on_cpu
+    verification = run(prepared, before, after, rewritten, plan, (feeds, source), progress)
+    return replace(verification, notes=(*verification.notes, *_on_one_stream(plan)))
 
-        return DeviceJob(
-            target=prepared.target,
-            original=Side(
-                path=prepared.loaded.path,
-                graph=before.graph,
-                order=before.timeline.order,
-                level="extended" if prepared.ort_optimized else "disabled",
-                renamed=prepared.renamed,
-            ),
-            rewritten=Side(path=rewritten, graph=after.graph, order=after.timeline.order),
-            inputs=feeds,
-            inputs_source=source,
-            budget_bytes=plan.budget_bytes,
-            order="priority" if plan.order_target == "priority" else "default",
-            is_copy=plan.unchanged,
-            seed=seed,
-            progress=progress,
-        ).run()
+
+_Inputs = tuple[Mapping[str, "npt.NDArray[Any]"], str]
+"""Inputs by name, and where they come from."""
+
+
+def _on_device(
+    prepared: Prepared,
+    before: ModelView,
+    after: ModelView,
+    rewritten: Path,
+    plan: Plan,
+    inputs: _Inputs,
+    progress: Progress,
+) -> Verification:
+    from planner.runtime.device.verify import DeviceJob, Side
+
+    return DeviceJob(
+        target=prepared.target,
+        original=Side(
+            path=prepared.loaded.path,
+            graph=before.graph,
+            order=before.timeline.order,
+            level="extended" if prepared.ort_optimized else "disabled",
+            renamed=prepared.renamed,
+        ),
+        rewritten=Side(path=rewritten, graph=after.graph, order=after.timeline.order),
+        inputs=inputs[0],
+        inputs_source=inputs[1],
+        budget_bytes=plan.budget_bytes,
+        order="priority" if plan.order_target == "priority" else "default",
+        is_copy=plan.unchanged,
+        seed=plan.seed,
+        progress=progress,
+    ).run()
+
+
+def _on_cpu(
+    prepared: Prepared,
+    before: ModelView,
+    after: ModelView,
+    rewritten: Path,
+    plan: Plan,
+    inputs: _Inputs,
+    progress: Progress,
+) -> Verification:
+    from planner.runtime.verify import verify as run_verification
+
     return run_verification(
         prepared.loaded.path,
         rewritten,
@@ -72,11 +110,22 @@ def run_both(
         original_order=before.timeline.order,
         rewritten_order=after.timeline.order,
         budget_bytes=plan.budget_bytes,
-        inputs=feeds,
-        inputs_source=source,
-        seed=seed,
+        inputs=inputs[0],
+        inputs_source=inputs[1],
+        seed=plan.seed,
         has_swaps=_has_swaps(after.graph),
         progress=progress,
+    )
+
+
+def _on_one_stream(plan: Plan) -> tuple[str, ...]:
+    """How the file of a plan with copies beside the operations was run."""
+    if plan.copies != "overlapped" or plan.one_stream_us is None:
+        return ()
+    return (
+        "both models ran on one stream, copies included: the plan predicts "
+        f"{format_duration(plan.planned.time_us)} with its copies beside the operations, and "
+        f"{format_duration(plan.one_stream_us)} as it ran",
     )
 
 
@@ -85,4 +134,4 @@ def _names(view: ModelView) -> tuple[str, ...]:
 
 
 def _has_swaps(graph: TrainingGraph) -> bool:
-    return any(op.role in (Role.SWAP_OUT, Role.SWAP_IN) for op in graph.operations)
+    return any(op.op_type in COPIES for op in graph.operations)

@@ -29,7 +29,7 @@ class Decision:
     Attributes:
         action: "recompute" or "swap" ("keep" is not listed).
         start, end: half-open range of steps in the planned schedule in which the tensor is absent.
-        cost_us: time that this decision adds.
+        cost_us: time of its own run, or of its two copies, which may run beside the operations.
         recompute_us, swap_us: what either would cost here; None where it may not be done.
         why: one sentence.
     """
@@ -48,7 +48,8 @@ class Decision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PredictedCost:
-    """Predicted figures of one schedule. `time_us` adds operations and copies on one stream."""
+    """Predicted figures of one schedule. `time_us` adds operations and copies on one stream, unless
+    the plan's `copies` are "overlapped"."""
 
     peak_bytes: int
     time_us: float
@@ -111,6 +112,9 @@ class Plan:
         baseline: the original model in the order ONNX Runtime runs it by default.
         best_order: the original operations in the base order that planner chose.
         planned: the rewritten model.
+        copies: "serial", or "overlapped" where the planned time has them beside the operations.
+        one_stream_us: what the rewritten model takes with its copies on the stream of the operations;
+            None in older files, which have no other time.
         least_peak_bytes: least peak found by any plan tried; least_peak_bound_bytes: no plan of
             this class can be below it.
         bound_us, gap: bound on the time of any plan within the budget, and planned/bound - 1;
@@ -135,6 +139,7 @@ class Plan:
     cost_source: str = ""
     swap_mode: str = "none"
     device: str = "cpu"
+    copies: str = "serial"
     order_target: str = "default"
     ort_optimized: bool = True
     engine: str = ""
@@ -143,6 +148,7 @@ class Plan:
     baseline: PredictedCost
     best_order: PredictedCost
     planned: PredictedCost
+    one_stream_us: float | None = None
     least_peak_bytes: int | None = None
     least_peak_bound_bytes: int = 0
     bound_us: float | None = None

@@ -31,6 +31,7 @@ _SETTINGS = (
     "hardware",
     "cost_source",
     "swap_mode",
+    "copies",
     "order_target",
     "ort_optimized",
     "engine",

@@ -52,8 +52,13 @@ def time_figures(view: Payload, key: str, *, budget_bytes: int | None) -> dict[s
 
 
 def total_us(view: Payload) -> float:
-    """What all steps take, one after another."""
-    return sum(_number(d) for d in view["timeline"]["duration_us"])
+    """From the start of the first step to the end of the last one."""
+    line = view["timeline"]
+    ends = (
+        _number(start) + _number(duration)
+        for start, duration in zip(line["start_us"], line["duration_us"], strict=True)
+    )
+    return max(ends, default=0.0)
 
 
 def time_unit(whole_us: float) -> tuple[float, str]:

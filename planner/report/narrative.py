@@ -6,7 +6,7 @@ from typing import Any
 
 from planner.plan.planfile import Plan
 from planner.results import Analysis, Verification
-from planner.units import format_bytes, format_percent
+from planner.units import format_bytes, format_duration, format_percent
 
 
 def verdict(fits: bool, plan: Plan, verification: Verification | None) -> str:
@@ -35,7 +35,18 @@ def optimize_sentence(headline: dict[str, Any]) -> str:
         f"Peak device memory goes from {format_bytes(before)} to {format_bytes(after)} "
         f"({saved} less), {fit} the budget of {budget}, {_at_what_cost(headline)}"
     )
-    return f"{text}. {_proof(headline)}"
+    return " ".join(filter(None, (f"{text}.", headline["copies_sentence"], _proof(headline))))
+
+
+def copies_sentence(plan: Plan) -> str:
+    """What copies beside the operations mean; "" where they are planned as ONNX Runtime runs them."""
+    if plan.copies != "overlapped" or plan.one_stream_us is None:
+        return ""
+    return (
+        f"A what-if: {format_duration(plan.planned.time_us)} have the copies beside the operations, "
+        "which ONNX Runtime is not safe with; as it runs this file, on one stream, the step is "
+        f"predicted to take {format_duration(plan.one_stream_us)}."
+    )
 
 
 def _at_what_cost(headline: dict[str, Any]) -> str:
@@ -80,7 +91,7 @@ def provenance(
     cost = f"cost model: {plan.cost_source or plan.hardware or 'unknown'}"
     rows = [
         ("Peak before and after", "predicted", "live ranges over the order ONNX Runtime runs"),
-        ("Step time before and after", "predicted", cost),
+        ("Step time before and after", "predicted", cost + _beside(plan)),
         ("Bytes recomputed and swapped", "exact", "counted from the plan's schedule"),
     ]
     if plan.bound_us is not None or plan.proved_optimal:
@@ -101,6 +112,10 @@ def provenance(
         if verification.orders:
             rows.append(("Executed order", "measured", "from ONNX Runtime's profile"))
     return _rows(rows)
+
+
+def _beside(plan: Plan) -> str:
+    return "; copies beside the operations, a what-if" if plan.copies == "overlapped" else ""
 
 
 _HOW = {

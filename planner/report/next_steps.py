@@ -154,6 +154,8 @@ def _typed_options(plan: Plan, *, but: str = "") -> str:
     words = [f"--dim {shlex.quote(n)}={size}" for n, size in plan.dims.items() if n != but]
     if plan.swap_mode != "auto":
         words.append(f"--swap {plan.swap_mode}")
+    if plan.copies != "serial":
+        words.append(f"--copies {plan.copies}")
     if plan.hardware != "cpu":
         words.append(f"--hardware {shlex.quote(plan.hardware)}")
     if plan.reserve_bytes:

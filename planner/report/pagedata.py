@@ -50,6 +50,7 @@ def view_columns(view: Payload, *, is_timed: bool, measured: Sequence[int] | Non
     if is_timed:
         found |= {
             "duration_us": line["duration_us"],
+            "start_us": line["start_us"],
             "unit_us": time_unit(total_us(view))[0],
             "kinds": list(KINDS),
             "lanes": [LANES[kind] for kind in KINDS],

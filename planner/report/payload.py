@@ -134,6 +134,9 @@ def _headline(result: OptimizeResult) -> dict[str, Any]:
         "swap_us": number(planned.swap_us),
         "gap": number(plan.gap),
         "proved_optimal": plan.proved_optimal,
+        "copies": plan.copies,
+        "one_stream_us": number(plan.one_stream_us),
+        "copies_sentence": narrative.copies_sentence(plan),
     }
 
 
@@ -179,6 +182,7 @@ def _plan(plan: Plan) -> dict[str, Any]:
         "max_slowdown": plan.max_slowdown,
         "binds": plan.binds or None,
         "swap_mode": plan.swap_mode,
+        "copies": plan.copies,
         "order_target": plan.order_target,
         "ort_optimized": plan.ort_optimized,
         "engine": plan.engine,

@@ -34,6 +34,7 @@ def sweep_payload(sweep: Sweep) -> Payload:
         "hardware": sweep.hardware,
         "cost_source": sweep.cost_source,
         "swap": sweep.swap_mode,
+        "copies": sweep.copies,
         "seed": sweep.seed,
         "seconds": sweep.seconds,
         "dim": sweep.dim or None,

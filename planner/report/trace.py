@@ -4,8 +4,8 @@ One JSON list of events, times in microseconds (Trace Event Format; Google, 2016
 ONNX Runtime, a node is a complete event ("ph": "X") of category "Node", named NAME_kernel_time, with
 `op_name`, `provider`, `node_index` and sizes as strings in its `args`, and the run is an event
 "model_run" of category "Session". What the plan knows besides is in `args` as well. Operations and
-copies each way have lanes of their own; they follow each other, as the plan runs them. Counters have
-the live bytes, in total and by category, and the budget.
+copies each way have lanes of their own; they follow each other, unless the plan has the copies beside
+the operations. Counters have the live bytes, in total and by category, and the budget.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any
 
 from planner.graph.model import Category, Operation, Role, TrainingGraph
 from planner.plan.planfile import Decision
+from planner.report.views import starts_us
 from planner.results import ModelView, OptimizeResult
 
 Event = dict[str, Any]
@@ -50,11 +51,17 @@ def trace_events(result: OptimizeResult) -> list[Event]:
 
 def _starts_us(view: ModelView) -> list[float]:
     """Start of each step and, at the end, the end of the run; rounded, so that slices meet."""
-    starts, now = [0.0], 0.0
-    for op in view.timeline.order:
-        now += view.duration_us[op]
-        starts.append(round(now, _DIGITS))
-    return starts
+    starts = starts_us(view)
+    durations = (view.duration_us[op] for op in view.timeline.order)
+    end = max((s + d for s, d in zip(starts, durations, strict=True)), default=0.0)
+    return [round(us, _DIGITS) for us in (*starts, end)]
+
+
+def _end_us(view: ModelView, starts: list[float], step: int) -> float:
+    """The next step's start, where one follows the other."""
+    if not view.start_us:
+        return starts[step + 1]
+    return starts[step] + view.duration_us[view.timeline.order[step]]
 
 
 def _names(model: str) -> Iterator[Event]:
@@ -93,7 +100,7 @@ def _nodes(
             "cat": "Node",
             "pid": PID,
             "tid": _LANE_OF.get(op.role, COMPUTE),
-            "dur": round(starts[step + 1] - starts[step], _DIGITS),
+            "dur": round(_end_us(view, starts, step) - starts[step], _DIGITS),
             "ts": starts[step],
             "ph": "X",
             "name": f"{op.name}_kernel_time",

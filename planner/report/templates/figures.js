@@ -81,15 +81,13 @@ function fillRanges(key, view, fill) {
 function fillLanes(key, view, fill) {
   const unit = view.unit_us;
   const sources = view.kinds.map(() => columns("left", "right", "bottom", "top", "name", "what", "time", "live"));
-  let now = 0;
   view.duration_us.forEach((duration, step) => {
-    const kind = view.kind[step], to = sources[kind], lane = view.lanes[kind];
+    const kind = view.kind[step], to = sources[kind], lane = view.lanes[kind], now = Number(view.start_us[step]);
     if (duration > 0) {
       to.left.push(now / unit); to.right.push((now + duration) / unit);
       to.bottom.push(lane + 0.1); to.top.push(lane + 0.9);
       to.name.push(view.operation[step]); to.what.push(`${view.op_type[step]}, step ${count(step)}`);
       to.time.push(formatDuration(duration)); to.live.push(formatBytes(view.live_bytes[step]));
-      now += duration;
     }
   });
   view.kinds.forEach((kind, i) => fill(`lanes-${key}-${kind}`, sources[i]));
@@ -164,8 +162,12 @@ function shortened(text, most = 60) {
 /* Live bytes as time passes. */
 function fillClock(key, view, { edges, steps }, fill) {
   if (!view.ends) {
-    let now = 0;
-    view.ends = [0, ...view.duration_us.map((d) => (now += Number(d)))].map((us) => us / view.unit_us);
+    let now = 0, last = 0; /* a copy in may start before what stands before it: bytes are those of the schedule */
+    const starts = view.start_us.map((us, step) => {
+      last = Math.max(last, Number(us) + Number(view.duration_us[step]));
+      return (now = Math.max(now, Number(us)));
+    });
+    view.ends = [...starts, last].map((us) => us / view.unit_us);
   }
   const live = closed(steps.map((s) => view.live_bytes[s]));
   fill(`elapsed-${key}`, { x: edges.map((step) => view.ends[step]), live });

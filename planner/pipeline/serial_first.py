@@ -1,0 +1,56 @@
+"""Solving with copies that run beside the operations, no worse than with copies that do not.
+
+A schedule takes no more time with its copies beside the operations than with them in between. The
+search of serial copies has engines that the other lacks (`planner.plan.solve`), so its plan is looked
+for first, and the search with overlap begins from it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from planner.plan import solve as solver
+from planner.plan.improve import candidate_of
+from planner.plan.problem import Problem
+from planner.plan.solve import Solved
+
+_SERIAL = 0.35
+"""Share of the time for the serial search."""
+
+
+def solve(
+    problem: Problem, *, time_limit_s: float, start: Solved | None = None, **options: Any
+) -> Solved:
+    """`planner.plan.solve.solve`; a problem with overlap also begins from the best serial plan found.
+
+    Args:
+        time_limit_s: for both searches.
+        options: of `planner.plan.solve.solve`.
+    """
+    is_done = start is not None and start.is_tight
+    if is_done or not (problem.overlap and problem.allow_swap):
+        return solver.solve(problem, time_limit_s=time_limit_s, start=start, **options)
+    serial = solver.solve(
+        replace(problem, overlap=False), time_limit_s=_SERIAL * time_limit_s, **options
+    )
+    start = _better(problem, start, serial)
+    return solver.solve(problem, time_limit_s=(1 - _SERIAL) * time_limit_s, start=start, **options)
+
+
+def _better(problem: Problem, start: Solved | None, serial: Solved) -> Solved | None:
+    """The plan that takes less time with overlap; what was proved of serial copies is left behind."""
+    if serial.candidate is None:
+        return start
+    again = candidate_of(problem, serial.candidate.actions)
+    found = start.candidate if start is not None else None
+    if found is not None and found.time_us <= again.time_us:
+        return start
+    bound_us = start.bound_us if start else problem.base_duration_us
+    return replace(
+        serial,
+        candidate=again,
+        least=candidate_of(problem, serial.least.actions),
+        bound_us=bound_us,
+        bound_class=start.bound_class if start else "any schedule",
+    )

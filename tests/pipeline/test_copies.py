@@ -1,0 +1,186 @@
+"""Copies beside the operations, from `--copies` to the plan file and the page."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from planner import apply, optimize, verify
+from planner.cli.main import main
+from planner.errors import UsageError
+from planner.pipeline.assemble import plan_to_json, read_plan, schedule_of
+from planner.pipeline.copies import WHAT_IF, choose_copies
+from planner.pipeline.explain import explain
+from planner.pipeline.orders import Settings, base_orders, formulate_in
+from planner.pipeline.prepare import prepare
+from planner.pipeline.settings import settings_for
+from planner.plan.simulate import simulate
+from planner.report.html import render_page
+from planner.report.payload import optimize_payload
+from planner.report.terminal import print_optimize
+from planner.report.trace import COPY_IN, COPY_OUT, trace_events
+from planner.results import OptimizeResult
+
+MODEL = Path(__file__).parents[2] / "models" / "zoo" / "mlp_adamw.onnx"
+LIMIT_S = 3.0
+
+
+@pytest.fixture(scope="module")
+def serial() -> OptimizeResult:
+    return optimize(MODEL, budget="80%", swap="only", time_limit_s=LIMIT_S, workers=1, dry_run=True)
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory) -> OptimizeResult:
+    """mlp_adamw at 80% with copies beside the operations, verified."""
+    folder = tmp_path_factory.mktemp("overlapped")
+    return optimize(
+        MODEL,
+        budget="80%",
+        swap="only",
+        copies="overlapped",
+        output=folder / "out.onnx",
+        plan_path=folder / "plan.json",
+        report_path=folder / "report.html",
+        time_limit_s=LIMIT_S,
+        workers=1,
+    )
+
+
+def test_overlap_never_takes_longer(serial, done):
+    assert done.plan.planned.time_us <= serial.plan.planned.time_us * (1 + 1e-9)
+    assert done.plan.planned.swapped_tensors and serial.plan.planned.swapped_tensors
+    assert done.plan.planned.time_us < (done.plan.one_stream_us or 0)
+    assert serial.plan.one_stream_us == pytest.approx(serial.plan.planned.time_us)
+
+
+def test_the_plan_says_that_it_is_a_what_if(done, serial):
+    (said,) = [a for a in done.plan.assumptions if a.startswith(WHAT_IF)]
+    assert "there the step takes" in said
+    assert not any("what-if" in a for a in serial.plan.assumptions)
+    assert (done.plan.copies, serial.plan.copies) == ("overlapped", "serial")
+
+
+def test_times_are_those_of_the_simulator(done):
+    prepared = prepare(MODEL, hardware="cpu")
+    form, actions = schedule_of(done.plan, prepared, prepared.graph)
+    hardware = prepared.hardware
+    problem = replace(
+        form.problem,
+        swap_out_bytes_per_s=hardware.copy_to_host_bytes_per_s,
+        swap_in_bytes_per_s=hardware.copy_from_host_bytes_per_s,
+        capacity_bytes=done.plan.budget_bytes,
+    )
+    beside = simulate(replace(problem, overlap=True), actions)
+    assert done.plan.planned.time_us == pytest.approx(beside.time_us)
+    assert done.plan.one_stream_us == pytest.approx(simulate(problem, actions).time_us)
+
+
+def test_settings_reach_the_problem_in_every_order():
+    prepared = prepare(MODEL, hardware="cpu")
+    for copies, overlap in (("serial", False), ("overlapped", True), ("auto", False)):
+        settings = settings_for(
+            prepared, "80%", "0B", 10**7, "auto", "default", 1.0, 0, None, copies
+        )
+        assert settings.overlap is overlap
+        for base in base_orders(prepared, time_limit_s=0.5)[:3]:
+            form = formulate_in(prepared, base.order, settings, settings.budget_bytes)
+            assert form.problem.overlap is overlap
+    assert not Settings(budget_bytes=1).overlap
+
+
+def test_the_choice_has_a_reason():
+    assert choose_copies("serial", "auto", "cpu") == (False, "")
+    assert choose_copies("overlapped", "auto", "cuda") == (True, WHAT_IF)
+    for device in ("cpu", "cuda"):
+        overlap, why = choose_copies("auto", "auto", device)
+        assert not overlap
+        assert f"safe on {device}" in why
+    with pytest.raises(UsageError, match="serial, overlapped or auto"):
+        choose_copies("beside", "auto", "cpu")
+
+
+def test_the_plan_file_round_trips(done, tmp_path):
+    assert done.plan_path is not None
+    assert read_plan(done.plan_path) == done.plan
+    data = json.loads(plan_to_json(done.plan))
+    assert data["copies"] == "overlapped"
+    del data["copies"], data["one_stream_us"]  # as in older files
+    older = tmp_path / "older.plan.json"
+    older.write_text(json.dumps(data))
+    assert (read_plan(older).copies, read_plan(older).one_stream_us) == ("serial", None)
+
+
+def test_apply_makes_the_same_bytes(done, tmp_path):
+    again = apply(MODEL, done.plan_path, output=tmp_path / "again.onnx")
+    assert again.read_bytes() == done.output_path.read_bytes()
+
+
+def test_no_partition_is_written(done):
+    names = {path.name for path in done.output_path.parent.iterdir()}
+    assert names == {"out.onnx", "plan.json", "report.html"}
+
+
+def test_it_is_verified_as_one_stream_runs_it(done):
+    assert done.verification is not None and done.verification.passed
+    for found in (done.verification, verify(MODEL, done.output_path, plan=done.plan_path)):
+        (said,) = [note for note in found.notes if "one stream" in note]
+        assert "beside the operations" in said
+
+
+def test_text_json_and_page_say_so(done, capsys):
+    payload = optimize_payload(done)
+    head = payload["headline"]
+    assert head["copies"] == payload["plan"]["copies"] == "overlapped"
+    assert "what-if" in head["sentence"]
+    assert head["one_stream_us"] == done.plan.one_stream_us
+    print_optimize(payload)
+    assert "A what-if:" in " ".join(capsys.readouterr().out.split())
+    assert head["copies_sentence"] in render_page(payload)
+
+
+def test_lanes_show_the_copies_beside_the_operations(done):
+    view = optimize_payload(done)["after"]
+    line, kinds = view["timeline"], view["time_by_kind_us"]
+    ends = [a + d for a, d in zip(line["start_us"], line["duration_us"], strict=True)]
+    assert max(ends) == pytest.approx(view["time_us"]) == pytest.approx(done.plan.planned.time_us)
+    assert kinds["copies_overlapped"] > 0
+    slices = [e for e in trace_events(done) if e["ph"] == "X" and e["cat"] == "Node"]
+    assert {COPY_OUT, COPY_IN} <= {e["tid"] for e in slices}
+    for lane in {e["tid"] for e in slices}:  # each works in the order of the schedule
+        own = [e for e in slices if e["tid"] == lane and e["dur"]]
+        for first, second in itertools.pairwise(own):
+            assert first["ts"] + first["dur"] <= second["ts"] + 0.01
+
+
+def test_explain_prices_the_problem_that_was_solved(done):
+    swapped = next(d.tensor for d in done.plan.decisions if d.action == "swap")
+    found = explain(MODEL, done.plan_path, swapped, time_limit_s=2.0)
+    assert found.intervals
+
+
+def test_overlap_without_copies_is_a_usage_error(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for command in (["optimize", "--budget", "80%"], ["sweep"]):
+        arguments = [command[0], str(MODEL), *command[1:]]
+        assert main([*arguments, "--copies", "overlapped", "--swap", "none"]) == 2
+        said = capsys.readouterr().err
+        assert "--swap none forbids: leave out one of the two" in said
+    with pytest.raises(UsageError, match="leave out one"):
+        optimize(MODEL, budget="80%", swap="none", copies="overlapped", dry_run=True)
+
+
+def test_a_sweep_with_overlap_costs_no_more(capsys):
+    found = {}
+    for copies in ("serial", "overlapped"):
+        options = ["--budgets", "80%", "--swap", "only", "--copies", copies, "--time-limit", "4"]
+        assert main(["sweep", str(MODEL), *options, "-j", "1", "--json", "-q"]) == 0
+        found[copies] = json.loads(capsys.readouterr().out)
+    slower = {c: f["frontiers"][0]["points"][0]["slowdown"] for c, f in found.items()}
+    assert slower["overlapped"] <= slower["serial"] + 1e-9
+    assert found["overlapped"]["copies"] == "overlapped"
+    assert WHAT_IF in found["overlapped"]["assumptions"]
