@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from models.nets import GPT, MLP, BERTClassifier, DenseNet, UNet, resnet18, resnet50
+from models.nets import GPT, MLP, BERTClassifier, DenseNet, UNet, ViT, resnet18, resnet50
 from planner.errors import UsageError
 from planner.export.inputs import InputSpec
 from planner.export.step import Loss
@@ -142,6 +142,17 @@ def _bert(size: Size) -> Step:
     return Step(module=module, inputs=inputs, loss=F.cross_entropy)
 
 
+def _vit(size: Size) -> Step:
+    module = ViT(
+        image_size=size.image_size,
+        width=size.width,
+        heads=size.heads,
+        layers=size.layers,
+        classes=size.classes,
+    )
+    return _classifier(module, size, "images", 3, size.image_size, size.image_size)
+
+
 _IMAGES = frozenset({"batch", "width", "classes", "image_size"})
 _TOKENS = frozenset({"batch", "width", "seq", "layers", "heads", "vocabulary", "dropout"})
 
@@ -193,6 +204,12 @@ RECIPES: dict[str, Recipe] = {
         make=_bert,
         default=Size(batch=8, seq=128, width=768, layers=12, heads=12, vocabulary=30522, classes=2),
         free=_TOKENS | {"classes"},
+    ),
+    "vit": Recipe(
+        summary="ViT-S/16, a mean over patches in place of the class token",
+        make=_vit,
+        default=Size(batch=32, image_size=224, width=384, layers=12, heads=6, classes=1000),
+        free=_IMAGES | {"layers", "heads"},
     ),
 }
 """By the name that the command line knows."""

@@ -1,4 +1,5 @@
-"""Transformers: a GPT-2 decoder (Radford et al., 2019) and a BERT encoder (Devlin et al., 2018)."""
+"""Transformers: a GPT-2 decoder (Radford et al., 2019), a BERT encoder (Devlin et al., 2018) and a
+vision transformer (Dosovitskiy et al., 2020)."""
 
 from __future__ import annotations
 
@@ -62,7 +63,8 @@ class Feedforward(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention and feedforward, each with a residual; normalized before (GPT) or after (BERT)."""
+    """Attention and feedforward, each with a residual; normalized before (GPT, a `decoder`) or after
+    (BERT). A decoder is causal unless told otherwise."""
 
     def __init__(
         self,
@@ -72,9 +74,16 @@ class Block(nn.Module):
         decoder: bool,
         dropout: float,
         fused: bool,
+        causal: bool | None = None,
     ) -> None:
         super().__init__()
-        self.attention = Attention(width, heads, causal=decoder, dropout=dropout, fused=fused)
+        self.attention = Attention(
+            width,
+            heads,
+            causal=decoder if causal is None else causal,
+            dropout=dropout,
+            fused=fused,
+        )
         self.attention_norm = nn.LayerNorm(width)
         self.feedforward = Feedforward(width)
         self.feedforward_norm = nn.LayerNorm(width)
@@ -171,6 +180,43 @@ class BERTClassifier(nn.Module):
         for block in self.blocks:
             x = block(x)
         return self.head(drop(torch.tanh(self.pooler(x[:, 0])), self.dropout))
+
+    def initial_std(self, parameter: str) -> float:
+        """One standard deviation for every weight."""
+        del parameter
+        return EMBEDDING_STD
+
+
+class ViT(nn.Module):
+    """Image classifier over patches: a strided convolution, learned positions, a mean over patches
+    (the variant without a class token). ViT-S/16."""
+
+    def __init__(
+        self,
+        *,
+        image_size: int = 224,
+        patch: int = 16,
+        width: int = 384,
+        heads: int = 6,
+        layers: int = 12,
+        classes: int = 1000,
+    ) -> None:
+        super().__init__()
+        self.patches = nn.Conv2d(3, width, patch, stride=patch)
+        self.positions = nn.Parameter(torch.zeros(1, (image_size // patch) ** 2, width))
+        self.blocks = nn.ModuleList(
+            Block(width, heads, decoder=True, dropout=0.0, fused=False, causal=False)
+            for _ in range(layers)
+        )
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, classes)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """[batch, 3, side, side] -> logits [batch, classes]."""
+        x = self.patches(images).flatten(2).transpose(1, 2) + self.positions
+        for block in self.blocks:
+            x = block(x)
+        return self.head(self.norm(x).mean(dim=1))
 
     def initial_std(self, parameter: str) -> float:
         """One standard deviation for every weight."""

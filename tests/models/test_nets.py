@@ -35,6 +35,7 @@ SMALL = {
     "gpt2": {"batch": 2, "seq": 16, "width": 32, "layers": 2, "heads": 2, "vocabulary": 100},
     "gpt2-medium": {"batch": 1, "seq": 8, "width": 16, "layers": 1, "heads": 1, "vocabulary": 9},
     "bert": {"batch": 2, "seq": 16, "width": 32, "layers": 2, "heads": 2, "vocabulary": 100},
+    "vit": {"batch": 2, "image_size": 32, "width": 16, "layers": 1, "heads": 2, "classes": 10},
 }
 
 

@@ -72,6 +72,35 @@ class Side:
         return tuple(self.graph.operations[op].name for op in self.order)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reference:
+    """What the original model does: two runs on the device, and its outputs on the CPU."""
+
+    device: DeviceRun
+    cpu: Mapping[str, Array]
+
+
+def reference(
+    target: Target,
+    original: Side,
+    inputs: Mapping[str, Array],
+    progress: Callable[[str], None] = lambda _: None,
+) -> Reference:
+    """Run the original model on the device, twice, and on the CPU.
+
+    Raises:
+        UsageError: the device is not here.
+        ModelError: the model does not load or run on it.
+    """
+    progress(f"original model on {target.title}: outputs, order and bytes")
+    on_device = client.run(target, original.path, inputs, runs=2, level=original.level)
+    progress("original model on the CPU: outputs")
+    session = create_session(original.path, session_options(), [CPU.provider])
+    results = run_session(session, inputs)
+    names = [o.name for o in session.get_outputs()]
+    return Reference(device=on_device, cpu=dict(zip(names, results, strict=True)))
+
+
 @dataclass(kw_only=True)
 class DeviceJob:
     """The checks in turn; what does not hold is collected in `failures`.
@@ -81,6 +110,7 @@ class DeviceJob:
         order: the session option that the rewritten model is written for.
         is_copy: the rewritten model is the original, which has no planned order.
         timing_runs: of each model, on hardware; 0 times nothing.
+        reference: what the original does, where that is known from an earlier job.
     """
 
     target: Target
@@ -94,6 +124,7 @@ class DeviceJob:
     seed: int = 0
     timing_runs: int = 5
     progress: Callable[[str], None] = lambda _: None
+    reference: Reference | None = None
     failures: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
@@ -106,14 +137,12 @@ class DeviceJob:
         """
         import onnxruntime as ort
 
+        known = self.reference or reference(self.target, self.original, self.inputs, self.progress)
+        before = known.device
         where = self.target.title
-        self.progress(f"original model on {where}: outputs, order and bytes")
-        before = client.run(
-            self.target, self.original.path, self.inputs, runs=2, level=self.original.level
-        )
         self.progress(f"rewritten model on {where}: outputs, order, copies and bytes")
         after = client.run(self.target, self.rewritten.path, self.inputs, order=self.order)
-        outputs = self._outputs(before, after)
+        outputs = self._outputs(before, after, known.cpu)
         orders = () if self.is_copy else (*self._orders(after), *self._loads())
         copies = self._copies(after)
         memory = (
@@ -140,7 +169,9 @@ class DeviceJob:
 
     # -- numbers -------------------------------------------------------------------------------
 
-    def _outputs(self, before: DeviceRun, after: DeviceRun) -> tuple[OutputComparison, ...]:
+    def _outputs(
+        self, before: DeviceRun, after: DeviceRun, cpu: Mapping[str, Array]
+    ) -> tuple[OutputComparison, ...]:
         first, second = before.outputs
         found = after.outputs[0]
         if list(first) != list(found):
@@ -166,15 +197,13 @@ class DeviceJob:
             )
         if len(off) > _SHOWN:
             self.failures.append(f"{len(off) - _SHOWN} more outputs differ")
-        self._against_cpu(first, found)
+        self._against_cpu(first, found, cpu)
         return comparisons
 
-    def _against_cpu(self, first: Mapping[str, Array], found: Mapping[str, Array]) -> None:
+    def _against_cpu(
+        self, first: Mapping[str, Array], found: Mapping[str, Array], wanted: Mapping[str, Array]
+    ) -> None:
         """Compare with the original on the CPU: what the device itself gets wrong is a note."""
-        self.progress("original model on the CPU: outputs")
-        session = create_session(self.original.path, session_options(), [CPU.provider])
-        results = run_session(session, self.inputs)
-        wanted = dict(zip([o.name for o in session.get_outputs()], results, strict=True))
         far = {n for n, a in wanted.items() if not self._is_near(a, first[n])}
         if far:
             self.notes.append(
