@@ -16,6 +16,7 @@ from planner.pipeline.copies import Copies
 from planner.pipeline.modelviews import file_view, original_view, rewritten_view
 from planner.pipeline.orders import Settings, base_orders, least_found_peak, least_possible_peak
 from planner.pipeline.outlook import outlook, outlook_s
+from planner.pipeline.placing import check_can_run
 from planner.pipeline.planning import Planned, make_plan
 from planner.pipeline.prepare import Prepared, prepare, silent
 from planner.pipeline.rebuild import prepare_for, rebuild, with_metadata
@@ -24,6 +25,7 @@ from planner.pipeline.slowdown import plan_within
 from planner.pipeline.verifying import run_both, stand_in_plan
 from planner.plan.planfile import PredictedCost
 from planner.results import Analysis, OptimizeResult, Verification
+from planner.targets import Device, target_named
 from planner.units import (
     format_both,
     format_percent,
@@ -46,7 +48,7 @@ def analyze(
     calibrate: bool = False,
     inputs: Path | None = None,
     ort_optimize: bool = True,
-    device: str = "cpu",
+    device: Device = "cpu",
     copies: Copies = "serial",
     time_limit_s: float = 60.0,
     seed: int = 0,
@@ -135,7 +137,7 @@ def optimize(
     time_limit_s: float = 60.0,
     seed: int = 0,
     workers: int | None = None,
-    device: str = "cpu",
+    device: Device = "cpu",
     verify: bool = True,
     inputs: Path | None = None,
     ort_optimize: bool = True,
@@ -166,6 +168,8 @@ def optimize(
     model = Path(model)
     files = (output, plan_path, report_path, trace_path)
     _check_outputs(model, files, force=force or dry_run)
+    if verify and not dry_run:
+        check_can_run(target_named(device))
     prepared = prepare(
         model,
         dims=dims or {},
@@ -276,7 +280,7 @@ def verify(
     dims: Mapping[str, int] | None = None,
     inputs: Path | None = None,
     seed: int = 0,
-    device: str = "cpu",
+    device: Device = "cpu",
     progress: Progress | None = None,
 ) -> Verification:
     """Run both models on ONNX Runtime: same numbers, planned order, bytes, cap, time.
@@ -288,6 +292,7 @@ def verify(
         UsageError, ModelError: see `planner.errors`.
     """
     report = progress or silent
+    check_can_run(target_named(device))
     the_plan = plans.read_plan(Path(plan)) if plan is not None else None
     dims = dict(dims or (the_plan.dims if the_plan else {}))
     ort_optimized = the_plan.ort_optimized if the_plan else True

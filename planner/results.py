@@ -16,9 +16,10 @@ class ArenaForecast:
     """Predicted device-arena bytes of one model under one set of session options.
 
     Attributes:
-        options: "default" or "recommended".
-        in_use_bytes, held_bytes: the largest over a first and a second run (inputs excluded:
-            feeds are not in the arena on the CPU).
+        options: "default" or "recommended"; "device" for all that a device with a memory of its own
+            holds under default options, inputs and initializers included.
+        in_use_bytes, held_bytes: the largest over a first and a second run (on the CPU inputs
+            excluded: feeds are not in its arena).
     """
 
     options: str

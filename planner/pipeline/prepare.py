@@ -30,15 +30,13 @@ from planner.onnxio.load import (
 )
 from planner.onnxio.names import name_nodes
 from planner.pipeline.packed import packed_arena
-from planner.pipeline.targeting import check_target, fit_target, kept_on_cpu
+from planner.pipeline.placing import assumed, is_assumed, placed, typed
+from planner.pipeline.targeting import check_target, fit_target
 from planner.results import ModelView
 from planner.runtime.build import check_build, is_training_build, why_no_copies
-from planner.runtime.device.copies import copies_of
 from planner.runtime.normalize import (
     MAX_PASSES,
-    Normalized,
     blocked_convolutions,
-    normalize_for,
 )
 from planner.runtime.shapes import runtime_types, unsized_values
 from planner.targets import Target, target_named
@@ -125,11 +123,25 @@ def prepare(
     blocked: tuple[str, ...] = ()
     placement: Placement | None = None
     renamed: Mapping[str, str] = {}
+    model = loaded.model
+    unseen = is_assumed(target)
+    ort_optimize = ort_optimize and not unseen
+    types = _types(loaded, model) if unseen else {}
     if ort_optimize or target.own_memory:
-        progress(f"letting ONNX Runtime optimize the graph for {target.title}")
-        normalized = _normalized(loaded, target, ort_optimize, MAX_PASSES if to_rewrite else 1)
-        model, placement, renamed = normalized.model, normalized.placement, normalized.renamed
-        notes += _placed_note(target, model, placement)
+        doing = "placing" if unseen else "letting ONNX Runtime optimize"
+        progress(f"{doing} the graph for {target.title}")
+        found, said = (
+            assumed(loaded, target, types)
+            if unseen
+            else placed(
+                loaded,
+                target,
+                ort_optimize=ort_optimize,
+                passes=MAX_PASSES if to_rewrite else 1,
+            )
+        )
+        model, placement, renamed = found.model, found.placement, found.renamed
+        notes += said
     if ort_optimize:
         blocked = blocked_convolutions(loaded) if not target.own_memory else ()
         if blocked:
@@ -139,13 +151,11 @@ def prepare(
                 "the level ORT_ENABLE_EXTENDED"
             )
     else:
-        if not target.own_memory:
-            model = loaded.model
-            name_nodes(model)
+        name_nodes(model)
         notes.append(
             "planned on the graph as it is: ONNX Runtime's optimizers may still fuse or fold nodes"
         )
-    types = value_types(model, loaded.dims, known=_certain(loaded), fallback=runtime_types)
+    types = typed(model, types) if unseen else _types(loaded, model)
     unsized = unsized_values(model, types)
     original = _as_run_here(build_graph(model, types, unsized=unsized, placement=placement))
     progress(f"{len(original.operations)} operations")
@@ -214,23 +224,8 @@ def analysed_graph(
     return _as_run_here(build_graph(model, types, unsized=unsized, placement=placement))
 
 
-def _normalized(loaded: LoadedModel, target: Target, ort_optimize: bool, passes: int) -> Normalized:
-    """The graph that the target runs; without optimizations, with its borders alone."""
-    if ort_optimize:
-        return normalize_for(loaded, target, passes=passes)
-    return normalize_for(loaded, target, level="disabled", passes=1)
-
-
-def _placed_note(target: Target, model: ir.Model, placement: Placement | None) -> list[str]:
-    if placement is None:
-        return []
-    kept = [name for name in kept_on_cpu(target) if name]
-    return [
-        *([f"kept on the CPU by {target.keep_option}: {', '.join(kept)}"] if kept else []),
-        f"{len(placement.on_cpu)} of {len(model.graph)} nodes run on the CPU, "
-        f"{len(copies_of(model))} copies between it and {target.title} are in the graph (as "
-        f"{target.provider} of the ONNX Runtime here places them)",
-    ]
+def _types(loaded: LoadedModel, model: ir.Model) -> dict[str, ValueType]:
+    return value_types(model, loaded.dims, known=_certain(loaded), fallback=runtime_types)
 
 
 def _as_run_here(graph: TrainingGraph) -> TrainingGraph:
@@ -274,6 +269,7 @@ def view_of(
 ) -> ModelView:
     """Timeline, time, arena forecasts and packed arena of a graph in an order."""
     from planner.runtime.arena import forecast
+    from planner.runtime.device.forecast import device_forecast
 
     line = full_timeline(graph, order, target)
     return ModelView(
@@ -281,11 +277,9 @@ def view_of(
         timeline=line,
         time_us=sum(duration_us),
         duration_us=duration_us,
-        arena=tuple(
-            forecast(graph, order, options)
-            for options in ("default", "recommended")
-            if not target.own_memory
-        ),
+        arena=(device_forecast(graph, order, target),)
+        if target.own_memory
+        else tuple(forecast(graph, order, options) for options in ("default", "recommended")),
         packed=packed_arena(line),
     )
 

@@ -42,9 +42,7 @@ def fit_target(target: Target, model: ir.Model) -> Target:
 
 def kept_on_cpu(target: Target) -> tuple[str, ...]:
     """Names of the nodes that the target's options keep on the CPU."""
-    return (
-        tuple(target.options.get(target.keep_option, "").split("\n")) if target.keep_option else ()
-    )
+    return tuple(name for name in target.options.get(target.keep_option, "").split("\n") if name)
 
 
 def target_metadata(target: Target) -> dict[str, str]:

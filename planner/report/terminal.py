@@ -41,7 +41,10 @@ def print_analysis(payload: Payload, console: Console | None = None) -> None:
     _fact(facts, "Packed arena", _packed(view["packed_arena"]))
     for arena in view["arena"]:
         text = f"{_size(arena['in_use_bytes'])} in use, {_size(arena['held_bytes'])} held"
-        _fact(facts, f"Arena, {arena['options']} options", f"{text} (predicted, inputs apart)")
+        on_device = arena["options"] == "device"
+        name = "Device memory" if on_device else f"Arena, {arena['options']} options"
+        kind = "predicted, everything included" if on_device else "predicted, inputs apart"
+        _fact(facts, name, f"{text} ({kind})")
     out.print(facts)
     _composition(out, view)
     _residents(out, view)

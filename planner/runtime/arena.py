@@ -132,6 +132,7 @@ def simulate(
     threads: int = 0,
     host_in_arena: bool = False,
     reserved: Sequence[int] = (),
+    fed: Sequence[int] = (),
 ) -> tuple[RunTrace, ...]:
     """Arena bytes of consecutive runs; the caller drops a run's outputs before the next.
 
@@ -139,11 +140,13 @@ def simulate(
         threads: of the session: kernels' temporary bytes are counted for that many; 0 counts none.
         host_in_arena: count tensors on the host as well, as the CPU provider does.
         reserved: sizes of what the session takes before the first run and keeps.
+        fed: sizes of what each run takes before its first node and keeps to its end (feeds, on a
+            device).
 
     Raises:
         ArenaFullError: `settings.limit_bytes` does not suffice.
     """
-    placement = _place(graph, order, reuse=settings.reuse, host_in_arena=host_in_arena)
+    placement = place(graph, order, reuse=settings.reuse, host_in_arena=host_in_arena)
     arena = Arena(
         growth=settings.growth,
         initial_chunk_bytes=settings.initial_chunk_bytes,
@@ -156,6 +159,7 @@ def simulate(
     layout: PatternLayout | None = None
     traces: list[RunTrace] = []
     for _ in range(runs):
+        feeds = [arena.allocate(size) for size in fed]
         tracing = PatternLayout() if settings.pattern and layout is None else None
         pattern_block = None
         if layout is not None and layout.size:
@@ -167,6 +171,8 @@ def simulate(
         traces.append(_run(order, graph, placement, arena, tracing, in_pattern, scratch))
         if pattern_block is not None:
             arena.release(pattern_block)
+        for block in feeds:
+            arena.release(block)
         layout = layout or tracing
     return tuple(traces)
 
@@ -174,7 +180,7 @@ def simulate(
 def _run(
     order: Sequence[OpId],
     graph: TrainingGraph,
-    placement: _Placement,
+    placement: Placement,
     arena: Arena,
     tracing: PatternLayout | None,
     in_pattern: bool,
@@ -188,10 +194,10 @@ def _run(
         scratch = [arena.allocate(size) for size in taken.before]
         for tensor in graph.operations[op].outputs:
             kind, size = placement.kind[tensor], graph.tensors[tensor].bytes
-            if kind is _Kind.SHARED or not size or (in_pattern and kind is _Kind.OWN):
+            if kind is Kind.SHARED or not size or (in_pattern and kind is Kind.OWN):
                 continue
             blocks[tensor] = arena.allocate(size)
-            if tracing is not None and kind is _Kind.OWN:
+            if tracing is not None and kind is Kind.OWN:
                 tracing.allocate(tensor, round_up(size))
         scratch += [arena.allocate(size) for size in taken.after]
         peak = max(peak, arena.in_use)
@@ -210,26 +216,28 @@ def _run(
     return RunTrace(requested=tuple(requested), in_use=tuple(in_use), held=tuple(held), peak=peak)
 
 
-class _Kind(enum.Enum):
+class Kind(enum.Enum):
+    """How a tensor gets its storage."""
+
     OWN = "a buffer of its own, freed after its last reader"
     OUTPUT = "a graph output: never shared, never in the memory pattern"
     SHARED = "another tensor's buffer"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Placement:
+class Placement:
     """Which tensors allocate, and which of them are freed after each step."""
 
-    kind: Mapping[TensorId, _Kind]
+    kind: Mapping[TensorId, Kind]
     freed_after: Sequence[Sequence[TensorId]]
 
 
-def _place(
+def place(
     graph: TrainingGraph, order: Sequence[OpId], *, reuse: bool, host_in_arena: bool
-) -> _Placement:
+) -> Placement:
     """ONNX Runtime's allocation plan: use counts per buffer, free buffers last in, first out."""
     tensors = graph.tensors
-    kind: dict[TensorId, _Kind] = {}
+    kind: dict[TensorId, Kind] = {}
     buffer: dict[TensorId, TensorId] = {t.id: t.id for t in tensors}
     uses = {t.id: 1 if t.producer is None else 0 for t in tensors}
     for op in order:
@@ -245,7 +253,7 @@ def _place(
         root = buffer[source]
         buffer[target] = root
         uses[root] += uses[target]
-        kind[target] = _Kind.SHARED
+        kind[target] = Kind.SHARED
 
     def size_class(tensor: TensorId) -> tuple[object, ...]:
         return (t := tensors[tensor]).shape, t.bytes, t.on_host, t.unsized
@@ -255,9 +263,9 @@ def _place(
         for index, tensor in enumerate(operation.outputs):
             t = tensors[tensor]
             if t.is_output:
-                kind[tensor] = _Kind.OUTPUT
+                kind[tensor] = Kind.OUTPUT
             elif t.on_host and not host_in_arena:
-                kind[tensor] = _Kind.SHARED
+                kind[tensor] = Kind.SHARED
             elif operation.is_view and index == 0:
                 share(operation.inputs[0], tensor)
             elif t.buffer != tensor:
@@ -267,19 +275,19 @@ def _place(
             elif reuse and t.shape and t.consumers and free.get(size_class(tensor)):
                 share(free[size_class(tensor)].pop(), tensor)
             else:
-                kind[tensor] = _Kind.OWN
+                kind[tensor] = Kind.OWN
         for tensor in (*operation.inputs, *operation.outputs):
             root = buffer[tensor]
             uses[root] -= 1
-            if uses[root] == 0 and kind.get(root) is _Kind.OWN and not tensors[root].unsized:
+            if uses[root] == 0 and kind.get(root) is Kind.OWN and not tensors[root].unsized:
                 free.setdefault(size_class(root), []).append(root)
         for tensor in operation.inputs:
             last[buffer[tensor]] = step
     freed: list[list[TensorId]] = [[] for _ in order]
     for root, step in last.items():
-        if kind.get(root) is _Kind.OWN:
+        if kind.get(root) is Kind.OWN:
             freed[step].append(root)
-    return _Placement(kind=kind, freed_after=freed)
+    return Placement(kind=kind, freed_after=freed)
 
 
 def _inplace_source(

@@ -1,5 +1,29 @@
-"""temporary"""
+"""What a device will hold for a model: its allocator, replayed by the target's own rules."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from planner.graph.model import OpId, TrainingGraph
+from planner.results import ArenaForecast
+from planner.runtime.arena import ArenaSettings
+from planner.runtime.bfc import Growth
+from planner.runtime.device.bfc_device import forecast_cuda
+from planner.runtime.device.buckets import forecast_webgpu
+from planner.targets import Target
+
+_CUDA = ArenaSettings(pattern=True, reuse=True, growth=Growth.EXACT)  # as `planner.targets` sets it
 
 
-def device_bytes(graph, order, target):
-    return 0
+def device_forecast(graph: TrainingGraph, order: Sequence[OpId], target: Target) -> ArenaForecast:
+    """Bytes of the device under default session options: feeds, initializers and outputs included.
+
+    What kernels take for themselves while they run is not in it.
+    """
+    if target.allocator == "buckets":
+        found = forecast_webgpu(graph, order)
+    else:
+        found = forecast_cuda(graph, order, _CUDA)
+    return ArenaForecast(
+        options="device", in_use_bytes=found.in_use_bytes, held_bytes=found.peak_bytes
+    )

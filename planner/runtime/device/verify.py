@@ -40,7 +40,7 @@ from planner.runtime import memcheck
 from planner.runtime.compare import compare, compare_orders
 from planner.runtime.device import client
 from planner.runtime.device.client import DeviceRun
-from planner.runtime.device.forecast import device_bytes
+from planner.runtime.device.forecast import device_forecast
 from planner.runtime.options import Level, Order, session_options
 from planner.runtime.profile import create_session, run_session
 from planner.targets import CPU, Target
@@ -328,18 +328,23 @@ class DeviceJob:
             how=check.how,
             predicted_live_bytes=check.predicted_live_bytes,
             live_bytes=check.live_bytes,
-            predicted_held_bytes=device_bytes(side.graph, side.order, self.target),
+            predicted_held_bytes=device_forecast(side.graph, side.order, self.target).held_bytes,
             held_bytes=held,
             per_node=check.per_node,
             worst=check.worst,
         )
 
     def _caps(self, before: DeviceRun, after: DeviceRun) -> tuple[CapCheck, ...]:
-        """Both under a cap of what the rewritten model held; none where nothing counts."""
-        if not after.peak_bytes or not before.peak_bytes:
+        """Both under a cap of what the rewritten model held, or is predicted to hold."""
+        if self.target.cap == "driver" and not after.peak_bytes:
             return ()
-        cap = after.peak_bytes[0]
-        fails = before.peak_bytes[0] > cap
+        original, cap = (
+            run.peak_bytes[0]
+            if run.peak_bytes
+            else device_forecast(side.graph, side.order, self.target).held_bytes
+            for run, side in ((before, self.original), (after, self.rewritten))
+        )
+        fails = original > cap
         checks: list[CapCheck] = []
         sides = (
             ("original", self.original, False if fails else None),

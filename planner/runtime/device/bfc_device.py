@@ -1,0 +1,67 @@
+"""Predict what ONNX Runtime's arena holds on a device: the CUDA provider's memory.
+
+The allocator is the CPU's (`planner.runtime.bfc`); more goes through it:
+
+    feeds         copied to the device before the first node, freed when the run ends
+                  (CopyInputsAcrossDevices in onnxruntime/core/framework/utils.cc)
+    outputs       on the device until they are fetched
+    initializers  with the memory pattern, one block beside the arena's regions, counted in what the
+                  arena holds (`Reserve`: onnxruntime/core/framework/tensor_allocator_with_mem_pattern.h);
+                  without it, a chunk of the arena each (simple_tensor_allocator.h)
+
+Not counted: kernels' workspace, what the CUDA context and its libraries take. The placement of
+buffers is `planner.runtime.arena`'s. Read at 1.25.0 (commit 735e69a396af), not run on a GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from planner.graph.model import OpId, TrainingGraph
+from planner.runtime.arena import ArenaSettings, simulate
+from planner.runtime.bfc import ArenaFullError, round_up
+from planner.runtime.device.buckets import DeviceForecast, fed_bytes, initializer_bytes
+
+
+def forecast_cuda(
+    graph: TrainingGraph,
+    order: Sequence[OpId],
+    settings: ArenaSettings,
+    *,
+    runs: int = 2,
+    initializers: Sequence[int] | None = None,
+    fed: Sequence[int] | None = None,
+) -> DeviceForecast:
+    """Bytes that the device's arena holds and has in use, the most over `runs` runs in a row.
+
+    Args:
+        settings: growth `Growth.EXACT` for kSameAsRequested, `Growth.DOUBLING` for the provider's
+            default, kNextPowerOfTwo.
+        initializers: sizes of those on the device; by default all that are read.
+        fed: sizes of the graph inputs on the device; by default all that something else than a
+            MemcpyFromHost reads.
+
+    Raises:
+        ArenaFullError: `settings.limit_bytes` does not suffice.
+    """
+    sizes = initializer_bytes(graph) if initializers is None else initializers
+    sizes = [size for size in sizes if size > 0]
+    feeds = [size for size in (fed_bytes(graph) if fed is None else fed) if size > 0]
+    beside = sum(round_up(size) for size in sizes) if settings.pattern else 0
+    if settings.limit_bytes is not None:
+        if beside > settings.limit_bytes:
+            raise ArenaFullError(
+                f"{beside} bytes of initializers, {settings.limit_bytes} available"
+            )
+        settings = replace(settings, limit_bytes=settings.limit_bytes - beside)
+    traces = simulate(
+        graph, order, settings, runs=runs, reserved=() if settings.pattern else sizes, fed=feeds
+    )
+    held = [in_regions for trace in traces for in_regions in trace.held]
+    peak = max(held, default=0)
+    return DeviceForecast(
+        peak_bytes=peak + beside,
+        in_use_bytes=max((trace.peak for trace in traces), default=0) + beside,
+        step=held.index(peak) % len(order) if held else -1,
+    )
