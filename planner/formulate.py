@@ -91,6 +91,9 @@ def formulate(
                 # ONNX Runtime frees a buffer after its last reader; with no reader, never
                 to_end=buffer in to_end or tensor.on_host or not readers,
                 swappable=tensor.bytes > 0 and not tensor.on_host,
+                host_copy=any(
+                    graph.operations[c].op_type == "MemcpyToHost" for c in tensor.consumers
+                ),
             )
         )
     persistent = sum(

@@ -59,6 +59,8 @@ class Target:
             provider is part of the onnxruntime wheel `wheel`.
         anchors: for tensors on the device; host_anchors: for tensors on the host.
         view_dtypes: element types of which a Reshape runs on the device; None for all.
+        expand_dtypes: element types of which an Expand runs on the device; constants of these that
+            folding would keep there are made when they are needed.
         inplace: operators whose kernels on the device write their first output over their first
             input where it dies. The views are those of `planner.graph.rules` on every target.
         keep_on_cpu: operators that the provider claims and cannot run, with the number of outputs
@@ -78,6 +80,7 @@ class Target:
     anchors: tuple[AnchorRule, ...] = (AnchorRule(op_type="Size"),)
     host_anchors: tuple[AnchorRule, ...] = (AnchorRule(op_type="Size"),)
     view_dtypes: frozenset[str] | None = None
+    expand_dtypes: frozenset[str] = frozenset()
     inplace: frozenset[str] = frozenset()
     keep_on_cpu: Mapping[str, int] = field(default_factory=dict)
     keep_option: str = ""
@@ -110,6 +113,7 @@ WEBGPU = Target(
         AnchorRule(op_type="Not", dtypes=frozenset({"bool"}), scalars=True),
     ),
     view_dtypes=_WEBGPU_NUMBERS | {"bool", "uint8"},
+    expand_dtypes=_WEBGPU_NUMBERS | {"bool", "uint8"},
     # `MayInplace` in providers/webgpu/tensor/scatter_elements.cc and scatter_nd.cc, nowhere else
     inplace=frozenset({"ScatterElements", "ScatterND"}),
     # "The Indices output is not supported yet" (providers/webgpu/nn/pool.cc)

@@ -82,6 +82,8 @@ class Sequencer:
                 self.views.setdefault(t.buffer, []).append(t.id)
         self.made: set[TensorId] = {t.id for t in graph.tensors if t.is_persistent}
         self.host: dict[TensorId, str] = {}
+        self.borders = _borders(graph)
+        self.nodes: dict[OpId, str] = {}  # of the operations that have run
         self.copies: dict[OpId, int] = {}
         self.swap_ins: dict[TensorId, int] = {}
         self.barriers: dict[tuple[str, int], str] = {}
@@ -95,14 +97,19 @@ class Sequencer:
         seen: set[int] = set()
         for action in actions:
             if action.kind is ActionKind.RUN:
+                op = self.form.ops[action.target]
                 if action.target in seen:
-                    self._recompute(self.form.ops[action.target])
+                    self._recompute(op)
                 else:
                     seen.add(action.target)
-                    self._run(self.form.ops[action.target])
                     self.stage += 1
+                    if op in self.nodes:  # a copy to the host that a swap-out has made
+                        self.action_nodes.append(self.nodes[op])
+                        continue
+                    self._run(op)
             elif action.kind is ActionKind.SWAP_OUT:
-                self._swap_out(self.form.tensors[action.target])
+                self.action_nodes.append(self._swap_out(self.form.tensors[action.target]))
+                continue
             else:
                 self._swap_in(self.form.tensors[action.target])
             self.action_nodes.append(self.steps[-1].name)
@@ -150,6 +157,7 @@ class Sequencer:
         reads = {self.graph.tensors[t].name: self._read(t) for t in op.inputs}
         writes = {self.graph.tensors[t].name: self.graph.tensors[t].name for t in op.outputs}
         self.copies.setdefault(op_id, 0)
+        self.nodes[op_id] = op.name
         self.steps.append(
             Step(role=Role.ORIGINAL, name=op.name, op=op_id, reads=reads, writes=writes)
         )
@@ -232,12 +240,22 @@ class Sequencer:
         is_here = not (self.target.own_memory and tensor.on_host)
         return not tensor.is_initializer and is_here and (dtypes is None or tensor.dtype in dtypes)
 
-    def _swap_out(self, tensor: TensorId) -> None:
+    def _swap_out(self, tensor: TensorId) -> str:
+        """Name of the node that copies `tensor` to the host: the one for its reader there, if it has
+        one."""
+        border = self.borders.get(tensor)
+        if border is not None:
+            if border not in self.nodes:
+                self._run(border)
+            op = self.graph.operations[border]
+            self.host[tensor] = self.graph.tensors[op.outputs[0]].name
+            return op.name
         name = self.graph.tensors[tensor].name
         source = self._read(tensor)
         self.host[tensor] = self._added(
             Role.SWAP_OUT, tensor, source, f"{name}__host", f"{name}__swap_out"
         )
+        return self.steps[-1].name
 
     def _swap_in(self, tensor: TensorId) -> None:
         count = self.swap_ins.get(tensor, 0) + 1
@@ -331,6 +349,15 @@ class Sequencer:
             candidate, number = f"{name}_{number}", number + 1
         self.taken.add(candidate)
         return candidate
+
+
+def _borders(graph: TrainingGraph) -> dict[TensorId, OpId]:
+    """For each tensor that a node on the CPU reads, the operation that copies it to the host."""
+    return {
+        op.inputs[0]: op.id
+        for op in reversed(graph.operations)
+        if op.op_type == "MemcpyToHost" and graph.tensors[op.inputs[0]].buffer == op.inputs[0]
+    }
 
 
 def last_number(graph: TrainingGraph) -> int:

@@ -6,6 +6,13 @@ around their use. The node is written so that ONNX Runtime cannot fold it again:
 `Size` of a tensor with as many elements, which reads metadata only and is never folded.
 
     zeros = Reshape(ConstantOfShape(Reshape(Size(t), [1])), shape)
+
+On a target whose memory is its own and that has neither operator (`planner.targets`), nothing on the
+device may be asked for its size without a copy. There any input that stays on the host will do:
+
+    zeros = Reshape(Expand(zero, Size(h) / Size(h) * shape), shape)
+
+with the arithmetic on the CPU, on as many integers as there are dims.
 """
 
 from __future__ import annotations
@@ -18,22 +25,33 @@ import numpy as np
 import onnx_ir as ir
 
 from planner.onnxio.load import ValueType
+from planner.targets import CPU, Target
 
 LEAST_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unfolded:
-    """A clone with nodes in place of folded constants; `types` covers its values."""
+    """A clone with nodes in place of folded constants; `types` covers its values.
+
+    Attributes:
+        on_cpu: names of the new nodes that run on the CPU, on a target whose memory is its own.
+    """
 
     model: ir.Model
     types: Mapping[str, ValueType]
     names: tuple[str, ...]
     bytes: int
+    on_cpu: frozenset[str] = frozenset()
 
 
 def unfold(
-    model: ir.Model, types: Mapping[str, ValueType], original_initializers: Set[str]
+    model: ir.Model,
+    types: Mapping[str, ValueType],
+    original_initializers: Set[str],
+    *,
+    target: Target = CPU,
+    on_host: Sequence[str] = (),
 ) -> Unfolded:
     """Turn large initializers that folding made, and that hold one value throughout, into nodes.
 
@@ -41,11 +59,16 @@ def unfold(
         model: as ONNX Runtime's optimizers left it; not changed.
         types: of its values.
         original_initializers: names in the user's file; those are left alone.
+        target: what the model is written for.
+        on_host: graph inputs that stay on the host there.
     """
     clone = model.clone()
     found = dict(types)
     names: list[str] = []
     freed = 0
+    on_cpu: set[str] = set()
+    inputs = {str(v.name): v for v in clone.graph.inputs}
+    host = next((inputs[n] for n in on_host if n in inputs and types[n].bytes), None)
     outputs = {v.name for v in clone.graph.outputs}
     candidates = _by_count(clone, types)
     for name, value in list(clone.graph.initializers.items()):
@@ -53,13 +76,25 @@ def unfold(
         if name in original_initializers or name in outputs or kind.bytes < LEAST_BYTES:
             continue
         fill = _splat(value)
-        source = _source(value, candidates.get(math.prod(kind.shape), ()))
-        if fill is None or source is None:
+        if fill is None:
             continue
-        found.update(_replace(clone, value, kind, fill, source))
+        if target.own_memory:
+            dtypes = target.expand_dtypes
+            if host is None or kind.dtype.name.lower() not in dtypes:
+                continue
+            more, arithmetic = _replace_beside(clone, value, kind, fill, host)
+            found.update(more)
+            on_cpu |= arithmetic
+        else:
+            source = _source(value, candidates.get(math.prod(kind.shape), ()))
+            if source is None:
+                continue
+            found.update(_replace(clone, value, kind, fill, source))
         names.append(name)
         freed += kind.bytes
-    return Unfolded(model=clone, types=found, names=tuple(names), bytes=freed)
+    return Unfolded(
+        model=clone, types=found, names=tuple(names), bytes=freed, on_cpu=frozenset(on_cpu)
+    )
 
 
 def _splat(value: ir.Value) -> np.ndarray | None:
@@ -105,18 +140,10 @@ def _replace(
     shape = _constant(model, f"{name}__shape", np.array(kind.shape, dtype=np.int64))
     integer, dtype = ir.DataType.INT64, kind.dtype
 
-    def made(suffix: str, of: ir.DataType, dims: list[int]) -> ir.Value:
-        return ir.Value(name=name + suffix, shape=ir.Shape(dims), type=ir.TensorType(of))
-
-    size = made("__count", integer, [])
-    length = made("__length", integer, [1])
-    flat = made("__flat", dtype, [count])
-    readers = list(value.uses())
-    del graph.initializers[name]
-    value.name = f"{name}__folded"
-    full = made("", dtype, list(kind.shape))
-    for use in readers:
-        use.node.replace_input_with(use.idx, full)
+    size = _value(f"{name}__count", integer, [])
+    length = _value(f"{name}__length", integer, [1])
+    flat = _value(f"{name}__flat", dtype, [count])
+    full = _in_place_of(model, value, kind)
     nodes = [
         ir.Node("", "Size", [source], outputs=[size], name=f"{name}__count_node"),
         ir.Node("", "Reshape", [size, one], outputs=[length], name=f"{name}__length_node"),
@@ -136,12 +163,58 @@ def _replace(
     else:
         graph.insert_before(next(iter(graph)), nodes)
     graph.sort()
+    return _types_of(size, length, flat, one, shape)
+
+
+def _replace_beside(
+    model: ir.Model, value: ir.Value, kind: ValueType, fill: np.ndarray, host: ir.Value
+) -> tuple[dict[str, ValueType], set[str]]:
+    """The same for a target whose memory is its own: types of the new values, and the nodes that run
+    on the CPU."""
+    graph, name = model.graph, str(value.name)
+    integer = ir.DataType.INT64
+    shape = _constant(model, f"{name}__shape", np.array(kind.shape, dtype=np.int64))
+    element = _constant(model, f"{name}__element", fill.reshape(()))
+    size = _value(f"{name}__count", integer, [])
+    ratio = _value(f"{name}__ratio", integer, [])
+    dims = _value(f"{name}__dims", integer, [len(kind.shape)])
+    wide = _value(f"{name}__wide", kind.dtype, list(kind.shape))
+    full = _in_place_of(model, value, kind)
+    arithmetic = [
+        ir.Node("", "Size", [host], outputs=[size], name=f"{name}__count_node"),
+        ir.Node("", "Div", [size, size], outputs=[ratio], name=f"{name}__ratio_node"),
+        ir.Node("", "Mul", [ratio, shape], outputs=[dims], name=f"{name}__dims_node"),
+    ]
+    nodes = [
+        *arithmetic,
+        ir.Node("", "Expand", [element, dims], outputs=[wide], name=f"{name}__wide_node"),
+        ir.Node("", "Reshape", [wide, shape], outputs=[full], name=f"{name}__node"),
+    ]
+    graph.insert_before(next(iter(graph)), nodes)
+    types = _types_of(size, ratio, dims, wide, shape, element)
+    return types, {str(node.name) for node in arithmetic}
+
+
+def _in_place_of(model: ir.Model, constant: ir.Value, kind: ValueType) -> ir.Value:
+    """A value of the constant's name, which all that read the constant read instead."""
+    name, readers = str(constant.name), list(constant.uses())
+    del model.graph.initializers[name]
+    constant.name = f"{name}__folded"
+    full = _value(name, kind.dtype, list(kind.shape))
+    for use in readers:
+        use.node.replace_input_with(use.idx, full)
+    return full
+
+
+def _value(name: str, dtype: ir.DataType, dims: list[int]) -> ir.Value:
+    return ir.Value(name=name, shape=ir.Shape(dims), type=ir.TensorType(dtype))
+
+
+def _types_of(*values: ir.Value) -> dict[str, ValueType]:
     return {
-        str(size.name): ValueType(dtype=integer, shape=()),
-        str(length.name): ValueType(dtype=integer, shape=(1,)),
-        str(flat.name): ValueType(dtype=dtype, shape=(count,)),
-        str(one.name): ValueType(dtype=integer, shape=(1,)),
-        str(shape.name): ValueType(dtype=integer, shape=(len(kind.shape),)),
+        str(v.name): ValueType(dtype=v.dtype, shape=tuple(v.shape.numpy()))
+        for v in values
+        if v.dtype is not None and v.shape is not None
     }
 
 
@@ -152,7 +225,7 @@ def _constant(model: ir.Model, name: str, array: np.ndarray) -> ir.Value:
     value = ir.Value(
         name=name,
         shape=ir.Shape(array.shape),
-        type=ir.TensorType(ir.DataType.INT64),
+        type=ir.TensorType(ir.DataType.from_numpy(array.dtype)),
         const_value=ir.Tensor(array, name=name),
     )
     model.graph.register_initializer(value)

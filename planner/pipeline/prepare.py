@@ -163,11 +163,15 @@ def prepare(
     costs = _Costs(profile_of, path, loaded.dims, profile, calibrate, inputs, seed, progress)
     original_us, source, assumptions = costs.durations(original)
     graph, durations = original, original_us
-    if ort_optimize and not loaded.dims and not target.own_memory:
-        unfolded = unfold(model, types, set(loaded.model.graph.initializers))
+    if ort_optimize and not loaded.dims:
+        stay = [original.tensors[t].name for t in original.inputs if original.tensors[t].on_host]
+        mine = set(loaded.model.graph.initializers)
+        unfolded = unfold(model, types, mine, target=target, on_host=stay)
         if unfolded.names:
             model, types = unfolded.model, unfolded.types
-            graph = _as_run_here(build_graph(model, types))
+            if placement is not None:
+                placement = replace(placement, on_cpu=placement.on_cpu | unfolded.on_cpu)
+            graph = _as_run_here(build_graph(model, types, placement=placement))
             durations = costs.of_changed(graph, original, original_us)
             notes.append(
                 f"{len(unfolded.names)} constant(s) that ONNX Runtime's folding would keep on the "

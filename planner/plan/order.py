@@ -41,6 +41,7 @@ def reorder(problem: Problem, order: Sequence[int]) -> Problem:
             uses=tuple(sorted([position[u] for u in tensor.uses])),
             to_end=tensor.to_end,
             swappable=tensor.swappable,
+            host_copy=tensor.host_copy,
         )
 
     return replace(

@@ -32,6 +32,8 @@ class PlanTensor:
     Attributes:
         to_end: stays until the end of the run once (last) produced: a graph output.
         swappable: may be copied to the host.
+        host_copy: a copy is made on the host in any case, for a reader there: leaving the device costs
+            no other.
     """
 
     name: str
@@ -40,6 +42,7 @@ class PlanTensor:
     uses: tuple[OpIndex, ...]
     to_end: bool = False
     swappable: bool = True
+    host_copy: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +100,9 @@ class Problem:
         return replace(self, swap_out_bytes_per_s=0.0, swap_in_bytes_per_s=0.0)
 
     def swap_out_us(self, tensor: int) -> float:
-        """Time of one copy of `tensor` to the host."""
+        """Time of one copy of `tensor` to the host; 0 where one is there in any case."""
+        if self.tensors[tensor].host_copy:
+            return 0.0
         return self.tensors[tensor].bytes / self.swap_out_bytes_per_s * 1e6
 
     def swap_in_us(self, tensor: int) -> float:

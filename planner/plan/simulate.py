@@ -137,7 +137,8 @@ def simulate(problem: Problem, actions: Sequence[Action]) -> Replay:
         if action.kind is ActionKind.SWAP_OUT:
             read(action.target, step, f"swap-out of {tensor.name}")
             on_host.add(action.target)
-            cost, out_bytes = problem.swap_out_us(action.target), out_bytes + tensor.bytes
+            cost = problem.swap_out_us(action.target)
+            out_bytes += 0 if tensor.host_copy else tensor.bytes
         else:
             if action.target not in on_host:
                 raise InvalidScheduleError(

@@ -136,7 +136,7 @@ def arrays_of(problem: Problem) -> Arrays:
         size=size,
         stays=_flags(t.to_end for t in problem.tensors),
         movable=_flags(t.swappable and swaps for t in problem.tensors),
-        out_us=size / out_s * 1e6,
+        out_us=np.where([t.host_copy for t in problem.tensors], 0, size) / out_s * 1e6,
         in_us=size / in_s * 1e6,
         fixed=np.int64(problem.fixed_bytes),
         capacity=np.int64(problem.capacity_bytes),
