@@ -181,6 +181,7 @@ def problems(draw: st.DrawFn, max_ops: int = 12, swaps: bool = True) -> Problem:
             uses=tuple(uses[t]),
             to_end=stays[t] or not uses[t],
             swappable=draw(_ONE_IN_SIX) > 0,
+            host_copy=draw(_ONE_IN_EIGHT) == 0,
         )
         for t in range(len(uses))
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,6 @@ def time_in_turns(
     runs: int,
     order: Order,
     threads: int,
-    providers: Sequence[Any],
     held_bytes: int,
 ) -> tuple[TimeCheck, str]:
     """Times of each model after two runs to warm up, and a note where one is due.
@@ -51,8 +50,8 @@ def time_in_turns(
         run_options.add_run_config_entry(*_SHRINK)
         note = "times include giving memory back after each run: both arenas did not fit at once"
     sessions = [
-        create_session(original, session_options(threads=threads), providers),
-        create_session(rewritten, session_options(order=order, threads=threads), providers),
+        create_session(original, session_options(threads=threads)),
+        create_session(rewritten, session_options(order=order, threads=threads)),
     ]
     times: tuple[list[float], list[float]] = ([], [])
     warm_ups = 2

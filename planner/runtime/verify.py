@@ -36,7 +36,7 @@ from planner.results import (
     TimeCheck,
     Verification,
 )
-from planner.runtime import gpu, memcheck
+from planner.runtime import memcheck
 from planner.runtime.cap_both import Contestant, cap_both
 from planner.runtime.compare import KeptResults, compare_orders
 from planner.runtime.options import Level, Memory, Order
@@ -44,6 +44,7 @@ from planner.runtime.profile import Run, profile
 from planner.runtime.timing import time_in_turns
 from planner.runtime.workspace import workspace
 from planner.runtime.written import as_left, with_own, written_inputs
+from planner.targets import CPU
 from planner.units import format_bytes
 
 Array = npt.NDArray[Any]
@@ -65,7 +66,6 @@ def verify(
     inputs: Mapping[str, Array],
     inputs_source: str = "given by the caller",
     seed: int = 0,
-    device: str = "cpu",
     timing_runs: int = 5,
     has_swaps: bool = False,
     threads: int | None = None,
@@ -83,7 +83,6 @@ def verify(
 
     Raises:
         ModelError: one of the models does not load or run.
-        UsageError: `device` is "cuda" and there is none.
     """
     job = _Job(
         paths={"original": Path(original), "rewritten": Path(rewritten)},
@@ -95,7 +94,6 @@ def verify(
         budget=budget_bytes,
         inputs=inputs,
         seed=seed,
-        device=gpu.check_device(device),
         has_swaps=has_swaps,
         threads=threads or min(_MAX_THREADS, os.cpu_count() or 1),
         progress=progress or (lambda _: None),
@@ -120,7 +118,6 @@ class _Job:
     budget: int
     inputs: Mapping[str, Array]
     seed: int
-    device: str
     has_swaps: bool
     threads: int
     progress: Callable[[str], None]
@@ -144,12 +141,10 @@ class _Job:
         time = self._time(timing_runs) if timing_runs else None
         caps = self._caps()
         self._judge_memory()
-        providers = gpu.providers(self.device)
-        first = providers[0] if isinstance(providers[0], str) else providers[0][0]
         return Verification(
             ort_version=str(ort.__version__),
-            provider=first,
-            device=self.device,
+            provider=CPU.provider,
+            device=CPU.name,
             seed=self.seed,
             inputs_source=inputs_source,
             passed=not self.failures,
@@ -184,7 +179,6 @@ class _Job:
             level=level,
             order=self._order_of(model),
             threads=threads or self.threads,
-            providers=gpu.providers(self.device),
             on_outputs=on_outputs,
         )
         if not all(found):
@@ -230,7 +224,7 @@ class _Job:
     def _threads_to_compare(self) -> int:
         """One, where a kernel's threads add in any order: the original differs from itself."""
         racing = {op.op_type for op in self.graphs["original"].operations} & ADDS_IN_ANY_ORDER
-        if not racing or self.threads == 1 or self.device != "cpu":
+        if not racing or self.threads == 1:
             return self.threads
         self.notes.append(
             f"outputs were compared with one thread: {', '.join(sorted(racing))} adds in an order "
@@ -259,14 +253,6 @@ class _Job:
 
     def _judge_outputs(self, comparisons: Sequence[OutputComparison]) -> None:
         off = [c for c in comparisons if not c.identical]
-        if self.device == "cuda":
-            near = [c for c in off if c.max_rel_diff <= gpu.TOLERANCE]
-            if near:
-                self.notes.append(
-                    f"{len(near)} output(s) agree to {gpu.TOLERANCE:g}, not bit for bit, which "
-                    "CUDA kernels with atomic additions do not promise"
-                )
-            off = [c for c in off if c not in near]
         for c in off[:_SHOWN]:
             self.failures.append(
                 f"output {c.name!r} differs from the original's: by {c.max_abs_diff:.3g} at most "
@@ -338,7 +324,6 @@ class _Job:
             runs=runs,
             order=self.order,
             threads=self.threads,
-            providers=gpu.providers(self.device),
             held_bytes=sum(c.held_bytes or 0 for c in self.memory if c.options == "default"),
         )
         if note:
@@ -346,18 +331,13 @@ class _Job:
         return check
 
     def _caps(self) -> tuple[CapCheck, ...]:
-        if self.has_swaps and self.device == "cpu":
+        if self.has_swaps:
             return ()
         self.progress("both models under a hard memory cap")
         graph, order = self.graphs["original"], self.orders["original"]
         scratch = {op: needed.bytes for op, needed in workspace(graph, threads=1).items()}
         baseline = timeline(graph, order, workspace_bytes=scratch).peak_bytes
-        if self.device == "cuda":
-            checks = gpu.capped(
-                self.paths, self.inputs, self.budget, below_baseline=self.budget < baseline
-            )
-        else:
-            checks = self._cpu_caps(baseline)
+        checks = self._cpu_caps(baseline)
         for check in checks:
             if check.expected is not None and check.passed != check.expected:
                 did = "runs" if check.passed else "fails"

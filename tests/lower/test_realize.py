@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.graph.schedule import reverse_dfs_order
-from planner.lower.realize import realize
+from planner.lower.realize import UnanchoredError, realize
 
 
 @st.composite
@@ -60,3 +60,22 @@ def test_a_swap_out_must_be_anchored():
 def test_a_step_that_reads_a_later_one_is_refused():
     with pytest.raises(ValueError, match="does not run before"):
         realize([[1], []])
+
+
+@settings(max_examples=300, deadline=None)
+@given(sequences(), st.data())
+def test_anchors_stand_only_where_they_may(parents, data):
+    may = [data.draw(st.booleans()) for _ in parents]
+    try:
+        plan = realize(parents, may)
+    except UnanchoredError as error:
+        assert not may[error.step]
+        return
+    assert all(may[step] for step in plan.anchors)
+
+
+def test_an_anchor_that_may_not_stand_is_an_error_that_names_the_step():
+    # as above, but neither the copy out nor what comes before it can be anchored
+    with pytest.raises(UnanchoredError) as caught:
+        realize([[], [0], [0], [1], [2, 3]], [False] * 5)
+    assert caught.value.step in (0, 1)

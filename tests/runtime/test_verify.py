@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from planner.errors import UsageError
 from planner.graph.liveness import timeline
 from planner.graph.model import OpId, TrainingGraph
 from planner.graph.schedule import default_order
@@ -138,14 +137,3 @@ def test_a_lost_output_fails(tmp_path: Path) -> None:
     pair = _Pair(paths=(a, b), graphs=(ga, gb), orders=(default_order(ga), default_order(gb)))
     result = _verify(pair, 1 << 20)
     assert any("lacks the outputs y1:out" in f for f in result.failures)
-
-
-def test_cuda_without_cuda_says_what_is_missing(pair: _Pair) -> None:
-    import onnxruntime as ort
-
-    if "CUDAExecutionProvider" in ort.get_available_providers():
-        pytest.skip("there is a CUDA provider here")
-    with pytest.raises(UsageError, match=r"install planner\[gpu\]"):
-        _verify(pair, pair.peaks[1], device="cuda")
-    with pytest.raises(UsageError, match="cpu or cuda, not 'tpu'"):
-        _verify(pair, pair.peaks[1], device="tpu")

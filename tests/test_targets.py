@@ -1,0 +1,107 @@
+"""The table of targets: names, anchors by type, and what a model adds to a row."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx
+import onnx_ir as ir
+import pytest
+from onnx import TensorProto as T
+from onnx import helper as h
+
+from planner.errors import ModelError, UsageError
+from planner.graph.model import Category, Tensor, TensorId
+from planner.lower.anchors import anchor_operator
+from planner.pipeline.targeting import (
+    OPTIONS_KEY,
+    TARGET_KEY,
+    check_target,
+    fit_target,
+    kept_on_cpu,
+    target_metadata,
+)
+from planner.targets import CPU, CUDA, TARGETS, WEBGPU, target_named
+
+
+def tensor(dtype: str, rank: int) -> Tensor:
+    return Tensor(
+        id=TensorId(0),
+        name="t",
+        dtype=dtype,
+        shape=(2,) * rank,
+        bytes=4,
+        category=Category.ACTIVATION,
+        buffer=TensorId(0),
+        producer=None,
+        consumers=(),
+    )
+
+
+def test_each_row_has_its_own_name_and_provider() -> None:
+    assert list(TARGETS) == ["cpu", "webgpu", "cuda"]
+    assert len({t.provider for t in TARGETS.values()}) == len(TARGETS)
+    assert [t.name for t in TARGETS.values() if not t.own_memory] == ["cpu"]
+    with pytest.raises(UsageError, match="cpu, webgpu or cuda, not 'tpu'"):
+        target_named("tpu")
+
+
+@pytest.mark.parametrize(
+    ("dtype", "rank", "operator"),
+    [
+        ("float", 2, "GatherND"),
+        ("float16", 1, "GatherND"),
+        ("float", 0, "Neg"),
+        ("bool", 0, "Not"),
+        ("int64", 1, None),
+        ("bool", 2, None),
+    ],
+)
+def test_webgpu_reads_one_element_where_it_has_a_kernel(
+    dtype: str, rank: int, operator: str | None
+) -> None:
+    assert anchor_operator(WEBGPU, tensor(dtype, rank), 17, on_host=False) == operator
+    assert anchor_operator(WEBGPU, tensor(dtype, rank), 17, on_host=True) == "Size"
+    assert anchor_operator(CPU, tensor(dtype, rank), 17, on_host=False) == "Size"
+
+
+@pytest.mark.parametrize(("opset", "operator"), [(18, "OptionalHasElement"), (17, "Size")])
+def test_half_copies_on_the_host_are_anchored_where_cuda_has_no_kernel(
+    opset: int, operator: str
+) -> None:
+    for dtype in ("float16", "bfloat16"):
+        assert anchor_operator(CUDA, tensor(dtype, 2), opset, on_host=True) == operator
+    assert anchor_operator(CUDA, tensor("float", 2), opset, on_host=True) == "Size"
+
+
+def pooled(outputs: list[str], name: str) -> ir.Model:
+    node = h.make_node("MaxPool", ["x"], outputs, name, kernel_shape=[2, 2])
+    x = h.make_tensor_value_info("x", T.FLOAT, [1, 1, 4, 4])
+    y = h.make_tensor_value_info("y", T.FLOAT, [1, 1, 3, 3])
+    graph = h.make_graph([node], "pool", [x], [y])
+    model = h.make_model(graph, opset_imports=[h.make_opsetid("", 17)], ir_version=9)
+    onnx.checker.check_model(model)
+    return ir.from_proto(model)
+
+
+def test_what_a_provider_claims_and_cannot_run_is_kept_on_the_cpu() -> None:
+    fitted = fit_target(WEBGPU, pooled(["y", "indices"], "pool"))
+    assert kept_on_cpu(fitted) == ("pool",)
+    assert fitted.options == {**WEBGPU.options, "forceCpuNodeNames": "pool"}
+    assert fit_target(WEBGPU, pooled(["y"], "pool")) is WEBGPU
+    assert fit_target(CUDA, pooled(["y", "indices"], "pool")) is CUDA
+    with pytest.raises(ModelError, match="'y' has no name by which to keep it on the CPU"):
+        fit_target(WEBGPU, pooled(["y", "indices"], ""))
+
+
+def test_a_file_says_what_it_was_written_for_and_is_taken_for_nothing_else() -> None:
+    model = pooled(["y"], "pool")
+    check_target(model, Path("m.onnx"), CUDA)  # not planner's
+    model.metadata_props.update(target_metadata(WEBGPU))
+    assert model.metadata_props[TARGET_KEY] == "webgpu"
+    assert "NCHW" in model.metadata_props[OPTIONS_KEY]
+    check_target(model, Path("m.onnx"), WEBGPU)
+    with pytest.raises(
+        ModelError, match=r"m\.onnx was written by planner for webgpu, not for cuda"
+    ):
+        check_target(model, Path("m.onnx"), CUDA)
