@@ -23,6 +23,10 @@ from planner.errors import UsageError
 
 Device = Literal["cpu", "webgpu", "cuda"]
 
+TARGET_KEY = "pkg.planner.target"
+OPTIONS_KEY = "pkg.planner.provider_options"
+"""Metadata of a file that planner wrote: what for, and the provider options that sessions need."""
+
 HALF = frozenset({"float16", "bfloat16"})
 _WEBGPU_NUMBERS = frozenset({"float", "float16", "int32", "uint32"})
 

@@ -24,6 +24,9 @@ import onnxruntime as ort
 from onnx import TensorProto as T
 from onnx import helper as h
 
+from planner.errors import UsageError
+from planner.runtime.device.provider import webgpu_devices
+from planner.runtime.device.software import find_device, start
 from planner.runtime.streams import (
     PARTITION_ENTRY,
     Partition,
@@ -33,7 +36,6 @@ from planner.runtime.streams import (
     streams_path,
     write_streams,
 )
-from reports.software_device import NO_NAMESPACE, add_device, run_on_device, why_not
 
 REPORT = Path(__file__).with_suffix(".md")
 STEPS = 500
@@ -91,7 +93,7 @@ def on_device(model: Path, steps: int) -> dict[str, Any]:
         if profile:
             made.enable_profiling = True
             made.profile_file_prefix = str(model.with_name(profile))
-        add_device(made)
+        made.add_provider_for_devices(list(webgpu_devices()[:1]), {})
         return made
 
     by_itself = present_partition(opened, options())
@@ -325,17 +327,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if asked.on_device is not None:
         print(json.dumps(on_device(asked.on_device, asked.steps)))
         return 0
-    if missing := why_not():
-        print(f"no software device: {missing}", file=sys.stderr)
+    try:
+        device = find_device()
+    except UsageError as error:
+        print(f"no software device: {error}", file=sys.stderr)
         return 1
     with tempfile.TemporaryDirectory(prefix="planner-overlap-") as name:
         folder = Path(name)
         model = folder / "chain.onnx"
-        command = ["-m", "reports.overlap", "--on-device", str(model), "--steps", str(asked.steps)]
-        done = run_on_device(command, folder)
+        command = [sys.executable, "-m", "reports.overlap", "--on-device", str(model)]
+        done = start([*command, "--steps", str(asked.steps)], device)
         if done.returncode:
-            what = "no mount namespace" if done.returncode == NO_NAMESPACE else done.stderr[-2000:]
-            print(f"the software device failed: {what}", file=sys.stderr)
+            print(f"the software device failed: {done.stderr[-2000:]}", file=sys.stderr)
             return 1
         found = json.loads(done.stdout.splitlines()[-1])
         text = report(found, onnx.load(model), list(memory_rows(folder)))

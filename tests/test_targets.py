@@ -14,14 +14,12 @@ from planner.errors import ModelError, UsageError
 from planner.graph.model import Category, Tensor, TensorId
 from planner.lower.anchors import anchor_operator
 from planner.pipeline.targeting import (
-    OPTIONS_KEY,
-    TARGET_KEY,
     check_target,
     fit_target,
     kept_on_cpu,
     target_metadata,
 )
-from planner.targets import CPU, CUDA, TARGETS, WEBGPU, target_named
+from planner.targets import CPU, CUDA, OPTIONS_KEY, TARGET_KEY, TARGETS, WEBGPU, target_named
 
 
 def tensor(dtype: str, rank: int) -> Tensor:

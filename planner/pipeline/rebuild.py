@@ -5,17 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from planner.errors import ModelError
+from planner.errors import ModelError, UsageError
 from planner.formulate import Formulation
 from planner.lower.annotate import annotate
 from planner.lower.rewrite import Rewritten
 from planner.pipeline import assemble as plans
+from planner.pipeline.placing import is_assumed
 from planner.pipeline.prepare import Prepared, Progress, prepare, silent
 from planner.pipeline.read_back import lowered, read_back
 from planner.pipeline.targeting import target_metadata
 from planner.plan.planfile import Plan
 from planner.plan.problem import Action
-from planner.targets import Target
+from planner.runtime.device.sessions import why_missing
+from planner.targets import Target, target_named
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +39,14 @@ def prepare_for(
 
     Raises:
         ModelError: the plan belongs to another model.
+        UsageError: it was made with a provider that is not installed here.
     """
+    target = target_named(plan.device)
+    if plan.ort_optimized and is_assumed(target):
+        raise UsageError(
+            f"the plan was made with {target.provider}, whose optimizers and placement it needs again: "
+            f"{why_missing(target)}"
+        )
     prepared = prepare(
         model,
         dims=plan.dims,

@@ -12,10 +12,7 @@ from pathlib import Path
 import onnx_ir as ir
 
 from planner.errors import ModelError
-from planner.targets import Target
-
-TARGET_KEY = "pkg.planner.target"
-OPTIONS_KEY = "pkg.planner.provider_options"
+from planner.targets import OPTIONS_KEY, TARGET_KEY, Target
 
 
 def fit_target(target: Target, model: ir.Model) -> Target:

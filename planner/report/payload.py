@@ -55,7 +55,7 @@ def optimize_payload(result: OptimizeResult) -> dict[str, Any]:
             model,
             order_target=plan.order_target,
             device=plan.device,
-            budget_bytes=plan.budget_bytes,
+            budget_bytes=max([plan.budget_bytes, *(a.held_bytes for a in result.after.arena)]),
         ),
         "outlook": outlook,
         "next_steps": next_steps(result, outlook),

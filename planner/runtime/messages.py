@@ -29,3 +29,29 @@ def explain(message: str) -> str:
         )
     lines = [line for line in message.strip().splitlines() if line.strip()]
     return f"onnxruntime cannot load the model: {lines[0] if lines else 'no reason given'}"
+
+
+def explain_refusal(message: str) -> str:
+    """What a device refused in a run, and what to do about it; other messages as they are.
+
+    The texts are those of the arena (core/framework/bfc_arena.cc), of CUDA's pinned allocator
+    (providers/cuda/cuda_allocator.cc) and, measured, of WebGPU.
+    """
+    found = re.search(
+        r"Available memory of (\d+) is smaller than requested bytes of (\d+)", message
+    )
+    if found:
+        return (
+            f"the device's memory limit leaves {found[1]} bytes where {found[2]} are needed: raise "
+            "gpu_mem_limit, which also bounds inputs, parameters and outputs, or plan for less"
+        )
+    if "cudaMallocHost" in message or "cudaHostAlloc" in message:
+        return (
+            "pinned host memory is exhausted by copies to the host: free some, or plan with fewer of "
+            "them (--swap none, or a larger --budget)"
+        )
+    if "Failed to allocate memory for requested buffer" in message:
+        return f"the device has not enough memory ({message}): plan for a smaller --budget"
+    if "Invalid Buffer" in message:
+        return f"the device refused a buffer, for want of memory ({message})"
+    return message

@@ -35,11 +35,12 @@ import json
 import tempfile
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from planner.errors import UsageError
+from planner.targets import OPTIONS_KEY, TARGET_KEY, Target, target_named
 
 if TYPE_CHECKING:
     import onnxruntime as ort
@@ -144,28 +145,29 @@ def write_streams(model: Path, make_session: MakeSession, options: ort.SessionOp
 def session_options(
     model: Path | str,
     *,
-    device: str = "cpu",
+    device: str | None = None,
     copies: str = "serial",
     order: str = "default",
     make_session: MakeSession | None = None,
 ) -> ort.SessionOptions:
     """Options to open a rewritten model with: neither memory pattern nor reuse, which hold more than
-    the plan does.
+    the plan does. A provider that is a plug-in is in them, with the options that the file asks for.
 
     Args:
         model: the rewritten model.
-        device: where it will run: cpu or cuda.
+        device: where it will run: cpu, webgpu or cuda; None for what the file says.
         copies: "serial" leaves them on the stream of the operations, as ONNX Runtime does by itself.
             "overlapped" writes `MODEL.streams.json` and applies it, for experiments: results are not
             safe, nor is the budget, and a warning says so.
         order: "priority" for a plan that was made for that execution order.
-        make_session: opens the model with the options given, where `device` does not say how: on a
-            plug-in's device, say.
+        make_session: opens the model with the options given, where `device` does not say how.
 
     Raises:
-        UsageError: there is no device whose copies could have streams of their own.
+        UsageError: there is no device whose copies could have streams of their own; the device is not
+            here; or the file was written for another one.
     """
-    from planner.runtime.gpu import check_device, providers
+    from planner.runtime.device.provider import webgpu_devices
+    from planner.runtime.device.sessions import check_provider
     from planner.runtime.options import session_options as plain_options
 
     path = Path(model)
@@ -173,27 +175,54 @@ def session_options(
         raise UsageError(f"copies are serial or overlapped here, not {copies!r}")
     if order not in ("default", "priority"):
         raise UsageError(f"execution order is default or priority, not {order!r}")
+    target = _target_of(path, device)
     options = plain_options(order="priority" if order == "priority" else "default")
     options.log_severity_level = 2
     options.enable_mem_pattern = False
     options.enable_mem_reuse = False
+    if target.plugin:
+        check_provider(target)
+        options.add_provider_for_devices(list(webgpu_devices()[:1]), dict(target.options))
     if copies == "serial":
         return options
     if make_session is None:
-        check_device(device)
-        if device == "cpu":
+        if not target.own_memory:
             raise UsageError("copies overlap on a device with streams; the CPU has none")
-        make_session = _opens(path, providers(device))
+        make_session = _opens(path, target)
     warnings.warn(UNSAFE, stacklevel=2)
     write_streams(path, make_session, options)
     return options
 
 
-def _opens(model: Path, providers: list[Any]) -> MakeSession:
+def _target_of(path: Path, device: str | None) -> Target:
+    """The target that a file was written for, with the provider options that it asks for."""
+    import onnx
+
+    try:
+        props = {p.key: p.value for p in onnx.load(path, load_external_data=False).metadata_props}
+    except Exception as error:
+        raise UsageError(f"{path} is not a model ({type(error).__name__})") from None
+    written_for = props.get(TARGET_KEY)
+    if device is not None and written_for not in (None, device):
+        raise UsageError(f"{path} was written for {written_for}, not for {device}")
+    target = target_named(device or written_for or "cpu")
+    if OPTIONS_KEY not in props:
+        return target
+    return replace(target, options=json.loads(props[OPTIONS_KEY]))
+
+
+def _opens(model: Path, target: Target) -> MakeSession:
+    from planner.runtime.device.sessions import check_provider
+
+    check_provider(target)
+    providers = (
+        [] if target.plugin else [(target.provider, dict(target.options)), "CPUExecutionProvider"]
+    )
+
     def open_it(options: ort.SessionOptions) -> object:
         import onnxruntime as ort
 
-        return ort.InferenceSession(model, options, providers=providers)
+        return ort.InferenceSession(model, options, providers=providers or None)
 
     return open_it
 

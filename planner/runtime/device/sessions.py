@@ -52,12 +52,11 @@ def check_provider(target: Target) -> None:
     """Raise UsageError where the installed onnxruntime lacks the provider, or it sees no device."""
     import onnxruntime as ort
 
+    if not is_installed(target):
+        raise UsageError(why_missing(target))
     if target.plugin:
         webgpu_devices()
-        return
-    if target.provider not in ort.get_available_providers():
-        raise UsageError(why_missing(target))
-    if hasattr(ort, "preload_dlls"):
+    elif hasattr(ort, "preload_dlls"):
         ort.preload_dlls()  # CUDA and cuDNN from the packages of PyTorch or of NVIDIA
 
 

@@ -28,6 +28,7 @@ import numpy as np
 from planner.errors import ModelError, PlannerError
 from planner.runtime.device import sessions
 from planner.runtime.device.counting import DRIVER_VARIABLE, Counter
+from planner.runtime.messages import explain_refusal
 from planner.runtime.options import session_options
 from planner.runtime.profile import read_profile, run_session
 from planner.targets import Target, target_named
@@ -85,7 +86,10 @@ def run(target: Target, request: Request) -> dict[str, Any]:
         if counter:
             counter.reset_peak()
         start = time.perf_counter()
-        results = run_session(session, feeds)
+        try:
+            results = run_session(session, feeds)
+        except ModelError as error:
+            raise ModelError(explain_refusal(str(error))) from error
         seconds.append(time.perf_counter() - start)
         if counter:
             stats = counter.stats()

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import sys
+from pathlib import Path
 
 import onnx
 import pytest
 
 import planner
 from planner.errors import UsageError
+from planner.runtime.device.software import WebGpuDevice, start
 from planner.runtime.streams import Partition, read_partition, separate, streams_path
 from reports import overlap
-from reports.software_device import NO_NAMESPACE, run_on_device, why_not
 
 
 def test_copies_of_a_device_get_two_streams():
@@ -67,14 +69,11 @@ def test_options_with_overlap_warn_and_write_the_partition(tmp_path):
     assert opened(options).run(None, overlap.feed(0))
 
 
-@pytest.mark.skipif(bool(why_not()), reason=f"no software device: {why_not()}")
-def test_on_the_software_device(tmp_path):
+def test_on_the_software_device(webgpu_device: WebGpuDevice, tmp_path: Path) -> None:
     """The partition applies, copies are where it says, and outputs are the same bits."""
     model = tmp_path / "chain.onnx"
-    command = ["-m", "reports.overlap", "--on-device", str(model), "--steps", "20"]
-    done = run_on_device(command, tmp_path)
-    if done.returncode == NO_NAMESPACE:
-        pytest.skip("no software device: no mount namespace here")
+    command = [sys.executable, "-m", "reports.overlap", "--on-device", str(model), "--steps", "20"]
+    done = start(command, webgpu_device)
     assert done.returncode == 0, done.stderr[-2000:]
     found = json.loads(done.stdout.splitlines()[-1])
     assert found["different"] == 0
