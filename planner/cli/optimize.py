@@ -97,6 +97,8 @@ def optimize(
       planner optimize model.onnx --budget 40% --swap none --dim batch=32
       planner optimize model.onnx --max-slowdown 5%
       planner optimize model.onnx --budget 60% --dry-run --json > plan.json
+      planner optimize model.onnx --budget 60% --device webgpu
+      planner optimize model.onnx --budget 16GB --device cuda --no-verify
       planner optimize model.onnx --budget 16GB --fail-if-slower-than 5%
     """
     if budget is None and max_slowdown is None:

@@ -58,9 +58,9 @@ def _decision(
     cost = swap_us if swapped else producer.duration_us
     if swapped:
         why_not = graph.operations[planned.formulation.ops[item.producer]].why_not
-        why = _why_swapped(problem, producer.name, why_not, again, swap_us or 0.0)
+        why = _why_swapped(problem, tensor, why_not, again, swap_us or 0.0)
     else:
-        why = _why_recomputed(problem, producer.name, again, swap_us)
+        why = _why_recomputed(problem, tensor, again, swap_us)
     return Decision(
         tensor=item.name,
         bytes=source.bytes,
@@ -76,15 +76,16 @@ def _decision(
 
 
 def _why_swapped(
-    problem: Problem, producer: str, why_not: str, again: Sequence[int] | None, swap_us: float
+    problem: Problem, tensor: int, why_not: str, again: Sequence[int] | None, swap_us: float
 ) -> str:
+    producer = problem.ops[problem.tensors[tensor].producer].name
     if again is None:
         if not problem.allow_recompute:
             return "recompute is off"
         return f"{producer} may not run twice: {why_not}" if why_not else "too much would run again"
     recompute_us = sum(problem.ops[op].duration_us for op in again)
     beside = " beside the operations" if problem.overlap else ""
-    copies = f"two copies take {format_duration(swap_us)}{beside}"
+    copies = f"{_copies(problem, tensor, 'take')} {format_duration(swap_us)}{beside}"
     other = f"running {_several(producer, again)} again would take {format_duration(recompute_us)}"
     if recompute_us < swap_us:
         return f"{copies}; {other}, but would hold what it reads until then"
@@ -92,8 +93,9 @@ def _why_swapped(
 
 
 def _why_recomputed(
-    problem: Problem, producer: str, again: Sequence[int] | None, swap_us: float | None
+    problem: Problem, tensor: int, again: Sequence[int] | None, swap_us: float | None
 ) -> str:
+    producer = problem.ops[problem.tensors[tensor].producer].name
     if again is None:  # part of a longer chain that runs again
         return f"{producer} runs again with what else needs it"
     recompute_us = sum(problem.ops[op].duration_us for op in again)
@@ -101,12 +103,18 @@ def _why_recomputed(
     if swap_us is None:
         return f"{runs}; copies to the host are off"
     if recompute_us <= swap_us:
-        return f"{runs}; two copies would take {format_duration(swap_us)}"
+        return f"{runs}; {_copies(problem, tensor, 'would take')} {format_duration(swap_us)}"
     own = problem.ops[again[0]].duration_us
     return (
-        f"{producer} takes {format_duration(own)} where what it reads comes back anyway; two copies "
-        f"would take {format_duration(swap_us)}"
+        f"{producer} takes {format_duration(own)} where what it reads comes back anyway; "
+        f"{_copies(problem, tensor, 'would take')} {format_duration(swap_us)}"
     )
+
+
+def _copies(problem: Problem, tensor: int, verb: str) -> str:
+    if not problem.tensors[tensor].host_copy:
+        return f"two copies {verb}"
+    return f"it is on the host for a reader there, and the copy back {'takes' if verb == 'take' else verb}"
 
 
 def _several(producer: str, again: Sequence[int]) -> str:

@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from planner.cost.hardware import Hardware, load_hardware
 from planner.cost.model import durations_us
+from planner.errors import UsageError
 from planner.graph.build import build_graph
 from planner.graph.liveness import Timeline, timeline
 from planner.graph.model import OpId, Placement, TrainingGraph
@@ -113,6 +114,11 @@ def prepare(
         to_rewrite: False where the model is only looked at.
     """
     target = target_named(device)
+    if calibrate and target.own_memory:
+        raise UsageError(
+            f"--calibrate measures the CPU; for {target.title} give --profile FILE, which ONNX Runtime "
+            "writes with SessionOptions.enable_profiling"
+        )
     profile_of = load_hardware(hardware)
     progress("loading")
     loaded = load_model(path, dims=dims)

@@ -69,16 +69,18 @@ def _on_device(
 ) -> Verification:
     from planner.runtime.device.verify import DeviceJob, Side
 
+    original = Side(
+        path=prepared.loaded.path,
+        graph=before.graph,
+        order=before.timeline.order,
+        level="extended" if prepared.ort_optimized else "disabled",
+        renamed=prepared.renamed,
+    )
+    other = Side(path=rewritten, graph=after.graph, order=after.timeline.order)
     return DeviceJob(
         target=prepared.target,
-        original=Side(
-            path=prepared.loaded.path,
-            graph=before.graph,
-            order=before.timeline.order,
-            level="extended" if prepared.ort_optimized else "disabled",
-            renamed=prepared.renamed,
-        ),
-        rewritten=Side(path=rewritten, graph=after.graph, order=after.timeline.order),
+        original=original,
+        rewritten=replace(original, path=rewritten) if plan.unchanged else other,
         inputs=inputs[0],
         inputs_source=inputs[1],
         budget_bytes=plan.budget_bytes,

@@ -29,7 +29,8 @@ def next_steps(result: OptimizeResult, outlook: Payload | None) -> list[Payload]
         steps.append(
             _step(
                 "Nothing was run yet: verify the rewritten model on ONNX Runtime.",
-                f"planner verify {model} {shlex.quote(str(result.output_path))}{rest}",
+                f"planner verify {model} {shlex.quote(str(result.output_path))}{rest}"
+                + ("" if plan.device == "cpu" else f" --device {plan.device}"),
             )
         )
     if outlook is not None:
@@ -53,7 +54,7 @@ def next_steps(result: OptimizeResult, outlook: Payload | None) -> list[Payload]
                 _optimize(result, _typed(result), "--time-limit 600"),
             )
         )
-    if "roofline" in plan.cost_source:
+    if "roofline" in plan.cost_source and plan.device == "cpu":
         steps.append(
             _step(
                 "Times are modelled from a hardware profile: measure the operations where the model "
@@ -156,6 +157,8 @@ def _typed_options(plan: Plan, *, but: str = "") -> str:
         words.append(f"--swap {plan.swap_mode}")
     if plan.copies != "serial":
         words.append(f"--copies {plan.copies}")
+    if plan.device != "cpu":
+        words.append(f"--device {plan.device}")
     if plan.hardware != "cpu":
         words.append(f"--hardware {shlex.quote(plan.hardware)}")
     if plan.reserve_bytes:

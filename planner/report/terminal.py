@@ -224,11 +224,13 @@ def _verification(out: Console, v: Payload) -> None:
             _size(m["predicted_live_bytes"]),
             _size(m["live_bytes"]),
             _size(m["in_use_bytes"]),
+            _size(m["predicted_held_bytes"]),
             _size(m["held_bytes"]),
         ]
         for m in v["memory"]
     ]
-    columns = ["model", "options", "how", ">live, predicted", ">live", ">in use", ">held"]
+    columns = ["model", "options", "how", ">live, predicted", ">live", ">in use"]
+    columns += [">held, predicted", ">held"]
     print_table(out, "Memory on ONNX Runtime", columns, rows)
     for remark in v["notes"]:
         print_line(out, f"note: {remark}", "dim")

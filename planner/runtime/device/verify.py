@@ -20,7 +20,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
@@ -41,8 +40,9 @@ from planner.runtime.compare import compare, compare_orders
 from planner.runtime.device import client
 from planner.runtime.device.client import DeviceRun
 from planner.runtime.device.forecast import device_forecast
+from planner.runtime.device.near import is_near, tolerance
 from planner.runtime.options import Level, Order, session_options
-from planner.runtime.profile import create_session, run_session
+from planner.runtime.profile import NodeEvent, create_session, run_session
 from planner.targets import CPU, Target
 from planner.units import format_bytes
 
@@ -70,6 +70,10 @@ class Side:
     def names(self) -> tuple[str, ...]:
         """Names of the nodes, in order."""
         return tuple(self.graph.operations[op].name for op in self.order)
+
+    def seen(self, run: DeviceRun) -> tuple[NodeEvent, ...]:
+        """The events of a run, by the names that the graph has."""
+        return tuple(replace(e, name=self.renamed.get(e.name, e.name)) for e in run.events)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,7 +145,13 @@ class DeviceJob:
         before = known.device
         where = self.target.title
         self.progress(f"rewritten model on {where}: outputs, order, copies and bytes")
-        after = client.run(self.target, self.rewritten.path, self.inputs, order=self.order)
+        after = client.run(
+            self.target,
+            self.rewritten.path,
+            self.inputs,
+            level=self.rewritten.level,
+            order=self.order,
+        )
         outputs = self._outputs(before, after, known.cpu)
         orders = () if self.is_copy else (*self._orders(after), *self._loads())
         copies = self._copies(after)
@@ -188,7 +198,7 @@ class DeviceJob:
             c
             for c in comparisons
             if not c.identical
-            and not (c.name in unsteady and self._is_near(first[c.name], found[c.name]))
+            and not (c.name in unsteady and is_near(self.target, first[c.name], found[c.name]))
         ]
         for c in off[:_SHOWN]:
             self.failures.append(
@@ -204,37 +214,25 @@ class DeviceJob:
         self, first: Mapping[str, Array], found: Mapping[str, Array], wanted: Mapping[str, Array]
     ) -> None:
         """Compare with the original on the CPU: what the device itself gets wrong is a note."""
-        far = {n for n, a in wanted.items() if not self._is_near(a, first[n])}
+        far = {n for n, a in wanted.items() if not is_near(self.target, a, first[n])}
         if far:
             self.notes.append(
                 f"{len(far)} of {len(wanted)} outputs of the original on {self.target.title} are not "
-                f"within {self._tolerance} of the CPU's, first {min(far)!r}: the provider's own"
+                f"within {tolerance(self.target)} of the CPU's, first {min(far)!r}: the provider's own"
             )
         else:
             self.notes.append(
-                f"all outputs of the original on {self.target.title} are within {self._tolerance} of "
-                "the CPU's"
+                f"all outputs of the original on {self.target.title} are within "
+                f"{tolerance(self.target)} of the CPU's"
             )
-        worse = [n for n, a in wanted.items() if n not in far and not self._is_near(a, found[n])]
+        worse = [
+            n for n, a in wanted.items() if n not in far and not is_near(self.target, a, found[n])
+        ]
         for name in worse[:_SHOWN]:
             self.failures.append(
-                f"output {name!r} is not within {self._tolerance} of the CPU's, though the "
+                f"output {name!r} is not within {tolerance(self.target)} of the CPU's, though the "
                 "original's is"
             )
-
-    @property
-    def _tolerance(self) -> str:
-        return f"{self.target.absolute:g} + {self.target.relative:g} of the largest element"
-
-    def _is_near(self, expected: Array, found: Array) -> bool:
-        """Within the tolerance: absolute, plus relative to the largest element."""
-        if expected.dtype != found.dtype or expected.shape != found.shape:
-            return False
-        if expected.dtype.kind not in "fc":
-            return bool(np.array_equal(expected, found))
-        a, b = expected.astype(np.float64), found.astype(np.float64)
-        limit = self.target.absolute + self.target.relative * float(np.abs(a).max(initial=0.0))
-        return bool(np.allclose(a, b, rtol=0.0, atol=limit, equal_nan=True))
 
     # -- order and copies ----------------------------------------------------------------------
 
@@ -293,7 +291,9 @@ class DeviceJob:
             if op.op_type in COPIES
         }
         ran = {
-            e.name: (e.op_type, e.output_bytes or 0) for e in after.events if e.op_type in COPIES
+            e.name: (e.op_type, e.output_bytes or 0)
+            for e in self.rewritten.seen(after)
+            if e.op_type in COPIES
         }
         missing = tuple(name for name, what in planned.items() if ran.get(name) != what)
         extra = tuple((name, size) for name, (_, size) in ran.items() if name not in planned)
@@ -312,8 +312,9 @@ class DeviceJob:
     # -- memory --------------------------------------------------------------------------------
 
     def _memory(self, name: str, side: Side, run: DeviceRun) -> MemoryCheck:
-        events = tuple(replace(e, name=side.renamed.get(e.name, e.name)) for e in run.events)
-        check = memcheck.replayed(events, side.graph, side.order, model=name, options="default")
+        check = memcheck.replayed(
+            side.seen(run), side.graph, side.order, model=name, options="default"
+        )
         held = run.peak_bytes[0] if run.peak_bytes else None
         if held is None and name == "original":
             self.notes.append(f"nothing counts the bytes of {self.target.title} here")
@@ -387,7 +388,7 @@ class DeviceJob:
 
     def _same_under_cap(self, after: DeviceRun, again: DeviceRun) -> None:
         first, second = after.outputs[0], again.outputs[0]
-        off = [n for n in first if not self._is_near(first[n], second[n])]
+        off = [n for n in first if not is_near(self.target, first[n], second[n])]
         if off:
             self.failures.append(f"under the cap output {off[0]!r} is another")
 
