@@ -114,7 +114,8 @@ def _why_recomputed(
 def _copies(problem: Problem, tensor: int, verb: str) -> str:
     if not problem.tensors[tensor].host_copy:
         return f"two copies {verb}"
-    return f"it is on the host for a reader there, and the copy back {'takes' if verb == 'take' else verb}"
+    takes = "takes" if verb == "take" else verb
+    return f"it is on the host for a reader there, and the copy back {takes}"
 
 
 def _several(producer: str, again: Sequence[int]) -> str:
