@@ -296,7 +296,7 @@ def verify(
     the_plan = plans.read_plan(Path(plan)) if plan is not None else None
     dims = dict(dims or (the_plan.dims if the_plan else {}))
     ort_optimized = the_plan.ort_optimized if the_plan else True
-    if the_plan is not None and the_plan.device != device:
+    if the_plan is not None and the_plan.device not in (device, "any"):
         raise UsageError(
             f"{plan} is a plan for {the_plan.device}: verify with --device {the_plan.device}"
         )

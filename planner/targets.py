@@ -21,7 +21,7 @@ from typing import Literal
 
 from planner.errors import UsageError
 
-Device = Literal["cpu", "webgpu", "cuda"]
+Device = Literal["cpu", "webgpu", "cuda", "any"]
 
 TARGET_KEY = "pkg.planner.target"
 OPTIONS_KEY = "pkg.planner.provider_options"
@@ -62,9 +62,10 @@ class Target:
         plugin: the Python package that brings the provider beside stock onnxruntime; "" where the
             provider is part of the onnxruntime wheel `wheel`.
         anchors: for tensors on the device; host_anchors: for tensors on the host.
+        unfolds: constants that folding would keep on the device are made when they are needed.
         view_dtypes: element types of which a Reshape runs on the device; None for all.
-        expand_dtypes: element types of which an Expand runs on the device; constants of these that
-            folding would keep there are made when they are needed.
+        expand_dtypes: element types of which an Expand runs on the device; constants of these are
+            unfolded beside it.
         inplace: operators whose kernels on the device write their first output over their first
             input where it dies. The views are those of `planner.graph.rules` on every target.
         keep_on_cpu: operators that the provider claims and cannot run, with the number of outputs
@@ -83,6 +84,7 @@ class Target:
     own_memory: bool = True
     anchors: tuple[AnchorRule, ...] = (AnchorRule(op_type="Size"),)
     host_anchors: tuple[AnchorRule, ...] = (AnchorRule(op_type="Size"),)
+    unfolds: bool = True
     view_dtypes: frozenset[str] | None = None
     expand_dtypes: frozenset[str] = frozenset()
     inplace: frozenset[str] = frozenset()
@@ -169,7 +171,21 @@ CUDA = Target(
     is_measured=False,
 )
 
-TARGETS: Mapping[str, Target] = {target.name: target for target in (CPU, WEBGPU, CUDA)}
+ANY = Target(
+    name="any",
+    title="every target",
+    provider=CPU.provider,
+    extra=CPU.extra,
+    own_memory=False,
+    # GatherND has a kernel on each of them, beside the tensor
+    anchors=WEBGPU.anchors,
+    host_anchors=CUDA.host_anchors,
+    unfolds=False,  # by Size of what is on the device
+    view_dtypes=WEBGPU.view_dtypes,
+)
+"""One file for all of them, where none leaves a node to the CPU (`planner.pipeline.everywhere`)."""
+
+TARGETS: Mapping[str, Target] = {target.name: target for target in (CPU, WEBGPU, CUDA, ANY)}
 
 
 def target_named(device: str) -> Target:

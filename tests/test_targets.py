@@ -37,10 +37,10 @@ def tensor(dtype: str, rank: int) -> Tensor:
 
 
 def test_each_row_has_its_own_name_and_provider() -> None:
-    assert list(TARGETS) == ["cpu", "webgpu", "cuda"]
-    assert len({t.provider for t in TARGETS.values()}) == len(TARGETS)
-    assert [t.name for t in TARGETS.values() if not t.own_memory] == ["cpu"]
-    with pytest.raises(UsageError, match="cpu, webgpu or cuda, not 'tpu'"):
+    assert list(TARGETS) == ["cpu", "webgpu", "cuda", "any"]
+    assert len({t.provider for t in TARGETS.values()}) == 3
+    assert [t.name for t in TARGETS.values() if not t.own_memory] == ["cpu", "any"]
+    with pytest.raises(UsageError, match="cpu, webgpu, cuda or any, not 'tpu'"):
         target_named("tpu")
 
 

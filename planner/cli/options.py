@@ -64,8 +64,10 @@ Workers = Annotated[
 ]
 Seed = Annotated[int, typer.Option("--seed", metavar="N", help="Seed of search and inputs.")]
 Device = Annotated[
-    Literal["cpu", "webgpu", "cuda"],
-    typer.Option("--device", help="What the model is written for, and runs on."),
+    Literal["cpu", "webgpu", "cuda", "any"],
+    typer.Option(
+        "--device", help="What the model is written for, and runs on; any: one file for all."
+    ),
 ]
 Inputs = Annotated[
     Path | None,

@@ -30,6 +30,7 @@ from planner.onnxio.load import (
     value_types,
 )
 from planner.onnxio.names import name_nodes
+from planner.pipeline.everywhere import check_everywhere
 from planner.pipeline.packed import packed_arena
 from planner.pipeline.placing import assumed, is_assumed, placed, typed
 from planner.pipeline.targeting import check_target, fit_target
@@ -40,7 +41,7 @@ from planner.runtime.normalize import (
     blocked_convolutions,
 )
 from planner.runtime.shapes import runtime_types, unsized_values
-from planner.targets import Target, target_named
+from planner.targets import ANY, Target, target_named
 from planner.units import format_bytes
 
 Progress = Callable[[str], None]
@@ -162,6 +163,9 @@ def prepare(
             "planned on the graph as it is: ONNX Runtime's optimizers may still fuse or fold nodes"
         )
     types = typed(model, types) if unseen else _types(loaded, model)
+    if target.name == ANY.name:
+        placement, said = check_everywhere(model, types)
+        notes += said
     unsized = unsized_values(model, types)
     original = _as_run_here(build_graph(model, types, unsized=unsized, placement=placement))
     progress(f"{len(original.operations)} operations")
@@ -169,7 +173,7 @@ def prepare(
     costs = _Costs(profile_of, path, loaded.dims, profile, calibrate, inputs, seed, progress)
     original_us, source, assumptions = costs.durations(original)
     graph, durations = original, original_us
-    if ort_optimize and not loaded.dims:
+    if ort_optimize and not loaded.dims and target.unfolds:
         stay = [original.tensors[t].name for t in original.inputs if original.tensors[t].on_host]
         mine = set(loaded.model.graph.initializers)
         unfolded = unfold(model, types, mine, target=target, on_host=stay)

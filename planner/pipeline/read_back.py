@@ -9,6 +9,7 @@ from planner.formulate import Formulation
 from planner.graph.model import OpId, Placement, TrainingGraph
 from planner.graph.schedule import default_order, priority_order
 from planner.lower.rewrite import Rewritten, rewrite
+from planner.pipeline.everywhere import devices_here
 from planner.pipeline.prepare import Prepared, analysed_graph
 from planner.plan.problem import Action
 
@@ -43,7 +44,12 @@ def lowered(
             target=prepared.target,
         )
 
-    return settle(lower, prepared.loaded, enabled=prepared.ort_optimized, target=prepared.target)
+    return settle(
+        lower,
+        prepared.loaded,
+        enabled=prepared.ort_optimized,
+        targets=(prepared.target, *devices_here(prepared.target)),
+    )
 
 
 def read_back(prepared: Prepared, rewritten: Rewritten, *, order_target: str) -> ReadBack:

@@ -10,9 +10,12 @@ from typing import TYPE_CHECKING, Any
 from planner.graph.model import TrainingGraph
 from planner.graph.rules import COPIES
 from planner.pipeline.assemble import baseline_cost
-from planner.pipeline.prepare import Prepared, Progress
+from planner.pipeline.everywhere import devices_here
+from planner.pipeline.modelviews import file_view, original_view
+from planner.pipeline.prepare import Prepared, Progress, prepare
 from planner.plan.planfile import Plan
 from planner.results import ModelView, Verification
+from planner.targets import Target
 from planner.units import format_duration
 
 if TYPE_CHECKING:
@@ -51,7 +54,41 @@ def run_both(
     plan = replace(plan, seed=seed)
     run = _on_device if prepared.target.own_memory else _on_cpu
     verification = run(prepared, before, after, rewritten, plan, (feeds, source), progress)
+    for target in devices_here(prepared.target):
+        verification = _and_on(target, verification, prepared, rewritten, plan, inputs, progress)
     return replace(verification, notes=(*verification.notes, *_on_one_stream(plan)))
+
+
+def _and_on(
+    target: Target,
+    verification: Verification,
+    original: Prepared,
+    rewritten: Path,
+    plan: Plan,
+    inputs: Path | None,
+    progress: Progress,
+) -> Verification:
+    """The verification of a file for every target, with what one of them says of it too."""
+    here = prepare(
+        original.loaded.path,
+        dims=original.loaded.dims,
+        hardware=original.hardware_source,
+        device=target.name,
+        progress=progress,
+    )
+    before, after = original_view(here), file_view(rewritten, plan.dims, plan.order_target, here)
+    found = run_both(here, before, after, rewritten, plan, inputs, plan.seed, progress)
+    title = target.title
+    return replace(
+        verification,
+        passed=verification.passed and found.passed,
+        failures=(*verification.failures, *(f"on {title}: {f}" for f in found.failures)),
+        notes=(*verification.notes, *(f"on {title}: {n}" for n in found.notes)),
+        orders=(*verification.orders, *found.orders),
+        memory=(*verification.memory, *(replace(m, options=title) for m in found.memory)),
+        caps=(*verification.caps, *(replace(c, model=f"{c.model}, {title}") for c in found.caps)),
+        copies=found.copies,
+    )
 
 
 _Inputs = tuple[Mapping[str, "npt.NDArray[Any]"], str]

@@ -107,7 +107,7 @@ class Plan:
         max_slowdown: the most time that a plan might add, as a ratio (0.05 is 5%); None for no limit.
         binds: what kept the peak from being lower or the plan from being faster: "budget",
             "slowdown", or "" where neither did.
-        device: the target that the file is written for: "cpu", "webgpu" or "cuda".
+        device: the target that the file is written for: "cpu", "webgpu", "cuda" or "any".
         order_target: "default" or "priority": the session option the file is written for.
         baseline: the original model in the order ONNX Runtime runs it by default.
         best_order: the original operations in the base order that planner chose.

@@ -46,7 +46,7 @@ session = ort.InferenceSession({model!r}, options)
 assert "WebGpuExecutionProvider" in session.get_providers(), "fell back to the CPU"
 """
 
-_BODIES = {"cpu": _CPU, "webgpu": _WEBGPU, "cuda": _CUDA}
+_BODIES = {"cpu": _CPU, "webgpu": _WEBGPU, "cuda": _CUDA, "any": _CPU}
 
 
 def session_code(

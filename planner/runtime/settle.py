@@ -11,7 +11,7 @@ new file order can allow one that the old did not), until nothing changes.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import onnx_ir as ir
@@ -49,7 +49,7 @@ def settle(
     loaded: LoadedModel,
     *,
     enabled: bool,
-    target: Target = CPU,
+    targets: Sequence[Target] = (CPU,),
 ) -> Rewritten:
     """Lower with more and more pinned values until the optimizers leave every node alone.
 
@@ -57,7 +57,7 @@ def settle(
         lower: makes the rewritten model for a set of pinned values.
         enabled: False where the model was not optimized before: then the original's own nodes
             would be fused as well, and nothing can be told.
-        target: whose optimizers are asked.
+        targets: whose optimizers are asked, each of them.
 
     Raises:
         ModelError: a node keeps being taken, by name.
@@ -69,7 +69,7 @@ def settle(
     taken: list[ir.Node] = []
     for _ in range(_MAX_ROUNDS):
         try:
-            survivors = _optimized_nodes(rewritten.model, target)
+            survivors = set.intersection(*(_optimized_nodes(rewritten.model, t) for t in targets))
         except ModelError:
             more = pinned | _before_activations(rewritten.model)
             if more == pinned:

@@ -13,6 +13,7 @@ from planner.graph.liveness import timeline
 from planner.graph.model import Placement, TrainingGraph
 from planner.graph.schedule import default_order
 from planner.pipeline.prepare import analysed_graph
+from planner.plan.problem import Problem
 
 SIDE = 8
 BYTES = 4 * SIDE * SIDE
@@ -43,6 +44,17 @@ def crossing() -> TrainingGraph:
     return graph_of(nodes, {"b0", "b"})
 
 
+def problem_of(graph: TrainingGraph) -> Problem:
+    return formulate(
+        graph,
+        default_order(graph),
+        [1.0] * len(graph.operations),
+        capacity_bytes=1 << 30,
+        swap_out_bytes_per_s=1e6,
+        swap_in_bytes_per_s=1e6,
+    ).problem
+
+
 def test_what_the_cpu_makes_or_reads_takes_no_device_memory(crossing: TrainingGraph) -> None:
     on_host = {t.name for t in crossing.tensors if t.on_host}
     assert on_host == {"z", "ah", "b0", "b"}
@@ -56,28 +68,14 @@ def test_nothing_on_the_host_is_made_twice_but_a_copy_to_the_device_may_be(
 ) -> None:
     again = {op.name for op in crossing.operations if op.recomputable}
     assert again == {"a", "in", "y"}
-    problem = formulate(
-        crossing,
-        default_order(crossing),
-        [1.0] * 6,
-        capacity_bytes=1 << 30,
-        swap_out_bytes_per_s=1e6,
-        swap_in_bytes_per_s=1e6,
-    ).problem
+    problem = problem_of(crossing)
     tensors = {t.name: t for t in problem.tensors}
     assert {n for n, t in tensors.items() if not t.bytes} == {"ah", "b0", "b"}
     assert all(tensors[n].to_end and not tensors[n].swappable for n in ("ah", "b0", "b"))
 
 
 def test_a_tensor_that_the_cpu_reads_is_on_the_host_already(crossing: TrainingGraph) -> None:
-    problem = formulate(
-        crossing,
-        default_order(crossing),
-        [1.0] * 6,
-        capacity_bytes=1 << 30,
-        swap_out_bytes_per_s=1e6,
-        swap_in_bytes_per_s=1e6,
-    ).problem
+    problem = problem_of(crossing)
     free = {t.name for i, t in enumerate(problem.tensors) if t.bytes and not problem.swap_out_us(i)}
     assert free == {"a"}
     assert all(problem.swap_in_us(i) > 0 for i, t in enumerate(problem.tensors) if t.bytes)

@@ -228,6 +228,48 @@ def test_a_graph_that_the_provider_saved_is_read_planned_and_run(tmp_path: Path)
         assert result.plan.unchanged == (name == "twice")
 
 
+def test_one_file_for_every_target_runs_on_each(tmp_path: Path) -> None:
+    nodes = [
+        h.make_node("Exp", ["x"], ["a"], "a"),
+        h.make_node("Tanh", ["a"], ["k"], "k"),
+        h.make_node("MatMul", ["a", "k"], ["b"], "b"),
+        h.make_node("MatMul", ["b", "b"], ["c"], "c"),
+        h.make_node("MatMul", ["c", "c"], ["d"], "d"),
+        h.make_node("Mul", ["d", "a"], ["e"], "e"),
+        h.make_node("Mul", ["e", "k"], ["y"], "y"),
+    ]
+    source, planned = saved(tmp_path / "source.onnx", nodes), tmp_path / "planned.onnx"
+    result = api.optimize(
+        source,
+        budget=f"{5 * SIDE * SIDE * 4 - 256}B",
+        swap="only",
+        output=planned,
+        plan_path=tmp_path / "plan.json",
+        device="any",
+        time_limit_s=3,
+    )
+    check = result.verification
+    assert check is not None and check.passed, check
+    assert result.plan.planned.swapped_tensors > 0
+    assert {o.queue for o in check.orders} >= {"", "WebGpuExecutionProvider"}
+    assert check.copies is not None and check.copies.ran == 2 and not check.copies.extra
+    assert [c.passed for c in check.caps] == [False, True]
+    assert "one file for every target" in " ".join(result.plan.assumptions)
+    for device in ("cpu", "webgpu"):
+        again = api.verify(source, planned, plan=tmp_path / "plan.json", device=device)
+        assert again.passed and again.device == device
+
+
+def test_no_file_for_every_target_where_one_leaves_a_node_to_the_cpu(tmp_path: Path) -> None:
+    nodes = [
+        h.make_node("Exp", ["x"], ["a"], "a"),
+        h.make_node("Sign", ["a"], ["s"], "s"),
+        h.make_node("Mul", ["a", "s"], ["y"], "y"),
+    ]
+    with pytest.raises(ModelError, match=r"WebGPU does not run node 's' \(Sign\) on the device"):
+        api.analyze(saved(tmp_path / "sign.onnx", nodes), device="any")
+
+
 def test_no_device_is_one_clear_error(
     tmp_path: Path, webgpu_device: WebGpuDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
