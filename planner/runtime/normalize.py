@@ -88,23 +88,22 @@ def normalize_for(
             else:
                 _optimize(source, output, external=external)
             model = ir.load(output)
+            if target.own_memory and name_nodes(model):
+                ir.save(model, output)  # where a node runs is asked by its name
             after = _node_keys(model)
             if after == before:
                 break
             source, before = output, after
+        if target.own_memory and not _names(model) <= placed.keys():
+            # fusions come after placement: what they made is placed when the file is read again
+            placed |= optimize(target, output, Path(folder) / "placed.onnx", level="disabled")
         _restore(model, loaded.model)
     if not target.own_memory:
         name_nodes(model)
         return Normalized(model=model, placement=None)
     renamed = name_copies(model, target.provider)
-    names = {id(node): str(node.name) for node in model.graph}
-    name_nodes(model)
-    on_cpu = [
-        str(node.name)
-        for node in model.graph
-        if node.op_type not in COPIES and not placed.get(names[id(node)], False)
-    ]
-    placement = Placement(on_cpu=frozenset(on_cpu), inplace=target.inplace)
+    on_cpu = frozenset(name for name in _names(model) if not placed[name])
+    placement = Placement(on_cpu=on_cpu, inplace=target.inplace)
     return Normalized(model=model, placement=placement, renamed=renamed)
 
 
@@ -134,6 +133,11 @@ def blocked_convolutions(loaded: LoadedModel) -> tuple[str, ...]:
         _optimize(loaded.path, target, external=external, level="all")
         blocked = any(node.domain == BLOCKED_LAYOUT for node in ir.load(target).graph)
     return convolutions if blocked else ()
+
+
+def _names(model: ir.Model) -> set[str]:
+    """Names of the nodes that are no copies."""
+    return {str(node.name) for node in model.graph if node.op_type not in COPIES}
 
 
 def _node_keys(model: ir.Model) -> Counter[tuple[str, str, str]]:

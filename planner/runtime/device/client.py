@@ -164,7 +164,13 @@ def _ask(target: Target, request: dict[str, Any]) -> dict[str, Any]:
         }
         file.write_text(json.dumps(request), encoding="utf-8")
         command = [sys.executable, "-m", "planner.runtime.device.worker", str(file)]
-        done = _start(target, command)
+        try:
+            done = _start(target, command)
+        except subprocess.TimeoutExpired:
+            raise ModelError(
+                f"{target.title} did not answer within {_TIMEOUT_S:.0f} s: {request['do']} of "
+                f"{request.get('model', 'both models')}"
+            ) from None
         if not answer.exists():
             tail = (done.stderr.strip().splitlines() or ["no message"])[-1]
             raise ModelError(

@@ -21,7 +21,7 @@ from planner.cli.main import main
 from planner.errors import ModelError, UsageError
 from planner.graph.model import Placement
 from planner.graph.schedule import default_order
-from planner.pipeline.prepare import analysed_graph
+from planner.pipeline.prepare import analysed_graph, prepare
 from planner.results import Verification
 from planner.runtime.device import client
 from planner.runtime.device.placement import placement_of
@@ -193,6 +193,21 @@ def test_placement_is_what_onnx_runtime_says(tmp_path: Path) -> None:
     names = [op.name for op in analysis.default.graph.operations]
     assert set(names) == {"a", "a__to_host", "s", "s__to_device", "y"}
     assert any("1 of 5 nodes run on the CPU, and 2 copies" in a for a in analysis.assumptions)
+
+
+def test_nodes_without_names_are_placed_too(tmp_path: Path) -> None:
+    nodes = [
+        h.make_node("Exp", ["x"], ["a"]),
+        h.make_node("Sign", ["a"], ["s"]),
+        h.make_node("MatMul", ["a", "s"], ["b"]),
+        h.make_node("Relu", ["b"], ["y"]),
+    ]
+    path = saved(tmp_path / "unnamed.onnx", nodes)
+    for to_rewrite in (True, False):
+        found = prepare(path, device="webgpu", to_rewrite=to_rewrite)
+        assert found.placement is not None
+        on_cpu = {op.op_type for op in found.graph.operations if op.on_cpu}
+        assert on_cpu == {"Sign"} and len(found.placement.on_cpu) == 1
 
 
 def test_a_graph_that_the_provider_saved_is_read_planned_and_run(tmp_path: Path) -> None:
