@@ -42,7 +42,7 @@ BUILT = {
 """Networks that are built here, with the arguments of `python -m models.build`."""
 
 CUDA_MINUTES = 7.5
-"""A call takes no longer on a GPU, which may be lent for a while only; the next one goes on from there."""
+"""No call takes longer on a GPU, which may be lent for a while only; the next one goes on."""
 
 MODELS = ("mlp_adamw", "bert", "vit", "unet", "gpt", "resnet18")
 
