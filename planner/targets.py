@@ -28,6 +28,7 @@ OPTIONS_KEY = "pkg.planner.provider_options"
 """Metadata of a file that planner wrote: what for, and the provider options that sessions need."""
 
 HALF = frozenset({"float16", "bfloat16"})
+_SCATTERS = frozenset({"ScatterElements", "ScatterND"})
 _WEBGPU_NUMBERS = frozenset({"float", "float16", "int32", "uint32"})
 
 
@@ -68,6 +69,8 @@ class Target:
             unfolded beside it.
         inplace: operators whose kernels on the device write their first output over their first
             input where it dies. The views are those of `planner.graph.rules` on every target.
+        sums: operators whose kernels on the device add with atomics where their `reduction` says so:
+            in any order, so that the same model may give other last bits in each run.
         keep_on_cpu: operators that the provider claims and cannot run, with the number of outputs
             from which that is so; `keep_option` is the provider option that names their nodes.
         cap: "arena" (a registered CPU arena), "driver" (the counting Vulkan driver), "gpu_mem_limit".
@@ -88,6 +91,7 @@ class Target:
     view_dtypes: frozenset[str] | None = None
     expand_dtypes: frozenset[str] = frozenset()
     inplace: frozenset[str] = frozenset()
+    sums: frozenset[str] = frozenset()
     keep_on_cpu: Mapping[str, int] = field(default_factory=dict)
     keep_option: str = ""
     cap: Literal["arena", "driver", "gpu_mem_limit"] = "arena"
@@ -122,6 +126,7 @@ WEBGPU = Target(
     expand_dtypes=_WEBGPU_NUMBERS | {"bool", "uint8"},
     # `MayInplace` in providers/webgpu/tensor/scatter_elements.cc and scatter_nd.cc, nowhere else
     inplace=frozenset({"ScatterElements", "ScatterND"}),
+    sums=_SCATTERS,
     # "The Indices output is not supported yet" (providers/webgpu/nn/pool.cc)
     keep_on_cpu={"MaxPool": 2},
     keep_option="forceCpuNodeNames",
@@ -165,6 +170,7 @@ CUDA = Target(
             "Trilu",
         }
     ),
+    sums=_SCATTERS,
     cap="gpu_mem_limit",
     absolute=1e-5,
     relative=1e-3,

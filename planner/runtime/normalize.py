@@ -79,7 +79,7 @@ def normalize_for(
     placed: dict[str, bool] = {}
     with tempfile.TemporaryDirectory(prefix="planner-") as folder:
         source, before = loaded.path, _node_keys(loaded.model)
-        model = loaded.model
+        model, output = loaded.model, source
         for number in range(passes):
             output = Path(folder) / f"optimized_{number}.onnx"
             external = loaded.has_external_data

@@ -31,23 +31,21 @@ from planner.results import (
     CopyCheck,
     MemoryCheck,
     OrderCheck,
-    OutputComparison,
     TimeCheck,
     Verification,
 )
 from planner.runtime import memcheck
-from planner.runtime.compare import compare, compare_orders
+from planner.runtime.compare import compare_orders
 from planner.runtime.device import client
 from planner.runtime.device.client import DeviceRun
 from planner.runtime.device.forecast import device_forecast
-from planner.runtime.device.near import is_near, tolerance
+from planner.runtime.device.outputs import OutputJudge, is_near, summed_outputs
 from planner.runtime.options import Level, Order, session_options
 from planner.runtime.profile import NodeEvent, create_session, run_session
 from planner.targets import CPU, Target
 from planner.units import format_bytes
 
 Array = npt.NDArray[Any]
-_SHOWN = 3
 _LEVELS: tuple[Level, ...] = ("disabled", "extended", "all")
 
 
@@ -152,7 +150,13 @@ class DeviceJob:
             level=self.rewritten.level,
             order=self.order,
         )
-        outputs = self._outputs(before, after, known.cpu)
+        judge = OutputJudge(
+            target=self.target,
+            summed=summed_outputs(self.original.graph, self.original.order, self.target),
+            failures=self.failures,
+            notes=self.notes,
+        )
+        outputs = judge.judge(before.outputs[:2], after.outputs[0], known.cpu)
         orders = () if self.is_copy else (*self._orders(after), *self._loads())
         copies = self._copies(after)
         memory = (
@@ -176,63 +180,6 @@ class DeviceJob:
             time=self._time(),
             copies=copies,
         )
-
-    # -- numbers -------------------------------------------------------------------------------
-
-    def _outputs(
-        self, before: DeviceRun, after: DeviceRun, cpu: Mapping[str, Array]
-    ) -> tuple[OutputComparison, ...]:
-        first, second = before.outputs
-        found = after.outputs[0]
-        if list(first) != list(found):
-            self.failures.append("the two models have different outputs")
-            return ()
-        unsteady = {n for n in first if not compare(n, first[n], second[n]).identical}
-        if unsteady:
-            self.notes.append(
-                f"{len(unsteady)} of {len(first)} outputs of the original differ from run to run on "
-                f"{self.target.title}: those are compared within its tolerance"
-            )
-        comparisons = tuple(compare(n, first[n], found[n]) for n in first)
-        off = [
-            c
-            for c in comparisons
-            if not c.identical
-            and not (c.name in unsteady and is_near(self.target, first[c.name], found[c.name]))
-        ]
-        for c in off[:_SHOWN]:
-            self.failures.append(
-                f"output {c.name!r} differs from the original's on {self.target.title}: by "
-                f"{c.max_abs_diff:.3g} at most ({c.max_rel_diff:.3g} relative)"
-            )
-        if len(off) > _SHOWN:
-            self.failures.append(f"{len(off) - _SHOWN} more outputs differ")
-        self._against_cpu(first, found, cpu)
-        return comparisons
-
-    def _against_cpu(
-        self, first: Mapping[str, Array], found: Mapping[str, Array], wanted: Mapping[str, Array]
-    ) -> None:
-        """Compare with the original on the CPU: what the device itself gets wrong is a note."""
-        far = {n for n, a in wanted.items() if not is_near(self.target, a, first[n])}
-        if far:
-            self.notes.append(
-                f"{len(far)} of {len(wanted)} outputs of the original on {self.target.title} are not "
-                f"within {tolerance(self.target)} of the CPU's, first {min(far)!r}: the provider's own"
-            )
-        else:
-            self.notes.append(
-                f"all outputs of the original on {self.target.title} are within "
-                f"{tolerance(self.target)} of the CPU's"
-            )
-        worse = [
-            n for n, a in wanted.items() if n not in far and not is_near(self.target, a, found[n])
-        ]
-        for name in worse[:_SHOWN]:
-            self.failures.append(
-                f"output {name!r} is not within {tolerance(self.target)} of the CPU's, though the "
-                "original's is"
-            )
 
     # -- order and copies ----------------------------------------------------------------------
 

@@ -65,7 +65,7 @@ def test_mlp_with_adamw_and_swaps_from_the_command_line(
     for m in memory.values():
         assert m["live_bytes"] == m["predicted_live_bytes"]
         assert m["held_bytes"] == pytest.approx(m["predicted_held_bytes"], rel=0.2)
-    assert memory["rewritten"]["live_bytes"] <= found["plan"]["budget_bytes"]
+    assert memory["rewritten"]["live_bytes"] <= found["headline"]["budget_bytes"]
     assert memory["rewritten"]["held_bytes"] < memory["original"]["held_bytes"]
     assert {c["model"]: c["passed"] for c in check["caps"]} == {
         "original": False,

@@ -1,0 +1,139 @@
+"""Outputs of two models on a device: bit for bit, wherever a device gives the same bits twice.
+
+Two things make a device's numbers its own. Kernels that add with atomics add in any order, so that the
+last bits of what comes of them differ from run to run, in the original too. And another device's kernels
+round otherwise: a gradient that is zero in theory is rounding on each, of which a relative measure by
+element says nothing; one relative to the tensor's largest element does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from planner.graph.model import OpId, TrainingGraph
+from planner.results import OutputComparison
+from planner.runtime.compare import compare
+from planner.targets import Target
+
+Array = npt.NDArray[Any]
+Outputs = Mapping[str, Array]
+_SHOWN = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputJudge:
+    """Compares outputs; what does not hold goes to `failures`, what should be known to `notes`.
+
+    Attributes:
+        summed: outputs that may differ in rounding: see `summed_outputs`.
+    """
+
+    target: Target
+    summed: frozenset[str]
+    failures: list[str]
+    notes: list[str]
+
+    def judge(
+        self, original: Sequence[Outputs], rewritten: Outputs, cpu: Outputs
+    ) -> tuple[OutputComparison, ...]:
+        """Compare the rewritten model's outputs with two runs of the original, and with the CPU's."""
+        first, second = original
+        if list(first) != list(rewritten):
+            self.failures.append("the two models have different outputs")
+            return ()
+        where = self.target.title
+        unsteady = {n for n in first if not compare(n, first[n], second[n]).identical}
+        if unsteady:
+            self.notes.append(
+                f"{len(unsteady)} of {len(first)} outputs of the original differ from run to run on "
+                f"{where}: those are compared within its tolerance"
+            )
+        comparisons = tuple(compare(n, first[n], rewritten[n]) for n in first)
+        differ = [c for c in comparisons if not c.identical]
+        near = {
+            c.name
+            for c in differ
+            if c.name in self.summed | unsteady and self._is_near(first, rewritten, c.name)
+        }
+        if rounded := sorted(near - unsteady):
+            self.notes.append(
+                f"{len(rounded)} output(s), first {rounded[0]!r}, come of operators that add in any "
+                f"order on {where}: they differ in rounding, within its tolerance"
+            )
+        self._fail(
+            [
+                f"output {c.name!r} differs from the original's on {where}: by "
+                f"{c.max_abs_diff:.3g} at most ({c.max_rel_diff:.3g} relative)"
+                for c in differ
+                if c.name not in near
+            ]
+        )
+        self._against_cpu(first, rewritten, cpu)
+        return comparisons
+
+    def _against_cpu(self, first: Outputs, rewritten: Outputs, cpu: Outputs) -> None:
+        """What the device itself gets wrong, in the original too, is a note."""
+        where, limit = self.target.title, tolerance(self.target)
+        far = sorted(n for n in cpu if not self._is_near(cpu, first, n))
+        if far:
+            self.notes.append(
+                f"{len(far)} of {len(cpu)} outputs of the original on {where} are not within {limit} "
+                f"of the CPU's, first {far[0]!r}: the provider's own"
+            )
+        else:
+            self.notes.append(
+                f"all outputs of the original on {where} are within {limit} of the CPU's"
+            )
+        self._fail(
+            [
+                f"output {n!r} is not within {limit} of the CPU's, though the original's is"
+                for n in cpu
+                if n not in far and not self._is_near(cpu, rewritten, n)
+            ]
+        )
+
+    def _is_near(self, expected: Outputs, found: Outputs, name: str) -> bool:
+        return is_near(self.target, expected[name], found[name])
+
+    def _fail(self, failures: Sequence[str]) -> None:
+        self.failures.extend(failures[:_SHOWN])
+        if len(failures) > _SHOWN:
+            self.failures.append(f"{len(failures) - _SHOWN} more outputs differ")
+
+
+def summed_outputs(graph: TrainingGraph, order: Sequence[OpId], target: Target) -> frozenset[str]:
+    """Outputs of a graph that come of kernels of the device that add in any order.
+
+    Args:
+        order: a topological order of its operations.
+    """
+    reached: set[int] = set()
+    for op in (graph.operations[i] for i in order):
+        reduces = (op.attributes or {}).get("reduction", "none") != "none"
+        adds = reduces and op.op_type in target.sums and not op.on_cpu
+        if adds or any(t in reached for t in op.inputs):
+            reached.update(op.outputs)
+    return frozenset(graph.tensors[t].name for t in graph.outputs if t in reached)
+
+
+def is_near(target: Target, expected: Array, found: Array) -> bool:
+    """Whether two outputs agree within the target's tolerance; integers and bools must be equal."""
+    if expected.dtype != found.dtype or expected.shape != found.shape:
+        return False
+    if expected.dtype.kind not in "fc":
+        return bool(np.array_equal(expected, found))
+    wide = np.complex128 if expected.dtype.kind == "c" else np.float64
+    a, b = expected.astype(wide), found.astype(wide)
+    finite = np.abs(a[np.isfinite(a)])
+    limit = target.absolute + target.relative * float(finite.max(initial=0.0))
+    return bool(np.allclose(a, b, rtol=0.0, atol=limit, equal_nan=True))
+
+
+def tolerance(target: Target) -> str:
+    """The tolerance in words."""
+    return f"{target.absolute:g} + {target.relative:g} of the largest element"
