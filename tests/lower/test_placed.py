@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 from hypothesis import given
@@ -25,7 +26,7 @@ from planner.plan.problem import Problem
 from planner.runtime.device.borders import with_borders
 from planner.runtime.normalize import normalize
 from planner.runtime.settle import settle
-from planner.targets import WEBGPU
+from planner.targets import CUDA, WEBGPU
 from tests.graphs import LEVELS, decisions_for, feeds_for, formulation_of, onnx_graphs, run_on_ort
 from tests.lower.test_rewrite import SLOW
 
@@ -135,3 +136,29 @@ def test_without_such_a_reader_a_swap_makes_its_own_copy(tmp_path: Path) -> None
     roles = [op.role for op in graph.operations if op.op_type in COPIES]
     assert roles.count(Role.SWAP_OUT) == 1 and roles.count(Role.SWAP_IN) == 1
     assert any(op.role is Role.ANCHOR for op in graph.operations)
+
+
+def test_a_half_copy_is_anchored_where_cuda_has_no_kernel(tmp_path: Path) -> None:
+    """`Size` of it would run on CUDA, and bring the copy back to the device."""
+    proto = chain()
+    for value in (*proto.graph.input, *proto.graph.output):
+        value.type.tensor_type.elem_type = T.FLOAT16
+    proto.opset_import[0].version = 18
+    model = ir.from_proto(proto)
+    placement = Placement(on_cpu=frozenset())
+    before = analysed_graph(model, {}, placement=placement)
+    form = formulation_of(before)
+    actions = Executor(form.problem).schedule(swap_a(form.problem))
+    rewritten = rewrite(model, before, form, actions, target=CUDA)
+    graph = analysed_graph(rewritten.model, {}, placement=Placement(on_cpu=rewritten.on_cpu))
+    maker = {t: op for op in graph.operations for t in op.outputs}
+    anchored = {
+        op.op_type: maker[op.inputs[0]].op_type for op in graph.operations if op.role is Role.ANCHOR
+    }
+    assert anchored["OptionalHasElement"] == "MemcpyToHost"
+    path = tmp_path / "rewritten.onnx"
+    ir.save(rewritten.model, path)
+    feeds = {name: array.astype(np.float16) for name, array in feeds_for().items()}
+    for level in LEVELS:  # the casts around the CPU's kernels move its order; nothing is removed
+        ran, _ = run_on_ort(str(path), feeds, tmp_path, level)
+        assert set(rewritten.planned_order) <= set(ran)
