@@ -36,10 +36,7 @@ from planner.pipeline.placing import assumed, is_assumed, placed, typed
 from planner.pipeline.targeting import check_target, fit_target
 from planner.results import ModelView
 from planner.runtime.build import check_build, is_training_build, why_no_copies
-from planner.runtime.normalize import (
-    MAX_PASSES,
-    blocked_convolutions,
-)
+from planner.runtime.normalize import MAX_PASSES, Normalized, blocked_convolutions
 from planner.runtime.shapes import runtime_types, unsized_values
 from planner.targets import ANY, Target, target_named
 from planner.units import format_bytes
@@ -126,46 +123,23 @@ def prepare(
     check_build(loaded.model)
     check_target(loaded.model, path, target)
     target = fit_target(target, loaded.model)
-    notes: list[str] = []
+    ort_optimize = ort_optimize and not is_assumed(target)
+    passes = MAX_PASSES if to_rewrite else 1
+    found, types, notes = _graph_for(loaded, target, ort_optimize, passes, progress)
+    model, placement = found.model, found.placement
     blocked: tuple[str, ...] = ()
-    placement: Placement | None = None
-    renamed: Mapping[str, str] = {}
-    model = loaded.model
-    unseen = is_assumed(target)
-    ort_optimize = ort_optimize and not unseen
-    types = _types(loaded, model) if unseen else {}
-    if ort_optimize or target.own_memory:
-        doing = "placing" if unseen else "letting ONNX Runtime optimize"
-        progress(f"{doing} the graph for {target.title}")
-        found, said = (
-            assumed(loaded, target, types)
-            if unseen
-            else placed(
-                loaded,
-                target,
-                ort_optimize=ort_optimize,
-                passes=MAX_PASSES if to_rewrite else 1,
-            )
-        )
-        model, placement, renamed = found.model, found.placement, found.renamed
-        notes += said
-    if ort_optimize:
-        blocked = blocked_convolutions(loaded) if not target.own_memory else ()
-        if blocked:
-            notes.append(
-                f"{len(blocked)} convolution(s) with constant weights run in a blocked layout "
-                "(NCHWc) under default options, which is not modelled: the figures are those of "
-                "the level ORT_ENABLE_EXTENDED"
-            )
-    else:
-        name_nodes(model)
+    if not ort_optimize:
         notes.append(
             "planned on the graph as it is: ONNX Runtime's optimizers may still fuse or fold nodes"
         )
-    types = typed(model, types) if unseen else _types(loaded, model)
-    if target.name == ANY.name:
-        placement, said = check_everywhere(model, types)
-        notes += said
+    elif not target.own_memory:
+        blocked = blocked_convolutions(loaded)
+    if blocked:
+        notes.append(
+            f"{len(blocked)} convolution(s) with constant weights run in a blocked layout "
+            "(NCHWc) under default options, which is not modelled: the figures are those of "
+            "the level ORT_ENABLE_EXTENDED"
+        )
     unsized = unsized_values(model, types)
     original = _as_run_here(build_graph(model, types, unsized=unsized, placement=placement))
     progress(f"{len(original.operations)} operations")
@@ -211,7 +185,7 @@ def prepare(
         hardware_source=hardware,
         target=target,
         placement=placement,
-        renamed=renamed,
+        renamed=found.renamed,
         workspace_bytes=_workspace(graph, target),
         duration_us=durations,
         cost_source=source,
@@ -236,6 +210,29 @@ def analysed_graph(
     types = value_types(model, dims, known=known, fallback=runtime_types)
     unsized = unsized_values(model, types)
     return _as_run_here(build_graph(model, types, unsized=unsized, placement=placement))
+
+
+def _graph_for(
+    loaded: LoadedModel, target: Target, ort_optimize: bool, passes: int, progress: Progress
+) -> tuple[Normalized, dict[str, ValueType], list[str]]:
+    """The graph that the target runs, placed; the types of its values; and what to say of that."""
+    if is_assumed(target):
+        progress(f"placing the graph for {target.title}")
+        types = _types(loaded, loaded.model)
+        found, said = assumed(loaded, target, types)
+        return found, typed(found.model, types), [*said]
+    said: tuple[str, ...] = ()
+    if ort_optimize or target.own_memory:
+        progress(f"letting ONNX Runtime optimize the graph for {target.title}")
+        found, said = placed(loaded, target, ort_optimize=ort_optimize, passes=passes)
+    else:
+        found = Normalized(model=loaded.model, placement=None)
+        name_nodes(found.model)
+    types = _types(loaded, found.model)
+    if target.name == ANY.name:
+        placement, said = check_everywhere(found.model, types)
+        found = replace(found, placement=placement)
+    return found, types, [*said]
 
 
 def _types(loaded: LoadedModel, model: ir.Model) -> dict[str, ValueType]:
