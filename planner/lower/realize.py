@@ -8,8 +8,9 @@ position first (`planner.graph.schedule`). A sequence is therefore realized by
   meets the producers of a node in the wanted order; where it does not, the two producers that it
   meets the wrong way round are put the right way round, if no cycle comes of it;
 - the roots at the end of the file, the first to run last;
-- where the search would still go wrong, an anchor: a `Size` node on an output of the step that must
-  have run by then. ONNX Runtime keeps it though nobody reads it, and it costs 8 bytes.
+- where the search would still go wrong, an anchor: a node that reads next to nothing of an output of
+  the step that must have run by then (`planner.lower.anchors`). ONNX Runtime keeps it though nobody
+  reads it, and it costs a few bytes.
 
 Nodes are known by their place in the wanted sequence: 0, 1, 2, ...
 """

@@ -33,7 +33,7 @@ class Rewritten:
 
     Attributes:
         planned_order: names of all its nodes, in the order in which ONNX Runtime must run them.
-        anchors: how many `Size` nodes pin the order.
+        anchors: how many nodes pin the order (`planner.lower.anchors`).
         action_nodes: for each action of the schedule, the name of its node.
         like: for each new value, the original value whose type and shape it has.
         on_cpu: names of added nodes that run on the CPU, on a target whose memory is its own.

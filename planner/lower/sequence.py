@@ -266,7 +266,7 @@ class Sequencer:
         self._renew(tensor, made)
 
     def _free_unread(self) -> None:
-        """Give each output that the plan leaves without a reader a `Size` node as one: ONNX Runtime
+        """Give each output that the plan leaves without a reader an anchor as one: ONNX Runtime
         frees a buffer after its last reader, and one without any only at the end of the run."""
         read = {value for step in self.steps for value in step.reads.values()}
         outputs = {self.graph.tensors[t].name for t in self.graph.outputs}
