@@ -98,7 +98,6 @@ class Target:
     allocator: Literal["arena", "buckets"] = "arena"
     absolute: float = 0.0
     relative: float = 0.0
-    is_measured: bool = True
 
 
 CPU = Target(
@@ -174,7 +173,6 @@ CUDA = Target(
     cap="gpu_mem_limit",
     absolute=1e-5,
     relative=1e-3,
-    is_measured=False,
 )
 
 ANY = Target(

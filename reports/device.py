@@ -23,12 +23,13 @@ from pathlib import Path
 from typing import Any
 
 from planner import optimize
-from planner.errors import InfeasibleBudgetError, PlannerError
+from planner.errors import PlannerError
 from planner.pipeline.prepare import Prepared, prepare
 from planner.results import OptimizeResult, Verification
 from planner.runtime.device.verify import DeviceJob, Reference, Side, reference
 from planner.runtime.inputs import make_inputs
 from planner.targets import target_named
+from reports.verified import at_or_above_least
 
 FOLDER = Path(__file__).parent
 ZOO = FOLDER.parent / "models" / "zoo"
@@ -116,12 +117,7 @@ def run(bench: Bench, percent: int, swap: str, time_limit_s: float) -> dict[str,
             )
 
         try:
-            try:
-                result = attempt(f"{percent}%")
-            except InfeasibleBudgetError as error:
-                row["least_bound_bytes"] = error.bound_bytes
-                row["least_found_bytes"] = error.least_peak_bytes
-                result = attempt(f"{int(error.least_peak_bytes * 1.05)}B")
+            result = at_or_above_least(attempt, percent, row)
             row |= _planned(result)
             row |= _verified(bench.job(result).run())
         except PlannerError as error:

@@ -15,6 +15,7 @@ import json
 import platform
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -46,12 +47,7 @@ def run(model: Path, percent: int, swap: str, time_limit_s: float, dims: dict[st
 
         start = time.monotonic()
         try:
-            try:
-                result = attempt(f"{percent}%")
-            except InfeasibleBudgetError as error:
-                row["least_bound_bytes"] = error.bound_bytes
-                row["least_found_bytes"] = error.least_peak_bytes
-                result = attempt(f"{int(error.least_peak_bytes * 1.05)}B")
+            result = at_or_above_least(attempt, percent, row)
         except VerificationError as error:
             assert isinstance(error.result, OptimizeResult)
             result = error.result
@@ -59,6 +55,18 @@ def run(model: Path, percent: int, swap: str, time_limit_s: float, dims: dict[st
             return {**row, "error": str(error)}
         row["wall_s"] = round(time.monotonic() - start, 1)
     return {**row, **_figures(result)}
+
+
+def at_or_above_least(
+    attempt: Callable[[str], OptimizeResult], percent: int, row: dict[str, Any]
+) -> OptimizeResult:
+    """What `attempt` makes of a budget, or of 5% above the least peak found, which `row` then has."""
+    try:
+        return attempt(f"{percent}%")
+    except InfeasibleBudgetError as error:
+        row["least_bound_bytes"] = error.bound_bytes
+        row["least_found_bytes"] = error.least_peak_bytes
+        return attempt(f"{int(error.least_peak_bytes * 1.05)}B")
 
 
 def _figures(result: OptimizeResult) -> dict[str, Any]:

@@ -24,7 +24,8 @@ from collections.abc import Mapping
 _ONNX = frozenset({"", "ai.onnx"})
 _KNOWN_DOMAINS = _ONNX | {"com.microsoft", "ai.onnx.ml", "com.microsoft.nchwc"}
 
-COPIES = frozenset({"MemcpyToHost", "MemcpyFromHost"})
+TO_HOST, FROM_HOST = "MemcpyToHost", "MemcpyFromHost"
+COPIES = frozenset({TO_HOST, FROM_HOST})
 
 VIEWS = frozenset({"Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity"})
 

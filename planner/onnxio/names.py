@@ -1,4 +1,4 @@
-"""Node names: a plan names nodes, so each must have one of its own."""
+"""Names: a plan names nodes, so each must have one of its own, and so must what is added."""
 
 from __future__ import annotations
 
@@ -22,3 +22,22 @@ def name_nodes(model: ir.Model) -> int:
         seen.add(name)
         count += 1
     return count
+
+
+class FreeNames:
+    """Names that no value and no node of the graph has."""
+
+    def __init__(self, graph: ir.Graph) -> None:
+        self._taken = {str(value.name) for value in (*graph.inputs, *graph.initializers.values())}
+        for node in graph:
+            self._taken.add(str(node.name))
+            self._taken.update(str(value.name) for value in node.outputs)
+
+    def fresh(self, wish: str) -> str:
+        """`wish`, or with a number behind it, which is taken from then on."""
+        name, count = wish, 1
+        while name in self._taken:
+            count += 1
+            name = f"{wish}_{count}"
+        self._taken.add(name)
+        return name

@@ -22,6 +22,7 @@ from planner.onnxio.load import ValueType
 from planner.pipeline.placing import is_assumed
 from planner.runtime.device import client
 from planner.runtime.device.assumed import assumed_placement
+from planner.runtime.device.software import device_for
 from planner.runtime.shapes import without_large_initializers
 from planner.targets import ANY, TARGETS, Target
 
@@ -38,13 +39,10 @@ def devices_here(target: Target) -> tuple[Target, ...]:
     for other in TARGETS.values():
         if not other.own_memory or is_assumed(other):
             continue
-        if other.name == "webgpu":
-            from planner.runtime.device.software import find_device
-
-            try:
-                find_device()
-            except UsageError:
-                continue
+        try:
+            device_for(other)
+        except UsageError:
+            continue
         found.append(other)
     return tuple(found)
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from planner.formulate import Formulation, formulate
 from planner.graph.model import OpId
+from planner.graph.rules import FROM_HOST, TO_HOST
 from planner.graph.schedule import file_order
 from planner.pipeline.prepare import Prepared
 from planner.plan.cuts import least_peak_bound
@@ -29,8 +30,7 @@ GRANULARITY_BYTES = 256
 
 RANDOM = "draws random numbers"
 
-FROM_HOST = "MemcpyFromHost"
-EARLY = frozenset({"Shape", "Size", "MemcpyToHost"})
+EARLY = frozenset({"Shape", "Size", TO_HOST})
 """What is run as soon as it can be: later, it would keep what it reads on the device."""
 
 _NO_LIMIT = 1 << 62

@@ -180,7 +180,7 @@ def simulate(
 def _run(
     order: Sequence[OpId],
     graph: TrainingGraph,
-    placement: Placement,
+    placement: AllocationPlan,
     arena: Arena,
     tracing: PatternLayout | None,
     in_pattern: bool,
@@ -225,7 +225,7 @@ class Kind(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Placement:
+class AllocationPlan:
     """Which tensors allocate, and which of them are freed after each step."""
 
     kind: Mapping[TensorId, Kind]
@@ -234,7 +234,7 @@ class Placement:
 
 def place(
     graph: TrainingGraph, order: Sequence[OpId], *, reuse: bool, host_in_arena: bool
-) -> Placement:
+) -> AllocationPlan:
     """ONNX Runtime's allocation plan: use counts per buffer, free buffers last in, first out."""
     tensors = graph.tensors
     kind: dict[TensorId, Kind] = {}
@@ -287,7 +287,7 @@ def place(
     for root, step in last.items():
         if kind.get(root) is Kind.OWN:
             freed[step].append(root)
-    return Placement(kind=kind, freed_after=freed)
+    return AllocationPlan(kind=kind, freed_after=freed)
 
 
 def _inplace_source(

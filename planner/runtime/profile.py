@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,11 +29,11 @@ import numpy.typing as npt
 from planner.errors import ModelError
 from planner.runtime.messages import explain, first_line
 from planner.runtime.options import Level, Memory, Order, session_options
+from planner.targets import CPU
 
 if TYPE_CHECKING:
     import onnxruntime as ort
 
-CPU: tuple[Any, ...] = ("CPUExecutionProvider",)
 _KERNEL = "_kernel_time"
 Feeds = Mapping[str, npt.NDArray[Any]]
 OutputSink = Callable[[list[str], list[npt.NDArray[Any]]], None]
@@ -79,7 +79,6 @@ def profile(
     level: Level = "all",
     order: Order = "default",
     threads: int | None = None,
-    providers: Sequence[Any] = CPU,
     on_outputs: OutputSink | None = None,
 ) -> tuple[Run, ...]:
     """Events of each run, in executed order.
@@ -100,7 +99,7 @@ def profile(
             profile_prefix=Path(folder) / "profile",
             threads=threads,
         )
-        session = create_session(model_path, options, providers)
+        session = create_session(model_path, options)
         names = [output.name for output in session.get_outputs()]
         for index in range(runs):
             results = run_session(session, inputs)
@@ -112,14 +111,12 @@ def profile(
         return read_profile(path)
 
 
-def create_session(
-    model_path: Path, options: ort.SessionOptions, providers: Sequence[Any] = CPU
-) -> ort.InferenceSession:
-    """A session, or a `ModelError` that names the operator or node that stands in the way."""
+def create_session(model_path: Path, options: ort.SessionOptions) -> ort.InferenceSession:
+    """A session on the CPU, or a `ModelError` that names the operator or node that stands in the way."""
     import onnxruntime as ort
 
     try:
-        return ort.InferenceSession(str(model_path), options, providers=list(providers))
+        return ort.InferenceSession(str(model_path), options, providers=[CPU.provider])
     except Exception as error:
         raise ModelError(f"{model_path}: {explain(str(error))}") from error
 

@@ -26,13 +26,12 @@ from collections.abc import Callable, Collection, Mapping
 
 import onnx_ir as ir
 
+from planner.graph.rules import FROM_HOST, TO_HOST
+from planner.onnxio.names import FreeNames
 from planner.runtime.device.assumed import is_constant
 
 Indices = Callable[[str, str, int], Collection[int]]
 """Inputs or outputs in host memory of (op_type, domain, opset)."""
-
-TO_HOST = "MemcpyToHost"
-FROM_HOST = "MemcpyFromHost"
 
 
 def _none(op_type: str, domain: str, opset: int) -> Collection[int]:
@@ -59,7 +58,7 @@ def with_borders(
     clone = model.clone()
     graph = clone.graph
     sides = Sides(clone, on_device, host_inputs, host_outputs)
-    names = _Names(graph)
+    names = FreeNames(graph)
     order = {node: position for position, node in enumerate(graph)}
     values = [*graph.inputs, *(value for node in graph for value in node.outputs)]
     for value in values:
@@ -123,25 +122,7 @@ class Sides:
         return node.op_type, node.domain, self._opsets.get(node.domain, 1)
 
 
-class _Names:
-    """Names that no value and no node of the graph has."""
-
-    def __init__(self, graph: ir.Graph) -> None:
-        self._taken = {str(value.name) for value in (*graph.inputs, *graph.initializers.values())}
-        for node in graph:
-            self._taken.add(str(node.name))
-            self._taken.update(str(value.name) for value in node.outputs)
-
-    def fresh(self, wish: str) -> str:
-        name, count = wish, 1
-        while name in self._taken:
-            count += 1
-            name = f"{wish}_{count}"
-        self._taken.add(name)
-        return name
-
-
-def _copy(value: ir.Value, op_type: str, names: _Names) -> ir.Node:
+def _copy(value: ir.Value, op_type: str, names: FreeNames) -> ir.Node:
     place = "on_host" if op_type == TO_HOST else "on_device"
     name = names.fresh(f"{value.name}__{place}")
     output = ir.Value(name=name, type=value.type, shape=value.shape)

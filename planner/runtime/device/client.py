@@ -183,8 +183,9 @@ def _ask(target: Target, request: dict[str, Any]) -> dict[str, Any]:
 
 
 def _start(target: Target, command: list[str]) -> subprocess.CompletedProcess[str]:
-    if target.name == "webgpu":
-        from planner.runtime.device.software import find_device, start
+    from planner.runtime.device.software import device_for, start
 
-        return start(command, find_device(), timeout_s=_TIMEOUT_S)
+    device = device_for(target)
+    if device is not None:
+        return start(command, device, timeout_s=_TIMEOUT_S)
     return subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)

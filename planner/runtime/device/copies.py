@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from planner.graph.rules import COPIES
+from planner.graph.rules import COPIES, TO_HOST
+from planner.onnxio.names import FreeNames
 
 
 def copies_of(model: ir.Model) -> list[ir.Node]:
@@ -34,21 +35,10 @@ def name_copies(model: ir.Model, provider: str) -> dict[str, str]:
     """
     graph = model.graph
     outputs = {str(v.name) for v in graph.outputs}
-    taken = {str(v.name) for v in (*graph.inputs, *graph.initializers.values())}
-    for node in graph:
-        taken.add(str(node.name))
-        taken.update(str(v.name) for v in node.outputs if v.name)
-
-    def fresh(name: str) -> str:
-        candidate, number = name, 1
-        while candidate in taken:
-            candidate, number = f"{name}_{number}", number + 1
-        taken.add(candidate)
-        return candidate
-
+    fresh = FreeNames(graph).fresh
     renamed: dict[str, str] = {}
     for node in copies_of(model):
-        to_host = node.op_type == "MemcpyToHost"
+        to_host = node.op_type == TO_HOST
         on_device, on_host = node.inputs[0] if to_host else node.outputs[0], node.outputs[0]
         if on_device is None or not str(on_device.name).endswith(f"_{provider}"):
             continue

@@ -16,14 +16,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from planner import targets
 from planner.errors import ModelError, PlannerError, UsageError
 from planner.runtime.messages import explain, first_line
 
 if TYPE_CHECKING:
     import onnxruntime as ort
 
-PLUGIN = "onnxruntime_ep_webgpu"
-WEBGPU = "WebGpuExecutionProvider"
+PLUGIN, WEBGPU = targets.WEBGPU.plugin, targets.WEBGPU.provider
 _EP_FAIL = "EP_FAIL"  # the status in an error that is the provider's rather than the model's
 
 

@@ -33,6 +33,7 @@ from typing import Literal
 from planner.errors import UsageError
 from planner.runtime.device.counting import DRIVER_VARIABLE, compiled_driver, keep
 from planner.runtime.device.provider import PLUGIN
+from planner.targets import Target
 
 FOLDERS = (
     "/usr/lib/chromium",
@@ -97,6 +98,15 @@ def start(
         timeout=timeout_s,
         check=False,
     )
+
+
+def device_for(target: Target) -> WebGpuDevice | None:
+    """What a process for a target must be started with; None for one that sees its device itself.
+
+    Raises:
+        UsageError: as `find_device`.
+    """
+    return find_device() if target.plugin == PLUGIN else None
 
 
 @functools.cache

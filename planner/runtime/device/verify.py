@@ -40,6 +40,7 @@ from planner.runtime.device import client
 from planner.runtime.device.client import DeviceRun
 from planner.runtime.device.forecast import device_forecast
 from planner.runtime.device.outputs import OutputJudge, is_near, summed_outputs
+from planner.runtime.device.software import device_for
 from planner.runtime.options import Level, Order, session_options
 from planner.runtime.profile import NodeEvent, create_session, run_session
 from planner.targets import CPU, Target
@@ -97,7 +98,7 @@ def reference(
     progress(f"original model on {target.title}: outputs, order and bytes")
     on_device = client.run(target, original.path, inputs, runs=2, level=original.level)
     progress("original model on the CPU: outputs")
-    session = create_session(original.path, session_options(), [CPU.provider])
+    session = create_session(original.path, session_options())
     results = run_session(session, inputs)
     names = [o.name for o in session.get_outputs()]
     return Reference(device=on_device, cpu=dict(zip(names, results, strict=True)))
@@ -270,17 +271,8 @@ class DeviceJob:
                 f"replayed live bytes of the rewritten model are {format_bytes(check.live_bytes)}, "
                 f"over the budget of {format_bytes(self.budget_bytes)}"
             )
-        return MemoryCheck(
-            model=name,
-            options="default",
-            how=check.how,
-            predicted_live_bytes=check.predicted_live_bytes,
-            live_bytes=check.live_bytes,
-            predicted_held_bytes=device_forecast(side.graph, side.order, self.target).held_bytes,
-            held_bytes=held,
-            per_node=check.per_node,
-            worst=check.worst,
-        )
+        predicted = device_forecast(side.graph, side.order, self.target).held_bytes
+        return replace(check, predicted_held_bytes=predicted, held_bytes=held)
 
     def _caps(self, before: DeviceRun, after: DeviceRun) -> tuple[CapCheck, ...]:
         """Both under a cap of what the rewritten model held, or is predicted to hold."""
@@ -342,12 +334,10 @@ class DeviceJob:
     def _time(self) -> TimeCheck | None:
         if not self.timing_runs:
             return None
-        if self.target.name == "webgpu":
-            from planner.runtime.device.software import find_device
-
-            if find_device().kind != "hardware":
-                self.notes.append("steps were not timed: the device is software")
-                return None
+        device = device_for(self.target)
+        if device is not None and device.kind != "hardware":
+            self.notes.append("steps were not timed: the device is software")
+            return None
         self.progress("both models in turns: time")
         original_s, rewritten_s, ratio = client.time_in_turns(
             self.target,
