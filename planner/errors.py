@@ -4,10 +4,13 @@
     ├── UsageError               2  a wrong option, a budget that cannot be parsed, an output that exists
     ├── ModelError               3  not a model, or one that planner does not support
     ├── InfeasibleBudgetError    4  no plan fits the budget
+    │   └── TimeLimitError       6  the time limit passed with no plan, and none is ruled out
     ├── VerificationError        5  ONNX Runtime disagrees with the plan
-    ├── TimeLimitError           6  the time limit passed with no plan at all
     ├── ThresholdError           7  a figure is above what --fail-if-... allows
+    ├── MemoryLimitError         8  planner itself needs more memory than it may take, or than there is
     └── Interrupted            130  Ctrl-C
+
+A command that SIGTERM ends has the status 143, and SIGHUP 129, as shells count them.
 
 Each message is one line that names the tensor, node or option, and what to do next.
 """
@@ -72,8 +75,8 @@ class VerificationError(PlannerError):
         self.result = result
 
 
-class TimeLimitError(PlannerError):
-    """The time limit passed before any plan was found."""
+class TimeLimitError(InfeasibleBudgetError):
+    """The time limit passed before a plan was found, and nothing proves that there is none."""
 
     exit_code = 6
 
@@ -84,7 +87,22 @@ class ThresholdError(PlannerError):
     exit_code = 7
 
 
+class MemoryLimitError(PlannerError):
+    """planner's own process needs more memory than `--memory-limit` allows, or than there is."""
+
+    exit_code = 8
+
+
 class Interrupted(PlannerError):
     """The user pressed Ctrl-C; nothing was written."""
 
     exit_code = 130
+
+
+def out_of_memory(error: MemoryError) -> MemoryLimitError:
+    """The error for the user, where an allocation failed."""
+    what = " ".join(str(error).split())
+    return MemoryLimitError(
+        f"planner ran out of memory{f': {what}' if what else ''}; run it where there is more, or on a "
+        "smaller model"
+    )

@@ -1,4 +1,4 @@
-"""Bytes and durations: parse what people type, print what people read.
+"""Bytes, durations and other numbers: parse what people type, print what people read.
 
 Decimal and binary units are different units here: GB = 10**9 bytes, GiB = 2**30 bytes. A bare
 `16` or `16G` could mean either and is refused.
@@ -11,6 +11,7 @@ import re
 from fractions import Fraction
 
 from planner.errors import UsageError
+from planner.reading import MOST_BYTES, shown
 
 _FACTORS: dict[str, int] = {"B": 1}
 _FACTORS.update({f"{p}B": 1000**i for i, p in enumerate("KMGTP", start=1)})
@@ -18,6 +19,10 @@ _FACTORS.update({f"{p}iB": 1024**i for i, p in enumerate("KMGTP", start=1)})
 _BY_LOWER = {name.lower(): factor for name, factor in _FACTORS.items()}
 _SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?|\.[0-9]+)\s*([A-Za-z]+)\s*\Z")
 _PERCENT = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?|\.[0-9]+)\s*%\s*\Z")
+MOST_SEED = 2**31 - 1
+_A_YEAR_S = 365 * 24 * 3600
+_MOST_DIGITS = 100
+_MOST_WHOLE_DIGITS = 19
 
 
 def parse_bytes(text: str, *, what: str = "size", zero_ok: bool = False) -> int:
@@ -30,7 +35,7 @@ def parse_bytes(text: str, *, what: str = "size", zero_ok: bool = False) -> int:
     Raises:
         UsageError: no unit, an unknown unit, or a size that is not positive.
     """
-    match = _SIZE.match(text)
+    match = _SIZE.match(_short(text, what))
     if match is None or match[2].lower() not in _BY_LOWER:
         hint = "give a number with a unit, such as 16GB (10^9 bytes) or 16GiB (2^30 bytes)"
         if re.fullmatch(r"\s*[\d.]+\s*[KMGTP]?\s*", text):
@@ -42,15 +47,37 @@ def parse_bytes(text: str, *, what: str = "size", zero_ok: bool = False) -> int:
     return size
 
 
+def parse_whole(text: str) -> int | None:
+    """`"32"` -> 32, exactly; None where it is not a whole number of at most 19 digits."""
+    text = text.strip()
+    if not (text.isascii() and text.isdigit() and len(text.lstrip("0")) <= _MOST_WHOLE_DIGITS):
+        return None
+    return int(text.lstrip("0") or "0")
+
+
+def _short(text: str, what: str) -> str:
+    """`text`, if it can be a number that somebody means."""
+    if len(text) > _MOST_DIGITS:
+        raise UsageError(
+            f"{what} {shown(text)} has {len(text)} characters; give at most {_MOST_DIGITS}"
+        )
+    return text
+
+
 def parse_budget(text: str, *, baseline_bytes: int) -> int:
     """A budget in bytes: `"16GB"`, `"12 GiB"`, or `"60%"` of `baseline_bytes`.
 
     Raises:
         UsageError: not a size or percentage, or a percentage outside (0, 100].
     """
-    match = _PERCENT.match(text)
+    match = _PERCENT.match(_short(text, "budget"))
     if match is None:
-        return parse_bytes(text, what="budget")
+        size = parse_bytes(text, what="budget")
+        if size > MOST_BYTES:
+            raise UsageError(
+                f"budget {text!r} is above {MOST_BYTES} bytes, as far as planner counts"
+            )
+        return size
     percent = Fraction(match[1])
     if not 0 < percent <= 100:
         raise UsageError(f"budget {text!r} must lie in (0%, 100%] of the baseline peak")
@@ -59,7 +86,7 @@ def parse_budget(text: str, *, baseline_bytes: int) -> int:
 
 def parse_percent(text: str) -> Fraction | None:
     """`"5%"` -> 1/20; None where it is not a percentage."""
-    match = _PERCENT.match(text)
+    match = _PERCENT.match(_short(text, "percentage"))
     return None if match is None else Fraction(match[1]) / 100
 
 
@@ -69,7 +96,7 @@ def parse_slowdown(text: str) -> float:
     Raises:
         UsageError: not a percentage of 0 or more.
     """
-    match = _PERCENT.match(text)
+    match = _PERCENT.match(_short(text, "slowdown"))
     if match is None:
         raise UsageError(f"slowdown {text!r} is not understood; give a percentage, such as 5%")
     return float(Fraction(match[1]) / 100)
@@ -80,15 +107,36 @@ def check_budget(text: str) -> None:
     parse_budget(text, baseline_bytes=1 << 40)
 
 
-def format_bytes(size: int, *, decimal: bool = False) -> str:
-    """`1610612736` -> `1.50 GiB` (or `1.61 GB` with `decimal`); exact below 1 KiB."""
+def check_time_limit(seconds: float) -> None:
+    """Raise UsageError unless `seconds` is a positive time of at most a year."""
+    if not 0 < seconds <= _A_YEAR_S:
+        raise UsageError(
+            f"--time-limit {seconds:g} must be a positive number of seconds, at most {_A_YEAR_S}"
+        )
+
+
+def check_seed(seed: int) -> None:
+    """Raise UsageError unless `seed` is one that every generator of random numbers here takes."""
+    if not 0 <= seed <= MOST_SEED:
+        raise UsageError(f"seed {shown(seed)} must lie from 0 to {MOST_SEED}")
+
+
+def format_bytes(size: int, *, decimal: bool = False, up: bool = False) -> str:
+    """`1610612736` -> `1.50 GiB` (or `1.61 GB` with `decimal`); exact below 1 KiB.
+
+    Args:
+        up: round up, so that what is shown, typed as a budget, is not below `size`.
+    """
     base, prefixes, suffix = (1000, "KMGTP", "B") if decimal else (1024, "KMGTP", "iB")
     if abs(size) < base:
         return f"{size} B"
-    value = float(size)
+    value, factor = float(size), 1
     for prefix in prefixes:
-        value /= base
+        value, factor = value / base, factor * base
         if abs(value) < base * 0.9995 or prefix == prefixes[-1]:
+            if up:
+                hundredths = -(-100 * size // factor)
+                return f"{hundredths // 100}.{hundredths % 100:02d} {prefix}{suffix}"
             return f"{value:.2f} {prefix}{suffix}"
     raise AssertionError("unreachable")
 
@@ -98,12 +146,22 @@ def format_both(size: int) -> str:
     return f"{format_bytes(size, decimal=True)} = {format_bytes(size)}"
 
 
+def format_budget(size: int) -> str:
+    """`format_both`, rounded up: either form, typed as a budget, is at least `size` bytes."""
+    return f"{format_bytes(size, decimal=True, up=True)} = {format_bytes(size, up=True)}"
+
+
 def format_duration(microseconds: float) -> str:
     """`1234.5` -> `1.23 ms`."""
     for factor, unit in ((1e6, "s"), (1e3, "ms")):
         if abs(microseconds) >= factor:
             return f"{microseconds / factor:.2f} {unit}"
     return f"{microseconds:.1f} µs"
+
+
+def format_share(ratio: float) -> str:
+    """`0.66201` -> `66.21%`: a budget's share of the peak, rounded up to be typed as one."""
+    return f"{math.ceil(round(1e4 * ratio, 6)) / 100:.2f}%"
 
 
 def format_percent(ratio: float) -> str:

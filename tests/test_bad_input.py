@@ -16,11 +16,11 @@ from onnx import helper as h
 from onnx import numpy_helper
 
 from planner.cli.main import main
+from reports.reliability.graphs import SIDE, diamond, info, node, proto, save
 from tests.process import started
 
 ZOO = Path(__file__).parents[1] / "models" / "zoo"
 OK, INTERNAL, USAGE, MODEL, INFEASIBLE, INTERRUPTED = 0, 1, 2, 3, 4, 130
-SIDE = 16
 
 
 @pytest.fixture(autouse=True)
@@ -28,43 +28,6 @@ def folder(tmp_path, monkeypatch) -> Path:
     """Each test runs in an empty folder of its own."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
-
-
-def info(name: str, *shape: int | str | None, dtype: int = T.FLOAT) -> onnx.ValueInfoProto:
-    return h.make_tensor_value_info(name, dtype, shape)
-
-
-def node(kind: str, inputs: list[str], outputs: list[str], **attributes) -> onnx.NodeProto:
-    name = attributes.pop("name", outputs[0])
-    return h.make_node(kind, inputs, outputs, name=name, **attributes)
-
-
-def proto(nodes, *, inputs=None, outputs=None, initializers=(), opsets=(("", 18),)):
-    """A model on x of [SIDE, SIDE], with output y, unless told otherwise."""
-    graph = h.make_graph(
-        list(nodes),
-        "case",
-        inputs or [info("x", SIDE, SIDE)],
-        outputs or [info("y", SIDE, SIDE)],
-        list(initializers),
-    )
-    imports = [h.make_opsetid(domain, version) for domain, version in opsets]
-    return h.make_model(graph, opset_imports=imports, ir_version=9)
-
-
-def diamond(length: int = 6) -> list[onnx.NodeProto]:
-    """A chain whose values are all read again on the way back."""
-    nodes = [node("Tanh", ["x" if i == 0 else f"a{i - 1}"], [f"a{i}"]) for i in range(length)]
-    last = f"a{length - 1}"
-    for i in reversed(range(length - 1)):
-        nodes.append(node("Mul", [last, f"a{i}"], ["y" if i == 0 else f"b{i}"]))
-        last = f"b{i}"
-    return nodes
-
-
-def save(model: onnx.ModelProto, name: str = "model.onnx") -> str:
-    Path(name).write_bytes(model.SerializeToString())
-    return name
 
 
 def optimize(model: str, *options: str, budget: str = "60%") -> int:

@@ -10,6 +10,7 @@ CODES = {
     "VerificationError": 5,
     "TimeLimitError": 6,
     "ThresholdError": 7,
+    "MemoryLimitError": 8,
     "Interrupted": 130,
 }
 

@@ -8,9 +8,11 @@ from planner.errors import UsageError
 from planner.units import (
     check_budget,
     format_both,
+    format_budget,
     format_bytes,
     format_duration,
     format_percent,
+    format_share,
     parse_budget,
     parse_bytes,
 )
@@ -67,6 +69,24 @@ def test_what_is_shown_parses_to_nearly_the_same(size, decimal):
     assert re.fullmatch(r"\d+(\.\d\d)? [KMGTP]?i?B", shown)
     assert parse_bytes(shown) == pytest.approx(size, rel=0.006)
     assert parse_bytes(format_both(size).split(" = ")[0]) == pytest.approx(size, rel=0.006)
+
+
+@given(st.integers(1, 2**62 - 2**55))
+@example(775_091)
+@example(1024 * 1024 - 1)
+@example(999_999)
+@example(2**61 - 1)
+def test_a_budget_as_shown_is_enough(size):
+    forms = format_budget(size).split(" = ")
+    assert len(forms) == 2
+    for shown in forms:
+        assert size <= parse_budget(shown, baseline_bytes=1) <= size * 1.011 + 1
+
+
+@given(st.integers(10**4, 2**50), st.integers(1, 10**4))
+def test_a_share_as_shown_is_enough(baseline, share):
+    budget = baseline * share // 10**4
+    assert parse_budget(format_share(budget / baseline), baseline_bytes=baseline) >= budget
 
 
 @given(st.integers(1, 2**50), st.integers(1, 100))

@@ -7,6 +7,7 @@ reach, launch overhead, the host link's usable bandwidth). A user's own file has
 
 from __future__ import annotations
 
+import os
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,17 +16,20 @@ from pathlib import Path
 from typing import Any
 
 from planner.errors import UsageError
+from planner.reading import MOST_BYTES, read_text, shown
 
 DTYPES = ("fp64", "fp32", "fp16", "bf16")
-_NUMBERS = (
-    "memory_bytes",
-    "memory_bytes_per_s",
-    "copy_to_host_bytes_per_s",
-    "copy_from_host_bytes_per_s",
-    "op_overhead_us",
-    "compute_efficiency",
-    "memory_efficiency",
-)
+_RATE = (1.0, 1e24)
+_NUMBERS = {
+    "memory_bytes": (1, MOST_BYTES),
+    "memory_bytes_per_s": _RATE,
+    "copy_to_host_bytes_per_s": _RATE,
+    "copy_from_host_bytes_per_s": _RATE,
+    "op_overhead_us": (0, 1e9),
+    "compute_efficiency": (1e-6, 1),
+    "memory_efficiency": (1e-6, 1),
+}
+"""From and to which value each figure of a profile makes sense."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,14 +73,15 @@ def load_hardware(name_or_path: str | Path) -> Hardware:
     """A bundled profile by name, or a `.toml` file by path.
 
     Raises:
-        UsageError: no such profile or file, or a file with a key missing, unknown or not positive.
+        UsageError: no such profile or file, or a file with a key missing, unknown or out of range.
     """
     text = str(name_or_path)
     if _is_toml(text):
         path = Path(text)
-        if not path.is_file():
+        if not os.path.exists(path):
             raise UsageError(f"no such hardware profile file: {path}")
-        return _parse(path.read_text(), path.stem, str(path))
+        text = read_text(path, what="a hardware profile", error=UsageError)
+        return _parse(text, path.stem, str(path))
     known = hardware_names()
     if text not in known:
         raise UsageError(
@@ -93,40 +98,50 @@ def _is_toml(name: str) -> bool:
 def _parse(text: str, name: str, where: str) -> Hardware:
     try:
         table = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"{where} is not TOML: {error}") from error
+    except RecursionError:
+        raise UsageError(f"{where} is not TOML: it is nested too deep") from None
+    except ValueError as error:
+        raise UsageError(f"{where} is not TOML: {error}") from None
     known = {"name", "title", "matrix_flops_per_s", "vector_flops_per_s", "sources", "assumptions"}
     for key in table:
         if key not in known and key not in _NUMBERS:
             raise UsageError(f"{where}: unknown key {key!r}")
-    values = {key: _positive(table, key, where, zero=key == "op_overhead_us") for key in _NUMBERS}
-    for key in ("compute_efficiency", "memory_efficiency"):
-        if values[key] > 1:
-            raise UsageError(f"{where}: {key} is a fraction of the peak, at most 1")
+    values = {key: _figure(table, key, where, limits) for key, limits in _NUMBERS.items()}
     return Hardware(
         name=str(table.get("name", name)),
         title=str(table.get("title", table.get("name", name))),
         matrix_flops_per_s=_rates(table, "matrix_flops_per_s", where),
         vector_flops_per_s=_rates(table, "vector_flops_per_s", where),
         memory_bytes=int(values["memory_bytes"]),
-        memory_bytes_per_s=values["memory_bytes_per_s"],
-        copy_to_host_bytes_per_s=values["copy_to_host_bytes_per_s"],
-        copy_from_host_bytes_per_s=values["copy_from_host_bytes_per_s"],
-        op_overhead_us=values["op_overhead_us"],
-        compute_efficiency=values["compute_efficiency"],
-        memory_efficiency=values["memory_efficiency"],
-        sources=tuple(map(str, table.get("sources", ()))),
-        assumptions=tuple(map(str, table.get("assumptions", ()))),
+        memory_bytes_per_s=float(values["memory_bytes_per_s"]),
+        copy_to_host_bytes_per_s=float(values["copy_to_host_bytes_per_s"]),
+        copy_from_host_bytes_per_s=float(values["copy_from_host_bytes_per_s"]),
+        op_overhead_us=float(values["op_overhead_us"]),
+        compute_efficiency=float(values["compute_efficiency"]),
+        memory_efficiency=float(values["memory_efficiency"]),
+        sources=_texts(table, "sources", where),
+        assumptions=_texts(table, "assumptions", where),
     )
 
 
-def _positive(table: Mapping[str, Any], key: str, where: str, *, zero: bool = False) -> float:
-    value = table.get(key)
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        raise UsageError(f"{where}: {key} must be a positive number, not {value!r}")
-    if value < 0 or (value == 0 and not zero):
-        raise UsageError(f"{where}: {key} must be a positive number, not {value!r}")
-    return float(value)
+def _figure(
+    table: Mapping[str, Any], key: str, where: str, limits: tuple[float, float]
+) -> int | float:
+    """A figure within its limits; whole numbers as they are."""
+    value: Any = table.get(key)
+    least, most = limits
+    if type(value) not in (int, float) or not least <= value <= most:
+        raise UsageError(
+            f"{where}: {key} must be a number from {least:g} to {most:g}, not {shown(value)}"
+        )
+    return value
+
+
+def _texts(table: Mapping[str, Any], key: str, where: str) -> tuple[str, ...]:
+    texts = table.get(key, [])
+    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+        raise UsageError(f"{where}: {key} must be a list of texts, not {shown(texts)}")
+    return tuple(texts)
 
 
 def _rates(table: Mapping[str, Any], key: str, where: str) -> dict[str, float]:
@@ -136,4 +151,4 @@ def _rates(table: Mapping[str, Any], key: str, where: str) -> dict[str, float]:
     for dtype in rates:
         if dtype not in DTYPES:
             raise UsageError(f"{where}: [{key}] has the unknown type {dtype!r}")
-    return {dtype: _positive(rates, dtype, f"{where}: [{key}]") for dtype in rates}
+    return {dtype: float(_figure(rates, dtype, f"{where}: [{key}]", _RATE)) for dtype in rates}

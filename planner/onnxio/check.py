@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 
 import networkx as nx
 import onnx
-import onnx_ir as ir
 
 from planner.errors import ModelError
+from planner.onnxio.functions import Functions, called, check_functions, functions_of
+from planner.onnxio.tensors import check_tensors
+from planner.onnxio.texts import check_texts
 
 _STANDARD = ("", "ai.onnx")
 BLOCKED_LAYOUT = "com.microsoft.nchwc"
-_RUNTIME = ("MemcpyToHost", "MemcpyFromHost", "MaxPoolGrad", "AveragePoolGrad")
+_RUNTIME = (
+    "MemcpyToHost",
+    "MemcpyFromHost",
+    "MaxPoolGrad",
+    "AveragePoolGrad",
+    "SimplifiedLayerNormalization",
+)
 """ONNX Runtime's own operators in the default domain: ONNX has no schema for them."""
+_SUBGRAPHS = (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS)
+_SPARSE = (onnx.AttributeProto.SPARSE_TENSOR, onnx.AttributeProto.SPARSE_TENSORS)
 
 
 def check_structure(proto: onnx.ModelProto, path: Path) -> None:
     """Raise ModelError, naming the node or tensor, where `proto` is not a graph planner can read."""
+    check_texts(proto, str(path))
     if proto.ir_version <= 0 or not proto.opset_import:
         raise ModelError(f"{path} is not an ONNX model: it has no IR version or no operator sets")
     graph = proto.graph
@@ -32,10 +42,34 @@ def check_structure(proto: onnx.ModelProto, path: Path) -> None:
         raise ModelError(f"sparse initializer {name!r} is not supported; store it dense")
     _check_types(graph)
     _check_names_and_order(graph)
-    functions = {(f.domain, f.name) for f in proto.functions}
-    opset = {o.domain: o.version for o in proto.opset_import}
+    functions = functions_of(proto)
+    opset = _opset(proto.opset_import)
     for node in graph.node:
         _check_node(node, functions, opset)
+    for key, function in functions.items():
+        for node in function.node:
+            _check_node(
+                node, functions, _opset(function.opset_import), f" in function {str(key)!r}"
+            )
+    check_functions(proto, functions)
+    check_tensors(graph, proto.functions)
+
+
+def _opset(imports: Iterable[onnx.OperatorSetIdProto]) -> dict[str, int]:
+    """Version of each operator set, by domain.
+
+    Raises:
+        ModelError: one is imported in two versions.
+    """
+    found: dict[str, int] = {}
+    for entry in imports:
+        domain = "" if entry.domain in _STANDARD else entry.domain
+        if found.setdefault(domain, entry.version) != entry.version:
+            raise ModelError(
+                f"operator set {domain or 'ai.onnx'!r} is imported in two versions, "
+                f"{found[domain]} and {entry.version}"
+            )
+    return found
 
 
 def _check_types(graph: onnx.GraphProto) -> None:
@@ -55,6 +89,10 @@ def _check_names_and_order(graph: onnx.GraphProto) -> None:
     lists = (("initializer", initializers), ("graph input", inputs), ("graph output", outputs))
     for what, names in lists:
         duplicate = _first_duplicate(names)
+        if "" in names:
+            raise ModelError(
+                f"an {what} has no name" if what[0] == "i" else f"a {what} has no name"
+            )
         if duplicate is not None:
             raise ModelError(f"{what} {duplicate!r} is defined twice; names must be unique")
     known = {*initializers, *inputs}
@@ -102,16 +140,13 @@ def _raise_unsorted(
 
 
 def _check_node(
-    node: onnx.NodeProto, functions: set[tuple[str, str]], opset: dict[str, int]
+    node: onnx.NodeProto, functions: Functions, opset: dict[str, int], where: str = ""
 ) -> None:
-    label = f"{node.name or '(unnamed)'!r} ({node.op_type})"
-    for attribute in node.attribute:
-        if attribute.type in (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS):
-            raise ModelError(
-                f"node {label} has a subgraph ({attribute.name}); control flow is not supported: "
-                "unroll it or export without it"
-            )
-    if (node.domain, node.op_type) in functions:
+    label = f"{node.name or '(unnamed)'!r} ({node.op_type}){where}"
+    if not any(node.output):
+        raise ModelError(f"node {label} has no outputs: it computes nothing; remove it")
+    _check_attributes(node, label)
+    if called(node) in functions:
         return
     if node.domain == BLOCKED_LAYOUT:
         raise ModelError(
@@ -119,12 +154,44 @@ def _check_node(
             "processor alone; save the optimized model at the level ORT_ENABLE_EXTENDED instead"
         )
     domain = "" if node.domain in _STANDARD else node.domain
-    if domain not in opset and not (domain == "" and "ai.onnx" in opset):
+    if domain not in opset:
         raise ModelError(
             f"node {label} is of domain {node.domain!r}, which the model does not import"
         )
     if domain == "" and node.op_type not in _RUNTIME and not onnx.defs.has(node.op_type):
         raise ModelError(f"node {label}: ONNX has no operator of that name")
+
+
+def _check_attributes(node: onnx.NodeProto, label: str) -> None:
+    duplicate = _first_duplicate(a.name for a in node.attribute)
+    if duplicate is not None:
+        raise ModelError(f"node {label} has the attribute {duplicate!r} twice")
+    for attribute in node.attribute:
+        if attribute.type in _SUBGRAPHS or attribute.HasField("g") or attribute.graphs:
+            raise ModelError(
+                f"node {label} has a subgraph ({attribute.name}); control flow is not supported: "
+                "unroll it or export without it"
+            )
+        if attribute.type in _SPARSE or attribute.HasField("sparse_tensor"):
+            raise ModelError(
+                f"node {label} has a sparse tensor ({attribute.name}), which is not supported; "
+                "store it dense"
+            )
+        if attribute.type == onnx.AttributeProto.UNDEFINED and not attribute.ref_attr_name:
+            raise ModelError(f"node {label} has the attribute {attribute.name!r} of no known type")
+        if attribute.type == onnx.AttributeProto.STRINGS:
+            _check_strings(attribute, label)
+
+
+def _check_strings(attribute: onnx.AttributeProto, label: str) -> None:
+    """onnx_ir keeps single strings of any bytes, but not those in a list."""
+    for text in attribute.strings:
+        try:
+            text.decode("utf-8")
+        except UnicodeDecodeError:
+            raise ModelError(
+                f"node {label} has an attribute {attribute.name!r} that is not UTF-8 text"
+            ) from None
 
 
 def describe(node: onnx.NodeProto, index: int) -> str:
@@ -139,56 +206,3 @@ def _first_duplicate(names: Iterable[str]) -> str | None:
             return name
         seen.add(name)
     return None
-
-
-def check_external_data(proto: onnx.ModelProto, folder: Path) -> None:
-    """Raise ModelError where an external-data file is missing, too short, or outside `folder`;
-    reads no data."""
-    for tensor in proto.graph.initializer:
-        if tensor.data_location != onnx.TensorProto.EXTERNAL:
-            continue
-        fields = {entry.key: entry.value for entry in tensor.external_data}
-        location = fields.get("location", "")
-        file = folder / location
-        if Path(location).is_absolute() or ".." in Path(location).parts:
-            raise ModelError(
-                f"external data of initializer {tensor.name!r} is {location!r}, which does not lie "
-                "below the model's folder"
-            )
-        if not location or not file.is_file():
-            raise ModelError(
-                f"external data of initializer {tensor.name!r} is missing: {location or '?'} "
-                f"should stand beside the model, in {folder}"
-            )
-        size = _tensor_bytes(tensor)
-        length = _field(tensor, fields, "length", size)
-        if length != size:
-            raise ModelError(
-                f"external data of initializer {tensor.name!r} is {length} bytes long; its type "
-                f"and shape need {size}"
-            )
-        end = _field(tensor, fields, "offset", 0) + length
-        if file.stat().st_size < end:
-            raise ModelError(
-                f"external data file {location} is truncated: initializer {tensor.name!r} ends at "
-                f"byte {end}, the file at {file.stat().st_size}"
-            )
-
-
-def _field(tensor: onnx.TensorProto, fields: Mapping[str, str], key: str, default: int) -> int:
-    text = fields.get(key, str(default))
-    if not text.isascii() or not text.isdigit():
-        raise ModelError(
-            f"external data of initializer {tensor.name!r}: {key} {text!r} is not a number of bytes"
-        )
-    return int(text)
-
-
-def _tensor_bytes(tensor: onnx.TensorProto) -> int:
-    try:
-        bits = ir.DataType(tensor.data_type).bitwidth
-    except (TypeError, ValueError):
-        raise ModelError(
-            f"initializer {tensor.name!r} has a type of no fixed size ({tensor.data_type})"
-        ) from None
-    return -(-math.prod(tensor.dims) * bits // 8)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,11 +15,16 @@ from google.protobuf.message import DecodeError
 from onnx_ir.passes.common import InlinePass
 
 from planner.errors import ModelError, UsageError
-from planner.onnxio.check import check_external_data, check_structure
+from planner.onnxio.check import check_structure
+from planner.onnxio.tensors import check_external_data
+from planner.reading import MOST_BYTES, read_bytes, shown
 
 SHAPED_BY_TYPE = frozenset({"MaxPoolGrad", "AveragePoolGrad"})
 """Operators whose kernels take the shape of their result from its declared type, not from inputs
 (orttraining/training_ops/cpu/nn/pool_gradient_op.h)."""
+
+_MOST_FILE_BYTES = (1 << 31) - 1
+"""Protocol buffers end there: larger models keep their weights in files beside them."""
 
 Shape = tuple[int, ...]
 InferredTypes = dict[str, tuple[ir.DataType | None, Shape | None]]
@@ -32,6 +38,8 @@ class LoadedModel:
         sha256: of the model file itself, external data not included.
         dims: value of each symbolic dim, as bound by the user.
         has_external_data: some initializer lives in another file.
+        own: values that the file's own nodes make; ONNX Runtime gives the nodes of inlined functions
+            a place behind all of these.
     """
 
     path: Path
@@ -39,6 +47,7 @@ class LoadedModel:
     sha256: str
     dims: Mapping[str, int]
     has_external_data: bool
+    own: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,26 +78,65 @@ def load_model(path: Path, *, dims: Mapping[str, int] | None = None) -> LoadedMo
         ModelError: not a model, truncated, or something planner does not support, by name.
     """
     path = Path(path)
-    if not path.is_file():
-        raise UsageError(f"no such model file: {path}")
+    data = _read(path)
+    digest = hashlib.sha256(data).hexdigest()
     try:
-        proto = onnx.load(path, format="protobuf", load_external_data=False)
+        proto = onnx.load_model_from_string(data, format="protobuf")
     except (DecodeError, ValueError) as error:
         raise ModelError(f"{path} is not an ONNX model, or is truncated ({error})") from None
-    except OSError as error:
-        raise ModelError(f"{path} cannot be read: {error.strerror or error}") from None
+    del data
     check_structure(proto, path)
-    check_external_data(proto, path.parent)
+    check_external_data(proto, path)
+    own = frozenset(_outputs_made(proto))
+    _declare_once(proto.graph)
     model = ir.from_proto(proto)
     ir.external_data.set_base_dir(model.graph, path.parent)
     if model.functions:
         model = InlinePass()(model).model
     dims = dict(dims or {})
     _check_dims(model, dims)
-    with path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
     external = any(isinstance(v.const_value, ir.ExternalTensor) for v in _initializers(model))
-    return LoadedModel(path=path, model=model, sha256=digest, dims=dims, has_external_data=external)
+    return LoadedModel(
+        path=path, model=model, sha256=digest, dims=dims, has_external_data=external, own=own
+    )
+
+
+def read_model(path: Path) -> ir.Model:
+    """A model file as it is, external data by reference; checks nothing."""
+    proto = onnx.load(path, format="protobuf", load_external_data=False)
+    _declare_once(proto.graph)
+    model = ir.from_proto(proto)
+    ir.external_data.set_base_dir(model.graph, path.parent)
+    return model
+
+
+def _outputs_made(proto: onnx.ModelProto) -> Iterator[str]:
+    """What the graph's own nodes make, function calls left out."""
+    functions = {(f.domain, f.name) for f in proto.functions}
+    for node in proto.graph.node:
+        if (node.domain, node.op_type) not in functions:
+            yield from filter(None, node.output)
+
+
+def _declare_once(graph: onnx.GraphProto) -> None:
+    """Give an output that is an input too the input's type: they are one value, whose shape the
+    output may leave out."""
+    types = {value.name: value.type for value in graph.input}
+    for value in graph.output:
+        if value.name in types:
+            value.type.CopyFrom(types[value.name])
+
+
+def model_digest(path: Path) -> str:
+    """SHA-256 of a model file, as `LoadedModel.sha256` is; raises as `load_model` where it can't be
+    read."""
+    return hashlib.sha256(_read(path)).hexdigest()
+
+
+def _read(path: Path) -> bytes:
+    if not os.path.exists(path):  # unlike Path.exists, False for a name that is too long
+        raise UsageError(f"no such model file: {path}")
+    return read_bytes(path, what="an ONNX model", at_most=_MOST_FILE_BYTES)
 
 
 def _initializers(model: ir.Model) -> list[ir.Value]:
@@ -164,7 +212,23 @@ def value_types(
         if dtype == ir.DataType.STRING:
             raise ModelError(f"tensor {name!r}{_made_by(value)} holds strings: it cannot be sized")
         types[name] = ValueType(dtype=dtype, shape=shape)
+        _check_size(value, types[name])
+    total = sum(kind.bytes for kind in types.values())
+    if total > MOST_BYTES:
+        raise ModelError(
+            f"the model's tensors take {total} bytes together; planner counts up to {MOST_BYTES}"
+        )
     return types
+
+
+def _check_size(value: ir.Value, kind: ValueType) -> None:
+    if min(kind.shape, default=0) < 0:
+        raise ModelError(f"tensor {value.name!r}{_made_by(value)} has shape {list(kind.shape)}")
+    if kind.bytes > MOST_BYTES:
+        raise ModelError(
+            f"tensor {value.name!r}{_made_by(value)} takes {shown(kind.bytes)} bytes; planner counts "
+            f"up to {MOST_BYTES}"
+        )
 
 
 def _made_by(value: ir.Value) -> str:
@@ -200,7 +264,7 @@ def inferred_types(model: ir.Model, dims: Mapping[str, int]) -> InferredTypes:
 
 def _infer_symbolic(model: ir.Model) -> InferredTypes:
     """Infer shapes on `model` in place."""
-    from onnx_shape_inference import ShapeInferenceError, infer_symbolic_shapes
+    from onnx_shape_inference import OpUsageError, ShapeInferenceError, infer_symbolic_shapes
 
     from planner.onnxio import shape_rules
 
@@ -210,7 +274,7 @@ def _infer_symbolic(model: ir.Model) -> InferredTypes:
     logger.setLevel(logging.ERROR)
     try:
         infer_symbolic_shapes(model, warn_on_missing=False)
-    except ShapeInferenceError as error:
+    except (OpUsageError, ShapeInferenceError) as error:
         raise ModelError(f"shape inference failed: {error}") from error
     finally:
         logger.setLevel(level)

@@ -1,43 +1,76 @@
-"""Names: a plan names nodes, so each must have one of its own, and so must what is added."""
+"""Names: each node has one of its own, and whatever planner adds gets one that nothing in the model has.
+
+`FreeNames` is the only way to a name: it knows every name in the model, whatever it is a name of, and
+never gives one twice. So what planner adds cannot meet what is there, whoever made that.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 import onnx_ir as ir
 
 
 def name_nodes(model: ir.Model) -> int:
     """Give a unique name to each node that has none or shares one; return how many were named."""
-    taken = {node.name for node in model.graph if node.name}
+    names: FreeNames | None = None  # most models have nothing to name
     seen: set[str] = set()
     count = 0
     for node in model.graph:
         if node.name and node.name not in seen:
             seen.add(node.name)
             continue
-        stem = node.name or f"{node.op_type}:{node.outputs[0].name or 'none'}"
-        name, number = stem, 1
-        while name in taken or name in seen:
-            name, number = f"{stem}_{number}", number + 1
-        node.name = name
-        seen.add(name)
+        names = names or FreeNames(model)
+        made = next((str(v.name) for v in node.outputs if v.name), "none")
+        node.name = names.fresh(node.name or f"{node.op_type}:{made}")
+        seen.add(node.name)
         count += 1
     return count
 
 
 class FreeNames:
-    """Names that no value and no node of the graph has."""
+    """Names that nothing in a model has: no value, node, dim or function, in subgraphs either.
 
-    def __init__(self, graph: ir.Graph) -> None:
-        self._taken = {str(value.name) for value in (*graph.inputs, *graph.initializers.values())}
-        for node in graph:
-            self._taken.add(str(node.name))
-            self._taken.update(str(value.name) for value in node.outputs)
+    The names that it gives depend on the model and on the wishes so far, and on nothing else.
+    """
+
+    def __init__(self, model: ir.Model) -> None:
+        self._taken = set(_names(model))
+        self._numbers: dict[str, int] = {}
 
     def fresh(self, wish: str) -> str:
         """`wish`, or with a number behind it, which is taken from then on."""
-        name, count = wish, 1
+        name, number = wish, self._numbers.get(wish, 1)
         while name in self._taken:
-            count += 1
-            name = f"{wish}_{count}"
+            number += 1
+            name = f"{wish}_{number}"
+        self._numbers[wish] = number
         self._taken.add(name)
         return name
+
+
+def _names(model: ir.Model) -> Iterator[str]:
+    """Every name in the model, some of them more than once."""
+    for function in model.functions.values():
+        yield function.name
+        yield from _within(function)
+    yield from _within(model.graph)
+
+
+def _within(graph: ir.Graph | ir.Function) -> Iterator[str]:
+    for part in (graph, *graph.subgraphs()):
+        yield from _of_values([*part.inputs, *part.outputs])
+        if isinstance(part, ir.Graph):
+            yield from _of_values(list(part.initializers.values()))
+            yield str(part.name or "")
+    for node in graph.all_nodes():
+        yield str(node.name or "")
+        yield from _of_values(list(node.outputs))
+
+
+def _of_values(values: list[ir.Value]) -> Iterator[str]:
+    for value in values:
+        yield str(value.name or "")
+        for dim in value.shape or ():
+            if isinstance(dim, ir.SymbolicDim) and dim.value:
+                yield str(dim.value)

@@ -7,9 +7,25 @@ to such a reader; `plan.schema.json` is the same as a JSON Schema.
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from planner.errors import ModelError
+from planner.plan.problem import ActionKind
+from planner.reading import MOST_BYTES, is_amount, shown
+from planner.units import MOST_SEED
+
 PLAN_VERSION = 1
+
+_CHOICES = {
+    "swap_mode": ("none", "auto", "only"),
+    "device": ("cpu", "webgpu", "cuda", "any"),
+    "copies": ("serial", "overlapped"),
+    "order_target": ("default", "priority"),
+}
+_BYTES = ("budget_bytes", "reserve_bytes", "least_peak_bytes", "least_peak_bound_bytes")
+_AMOUNTS = ("max_slowdown", "solve_s", "one_stream_us", "bound_us")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,3 +177,56 @@ class Plan:
     schedule: tuple[PlannedAction, ...] = ()
     decisions: tuple[Decision, ...] = ()
     assumptions: tuple[str, ...] = ()
+
+
+def check_plan(plan: Plan, *, where: str) -> None:
+    """Raise ModelError, with the first thing found, unless the plan's fields are such as planner writes.
+
+    Whether the schedule fits a model is another question: see `planner.pipeline.rebuild`.
+    """
+    for fault in _faults(plan):
+        raise ModelError(f"{where} is not a valid plan file: {fault}")
+
+
+def _faults(plan: Plan) -> Iterator[str]:
+    for name, choices in _CHOICES.items():
+        if getattr(plan, name) not in choices:
+            yield f"{name} is {shown(getattr(plan, name))}, none of {', '.join(choices)}"
+    yield from _amount_faults(plan, _BYTES, at_most=MOST_BYTES)
+    yield from _amount_faults(plan, _AMOUNTS)
+    if not 0 <= plan.seed <= MOST_SEED:
+        yield f"seed is {shown(plan.seed)}"
+    for name, size in plan.dims.items():
+        if not 1 <= size <= MOST_BYTES:
+            yield f"dim {name!r} is {shown(size)}"
+    for name in ("baseline", "best_order", "planned"):
+        cost: PredictedCost = getattr(plan, name)
+        for fault in _amount_faults(cost, PredictedCost.__slots__):
+            yield f"{name}: {fault}"
+    seen: Counter[tuple[str, str]] = Counter()
+    for i, action in enumerate(plan.schedule):
+        if action.kind not in {kind.value for kind in ActionKind}:
+            yield f"action {i} is of no known kind: {shown(action.kind)}"
+        before = seen[action.kind, action.target]
+        if action.copy != before:
+            yield (
+                f"action {i} ({action.kind} {action.target!r}) is counted as copy "
+                f"{shown(action.copy)}, and {before} come before it"
+            )
+        seen[action.kind, action.target] += 1
+    for i, decision in enumerate(plan.decisions):
+        if decision.action not in ("recompute", "swap"):
+            yield f"decision {i} is of no known kind: {shown(decision.action)}"
+        if not 0 <= decision.start <= decision.end:
+            yield f"decision {i} is for steps {shown(decision.start)} to {shown(decision.end)}"
+        for fault in _amount_faults(decision, ("bytes", "cost_us", "recompute_us", "swap_us")):
+            yield f"decision {i}: {fault}"
+
+
+def _amount_faults(
+    of: object, names: Iterable[str], *, at_most: float = MOST_BYTES
+) -> Iterator[str]:
+    for name in names:
+        value = getattr(of, name)
+        if value is not None and not is_amount(value, at_most=at_most):
+            yield f"{name} is {shown(value)}"

@@ -12,23 +12,22 @@ problem that comes out of here is one that solvers and the simulator may trust.
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import cattrs
-from cattrs.gen import make_dict_structure_fn
 
 from planner.errors import ModelError
 from planner.plan.problem import PlanOp, PlanTensor, Problem
+from planner.reading import MOST_BYTES, is_amount, parse_json, read_text, shown
+from planner.structuring import structured
 
 FORMAT = "planner-problem"
 VERSION = 1
 
-_LISTS = frozenset({"ops", "tensors", "inputs", "outputs", "inplace", "uses"})
+MOST_US = 1e18
+"""The longest operation or copy that is planned with, in microseconds: some 30,000 years."""
 
 
 def problem_to_json(problem: Problem) -> str:
@@ -48,11 +47,7 @@ def read_problem(path: Path) -> Problem:
     Raises:
         ModelError: not a problem file, of another version, or not consistent; says what is wrong.
     """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:
-        raise ModelError(f"{path} is not a problem file ({error})") from None
-    return problem_from_json(text, where=str(path))
+    return problem_from_json(read_text(path, what="a problem file"), where=str(path))
 
 
 def problem_from_json(text: str, *, where: str = "the text") -> Problem:
@@ -61,22 +56,15 @@ def problem_from_json(text: str, *, where: str = "the text") -> Problem:
     Raises:
         ModelError: as `read_problem`.
     """
-    try:
-        data: Any = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise ModelError(f"{where} is not a problem file ({error})") from None
+    data = parse_json(text, where=where, what="a problem file")
     if not isinstance(data, dict) or data.pop("format", None) != FORMAT:
         raise ModelError(f"{where} is not a problem file (no format {FORMAT!r})")
     version = data.pop("version", None)
     if version != VERSION:
         raise ModelError(
-            f"{where} is not a problem file of version {VERSION} (it says {version!r})"
+            f"{where} is not a problem file of version {VERSION} (it says {shown(version)})"
         )
-    try:
-        problem = _CONVERTER.structure(data, Problem)
-    except Exception as error:
-        what = cattrs.transform_error(error, path="problem", format_exception=_what)
-        raise ModelError(f"{where} is not a valid problem file: {what[0]}") from None
+    problem = structured(data, Problem, where=where, what="a valid problem file", path="problem")
     check_problem(problem, where=where)
     return problem
 
@@ -95,8 +83,11 @@ def check_problem(problem: Problem, *, where: str) -> None:
 def _faults(problem: Problem) -> Iterator[str]:
     if not problem.ops:
         yield "it has no operations"
-    for name in ("fixed_bytes", "capacity_bytes", "swap_out_bytes_per_s", "swap_in_bytes_per_s"):
-        if not _is_amount(getattr(problem, name)):
+    for name in ("fixed_bytes", "capacity_bytes"):
+        if not is_amount(getattr(problem, name), at_most=MOST_BYTES):
+            yield f"{name} is {shown(getattr(problem, name))}"
+    for name in ("swap_out_bytes_per_s", "swap_in_bytes_per_s"):
+        if not is_amount(getattr(problem, name)):
             yield f"{name} is {getattr(problem, name)}"
     for i, tensor in enumerate(problem.tensors):
         yield from (f"tensor {i} ({tensor.name!r}) {f}" for f in _tensor_faults(problem, i, tensor))
@@ -111,12 +102,28 @@ def _faults(problem: Problem) -> Iterator[str]:
             extra, missing = sorted(listed - read), sorted(read - listed)
             fault = f"lists operation {extra[0]}" if extra else f"does not list {missing[0]}"
             yield f"tensor {i} ({tensor.name!r}) {fault} in its uses, unlike the inputs"
+    yield from _total_faults(problem)
+
+
+def _total_faults(problem: Problem) -> Iterator[str]:
+    """What is fine one by one, and too much together."""
+    total = problem.fixed_bytes + sum(t.bytes for t in problem.tensors)
+    total += max((op.workspace_bytes for op in problem.ops), default=0)
+    if total > MOST_BYTES:
+        yield f"its tensors have {total} bytes together, more than {MOST_BYTES}"
+    if problem.base_duration_us > MOST_US:
+        yield f"its operations take {problem.base_duration_us:g} us together"
+    if not problem.allow_swap:
+        return
+    for t, tensor in enumerate(problem.tensors):
+        if problem.swap_out_us(t) > MOST_US or problem.swap_in_us(t) > MOST_US:
+            yield f"tensor {t} ({tensor.name!r}) takes {MOST_US:g} us or more to copy"
 
 
 def _tensor_faults(problem: Problem, index: int, tensor: PlanTensor) -> Iterator[str]:
     count = len(problem.ops)
-    if not _is_amount(tensor.bytes):
-        yield f"has {tensor.bytes} bytes"
+    if not is_amount(tensor.bytes, at_most=MOST_BYTES):
+        yield f"has {shown(tensor.bytes)} bytes"
     if not 0 <= tensor.producer < count:
         yield f"has the producer {tensor.producer}; there are {count} operations"
     elif index not in problem.ops[tensor.producer].outputs:
@@ -130,10 +137,10 @@ def _tensor_faults(problem: Problem, index: int, tensor: PlanTensor) -> Iterator
 
 def _op_faults(problem: Problem, index: int, op: PlanOp) -> Iterator[str]:
     count = len(problem.tensors)
-    if not _is_amount(op.duration_us):
+    if not is_amount(op.duration_us, at_most=MOST_US):
         yield f"has a duration of {op.duration_us} us"
-    if not _is_amount(op.workspace_bytes):
-        yield f"has a workspace of {op.workspace_bytes} bytes"
+    if not is_amount(op.workspace_bytes, at_most=MOST_BYTES):
+        yield f"has a workspace of {shown(op.workspace_bytes)} bytes"
     for what, tensors in (("input", op.inputs), ("output", op.outputs)):
         for t in tensors:
             if not 0 <= t < count:
@@ -150,54 +157,3 @@ def _op_faults(problem: Problem, index: int, op: PlanOp) -> Iterator[str]:
     for source, target in op.inplace:
         if source not in op.inputs or target not in op.outputs:
             yield f"has the in-place pair ({source}, {target}), not an input and an output of it"
-
-
-def _is_amount(value: float) -> bool:
-    return 0 <= value < math.inf
-
-
-def _converter() -> cattrs.Converter:
-    """Refuses what cattrs would turn into the wanted type: a text of digits, true for 1, 1.5 for 1;
-    and keys that no field has."""
-    converter = cattrs.Converter()
-    converter.register_structure_hook(int, lambda value, _: _of_type(value, int, "a whole number"))
-    converter.register_structure_hook(str, lambda value, _: _of_type(value, str, "a text"))
-    converter.register_structure_hook(bool, lambda value, _: _of_type(value, bool, "true or false"))
-    converter.register_structure_hook(
-        float, lambda value, _: float(_of_type(value, (int, float), "a number"))
-    )
-    for kind in (PlanOp, PlanTensor, Problem):
-        make = make_dict_structure_fn(kind, converter, _cattrs_forbid_extra_keys=True)
-        converter.register_structure_hook(kind, partial(_of_object, make))
-    return converter
-
-
-def _of_object(make: Callable[[Any, Any], Any], value: Any, kind: type) -> Any:
-    if not isinstance(value, dict):
-        raise TypeError(f"{_short(value)} is not an object")
-    for key in sorted(_LISTS & value.keys()):
-        if not isinstance(value[key], list):
-            raise TypeError(f"{key} is {_short(value[key])}, not a list")
-    return make(value, kind)
-
-
-def _of_type(value: Any, kind: type | tuple[type, ...], what: str) -> Any:
-    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-        raise TypeError(f"{_short(value)} is not {what}")
-    return value
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 40 else f"{text[:37]}..."
-
-
-def _what(error: BaseException, _type: type | None) -> str:
-    if isinstance(error, KeyError):
-        return f"the key {error.args[0]!r} is missing"
-    if isinstance(error, cattrs.ForbiddenExtraKeysError):
-        return f"unknown key {min(error.extra_fields)!r}"
-    return str(error)
-
-
-_CONVERTER = _converter()

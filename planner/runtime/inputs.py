@@ -1,32 +1,28 @@
 """Inputs for a run of a model: the user's, the model's sidecar, or seeded ones.
 
 In this order: an `.npz` given by the user; a sidecar `<stem>.inputs.json` beside the model, which
-says how each input is made; else values drawn from the seed. All three are deterministic.
-
-Sidecar: `{input name: {"dtype", "shape", "kind", ...}}`, with the kinds
-
-    const     "value"
-    normal    "std", "mean" (default 0)
-    randint   "high", "low" (default 0): integers in [low, high)
-
-drawn from numpy's PCG64 seeded with crc32(input name), so that one input can be made alone.
+says how each input is made (`planner.runtime.sidecar`); else values drawn from the seed. All three
+are deterministic. None is made that this machine has not the memory for.
 """
 
 from __future__ import annotations
 
-import json
 import math
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import onnx_ir as ir
 
 from planner.errors import ModelError, UsageError
+from planner.onnxio.load import read_model
+from planner.runtime.npz import read_arrays
+from planner.runtime.sidecar import read_recipes, recipe_of
+from planner.runtime.timing import available_bytes
+from planner.units import check_seed, format_bytes
 
 Array = npt.NDArray[Any]
 Dim = int | str
@@ -61,9 +57,11 @@ def make_inputs(
         UsageError: a feed is missing, or its type or shape is not the model's; an unbound dim.
         ModelError: an input that cannot be fed.
     """
+    check_seed(seed)
     model_path = Path(model_path)
     specs = input_specs(model_path)
     bound = dict(dims or {})
+    check_room(specs, bound)
     if feeds_path is not None:
         return _from_npz(specs, bound, Path(feeds_path)), f"arrays of {Path(feeds_path).name}"
     sidecar = model_path.with_name(f"{model_path.stem}.inputs.json")
@@ -76,7 +74,7 @@ def make_inputs(
 def input_specs(model_path: Path) -> tuple[InputSpec, ...]:
     """The inputs that a run must be given, in the model's order."""
     try:
-        graph = ir.load(model_path).graph
+        graph = read_model(model_path).graph
     except Exception as error:
         raise ModelError(f"{model_path} cannot be read as an ONNX model: {error}") from error
     specs: list[InputSpec] = []
@@ -92,6 +90,29 @@ def input_specs(model_path: Path) -> tuple[InputSpec, ...]:
         shape = tuple(d if isinstance(d, int) else str(d.value or "") for d in value.shape)
         specs.append(InputSpec(name=name, dtype=dtype, dims=shape))
     return tuple(specs)
+
+
+def check_room(specs: Iterable[InputSpec], dims: Mapping[str, int]) -> None:
+    """Raise UsageError where the inputs take more memory than there is, before any is made.
+
+    Inputs with a dim that `dims` does not bind are left out.
+    """
+    needed = sum(
+        math.prod(d if isinstance(d, int) else dims[d] for d in spec.dims) * spec.dtype.itemsize
+        for spec in specs
+        if all(isinstance(d, int) or d in dims for d in spec.dims)
+    )
+    check_memory(needed, "the model's inputs")
+
+
+def check_memory(needed: int, what: str) -> None:
+    """Raise UsageError where `needed` bytes are more than this machine has free."""
+    available = available_bytes()
+    if available is not None and needed > available:
+        raise UsageError(
+            f"{what} take {format_bytes(needed)}, and {format_bytes(available)} of memory are free "
+            "here: the model cannot be run on this machine (plan it with --no-verify)"
+        )
 
 
 def _bind(spec: InputSpec, dims: Mapping[str, int]) -> tuple[int, ...]:
@@ -121,75 +142,47 @@ def _check_shape(spec: InputSpec, shape: tuple[int, ...], dims: Mapping[str, int
 def _from_npz(
     specs: tuple[InputSpec, ...], dims: Mapping[str, int], path: Path
 ) -> dict[str, Array]:
-    try:
-        with np.load(path, allow_pickle=False) as data:
-            found = {name: data[name] for name in data.files}
-    except (OSError, ValueError) as error:
-        raise UsageError(f"{path} cannot be read as an .npz of arrays: {error}") from error
-    arrays: dict[str, Array] = {}
-    for spec in specs:
-        if spec.name not in found:
-            raise UsageError(f"{path} has no array for the model's input {spec.name!r}")
-        array = found[spec.name]
-        if array.dtype != spec.dtype:
-            raise UsageError(
-                f"{path}: input {spec.name!r} is {array.dtype}, the model wants {spec.dtype}"
-            )
-        _check_shape(spec, array.shape, dims, str(path))
-        arrays[spec.name] = array
-    return arrays
+    by_name = {spec.name: spec for spec in specs}
+
+    def check(name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
+        spec = by_name[name]
+        if dtype != spec.dtype:
+            raise UsageError(f"{path}: input {name!r} is {dtype}, the model wants {spec.dtype}")
+        _check_shape(spec, shape, dims, str(path))
+
+    return read_arrays(path, by_name, check)
 
 
 def _from_sidecar(
     specs: tuple[InputSpec, ...], dims: Mapping[str, int], path: Path, seed: int
 ) -> tuple[dict[str, Array], str]:
     """Arrays by recipe; an input without one gets random values, and the sentence says so."""
-    try:
-        recipes = json.loads(path.read_text())
-    except ValueError as error:
-        raise UsageError(f"{path} is not JSON: {error}") from error
+    recipes = read_recipes(path)
     arrays: dict[str, Array] = {}
     seeded: list[str] = []
     for spec in specs:
-        recipe = recipes.get(spec.name)
-        if recipe is None:
+        if spec.name not in recipes:
             arrays[spec.name] = _seeded(spec.name, spec.dtype, _bind(spec, dims), seed)
             seeded.append(spec.name)
             continue
-        if np.dtype(recipe["dtype"]) != spec.dtype:
+        recipe = recipe_of(spec.name, recipes[spec.name], path)
+        if recipe.dtype != spec.dtype:
             raise UsageError(
-                f"{path}: input {spec.name!r} is {recipe['dtype']}, the model wants {spec.dtype}"
+                f"{path}: input {spec.name!r} is {recipe.dtype}, the model wants {spec.dtype}"
             )
         known = all(isinstance(d, int) or d in dims for d in spec.dims)
         # the sidecar's shape is one example of a symbolic one; a bound dim goes before it
-        shape = tuple(recipe["shape"])
+        shape = recipe.shape
         if known and any(isinstance(d, str) for d in spec.dims):
             shape = _bind(spec, dims)
         _check_shape(spec, shape, dims, str(path))
-        arrays[spec.name] = _from_recipe(spec.name, recipe, spec.dtype, shape, path)
+        check_memory(math.prod(shape) * spec.dtype.itemsize, f"input {spec.name!r}")
+        arrays[spec.name] = recipe.draw(shape)
     source = f"recipes of {path.name}"
     if seeded:
         source += f"; random values from seed {seed} for {', '.join(seeded[:3])}"
         source += f" and {len(seeded) - 3} more" if len(seeded) > 3 else ""
     return arrays, source
-
-
-def _from_recipe(
-    name: str, recipe: Mapping[str, Any], dtype: np.dtype[Any], shape: tuple[int, ...], path: Path
-) -> Array:
-    kind = recipe.get("kind")
-    if kind == "const":
-        return np.full(shape, recipe["value"], dtype)
-    generator = np.random.Generator(np.random.PCG64(zlib.crc32(name.encode())))
-    if kind == "normal":
-        sample = generator.standard_normal(shape, dtype=np.float32)
-        return np.asarray(
-            sample * np.float32(recipe["std"]) + np.float32(recipe.get("mean", 0)), dtype
-        )
-    if kind == "randint":
-        sample = generator.integers(recipe.get("low", 0), recipe["high"], shape)
-        return np.asarray(sample, dtype)
-    raise UsageError(f"{path}: input {name!r} has the unknown kind {kind!r}")
 
 
 def _seeded(name: str, dtype: np.dtype[Any], shape: tuple[int, ...], seed: int) -> Array:

@@ -56,9 +56,17 @@ def test_a_file_of_ones_own_is_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("op_overhead_us = 5", "op_overhead_us = -1", "op_overhead_us must be a positive number"),
+        (
+            "op_overhead_us = 5",
+            "op_overhead_us = -1",
+            "op_overhead_us must be a number from 0 to 1e.09, not -1",
+        ),
         ("op_overhead_us = 5", "overhead = 5", "unknown key 'overhead'"),
-        ("memory_efficiency = 0.7", "memory_efficiency = 7", "at most 1"),
+        (
+            "memory_efficiency = 0.7",
+            "memory_efficiency = 7",
+            "must be a number from 1e-06 to 1, not 7",
+        ),
         ("fp32 = 5e11", "fp31 = 5e11", "must give fp32"),
         ("name = ", "name : ", "is not TOML"),
     ],

@@ -14,7 +14,8 @@ from onnx import helper as h
 
 from planner.errors import UsageError
 from planner.onnxio.load import load_model
-from planner.onnxio.save import atomic_write, check_writable, save_model
+from planner.onnxio.save import atomic_write, save_model, written_together
+from planner.writing import check_writable
 from tests.onnxio.test_load import external, info, save
 
 
@@ -137,3 +138,43 @@ def test_check_writable(tmp_path):
         check_writable(tmp_path, force=True)
     with pytest.raises(UsageError, match="does not exist"):
         check_writable(tmp_path / "no" / "file", force=True)
+
+
+def test_files_written_together_are_there_only_at_the_end(tmp_path):
+    paths = [tmp_path / name for name in ("model", "plan", "report")]
+    paths[1].write_text("old")
+    with written_together() as files:
+        for path in paths:
+            with files.writing(path) as temporary:
+                temporary.write_text("new")
+        assert [path.exists() for path in paths] == [False, True, False]
+        assert paths[1].read_text() == "old"
+    assert [path.read_text() for path in paths] == ["new"] * 3
+    assert len(os.listdir(tmp_path)) == 3
+
+
+def test_where_one_of_several_cannot_be_renamed_all_is_as_it_was(tmp_path):
+    paths = [tmp_path / name for name in ("model", "trace", "plan", "report")]
+    paths[2].write_text("old plan")
+    with (
+        pytest.raises(UsageError, match=r"output .*model cannot be written: Is a directory"),
+        written_together() as files,
+    ):
+        for path in paths:
+            with files.writing(path) as temporary:
+                temporary.write_text("new")
+        paths[0].mkdir()  # between the check of the outputs and the end
+        (paths[0] / "precious").write_text("mine")
+    assert sorted(os.listdir(tmp_path)) == ["model", "plan"]
+    assert paths[2].read_text() == "old plan"
+    assert (paths[0] / "precious").read_text() == "mine"
+
+
+def test_where_one_of_several_cannot_be_written_none_is(tmp_path):
+    said = r"plan cannot be written: No space left.*free some room"
+    with pytest.raises(UsageError, match=said), written_together() as files:
+        with files.writing(tmp_path / "model") as temporary:
+            temporary.write_text("whole")
+        with files.writing(tmp_path / "plan"), open("/dev/full", "w") as full:
+            full.write("too much")
+    assert not os.listdir(tmp_path)

@@ -24,7 +24,8 @@ from planner.plan.problemfile import (
 )
 from tests.graphs import problems
 
-amounts = st.floats(0, 1e300) | st.integers(0, 1 << 53)
+amounts = st.floats(0, 1e15) | st.integers(0, 1 << 49)
+bandwidths = st.just(0.0) | st.floats(1, 1e300)
 
 
 @settings(max_examples=100, deadline=None)
@@ -34,7 +35,7 @@ def test_a_problem_is_read_back_as_it_was_written(problem: Problem, data: st.Dat
         problem,
         name=data.draw(st.text()),
         ops=tuple(replace(op, duration_us=data.draw(amounts)) for op in problem.ops),
-        swap_in_bytes_per_s=data.draw(amounts),
+        swap_in_bytes_per_s=data.draw(bandwidths),
         overlap=data.draw(st.booleans()),
     )
     assert problem_from_json(problem_to_json(problem)) == problem
@@ -99,8 +100,8 @@ Change = Callable[[dict[str, Any]], Any]
         (lambda d: d.update(name=7), "7 is not a text"),
         (lambda d: d.update(ops=[], tensors=[]), "it has no operations"),
         (lambda d: d.update(fixed_bytes=-1), "fixed_bytes is -1"),
-        (lambda d: d.update(swap_in_bytes_per_s=math.inf), "swap_in_bytes_per_s is inf"),
-        (lambda d: d["ops"][0].update(duration_us=math.nan), "'make'. has a duration of nan us"),
+        (lambda d: d.update(swap_in_bytes_per_s=math.inf), "inf is not a finite number"),
+        (lambda d: d["ops"][0].update(duration_us=math.nan), "nan is not a finite number"),
         (lambda d: d["ops"][0].update(workspace_bytes=-8), "'make'. has a workspace of -8 bytes"),
         (lambda d: d["ops"][1].update(inputs=[2]), "'read'. has the input 2; there are 2 tensors"),
         (lambda d: d["ops"][1].update(inputs=[-1]), "'read'. has the input -1"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from onnx_shape_inference import OpShapeInferenceRegistry
 
-from planner.onnxio.shape_rules.like import like
+from planner.onnxio.shape_rules.like import copied
 
 _FUSED = {"FusedGemm": ("Gemm", 13), "FusedConv": ("Conv", 11)}
 """Operators of com.microsoft with an activation fused in, each with the standard one it has the
@@ -22,4 +22,4 @@ def register(registry: OpShapeInferenceRegistry) -> None:
     if layer_norm is not None:
         registry.register("", "LayerNormalization", since_version=1)(layer_norm)
     for op_type in ("MemcpyToHost", "MemcpyFromHost"):
-        registry.register("", op_type, since_version=1)(like(0))
+        registry.register("", op_type, since_version=1)(copied)

@@ -22,6 +22,18 @@ def like(*sources: int | None) -> Rule:
     return rule
 
 
+def copied(ctx: ShapeInferenceContext, node: ir.Node) -> None:
+    """A rule for copies: the output is the input, known elements (a computed shape) included."""
+    source = input_at(node, 0)
+    target = output_at(node, 0)
+    if source is None or target is None:
+        return
+    set_like(ctx, target, source)
+    elements = ctx.get_symbolic_value(source)
+    if elements is not None:
+        ctx.set_symbolic_value(target, elements)
+
+
 def set_like(ctx: ShapeInferenceContext, target: ir.Value, source: ir.Value) -> None:
     """Give `target` the type and shape of `source`, as far as they are known."""
     if source.shape is not None:

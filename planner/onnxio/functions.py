@@ -1,0 +1,138 @@
+"""Checks of a model's functions, so that inlining them cannot fail nor run away."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+import networkx as nx
+import onnx
+
+from planner.errors import ModelError
+
+MOST_NODES = 2_000_000
+"""The most nodes of a model with its functions inlined. Functions that call each other twice, thirty
+deep, would be a thousand million."""
+
+
+class FunctionId(NamedTuple):
+    """What a node calls a function by."""
+
+    domain: str
+    name: str
+    overload: str
+
+    def __str__(self) -> str:
+        text = f"{self.domain}::{self.name}" if self.domain else self.name
+        return f"{text}:{self.overload}" if self.overload else text
+
+
+Functions = Mapping[FunctionId, onnx.FunctionProto]
+
+
+def called(node: onnx.NodeProto) -> FunctionId:
+    """The function that `node` calls, if there is one of that name."""
+    return FunctionId(node.domain, node.op_type, node.overload)
+
+
+def functions_of(proto: onnx.ModelProto) -> Functions:
+    """The model's functions.
+
+    Raises:
+        ModelError: two of one name.
+    """
+    found: dict[FunctionId, onnx.FunctionProto] = {}
+    for function in proto.functions:
+        key = FunctionId(function.domain, function.name, function.overload)
+        if key in found:
+            raise ModelError(f"function {str(key)!r} is defined twice; names must be unique")
+        found[key] = function
+    return found
+
+
+def check_functions(proto: onnx.ModelProto, functions: Functions) -> None:
+    """Raise ModelError where functions call themselves, do not fit their calls or the model's
+    operator sets, or would make more than `MOST_NODES` nodes."""
+    if not functions:
+        return
+    nodes = _nodes_inlined(functions)
+    opset = {o.domain: o.version for o in proto.opset_import}
+    for key, function in functions.items():
+        _check_body(key, function)
+        for wanted in function.opset_import:
+            has = opset.get(wanted.domain, wanted.version)
+            if has != wanted.version:
+                raise ModelError(
+                    f"function {str(key)!r} is written in version {wanted.version} of the operator "
+                    f"set {wanted.domain or 'ai.onnx'!r}, the model in version {has}; convert one"
+                )
+        _check_calls(function.node, functions)
+    _check_calls(proto.graph.node, functions)
+    total = sum(nodes.get(called(node), 1) for node in proto.graph.node)
+    if total > MOST_NODES:
+        raise ModelError(
+            f"the model has {total} nodes once its functions are inlined; planner takes up to "
+            f"{MOST_NODES}"
+        )
+
+
+def _nodes_inlined(functions: Functions) -> dict[FunctionId, int]:
+    """How many nodes each function is, all calls within it inlined."""
+    calls = nx.DiGraph()
+    calls.add_nodes_from(functions)
+    for key, function in functions.items():
+        calls.add_edges_from((key, called(n)) for n in function.node if called(n) in functions)
+    try:
+        order = list(reversed(list(nx.topological_sort(calls))))
+    except nx.NetworkXUnfeasible:
+        cycle = [a for a, _ in nx.find_cycle(calls)]
+        text = " -> ".join(map(str, [*cycle, cycle[0]]))
+        raise ModelError(f"functions call each other in a circle: {text}") from None
+    count: dict[FunctionId, int] = {}
+    for key in order:
+        count[key] = sum(count.get(called(node), 1) for node in functions[key].node)
+    return count
+
+
+def _check_body(key: FunctionId, function: onnx.FunctionProto) -> None:
+    """Its names: each made once, before it is read; every output made."""
+    known = set(function.input)
+    if len(known) != len(function.input):
+        raise ModelError(f"function {str(key)!r} has two inputs of one name")
+    for node in function.node:
+        for name in filter(None, node.input):
+            if name not in known:
+                raise ModelError(
+                    f"function {str(key)!r}: a node ({node.op_type}) reads {name!r}, which nothing "
+                    "before it produces"
+                )
+        for name in filter(None, node.output):
+            if name in known:
+                raise ModelError(f"function {str(key)!r} defines {name!r} twice")
+            known.add(name)
+    for name in function.output:
+        if name not in known or name in function.input:
+            raise ModelError(f"output {name!r} of function {str(key)!r} is produced by no node")
+    if len(set(function.output)) != len(function.output):
+        raise ModelError(f"function {str(key)!r} has two outputs of one name")
+
+
+def _check_calls(nodes: Iterable[onnx.NodeProto], functions: Functions) -> None:
+    for node in nodes:
+        function = functions.get(called(node))
+        if function is None:
+            continue
+        for what, given, takes in (
+            ("inputs", node.input, function.input),
+            ("outputs", node.output, function.output),
+        ):
+            if len(given) > len(takes):
+                raise ModelError(
+                    f"node {node.name!r} calls function {str(called(node))!r} with {len(given)} "
+                    f"{what}; the function has {len(takes)}"
+                )
+        if len(node.output) < len(function.output):  # ONNX Runtime does not load it
+            raise ModelError(
+                f"node {node.name!r} calls function {str(called(node))!r} for {len(node.output)} "
+                f"outputs; name all {len(function.output)} of the function"
+            )
