@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
 import onnx_ir as ir
@@ -10,6 +11,7 @@ import onnx_ir as ir
 from planner.errors import ModelError
 from planner.graph import rules
 from planner.graph.categories import input_categories, produced_category
+from planner.graph.effects import Effect, effect_of
 from planner.graph.model import (
     Category,
     Operation,
@@ -26,6 +28,10 @@ PLANNER_ATTRIBUTE = "__planner"
 """Attribute of every node planner adds, `"<role>:<number>"`; unique, so that ONNX Runtime's
 common-subexpression elimination never merges two of them (onnx allows attributes that start with
 `__` on any node)."""
+
+
+_MARK = re.compile(r"([a-z-]+):([0-9]{1,18})")
+_GRAPHS = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
 
 
 def build_graph(
@@ -111,6 +117,7 @@ class _Builder:
             tensors=tensors,
             inputs=tuple(self.ids[str(v.name)] for v in self.graph.inputs),
             outputs=tuple(self.ids[str(v.name)] for v in self.graph.outputs),
+            assumptions=_assumptions(operations),
         )
 
     def _buffers(self, outputs: set[str]) -> dict[str, str]:
@@ -130,27 +137,43 @@ class _Builder:
     def _check_written(
         self, consumers: Mapping[str, list[OpId]], buffers: Mapping[str, str]
     ) -> None:
-        """An accumulator's buffer may have no other reader: its order to them is not in the graph."""
+        """A buffer that a kernel writes over may have no other reader: its order to them is not in the
+        graph. Who else writes over it, or reads its shape alone, is none; nor is a node of planner's."""
         written: dict[str, tuple[OpId, str]] = {}
         for index, node in enumerate(self.nodes):
-            if rules.state_inputs(node.op_type, node.domain, self._training(node)):
-                continue  # what these compute does not depend on what they write over
-            for place in rules.written_inputs(node.op_type, node.domain, False):
-                value = node.inputs[place] if place < len(node.inputs) else None
-                if value is not None and value.name:
-                    written.setdefault(buffers[value.name], (OpId(index), value.name))
+            for name in self._written_by(node):
+                written.setdefault(buffers[name], (OpId(index), name))
         if not written:
             return
         for name, readers in consumers.items():
             writer, buffer = written.get(buffers[name], (None, ""))
-            other = next((self.nodes[r] for r in readers if r != writer), None)
-            if writer is not None and other is not None:
+            if writer is None:
+                continue
+            others = (self.nodes[r] for r in readers if r != writer)
+            other = next((n for n in others if self._reads_elements(n, name)), None)
+            if other is not None:
                 raise ModelError(
                     f"tensor {buffer!r} is written over by node {self.nodes[writer].name!r} "
                     f"({self.nodes[writer].op_type}) and node {other.name!r} ({other.op_type}) "
                     "reads it too; nothing in the graph says which of them comes first, so its "
                     "order cannot be planned"
                 )
+
+    def _written_by(self, node: ir.Node) -> list[str]:
+        """Names of the inputs that a node's kernel writes over."""
+        places = rules.written_inputs(node.op_type, node.domain, self._training(node))
+        found = (node.inputs[place] for place in places if place < len(node.inputs))
+        return [str(value.name) for value in found if value is not None and value.name]
+
+    def _reads_elements(self, node: ir.Node, name: str) -> bool:
+        """Whether what a node computes depends on the elements of a value."""
+        if node.op_type in ("Shape", "Size") or PLANNER_ATTRIBUTE in node.attributes:
+            return False
+        state = rules.state_inputs(node.op_type, node.domain, self._training(node))
+        return any(
+            value is not None and value.name == name and place not in state
+            for place, value in enumerate(node.inputs)
+        )
 
     def _view_source(self, node: ir.Node, outputs: set[str]) -> str | None:
         index = rules.view_input(node.op_type, node.domain)
@@ -251,18 +274,17 @@ class _Builder:
         is_view = rules.view_input(node.op_type, node.domain) is not None
         is_view = is_view and bool(outputs) and tensors[outputs[0]].buffer != outputs[0]
         training = self._training(node)
-        why_not = rules.effect(node.op_type, node.domain, attributes, training)
+        effect = effect_of(
+            node.op_type,
+            node.domain,
+            attributes,
+            training=training,
+            has_subgraph=any(a.type in _GRAPHS for a in node.attributes.values()),
+        )
         scratch = self._scratch(node, training)
-        if scratch:
-            why_not = ""
         on_cpu = node.name in self.on_cpu
-        if on_cpu or node.op_type == "MemcpyToHost":
-            why_not = why_not or "what it leaves on the host stays there"
-        role = Role.ORIGINAL
-        mark = attributes.get(PLANNER_ATTRIBUTE)
-        if isinstance(mark, str):
-            kind = mark.split(":", 1)[0]
-            role = Role(kind) if kind in tuple(Role) else Role.ORIGINAL
+        if (on_cpu or node.op_type == "MemcpyToHost") and (effect is Effect.PURE or scratch):
+            effect = Effect.LEFT_ON_HOST
         return Operation(
             id=op,
             name=str(node.name),
@@ -271,12 +293,14 @@ class _Builder:
             inputs=inputs,
             outputs=outputs,
             is_view=is_view,
+            per_reader=node.op_type in rules.PER_READER
+            and bool(tensors[outputs[0]].consumers)
+            and not tensors[outputs[0]].is_output,
             inplace=() if is_view else self._inplace(node, tensors),
-            recomputable=not why_not,
-            why_not=why_not,
+            effect=effect,
             on_cpu=on_cpu,
             scratch=scratch,
-            role=role,
+            role=role_of(node),
             attributes=attributes,
         )
 
@@ -317,12 +341,43 @@ class _Builder:
     def _training(self, node: ir.Node) -> bool:
         if node.op_type == "BatchNormalization":
             mode = node.attributes.get("training_mode")
-            return bool(mode is not None and mode.as_int())
+            if mode is None:  # before operator set 14, the statistics as outputs ask for training
+                return any(v.name for v in node.outputs[1:])
+            return bool(mode.as_int())
         if node.op_type == "Dropout" and len(node.inputs) > 2 and node.inputs[2] is not None:
             switch = node.inputs[2]
             constant = None if switch.is_graph_input() else switch.const_value
             return constant is None or bool(constant.numpy().any())
         return False
+
+
+def _assumptions(operations: Sequence[Operation]) -> tuple[str, ...]:
+    drawing = [op.name for op in operations if op.effect is Effect.RANDOM_UNSEEDED]
+    if not drawing:
+        return ()
+    return (
+        f"{len(drawing)} node(s), first {drawing[0]!r}, draw random numbers without a seed: ONNX Runtime "
+        "seeds each by its place in the file, so that the rewritten model draws other numbers than the "
+        "original; a seed attribute makes them the same",
+    )
+
+
+def mark_of(value: object) -> tuple[Role, int] | None:
+    """Role and number in a `__planner` attribute; None where planner wrote no such thing.
+
+    The attribute may be a stranger's and hold anything. A number of more than 18 digits is one: planner
+    counts on from the highest and never gets there.
+    """
+    mark = _MARK.fullmatch(value) if isinstance(value, str) else None
+    known = mark is not None and mark[1] in tuple(Role)
+    return (Role(mark[1]), int(mark[2])) if mark is not None and known else None
+
+
+def role_of(node: ir.Node) -> Role:
+    """Why the node is in the graph, by its mark."""
+    attribute = node.attributes.get(PLANNER_ATTRIBUTE)
+    mark = mark_of(_plain(attribute)) if attribute is not None else None
+    return mark[0] if mark is not None else Role.ORIGINAL
 
 
 def _plain(attribute: ir.Attr) -> object | None:

@@ -136,6 +136,9 @@ def timeline(
         if tensor.is_persistent and not tensor.on_host and tensor.buffer == tensor.id:
             by_category[tensor.category] += tensor.bytes
             persistent += tensor.bytes
+    for tensor in graph.output_copies:
+        by_category[tensor.category] += tensor.bytes
+        persistent += tensor.bytes
     for step, op in enumerate(order):
         by_category[Category.WORKSPACE][step] += (workspace_bytes or {}).get(op, 0)
     total = np.zeros(steps, dtype=np.int64)

@@ -15,6 +15,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NewType
 
+from planner.graph.effects import Effect, why_once
+
 TensorId = NewType("TensorId", int)
 OpId = NewType("OpId", int)
 Step = NewType("Step", int)
@@ -103,12 +105,13 @@ class Operation:
     Attributes:
         inputs, outputs: tensors, in the node's order, absent optional ones left out.
         is_view: its (first) output shares the buffer of its first input and no work is done.
+        per_reader: ONNX Runtime gives each reader of its output one of its own
+            (`planner.graph.rules.PER_READER`), so that it is made anew for each reader, as a view is.
         inplace: (input, output) pairs whose buffers ONNX Runtime's kernel shares when the input
             has no later reader.
-        recomputable: running it twice gives the same values and has no effect beyond its outputs.
+        effect: what a run does besides computing its outputs.
         on_cpu: runs on the CPU, on a target whose device has a memory of its own.
         scratch: inputs that the kernel writes over; a second run must be given other buffers there.
-        why_not: why it may not be recomputed; empty where it may.
         role: whether planner added it.
     """
 
@@ -119,13 +122,32 @@ class Operation:
     inputs: tuple[TensorId, ...]
     outputs: tuple[TensorId, ...]
     is_view: bool = False
+    per_reader: bool = False
     inplace: tuple[tuple[TensorId, TensorId], ...] = ()
-    recomputable: bool = True
-    why_not: str = ""
+    effect: Effect = Effect.PURE
     on_cpu: bool = False
     scratch: tuple[TensorId, ...] = ()
     role: Role = Role.ORIGINAL
     attributes: Mapping[str, object] | None = None
+
+    @property
+    def is_folded(self) -> bool:
+        """Whether it is planned as a part of those that read its output."""
+        return self.is_view or self.per_reader
+
+    @property
+    def recomputable(self) -> bool:
+        """Whether a second run gives the same values and leaves no trace.
+
+        Running statistics leave none where the second run is given other buffers for them.
+        """
+        apart = self.effect is Effect.RUNNING_STATISTICS and bool(self.scratch)
+        return apart or self.effect is Effect.PURE
+
+    @property
+    def why_not(self) -> str:
+        """Why it may not be recomputed, for people; "" where it may."""
+        return "" if self.recomputable else why_once(self.effect, self.op_type, self.domain)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,6 +168,16 @@ class TrainingGraph:
     outputs: tuple[TensorId, ...]
     shapes_follow: bool = False
     assumptions: tuple[str, ...] = ()
+
+    @property
+    def output_copies(self) -> tuple[Tensor, ...]:
+        """Initializers that are graph outputs: each run starts by copying them, for the caller to
+        keep (core/framework/execution_frame.cc, `ExecutionFrame`)."""
+        return tuple(
+            tensor
+            for tensor in self.tensors
+            if tensor.is_initializer and tensor.is_output and not tensor.on_host
+        )
 
     def tensor_named(self, name: str) -> Tensor:
         """Look a tensor up by name; raises KeyError."""

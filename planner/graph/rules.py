@@ -1,14 +1,13 @@
-"""What ONNX Runtime does with each operator's buffers, and which operators may run twice.
+"""What ONNX Runtime does with each operator's buffers.
 
-Four questions per operator, answered for onnxruntime 1.31 and onnxruntime-training 1.19.2 on the CPU.
-The first three are measured: `reports/ort_facts.py` runs every operator below (and those that share
+Three questions per operator, answered for onnxruntime 1.31 and onnxruntime-training 1.19.2 on the CPU.
+They are measured: `reports/ort_facts.py` runs every operator below (and those that share
 nothing) and reads ONNX Runtime's memory events; `tests/graph/test_rules.py` measures a sample again,
 `tests/training/test_kernels.py` the operators of the training build, under hard caps.
 
     view_input     which input the first output aliases (no work, no memory)
     alias_pairs    which outputs of an operator that does work are an input's buffer, written over
     inplace_pairs  which output may be written over which input when that input has no later reader
-    effect         why an operator may not be run a second time ("" where it may)
 
 No gradient operator of com.microsoft computes in place: their kernels declare neither `MayInplace` nor
 `Alias` (orttraining/training_ops/cpu), but for the accumulators and BatchNormInternal.
@@ -19,13 +18,14 @@ An operator that is not listed gets a buffer of its own for each output. Where t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-_ONNX = frozenset({"", "ai.onnx"})
-_KNOWN_DOMAINS = _ONNX | {"com.microsoft", "ai.onnx.ml", "com.microsoft.nchwc"}
+from planner.graph.effects import ONNX_DOMAINS
 
 TO_HOST, FROM_HOST = "MemcpyToHost", "MemcpyFromHost"
 COPIES = frozenset({TO_HOST, FROM_HOST})
+
+PER_READER = frozenset({"DequantizeLinear"})
+"""Operators that every session, optimized or not, copies until each has one reader
+(core/optimizer/qdq_transformer/ensure_unique_dq_for_node_unit.cc)."""
 
 VIEWS = frozenset({"Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity"})
 
@@ -51,96 +51,6 @@ INPLACE_UNARY = frozenset(
     }
 )
 
-_RANDOM = frozenset(
-    {
-        "RandomNormal",
-        "RandomNormalLike",
-        "RandomUniform",
-        "RandomUniformLike",
-        "Multinomial",
-        "Bernoulli",
-        "BitmaskDropout",
-        "BiasDropout",
-        "BitmaskBiasDropout",
-        "Sampling",
-    }
-)
-
-_CONTROL_FLOW = frozenset({"If", "Loop", "Scan", "SequenceMap", "BeamSearch", "GreedySearch"})
-
-_EVENTS = frozenset({"YieldOp", "RecordEvent", "WaitEvent", "NcclAllReduce", "PythonOp"})
-
-_CONTAINERS = frozenset(
-    {
-        "SequenceAt",
-        "SequenceConstruct",
-        "SequenceEmpty",
-        "SequenceErase",
-        "SequenceInsert",
-        "SequenceLength",
-        "SplitToSequence",
-        "ConcatFromSequence",
-        "Optional",
-        "OptionalGetElement",
-        "OptionalHasElement",
-    }
-)
-
-_UPDATES = frozenset(
-    {
-        "Adagrad",
-        "Adam",
-        "Momentum",
-        "AdamOptimizer",
-        "AdamWOptimizer",
-        "SGDOptimizer",
-        "SGDOptimizerV2",
-        "LambOptimizer",
-        "InPlaceAccumulator",
-        "InPlaceAccumulatorV2",
-        "GradientAccumulator",
-        "ReduceAllL2",
-        "ZeroGradient",
-        "Assign",
-    }
-)
-
-
-def _names(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
-_PURE_FUSIONS = _names(
-    "Attention BiasAdd BiasGelu BiasSoftmax BiasSplitGelu DequantizeLinear DynamicQuantizeMatMul "
-    "EmbedLayerNormalization ExpandDims FastGelu FusedConv FusedGemm FusedMatMul "
-    "FusedMatMulActivation GatherND Gelu GemmFastGelu GridSample GroupNorm GroupQueryAttention "
-    "Inverse Irfft LayerNormalization MatMulIntegerToFloat MatMulNBits MultiHeadAttention NhwcConv "
-    "NhwcFusedConv NhwcMaxPool Pad QuantizeLinear QuickGelu RMSNormalization Range Rfft "
-    "RotaryEmbedding SimplifiedLayerNormalization SkipGroupNorm SkipLayerNormalization "
-    "SkipSimplifiedLayerNormalization TransposeMatMul"
-)
-"""Operators of com.microsoft that may run twice (docs/ContribOperators.md). Of one that is neither
-here nor in `_PURE_TRAINING`, nothing is known."""
-
-_PURE_TRAINING = _names(
-    "AveragePoolGrad BatchNormalizationGrad BiasFastGeluGrad_dX BiasGeluGrad_dX BitmaskDropoutGrad "
-    "BroadcastGradientArgs ConcatTraining ConvGrad ConvTransposeGrad DivGrad DropoutGrad FastGeluGrad "
-    "GatherElementsGrad GatherGrad GatherNDGrad GeluGrad LayerNormalizationGrad LeakyReluGrad "
-    "LogSoftmaxGrad LogSoftmaxGrad_13 MaxPoolGrad NegativeLogLikelihoodLossInternal "
-    "NegativeLogLikelihoodLossInternal2 PassThrough QuickGeluGrad ReduceSumTraining ReluGrad "
-    "ResizeGrad Scale SigmoidGrad SimplifiedLayerNormalizationGrad SliceGrad "
-    "SoftmaxCrossEntropyLossGrad SoftmaxCrossEntropyLossInternal "
-    "SoftmaxCrossEntropyLossInternalGrad SoftmaxGrad SoftmaxGrad_13 SplitTraining TanhGrad"
-)
-"""Operators that only builds with training have, and that may run twice
-(orttraining/core/graph/training_op_defs.cc)."""
-
-TRAINING_OPERATORS = _PURE_TRAINING | _names(
-    "AdamOptimizer AdamWOptimizer BatchNormInternal InPlaceAccumulator InPlaceAccumulatorV2 "
-    "LambOptimizer ReduceAllL2 SGDOptimizer SGDOptimizerV2 YieldOp ZeroGradient"
-)
-"""Operators without which a build of ONNX Runtime has no kernels for training."""
-
 _ALIASES: dict[str, tuple[tuple[int, int], ...]] = {
     # orttraining/training_ops/cpu/nn/batch_norm_internal.cc: running mean and variance
     "BatchNormInternal": ((3, 1), (4, 2)),
@@ -153,14 +63,9 @@ _ALIASES: dict[str, tuple[tuple[int, int], ...]] = {
 _ACCUMULATORS = frozenset({"InPlaceAccumulator", "InPlaceAccumulatorV2", "ZeroGradient"})
 
 
-ADDS_IN_ANY_ORDER = frozenset({"GatherGrad", "GatherNDGrad"})
-"""CPU kernels whose threads add to one place in the order in which they get there, so that two runs
-differ by rounding (orttraining/training_ops/cpu/tensor/gather_grad.cc, gather_nd_grad.cc)."""
-
-
 def view_input(op_type: str, domain: str) -> int | None:
     """Index of the input that the first output aliases, or None."""
-    return 0 if domain in _ONNX and op_type in VIEWS else None
+    return 0 if domain in ONNX_DOMAINS and op_type in VIEWS else None
 
 
 def inplace_pairs(op_type: str, domain: str) -> tuple[tuple[int, int], ...]:
@@ -169,7 +74,7 @@ def inplace_pairs(op_type: str, domain: str) -> tuple[tuple[int, int], ...]:
     ONNX Runtime also wants input and output of one shape and element size, and never writes over
     a graph input, an initializer or into a graph output.
     """
-    return ((0, 0),) if domain in _ONNX and op_type in INPLACE_UNARY else ()
+    return ((0, 0),) if domain in ONNX_DOMAINS and op_type in INPLACE_UNARY else ()
 
 
 def alias_pairs(op_type: str, domain: str) -> tuple[tuple[int, int], ...]:
@@ -191,40 +96,6 @@ def written_inputs(op_type: str, domain: str, training: bool) -> tuple[int, ...]
     return state_inputs(op_type, domain, training)
 
 
-def effect(op_type: str, domain: str, attributes: Mapping[str, object], training: bool) -> str:
-    """Why this operator may not run a second time, or "" where a second run changes nothing.
-
-    Args:
-        training: for BatchNormalization and Dropout, whether the node is in training mode.
-    """
-    if op_type in _RANDOM:
-        return f"{op_type} draws random numbers"
-    if op_type == "Dropout" and training:
-        # a fixed seed starts one generator, which each run advances
-        return "training-mode Dropout, with a fixed seed too, draws random numbers"
-    if op_type == "BatchNormInternal" or (op_type == "BatchNormalization" and training):
-        # the kernel writes the running statistics over its mean and variance inputs, feeds and
-        # initializers included, unless they are graph outputs, as a copy's never are (measured)
-        return f"training-mode {op_type} updates its running statistics in place"
-    if op_type in _UPDATES or op_type.endswith(("Optimizer", "OptimizerV2")):
-        return f"{op_type} updates state: a second run would apply the update again"
-    if op_type in _CONTROL_FLOW or attributes.get("body") or attributes.get("then_branch"):
-        return f"{op_type} runs a subgraph, whose effects we don't know"
-    if op_type in _EVENTS:
-        return f"{op_type} acts outside the graph"
-    if op_type in _CONTAINERS:
-        return f"{op_type} works on sequences or optionals, whose memory we don't know"
-    if op_type == "EPContext":
-        return "EPContext runs a compiled graph, whose effects we don't know"
-    if op_type in ADDS_IN_ANY_ORDER:
-        return f"{op_type} adds in an order that differs from run to run"
-    if domain == "com.microsoft" and op_type not in _PURE_FUSIONS | _PURE_TRAINING:
-        return f"{op_type} is an operator of com.microsoft whose effects we don't know"
-    if domain not in _KNOWN_DOMAINS:
-        return f"{op_type} is of the domain {domain!r}, whose effects we don't know"
-    return ""
-
-
 def state_inputs(op_type: str, domain: str, training: bool) -> tuple[int, ...]:
     """Inputs that the kernel writes over though its other outputs do not depend on them.
 
@@ -232,6 +103,6 @@ def state_inputs(op_type: str, domain: str, training: bool) -> tuple[int, ...]:
     inputs, and so does BatchNormInternal, which is always in training mode. Given other buffers for
     those, a second run is as good as the first.
     """
-    standard = op_type == "BatchNormalization" and domain in _ONNX and training
+    standard = op_type == "BatchNormalization" and domain in ONNX_DOMAINS and training
     internal = op_type == "BatchNormInternal" and domain == "com.microsoft"
     return (3, 4) if standard or internal else ()

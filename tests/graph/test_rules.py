@@ -1,4 +1,4 @@
-"""The operator rules against ONNX Runtime's kernels, and what may not run twice."""
+"""The operator rules against ONNX Runtime's kernels."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import pytest
 
 from planner.graph.rules import (
     alias_pairs,
-    effect,
     inplace_pairs,
     state_inputs,
     view_input,
@@ -78,55 +77,6 @@ def test_rules_are_of_a_domain() -> None:
     assert written_inputs("InPlaceAccumulatorV2", "my.domain", False) == ()
     assert view_input("Reshape", "my.domain") is None
     assert inplace_pairs("Relu", "my.domain") == ()
-
-
-@pytest.mark.parametrize(
-    ("op_type", "domain", "training", "why"),
-    [
-        ("RandomNormalLike", "", False, "draws random numbers"),
-        ("Bernoulli", "", False, "draws random numbers"),
-        ("Dropout", "", True, "with a fixed seed too, draws"),
-        ("BitmaskDropout", "com.microsoft", False, "draws random numbers"),
-        ("BatchNormalization", "", True, "running statistics"),
-        ("BatchNormInternal", "com.microsoft", False, "running statistics"),
-        ("InPlaceAccumulatorV2", "com.microsoft", False, "updates state"),
-        ("AdamWOptimizer", "com.microsoft", False, "updates state"),
-        ("SGDOptimizerV2", "com.microsoft", False, "updates state"),
-        ("Adam", "ai.onnx.preview.training", False, "updates state"),
-        ("Momentum", "ai.onnx.preview.training", False, "updates state"),
-        ("If", "", False, "runs a subgraph"),
-        ("Loop", "", False, "runs a subgraph"),
-        ("SequenceAt", "", False, "sequences or optionals"),
-        ("OptionalGetElement", "", False, "sequences or optionals"),
-        ("YieldOp", "com.microsoft", False, "outside the graph"),
-        ("RecordEvent", "com.microsoft", False, "outside the graph"),
-        ("WaitEvent", "com.microsoft", False, "outside the graph"),
-        ("MatMul", "org.example", False, "whose effects we don't know"),
-        ("Frobnicate", "com.microsoft", False, "whose effects we don't know"),
-        ("GatherGrad", "com.microsoft", False, "in an order that differs from run to run"),
-    ],
-)
-def test_what_may_not_run_twice_says_why(
-    op_type: str, domain: str, training: bool, why: str
-) -> None:
-    assert why in effect(op_type, domain, {"seed": 7}, training)
-
-
-@pytest.mark.parametrize(
-    ("op_type", "domain"),
-    [
-        ("Dropout", ""),
-        ("BatchNormalization", ""),
-        ("MatMul", ""),
-        ("MatMul", "ai.onnx"),
-        ("FusedMatMul", "com.microsoft"),
-        ("LayerNormalizationGrad", "com.microsoft"),
-        ("MaxPoolGrad", ""),
-        ("ScatterElements", ""),
-    ],
-)
-def test_what_may_run_twice(op_type: str, domain: str) -> None:
-    assert effect(op_type, domain, {}, False) == ""
 
 
 def test_a_second_training_batch_norm_would_change_the_statistics_of_the_first(
