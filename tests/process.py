@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from typing import Any
@@ -18,5 +19,12 @@ def started(*arguments: str, **options: Any) -> subprocess.Popen[str]:
         stderr=subprocess.PIPE,
         text=True,
         bufsize=1,
+        preexec_fn=_hears,  # noqa: PLW1509 (no thread of the tests holds a lock that it needs)
         **options,
     )
+
+
+def _hears() -> None:
+    """Hear the signals that a shell has its background jobs ignore."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from planner.cli import options as o
 from planner.cli.console import emit_json, note, progress, verbosity
 from planner.cli.outputs import check_outputs
+from planner.units import check_time_limit
 
 
 def analyze(
@@ -22,6 +23,7 @@ def analyze(
     no_ort_optimize: o.NoOrtOptimize = False,
     force: o.Force = False,
     json: o.Json = False,
+    memory_limit: o.MemoryLimit = None,
     verbose: o.Verbose = False,
     quiet: o.Quiet = False,
 ) -> None:
@@ -34,7 +36,7 @@ def analyze(
       planner analyze model.onnx --json > memory.json
     """
     dims = o.parse_dims(dim)
-    o.check_time_limit(time_limit)
+    check_time_limit(time_limit)
     o.check_inputs(model=model, profile=profile, inputs=inputs)
     if output is not None:
         check_outputs(output, inputs=(model, profile, inputs), force=force)

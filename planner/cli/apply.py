@@ -27,6 +27,7 @@ def apply(
         ),
     ] = None,
     force: o.Force = False,
+    memory_limit: o.MemoryLimit = None,
     verbose: o.Verbose = False,
     quiet: o.Quiet = False,
 ) -> None:

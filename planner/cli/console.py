@@ -48,7 +48,7 @@ def error_line(error: PlannerError) -> str:
         return "planner: interrupted; nothing was written"
     text = str(error)
     if isinstance(error, InfeasibleBudgetError):
-        least = format_bytes(error.least_peak_bytes)
+        least = format_bytes(error.least_peak_bytes, up=True)
         if error.least_peak_bytes and least not in text:
             text += f"; the least feasible budget found is {least} ({error.least_peak_bytes} B)"
         if error.binding:

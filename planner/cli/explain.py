@@ -9,6 +9,7 @@ import typer
 
 from planner.cli import options as o
 from planner.cli.console import emit_json, progress, verbosity
+from planner.units import check_time_limit
 
 
 def explain(
@@ -27,6 +28,7 @@ def explain(
         float, typer.Option("--time-limit", metavar="SECONDS", help="Time limit of the prices.")
     ] = 20.0,
     json: o.Json = False,
+    memory_limit: o.MemoryLimit = None,
     verbose: o.Verbose = False,
     quiet: o.Quiet = False,
 ) -> None:
@@ -37,7 +39,7 @@ def explain(
       planner explain model.onnx model.plan.json --tensor layer.3.out
       planner explain model.onnx model.plan.json --tensor layer.3.out --json
     """
-    o.check_time_limit(time_limit)
+    check_time_limit(time_limit)
     o.check_input(model, what="model")
     o.check_input(plan, what="plan")
     o.check_input(profile, what="profile")

@@ -48,6 +48,7 @@ def export(
     ] = False,
     force: o.Force = False,
     json: o.Json = False,
+    memory_limit: o.MemoryLimit = None,
     verbose: o.Verbose = False,
     quiet: o.Quiet = False,
 ) -> None:

@@ -1,77 +1,33 @@
-"""The console entry: one command per module, one line per error, the exit code of the error.
+"""The console entry: one line per error, the exit code of the error.
 
-Nothing heavy is imported before a command runs: `planner --help` must stay fast.
+Signals are answered from the first moment on, so nothing is imported here that takes time.
 """
 
 from __future__ import annotations
 
-import io
+import gc
 import os
+import signal
 import sys
-import traceback
 from collections.abc import Sequence
-from typing import Annotated, NoReturn
+from types import FrameType
+from typing import NoReturn
 
-import typer
-
-from planner import __version__
-from planner.cli import console
-from planner.cli.analyze import analyze
-from planner.cli.apply import apply
-from planner.cli.diff import diff
-from planner.cli.explain import explain
-from planner.cli.export import export
-from planner.cli.optimize import optimize
-from planner.cli.problem import problem
-from planner.cli.solve import solve
-from planner.cli.sweep import sweep
-from planner.cli.verify import verify
-from planner.errors import Interrupted, PlannerError
-from planner.report.plain import printable
-
-app = typer.Typer(
-    name="planner",
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-
-
-def _version(value: bool) -> None:
-    if value:
-        typer.echo(f"planner {__version__}")
-        raise typer.Exit
-
-
-@app.callback()
-def _planner(
-    version: Annotated[
-        bool,
-        typer.Option("--version", callback=_version, is_eager=True, help="Show the version."),
-    ] = False,
-) -> None:
-    """Plan the memory of an ONNX training graph: fit a budget at the least cost in time."""
-
-
-for _command, _summary in (
-    (analyze, "Show where the memory of a model goes."),
-    (optimize, "Rewrite a model to stay within a memory budget."),
-    (sweep, "Show what each budget costs in time."),
-    (apply, "Rewrite a model as a plan says."),
-    (diff, "Show what changed from one plan to another."),
-    (explain, "Show what a plan does with one tensor."),
-    (verify, "Compare two models on ONNX Runtime."),
-    (problem, "Write the planning problem of a model."),
-    (solve, "Solve a planning problem."),
-    (export, "Write the training graph of a PyTorch module."),
-):
-    app.command(short_help=_summary, no_args_is_help=True)(_command)
+_GARBAGE = (50_000, 10, 10)
+"""Allocations between two searches for garbage, and how many of those look further back."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command line and return its exit status; errors become one line on stderr."""
+    import io
+
+    import typer
+
+    from planner.cli import console
+    from planner.cli.app import app
+    from planner.cli.memory import no_limit
+    from planner.errors import Interrupted, MemoryLimitError, PlannerError, out_of_memory
+
     console.verbosity.verbose = console.verbosity.quiet = False
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
@@ -84,6 +40,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         status = Interrupted.exit_code
     except PlannerError as error:
         return _fail(console.error_line(error), error.exit_code)
+    except MemoryError as error:
+        return _fail(console.error_line(out_of_memory(error)), MemoryLimitError.exit_code)
     except BrokenPipeError:
         return _stdout_is_gone()
     except Exception as error:
@@ -92,6 +50,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if not _is_interrupted_import(error):
             return _unforeseen(error)
         status = Interrupted.exit_code
+    finally:
+        no_limit()
     if status == Interrupted.exit_code:
         console.say(console.error_line(Interrupted()))
     return status if isinstance(status, int) else 0
@@ -108,17 +68,39 @@ def _is_interrupted_import(error: BaseException | None) -> bool:
 
 def run() -> NoReturn:
     """Entry point of the `planner` script."""
-    sys.exit(main())
+    for number in (signal.SIGINT, signal.SIGTERM):
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, _end_before_the_start)
+    from planner.cli.ending import end, watch_signals
+
+    watch_signals()
+    # a model is a million objects that live long: looking through them for garbage takes longer
+    # than half of all stages
+    gc.set_threshold(*_GARBAGE)
+    end(main())
+
+
+def _end_before_the_start(number: int, _frame: FrameType | None) -> NoReturn:
+    """There is nothing to clean up yet."""
+    os.write(2, b"planner: interrupted; nothing was written\n")
+    os._exit(128 + number)
 
 
 def _fail(line: str, status: int) -> int:
+    from planner.cli import console
+
     if console.verbosity.verbose:
+        import traceback
+
         traceback.print_exc()
     console.say(line)
     return status
 
 
 def _usage(error: Exception) -> int:
+    from planner.cli import console
+    from planner.report.plain import printable
+
     message = error.format_message()  # pyright: ignore[reportAttributeAccessIssue]
     if type(error).__name__ == "NoArgsIsHelpError":  # the message is the help
         console.say(message)
@@ -131,17 +113,18 @@ def _usage(error: Exception) -> int:
 
 
 def _unforeseen(error: Exception) -> int:
+    from planner.cli import console
+    from planner.report.plain import printable
+
     if isinstance(error, OSError) and error.strerror:  # a full disk, a file taken away
-        what = f"{error.filename}: " if error.filename else ""
+        # every file is written under its name; what has none is what the command prints
+        what = f"{error.filename or 'standard output'}: "
         return _fail(f"planner: error: {printable(what + error.strerror)}", 1)
-    if console.verbosity.verbose:
-        traceback.print_exc()
-        hint = "this is a bug in planner"
-    else:
-        hint = "this is a bug in planner; run again with -v for the traceback"
+    hint = "this is a bug in planner"
+    if not console.verbosity.verbose:
+        hint += "; run again with -v for the traceback"
     what = printable(f"{type(error).__name__}: {' '.join(str(error).split())}")
-    console.say(f"planner: error: {what}; {hint}")
-    return 1
+    return _fail(f"planner: error: {what}; {hint}", 1)
 
 
 def _stdout_is_gone() -> int:

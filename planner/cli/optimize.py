@@ -12,7 +12,7 @@ from planner.cli.console import emit_json, note, progress, verbosity
 from planner.cli.outputs import check_outputs, name_outputs
 from planner.cli.thresholds import PeakAbove, SlowerThan, check_optimized, parse_thresholds
 from planner.errors import UsageError, VerificationError
-from planner.units import check_budget, parse_bytes, parse_slowdown
+from planner.units import check_budget, check_time_limit, parse_bytes, parse_slowdown
 
 if TYPE_CHECKING:
     from planner.results import OptimizeResult
@@ -73,16 +73,17 @@ def optimize(
     device: o.Device = "cpu",
     inputs: o.Inputs = None,
     no_verify: Annotated[
-        bool, typer.Option("--no-verify", help="Don't run the two models to compare them.")
+        bool, typer.Option("--no-verify", help="Don't run the rewritten model to compare it.")
     ] = False,
     no_ort_optimize: o.NoOrtOptimize = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Plan and print; write and run nothing.")
+        bool, typer.Option("--dry-run", help="Plan and print; write nothing.")
     ] = False,
     fail_if_peak_above: PeakAbove = None,
     fail_if_slower_than: SlowerThan = None,
     force: o.Force = False,
     json: o.Json = False,
+    memory_limit: o.MemoryLimit = None,
     verbose: o.Verbose = False,
     quiet: o.Quiet = False,
 ) -> None:
@@ -113,7 +114,7 @@ def optimize(
     thresholds = parse_thresholds(fail_if_peak_above, fail_if_slower_than)
     dims = o.parse_dims(dim)
     o.check_copies(copies, swap)
-    o.check_time_limit(time_limit)
+    check_time_limit(time_limit)
     o.check_inputs(model=model, profile=profile, inputs=inputs)
     files = name_outputs(model, output=output, plan=plan, report=report)
     if not dry_run:

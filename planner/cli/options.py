@@ -8,11 +8,19 @@ from typing import Annotated, Literal
 import typer
 
 from planner.cli.console import verbosity
+from planner.cli.memory import limit_memory
 from planner.errors import UsageError
+from planner.reading import shown, why_not_a_file
+from planner.units import MOST_SEED, parse_whole
 
 
 def _set_verbose(value: bool) -> None:
     verbosity.verbose = verbosity.verbose or value
+
+
+def _limit_memory(value: str | None) -> str | None:
+    limit_memory(value)
+    return value
 
 
 def _set_quiet(value: bool) -> None:
@@ -56,13 +64,33 @@ Calibrate = Annotated[
     bool, typer.Option("--calibrate", help="Run the model here first and use the times measured.")
 ]
 TimeLimit = Annotated[
-    float, typer.Option("--time-limit", metavar="SECONDS", help="Time limit of the search.")
+    float,
+    typer.Option(
+        "--time-limit",
+        metavar="SECONDS",
+        help="Time for finding a plan; reading, writing and verifying the model come on top.",
+    ),
+]
+MemoryLimit = Annotated[
+    str | None,
+    typer.Option(
+        "--memory-limit",
+        metavar="SIZE",
+        help="End with exit code 8 where planner's own processes take more memory [no limit].",
+        callback=_limit_memory,
+        is_eager=True,
+    ),
 ]
 Workers = Annotated[
     int | None,
-    typer.Option("--workers", metavar="N", min=1, help="Threads of the search [all cores]."),
+    typer.Option(
+        "--workers", metavar="N", min=1, max=256, help="Threads of the search [all cores]."
+    ),
 ]
-Seed = Annotated[int, typer.Option("--seed", metavar="N", help="Seed of search and inputs.")]
+Seed = Annotated[
+    int,
+    typer.Option("--seed", metavar="N", min=0, max=MOST_SEED, help="Seed of search and inputs."),
+]
 Device = Annotated[
     Literal["cpu", "webgpu", "cuda", "any"],
     typer.Option(
@@ -77,7 +105,8 @@ NoOrtOptimize = Annotated[
     bool,
     typer.Option(
         "--no-ort-optimize",
-        help="Take the graph as it is, not as ONNX Runtime's optimizers leave it.",
+        help="Take the graph as it is, not as ONNX Runtime's optimizers leave it: for sessions that "
+        "are opened with ORT_DISABLE_ALL.",
     ),
 ]
 Force = Annotated[bool, typer.Option("-f", "--force", help="Overwrite outputs that exist.")]
@@ -108,13 +137,13 @@ def parse_dims(texts: list[str] | None) -> dict[str, int]:
     """
     dims: dict[str, int] = {}
     for text in texts or []:
-        name, equals, size = text.rpartition("=")
-        name, size = name.strip(), size.strip()
-        if not equals or not name or not (size.isascii() and size.isdigit()) or int(size) < 1:
-            raise UsageError(f"--dim {text!r} is not NAME=N with N a positive integer")
-        if dims.get(name, int(size)) != int(size):
+        name, equals, number = text.rpartition("=")
+        name, size = name.strip(), parse_whole(number)
+        if not equals or not name or not size:
+            raise UsageError(f"--dim {shown(text)} is not NAME=N with N a positive integer")
+        if dims.get(name, size) != size:
             raise UsageError(f"--dim {name} is given twice, as {dims[name]} and as {size}")
-        dims[name] = int(size)
+        dims[name] = size
     return dims
 
 
@@ -125,12 +154,6 @@ def check_copies(copies: str, swap: str) -> None:
     check_copies(copies, swap)
 
 
-def check_time_limit(seconds: float) -> None:
-    """Raise UsageError unless `seconds` is a positive, finite time."""
-    if not 0 < seconds < float("inf"):
-        raise UsageError(f"--time-limit {seconds:g} must be a positive number of seconds")
-
-
 def check_inputs(**paths: Path | None) -> None:
     """`check_input` for each, called what its keyword says."""
     for what, path in paths.items():
@@ -138,10 +161,6 @@ def check_inputs(**paths: Path | None) -> None:
 
 
 def check_input(path: Path | None, *, what: str) -> None:
-    """Raise UsageError where `path` is given and is not a file."""
-    if path is None:
-        return
-    if path.is_dir():
-        raise UsageError(f"{what} {path} is a folder; name a file")
-    if not path.exists():
-        raise UsageError(f"{what} {path} does not exist")
+    """Raise UsageError where `path` is given and is not a regular file."""
+    if path is not None and (why := why_not_a_file(path)):
+        raise UsageError(f"{what} {path} {why}")

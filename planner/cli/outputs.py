@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from planner.errors import UsageError
+from planner.writing import check_writable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +27,7 @@ def name_outputs(
     model: Path, *, output: Path | None, plan: Path | None = None, report: Path | None = None
 ) -> Outputs:
     """Where the outputs of `model` go, given what the user named."""
-    if output is not None and not output.is_dir():
+    if output is not None and not os.path.isdir(output):
         rewritten, stem = output, output.name.removesuffix(".onnx").removesuffix(".planned")
     else:
         stem = model.name.removesuffix(".onnx")
@@ -42,20 +43,13 @@ def name_outputs(
 def check_outputs(*paths: Path, inputs: tuple[Path | None, ...] = (), force: bool) -> None:
     """Raise UsageError where an output is an input, exists (without `force`), can't be written,
     or is named twice."""
-    seen: set[Path] = set()
-    sources = {path.resolve() for path in inputs if path is not None}
+    seen: set[str] = set()
+    sources = {os.path.realpath(path) for path in inputs if path is not None}
     for path in paths:
-        folder = path.parent
-        if path.is_dir():
-            raise UsageError(f"output {path} is a folder; name a file")
-        if path.resolve() in sources:
+        real = os.path.realpath(path)
+        if real in sources:
             raise UsageError(f"output {path} is an input; choose another name with -o/--output")
-        if path.resolve() in seen:
+        if real in seen:
             raise UsageError(f"output {path} is named twice")
-        if path.exists() and not force:
-            raise UsageError(f"output {path} exists; pass -f/--force to overwrite it")
-        if not folder.is_dir():
-            raise UsageError(f"output folder {folder} does not exist")
-        if not os.access(folder, os.W_OK) or (path.exists() and not os.access(path, os.W_OK)):
-            raise UsageError(f"output {path} cannot be written")
-        seen.add(path.resolve())
+        check_writable(path, force=force)
+        seen.add(real)

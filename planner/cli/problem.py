@@ -10,6 +10,7 @@ import typer
 from planner.cli import options as o
 from planner.cli.console import note, progress
 from planner.cli.outputs import check_outputs
+from planner.units import check_time_limit
 
 
 def problem(
@@ -28,6 +29,7 @@ def problem(
     time_limit: o.TimeLimit = 60.0,
     no_ort_optimize: o.NoOrtOptimize = False,
     force: o.Force = False,
+    memory_limit: o.MemoryLimit = None,
     verbose: o.Verbose = False,
     quiet: o.Quiet = False,
 ) -> None:
@@ -41,7 +43,7 @@ def problem(
       planner problem model.onnx --dim batch=32 --hardware a100-40gb --order best
     """
     dims = o.parse_dims(dim)
-    o.check_time_limit(time_limit)
+    check_time_limit(time_limit)
     o.check_inputs(model=model, profile=profile)
     target = output or Path(f"{model.name.removesuffix('.onnx')}.problem.json")
     check_outputs(target, inputs=(model, profile), force=force)

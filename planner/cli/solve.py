@@ -11,11 +11,14 @@ import typer
 
 from planner.cli import options as o
 from planner.cli.console import emit_json, note, progress, verbosity
+from planner.cli.ending import signals_raise
 from planner.cli.outputs import check_outputs
 from planner.errors import InfeasibleBudgetError
 from planner.units import (
     check_budget,
+    check_time_limit,
     format_both,
+    format_budget,
     format_bytes,
     format_duration,
     format_percent,
@@ -63,6 +66,7 @@ def solve(
     workers: o.Workers = None,
     force: o.Force = False,
     json: o.Json = False,
+    memory_limit: o.MemoryLimit = None,
     verbose: o.Verbose = False,
     quiet: o.Quiet = False,
 ) -> None:
@@ -78,7 +82,7 @@ def solve(
     """
     if budget is not None:
         check_budget(budget)
-    o.check_time_limit(time_limit)
+    check_time_limit(time_limit)
     o.check_input(problem, what="problem")
     if output is not None:
         check_outputs(output, inputs=(problem,), force=force)
@@ -90,7 +94,7 @@ def solve(
     read = read_problem(problem)
     base_peak = peak_of(read, range(len(read.ops)))
     asked = _asked(read, base_peak, budget, swap, overlap)
-    with progress() as report_progress:
+    with progress() as report_progress, signals_raise():
         solved = solve_problem(
             asked,
             time_limit_s=time_limit,
@@ -145,7 +149,7 @@ def _infeasible(problem: Problem, solved: Solved) -> InfeasibleBudgetError:
     ]
     return InfeasibleBudgetError(
         f"no plan found fits {format_both(problem.capacity_bytes)}: the least peak found is "
-        f"{format_both(least.peak_bytes)}, and no plan in this base order can be below "
+        f"{format_budget(least.peak_bytes)}, and no plan in this base order can be below "
         f"{format_bytes(bound)}",
         least_peak_bytes=least.peak_bytes,
         bound_bytes=bound,

@@ -10,7 +10,8 @@ from planner.cli import options as o
 from planner.cli.console import emit_json, note, progress, verbosity
 from planner.cli.outputs import check_outputs
 from planner.errors import UsageError
-from planner.units import check_budget, parse_bytes
+from planner.reading import shown
+from planner.units import check_budget, check_time_limit, parse_bytes, parse_whole
 
 _MOST_SIZES = 1_000
 
@@ -26,7 +27,7 @@ def sweep(
         ),
     ] = None,
     points: Annotated[
-        int, typer.Option("--points", metavar="N", min=2, help="How many budgets.")
+        int, typer.Option("--points", metavar="N", min=2, max=1000, help="How many budgets.")
     ] = 12,
     dim: Annotated[
         list[str] | None,
@@ -62,6 +63,7 @@ def sweep(
     no_ort_optimize: o.NoOrtOptimize = False,
     force: o.Force = False,
     json: o.Json = False,
+    memory_limit: o.MemoryLimit = None,
     verbose: o.Verbose = False,
     quiet: o.Quiet = False,
 ) -> None:
@@ -81,7 +83,7 @@ def sweep(
     parse_bytes(reserve, what="--reserve", zero_ok=True)
     dims = parse_sizes(dim)
     o.check_copies(copies, swap)
-    o.check_time_limit(time_limit)
+    check_time_limit(time_limit)
     o.check_inputs(model=model, profile=profile, inputs=inputs)
     if output is not None:
         check_outputs(output, inputs=(model, profile, inputs), force=force)
@@ -135,7 +137,7 @@ def parse_sizes(texts: list[str] | None) -> dict[str, list[int]]:
         found = _sizes(sizes)
         if not equals or not name or not found:
             raise UsageError(
-                f"--dim {text!r} is not NAME=N, NAME=N,N... or NAME=A:B[:STEP], "
+                f"--dim {shown(text)} is not NAME=N, NAME=N,N... or NAME=A:B[:STEP], "
                 "in positive integers, with A at most B"
             )
         if name in dims:
@@ -147,9 +149,9 @@ def parse_sizes(texts: list[str] | None) -> dict[str, list[int]]:
 def _sizes(text: str) -> list[int]:
     """The sizes, or none where the text is not understood."""
     parts = text.replace(",", ":").split(":")
-    if not all(part.strip().isascii() and part.strip().isdigit() for part in parts):
+    numbers = [number for part in parts if (number := parse_whole(part)) is not None]
+    if len(numbers) < len(parts) or len(parts) > _MOST_SIZES:
         return []
-    numbers = [int(part) for part in parts]
     if min(numbers) < 1 or ("," in text and ":" in text):
         return []
     if ":" not in text:

@@ -33,6 +33,7 @@ def verify(
     seed: o.Seed = 0,
     device: o.Device = "cpu",
     json: o.Json = False,
+    memory_limit: o.MemoryLimit = None,
     verbose: o.Verbose = False,
     quiet: o.Quiet = False,
 ) -> None:
@@ -77,4 +78,6 @@ def verify(
 
         print_verification(payload)
     if not verification.passed:
-        raise typer.Exit(VerificationError.exit_code)
+        raise VerificationError(
+            f"ONNX Runtime does not confirm {rewritten}: {verification.failures[0]}"
+        )

@@ -1,0 +1,74 @@
+"""Processes of one's own that end with the one that started them, however that ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+
+_PARENT = "PLANNER_PARENT"
+_SET_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
+_POLL_S = 1.0
+
+
+def run_child(
+    argv: Sequence[str],
+    *,
+    environment: Mapping[str, str] | None = None,
+    timeout_s: float | None = None,
+) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end, out of reach of the terminal's Ctrl-C; its output is captured.
+
+    Args:
+        environment: variables to set, in addition to the process's own.
+
+    Raises:
+        subprocess.TimeoutExpired: it was ended after `timeout_s`.
+    """
+    return subprocess.run(
+        argv,
+        env={**child_environment(), **(environment or {})},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=timeout_s,
+        check=False,
+        process_group=0,
+    )
+
+
+def child_environment() -> dict[str, str]:
+    """The variables of a process that calls `end_with_parent`."""
+    return {**os.environ, _PARENT: str(os.getpid())}
+
+
+def end_with_parent(parent: int | None = None) -> None:
+    """End this process as soon as its parent has, however that ended.
+
+    Args:
+        parent: its pid; None for the one that `run_child` was called in. A process that was started
+            otherwise, by hand say, goes on.
+    """
+    if parent is None:
+        if _PARENT not in os.environ:
+            return
+        parent = int(os.environ[_PARENT])
+    if sys.platform == "linux":
+        import ctypes
+
+        ctypes.CDLL(None).prctl(_SET_DEATH_SIGNAL, signal.SIGKILL)
+    else:
+        threading.Thread(target=_watch, args=(parent,), daemon=True).start()
+    if os.getppid() != parent:  # it ended before
+        os._exit(1)
+
+
+def _watch(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(_POLL_S)
+    os._exit(1)

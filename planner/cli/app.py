@@ -1,0 +1,62 @@
+"""The commands: one per module.
+
+Nothing heavy is imported before a command runs: `planner --help` must stay fast.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from planner import __version__
+from planner.cli.analyze import analyze
+from planner.cli.apply import apply
+from planner.cli.diff import diff
+from planner.cli.explain import explain
+from planner.cli.export import export
+from planner.cli.optimize import optimize
+from planner.cli.problem import problem
+from planner.cli.solve import solve
+from planner.cli.sweep import sweep
+from planner.cli.verify import verify
+
+app = typer.Typer(
+    name="planner",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(value: bool) -> None:
+    if value:
+        typer.echo(f"planner {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _planner(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_version, is_eager=True, help="Show the version."),
+    ] = False,
+) -> None:
+    """Plan the memory of an ONNX training graph: fit a budget at the least cost in time."""
+
+
+for _command, _summary in (
+    (analyze, "Show where the memory of a model goes."),
+    (optimize, "Rewrite a model to stay within a memory budget."),
+    (sweep, "Show what each budget costs in time."),
+    (apply, "Rewrite a model as a plan says."),
+    (diff, "Show what changed from one plan to another."),
+    (explain, "Show what a plan does with one tensor."),
+    (verify, "Compare two models on ONNX Runtime."),
+    (problem, "Write the planning problem of a model."),
+    (solve, "Solve a planning problem."),
+    (export, "Write the training graph of a PyTorch module."),
+):
+    app.command(short_help=_summary, no_args_is_help=True)(_command)

@@ -1,0 +1,114 @@
+"""How the command ends early: by a signal, or by a limit on its memory.
+
+An exception raised in the midst of native code may abort the process, and one that waits for native
+code to return comes late. So a thread of its own ends the process, at once: what is temporary is
+removed, and the kernel ends every process that was started (`planner.children`).
+
+Nothing heavy is imported here: it is the first that the command does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from planner import temporary
+
+SIGNALS = tuple(
+    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
+)
+_leaving = threading.Lock()
+
+
+@dataclass(slots=True)
+class _State:
+    raises: bool = False  # a signal is a KeyboardInterrupt
+    raised: int = 0  # how many were, that the other thread does not know of yet
+
+
+_state = _State()
+
+
+def watch_signals() -> None:
+    """End the process in one line on Ctrl-C, SIGTERM and SIGHUP, whatever the main thread does; not
+    on what the process was started to ignore (nohup)."""
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    for number in SIGNALS:
+        if signal.getsignal(number) not in (signal.SIG_IGN, None):
+            signal.signal(number, _on_signal)
+    threading.Thread(target=_read_signals, args=(reader,), daemon=True).start()
+
+
+@contextlib.contextmanager
+def signals_raise() -> Iterator[None]:
+    """Within the block, the first signal is a KeyboardInterrupt in the main thread, as elsewhere in
+    Python; the second ends the process."""
+    _state.raises = True
+    try:
+        yield
+    finally:
+        _state.raises = False
+
+
+def exit_code(number: int) -> int:
+    """The status of a command that a signal ended, as shells have it: 130 for Ctrl-C."""
+    return 128 + number
+
+
+def leave(line: str, status: int) -> NoReturn:
+    """Say `line` on stderr and end the process, from any thread, without unwinding."""
+    with _leaving, temporary.SETTLED:
+        temporary.remove_all()
+        # the terminal's cursor is hidden while progress is shown
+        restored = "\r\x1b[2K\x1b[?25h" if os.isatty(2) else ""
+        with contextlib.suppress(OSError):
+            os.write(2, f"{restored}{line}\n".encode(errors="backslashreplace"))
+        os._exit(status)
+
+
+def end(status: int) -> NoReturn:
+    """End the process after a command, at once: what Python does at its own end takes a while in which
+    signals are not answered, and a native thread that was left to its time limit would abort it."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            status = status or 1
+    os._exit(status)
+
+
+def leave_for(number: int) -> NoReturn:
+    """`leave`, because of a signal."""
+    why = "interrupted" if number == signal.SIGINT else f"ended by {signal.Signals(number).name}"
+    written = ", ".join(map(str, temporary.PLACED))
+    done = f"written before: {written}" if written else "nothing was written"
+    leave(f"planner: {why}; {done}", exit_code(number))
+
+
+def _on_signal(number: int, _frame: Any) -> None:
+    if _state.raises:
+        _state.raises = False
+        _state.raised += 1
+        raise KeyboardInterrupt
+    if _leaving.locked() or temporary.SETTLED.locked():
+        return  # the other thread leaves, as soon as this one lets it
+    leave_for(number)
+
+
+def _read_signals(reader: int) -> None:
+    while True:
+        for number in os.read(reader, 64):
+            if number not in SIGNALS or _state.raises:
+                continue
+            if _state.raised:
+                _state.raised -= 1
+            else:
+                leave_for(number)

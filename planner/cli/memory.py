@@ -1,0 +1,69 @@
+"""The limit on planner's own memory: watched, not enforced by the system.
+
+A limit of the system's (RLIMIT_AS, RLIMIT_DATA) makes an allocation fail, which native code answers by
+aborting the process. So a thread adds up what this process and those that it has started hold, and
+ends them in one line when that is above the limit.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from pathlib import Path
+
+from planner.cli.ending import leave
+from planner.errors import MemoryLimitError, UsageError
+from planner.units import format_both, format_bytes, parse_bytes
+
+_PERIOD_S = 0.05
+_PROC = Path("/proc")
+
+_stop = threading.Event()
+
+
+def limit_memory(text: str | None) -> None:
+    """Watch the memory from now on; for `--memory-limit`.
+
+    Raises:
+        UsageError: the size cannot be read, or memory cannot be watched on this system.
+    """
+    if text is None:
+        return
+    limit = parse_bytes(text, what="--memory-limit")
+    if not (_PROC / "self" / "statm").exists():
+        raise UsageError("--memory-limit needs /proc, which this system has not; leave it out")
+    _stop.clear()
+    threading.Thread(target=_watch, args=(limit,), daemon=True).start()
+
+
+def no_limit() -> None:
+    """Watch no longer."""
+    _stop.set()
+
+
+def held_bytes() -> int:
+    """Bytes that this process and all that it has started hold, without what is on disk as well."""
+    total, seen, todo = 0, set(), [os.getpid()]
+    while todo:
+        pid = todo.pop()
+        if pid in seen:
+            continue
+        seen.add(pid)
+        with contextlib.suppress(OSError, ValueError, IndexError):  # it has ended
+            fields = (_PROC / str(pid) / "statm").read_text().split()
+            total += (int(fields[1]) - int(fields[2])) * os.sysconf("SC_PAGE_SIZE")
+            for task in (_PROC / str(pid) / "task").iterdir():
+                todo += map(int, (task / "children").read_text().split())
+    return total
+
+
+def _watch(limit: int) -> None:
+    while not _stop.wait(_PERIOD_S):
+        held = held_bytes()
+        if held > limit and not _stop.is_set():
+            leave(
+                f"planner: error: planner itself took {format_bytes(held)} of memory, more than "
+                f"--memory-limit {format_both(limit)}; allow more, or plan a smaller model",
+                MemoryLimitError.exit_code,
+            )

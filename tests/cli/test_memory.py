@@ -1,0 +1,59 @@
+"""`--memory-limit`: planner's own processes, and what is said where it is passed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from planner.cli.main import main
+from planner.cli.memory import held_bytes
+from tests.process import PLANNER
+
+MLP = Path(__file__).parents[2] / "models" / "zoo" / "mlp_adamw.onnx"
+pytestmark = pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs /proc")
+
+
+def planner(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *PLANNER, *arguments], cwd=cwd, capture_output=True, text=True, check=False
+    )
+
+
+def test_a_limit_that_is_passed_ends_it_in_one_line_and_leaves_nothing(tmp_path):
+    done = planner(
+        "optimize", str(MLP), "--budget", "90%", "--memory-limit", "60MB", "-q", cwd=tmp_path
+    )
+    assert done.returncode == 8
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("planner: error: planner itself took ")
+    assert "more than --memory-limit 60.00 MB" in line
+    assert not os.listdir(tmp_path)
+
+
+def test_a_limit_that_is_kept_changes_nothing(tmp_path):
+    done = planner("analyze", str(MLP), "--memory-limit", "8GB", "--json", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("{")
+
+
+def test_a_limit_that_is_no_size_is_refused(capsys):
+    assert main(["analyze", str(MLP), "--memory-limit", "much"]) == 2
+    assert "--memory-limit 'much' is not understood" in capsys.readouterr().err
+
+
+def test_what_child_processes_hold_is_counted():
+    before = held_bytes()
+    code = "kept = bytearray(100_000_000); kept[::4096] = b'1' * len(kept[::4096]); input()"
+    with subprocess.Popen(
+        [sys.executable, "-c", f"{code}"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as child:
+        try:
+            while held_bytes() - before < 100_000_000 and child.poll() is None:
+                pass
+            assert held_bytes() - before >= 100_000_000
+        finally:
+            child.kill()
