@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
+import os
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -10,8 +10,10 @@ from pathlib import Path
 
 from planner.errors import InfeasibleBudgetError, ModelError, UsageError, VerificationError
 from planner.lower.rewrite import Rewritten
-from planner.onnxio.save import atomic_write, check_writable, save_model
+from planner.onnxio.load import model_digest
+from planner.onnxio.save import atomic_write, write_model, written_together
 from planner.pipeline import assemble as plans
+from planner.pipeline.comparing import compared
 from planner.pipeline.copies import Copies
 from planner.pipeline.modelviews import file_view, original_view, rewritten_view
 from planner.pipeline.orders import Settings, base_orders, least_found_peak, least_possible_peak
@@ -22,7 +24,7 @@ from planner.pipeline.prepare import Prepared, prepare, silent
 from planner.pipeline.rebuild import prepare_for, rebuild, with_metadata
 from planner.pipeline.settings import OrderTarget, Swap, noted_copies, settings_for
 from planner.pipeline.slowdown import plan_within
-from planner.pipeline.verifying import run_both, stand_in_plan
+from planner.pipeline.verifying import check_can_hold, run_both, stand_in_plan
 from planner.plan.planfile import PredictedCost
 from planner.results import Analysis, OptimizeResult, Verification
 from planner.targets import Device, target_named
@@ -32,6 +34,7 @@ from planner.units import (
     parse_budget,
     parse_slowdown,
 )
+from planner.writing import check_writable
 
 Progress = Callable[[str], None]
 
@@ -87,6 +90,7 @@ def analyze(
     report("searching for the least budget")
     least = least_found_peak(prepared, orders, time_limit_s=min(_LEAST_S, time_limit_s * 0.1))
     default = original_view(prepared)
+    least = min(least, default.timeline.peak_bytes)
     settings = settings_for(
         prepared, "100%", "0B", default.timeline.peak_bytes, "auto", "default", time_limit_s, seed,
         None, copies,
@@ -158,7 +162,9 @@ def optimize(
             "overlapped" beside the operations, which is a what-if; "auto" whichever is safe.
         order: the session option the file is written for.
         reserve: set aside out of the budget.
-        dry_run: plan, but write and run nothing.
+        verify: False leaves the rewritten model unrun; the graph that ONNX Runtime's optimizers made is
+            then compared with the file, once, by numbers (`planner.runtime.same_numbers`).
+        dry_run: plan, but write nothing; as with `verify=False`.
 
     Raises:
         UsageError, ModelError, InfeasibleBudgetError, VerificationError: see `planner.errors`.
@@ -184,16 +190,20 @@ def optimize(
     )
     before = original_view(prepared)
     baseline = before.timeline.peak_bytes
+    if verify and not dry_run:
+        check_can_hold(prepared, baseline)
     text = budget or "100%"
     ahead = None
     settings = settings_for(
         prepared, text, reserve, baseline, swap, order, time_limit_s, seed, workers, copies
     )
-    if budget is not None and settings.budget_bytes - settings.reserve_bytes >= baseline:
+    if budget is not None and plans.fits_as_it_is(prepared, settings, budget):
         plan = plans.unchanged_plan(prepared, settings, budget_text=text, swap_mode=swap)
         rewritten, after = None, before
     else:
         _check_layout(prepared)
+        if dry_run or not verify or output is None:
+            prepared = compared(prepared, inputs=inputs, seed=seed, progress=report)
         planned, settings, binds = _planned(
             prepared, settings, max_slowdown, by_slowdown=budget is None, progress=report
         )
@@ -220,12 +230,11 @@ def optimize(
     )
     if dry_run:
         return result
-    with contextlib.ExitStack() as staged:
-        # all files are renamed into place together at the end: an interrupt leaves none
+    with written_together() as files:
         if output is not None:
             report("writing the rewritten model")
-            model_file = staged.enter_context(atomic_write(output))
-            _write_model(model, model_file, rewritten)
+            with files.writing(output) as model_file:
+                _write_model(model, model_file, rewritten)
             result = replace(result, output_path=output)
             if verify:
                 verification = run_both(
@@ -233,20 +242,23 @@ def optimize(
                 )
                 result = replace(result, verification=verification)
         if plan_path is not None:
-            plan_file = staged.enter_context(atomic_write(plan_path))
-            plan_file.write_text(plans.plan_to_json(plan), encoding="utf-8")
+            with files.writing(plan_path) as plan_file:
+                plan_file.write_text(plans.plan_to_json(plan), encoding="utf-8")
             result = replace(result, plan_path=plan_path)
         if trace_path is not None:
             from planner.report.trace import write_trace
 
-            write_trace(result, staged.enter_context(atomic_write(trace_path)))
+            with files.writing(trace_path) as trace_file:
+                write_trace(result, trace_file)
             result = replace(result, trace_path=trace_path)
         if report_path is not None:
-            from planner.report.html import write_report
+            from planner.report.html import page_of
 
             result = replace(result, report_path=report_path)
             report("writing the report")
-            write_report(result, staged.enter_context(atomic_write(report_path)))
+            page = page_of(result)
+            with files.writing(report_path) as report_file:
+                report_file.write_text(page, encoding="utf-8")
     if result.verification is not None and not result.verification.passed:
         raise VerificationError(
             f"ONNX Runtime does not confirm the plan: {result.verification.failures[0]}; "
@@ -266,8 +278,11 @@ def apply(model: Path, plan: Path, *, output: Path, force: bool = False) -> Path
     _check_outputs(model, (output,), force=force)
     loaded_plan = plans.read_plan(Path(plan))
     prepared = prepare_for(model, loaded_plan)
+    if not loaded_plan.unchanged:
+        compared(prepared, seed=loaded_plan.seed, progress=silent)
     rewritten = None if loaded_plan.unchanged else rebuild(prepared, loaded_plan).rewritten
-    _write_model(model, output, rewritten)
+    with atomic_write(output) as temporary:
+        _write_model(model, temporary, rewritten)
     return output
 
 
@@ -300,6 +315,8 @@ def verify(
         raise UsageError(
             f"{plan} is a plan for {the_plan.device}: verify with --device {the_plan.device}"
         )
+    if the_plan is not None and the_plan.model_sha256 != model_digest(Path(original)):
+        raise ModelError(f"{plan} belongs to another model than {original} (digests differ)")
     prepared = prepare(
         Path(original),
         dims=dims,
@@ -310,9 +327,8 @@ def verify(
         device=device,
         progress=report,
     )
-    if the_plan is not None and the_plan.model_sha256 != prepared.loaded.sha256:
-        raise ModelError(f"{plan} belongs to another model than {original} (digests differ)")
     before = original_view(prepared)
+    check_can_hold(prepared, before.timeline.peak_bytes)
     target = the_plan.order_target if the_plan else "default"
     after = file_view(Path(rewritten), dims, target, prepared)
     if the_plan is None:
@@ -329,7 +345,7 @@ def _check_outputs(model: Path, outputs: tuple[Path | None, ...], *, force: bool
     for path in outputs:
         if path is None:
             continue
-        if path.exists() and model.exists() and path.samefile(model):
+        if os.path.exists(path) and model.exists() and path.samefile(model):
             raise UsageError(f"output {path} is the model itself; name another file")
         check_writable(path, force=force)
 
@@ -340,9 +356,10 @@ def _check_layout(prepared: Prepared) -> None:
         first, count = prepared.blocked[0], len(prepared.blocked)
         rest = f" and {count - 1} more" if count > 1 else ""
         raise ModelError(
-            f"convolutions with constant weights ({first!r}{rest}) run in a blocked layout (NCHWc) "
-            "under ONNX Runtime's default options, and no plan survives that; make their weights "
-            "graph inputs, as in a training graph"
+            f"convolutions with constant weights or pools ({first!r}{rest}) run in a blocked layout "
+            "(NCHWc) under ONNX Runtime's default options, and no plan survives that; make weights "
+            "graph inputs, as in a training graph, or plan for sessions of the level ORT_DISABLE_ALL "
+            "with --no-ort-optimize"
         )
 
 
@@ -376,7 +393,6 @@ def _planned(
 
 def _write_model(model: Path, output: Path, rewritten: Rewritten | None) -> None:
     if rewritten is not None:
-        save_model(rewritten.model, output)
-        return
-    with atomic_write(output) as temporary:
-        shutil.copyfile(model, temporary)
+        write_model(rewritten.model, output)
+    else:
+        shutil.copyfile(model, output)

@@ -1,9 +1,11 @@
 """From a training graph, an order and costs to a planning problem.
 
 Views are folded away: a view costs nothing and shares its input's buffer, so its readers are readers
-of that buffer. Persistent tensors are part of the fixed bytes. What remains are operations that
-compute, and buffers that come and go. A buffer on the host is one of no bytes that stays: it keeps
-its readers behind its producer, and what was copied from it can be copied from it again.
+of that buffer, and of what else the view reads (a computed shape). What ONNX Runtime wants one of for
+each reader (`Operation.per_reader`) is folded too: its time and its buffer are its reader's. Persistent
+tensors are part of the fixed bytes. What remains are operations that compute, and buffers that come and
+go. A buffer on the host is one of no bytes that stays: it keeps its readers behind its producer, and
+what was copied from it can be copied from it again.
 """
 
 from __future__ import annotations
@@ -48,31 +50,41 @@ def formulate(
         granularity: sizes of what comes and goes are rounded up to a multiple of this, as the
             allocator does.
     """
-    ops = tuple(op for op in order if not graph.operations[op].is_view)
+    ops = tuple(op for op in order if not graph.operations[op].is_folded)
     position = {op: OpIndex(i) for i, op in enumerate(ops)}
-    buffers = [t.id for t in graph.tensors if t.producer is not None and t.buffer == t.id]
+    buffers = [t.id for t in graph.tensors if t.producer in position and t.buffer == t.id]
     index = {buffer: TensorIndex(i) for i, buffer in enumerate(buffers)}
     uses: dict[TensorId, set[OpIndex]] = {buffer: set() for buffer in buffers}
     to_end: set[TensorId] = set()
     for tensor in graph.tensors:
         if tensor.buffer not in uses:
             continue
-        uses[tensor.buffer].update(position[c] for c in tensor.consumers if c in position)
         if tensor.is_output:
             to_end.add(tensor.buffer)
+    reads_of = {op: _read_through(graph, op) for op in ops}
+    for op_id, (read, _) in reads_of.items():
+        for buffer in read:
+            if buffer in uses:
+                uses[buffer].add(position[op_id])
     plan_ops = []
     for op_id in ops:
         op = graph.operations[op_id]
-        reads = (index.get(graph.tensors[t].buffer) for t in op.inputs)
+        read, parts = reads_of[op_id]
+        reads = (index.get(buffer) for buffer in read)
+        beside = sum(
+            _rounded(graph.tensors[t].bytes, granularity)
+            for part in parts
+            for t in graph.operations[part].outputs
+        )
         writes = (index.get(t) for t in op.outputs)
         pairs = ((index.get(graph.tensors[a].buffer), index.get(b)) for a, b in op.inplace)
         plan_ops.append(
             PlanOp(
                 name=op.name,
-                duration_us=duration_us[op_id],
+                duration_us=duration_us[op_id] + sum(duration_us[part] for part in parts),
                 inputs=tuple(dict.fromkeys(t for t in reads if t is not None)),
                 outputs=tuple(t for t in writes if t is not None),
-                workspace_bytes=workspace_bytes[op_id] if workspace_bytes else 0,
+                workspace_bytes=beside + (workspace_bytes[op_id] if workspace_bytes else 0),
                 recomputable=op.recomputable,
                 inplace=tuple((a, b) for a, b in pairs if a is not None and b is not None),
             )
@@ -85,7 +97,7 @@ def formulate(
         plan_tensors.append(
             PlanTensor(
                 name=tensor.name,
-                bytes=0 if tensor.on_host else -(-tensor.bytes // granularity) * granularity,
+                bytes=0 if tensor.on_host else _rounded(tensor.bytes, granularity),
                 producer=position[tensor.producer],
                 uses=readers,
                 # ONNX Runtime frees a buffer after its last reader; with no reader, never
@@ -99,6 +111,7 @@ def formulate(
     persistent = sum(
         t.bytes for t in graph.tensors if t.is_persistent and not t.on_host and t.buffer == t.id
     )
+    persistent += sum(t.bytes for t in graph.output_copies)
     problem = Problem(
         name=graph.name,
         ops=tuple(plan_ops),
@@ -111,3 +124,25 @@ def formulate(
         overlap=overlap,
     )
     return Formulation(problem=problem, ops=ops, tensors=tuple(buffers))
+
+
+def _rounded(size: int, granularity: int) -> int:
+    return -(-size // granularity) * granularity
+
+
+def _read_through(graph: TrainingGraph, op: OpId) -> tuple[tuple[TensorId, ...], tuple[OpId, ...]]:
+    """(buffers that an operation reads, with those that its folded inputs are made from; the
+    operations that are made anew for it)."""
+    buffers: dict[TensorId, None] = {}
+    parts: dict[OpId, None] = {}
+    stack = list(reversed(graph.operations[op].inputs))
+    while stack:
+        tensor = graph.tensors[stack.pop()]
+        producer = graph.operations[tensor.producer] if tensor.producer is not None else None
+        if producer is not None and producer.is_folded:
+            stack.extend(reversed(producer.inputs))
+            if producer.per_reader:
+                parts[producer.id] = None
+                continue
+        buffers[tensor.buffer] = None
+    return tuple(buffers), tuple(parts)

@@ -25,6 +25,7 @@ Device = Literal["cpu", "webgpu", "cuda", "any"]
 
 TARGET_KEY = "pkg.planner.target"
 OPTIONS_KEY = "pkg.planner.provider_options"
+LEVEL_KEY = "pkg.planner.optimization_level"
 """Metadata of a file that planner wrote: what for, and the provider options that sessions need."""
 
 HALF = frozenset({"float16", "bfloat16"})
@@ -100,12 +101,21 @@ class Target:
     relative: float = 0.0
 
 
+_SIZELESS = (
+    AnchorRule(op_type="OptionalHasElement", dtypes=HALF, opset=18),
+    AnchorRule(op_type="GatherND", dtypes=HALF, scalars=False, opset=12),
+)
+"""For half types, which have no kernel of Size (providers/cpu/tensor/size.cc): a session would put a
+cast, and a copy of the tensor, before it."""
+
 CPU = Target(
     name="cpu",
     title="the CPU",
     provider="CPUExecutionProvider",
     extra="cpu",
     own_memory=False,
+    anchors=(*_SIZELESS, AnchorRule(op_type="Size")),
+    host_anchors=(*_SIZELESS, AnchorRule(op_type="Size")),
 )
 
 WEBGPU = Target(
@@ -121,6 +131,7 @@ WEBGPU = Target(
         AnchorRule(op_type="Neg", dtypes=frozenset({"float", "float16"}), scalars=True),
         AnchorRule(op_type="Not", dtypes=frozenset({"bool"}), scalars=True),
     ),
+    host_anchors=(_SIZELESS[0], AnchorRule(op_type="Size")),
     view_dtypes=_WEBGPU_NUMBERS | {"bool", "uint8"},
     expand_dtypes=_WEBGPU_NUMBERS | {"bool", "uint8"},
     # `MayInplace` in providers/webgpu/tensor/scatter_elements.cc and scatter_nd.cc, nowhere else

@@ -10,6 +10,7 @@ import pytest
 from onnx import TensorProto as T
 from onnx import helper as h
 
+import planner
 from planner.errors import ModelError, UsageError
 from planner.graph.model import Category, Tensor, TensorId
 from planner.lower.anchors import anchor_operator
@@ -60,7 +61,23 @@ def test_webgpu_reads_one_element_where_it_has_a_kernel(
 ) -> None:
     assert anchor_operator(WEBGPU, tensor(dtype, rank), 17, on_host=False) == operator
     assert anchor_operator(WEBGPU, tensor(dtype, rank), 17, on_host=True) == "Size"
-    assert anchor_operator(CPU, tensor(dtype, rank), 17, on_host=False) == "Size"
+
+
+@pytest.mark.parametrize(
+    ("dtype", "rank", "opset", "operator"),
+    [
+        ("float", 2, 17, "Size"),
+        ("bool", 0, 18, "Size"),
+        ("float16", 2, 18, "OptionalHasElement"),
+        ("float16", 2, 17, "GatherND"),
+        ("bfloat16", 0, 18, "OptionalHasElement"),
+    ],
+)
+def test_the_cpu_has_no_kernel_of_size_for_half_types(
+    dtype: str, rank: int, opset: int, operator: str
+) -> None:
+    for on_host in (False, True):  # a cast would be put before it
+        assert anchor_operator(CPU, tensor(dtype, rank), opset, on_host=on_host) == operator
 
 
 @pytest.mark.parametrize(("opset", "operator"), [(18, "OptionalHasElement"), (17, "Size")])
@@ -103,3 +120,33 @@ def test_a_file_says_what_it_was_written_for_and_is_taken_for_nothing_else() -> 
         ModelError, match=r"m\.onnx was written by planner for webgpu, not for cuda"
     ):
         check_target(model, Path("m.onnx"), CUDA)
+
+
+def saved_with(folder: Path, props: dict[str, str]) -> Path:
+    """A small model with these entries in its metadata."""
+    graph = h.make_graph(
+        [h.make_node("Neg", ["x"], ["y"], name="n")],
+        "g",
+        [h.make_tensor_value_info("x", T.FLOAT, [1])],
+        [h.make_tensor_value_info("y", T.FLOAT, [1])],
+    )
+    proto = h.make_model(graph, opset_imports=[h.make_opsetid("", 18)], ir_version=9)
+    h.set_model_props(proto, props)
+    path = folder / "m.onnx"
+    onnx.save(proto, path)
+    return path
+
+
+def test_a_file_that_names_no_device_says_which_entry_it_is(tmp_path: Path):
+    path = saved_with(tmp_path, {TARGET_KEY: "toaster"})
+    with pytest.raises(ModelError, match=rf"'toaster'.*remove the entry '{TARGET_KEY}'"):
+        check_target(ir.load(path), path, CPU)
+    with pytest.raises(UsageError, match="'toaster'"):
+        planner.session_options(path)
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "7", '{"a": 1}', "[" * 100_000])
+def test_provider_options_that_are_none_are_refused(text: str, tmp_path: Path):
+    path = saved_with(tmp_path, {OPTIONS_KEY: text})
+    with pytest.raises(UsageError, match=OPTIONS_KEY):
+        planner.session_options(path)

@@ -7,7 +7,7 @@ from typing import BinaryIO
 
 from onnx import ModelProto, TensorProto, helper
 
-from planner.onnxio.save import atomic_write
+from planner.onnxio.save import Together, written_together
 
 _INLINE_LIMIT = 2_000_000_000
 """Bytes of initializers above which they get a file of their own (a protobuf ends at 2 GiB)."""
@@ -30,19 +30,25 @@ def sidecar_path(path: Path) -> Path:
 
 
 def save(model: ModelProto, path: Path, *, external: bool = False) -> Path | None:
-    """Write the model; its tensors beside it, in `NAME.data`, where asked or too large.
+    """`stage`, alone."""
+    with written_together() as files:
+        return stage(model, path, files, external=external)
+
+
+def stage(model: ModelProto, path: Path, files: Together, *, external: bool = False) -> Path | None:
+    """Write the model among `files`; its tensors beside it, in `NAME.data`, where asked or too large.
 
     Returns that file, or None where all is in one.
     """
     stored = sum(len(tensor.raw_data) for tensor in model.graph.initializer)
     if not external and stored <= _INLINE_LIMIT:
-        with atomic_write(path) as temporary:
+        with files.writing(path) as temporary:
             temporary.write_bytes(model.SerializeToString(deterministic=True))
         return None
     beside = data_path(path)
-    with atomic_write(beside) as data, atomic_write(path) as temporary:
-        with data.open("wb") as file:
-            light = _without_data(model, file, beside.name)
+    with files.writing(beside) as data, data.open("wb") as file:
+        light = _without_data(model, file, beside.name)
+    with files.writing(path) as temporary:
         temporary.write_bytes(light.SerializeToString(deterministic=True))
     return beside
 

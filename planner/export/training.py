@@ -15,14 +15,15 @@ from planner import __version__
 from planner.errors import UsageError
 from planner.export.aten.registry import numpy_dtype
 from planner.export.errors import InvalidLoss
-from planner.export.files import data_path, save, sidecar_path
+from planner.export.files import data_path, sidecar_path, stage
 from planner.export.initial import initial_specs
 from planner.export.inputs import InputSpec, write_specs
 from planner.export.joint import JointGraph, batch_size, trace
 from planner.export.lower import TrainingGraph, lower
 from planner.export.optim import OPTIMIZERS
 from planner.export.step import Loss, TrainingStep
-from planner.onnxio.save import atomic_write, check_writable
+from planner.onnxio.save import written_together
+from planner.writing import check_writable
 
 Tensors = Tensor | Sequence[Tensor] | Mapping[str, Any]
 
@@ -55,10 +56,11 @@ class ExportedGraph(TrainingGraph):
         beside = [data_path(path)] * external_data + [sidecar_path(path)] * sidecar
         for file in (path, *beside):
             check_writable(file, force=force)
-        data = save(self.model, path, external=external_data)
-        if sidecar:
-            with atomic_write(sidecar_path(path)) as temporary:
-                write_specs(temporary, self.recipes)
+        with written_together() as files:
+            data = stage(self.model, path, files, external=external_data)
+            if sidecar:
+                with files.writing(sidecar_path(path)) as temporary:
+                    write_specs(temporary, self.recipes)
         return (path, *([data] if data else []), *([sidecar_path(path)] if sidecar else []))
 
 

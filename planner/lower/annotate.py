@@ -36,7 +36,7 @@ def annotate(rewritten: Rewritten, decisions: Sequence[Decision]) -> None:
     for step, name in enumerate(rewritten.planned_order):
         node = nodes[name]
         role = node.metadata_props.get(METADATA_PREFIX + "role")
-        if role is None:
+        if role not in tuple(Role):
             continue
         _put(node, "step", str(step))
         if role in (Role.RECOMPUTE, Role.SWAP_IN):

@@ -18,6 +18,7 @@ Nodes are known by their place in the wanted sequence: 0, 1, 2, ...
 from __future__ import annotations
 
 import heapq
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -74,6 +75,10 @@ def realize(
             has_reader[p] = True
     order = DynamicOrder(parents, _late_first(parents, has_reader))
     anchors = can_anchor if can_anchor is not None else [True] * count
+    for ps in parents:  # no anchor can help these: they come before what is put right later
+        alone = sorted({p for p in ps if not anchors[p]})
+        for first, second in itertools.pairwise(alone):
+            order.add(second, first)
     leaves = [step for step in range(count) if not has_reader[step]]
     best: tuple[list[tuple[int, bool]], list[int]] | None = None
     failed: UnanchoredError | None = None
@@ -122,7 +127,7 @@ def _walk(
                 search.advance(leaf)
                 roots.append((leaf, False))
                 break
-            step = search.farthest_root(reached, leaf, can_anchor)
+            step = search.farthest_root(reached, leaf, can_anchor, adjust=adjust)
             search.advance(step)
             roots.append((step, True))
     return roots
@@ -207,6 +212,10 @@ class _Search:
     def __init__(self, parents: Sequence[Sequence[int]], order: DynamicOrder) -> None:
         self.parents = [sorted(set(ps)) for ps in parents]
         self.order = order
+        self.first_reader = [len(parents)] * len(parents)
+        for step in reversed(range(len(parents))):
+            for p in self.parents[step]:
+                self.first_reader[p] = step
         self.position = 0
         self.wrong_path: list[int] = []
         self.wrong_at = 0
@@ -262,12 +271,32 @@ class _Search:
                 self._ancestors.append(bits)
         return bool(self._ancestors[step] >> ancestor & 1)
 
-    def farthest_root(self, reached: int, leaf: int, can_anchor: Sequence[bool]) -> int:
+    def farthest_root(
+        self, reached: int, leaf: int, can_anchor: Sequence[bool], *, adjust: bool = False
+    ) -> int:
         """The latest step that can be anchored from which a search runs exactly the steps from
-        `position` on."""
-        for step in range(min(reached + _LOOKAHEAD, leaf - 1), self.position - 1, -1):
-            if can_anchor[step] and self.probe(step) == step:
+        `position` on.
+
+        Args:
+            adjust: where there is none, put producers right until there is.
+        """
+        # a search that runs them all needs each: it is read by a later one of them
+        candidates: list[int] = []
+        needed_by = self.position
+        last = min(reached + _LOOKAHEAD, leaf - 1)
+        for step in range(self.position, last + 1):
+            if needed_by <= step and can_anchor[step]:
+                candidates.append(step)
+            needed_by = max(needed_by, self.first_reader[step])
+        for step in reversed(candidates):
+            if self.probe(step) == step:
                 return step
+        for step in candidates if adjust else ():
+            while True:
+                if self.probe(step) == step:
+                    return step
+                if not self.put_right():
+                    break
         raise UnanchoredError(self.position)
 
     def advance(self, step: int) -> None:

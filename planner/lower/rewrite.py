@@ -21,6 +21,7 @@ from planner.graph.schedule import behind_parents
 from planner.lower.anchors import SCALAR_TYPES
 from planner.lower.realize import UnanchoredError, realize
 from planner.lower.sequence import Sequencer, Step
+from planner.onnxio.names import FreeNames
 from planner.plan.problem import Action
 from planner.targets import CPU, Target
 
@@ -69,12 +70,13 @@ def rewrite(
         target: what the model is written for.
     """
     opset = model.graph.opset_imports.get("", 1)
-    sequencer = Sequencer(graph, formulation, target, opset)
+    names = FreeNames(model)
+    sequencer = Sequencer(graph, formulation, names, target, opset)
     steps = sequencer.build(actions)
     if pinned:
         steps = [s for step in steps for s in (step, *_pins(sequencer, step, pinned))]
     file_steps, planned = _arrange(sequencer, steps, order)
-    writer = _Writer(model.clone(), graph, pinned)
+    writer = _Writer(model.clone(), graph, names, pinned)
     writer.write(file_steps)
     for key, value in (metadata or {}).items():
         writer.model.metadata_props[METADATA_PREFIX + key] = value
@@ -153,9 +155,16 @@ def _with_shapes_behind(
 class _Writer:
     """Rebuilds the node list of one cloned model."""
 
-    def __init__(self, model: ir.Model, graph: TrainingGraph, pinned: frozenset[str]) -> None:
+    def __init__(
+        self, model: ir.Model, graph: TrainingGraph, names: FreeNames, pinned: frozenset[str]
+    ) -> None:
         self.model = model
+        self.names = names
+        self.zeros: dict[str, ir.Value] = {}
         self.pinned = pinned
+        self.has_symbols = any(
+            not isinstance(dim, int) for value in model.graph.inputs for dim in value.shape or ()
+        )
         self.graph = graph
         self.nodes = {str(node.name): node for node in model.graph}
         self.values: dict[str, ir.Value] = {}
@@ -239,7 +248,9 @@ class _Writer:
         assert step.tensor is not None
         like = self.values[self.graph.tensors[step.tensor].name]
         tensor = self.graph.tensors[step.tensor]
-        shape = like.shape or ir.Shape(tensor.shape)
+        shape = like.shape
+        if shape is None and not self.has_symbols:  # a bound shape would not hold for other dims
+            shape = ir.Shape(tensor.shape)
         kind = like.type or ir.TensorType(ir.DataType[tensor.dtype.upper()])
         if step.op_type in SCALAR_TYPES:
             shape = ir.Shape([])
@@ -266,9 +277,10 @@ class _Writer:
         names = [None if v is None or not v.name else str(v.name) for v in original.inputs]
         return [None if n is None else self.values[step.reads.get(n, n)] for n in names]
 
-    def _zeros(self, name: str, shape: tuple[int, ...]) -> ir.Value:
-        """An initializer of int64 zeros."""
-        if name not in self.values:
+    def _zeros(self, wish: str, shape: tuple[int, ...]) -> ir.Value:
+        """An initializer of int64 zeros, the same for each wish."""
+        if wish not in self.zeros:
+            name = self.names.fresh(wish)
             tensor = ir.Tensor(np.zeros(shape, dtype=np.int64), name=name)
             value = ir.Value(
                 name=name,
@@ -277,5 +289,5 @@ class _Writer:
                 const_value=tensor,
             )
             self.model.graph.register_initializer(value)
-            self.values[name] = value
-        return self.values[name]
+            self.zeros[wish] = value
+        return self.zeros[wish]

@@ -11,12 +11,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from planner.formulate import Formulation
-from planner.graph.build import PLANNER_ATTRIBUTE
+from planner.graph.build import PLANNER_ATTRIBUTE, mark_of
 from planner.graph.model import OpId, Role, Tensor, TensorId, TrainingGraph
-from planner.graph.rules import COPIES
+from planner.graph.rules import COPIES, PER_READER
 from planner.lower.anchors import anchor_operator
+from planner.onnxio.names import FreeNames
 from planner.plan.problem import Action, ActionKind
 from planner.targets import CPU, Target
+
+_BARE = COPIES | {"QuantizeLinear"}
+"""Copies of these need no barrier: one before a QuantizeLinear would be quantized instead
+(core/optimizer/qdq_transformer/qdq_propagation.cc)."""
 
 _OPERATORS = {
     Role.BARRIER: "Reshape",
@@ -58,6 +63,7 @@ class Sequencer:
     """Builds the steps of one schedule.
 
     Args:
+        names: that are free in the model.
         target: what the model is written for.
         opset: the model's operator set of the default domain.
     """
@@ -66,10 +72,12 @@ class Sequencer:
         self,
         graph: TrainingGraph,
         formulation: Formulation,
+        names: FreeNames,
         target: Target = CPU,
         opset: int = 1,
     ) -> None:
         self.graph = graph
+        self.names = names
         self.target = target
         self.opset = opset
         self.ids = {t.name: t.id for t in graph.tensors}
@@ -90,7 +98,6 @@ class Sequencer:
         self.action_nodes: list[str] = []
         self.stage = 0
         self.number = last_number(graph)
-        self.taken = {t.name for t in graph.tensors} | {op.name for op in graph.operations}
 
     def build(self, actions: Sequence[Action]) -> list[Step]:
         """Steps for `actions`, views and barriers included."""
@@ -119,8 +126,11 @@ class Sequencer:
     # -- values ------------------------------------------------------------------------------
 
     def _read(self, tensor: TensorId) -> str:
-        """Name of the newest copy of `tensor`; makes the view that is needed for it."""
-        if tensor not in self.made:
+        """Name of the newest copy of `tensor`; makes the view that is needed for it, and anew what
+        each reader has one of."""
+        producer = self.graph.tensors[tensor].producer
+        alone = producer is not None and self.graph.operations[producer].per_reader
+        if alone or tensor not in self.made:
             self._view(tensor)
         return self.value[tensor]
 
@@ -143,8 +153,8 @@ class Sequencer:
         step.writes = {name: name}
         if copy:
             step.role = Role.RECOMPUTE
-            step.name = self._fresh(f"{op.name}__recompute_{copy}")
-            step.writes = {name: self._fresh(f"{name}__recompute_{copy}")}
+            step.name = self.names.fresh(f"{op.name}__recompute_{copy}")
+            step.writes = {name: self.names.fresh(f"{name}__recompute_{copy}")}
             step.number = self._next()
         self.steps.append(step)
         self.value[tensor] = step.writes[name]
@@ -172,10 +182,10 @@ class Sequencer:
         for t in op.scratch:
             name = self.graph.tensors[t].name
             reads[name] = self._scratch(t, reads[name])
-        if all(reads[name] == name for name in names) and op.op_type not in COPIES:
+        if all(reads[name] == name for name in names) and op.op_type not in _BARE:
             self._barrier(op_id, reads)
         writes = {
-            self.graph.tensors[t].name: self._fresh(
+            self.graph.tensors[t].name: self.names.fresh(
                 f"{self.graph.tensors[t].name}__recompute_{copy}"
             )
             for t in op.outputs
@@ -183,7 +193,7 @@ class Sequencer:
         self.steps.append(
             Step(
                 role=Role.RECOMPUTE,
-                name=self._fresh(f"{op.name}__recompute_{copy}"),
+                name=self.names.fresh(f"{op.name}__recompute_{copy}"),
                 op=op_id,
                 copy=copy,
                 reads=reads,
@@ -198,12 +208,12 @@ class Sequencer:
         self, role: Role, tensor: TensorId, reads: str, writes: str, node: str, *, copy: int = 0
     ) -> str:
         """Append a node of planner's own with one input and one output; the output's name."""
-        output = self._fresh(writes)
+        output = self.names.fresh(writes)
         self.steps.append(
             Step(
                 role=role,
                 op_type=_OPERATORS[role],
-                name=self._fresh(node),
+                name=self.names.fresh(node),
                 tensor=tensor,
                 copy=copy,
                 reads={"": reads},
@@ -304,10 +314,10 @@ class Sequencer:
                     role=Role.ANCHOR,
                     op_type=op_type,
                     on_cpu=on_host and self.target.own_memory,
-                    name=self._fresh(f"{value}__anchor_{number}"),
+                    name=self.names.fresh(f"{value}__anchor_{number}"),
                     tensor=tensor.id,
                     reads={"": value},
-                    writes={"": self._fresh(f"{value}__size_{number}")},
+                    writes={"": self.names.fresh(f"{value}__size_{number}")},
                     number=number,
                 )
         return None
@@ -319,14 +329,16 @@ class Sequencer:
         return Step(
             role=Role.ANCHOR,
             op_type="MemcpyToHost",
-            name=self._fresh(f"{value}__anchor_copy_{number}"),
+            name=self.names.fresh(f"{value}__anchor_copy_{number}"),
             tensor=self._origin(step, value)[0].id,
             reads={"": value},
-            writes={"": self._fresh(f"{value}__anchored_{number}")},
+            writes={"": self.names.fresh(f"{value}__anchored_{number}")},
             number=number,
         )
 
     def _anchor_operator(self, step: Step, value: str) -> str | None:
+        if step.op is not None and self.graph.operations[step.op].op_type in PER_READER:
+            return None  # a second reader would be given a copy of it
         tensor, on_host = self._origin(step, value)
         return anchor_operator(self.target, tensor, self.opset, on_host=on_host)
 
@@ -343,13 +355,6 @@ class Sequencer:
         self.number += 1
         return self.number
 
-    def _fresh(self, name: str) -> str:
-        candidate, number = name, 1
-        while candidate in self.taken:
-            candidate, number = f"{name}_{number}", number + 1
-        self.taken.add(candidate)
-        return candidate
-
 
 def _borders(graph: TrainingGraph) -> dict[TensorId, OpId]:
     """For each tensor that a node on the CPU reads, the operation that copies it to the host."""
@@ -362,6 +367,5 @@ def _borders(graph: TrainingGraph) -> dict[TensorId, OpId]:
 
 def last_number(graph: TrainingGraph) -> int:
     """The highest number that a node of an earlier plan carries; 0 where there is none."""
-    marks = (str((op.attributes or {}).get(PLANNER_ATTRIBUTE, "")) for op in graph.operations)
-    numbers = (mark.rpartition(":")[2] for mark in marks)
-    return max((int(n) for n in numbers if n.isascii() and n.isdigit()), default=0)
+    marks = (mark_of((op.attributes or {}).get(PLANNER_ATTRIBUTE)) for op in graph.operations)
+    return max((mark[1] for mark in marks if mark is not None), default=0)

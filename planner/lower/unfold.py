@@ -25,6 +25,7 @@ import numpy as np
 import onnx_ir as ir
 
 from planner.onnxio.load import ValueType
+from planner.onnxio.names import FreeNames
 from planner.targets import CPU, Target
 
 LEAST_BYTES = 64 * 1024
@@ -63,6 +64,7 @@ def unfold(
         on_host: graph inputs that stay on the host there.
     """
     clone = model.clone()
+    build = _Builder(clone)
     found = dict(types)
     names: list[str] = []
     freed = 0
@@ -82,14 +84,14 @@ def unfold(
             dtypes = target.expand_dtypes
             if host is None or kind.dtype.name.lower() not in dtypes:
                 continue
-            more, arithmetic = _replace_beside(clone, value, kind, fill, host)
+            more, arithmetic = _replace_beside(build, value, kind, fill, host)
             found.update(more)
             on_cpu |= arithmetic
         else:
             source = _source(value, candidates.get(math.prod(kind.shape), ()))
             if source is None:
                 continue
-            found.update(_replace(clone, value, kind, fill, source))
+            found.update(_replace(build, value, kind, fill, source))
         names.append(name)
         freed += kind.bytes
     return Unfolded(
@@ -131,31 +133,25 @@ def _source(constant: ir.Value, candidates: Sequence[ir.Value]) -> ir.Value | No
 
 
 def _replace(
-    model: ir.Model, value: ir.Value, kind: ValueType, fill: np.ndarray, source: ir.Value
+    build: _Builder, value: ir.Value, kind: ValueType, fill: np.ndarray, source: ir.Value
 ) -> dict[str, ValueType]:
     """Put the nodes where they may stand: before the first reader, behind the source."""
-    graph, name = model.graph, str(value.name)
+    graph, name = build.model.graph, str(value.name)
     count = math.prod(kind.shape)
-    one = _constant(model, "planner__one_dim", np.array([1], dtype=np.int64))
-    shape = _constant(model, f"{name}__shape", np.array(kind.shape, dtype=np.int64))
+    one = build.one_dim()
+    shape = build.constant(f"{name}__shape", np.array(kind.shape, dtype=np.int64))
     integer, dtype = ir.DataType.INT64, kind.dtype
 
-    size = _value(f"{name}__count", integer, [])
-    length = _value(f"{name}__length", integer, [1])
-    flat = _value(f"{name}__flat", dtype, [count])
-    full = _in_place_of(model, value, kind)
+    size = build.value(f"{name}__count", integer, [])
+    length = build.value(f"{name}__length", integer, [1])
+    flat = build.value(f"{name}__flat", dtype, [count])
+    full = build.in_place_of(value, kind)
+    fills = [ir.AttrTensor("value", ir.Tensor(fill))]
     nodes = [
-        ir.Node("", "Size", [source], outputs=[size], name=f"{name}__count_node"),
-        ir.Node("", "Reshape", [size, one], outputs=[length], name=f"{name}__length_node"),
-        ir.Node(
-            "",
-            "ConstantOfShape",
-            [length],
-            attributes=[ir.AttrTensor("value", ir.Tensor(fill))],
-            outputs=[flat],
-            name=f"{name}__flat_node",
-        ),
-        ir.Node("", "Reshape", [flat, shape], outputs=[full], name=f"{name}__node"),
+        build.node("Size", [source], size),
+        build.node("Reshape", [size, one], length),
+        build.node("ConstantOfShape", [length], flat, attributes=fills),
+        build.node("Reshape", [flat, shape], full, f"{name}__node"),
     ]
     producer = source.producer()
     if producer is not None:
@@ -167,43 +163,77 @@ def _replace(
 
 
 def _replace_beside(
-    model: ir.Model, value: ir.Value, kind: ValueType, fill: np.ndarray, host: ir.Value
+    build: _Builder, value: ir.Value, kind: ValueType, fill: np.ndarray, host: ir.Value
 ) -> tuple[dict[str, ValueType], set[str]]:
     """The same for a target whose memory is its own: types of the new values, and the nodes that run
     on the CPU."""
-    graph, name = model.graph, str(value.name)
+    graph, name = build.model.graph, str(value.name)
     integer = ir.DataType.INT64
-    shape = _constant(model, f"{name}__shape", np.array(kind.shape, dtype=np.int64))
-    element = _constant(model, f"{name}__element", fill.reshape(()))
-    size = _value(f"{name}__count", integer, [])
-    ratio = _value(f"{name}__ratio", integer, [])
-    dims = _value(f"{name}__dims", integer, [len(kind.shape)])
-    wide = _value(f"{name}__wide", kind.dtype, list(kind.shape))
-    full = _in_place_of(model, value, kind)
+    shape = build.constant(f"{name}__shape", np.array(kind.shape, dtype=np.int64))
+    element = build.constant(f"{name}__element", fill.reshape(()))
+    size = build.value(f"{name}__count", integer, [])
+    ratio = build.value(f"{name}__ratio", integer, [])
+    dims = build.value(f"{name}__dims", integer, [len(kind.shape)])
+    wide = build.value(f"{name}__wide", kind.dtype, list(kind.shape))
+    full = build.in_place_of(value, kind)
     arithmetic = [
-        ir.Node("", "Size", [host], outputs=[size], name=f"{name}__count_node"),
-        ir.Node("", "Div", [size, size], outputs=[ratio], name=f"{name}__ratio_node"),
-        ir.Node("", "Mul", [ratio, shape], outputs=[dims], name=f"{name}__dims_node"),
+        build.node("Size", [host], size),
+        build.node("Div", [size, size], ratio),
+        build.node("Mul", [ratio, shape], dims),
     ]
     nodes = [
         *arithmetic,
-        ir.Node("", "Expand", [element, dims], outputs=[wide], name=f"{name}__wide_node"),
-        ir.Node("", "Reshape", [wide, shape], outputs=[full], name=f"{name}__node"),
+        build.node("Expand", [element, dims], wide),
+        build.node("Reshape", [wide, shape], full, f"{name}__node"),
     ]
     graph.insert_before(next(iter(graph)), nodes)
     types = _types_of(size, ratio, dims, wide, shape, element)
     return types, {str(node.name) for node in arithmetic}
 
 
-def _in_place_of(model: ir.Model, constant: ir.Value, kind: ValueType) -> ir.Value:
-    """A value of the constant's name, which all that read the constant read instead."""
-    name, readers = str(constant.name), list(constant.uses())
-    del model.graph.initializers[name]
-    constant.name = f"{name}__folded"
-    full = _value(name, kind.dtype, list(kind.shape))
-    for use in readers:
-        use.node.replace_input_with(use.idx, full)
-    return full
+class _Builder:
+    """Makes values and nodes of one model, under names that nothing in it has."""
+
+    def __init__(self, model: ir.Model) -> None:
+        self.model = model
+        self._names = FreeNames(model)
+        self._one: ir.Value | None = None
+
+    def value(self, wish: str, dtype: ir.DataType, dims: list[int]) -> ir.Value:
+        return _value(self._names.fresh(wish), dtype, dims)
+
+    def node(
+        self,
+        op_type: str,
+        inputs: Sequence[ir.Value],
+        output: ir.Value,
+        wish: str = "",
+        attributes: Sequence[ir.Attr] = (),
+    ) -> ir.Node:
+        name = self._names.fresh(wish or f"{output.name}_node")
+        return ir.Node("", op_type, inputs, attributes=attributes, outputs=[output], name=name)
+
+    def one_dim(self) -> ir.Value:
+        """The shape of a vector of one element, the same initializer for all."""
+        if self._one is None:
+            self._one = self.constant("planner__one_dim", np.array([1], dtype=np.int64))
+        return self._one
+
+    def constant(self, wish: str, array: np.ndarray) -> ir.Value:
+        value = self.value(wish, ir.DataType.from_numpy(array.dtype), list(array.shape))
+        value.const_value = ir.Tensor(array, name=value.name)
+        self.model.graph.register_initializer(value)
+        return value
+
+    def in_place_of(self, constant: ir.Value, kind: ValueType) -> ir.Value:
+        """A value of the constant's name, which all that read the constant read instead."""
+        name, readers = str(constant.name), list(constant.uses())
+        del self.model.graph.initializers[name]
+        constant.name = self._names.fresh(f"{name}__folded")
+        full = _value(name, kind.dtype, list(kind.shape))
+        for use in readers:
+            use.node.replace_input_with(use.idx, full)
+        return full
 
 
 def _value(name: str, dtype: ir.DataType, dims: list[int]) -> ir.Value:
@@ -216,17 +246,3 @@ def _types_of(*values: ir.Value) -> dict[str, ValueType]:
         for v in values
         if v.dtype is not None and v.shape is not None
     }
-
-
-def _constant(model: ir.Model, name: str, array: np.ndarray) -> ir.Value:
-    known = model.graph.initializers.get(name)
-    if known is not None:
-        return known
-    value = ir.Value(
-        name=name,
-        shape=ir.Shape(array.shape),
-        type=ir.TensorType(ir.DataType.from_numpy(array.dtype)),
-        const_value=ir.Tensor(array, name=name),
-    )
-    model.graph.register_initializer(value)
-    return value

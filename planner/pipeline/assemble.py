@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import cattrs
 
@@ -20,7 +19,7 @@ from planner.graph.model import Category, TrainingGraph
 from planner.pipeline.decisions import decisions_of
 from planner.pipeline.orders import GRANULARITY_BYTES, Settings, least_possible_peak
 from planner.pipeline.planning import Planned
-from planner.pipeline.prepare import Prepared, full_timeline
+from planner.pipeline.prepare import Prepared, full_timeline, peak_as_it_is
 from planner.plan.planfile import (
     PLAN_VERSION,
     PeakMoment,
@@ -28,9 +27,12 @@ from planner.plan.planfile import (
     PlannedAction,
     PredictedCost,
     Resident,
+    check_plan,
 )
 from planner.plan.problem import Action, ActionKind
 from planner.plan.simulate import InvalidScheduleError, Replay, simulate
+from planner.reading import read_json, shown
+from planner.structuring import structured
 from planner.units import format_bytes, format_duration
 
 _NO_LIMIT = 1 << 62
@@ -51,8 +53,10 @@ def assemble(
         engine=planned.solved.engine,
         solve_s=planned.solved.solve_s,
         seed=settings.seed,
+        # nodes that were unfolded hold a few bytes more in each order, the original's own included
         best_order=PredictedCost(
-            peak_bytes=planned.orders[0].peak_bytes, time_us=problem.base_duration_us
+            peak_bytes=min(planned.orders[0].peak_bytes, baseline_cost(prepared).peak_bytes),
+            time_us=problem.base_duration_us,
         ),
         planned=_planned_cost(planned.timeline.peak_bytes, replay, candidate.actions),
         one_stream_us=_one_stream_us(replay),
@@ -150,6 +154,17 @@ def unchanged_plan(
     )
 
 
+def fits_as_it_is(prepared: Prepared, settings: Settings, budget_text: str) -> bool:
+    """Whether the model meets the budget as it is, in each order that it may run in.
+
+    A share of the peak is one of the peak that was predicted.
+    """
+    room = settings.budget_bytes - settings.reserve_bytes
+    if budget_text.endswith("%"):
+        return room >= baseline_cost(prepared).peak_bytes
+    return room >= peak_as_it_is(prepared)
+
+
 def baseline_cost(prepared: Prepared) -> PredictedCost:
     """The original model in ONNX Runtime's default order."""
     return PredictedCost(
@@ -245,24 +260,22 @@ def read_plan(path: Path) -> Plan:
     Raises:
         ModelError: not a plan, or of another version; a newer one is named.
     """
-    try:
-        data: Any = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ModelError(f"{path} is not a plan file ({error})") from None
+    data = read_json(path, what="a plan file")
     version = data.get("version") if isinstance(data, dict) else None
     if type(version) is int and version > PLAN_VERSION:
         raise ModelError(
-            f"{path} is not a plan file that this planner reads: it is of version {version}, newer "
-            f"than {PLAN_VERSION}; update planner, or make the plan again with this one"
+            f"{path} is not a plan file that this planner reads: it is of version {shown(version)}, "
+            f"newer than {PLAN_VERSION}; update planner, or make the plan again with this one"
         )
     if version != PLAN_VERSION or type(version) is not int:
         raise ModelError(
-            f"{path} is not a plan file of version {PLAN_VERSION} (it says {version!r})"
+            f"{path} is not a plan file of version {PLAN_VERSION} (it says {shown(version)})"
         )
-    try:
-        return cattrs.structure(data, Plan)
-    except Exception as error:
-        raise ModelError(f"{path} is not a valid plan file: {error}") from None
+    plan = structured(
+        data, Plan, where=str(path), what="a valid plan file", path="plan", only_known_keys=False
+    )
+    check_plan(plan, where=str(path))
+    return plan
 
 
 def schedule_of(
@@ -282,14 +295,14 @@ def schedule_of(
             if action.target not in by_name:
                 raise ModelError(f"the plan runs node {action.target!r}, which the model has not")
             order.append(by_name[action.target])
-    views = [op.id for op in graph.operations if op.is_view]
-    left_out = {op.id for op in graph.operations} - {*order, *views}
+    folded = [op.id for op in graph.operations if op.is_folded]
+    left_out = {op.id for op in graph.operations} - {*order, *folded}
     if left_out:
         name = graph.operations[min(left_out)].name
         raise ModelError(f"the plan never runs node {name!r}")
     form = formulate(
         graph,
-        [*order, *views],
+        [*order, *folded],
         prepared.duration_us,
         capacity_bytes=_NO_LIMIT,
         swap_out_bytes_per_s=1.0,

@@ -10,9 +10,7 @@ Networks whose loss has an operator that WebGPU lacks (`LogSoftmax`, say) have n
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping
-from pathlib import Path
 
 import onnx_ir as ir
 
@@ -25,6 +23,7 @@ from planner.runtime.device.assumed import assumed_placement
 from planner.runtime.device.software import device_for
 from planner.runtime.shapes import without_large_initializers
 from planner.targets import ANY, TARGETS, Target
+from planner.temporary import temporary_folder
 
 NOWHERE = Placement(on_cpu=frozenset())
 """No node of the file runs on the CPU of a device; no kernel is taken to write in place."""
@@ -80,7 +79,7 @@ def check_everywhere(
 
 def _asked(model: ir.Model, target: Target) -> dict[str, bool]:
     """For each node, whether the target's session keeps it, on the device."""
-    with tempfile.TemporaryDirectory(prefix="planner-") as folder:
-        source = Path(folder) / "model.onnx"
+    with temporary_folder() as folder:
+        source = folder / "model.onnx"
         ir.save(without_large_initializers(model), source)
-        return client.optimize(target, source, Path(folder) / "placed.onnx", level="all")
+        return client.optimize(target, source, folder / "placed.onnx", level="all")

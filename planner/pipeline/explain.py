@@ -213,7 +213,7 @@ def _uses(
     sharing: set[TensorId] = {t.id for t in graph.tensors if t.buffer == buffer.id}
     readers = {op for t in sharing for op in graph.tensors[t].consumers}
     return tuple(
-        graph.operations[op].name for op in sorted(readers) if not graph.operations[op].is_view
+        graph.operations[op].name for op in sorted(readers) if not graph.operations[op].is_folded
     )
 
 

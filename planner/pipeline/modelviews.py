@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from planner.graph.build import role_of
+from planner.graph.model import Role
 from planner.graph.schedule import default_order, priority_order
 from planner.onnxio.load import load_model
 from planner.pipeline.planning import Planned
@@ -79,6 +81,8 @@ def file_view(
     check_target(loaded.model, path, original.target)
     known = dict(original.types)
     for node in loaded.model.graph:  # a copy has the types of what it copies
+        if role_of(node) is not Role.RECOMPUTE:
+            continue
         for value in node.outputs:
             stem = re.sub(r"__recompute_\d+(_\d+)?\Z", "", str(value.name))
             if stem in known:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from planner.formulate import Formulation, formulate
+from planner.graph.effects import Effect
 from planner.graph.model import OpId
 from planner.graph.rules import FROM_HOST, TO_HOST
 from planner.graph.schedule import file_order
@@ -28,10 +29,14 @@ from planner.plan.order import (
 GRANULARITY_BYTES = 256
 """ONNX Runtime's arena rounds every buffer up to this (bfc_arena.h, `kMinAllocationSize`)."""
 
-RANDOM = "draws random numbers"
-
 EARLY = frozenset({"Shape", "Size", TO_HOST})
 """What is run as soon as it can be: later, it would keep what it reads on the device."""
+
+_SHARED = (Effect.RANDOM_UNSEEDED, Effect.RANDOM_IN_TRAINING)
+"""Kernels without a seed of their own may draw from one generator."""
+
+_PIN_BYTES = 8
+"""An integer: the result of an anchor, a dim in the shape of a barrier."""
 
 _NO_LIMIT = 1 << 62
 
@@ -44,6 +49,10 @@ class BaseOrder:
     order: tuple[OpId, ...]
     peak_bytes: int
     least_bound_bytes: int
+
+
+_MOST_LATE = 4
+"""Base orders that are kept, besides ONNX Runtime's own, where making them took all the time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,15 +96,19 @@ def base_orders(prepared: Prepared, *, time_limit_s: float) -> tuple[BaseOrder, 
     for i, op in enumerate(in_file):
         rank[op] = i
     plain = tuple(range(len(in_file)))
-    starts = {
-        "default": plain,
-        "file": in_file,
-        "eager": list_schedule(problem, rank),
-        "eager default": list_schedule(problem, plain),
-        "late": late_schedule(problem, rank),
-        "late default": late_schedule(problem, plain),
-    }
 
+    def late() -> bool:
+        return time.monotonic() > deadline
+
+    starts = {"default": plain, "file": in_file}
+    for name, schedule, priority in (
+        ("eager", list_schedule, rank),
+        ("eager default", list_schedule, plain),
+        ("late", late_schedule, rank),
+        ("late default", late_schedule, plain),
+    ):
+        if not late():
+            starts[name] = schedule(problem, priority)
     from_host = {place[op.id] for op in prepared.graph.operations if op.op_type == FROM_HOST}
     early = {place[op.id] for op in prepared.graph.operations if op.op_type in EARLY}
     moved = starts
@@ -105,11 +118,10 @@ def base_orders(prepared: Prepared, *, time_limit_s: float) -> tuple[BaseOrder, 
         moved = {name: pull_early(problem, order, early) for name, order in moved.items()}
     if moved is not starts:
         starts = {**moved, "default": plain, "default, shapes early": moved["default"]}
-    starts |= {f"{name}, updates last": updates_last(problem, o) for name, o in starts.items()}
-
-    def late() -> bool:
-        return time.monotonic() > deadline
-
+    for name, order in list(starts.items()):
+        if not late():
+            starts[f"{name}, updates last"] = updates_last(problem, order)
+    is_large = late()
     found: dict[tuple[int, ...], str] = {}
     for name, start in starts.items():
         found.setdefault(start, name)
@@ -121,7 +133,10 @@ def base_orders(prepared: Prepared, *, time_limit_s: float) -> tuple[BaseOrder, 
     deepest = tuple(least_order(problem, flat)[0])
     found.setdefault(deepest, f"{found[flat]}, outputs late")
     peaks[deepest] = peak_of(problem, deepest)
-    drawn = [place[op.id] for op in prepared.graph.operations if op.why_not.endswith(RANDOM)]
+    if is_large:  # each takes as long again to be bounded and to be made a problem of
+        least = sorted(found, key=peaks.__getitem__)[:_MOST_LATE]
+        found = {order: found[order] for order in (plain, *least)}
+    drawn = [place[op.id] for op in prepared.graph.operations if op.effect in _SHARED]
     orders = [
         BaseOrder(
             name=name,
@@ -136,7 +151,7 @@ def base_orders(prepared: Prepared, *, time_limit_s: float) -> tuple[BaseOrder, 
 
 
 def _keeps(order: Sequence[int], drawn: Sequence[int]) -> bool:
-    """Whether the operations that draw random numbers stay in order: they share one generator."""
+    """Whether the operations that draw random numbers stay in order: they may share one generator."""
     at = {op: i for i, op in enumerate(order)}
     return all(at[a] < at[b] for a, b in itertools.pairwise(drawn))
 
@@ -168,8 +183,8 @@ def formulate_in(
 def least_found_peak(
     prepared: Prepared, orders: Sequence[BaseOrder], *, time_limit_s: float
 ) -> int:
-    """Bytes of the least peak that a short search finds, recompute and swaps allowed: a budget that
-    can be met, before ONNX Runtime's fragmentation."""
+    """The least budget in bytes that a short search finds to be feasible, recompute and swaps
+    allowed, before ONNX Runtime's fragmentation: the peak, and room for what pins the order."""
     hardware = prepared.hardware
     settings = Settings(
         budget_bytes=_NO_LIMIT,
@@ -177,7 +192,15 @@ def least_found_peak(
         swap_in_bytes_per_s=hardware.copy_from_host_bytes_per_s,
     )
     problems = [formulate_in(prepared, o.order, settings, _NO_LIMIT).problem for o in orders]
-    return least_peak_of(problems, time_limit_s=time_limit_s)[1].peak_bytes
+    best = least_peak_of(problems, time_limit_s=time_limit_s)[1]
+    return best.peak_bytes + pinning_bytes(prepared, len(best.actions))
+
+
+def pinning_bytes(prepared: Prepared, actions: int) -> int:
+    """What pins the order of a plan of so many actions takes at most: an anchor's result to each, and
+    for barriers a shape of each rank. Two plans of one peak may differ by as much."""
+    ranks = {len(tensor.shape) for tensor in prepared.graph.tensors}
+    return _PIN_BYTES * (actions + sum(ranks))
 
 
 def least_possible_peak(prepared: Prepared) -> int:

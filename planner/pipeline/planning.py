@@ -13,7 +13,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from planner.errors import InfeasibleBudgetError
+from planner.errors import InfeasibleBudgetError, TimeLimitError
 from planner.formulate import Formulation
 from planner.graph.liveness import Timeline
 from planner.graph.model import OpId, TrainingGraph
@@ -25,8 +25,9 @@ from planner.pipeline.orders import (
     formulate_in,
     least_bound_order,
     least_possible_peak,
+    pinning_bytes,
 )
-from planner.pipeline.prepare import Prepared, Progress, full_timeline
+from planner.pipeline.prepare import Prepared, Progress, full_timeline, peak_as_it_is
 from planner.pipeline.read_back import lowered, read_back
 from planner.pipeline.serial_first import solve
 from planner.plan.fast.warm import warm_up
@@ -34,7 +35,7 @@ from planner.plan.improve import Candidate
 from planner.plan.least import least_peak_of
 from planner.plan.race import RACE, race
 from planner.plan.solve import Solved
-from planner.units import format_both, format_bytes
+from planner.units import format_both, format_budget, format_bytes
 
 _SHRINK = (1.0, 0.98, 0.965, 0.95, 0.935, 0.92, 0.9, 0.87, 0.83, 0.78)
 """Capacities to try, as shares of the budget, until ONNX Runtime's arena fits the budget too."""
@@ -47,6 +48,10 @@ _VARIETY = 4  # base orders to try at each lower capacity
 _MOST_SLOWER = 1.25  # how much time a fitting arena may cost
 _UNTIL = 0.85  # share of the time after which no lower capacity is tried, if there is a plan
 _DEAR = 1.5
+_LATE = 0.1  # share of the time that a search gets beyond its end, while nothing is accepted
+
+_ALIKE_BYTES = 4096
+"""Least peaks as near as this are compared as ONNX Runtime runs them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,9 +96,10 @@ def make_plan(
         orders = base_orders(prepared, time_limit_s=settings.time_limit_s * 0.1)
     room = settings.budget_bytes
     accepted: Planned | None = None
-    least: tuple[Formulation, Candidate] | None = None
+    least: _Least | None = None
     longest_s = float("inf")  # no search takes longer
     extra_us: dict[str, float] = {}  # what each order's last plan added
+    has_plan = False  # at the last capacity, accepted or not
     forms = {base: formulate_in(prepared, base.order, settings, room) for base in orders}
     raced = _race(forms, deadline, progress)
     for base, solved in raced.items():
@@ -104,10 +110,21 @@ def make_plan(
         chosen = _cheap(orders, capacity, extra_us) if attempt else list(raced)[:_THOROUGH]
         if accepted is not None and (time.monotonic() > search_until or not chosen):
             break
+        is_late = time.monotonic() > deadline
+        if is_late and attempt > 1:
+            if not has_plan:
+                break
+            if attempt % 2:
+                continue  # the few bytes of the anchors are all that is missing: larger steps
         for number, base in enumerate(chosen or [least_bound_order(orders)]):
+            if number and time.monotonic() > deadline:
+                break
+            has_plan = has_plan and bool(number)
             left = deadline - time.monotonic()
             share = max(1.0, left * (0.5 if attempt == 0 else 0.3) / max(1, len(chosen) - number))
             share = min(share, longest_s)
+            if is_late and accepted is None:
+                share = max(share, _LATE * settings.time_limit_s)
             form = (
                 formulate_in(prepared, base.order, settings, capacity) if attempt else forms[base]
             )
@@ -124,10 +141,11 @@ def make_plan(
             )
             if not attempt and not number:  # what ended early is good: no other gets much longer
                 longest_s = 2 * max(_LEAST_SEARCH_S, time.monotonic() - begun)
-            if least is None or solved.least.peak_bytes < least[1].peak_bytes:
-                least = form, solved.least
+            if least is None or solved.least.peak_bytes < least.candidate.peak_bytes:
+                least = _Least(base, form, solved.least)
             if solved.candidate is None:
                 continue
+            has_plan = True
             extra_us[base.name] = solved.candidate.time_us - form.problem.base_duration_us
             accepted = _accept(accepted, prepared, settings, base, form, solved, orders)
         if accepted is not None and accepted.fits_arena and not _is_dear(accepted, extra_us):
@@ -138,8 +156,87 @@ def make_plan(
         return _refined(accepted, prepared, settings, deadline, progress)
     if accepted is None:
         assert least is not None
-        raise _infeasible(prepared, settings, *_least(settings, least, list(forms.values())))
+        is_late = time.monotonic() > deadline
+        found = [least, _least_alone(prepared, settings, orders), *_least_of(settings, forms)]
+        return _least_plan(prepared, settings, found, orders, is_late=is_late)
     return accepted
+
+
+@dataclass(frozen=True, slots=True)
+class _Least:
+    """The plan with the least peak so far, and what it is a plan of."""
+
+    base: BaseOrder
+    form: Formulation
+    candidate: Candidate
+
+
+def _least_plan(
+    prepared: Prepared,
+    settings: Settings,
+    found: Sequence[_Least],
+    orders: tuple[BaseOrder, ...],
+    *,
+    is_late: bool,
+) -> Planned:
+    """Of the plans with the least peaks the one that needs least as ONNX Runtime will run it, if that
+    is within the budget: buffers are not rounded up there, and anchors take a few bytes.
+
+    Args:
+        is_late: the time limit had passed before they were looked for.
+
+    Raises:
+        InfeasibleBudgetError: it is not.
+    """
+    least_bytes = min(least.candidate.peak_bytes for least in found)
+    alike = {
+        tuple(least.candidate.actions): least
+        for least in reversed(found)
+        if least.candidate.peak_bytes <= least_bytes + _ALIKE_BYTES
+    }
+    planned = [(_lower_least(prepared, settings, p, orders), p) for p in alike.values()]
+    best, least = min(planned, key=lambda pair: pair[0].timeline.peak_bytes)
+    room = settings.budget_bytes - settings.reserve_bytes
+    if best.timeline.peak_bytes <= room and least.candidate.time_us <= settings.most_us:
+        return best
+    raise _infeasible(prepared, settings, least, best.timeline.peak_bytes, is_late=is_late)
+
+
+def _lower_least(
+    prepared: Prepared, settings: Settings, least: _Least, orders: tuple[BaseOrder, ...]
+) -> Planned:
+    solved = Solved(
+        candidate=least.candidate,
+        least=least.candidate,
+        bound_us=least.form.problem.base_duration_us,
+        bound_class="any schedule",
+        engine="least peak",
+        solve_s=0.0,
+    )
+    return _lower(prepared, settings, least.base, least.form, solved, orders)
+
+
+def _least_alone(prepared: Prepared, settings: Settings, orders: tuple[BaseOrder, ...]) -> _Least:
+    """The least peak as it is searched for where nothing fits: whatever the budget, the same one is
+    found, so that the least budget which an error names has a plan."""
+    base = least_bound_order(orders)
+    form = formulate_in(prepared, base.order, settings, 1)
+    solved = solve(
+        form.problem,
+        time_limit_s=max(1.0, 0.5 * settings.time_limit_s),
+        seed=settings.seed,
+        workers=settings.workers,
+    )
+    return _Least(base, form, solved.least)
+
+
+def _least_of(settings: Settings, forms: Mapping[BaseOrder, Formulation]) -> list[_Least]:
+    """The least peak in the base order where it is least."""
+    index, best = least_peak_of(
+        [form.problem for form in forms.values()], time_limit_s=min(30.0, settings.time_limit_s)
+    )
+    base = list(forms)[index]
+    return [_Least(base, forms[base], best)]
 
 
 def _accept(
@@ -278,32 +375,38 @@ def _lower(
     )
 
 
-def _least(
-    settings: Settings, found: tuple[Formulation, Candidate], forms: Sequence[Formulation]
-) -> tuple[Formulation, Candidate]:
-    """Search for the least peak in every base order; not above what was found."""
-    index, best = least_peak_of(
-        [form.problem for form in forms], time_limit_s=min(30.0, settings.time_limit_s)
-    )
-    return (forms[index], best) if best.peak_bytes < found[1].peak_bytes else found
-
-
 def _infeasible(
-    prepared: Prepared, settings: Settings, form: Formulation, least: Candidate
+    prepared: Prepared, settings: Settings, least: _Least, peak_bytes: int, *, is_late: bool
 ) -> InfeasibleBudgetError:
-    """The error with the least peak found, a bound, and the tensors that bind."""
-    bound = least_possible_peak(prepared) + settings.reserve_bytes
-    best = least
+    """The error with the least peak found, a bound, and the tensors that bind.
+
+    It is that of the time limit where that ended the search and the bound leaves room for a plan.
+
+    Args:
+        peak_bytes: of the least plan as ONNX Runtime will run it.
+    """
+    best = least.candidate
+    baseline = peak_as_it_is(prepared)
+    room = peak_bytes + pinning_bytes(prepared, len(best.actions))
+    found = min(room, baseline) + settings.reserve_bytes
+    bound = min(found, least_possible_peak(prepared) + settings.reserve_bytes)
     step = best.replay.peak_action
-    sizes = form.problem.tensors
+    sizes = least.form.problem.tensors
     resident = [(sizes[t].name, sizes[t].bytes) for t, b, e in best.replay.copies if b <= step < e]
     persistent = [(t.name, t.bytes) for t in prepared.graph.tensors if t.is_persistent]
     binding = tuple(sorted([*resident, *persistent], key=lambda item: -item[1])[:10])
-    return InfeasibleBudgetError(
-        f"no plan fits {format_both(settings.budget_bytes)}: the least peak found is "
-        f"{format_both(best.peak_bytes)}, and no plan in any order can be below "
-        f"{format_bytes(bound)}",
-        least_peak_bytes=best.peak_bytes,
+    is_open = is_late and bound <= settings.budget_bytes
+    kind = TimeLimitError if is_open else InfeasibleBudgetError
+    what = (
+        f"within {settings.time_limit_s:g} s no plan was found that fits"
+        if is_open
+        else "no plan fits"
+    )
+    return kind(
+        f"{what} {format_both(settings.budget_bytes)}: the least peak found is "
+        f"{format_budget(found)}, and no plan in any order can be below {format_bytes(bound)}"
+        + ("; give it more --time-limit, or a larger budget" if is_open else ""),
+        least_peak_bytes=found,
         bound_bytes=bound,
         binding=binding,
     )

@@ -11,16 +11,11 @@ import onnx_ir as ir
 
 from planner.cost.hardware import Hardware, load_hardware
 from planner.cost.model import durations_us
-from planner.errors import UsageError
+from planner.errors import ModelError, UsageError
 from planner.graph.build import build_graph
 from planner.graph.liveness import Timeline, timeline
 from planner.graph.model import OpId, Placement, TrainingGraph
-from planner.graph.schedule import (
-    default_order,
-    parents_of,
-    reverse_dfs_order,
-    with_shapes_behind,
-)
+from planner.graph.schedule import default_order
 from planner.lower.unfold import unfold
 from planner.onnxio.load import (
     LoadedModel,
@@ -31,12 +26,13 @@ from planner.onnxio.load import (
 )
 from planner.onnxio.names import name_nodes
 from planner.pipeline.everywhere import check_everywhere
+from planner.pipeline.original import original_orders
 from planner.pipeline.packed import packed_arena
 from planner.pipeline.placing import assumed, is_assumed, placed, typed
 from planner.pipeline.targeting import check_target, fit_target
 from planner.results import ModelView
 from planner.runtime.build import check_build, is_training_build, why_no_copies
-from planner.runtime.normalize import MAX_PASSES, Normalized, blocked_convolutions
+from planner.runtime.normalize import MAX_PASSES, Normalized, blocked_nodes
 from planner.runtime.shapes import runtime_types, unsized_values
 from planner.targets import ANY, Target, target_named
 from planner.units import format_bytes
@@ -56,7 +52,8 @@ class Prepared:
 
     Attributes:
         original: the graph that ONNX Runtime runs when it loads the file as it is, and `default`
-            the order in which it does; `original_us` are its durations by OpId.
+            the order in which it does, `other` another one that it may be, where nodes that the
+            optimizers made have no known place; `original_us` are its durations by OpId.
         model: what the plan is made for and written into: `loaded.model`, or what ONNX Runtime's
             optimizers make of it, with folded constants as nodes again.
         types: element type and static shape of every value of `model`.
@@ -67,7 +64,7 @@ class Prepared:
         workspace_bytes: by OpId: what its kernel takes besides its outputs while it runs.
         hardware_source: the profile's name, or its file, as given.
         duration_us: by OpId. `cost_source` says where they come from.
-        blocked: convolutions that default options lay out anew, which no plan survives.
+        blocked: convolutions and pools that default options lay out anew, which no plan survives.
         why_no_swaps: why ONNX Runtime here cannot copy to the host; "" where it can.
     """
 
@@ -75,6 +72,7 @@ class Prepared:
     model: ir.Model
     original: TrainingGraph
     default: tuple[OpId, ...]
+    other: tuple[OpId, ...]
     original_us: tuple[float, ...]
     types: Mapping[str, ValueType]
     graph: TrainingGraph
@@ -130,23 +128,33 @@ def prepare(
     blocked: tuple[str, ...] = ()
     if not ort_optimize:
         notes.append(
-            "planned on the graph as it is: ONNX Runtime's optimizers may still fuse or fold nodes"
+            "planned on the graph as it is, for sessions of the level ORT_DISABLE_ALL: at others ONNX "
+            "Runtime's optimizers may fuse or fold planned nodes"
         )
     elif not target.own_memory:
-        blocked = blocked_convolutions(loaded)
+        blocked = blocked_nodes(loaded, model)
     if blocked:
         notes.append(
-            f"{len(blocked)} convolution(s) with constant weights run in a blocked layout "
+            f"{len(blocked)} convolution(s) with constant weights or pool(s) run in a blocked layout "
             "(NCHWc) under default options, which is not modelled: the figures are those of "
             "the level ORT_ENABLE_EXTENDED"
         )
     unsized = unsized_values(model, types)
-    original = _as_run_here(build_graph(model, types, unsized=unsized, placement=placement))
+    graph = _as_run_here(build_graph(model, types, unsized=unsized, placement=placement))
+    if not graph.operations:
+        raise ModelError(
+            f"{path} has nothing to plan: ONNX Runtime folds all of its nodes into constants"
+        )
+    original = graph
+    if found.first is not None:
+        original = analysed_graph(found.first, loaded.dims, known=_certain(loaded))
     progress(f"{len(original.operations)} operations")
-    order = original_order(original, loaded.model)
+    order, other_order = original_orders(original, loaded)
     costs = _Costs(profile_of, path, loaded.dims, profile, calibrate, inputs, seed, progress)
     original_us, source, assumptions = costs.durations(original)
-    graph, durations = original, original_us
+    durations = original_us
+    if graph is not original:
+        durations = costs.of_changed(graph, original, original_us)
     if ort_optimize and not loaded.dims and target.unfolds:
         stay = [original.tensors[t].name for t in original.inputs if original.tensors[t].on_host]
         mine = set(loaded.model.graph.initializers)
@@ -176,6 +184,7 @@ def prepare(
         loaded=loaded,
         original=original,
         default=order,
+        other=other_order,
         original_us=original_us,
         model=model,
         types=types,
@@ -221,12 +230,14 @@ def _graph_for(
         types = _types(loaded, loaded.model)
         found, said = assumed(loaded, target, types)
         return found, typed(found.model, types), [*said]
-    said: tuple[str, ...] = ()
-    if ort_optimize or target.own_memory:
-        progress(f"letting ONNX Runtime optimize the graph for {target.title}")
+    progress(f"letting ONNX Runtime optimize the graph for {target.title}")
+    try:
         found, said = placed(loaded, target, ort_optimize=ort_optimize, passes=passes)
-    else:
+    except ModelError:
+        if ort_optimize or target.own_memory:
+            raise
         found = Normalized(model=loaded.model, placement=None)
+        said = ("ONNX Runtime here cannot load the model: planned on the graph of the file",)
         name_nodes(found.model)
     types = _types(loaded, found.model)
     if target.name == ANY.name:
@@ -251,25 +262,6 @@ def _certain(loaded: LoadedModel) -> dict[str, ValueType]:
         for name, (dtype, shape) in inferred_types(loaded.model, loaded.dims).items()
         if dtype is not None and shape is not None
     }
-
-
-def original_order(graph: TrainingGraph, original: ir.Model) -> tuple[OpId, ...]:
-    """The order in which a session with default options runs the original file.
-
-    Nodes that the optimizers left alone keep their place in the original file as their index;
-    nodes that they made come after all of those, in the order in which they were made.
-    """
-    place = {
-        str(node.outputs[0].name): (index, node.op_type)
-        for index, node in enumerate(original.graph)
-        if node.outputs
-    }
-    index: list[int] = []
-    for op in graph.operations:
-        first = graph.tensors[op.outputs[0]].name if op.outputs else ""
-        at, op_type = place.get(first, (0, ""))
-        index.append(at if op_type == op.op_type else len(place) + op.id)
-    return with_shapes_behind(graph, reverse_dfs_order(parents_of(graph), index), index)
 
 
 def view_of(
@@ -299,6 +291,14 @@ def full_timeline(graph: TrainingGraph, order: tuple[OpId, ...], target: Target)
     """The timeline with the kernels' workspace in it, as far as it is known."""
     extra = dict(enumerate(_workspace(graph, target)))
     return timeline(graph, order, workspace_bytes={OpId(op): size for op, size in extra.items()})
+
+
+def peak_as_it_is(prepared: Prepared) -> int:
+    """The original's peak in the worse one of the orders that it may run in."""
+    return max(
+        full_timeline(prepared.original, order, prepared.target).peak_bytes
+        for order in (prepared.default, prepared.other)
+    )
 
 
 def _workspace(graph: TrainingGraph, target: Target) -> tuple[int, ...]:

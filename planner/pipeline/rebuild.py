@@ -9,6 +9,7 @@ from planner.errors import ModelError, UsageError
 from planner.formulate import Formulation
 from planner.lower.annotate import annotate
 from planner.lower.rewrite import Rewritten
+from planner.onnxio.load import model_digest
 from planner.pipeline import assemble as plans
 from planner.pipeline.placing import is_assumed
 from planner.pipeline.prepare import Prepared, Progress, prepare, silent
@@ -17,7 +18,7 @@ from planner.pipeline.targeting import target_metadata
 from planner.plan.planfile import Plan
 from planner.plan.problem import Action
 from planner.runtime.device.sessions import why_missing
-from planner.targets import Target, target_named
+from planner.targets import LEVEL_KEY, OPTIONS_KEY, Target, target_named
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,13 +42,15 @@ def prepare_for(
         ModelError: the plan belongs to another model.
         UsageError: it was made with a provider that is not installed here.
     """
+    if model_digest(model) != plan.model_sha256:
+        raise ModelError(f"the plan belongs to another model than {model} (digests differ)")
     target = target_named(plan.device)
     if plan.ort_optimized and is_assumed(target):
         raise UsageError(
             f"the plan was made with {target.provider}, whose optimizers and placement it needs again: "
             f"{why_missing(target)}"
         )
-    prepared = prepare(
+    return prepare(
         model,
         dims=plan.dims,
         hardware=plan.hardware,
@@ -57,9 +60,6 @@ def prepare_for(
         ort_optimize=plan.ort_optimized,
         progress=progress,
     )
-    if prepared.loaded.sha256 != plan.model_sha256:
-        raise ModelError(f"the plan belongs to another model than {model} (digests differ)")
-    return prepared
 
 
 def rebuild(prepared: Prepared, plan: Plan) -> Rebuilt:
@@ -72,11 +72,21 @@ def rebuild(prepared: Prepared, plan: Plan) -> Rebuilt:
     rewritten = lowered(prepared, form, actions, order_target=plan.order_target)
     if plan.order_target == "priority":  # else the order of the rewritten file is the planned one
         rewritten = read_back(prepared, rewritten, order_target=plan.order_target).rewritten
+    _check_decisions(plan, len(rewritten.planned_order))
     return Rebuilt(
         formulation=form,
         actions=tuple(actions),
         rewritten=with_metadata(rewritten, plan, prepared.target),
     )
+
+
+def _check_decisions(plan: Plan, steps: int) -> None:
+    for decision in plan.decisions:
+        if decision.end >= steps:
+            raise ModelError(
+                f"the plan's schedule has {steps} steps, and its decision for {decision.tensor!r} "
+                f"names step {decision.end}: it was edited by hand; make the plan again"
+            )
 
 
 def with_metadata(rewritten: Rewritten, plan: Plan, target: Target) -> Rewritten:
@@ -85,6 +95,10 @@ def with_metadata(rewritten: Rewritten, plan: Plan, target: Target) -> Rewritten
     props["pkg.planner.version"] = plan.planner_version
     props["pkg.planner.plan_sha256"] = plans.plan_digest(plan)
     props["pkg.planner.budget_bytes"] = str(plan.budget_bytes)
+    for key in (LEVEL_KEY, OPTIONS_KEY):  # of the file that was read, which may be anyone's
+        props.pop(key, None)
     props.update(target_metadata(target))
+    if not plan.ort_optimized:
+        props[LEVEL_KEY] = "disabled"
     annotate(rewritten, plan.decisions)
     return rewritten

@@ -9,7 +9,7 @@ from planner.errors import InfeasibleBudgetError, UsageError
 from planner.pipeline.copies import choose_copies
 from planner.pipeline.orders import Settings
 from planner.pipeline.prepare import Prepared
-from planner.units import format_both, parse_budget, parse_bytes
+from planner.units import check_seed, check_time_limit, format_both, parse_budget, parse_bytes
 
 Swap = Literal["auto", "none", "only"]
 OrderTarget = Literal["default", "priority"]
@@ -37,6 +37,8 @@ def settings_for(
         UsageError: a size cannot be read, or copies are asked for where there can be none.
         InfeasibleBudgetError: the reserve takes the whole budget.
     """
+    check_time_limit(time_limit_s)
+    check_seed(seed)
     budget_bytes = parse_budget(budget, baseline_bytes=baseline)
     reserve_bytes = parse_bytes(reserve, what="--reserve", zero_ok=True)
     if reserve_bytes >= budget_bytes:

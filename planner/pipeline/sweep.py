@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import multiprocessing
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -24,6 +23,7 @@ from planner.plan.problem import Problem
 from planner.plan.race import race
 from planner.results import Frontier, Largest
 from planner.units import format_bytes
+from planner.workers import workers
 
 _ORDER_S = 5.0
 """For the search for base orders, at most."""
@@ -204,7 +204,7 @@ def _said(graph: Graphs, point: Point) -> str:
 Orders = Sequence[tuple[Problem, ...]]
 """The problems of each size."""
 
-_orders: list[tuple[Problem, ...]] = []  # of a worker process
+_orders: list[tuple[Problem, ...]] = []  # of a process of Ray's
 
 
 def _start(orders: Orders) -> None:
@@ -245,11 +245,11 @@ def _mapped(
     if ray_address is None and jobs == 1:
         yield lambda call, tasks: (call(orders, task) for task in tasks)
         return
-    pool: Any
     if ray_address is None:
-        pool = multiprocessing.get_context("spawn").Pool(jobs, _start, (orders,))
-    else:
-        pool = _ray_pool(jobs, ray_address, orders)
+        with workers(jobs, orders) as run:
+            yield run
+        return
+    pool = _ray_pool(jobs, ray_address, orders)
     try:
         yield lambda call, tasks: pool.imap_unordered(
             _work, [(call, task) for task in tasks], chunksize=1

@@ -12,7 +12,7 @@ from pathlib import Path
 import onnx_ir as ir
 
 from planner.errors import ModelError
-from planner.targets import ANY, OPTIONS_KEY, TARGET_KEY, Target
+from planner.targets import ANY, OPTIONS_KEY, TARGET_KEY, TARGETS, Target
 
 
 def fit_target(target: Target, model: ir.Model) -> Target:
@@ -57,6 +57,11 @@ def check_target(model: ir.Model, path: Path, target: Target) -> None:
     would copy tensors that nobody planned to copy, or would not load the file.
     """
     written_for = model.metadata_props.get(TARGET_KEY, target.name)
+    if written_for not in TARGETS:
+        raise ModelError(
+            f"{path} says in its metadata that planner wrote it for {written_for!r}, a device that this "
+            f"version does not know; if planner did not write it, remove the entry {TARGET_KEY!r}"
+        )
     if written_for not in (target.name, ANY.name):
         raise ModelError(
             f"{path} was written by planner for {written_for}, not for {target.name}: use --device "

@@ -22,6 +22,15 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 
+def check_can_hold(prepared: Prepared, peak_bytes: int) -> None:
+    """Raise UsageError where the original's peak is more memory than this machine has free, before
+    anything is planned or made."""
+    from planner.runtime.inputs import check_memory
+
+    if not prepared.target.own_memory:
+        check_memory(peak_bytes, "the model's tensors")
+
+
 def stand_in_plan(prepared: Prepared, text: str, budget_bytes: int) -> Plan:
     """What verification needs of a plan, where there is no plan file."""
     cost = baseline_cost(prepared)
@@ -29,6 +38,7 @@ def stand_in_plan(prepared: Prepared, text: str, budget_bytes: int) -> Plan:
         dims=dict(prepared.loaded.dims),
         model_sha256=prepared.loaded.sha256,
         budget_text=text,
+        ort_optimized=prepared.ort_optimized,
         budget_bytes=budget_bytes,
         hardware=prepared.hardware.name,
         baseline=cost,

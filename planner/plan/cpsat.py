@@ -73,6 +73,17 @@ class Exact:
     bound_us: float
 
 
+_MOST_COPIES = 1e6
+"""Copies that take longer than so many steps overflow the 64 bits of a schedule's times."""
+
+
+def _copies_us(problem: Problem) -> float:
+    if not problem.allow_swap:
+        return 0.0
+    tensors = range(len(problem.tensors))
+    return sum(problem.swap_out_us(t) + problem.swap_in_us(t) for t in tensors)
+
+
 def solve_exact(
     problem: Problem,
     incumbent: Candidate,
@@ -94,6 +105,8 @@ def solve_exact(
         stop: asked while parts are solved, whether to leave it at that.
     """
     if problem.overlap:
+        if _copies_us(problem) > _MOST_COPIES * problem.base_duration_us:
+            return None
         return _solve_overlapped(problem, incumbent, time_limit_s, lower_bound_us, seed, workers)
     deadline = time.monotonic() + time_limit_s
     actions = list(incumbent.actions)

@@ -31,6 +31,10 @@ from planner.plan.simple import checkpoint_plans, distance_plans
 
 Progress = Callable[[str], None]
 
+_GREEDY = 0.5
+"""Share of the time limit that the simple heuristic may take: it takes next to none but on very large
+problems, where it may be all that there is time for."""
+
 _WHOLE = 0.15
 """Share of the time limit that each integer program may take."""
 
@@ -150,6 +154,8 @@ def _search(
 
     if incumbent.is_done:
         return
+    until(_GREEDY)
+    incumbent.offer(improver.repair(improver.base), "greedy")
     until(0.1)
     _simple(incumbent)
     if incumbent.is_impossible:
@@ -208,9 +214,8 @@ def _vary(incumbent: Incumbent, *, guarded_whole_s: float) -> None:
 
 
 def _simple(incumbent: Incumbent) -> None:
-    """The floor: greedy by time per byte, checkpoints, swaps by distance."""
+    """The rest of the floor, beside greedy by time per byte: checkpoints, swaps by distance."""
     improver, problem = incumbent.improver, incumbent.improver.problem
-    incumbent.offer(improver.repair(improver.base), "greedy")
     at = base_op_at(improver.base, improver.base.replay.peak_action)
     excess = improver.base.peak_bytes - problem.capacity_bytes
     for engine, plans in (

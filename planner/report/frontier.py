@@ -6,7 +6,7 @@ from typing import Any
 
 from planner.report.views import number
 from planner.results import Frontier
-from planner.units import format_bytes, format_percent
+from planner.units import format_bytes, format_percent, format_share
 
 Payload = dict[str, Any]
 
@@ -28,7 +28,7 @@ def frontier_payload(frontier: Frontier) -> Payload:
         "points": [
             {
                 "budget_bytes": p.capacity_bytes,
-                "budget_share": p.capacity_bytes / frontier.baseline_bytes,
+                "budget_share": p.capacity_bytes / (frontier.baseline_bytes or 1),
                 "impossible": p.is_impossible,
                 "slowdown": frontier.slowdown(p),
                 "least_slowdown": frontier.least_slowdown(p),
@@ -54,7 +54,7 @@ POINT_COLUMNS = (
 
 def point_row(point: Payload) -> list[object]:
     """Cells under `POINT_COLUMNS`."""
-    budget = [format_bytes(point["budget_bytes"]), format_percent(point["budget_share"])]
+    budget = [format_bytes(point["budget_bytes"], up=True), format_share(point["budget_share"])]
     least = point["least_slowdown"]
     bound = "" if least is None else format_percent(least)
     if point["peak_bytes"] is None:

@@ -29,7 +29,7 @@ from planner.report.pagedata import view_columns
 from planner.report.payload import ANALYZE_SCHEMA, analysis_payload, optimize_payload
 from planner.report.plain import printable
 from planner.results import Analysis, OptimizeResult
-from planner.units import format_bytes, format_duration, format_percent
+from planner.units import format_bytes, format_duration, format_percent, format_share
 
 Payload = dict[str, Any]
 ROWS_SHOWN = 100
@@ -38,10 +38,14 @@ _BLANK = Markup('<span class="none">–</span>')
 
 def write_report(result: OptimizeResult | Analysis, path: Path) -> None:
     """Write the page of `result` to `path`, whole or not at all."""
-    analysed = isinstance(result, Analysis)
-    page = render_page(analysis_payload(result) if analysed else optimize_payload(result))
     with atomic_write(path) as temporary:
-        temporary.write_text(page, encoding="utf-8")
+        temporary.write_text(page_of(result), encoding="utf-8")
+
+
+def page_of(result: OptimizeResult | Analysis) -> str:
+    """The page of `result`."""
+    analysed = isinstance(result, Analysis)
+    return render_page(analysis_payload(result) if analysed else optimize_payload(result))
 
 
 def render_page(payload: Payload) -> str:
@@ -185,10 +189,15 @@ def _measured_lines(payload: Payload) -> dict[str, list[int]]:
     return found
 
 
-def _size(value: int | None) -> Markup:
+def _budget(value: int | None) -> Markup:
+    """A size that someone may type as a budget: rounded up."""
+    return _size(value, up=True)
+
+
+def _size(value: int | None, up: bool = False) -> Markup:
     if value is None:
         return _BLANK
-    text, exact = format_bytes(value), f"{value:,} bytes"
+    text, exact = format_bytes(value, up=up), f"{value:,} bytes"
     return Markup('<data value="{}" title="{}">{}</data>').format(value, exact, text)
 
 
@@ -225,6 +234,8 @@ def environment() -> jinja2.Environment:
     )
     environment.filters.update(
         size=_size,
+        budget=_budget,
+        budget_share=lambda value: format_share(float(value)),
         bytes=format_bytes,
         duration=_duration,
         ratio=_ratio,

@@ -80,7 +80,7 @@ def analysis_sentence(headline: dict[str, Any]) -> str:
         text += f"; a better order of the same operations needs {format_bytes(best)}"
     least = headline["least_peak_bytes"]
     if least is not None:
-        text += f", and with recompute and swaps {format_bytes(least)} is feasible"
+        text += f", and with recompute and swaps {format_bytes(least, up=True)} is feasible"
     return f"{text}; no plan needs less than {format_bytes(headline['least_peak_bound_bytes'])}."
 
 

@@ -101,20 +101,24 @@ def _budgets(result: OptimizeResult, outlook: Payload) -> list[Payload]:
             p = roomier[0]
             steps.append(
                 _step(
-                    f"{format_bytes(p['budget_bytes'])} would cost {format_percent(p['slowdown'])} more "
-                    f"time in place of {format_percent(here['slowdown'])} (predicted).",
+                    f"{format_bytes(p['budget_bytes'], up=True)} would cost "
+                    f"{format_percent(p['slowdown'])} more time in place of "
+                    f"{format_percent(here['slowdown'])} (predicted).",
                     _optimize(result, f"{p['budget_bytes']}B"),
                 )
             )
         if free and (not roomier or free is not roomier[0]):
             steps.append(
-                _step(f"{format_bytes(free['budget_bytes'])} would cost no time at all.", None)
+                _step(
+                    f"{format_bytes(free['budget_bytes'], up=True)} would cost no time at all.",
+                    None,
+                )
             )
     elif free and free["budget_bytes"] < plan.budget_bytes:
         steps.append(
             _step(
-                f"A budget of {format_bytes(free['budget_bytes'])} would cost no more time than this "
-                "one (predicted).",
+                f"A budget of {format_bytes(free['budget_bytes'], up=True)} would cost no more time than "
+                "this one (predicted).",
                 _optimize(result, f"{free['budget_bytes']}B"),
             )
         )
@@ -122,8 +126,9 @@ def _budgets(result: OptimizeResult, outlook: Payload) -> list[Payload]:
     if least["budget_bytes"] < plan.budget_bytes:
         steps.append(
             _step(
-                f"The least budget looked at that has a plan is {format_bytes(least['budget_bytes'])}, "
-                f"for {format_percent(least['slowdown'])} more time (predicted).",
+                "The least budget looked at that has a plan is "
+                f"{format_bytes(least['budget_bytes'], up=True)}, for "
+                f"{format_percent(least['slowdown'])} more time (predicted).",
                 None,
             )
         )

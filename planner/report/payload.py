@@ -55,6 +55,7 @@ def optimize_payload(result: OptimizeResult) -> dict[str, Any]:
             model,
             order_target=plan.order_target,
             device=plan.device,
+            optimized=plan.ort_optimized,
             budget_bytes=max([plan.budget_bytes, *(a.held_bytes for a in result.after.arena)]),
         ),
         "outlook": outlook,

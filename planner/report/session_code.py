@@ -14,6 +14,11 @@ options.enable_mem_reuse = False  # a freed buffer is freed, not kept for a late
 
 _PRIORITY = "options.execution_order = ort.ExecutionOrder.PRIORITY_BASED  # the plan's order\n"
 
+_DISABLED = """\
+# the graph was planned as it is (--no-ort-optimize)
+options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+"""
+
 _CPU = """\
 # {comment}
 memory = ort.OrtMemoryInfo(
@@ -55,6 +60,7 @@ def session_code(
     order_target: str = "default",
     device: str = "cpu",
     budget_bytes: int = 0,
+    optimized: bool = True,
     cap: CapCheck | None = None,
 ) -> str:
     """Python that opens `model` (a file name) with the recommended session options.
@@ -62,6 +68,7 @@ def session_code(
     Args:
         order_target: "default", or "priority" for a plan whose file order is the schedule.
         device: of `planner.targets`; `budget_bytes` becomes the CUDA arena's limit.
+        optimized: planned on the graph as ONNX Runtime's optimizers leave it.
         cap: the hard cap under which the model ran, whose arena is then the one to copy.
     """
     comment = "The CPU arena grows by exactly what is asked for (1 = kSameAsRequested)."
@@ -74,6 +81,7 @@ def session_code(
         )
     body = _BODIES[device]
     order = _PRIORITY if order_target == "priority" else ""
+    order += "" if optimized else _DISABLED
     return (
         _HEAD
         + order

@@ -74,9 +74,9 @@ def _sentence(sweep: Sweep) -> str:
     free = [p for p in with_plan if not frontier.slowdown(p)]
     text = f"{start}. "
     if free:
-        text += f"{format_bytes(free[0].capacity_bytes)} cost no time; "
+        text += f"{format_bytes(free[0].capacity_bytes, up=True)} cost no time; "
     return (
-        f"{text}{format_bytes(least.capacity_bytes)}, the least budget here with a plan, cost "
+        f"{text}{format_bytes(least.capacity_bytes, up=True)}, the least budget here with a plan, cost "
         f"{format_percent(frontier.slowdown(least) or 0.0)} more time (predicted)."
     )
 
@@ -107,9 +107,9 @@ def _largest_row(row: Payload) -> list[object]:
             f"{row['next_size']:,}: {'impossible' if row['next_is_impossible'] else 'none found'}"
         )
     if row["size"] is None:
-        return [format_bytes(row["budget_bytes"]), "none", "", "", after]
+        return [format_bytes(row["budget_bytes"], up=True), "none", "", "", after]
     return [
-        format_bytes(row["budget_bytes"]),
+        format_bytes(row["budget_bytes"], up=True),
         f"{row['size']:,}",
         format_percent(row["slowdown"]),
         format_duration(row["time_us"]),

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from planner.report.frontier import POINT_COLUMNS, point_row
 from planner.report.plain import printable
-from planner.units import format_both, format_bytes, format_duration, format_percent
+from planner.units import format_both, format_budget, format_bytes, format_duration, format_percent
 
 Payload = dict[str, Any]
 _PIPE_WIDTH = 120
@@ -35,7 +35,7 @@ def print_analysis(payload: Payload, console: Console | None = None) -> None:
         facts, "Best order", f"{_size(head['best_order_peak_bytes'])} ({head['best_order_name']})"
     )
     if head["least_peak_bytes"] is not None:
-        _fact(facts, "Least feasible", format_both(head["least_peak_bytes"]))
+        _fact(facts, "Least feasible", format_budget(head["least_peak_bytes"]))
     _fact(facts, "No plan below", format_both(head["least_peak_bound_bytes"]))
     _fact(facts, "Step time", f"{_duration(head['time_us'])} (predicted: {payload['cost_source']})")
     _fact(facts, "Packed arena", _packed(view["packed_arena"]))

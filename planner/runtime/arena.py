@@ -2,9 +2,8 @@
 
 Three mechanisms, each as ONNX Runtime 1.31 has it:
 
-    placement  which outputs get a buffer of their own, and when it is freed: views, in-place
-               kernels, reuse of a freed buffer of identical shape and element size
-               (onnxruntime/core/framework/allocation_planner.cc)
+    placement  which outputs get a buffer of their own, and when it is freed:
+               `planner.runtime.allocation`
     arena      best fit with coalescing, 256-byte rounding, growth by regions that never merge
                (onnxruntime/core/framework/bfc_arena.cc): `planner.runtime.bfc`
     pattern    from the second run on, one block for everything but graph outputs, laid out by
@@ -17,12 +16,12 @@ which is not predicted.
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from planner.graph.model import OpId, TensorId, TrainingGraph
 from planner.results import ArenaForecast
+from planner.runtime.allocation import AllocationPlan, Kind, place
 from planner.runtime.bfc import (
     ROUNDING,
     Arena,
@@ -123,6 +122,29 @@ def forecast(
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demand:
+    """What a run asks of the arena, whatever its limits: where tensors go, and kernels' workspace."""
+
+    placement: AllocationPlan
+    scratch: Mapping[OpId, Workspace]
+
+
+def demand_of(
+    graph: TrainingGraph,
+    order: Sequence[OpId],
+    *,
+    reuse: bool = False,
+    threads: int = 0,
+    host_in_arena: bool = False,
+) -> Demand:
+    """The demand of `order`; the arguments are those of `simulate`."""
+    return Demand(
+        placement=place(graph, order, reuse=reuse, host_in_arena=host_in_arena),
+        scratch=workspace(graph, threads=threads) if threads else {},
+    )
+
+
 def simulate(
     graph: TrainingGraph,
     order: Sequence[OpId],
@@ -133,6 +155,7 @@ def simulate(
     host_in_arena: bool = False,
     reserved: Sequence[int] = (),
     fed: Sequence[int] = (),
+    demand: Demand | None = None,
 ) -> tuple[RunTrace, ...]:
     """Arena bytes of consecutive runs; the caller drops a run's outputs before the next.
 
@@ -142,11 +165,14 @@ def simulate(
         reserved: sizes of what the session takes before the first run and keeps.
         fed: sizes of what each run takes before its first node and keeps to its end (feeds, on a
             device).
+        demand: of the same order and settings, where it is known already.
 
     Raises:
         ArenaFullError: `settings.limit_bytes` does not suffice.
     """
-    placement = place(graph, order, reuse=settings.reuse, host_in_arena=host_in_arena)
+    demand = demand or demand_of(
+        graph, order, reuse=settings.reuse, threads=threads, host_in_arena=host_in_arena
+    )
     arena = Arena(
         growth=settings.growth,
         initial_chunk_bytes=settings.initial_chunk_bytes,
@@ -155,7 +181,7 @@ def simulate(
     )
     for size in reserved:
         arena.allocate(size)
-    scratch = workspace(graph, threads=threads) if threads else {}
+    fed = (*(t.bytes for t in graph.output_copies), *fed)
     layout: PatternLayout | None = None
     traces: list[RunTrace] = []
     for _ in range(runs):
@@ -168,7 +194,7 @@ def simulate(
             except ArenaFullError:
                 pattern_block = None  # ONNX Runtime then allocates one by one
         in_pattern = pattern_block is not None
-        traces.append(_run(order, graph, placement, arena, tracing, in_pattern, scratch))
+        traces.append(_run(order, graph, demand, arena, tracing, in_pattern))
         if pattern_block is not None:
             arena.release(pattern_block)
         for block in feeds:
@@ -180,12 +206,12 @@ def simulate(
 def _run(
     order: Sequence[OpId],
     graph: TrainingGraph,
-    placement: AllocationPlan,
+    demand: Demand,
     arena: Arena,
     tracing: PatternLayout | None,
     in_pattern: bool,
-    workspace: Mapping[OpId, Workspace],
 ) -> RunTrace:
+    placement, workspace = demand.placement, demand.scratch
     blocks: dict[TensorId, Block] = {}
     requested, in_use, held = [], [], []
     peak = 0
@@ -214,92 +240,6 @@ def _run(
     for block in blocks.values():
         arena.release(block)
     return RunTrace(requested=tuple(requested), in_use=tuple(in_use), held=tuple(held), peak=peak)
-
-
-class Kind(enum.Enum):
-    """How a tensor gets its storage."""
-
-    OWN = "a buffer of its own, freed after its last reader"
-    OUTPUT = "a graph output: never shared, never in the memory pattern"
-    SHARED = "another tensor's buffer"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AllocationPlan:
-    """Which tensors allocate, and which of them are freed after each step."""
-
-    kind: Mapping[TensorId, Kind]
-    freed_after: Sequence[Sequence[TensorId]]
-
-
-def place(
-    graph: TrainingGraph, order: Sequence[OpId], *, reuse: bool, host_in_arena: bool
-) -> AllocationPlan:
-    """ONNX Runtime's allocation plan: use counts per buffer, free buffers last in, first out."""
-    tensors = graph.tensors
-    kind: dict[TensorId, Kind] = {}
-    buffer: dict[TensorId, TensorId] = {t.id: t.id for t in tensors}
-    uses = {t.id: 1 if t.producer is None else 0 for t in tensors}
-    for op in order:
-        for tensor in (*graph.operations[op].inputs, *graph.operations[op].outputs):
-            uses[tensor] += 1
-    for tensor in graph.outputs:
-        uses[tensor] += 1
-    # freed buffers of one size class, most recently freed last
-    free: dict[tuple[object, ...], list[TensorId]] = {}
-    last: dict[TensorId, int] = {}
-
-    def share(source: TensorId, target: TensorId) -> None:
-        root = buffer[source]
-        buffer[target] = root
-        uses[root] += uses[target]
-        kind[target] = Kind.SHARED
-
-    def size_class(tensor: TensorId) -> tuple[object, ...]:
-        return (t := tensors[tensor]).shape, t.bytes, t.on_host, t.unsized
-
-    for step, op in enumerate(order):
-        operation = graph.operations[op]
-        for index, tensor in enumerate(operation.outputs):
-            t = tensors[tensor]
-            if t.is_output:
-                kind[tensor] = Kind.OUTPUT
-            elif t.on_host and not host_in_arena:
-                kind[tensor] = Kind.SHARED
-            elif operation.is_view and index == 0:
-                share(operation.inputs[0], tensor)
-            elif t.buffer != tensor:
-                share(t.buffer, tensor)
-            elif (source := _inplace_source(operation.inplace, tensor, buffer, uses)) is not None:
-                share(source, tensor)
-            elif reuse and t.shape and t.consumers and free.get(size_class(tensor)):
-                share(free[size_class(tensor)].pop(), tensor)
-            else:
-                kind[tensor] = Kind.OWN
-        for tensor in (*operation.inputs, *operation.outputs):
-            root = buffer[tensor]
-            uses[root] -= 1
-            if uses[root] == 0 and kind.get(root) is Kind.OWN and not tensors[root].unsized:
-                free.setdefault(size_class(root), []).append(root)
-        for tensor in operation.inputs:
-            last[buffer[tensor]] = step
-    freed: list[list[TensorId]] = [[] for _ in order]
-    for root, step in last.items():
-        if kind.get(root) is Kind.OWN:
-            freed[step].append(root)
-    return AllocationPlan(kind=kind, freed_after=freed)
-
-
-def _inplace_source(
-    pairs: Sequence[tuple[TensorId, TensorId]],
-    target: TensorId,
-    buffer: Mapping[TensorId, TensorId],
-    uses: Mapping[TensorId, int],
-) -> TensorId | None:
-    for source, output in pairs:
-        if output == target and uses[buffer[source]] == 1:
-            return source
-    return None
 
 
 def least_cap(graph: TrainingGraph, order: Sequence[OpId], *, threads: int = 1) -> int:
@@ -334,8 +274,13 @@ def fits(
     threads: int = 1,
     host_in_arena: bool = False,
     first_region_bytes: int | None = None,
+    demand: Demand | None = None,
 ) -> bool:
-    """Whether two runs, with small initializers, fit in an arena of `cap_bytes`."""
+    """Whether two runs, with small initializers, fit in an arena of `cap_bytes`.
+
+    Args:
+        demand: as for `simulate`.
+    """
     settings = capped(cap_bytes, first_region_bytes)
     try:
         simulate(
@@ -345,6 +290,7 @@ def fits(
             threads=threads,
             host_in_arena=host_in_arena,
             reserved=_reserved_sizes(graph),
+            demand=demand,
         )
     except ArenaFullError:
         return False
@@ -359,8 +305,18 @@ def first_regions(
     Regions double and never merge. A small first region keeps small buffers, which live long, out
     of the large ones that big buffers need whole: it can save more than a third of the arena.
     """
-    for size in _region_sizes(cap_bytes, len(order)) if cap_bytes > 0 else ():
-        if fits(graph, order, cap_bytes, threads=threads, first_region_bytes=size):
+    if cap_bytes <= 0:
+        return
+    demand = demand_of(graph, order, threads=threads)
+    reserved = _reserved_sizes(graph)
+    unlimited = replace(RECOMMENDED, max_dead_bytes=1)  # every chunk split, as under a cap
+    (trace,) = simulate(
+        graph, order, unlimited, runs=1, threads=threads, reserved=reserved, demand=demand
+    )
+    if trace.peak > cap_bytes:
+        return  # whatever the regions
+    for size in _region_sizes(cap_bytes, len(order)):
+        if fits(graph, order, cap_bytes, threads=threads, first_region_bytes=size, demand=demand):
             yield size
 
 

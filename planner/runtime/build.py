@@ -13,7 +13,7 @@ import importlib
 import onnx_ir as ir
 
 from planner.errors import ModelError
-from planner.graph.rules import TRAINING_OPERATORS
+from planner.graph.effects import TRAINING_OPERATORS
 
 TRAINING_VERSION = "1.19.2"
 _MOST_IR_VERSION, _MOST_OPSET = 10, 21  # that onnxruntime-training 1.19.2 accepts

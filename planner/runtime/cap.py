@@ -17,7 +17,6 @@ import json
 import re
 import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -25,10 +24,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from planner.children import run_child
 from planner.graph.model import TrainingGraph
 from planner.results import CapCheck
 from planner.runtime.arena import MOST_FIRST_REGION, reserved_bytes
 from planner.runtime.options import Level, Order
+from planner.temporary import temporary_folder
 from planner.units import format_bytes
 
 _REFUSAL = "not yet taken by the arena"
@@ -82,8 +83,7 @@ def run_capped(
     if cap_bytes <= 0:
         # a limit below what is reserved at creation underflows in ONNX Runtime and caps nothing
         return result(False, "graph inputs and initializers alone exceed the budget")
-    with tempfile.TemporaryDirectory(prefix="planner-") as name:
-        folder = Path(name)
+    with temporary_folder() as folder:
         files: dict[str, str] = {}
         for index, (key, array) in enumerate(inputs.items()):
             files[key] = f"{index}.npy"
@@ -101,9 +101,7 @@ def run_capped(
         (folder / "request.json").write_text(json.dumps(request))
         command = [sys.executable, "-m", "planner.runtime.cap_worker", str(folder / "request.json")]
         try:
-            done = subprocess.run(
-                command, capture_output=True, text=True, timeout=timeout_s, check=False
-            )
+            done = run_child(command, timeout_s=timeout_s)
         except subprocess.TimeoutExpired:
             return result(False, f"the capped process did not finish within {timeout_s:.0f} s")
     if done.returncode:

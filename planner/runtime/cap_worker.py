@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+from planner.children import end_with_parent
 from planner.errors import ModelError
 from planner.runtime.options import NEXT_POWER_OF_TWO, session_options, use_registered_arena
 from planner.runtime.profile import create_session, run_session
@@ -20,6 +21,7 @@ from planner.runtime.profile import create_session, run_session
 
 def main(request_path: str) -> None:
     """Answer `{"passed": bool, "message": str}`."""
+    end_with_parent()
     folder = Path(request_path).parent
     request = json.loads(Path(request_path).read_text())
     options = session_options(

@@ -11,9 +11,7 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,9 +19,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from planner.children import end_with_parent, run_child
 from planner.errors import ModelError
 from planner.runtime.options import NEXT_POWER_OF_TWO, session_options, use_registered_arena
 from planner.runtime.profile import create_session
+from planner.temporary import temporary_folder
 
 GRANULARITY_BYTES = 256
 _REFUSED = "smaller than requested bytes"
@@ -49,8 +49,7 @@ def least_arenas(
     Raises:
         ModelError: a model does not run within `most_bytes`, with ONNX Runtime's reason.
     """
-    with tempfile.TemporaryDirectory(prefix="planner-") as name:
-        folder = Path(name)
+    with temporary_folder() as folder:
         requests = []
         for number, (model, feeds) in enumerate(models):
             np.savez(folder / f"{number}.npz", *feeds.values())
@@ -67,9 +66,7 @@ def least_arenas(
         path = folder / "request.json"
         path.write_text(json.dumps(requests))
         command = [sys.executable, "-m", "planner.runtime.least_arena", str(path)]
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=timeout_s, check=False
-        )
+        done = run_child(command, timeout_s=timeout_s)
     if done.returncode:
         tail = (done.stderr.strip().splitlines() or ["no message"])[-1]
         raise ModelError(f"the least arena cannot be measured: {tail}")
@@ -82,6 +79,7 @@ def least_arenas(
 
 def main(request_path: str) -> None:
     """Answer a list: bytes, or why there is none."""
+    end_with_parent()
     import onnxruntime  # noqa: F401  # before any fork: it takes longer than a run
 
     folder = Path(request_path).parent
@@ -112,8 +110,10 @@ def _bisect(model: Path, feeds: Feeds, request: Mapping[str, Any]) -> int | str:
 def _tried(model: Path, feeds: Feeds, cap: int, level: str) -> str:
     """Run in a child; "" where it ran, else the reason."""
     reader, writer = os.pipe()
+    parent = os.getpid()
     child = os.fork()
     if child == 0:
+        end_with_parent(parent)
         os.close(reader)
         message = _run(model, feeds, cap, level)
         os.write(writer, message.encode()[-4000:])

@@ -2,9 +2,10 @@
 
 Measured live bytes of a node are its event's `requested_in_use`, less what the arena held before
 the first node (small initializers, packed weights), plus the graph's inputs and initializers, which
-the CPU's arena does not hold. The event is read before the node's dead inputs are released: live
-bytes as `planner.graph.liveness` defines them. Workspace is not in it; it is in `in_use_bytes`,
-which comes from the arena's own high-water mark.
+the CPU's arena does not hold, and the copies that it does hold of those that are outputs. The event
+is read before the node's dead inputs are released: live bytes as `planner.graph.liveness` defines
+them. Workspace is not in it; it is in `in_use_bytes`, which comes from the arena's own high-water
+mark.
 """
 
 from __future__ import annotations
@@ -32,12 +33,14 @@ def measured(
     """Measured against predicted bytes, from two consecutive runs under one set of options."""
     line = timeline(graph, order)
     predicted_live = [int(b) for b in line.live_bytes]
+    copied = sum(t.bytes for t in graph.output_copies)  # the arena holds these, too
+    fixed = line.persistent_bytes - copied
     if SETTINGS[options] is not RECOMMENDED:
         # with reuse, a dead buffer may stay allocated until its next user
         (first, *_) = simulate(graph, order, SETTINGS[options], runs=1)
-        predicted_live = [line.persistent_bytes + b for b in first.requested]
-    base = (runs[0][0].requested_in_use or 0) - (runs[0][0].requested_delta or 0)
-    live = [(e.requested_in_use or 0) - base + line.persistent_bytes for e in runs[0]]
+        predicted_live = [fixed + b for b in first.requested]
+    base = (runs[0][0].requested_in_use or 0) - (runs[0][0].requested_delta or 0) - copied
+    live = [(e.requested_in_use or 0) - base + fixed for e in runs[0]]
     per_node = _pair(runs[0], graph, order, predicted_live, live)
     expected = forecast(graph, order, options, threads=threads)
     return MemoryCheck(

@@ -9,7 +9,6 @@ node uses, its own metadata, copies of initializers) is put back as it was.
 
 from __future__ import annotations
 
-import tempfile
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -23,15 +22,17 @@ from planner.errors import ModelError
 from planner.graph.model import Placement
 from planner.graph.rules import COPIES
 from planner.onnxio.check import BLOCKED_LAYOUT
-from planner.onnxio.load import LoadedModel
+from planner.onnxio.load import LoadedModel, read_model
 from planner.onnxio.names import name_nodes
 from planner.runtime.device.client import optimize
 from planner.runtime.device.copies import name_copies
 from planner.runtime.messages import explain
 from planner.runtime.options import Level, session_options
 from planner.targets import CPU, Target
+from planner.temporary import temporary_folder
 
 MAX_PASSES = 10
+_POOLS = frozenset({"AveragePool", "GlobalAveragePool", "GlobalMaxPool", "MaxPool"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,11 +41,14 @@ class Normalized:
 
     Attributes:
         placement: None where there is one memory.
+        first: what the first pass leaves, where later ones change more: what a session of the file
+            runs, in one memory.
         renamed: names of ONNX Runtime's own copies in `model`, by what a session calls them.
     """
 
     model: ir.Model
     placement: Placement | None
+    first: ir.Model | None = None
     renamed: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -68,8 +72,9 @@ def normalize_for(
 
     Args:
         target: for which the graph is optimized.
-        level: of the optimizations; "disabled" leaves the graph as it is but for what a target with a
-            memory of its own needs (copies where nodes run on different sides).
+        level: of the optimizations; "disabled" leaves the graph as it is but for what every session
+            does: constants become initializers, casts go where there is no kernel for a type, each
+            reader of a DequantizeLinear gets its own, and there are copies between memories.
         passes: at most so many; one is enough where nothing will be rewritten.
 
     Raises:
@@ -77,17 +82,19 @@ def normalize_for(
         ModelError: ONNX Runtime cannot load the model, with its reason.
     """
     placed: dict[str, bool] = {}
-    with tempfile.TemporaryDirectory(prefix="planner-") as folder:
+    with temporary_folder() as folder:
         source, before = loaded.path, _node_keys(loaded.model)
-        model, output = loaded.model, source
+        model = first = loaded.model
+        output = source
         for number in range(passes):
-            output = Path(folder) / f"optimized_{number}.onnx"
+            output = folder / f"optimized_{number}.onnx"
             external = loaded.has_external_data
             if target.own_memory:
                 placed |= optimize(target, source, output, level=level, external=external)
             else:
-                _optimize(source, output, external=external)
-            model = ir.load(output)
+                _optimize(source, output, external=external, level=level)
+            model = read_model(output)
+            first = first if number else model
             if target.own_memory and name_nodes(model):
                 ir.save(model, output)  # where a node runs is asked by its name
             after = _node_keys(model)
@@ -96,48 +103,71 @@ def normalize_for(
             source, before = output, after
         if target.own_memory and not _names(model) <= placed.keys():
             # fusions come after placement: what they made is placed when the file is read again
-            placed |= optimize(target, output, Path(folder) / "placed.onnx", level="disabled")
+            placed |= optimize(target, output, folder / "placed.onnx", level="disabled")
         _restore(model, loaded.model)
+        if _is_another(first, model):
+            _restore(first, loaded.model)
     if not target.own_memory:
         name_nodes(model)
-        return Normalized(model=model, placement=None)
+        if not _is_another(first, model):
+            return Normalized(model=model, placement=None)
+        name_nodes(first)
+        return Normalized(model=model, placement=None, first=first)
     renamed = name_copies(model, target.provider)
     on_cpu = frozenset(name for name in _names(model) if not placed[name])
     placement = Placement(on_cpu=on_cpu, inplace=target.inplace)
     return Normalized(model=model, placement=placement, renamed=renamed)
 
 
-def blocked_convolutions(loaded: LoadedModel) -> tuple[str, ...]:
-    """Convolutions that a session of default options lays out anew, in blocks of channels (NCHWc).
+def blocked_nodes(loaded: LoadedModel, optimized: ir.Model) -> tuple[str, ...]:
+    """Convolutions and pools that a session of default options lays out anew, in blocks of channels
+    (NCHWc).
 
-    ONNX Runtime does so on the CPU where the weights are constants, with other operators in between,
-    at its level ALL alone. No plan survives it.
+    ONNX Runtime does so on the CPU with convolutions whose weights are constants, with pools of many
+    channels, and with other operators in between, at its level ALL alone. No plan survives it.
+
+    Args:
+        optimized: as `normalize` left it, with constants that are nodes in the file as initializers.
 
     Raises:
         ModelError: ONNX Runtime cannot load the model.
     """
-    graph = loaded.model.graph
+    graph = optimized.graph
     fixed = {name for name, value in graph.initializers.items() if value not in graph.inputs}
-    convolutions = tuple(
-        str(node.name or node.outputs[0].name)
+    found = [
+        node
         for node in graph
-        if node.op_type in ("Conv", "FusedConv")
-        and (weight := node.inputs[1]) is not None
-        and weight.name in fixed
-    )
-    if not convolutions:
+        if node.op_type in _POOLS
+        or (
+            node.op_type in ("Conv", "FusedConv")
+            and (weight := node.inputs[1]) is not None
+            and weight.name in fixed
+        )
+    ]
+    if not found:
         return ()
-    with tempfile.TemporaryDirectory(prefix="planner-") as folder:
-        target = Path(folder) / "all.onnx"
+    with temporary_folder() as folder:
+        target = folder / "all.onnx"
         external = loaded.has_external_data
         _optimize(loaded.path, target, external=external, level="all")
-        blocked = any(node.domain == BLOCKED_LAYOUT for node in ir.load(target).graph)
-    return convolutions if blocked else ()
+        left = list(ir.load(target).graph)
+    if not any(node.domain == BLOCKED_LAYOUT for node in left):
+        return ()
+    plain = {(n.op_type, v.name) for n in left if n.domain != BLOCKED_LAYOUT for v in n.outputs}
+    gone = [node for node in found if (node.op_type, node.outputs[0].name) not in plain]
+    return tuple(str(node.name or node.outputs[0].name) for node in gone or found)
 
 
 def _names(model: ir.Model) -> set[str]:
     """Names of the nodes that are no copies."""
     return {str(node.name) for node in model.graph if node.op_type not in COPIES}
+
+
+def _is_another(one: ir.Model, other: ir.Model) -> bool:
+    return one is not other and (
+        _node_keys(one) != _node_keys(other)
+        or one.graph.initializers.keys() != other.graph.initializers.keys()
+    )
 
 
 def _node_keys(model: ir.Model) -> Counter[tuple[str, str, str]]:
@@ -185,6 +215,11 @@ def _restore(model: ir.Model, original: ir.Model) -> None:
             raise ModelError(
                 f"ONNX Runtime's optimizers changed the graph {side}; use --no-ort-optimize"
             )
+        # it writes what it infers; the file keeps what its author declared
+        for known, value in zip(
+            getattr(original.graph, side), getattr(model.graph, side), strict=True
+        ):
+            value.shape, value.type = known.shape, known.type
     for name, value in model.graph.initializers.items():
         source = original.graph.initializers.get(name)
         if source is not None and _is_same(source.const_value, value.const_value):

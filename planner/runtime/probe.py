@@ -14,7 +14,6 @@ Where a build records no memory, the least arena of each of these models says th
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,6 +28,7 @@ from planner.runtime.bfc import round_up
 from planner.runtime.least_arena import least_arenas
 from planner.runtime.options import session_options
 from planner.runtime.profile import NodeEvent, create_session, read_profile, run_session
+from planner.temporary import temporary_folder
 
 Array = npt.NDArray[Any]
 _COARSE_BYTES = 2048  # enough to tell whether a buffer of several KiB is there
@@ -114,8 +114,7 @@ def measure_under_caps(cases: Sequence[Case]) -> list[Measured]:
     Raises:
         ModelError: no kernel, by the operator's name.
     """
-    with tempfile.TemporaryDirectory(prefix="planner-") as name:
-        folder = Path(name)
+    with temporary_folder() as folder:
         models: list[tuple[Path, dict[str, Array]]] = []
         results = [_run(case, None, keep=False)[1] for case in cases]
         keys: list[tuple[int, int | None, bool]] = []
@@ -202,8 +201,8 @@ def _run(case: Case, produced: int | None, *, keep: bool) -> tuple[NodeEvent, li
         keep: that input has a reader after the operator.
     """
     model, feeds = _model(case, produced, keep=keep)
-    with tempfile.TemporaryDirectory(prefix="planner-") as folder:
-        path = Path(folder) / "probe.onnx"
+    with temporary_folder() as folder:
+        path = folder / "probe.onnx"
         ir.save(model, path)
         options = session_options(level="disabled", profile_prefix=path.with_suffix(""), threads=1)
         options.enable_mem_pattern = False

@@ -17,8 +17,6 @@ What a node's memory fields mean, measured on onnxruntime 1.31, CPU (reports/ort
 
 from __future__ import annotations
 
-import json
-import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,14 +25,17 @@ from typing import TYPE_CHECKING, Any
 import numpy.typing as npt
 
 from planner.errors import ModelError
+from planner.reading import MOST_BYTES, read_json, shown
 from planner.runtime.messages import explain, first_line
 from planner.runtime.options import Level, Memory, Order, session_options
 from planner.targets import CPU
+from planner.temporary import temporary_folder
 
 if TYPE_CHECKING:
     import onnxruntime as ort
 
 _KERNEL = "_kernel_time"
+_MOST_DIGITS = 20
 Feeds = Mapping[str, npt.NDArray[Any]]
 OutputSink = Callable[[list[str], list[npt.NDArray[Any]]], None]
 
@@ -91,12 +92,12 @@ def profile(
     Raises:
         ModelError: ONNX Runtime cannot load or run the model.
     """
-    with tempfile.TemporaryDirectory(prefix="planner-") as folder:
+    with temporary_folder() as folder:
         options = session_options(
             memory=memory,
             level=level,
             order=order,
-            profile_prefix=Path(folder) / "profile",
+            profile_prefix=folder / "profile",
             threads=threads,
         )
         session = create_session(model_path, options)
@@ -138,16 +139,14 @@ def read_profile(path: Path) -> tuple[Run, ...]:
     Raises:
         ModelError: not a profile of ONNX Runtime.
     """
+    wanted = "a profile written by ONNX Runtime (SessionOptions.enable_profiling)"
+    entries = read_json(Path(path), what=wanted)
     try:
-        entries = json.loads(Path(path).read_text())
         nodes = [e for e in entries if e.get("cat") == "Node" and e["name"].endswith(_KERNEL)]
-        starts = sorted(e["ts"] for e in entries if e.get("name") == "model_run")
+        starts = sorted(_count(e["ts"]) for e in entries if e.get("name") == "model_run")
         events = sorted((_event(e) for e in nodes), key=lambda e: e.start_us)
-    except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
-        raise ModelError(
-            f"{path} is not a profile written by ONNX Runtime ({error}); make one with "
-            "SessionOptions.enable_profiling"
-        ) from error
+    except (ValueError, KeyError, AttributeError, TypeError) as error:
+        raise ModelError(f"{path} is not {wanted}: {error}") from None
     if not starts:
         return (tuple(events),) if events else ()
     runs: list[list[NodeEvent]] = [[] for _ in starts]
@@ -163,14 +162,14 @@ def _event(entry: Mapping[str, Any]) -> NodeEvent:
     args = entry["args"]
 
     def number(key: str) -> int | None:
-        return int(args[key]) if key in args else None
+        return _count(args[key], negative=key.endswith("_delta")) if key in args else None
 
     return NodeEvent(
         name=entry["name"].removesuffix(_KERNEL),
         op_type=args["op_name"],
         provider=args.get("provider", ""),
-        start_us=int(entry["ts"]),
-        duration_us=int(entry["dur"]),
+        start_us=_count(entry["ts"]),
+        duration_us=_count(entry["dur"]),
         requested_in_use=number("mem_bytes_requested_in_use"),
         in_use=number("mem_bytes_in_use"),
         held=number("mem_arena_held"),
@@ -180,3 +179,17 @@ def _event(entry: Mapping[str, Any]) -> NodeEvent:
         held_delta=number("mem_arena_held_delta"),
         output_bytes=number("output_size"),
     )
+
+
+def _count(value: Any, *, negative: bool = False) -> int:
+    """A whole number of a profile, some of which are texts there.
+
+    Raises:
+        ValueError: it is none, or beyond `MOST_BYTES`, or below 0 where it may not be.
+    """
+    number = int(value) if isinstance(value, str) and len(value) <= _MOST_DIGITS else value
+    if type(number) is float and 0 <= number <= MOST_BYTES:  # traces have parts of microseconds
+        number = int(number)
+    if type(number) is not int or abs(number) > MOST_BYTES or (number < 0 and not negative):
+        raise ValueError(f"{shown(value)} is no count of bytes or microseconds")
+    return number

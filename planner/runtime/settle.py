@@ -10,9 +10,7 @@ new file order can allow one that the old did not), until nothing changes.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import onnx_ir as ir
 
@@ -25,6 +23,7 @@ from planner.runtime.messages import first_line
 from planner.runtime.options import session_options
 from planner.runtime.shapes import without_large_initializers
 from planner.targets import CPU, Target
+from planner.temporary import temporary_folder
 
 _MAX_ROUNDS = 12
 _ACTIVATIONS = frozenset(
@@ -77,6 +76,7 @@ def settle(
         else:
             taken = [node for node in rewritten.model.graph if node.name not in survivors]
             if not taken:
+                _check_added(rewritten.model, survivors, targets, loaded)
                 return rewritten
             more = pinned | {str(v.name) for node in taken for v in node.outputs if v.name}
             if more == pinned:  # a sum is taken into the convolution that it reads
@@ -87,6 +87,20 @@ def settle(
         rewritten = lower(pinned)
     names = ", ".join(repr(node.name) for node in taken[:3])
     raise ModelError(f"ONNX Runtime's optimizers keep rewriting {names} in {loaded.path}")
+
+
+def _check_added(
+    model: ir.Model, after: set[str], targets: Sequence[Target], loaded: LoadedModel
+) -> None:
+    """Raise ModelError where the optimizers add nodes of their own, copies between memories apart."""
+    if any(target.own_memory for target in targets):
+        return
+    added = sorted(after - {str(node.name) for node in model.graph})
+    if added:
+        raise ModelError(
+            f"ONNX Runtime's optimizers add nodes to the rewritten {loaded.path} ({added[0]!r}), so "
+            "that it would not run as planned; plan the graph as it is with --no-ort-optimize"
+        )
 
 
 def _made_for(nodes: list[ir.Node]) -> set[str]:
@@ -115,10 +129,10 @@ def _optimized_nodes(model: ir.Model, target: Target) -> set[str]:
     import onnxruntime as ort
 
     light = without_large_initializers(model)
-    with tempfile.TemporaryDirectory(prefix="planner-") as folder:
-        path = Path(folder) / "optimized.onnx"
+    with temporary_folder() as folder:
+        path = folder / "optimized.onnx"
         if target.own_memory:
-            source = Path(folder) / "rewritten.onnx"
+            source = folder / "rewritten.onnx"
             ir.save(light, source)
             optimize(target, source, path, level="all")
             return {str(node.name) for node in ir.load(path).graph}

@@ -6,9 +6,7 @@ ReduceProd, ...) to constants and writes the shape of everything behind them int
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping
-from pathlib import Path
 
 import onnx
 import onnx_ir as ir
@@ -16,6 +14,7 @@ import onnx_ir as ir
 from planner.errors import ModelError
 from planner.onnxio.load import InferredTypes, ValueType
 from planner.runtime.messages import first_line
+from planner.temporary import temporary_folder
 
 _SMALL_BYTES = 1024
 
@@ -34,8 +33,8 @@ def runtime_types(model: ir.Model, dims: Mapping[str, int]) -> InferredTypes:
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_BASIC
     for name, size in dims.items():
         options.add_free_dimension_override_by_name(name, size)
-    with tempfile.TemporaryDirectory(prefix="planner-") as folder:
-        path = Path(folder) / "folded.onnx"
+    with temporary_folder() as folder:
+        path = folder / "folded.onnx"
         options.optimized_model_filepath = str(path)
         try:
             ort.InferenceSession(

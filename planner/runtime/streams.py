@@ -32,7 +32,6 @@ source says that they need not be on a GPU with real streams. Names are of ONNX 
 from __future__ import annotations
 
 import json
-import tempfile
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -40,7 +39,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from planner.errors import UsageError
-from planner.targets import OPTIONS_KEY, TARGET_KEY, Target, target_named
+from planner.onnxio.texts import check_texts
+from planner.reading import parse_json, read_bytes, shown
+from planner.targets import (
+    LEVEL_KEY,
+    OPTIONS_KEY,
+    TARGET_KEY,
+    TARGETS,
+    Target,
+    target_named,
+)
+from planner.temporary import temporary_folder
 
 if TYPE_CHECKING:
     import onnxruntime as ort
@@ -95,8 +104,8 @@ def present_partition(make_session: MakeSession, options: ort.SessionOptions) ->
         make_session: opens the model with the options given.
         options: those that the model will be opened with; the partition's entry is set on them.
     """
-    with tempfile.TemporaryDirectory(prefix="planner-") as folder:
-        path = Path(folder) / "streams.json"
+    with temporary_folder() as folder:
+        path = folder / "streams.json"
         options.add_session_config_entry(PARTITION_ENTRY, str(path))
         session = make_session(options)
         del session
@@ -151,7 +160,8 @@ def session_options(
     make_session: MakeSession | None = None,
 ) -> ort.SessionOptions:
     """Options to open a rewritten model with: neither memory pattern nor reuse, which hold more than
-    the plan does. A provider that is a plug-in is in them, with the options that the file asks for.
+    the plan does. A provider that is a plug-in is in them, with the options that the file asks for;
+    so is the level ORT_DISABLE_ALL for a file that was planned for it.
 
     Args:
         model: the rewritten model.
@@ -175,8 +185,12 @@ def session_options(
         raise UsageError(f"copies are serial or overlapped here, not {copies!r}")
     if order not in ("default", "priority"):
         raise UsageError(f"execution order is default or priority, not {order!r}")
-    target = _target_of(path, device)
-    options = plain_options(order="priority" if order == "priority" else "default")
+    props = _properties(path)
+    target = _target_of(path, props, device)
+    options = plain_options(
+        order="priority" if order == "priority" else "default",
+        level="disabled" if props.get(LEVEL_KEY) == "disabled" else "all",
+    )
     options.log_severity_level = 2
     options.enable_mem_pattern = False
     options.enable_mem_reuse = False
@@ -194,21 +208,44 @@ def session_options(
     return options
 
 
-def _target_of(path: Path, device: str | None) -> Target:
-    """The target that a file was written for, with the provider options that it asks for."""
+def _properties(path: Path) -> dict[str, str]:
+    """Metadata of a model file."""
     import onnx
 
+    data = read_bytes(path, what="a model", error=UsageError, at_most=(1 << 31) - 1)
     try:
-        props = {p.key: p.value for p in onnx.load(path, load_external_data=False).metadata_props}
+        model = onnx.load_model_from_string(data)
+        check_texts(model, str(path))
     except Exception as error:
         raise UsageError(f"{path} is not a model ({type(error).__name__})") from None
+    return {p.key: p.value for p in model.metadata_props}
+
+
+def _target_of(path: Path, props: Mapping[str, str], device: str | None) -> Target:
+    """The target that a file was written for, with the provider options that it asks for."""
     written_for = props.get(TARGET_KEY)
+    if written_for is not None and written_for not in TARGETS:
+        raise UsageError(f"{path}: its metadata {TARGET_KEY} names no device: {written_for!r}")
     if device is not None and written_for not in (None, device):
         raise UsageError(f"{path} was written for {written_for}, not for {device}")
     target = target_named(device or written_for or "cpu")
     if OPTIONS_KEY not in props:
         return target
-    return replace(target, options=json.loads(props[OPTIONS_KEY]))
+    return replace(target, options=_provider_options(props[OPTIONS_KEY], target, path))
+
+
+def _provider_options(text: str, target: Target, path: Path) -> dict[str, str]:
+    """The provider options that a file asks for: of those that planner writes, and no others, since
+    some make a provider write files or load libraries."""
+    what = f"a model with provider options that planner wrote ({OPTIONS_KEY})"
+    options = parse_json(text, where=str(path), what=what, error=UsageError)
+    known = {*target.options, target.keep_option} - {""}
+    if not isinstance(options, dict) or not all(isinstance(v, str) for v in options.values()):
+        raise UsageError(f"{path} is not {what}: they are {shown(options)}")
+    unknown = sorted(options.keys() - known)
+    if unknown:
+        raise UsageError(f"{path} is not {what}: it asks for {shown(unknown[0])}")
+    return options
 
 
 def _opens(model: Path, target: Target) -> MakeSession:

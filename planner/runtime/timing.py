@@ -11,7 +11,7 @@ from typing import Any
 import numpy.typing as npt
 
 from planner.results import TimeCheck
-from planner.runtime.options import Order, session_options
+from planner.runtime.options import Level, Order, session_options
 from planner.runtime.profile import create_session, run_session
 
 _SHRINK = ("memory.enable_memory_arena_shrinkage", "cpu:0")
@@ -30,6 +30,7 @@ def time_in_turns(
     *,
     runs: int,
     order: Order,
+    level: Level = "all",
     threads: int,
     held_bytes: int,
 ) -> tuple[TimeCheck, str]:
@@ -45,13 +46,13 @@ def time_in_turns(
 
     run_options = ort.RunOptions()
     note = ""
-    available = _available_bytes()
+    available = available_bytes()
     if available is not None and held_bytes > available // 2:
         run_options.add_run_config_entry(*_SHRINK)
         note = "times include giving memory back after each run: both arenas did not fit at once"
     sessions = [
-        create_session(original, session_options(threads=threads)),
-        create_session(rewritten, session_options(order=order, threads=threads)),
+        create_session(original, session_options(level=level, threads=threads)),
+        create_session(rewritten, session_options(level=level, order=order, threads=threads)),
     ]
     times: tuple[list[float], list[float]] = ([], [])
     warm_ups = 2
@@ -73,7 +74,7 @@ def time_in_turns(
     return check, note
 
 
-def _available_bytes() -> int | None:
+def available_bytes() -> int | None:
     """Memory that the system could give, or None where it does not say."""
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()

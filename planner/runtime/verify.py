@@ -9,6 +9,7 @@ Sessions are shared between checks: one profiled session yields outputs, execute
     rewritten  default      level disabled, 1 run    order
     both       default      level all, in turns      time
     both       capped       level extended, 2 runs   the arena's hard limit, one process each
+    both       seeded       level extended, all      outputs of random numbers, where there are any
 
 Between sessions only the original's outputs are kept, and each is dropped once compared.
 """
@@ -24,9 +25,9 @@ from typing import Any
 import numpy.typing as npt
 
 from planner.errors import ModelError
+from planner.graph.effects import Effect
 from planner.graph.liveness import timeline
 from planner.graph.model import OpId, TrainingGraph
-from planner.graph.rules import ADDS_IN_ANY_ORDER
 from planner.plan.planfile import Plan
 from planner.results import (
     CapCheck,
@@ -39,6 +40,7 @@ from planner.results import (
 from planner.runtime import memcheck
 from planner.runtime.cap_both import Contestant, cap_both
 from planner.runtime.compare import KeptResults, compare_orders
+from planner.runtime.draws import compare_draws, drawn_outputs
 from planner.runtime.options import Level, Memory, Order
 from planner.runtime.profile import Run, profile
 from planner.runtime.timing import time_in_turns
@@ -90,6 +92,7 @@ def verify(
         orders={"original": tuple(original_order), "rewritten": tuple(rewritten_order)},
         planned=tuple(planned_order),
         is_copy=plan is not None and plan.unchanged,
+        optimized=plan is None or plan.ort_optimized,
         order=_order_option(plan),
         budget=budget_bytes,
         inputs=inputs,
@@ -114,6 +117,7 @@ class _Job:
     orders: Mapping[str, tuple[OpId, ...]]
     planned: tuple[str, ...]
     is_copy: bool
+    optimized: bool
     order: Order
     budget: int
     inputs: Mapping[str, Array]
@@ -134,6 +138,10 @@ class _Job:
         self._recommended()
         if self.is_copy:
             self.notes.append("the model is a copy of the original: it has no planned order")
+        elif not self.optimized:
+            self.notes.append(
+                "sessions ran at the level ORT_DISABLE_ALL, for which the plan is made"
+            )
         else:
             self.progress("rewritten model, no optimizations: order")
             (bare,) = self._profile("rewritten", "default", "disabled", runs=1)
@@ -156,6 +164,16 @@ class _Job:
             caps=caps,
             time=time,
         )
+
+    @property
+    def _level(self) -> Level:
+        """The level whose graph is planned."""
+        return "extended" if self.optimized else "disabled"
+
+    @property
+    def _default_level(self) -> Level:
+        """The level that the rewritten model is loaded at: ONNX Runtime's default."""
+        return "all" if self.optimized else "disabled"
 
     def _profile(
         self,
@@ -191,14 +209,14 @@ class _Job:
         feeds = with_own(self.inputs, written)
 
         def named(names: list[str], arrays: list[Array]) -> dict[str, Array]:
-            return {**dict(zip(names, arrays, strict=True)), **as_left(feeds, written)}
+            return {**dict(zip(names, arrays, strict=True)), **as_left(feeds, written, names)}
 
         self.progress("original model, default options: outputs and bytes")
         threads = self._threads_to_compare()
         runs = self._profile(
             "original",
             "default",
-            "extended",
+            self._level,
             on_outputs=lambda *outputs: results.keep(named(*outputs)),
             inputs=feeds,
             threads=threads,
@@ -210,20 +228,44 @@ class _Job:
         runs = self._profile(
             "rewritten",
             "default",
-            "all",
+            self._default_level,
             on_outputs=lambda *outputs: results.compare(named(*outputs)),
             inputs=feeds,
             threads=threads,
         )
-        self._check_order("all", runs[0])
+        self._check_order(self._default_level, runs[0])
         self._add_memory("rewritten", "default", runs)
         self.failures += results.failures
-        self._judge_outputs(results.comparisons)
-        return tuple(results.comparisons)
+        comparisons = self._with_draws(results.comparisons, threads)
+        self._judge_outputs(comparisons)
+        return comparisons
+
+    def _with_draws(
+        self, comparisons: Sequence[OutputComparison], threads: int
+    ) -> tuple[OutputComparison, ...]:
+        """With what comes of random numbers without a seed compared where both models draw alike."""
+        drawn = drawn_outputs(self.graphs["original"])
+        if not drawn:
+            return tuple(comparisons)
+        self.progress("both models with seeds for their random numbers: outputs")
+        written = written_inputs(self.graphs["original"])
+        found, note = compare_draws(
+            self.graphs["original"],
+            (self.paths["original"], self.paths["rewritten"]),
+            lambda: with_own(self.inputs, written),
+            orders=(self._order_of("original"), self._order_of("rewritten")),
+            levels=(self._level, self._default_level),
+            threads=threads,
+            seed=self.seed,
+        )
+        self.notes.append(note)
+        rest = (found.get(c.name) if c.name in drawn else c for c in comparisons)
+        return tuple(c for c in rest if c is not None)
 
     def _threads_to_compare(self) -> int:
         """One, where a kernel's threads add in any order: the original differs from itself."""
-        racing = {op.op_type for op in self.graphs["original"].operations} & ADDS_IN_ANY_ORDER
+        operations = self.graphs["original"].operations
+        racing = {op.op_type for op in operations if op.effect is Effect.ANY_ORDER}
         if not racing or self.threads == 1:
             return self.threads
         self.notes.append(
@@ -264,11 +306,12 @@ class _Job:
     def _recommended(self) -> None:
         self.progress("original model, recommended options: bytes")
         self._add_memory(
-            "original", "recommended", self._profile("original", "recommended", "extended")
+            "original", "recommended", self._profile("original", "recommended", self._level)
         )
         self.progress("rewritten model, recommended options: order and bytes")
-        runs = self._profile("rewritten", "recommended", "extended")
-        self._check_order("extended", runs[0])
+        runs = self._profile("rewritten", "recommended", self._level)
+        if self.optimized:
+            self._check_order(self._level, runs[0])
         self._add_memory("rewritten", "recommended", runs)
 
     def _check_order(self, level: str, run: Run) -> None:
@@ -323,6 +366,7 @@ class _Job:
             self.inputs,
             runs=runs,
             order=self.order,
+            level=self._default_level,
             threads=self.threads,
             held_bytes=sum(c.held_bytes or 0 for c in self.memory if c.options == "default"),
         )
@@ -355,11 +399,12 @@ class _Job:
                 graph=self.graphs[model],
                 order=self.orders[model],
                 order_option=self._order_of(model),
+                level=self._level,
                 inputs=self.inputs,
             )
             for model, path in self.paths.items()
         )
-        checks = cap_both(original, rewritten, self.budget, baseline_bytes=baseline)
+        checks = cap_both(original, rewritten, self.budget, live_peak_bytes=baseline)
         if over := checks[1].over_budget_bytes:
             self.notes.append(
                 f"the budget bounds live bytes; rounding, fragmentation and kernels' workspace in "

@@ -6,7 +6,7 @@ statistics. ONNX Runtime does not copy a feed on the CPU: the caller's own array
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -34,6 +34,14 @@ def with_own(inputs: Mapping[str, Array], names: tuple[str, ...]) -> dict[str, A
     return {name: np.array(a) if name in names else a for name, a in inputs.items()}
 
 
-def as_left(inputs: Mapping[str, Array], names: tuple[str, ...]) -> dict[str, Array]:
-    """What a run left in those of `names` that were fed, under names that no output has."""
-    return {f"{name} (written in place)": inputs[name] for name in names if name in inputs}
+def as_left(
+    inputs: Mapping[str, Array], names: tuple[str, ...], outputs: Collection[str] = ()
+) -> dict[str, Array]:
+    """What a run left in those of `names` that were fed, under names that none of `outputs` has."""
+    found: dict[str, Array] = {}
+    for name in (n for n in names if n in inputs):
+        label = f"{name} (written in place)"
+        while label in outputs or label in found:
+            label += "'"
+        found[label] = inputs[name]
+    return found

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import onnx_ir as ir
+import onnxruntime as ort
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto as T
@@ -212,3 +213,39 @@ def test_a_training_batch_norm_runs_twice_without_touching_its_statistics(tmp_pa
         _, results = run_on_ort(str(path), feeds, tmp_path, level)
         assert all(results[n].tobytes() == expected[n].tobytes() for n in expected)
         assert all(np.array_equal(feeds[n], before[n]) for n in feeds), level
+
+
+def test_a_copy_of_a_quantize_has_no_barrier_that_would_be_quantized(tmp_path: Path) -> None:
+    """A Reshape before a QuantizeLinear gets a pair of its own from ONNX Runtime's optimizers."""
+    kinds = [
+        h.make_node("QuantizeLinear", ["x", "scale", "zero"], ["q"], name="q"),
+        h.make_node("Cast", ["q"], ["a"], name="a", to=T.FLOAT),
+        h.make_node("Cast", ["q"], ["b"], name="b", to=T.INT32),
+    ]
+    constants = [
+        h.make_tensor("scale", T.FLOAT, [], [0.1]),
+        h.make_tensor("zero", T.UINT8, [], [9]),
+    ]
+    outputs = [
+        h.make_tensor_value_info("a", T.FLOAT, [8, 8]),
+        h.make_tensor_value_info("b", T.INT32, [8, 8]),
+    ]
+    inputs = [h.make_tensor_value_info("x", T.FLOAT, [8, 8])]
+    proto = h.make_model(
+        h.make_graph(kinds, "quantized", inputs, outputs, constants),
+        opset_imports=[h.make_opsetid("", 18)],
+        ir_version=9,
+    )
+    model, graph = graph_of(proto)
+    form = formulation_of(graph)
+    q = next(i for i, t in enumerate(form.problem.tensors) if t.name == "q")
+    actions = Executor(form.problem).schedule(Decisions(gaps={(q, 1): Choice.DROP}))
+    rewritten = rewrite(model, graph, form, actions)
+    path = tmp_path / "rewritten.onnx"
+    ir.save(rewritten.model, path)
+    left = ort.SessionOptions()
+    left.optimized_model_filepath = str(tmp_path / "left.onnx")
+    ort.InferenceSession(str(path), left, providers=["CPUExecutionProvider"])
+    names = sorted(node.name for node in onnx.load(tmp_path / "left.onnx").graph.node)
+    assert sum("recompute" in name for name in names) == 1
+    assert names == sorted(rewritten.planned_order)

@@ -9,12 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from planner.plan.decisions import Choice, Decisions
 from planner.plan.execute import Executor
-from planner.plan.fast.arrays import decisions_of, plan_of
+from planner.plan.fast.arrays import arrays_of, decisions_of, plan_of, work_for
 from planner.plan.fast.engines import overlapped, place_and_time
 from planner.plan.fast.replay import replay
-from planner.plan.fast.schedule import schedule
-from planner.plan.problem import ActionKind
+from planner.plan.fast.schedule import OVERFLOW, schedule
+from planner.plan.problem import ActionKind, OpIndex, PlanOp, PlanTensor, Problem, TensorIndex
 from planner.plan.simulate import simulate
 from tests.graphs import at_capacity, decisions_for, problems
 
@@ -76,3 +77,53 @@ def test_a_tensor_brought_back_early_is_there_from_then_on(data, problem):
         events = (problem.tensors[t].producer, *problem.tensors[t].uses)
         early[t, g] = data.draw(st.integers(events[g] + 1, events[g + 1]))
     simulate(problem, Executor(problem).schedule(replace(decisions, early=early)))
+
+
+def fan(width: int) -> Problem:
+    """One operation makes `width` tensors, the last one reads them all."""
+    tensors = [
+        PlanTensor(name=f"t{i}", bytes=8, producer=OpIndex(0), uses=(OpIndex(2),))
+        for i in range(width)
+    ]
+    everything = tuple(TensorIndex(i) for i in range(width))
+    ops = [
+        PlanOp(name="split", duration_us=1.0, inputs=(), outputs=everything),
+        PlanOp(name="pause", duration_us=1.0, inputs=(), outputs=()),
+        PlanOp(name="concat", duration_us=1.0, inputs=everything, outputs=()),
+    ]
+    return Problem(
+        name="fan",
+        ops=tuple(ops),
+        tensors=tuple(tensors),
+        fixed_bytes=0,
+        capacity_bytes=1 << 20,
+        swap_out_bytes_per_s=1e9,
+        swap_in_bytes_per_s=1e9,
+    )
+
+
+@pytest.mark.parametrize("room", [220, 260, 300, 399, 410, 420, 700])
+def test_copies_before_one_operation_never_leave_the_scratch(room: int):
+    """Thousands of them, as a Split into 3,000 parts has, once ran over its end."""
+    width, beyond = 200, 1000
+    a = arrays_of(fan(width))
+    kind = np.full(room + beyond, 99, dtype=np.uint8)
+    target = np.full(room + beyond, 99, dtype=np.int32)
+    work = work_for(a, steps=room)._replace(kind=kind[:room], target=target[:room])
+    decisions = Decisions(gaps={(t, 0): Choice.SWAP for t in range(width)})
+    count = schedule(a, plan_of(a, decisions), work)
+    assert (kind[room:] == 99).all() and (target[room:] == 99).all()
+    whole = 3 + 2 * width
+    assert count in (OVERFLOW, whole)
+    if room > whole + width + 16:
+        assert count == whole
+
+
+def test_a_plan_of_thousands_of_copies_is_carried_out():
+    problem = fan(6000)
+    decisions = Decisions(gaps={(t, 0): Choice.SWAP for t in range(6000)})
+    executor = Executor(problem)
+    steps = executor.schedule(decisions)
+    assert simulate(problem, steps).swap_in_bytes == 8 * 6000
+    peak, _, copies = replay(executor.arrays, executor.work, len(steps))
+    assert (peak, copies) == (8 * 6000, 12_000)

@@ -6,7 +6,7 @@ import shlex
 import pytest
 import typer.main
 
-from planner.cli.main import app
+from planner.cli.app import app
 from planner.report.next_steps import next_steps
 from planner.report.payload import optimize_payload
 from tests.report import examples

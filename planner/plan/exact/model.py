@@ -47,6 +47,10 @@ COST_UNITS = 10_000_000
 _PRICE_UNITS = 100
 """Whole units of the objective for one unit of cost, where prices of bytes are small."""
 
+_MOST_WEIGHT = 1 << 40
+"""Of a run or copy in the objective, which is 64 bits wide: what takes 100,000 times the step is not
+worth telling from what takes more."""
+
 _EXCESS_STEPS = 100_000
 """Excess is counted in this fraction of the capacity."""
 
@@ -245,7 +249,7 @@ class PartModel(GapModel):
         self.terms = len(costs)
         self.fixed_units = fixed
         # rounded down, so that the bound holds
-        weights = [math.floor(us * unit) for _, us in costs]
+        weights = [min(math.floor(us * unit), _MOST_WEIGHT) for _, us in costs]
         self.cost = cp_model.LinearExpr.weighted_sum([x for x, _ in costs], weights)
         total = self.cost
         if self.price is not None:

@@ -148,10 +148,14 @@ def _flags(values: Iterable[Any]) -> Flags:
 
 
 def work_for(a: Arrays, *, steps: int = 0) -> Work:
-    """Scratch for schedules of up to `steps` actions, or about six times the operations."""
+    """Scratch for schedules of up to `steps` actions, or about six times the operations.
+
+    An operation may have thousands of outputs, each of which can be copied out and in again; that each
+    action makes as many copies is not provided for: `replay` says so where there are more.
+    """
     ops, tensors = a.duration.size, a.size.size
-    steps = steps or 6 * ops + 4096
-    copies = steps * max(1, -(-tensors // max(1, ops)))
+    steps = steps or 6 * ops + 4096 + 4 * max(0, tensors - ops)
+    copies = min(steps * max(1, -(-tensors // max(1, ops))), steps + 32 * tensors)
 
     def ints(count: int) -> Ints:
         return np.zeros(count, dtype=np.int32)

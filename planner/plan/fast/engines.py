@@ -14,7 +14,7 @@ import numba
 import numpy as np
 
 from planner.plan.fast.arrays import IN, OUT, RUN, Arrays, Floats, Work
-from planner.plan.fast.replay import replay
+from planner.plan.fast.replay import BROKEN, replay
 
 
 @numba.njit(cache=True, nogil=True)
@@ -35,7 +35,7 @@ def place_and_time(
     moves = 0
     for i in range(count):
         moves += w.kind[i] != RUN
-    if moves == 0:
+    if moves == 0 or peak == BROKEN:
         return peak, time_us, copies
     time_us = overlapped(a, w, host, count) if rounds > 1 else np.inf
     limit = max(a.capacity, peak)

@@ -79,6 +79,9 @@ def _run_through(a: Arrays, plan: Plan, w: Work) -> int:
                     missing += 1
                 i = early_next[i]
         if missing:
+            if count + missing + 8 >= room:  # all of it may be copied in
+                w.tick[0] = tick
+                return OVERFLOW
             # what must run again, and what is copied in: the stack grows above what is missing
             top = missing
             for i in range(missing):

@@ -58,7 +58,7 @@ def with_borders(
     clone = model.clone()
     graph = clone.graph
     sides = Sides(clone, on_device, host_inputs, host_outputs)
-    names = FreeNames(graph)
+    names = FreeNames(clone)
     order = {node: position for position, node in enumerate(graph)}
     values = [*graph.inputs, *(value for node in graph for value in node.outputs)]
     for value in values:

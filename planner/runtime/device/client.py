@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,10 +14,12 @@ import numpy as np
 import numpy.typing as npt
 
 from planner import errors
+from planner.children import run_child
 from planner.errors import ModelError
 from planner.runtime.options import Level, Order
 from planner.runtime.profile import NodeEvent
 from planner.targets import Target
+from planner.temporary import temporary_folder
 
 Array = npt.NDArray[Any]
 _TIMEOUT_S = 3600.0
@@ -87,15 +88,14 @@ def run(
         UsageError: there is no such device here.
         ModelError: the model does not load or run, or needs more than the cap.
     """
-    with tempfile.TemporaryDirectory(prefix="planner-") as name:
-        folder = Path(name)
+    with temporary_folder() as folder:
         answer = _ask(
             target,
             {
                 "do": "run",
                 "model": str(Path(model).resolve()),
                 "inputs": _store(folder, inputs),
-                "folder": name,
+                "folder": str(folder),
                 "runs": runs,
                 "level": level,
                 "order": order,
@@ -130,14 +130,14 @@ def time_in_turns(
     order: Order = "default",
 ) -> tuple[list[float], list[float], float]:
     """Seconds of each run of the original and of the rewritten model, and the ratio of medians."""
-    with tempfile.TemporaryDirectory(prefix="planner-") as name:
+    with temporary_folder() as folder:
         answer = _ask(
             target,
             {
                 "do": "time",
                 "models": [str(Path(p).resolve()) for p in (original, rewritten)],
                 "orders": ["default", order],
-                "inputs": _store(Path(name), inputs),
+                "inputs": _store(folder, inputs),
                 "runs": runs,
             },
         )
@@ -154,8 +154,8 @@ def _store(folder: Path, inputs: Mapping[str, Array]) -> dict[str, str]:
 
 
 def _ask(target: Target, request: dict[str, Any]) -> dict[str, Any]:
-    with tempfile.TemporaryDirectory(prefix="planner-") as name:
-        file, answer = Path(name) / "request.json", Path(name) / "answer.json"
+    with temporary_folder() as folder:
+        file, answer = folder / "request.json", folder / "answer.json"
         request = {
             "device": target.name,
             "settings": dict(target.options),
@@ -188,4 +188,4 @@ def _start(target: Target, command: list[str]) -> subprocess.CompletedProcess[st
     device = device_for(target)
     if device is not None:
         return start(command, device, timeout_s=_TIMEOUT_S)
-    return subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
+    return run_child(command, timeout_s=_TIMEOUT_S)

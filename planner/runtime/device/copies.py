@@ -35,7 +35,7 @@ def name_copies(model: ir.Model, provider: str) -> dict[str, str]:
     """
     graph = model.graph
     outputs = {str(v.name) for v in graph.outputs}
-    fresh = FreeNames(graph).fresh
+    fresh = FreeNames(model).fresh
     renamed: dict[str, str] = {}
     for node in copies_of(model):
         to_host = node.op_type == TO_HOST

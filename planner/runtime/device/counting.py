@@ -25,11 +25,11 @@ import os
 import platform
 import shutil
 import subprocess
-import tempfile
 from dataclasses import dataclass, fields
 from pathlib import Path
 
 from planner.errors import PlannerError, UsageError
+from planner.temporary import temporary_folder
 
 SOURCE = Path(__file__).with_name("counting_driver.c")
 DRIVER_VARIABLE = "PLANNER_VK_COUNTER"
@@ -121,8 +121,8 @@ def keep(name: str, content: bytes) -> Path:
     """The file `name` of the cache folder, written now where it is not there yet."""
     path = cache_folder() / name
     if not path.exists():
-        with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-            written = Path(folder) / name
+        with temporary_folder(path.parent) as folder:
+            written = folder / name
             written.write_bytes(content)
             os.replace(written, path)
     return path
@@ -143,8 +143,8 @@ def compiled_driver() -> Path:
     compiler = shutil.which("cc")
     if compiler is None:
         raise UsageError("there is no C compiler (cc) to build the counting driver: install gcc")
-    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-        built = Path(folder) / path.name
+    with temporary_folder(path.parent) as folder:
+        built = folder / path.name
         command = [compiler, "-shared", "-fPIC", "-O2", "-o", str(built), str(SOURCE)]
         done = subprocess.run(
             [*command, "-ldl", "-lpthread"], capture_output=True, text=True, check=False

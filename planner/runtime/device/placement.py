@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import tempfile
 from pathlib import Path
 
 from planner.graph.model import Placement
 from planner.runtime.device.client import optimize
 from planner.targets import Target
+from planner.temporary import temporary_folder
 
 
 def placement_of(model: Path, target: Target) -> Placement:
@@ -16,7 +16,7 @@ def placement_of(model: Path, target: Target) -> Placement:
     Raises:
         UsageError: the target's device is not here. ModelError: the model does not load on it.
     """
-    with tempfile.TemporaryDirectory(prefix="planner-") as folder:
-        placed = optimize(target, model, Path(folder) / "placed.onnx", level="disabled")
+    with temporary_folder() as folder:
+        placed = optimize(target, model, folder / "placed.onnx", level="disabled")
     on_cpu = frozenset(name for name, on_device in placed.items() if not on_device)
     return Placement(on_cpu=on_cpu, inplace=target.inplace)

@@ -30,6 +30,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from planner.children import run_child
 from planner.errors import UsageError
 from planner.runtime.device.counting import DRIVER_VARIABLE, compiled_driver, keep
 from planner.runtime.device.provider import PLUGIN
@@ -90,14 +91,7 @@ def start(
     Raises:
         subprocess.TimeoutExpired: it was ended after `timeout_s`.
     """
-    return subprocess.run(
-        [*device.prefix, *argv],
-        env={**os.environ, **device.environment},
-        capture_output=True,
-        text=True,
-        timeout=timeout_s,
-        check=False,
-    )
+    return run_child([*device.prefix, *argv], environment=device.environment, timeout_s=timeout_s)
 
 
 def device_for(target: Target) -> WebGpuDevice | None:

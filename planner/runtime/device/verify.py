@@ -14,7 +14,6 @@ What is asked differs from the CPU (`planner.runtime.verify`), because a device 
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -41,9 +40,11 @@ from planner.runtime.device.client import DeviceRun
 from planner.runtime.device.forecast import device_forecast
 from planner.runtime.device.outputs import OutputJudge, is_near, summed_outputs
 from planner.runtime.device.software import device_for
+from planner.runtime.draws import described, drawn_outputs
 from planner.runtime.options import Level, Order, session_options
 from planner.runtime.profile import NodeEvent, create_session, run_session
 from planner.targets import CPU, Target
+from planner.temporary import temporary_folder
 from planner.units import format_bytes
 
 Array = npt.NDArray[Any]
@@ -157,7 +158,14 @@ class DeviceJob:
             failures=self.failures,
             notes=self.notes,
         )
-        outputs = judge.judge(before.outputs[:2], after.outputs[0], known.cpu)
+        drawn = drawn_outputs(self.original.graph)
+        if drawn:
+            self.notes.append(f"{described(self.original.graph)}: they were not compared")
+        first, second, new, cpu = (
+            {name: array for name, array in outputs.items() if name not in drawn}
+            for outputs in (*before.outputs[:2], after.outputs[0], known.cpu)
+        )
+        outputs = judge.judge((first, second), new, cpu)
         orders = () if self.is_copy else (*self._orders(after), *self._loads())
         copies = self._copies(after)
         memory = (
@@ -217,8 +225,8 @@ class DeviceJob:
         checks: list[OrderCheck] = []
         planned = sorted(self.rewritten.names)
         for level in _LEVELS[:-1]:
-            with tempfile.TemporaryDirectory(prefix="planner-") as folder:
-                saved = Path(folder) / "saved.onnx"
+            with temporary_folder() as folder:
+                saved = folder / "saved.onnx"
                 client.optimize(self.target, self.rewritten.path, saved, level=level)
                 names = sorted(str(node.name) for node in ir.load(saved).graph)
             check = compare_orders(

@@ -25,6 +25,7 @@ from typing import Any
 
 import numpy as np
 
+from planner.children import end_with_parent
 from planner.errors import ModelError, PlannerError
 from planner.runtime.device import sessions
 from planner.runtime.device.counting import DRIVER_VARIABLE, Counter
@@ -151,6 +152,7 @@ _WORK: Mapping[str, Callable[[Target, Request], dict[str, Any]]] = {
 
 def main(request_path: str) -> None:
     """Do what the request says; an error of planner's becomes its type and message."""
+    end_with_parent()
     request = json.loads(Path(request_path).read_text(encoding="utf-8"))
     target = target_named(request["device"])
     try:

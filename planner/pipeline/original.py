@@ -1,0 +1,72 @@
+"""The order in which ONNX Runtime runs the original file, optimizers and all."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from planner.graph.model import Operation, OpId, TrainingGraph
+from planner.graph.schedule import parents_of, reverse_dfs_order, with_shapes_behind
+from planner.onnxio.load import LoadedModel
+
+_CAST = "InsertedPrecisionFreeCast_"
+"""What ONNX Runtime names casts of half types (core/optimizer/insert_cast_transformer.cc)."""
+
+
+def original_orders(
+    graph: TrainingGraph, original: LoadedModel
+) -> tuple[tuple[OpId, ...], tuple[OpId, ...]]:
+    """(the order in which a session with default options runs the original file, another one).
+
+    Nodes that the optimizers left alone keep their place in the original file as their index;
+    nodes that they made come after all of those, in the order in which they were made. So do the
+    nodes of inlined functions. Among the nodes that are made, the order is not certain: in the other
+    one it is turned round.
+    """
+    place: dict[tuple[str, ...], int] = {}
+    nodes = [n for n in original.model.graph if original.own & {str(v.name) for v in n.outputs}]
+    for index, node in enumerate(nodes):
+        for key in _keys_of(node):
+            place[key] = -1 if key in place else index  # what two nodes share tells nothing
+    names = {t.id: t.name for t in graph.tensors}
+    count = len(graph.operations)  # casts are put in last
+    index = [
+        len(nodes) + op.id + (count if op.name.startswith(_CAST) else 0) for op in graph.operations
+    ]
+    left = set(range(len(nodes)))
+    unknown = graph.operations
+    for kind in ("name", "makes", "reads"):
+        missed: list[Operation] = []
+        for op in unknown:
+            # a node between casts reads and makes values named for what it did before
+            outputs, inputs = (
+                [names[t].removeprefix(_CAST) for t in side] for side in (op.outputs, op.inputs)
+            )
+            parts = {"name": [op.name], "makes": outputs[:1], "reads": inputs}[kind]
+            at = place.get((kind, op.op_type, *parts), -1)
+            if at in left:
+                index[op.id] = at
+                left.discard(at)
+            else:
+                missed.append(op)
+        unknown = tuple(missed)
+    turned = list(index)
+    places = sorted(index[op.id] for op in unknown)
+    for op, at in zip(sorted(unknown, key=lambda op: -index[op.id]), places, strict=True):
+        turned[op.id] = at
+    parents = parents_of(graph)
+    one, other = (
+        with_shapes_behind(graph, reverse_dfs_order(parents, i), i) for i in (index, turned)
+    )
+    return one, other
+
+
+def _keys_of(node: ir.Node) -> tuple[tuple[str, ...], ...]:
+    """By what a node can be known again: its name, its output (which it takes over from an Identity
+    behind it, so that the name goes first), its inputs."""
+    outputs, inputs = ([str(v.name) for v in side if v is not None and v.name]
+                       for side in (node.outputs, node.inputs))  # fmt: skip
+    return (
+        *([("name", node.op_type, str(node.name))] if node.name else ()),
+        ("makes", node.op_type, *outputs[:1]),
+        ("reads", node.op_type, *inputs),
+    )

@@ -1,0 +1,69 @@
+"""Models that are run from memory, for a comparison: nothing of them is written anywhere."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy.typing as npt
+
+from planner.errors import ModelError
+from planner.runtime.messages import explain
+from planner.runtime.options import Level, Order, session_options
+from planner.runtime.profile import run_session
+from planner.targets import CPU
+
+Array = npt.NDArray[Any]
+_FOLDER_KEY = "session.model_external_initializers_file_folder_path"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelInMemory:
+    """A serialized model; `folder` is where its external data lies."""
+
+    data: bytes
+    folder: Path
+
+    def run(
+        self,
+        feeds: Mapping[str, Array],
+        *,
+        level: Level,
+        order: Order = "default",
+        threads: int,
+        seed: int = 0,
+        time_limit_s: float | None = None,
+    ) -> dict[str, Array]:
+        """Outputs of one run in a new session on the CPU, by name.
+
+        Args:
+            seed: of the session's random numbers.
+            time_limit_s: of the run; None for as long as it takes.
+
+        Raises:
+            ModelError: ONNX Runtime cannot load or run the model, or not in that time.
+        """
+        import onnxruntime as ort
+
+        ort.set_seed(seed)
+        options = session_options(level=level, order=order, threads=threads)
+        options.add_session_config_entry(_FOLDER_KEY, str(self.folder.absolute()))
+        try:
+            session = ort.InferenceSession(self.data, options, providers=[CPU.provider])
+        except Exception as error:
+            raise ModelError(
+                f"ONNX Runtime cannot load the model: {explain(str(error))}"
+            ) from error
+        names = [output.name for output in session.get_outputs()]
+        run_options = ort.RunOptions()
+        run_options.log_severity_level = 4
+        stop = threading.Timer(time_limit_s or 0.0, lambda: setattr(run_options, "terminate", True))
+        if time_limit_s is not None:
+            stop.start()
+        try:
+            return dict(zip(names, run_session(session, feeds, run_options), strict=True))
+        finally:
+            stop.cancel()
