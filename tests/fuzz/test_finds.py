@@ -1,0 +1,356 @@
+"""Each find of the fuzzer, as a graph small enough to read; all properties are asked of it again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import onnx.parser
+import pytest
+
+from planner.pipeline.prepare import prepare
+from tests.fuzz.cases import Case, Mode, feeds_of
+from tests.fuzz.onnx_runtime import run
+from tests.fuzz.properties import check_case
+
+_HEAD = '<ir_version: 9, opset_import: ["" : 20{imports}]>\n'
+
+
+def _model(text: str, imports: str = "") -> onnx.ModelProto:
+    model = onnx.parser.parse_model(_HEAD.format(imports=imports) + text)
+    for i, node in enumerate(model.graph.node):
+        node.name = node.name or f"n{i}"
+    return model
+
+
+def _holds(
+    model: onnx.ModelProto,
+    folder: Path,
+    mode: Mode | None = None,
+    dims: Mapping[str, int] | None = None,
+    *,
+    plans: int = 1,
+) -> None:
+    outcome = check_case(Case(model, mode or Mode(), dims or {}), folder, verify=True)
+    assert outcome.findings == []
+    assert outcome.refusal == ""
+    assert outcome.counts["planned"] >= plans
+
+
+CHAIN = """
+  h1 = Tanh(v) h2 = Sin(h1) h3 = Tanh(h2) h4 = Sin(h3) h5 = Cos(h4)
+  g5 = Mul(h5, h4) g4 = Mul(g5, h3) g3 = Mul(g4, h2) g2 = Mul(g3, h1) out = Mul(g2, v)
+"""
+"""From `v` to `out`: what a backward pass reads, so that there is something to plan."""
+
+COMPUTED_SHAPE = f"""
+g (float[N, 16] x, float[16, 16] w) => (float[M, 16] y, float[K, 16] out) {{
+  v = MatMul(x, w)
+  s = Shape(v)
+  {CHAIN}
+  a = Sigmoid(g5)
+  r = Reshape(a, s)
+  y = Softmax(r)
+}}
+"""
+
+
+@pytest.mark.parametrize("swap", ["none", "only", "auto"])
+def test_what_a_view_reads_besides_its_source_runs_before_its_readers(
+    tmp_path: Path, swap: str
+) -> None:
+    _holds(_model(COMPUTED_SHAPE), tmp_path, Mode(swap=swap), {"N": 8})
+
+
+def test_a_node_that_takes_over_the_output_of_an_identity_keeps_its_place(tmp_path: Path) -> None:
+    """The order of the original, and so its peak, was predicted wrongly."""
+    text = """
+    g (float[8, 16] x, float[16, 16] w) => (float[16, 16] i, float[8, 16] t) {
+      c = Neg(w)
+      m = MatMul(c, c)
+      h = Tanh(m)
+      i = Identity(h)
+      t = Tanh(x)
+    }
+    """
+    model, path = _model(text), tmp_path / "model.onnx"
+    onnx.save(model, path)
+    prepared = prepare(path)
+    order = tuple(prepared.original.operations[op].name for op in prepared.default)
+    ran = run(path, feeds_of(Case(model, Mode())), level="all").order
+    assert order == ran
+
+
+def test_nodes_of_an_inlined_function_run_where_onnx_runtime_puts_them(tmp_path: Path) -> None:
+    text = """
+    g (float[8, 16] x, float[8, 16] u) => (float[8, 16] y, float[8, 16] z) {
+      y = my.blocks.Gate(x, u)
+      a = Exp(u)
+      z = Div(x, a)
+    }
+    <domain: "my.blocks", opset_import: ["" : 20]>
+    Gate (p, q) => (r) {
+      s = Sin(p)
+      t = Mul(s, q)
+      r = Softmax(t)
+    }
+    """
+    model, path = _model(text, ', "my.blocks" : 1'), tmp_path / "model.onnx"
+    onnx.save(model, path)
+    prepared = prepare(path)
+    ops = prepared.original.operations
+    order = [ops[op].op_type for op in prepared.default]
+    by_name = {ops[op].name: ops[op].op_type for op in prepared.default}
+    ran = run(path, feeds_of(Case(model, Mode())), level="all").order
+    kinds = {"n1": "Exp", "n2": "Div"} | by_name
+    assert order[: len(ran)] == [kinds.get(n, n.rsplit("_", 1)[0]) for n in ran]
+
+
+CONSTANT_NODES = f"""
+g (float[8, 16] x) => (float[8, 16] out) {{
+  k = Constant <value = float[4] {{1,2,3,4}}> ()
+  l = Concat <axis = 0> (k, k, k, k)
+  v = Mul(x, l)
+  {CHAIN}
+}}
+"""
+
+
+@pytest.mark.parametrize("order", ["default", "priority"])
+def test_constant_nodes_are_no_steps_of_a_plan_on_the_graph_as_it_is(
+    tmp_path: Path, order: str
+) -> None:
+    _holds(_model(CONSTANT_NODES), tmp_path, Mode(ort_optimize=False, order=order))
+
+
+QUANTIZED = f"""
+g (float[8, 16] x) => (float[8, 16] out, float[8, 16] y, float[8, 16] z)
+<float s = {{0.05}}, uint8 o = {{128}}>
+{{
+  a = Tanh(x)
+  q = QuantizeLinear(a, s, o)
+  d = DequantizeLinear(q, s, o)
+  v = Sin(d)
+  {CHAIN}
+  y = Mul(g3, d)
+  z = CumSum(d, axis)
+}}
+"""
+
+
+@pytest.mark.parametrize("swap", ["none", "only"])
+@pytest.mark.parametrize("optimized", [True, False])
+def test_each_reader_of_a_dequantize_has_its_own(
+    tmp_path: Path, swap: str, optimized: bool
+) -> None:
+    """ONNX Runtime copied the node for each reader that the plan added, an anchor among them."""
+    model = _model(QUANTIZED)
+    model.graph.initializer.append(onnx.helper.make_tensor("axis", onnx.TensorProto.INT64, [], [1]))
+    _holds(model, tmp_path, Mode(swap=swap, ort_optimize=optimized))
+
+
+def test_an_output_that_is_an_input_may_leave_out_its_shape(tmp_path: Path) -> None:
+    text = """
+    g (float[N, 16] x) => (float[M, 16] x, float[N, 16] y) {
+      a = Tanh(x) b = Sin(a) y = Mul(a, b)
+    }
+    """
+    model = _model(text)
+    model.graph.output[0].type.tensor_type.ClearField("shape")
+    outcome = check_case(Case(model, Mode(), {"N": 8}), tmp_path)
+    assert (outcome.findings, outcome.refusal) == ([], "")
+
+
+def test_a_convolution_whose_weight_is_a_constant_node_is_refused_as_blocked(
+    tmp_path: Path,
+) -> None:
+    text = """
+    g (float[2, 16, 8, 8] x, float[2, 16, 8, 8] u) => (float[2, 16, 8, 8] y) {
+      k = ConstantOfShape <value = float[1] {0.5}> (dims)
+      c = Conv(x, k)
+      r = Relu(c)
+      t = Tanh(r)
+      y = Mul(t, u)
+    }
+    """
+    model = _model(text)
+    dims = onnx.helper.make_tensor("dims", onnx.TensorProto.INT64, [4], [16, 16, 1, 1])
+    model.graph.initializer.append(dims)
+    outcome = check_case(Case(model, Mode()), tmp_path)
+    assert outcome.findings == []
+    assert "blocked layout" in outcome.refusal
+
+
+def test_the_least_budget_that_is_named_has_a_plan_though_anchors_take_bytes(
+    tmp_path: Path,
+) -> None:
+    text = """
+    g (float[8, 16] x, float[8, 4] w) => (float[8, 16] y, float[16] z, float[8, 4] v) {
+      a = Tanh(x)
+      b = Sigmoid(a)
+      y = Mul(a, b)
+      z = ReduceMax <keepdims = 0> (b, axes)
+      v = Tanh(w)
+    }
+    """
+    model = _model(text)
+    axes = onnx.helper.make_tensor("axes", onnx.TensorProto.INT64, [1], [0])
+    model.graph.initializer.append(axes)
+    for swap in ("none", "only", "auto"):
+        folder = tmp_path / swap
+        folder.mkdir()
+        outcome = check_case(Case(model, Mode(swap=swap, ort_optimize=False)), folder)
+        assert (outcome.findings, outcome.refusal) == ([], "")
+
+
+def test_copies_of_a_symbolic_tensor_have_no_bound_shape(tmp_path: Path) -> None:
+    """A Shape behind such a copy was folded, and the file held for one size alone."""
+    text = """
+    g (float[N, 16] x, float[16, 16] w) => (float[M, 16] y, float[K, 16] out) {
+      v = MatMul(x, w)
+      CHAIN
+      m = MatMul(h1, w)
+      s = Shape(m)
+      e = Expand(one, s)
+      y = Add(g2, e)
+    }
+    """
+    model = _model(text.replace("CHAIN", CHAIN))
+    model.graph.initializer.append(onnx.helper.make_tensor("one", onnx.TensorProto.FLOAT, [1], [1]))
+    _holds(model, tmp_path, Mode(swap="only"), {"N": 8})
+    planned = tmp_path / "planned_0.onnx"
+    other = feeds_of(Case(model, Mode(), {"N": 5}))
+    before, after = (run(p, other, level="all") for p in (tmp_path / "model.onnx", planned))
+    assert all((before.outputs[n] == after.outputs[n]).all() for n in before.outputs)
+
+
+def test_a_file_with_simplified_layer_norms_can_be_planned_again(tmp_path: Path) -> None:
+    text = """
+    g (float[8, 16] x, float[16] k) => (float[8, 16] out)
+    <float two = {2}, float eps = {0.00001}>
+    {
+      p = Pow(x, two)
+      m = ReduceMean(p, axes)
+      e = Add(m, eps)
+      r = Sqrt(e)
+      d = Div(x, r)
+      v = Mul(d, scale)
+      CHAIN
+    }
+    """
+    model = _model(text.replace("CHAIN", CHAIN))
+    ones = onnx.helper.make_tensor("scale", onnx.TensorProto.FLOAT, [16], [1.0] * 16)
+    axes = onnx.helper.make_tensor("axes", onnx.TensorProto.INT64, [1], [-1])
+    model.graph.initializer.extend([ones, axes])
+    _holds(model, tmp_path)
+    kinds = {n.op_type for n in onnx.load(tmp_path / "planned_0.onnx").graph.node}
+    assert "SimplifiedLayerNormalization" in kinds
+
+
+def test_an_initializer_that_is_an_output_is_copied_by_each_run(tmp_path: Path) -> None:
+    """The copy was not counted: the rewritten model failed under its cap."""
+    text = f"""
+    g (float[8, 16] x) => (float[8, 16] out, float[128, 64] zeros) {{
+      v = Sin(x)
+      {CHAIN}
+      zeros = ConstantOfShape <value = float[1] {{0.5}}> (dims)
+    }}
+    """
+    model = _model(text)
+    dims = onnx.helper.make_tensor("dims", onnx.TensorProto.INT64, [2], [128, 64])
+    model.graph.initializer.append(dims)
+    _holds(model, tmp_path, Mode(swap="none"))
+
+
+def test_a_copy_that_onnx_runtime_makes_has_no_place_in_the_file(tmp_path: Path) -> None:
+    """`n1/duplicated` was taken for `n1`, which reads the same."""
+    text = f"""
+    g (float[8, 16] x) => (float[8, 16] out, float[8, 16] late)
+    <float s = {{0.05}}, uint8 o = {{128}}>
+    {{
+      q = QuantizeLinear(x, s, o)
+      v = DequantizeLinear(q, s, o)
+      {CHAIN}
+      late = Exp(x)
+    }}
+    """
+    model, path = _model(text), tmp_path / "model.onnx"
+    onnx.save(model, path)
+    prepared = prepare(path)
+    order = tuple(prepared.original.operations[op].name for op in prepared.default)
+    assert order == run(path, feeds_of(Case(model, Mode())), level="all").order
+
+
+def test_dequantized_tensors_of_one_reader_are_put_right_without_an_anchor(tmp_path: Path) -> None:
+    text = f"""
+    g (float[8, 16] x, float[16, 16] k) => (float[8, 16] out, float[8, 16] late)
+    <float s = {{0.05}}, uint8 o = {{128}}>
+    {{
+      a = Flatten(x)
+      b = Tanh(a)
+      q = QuantizeLinear(b, s, o)
+      d = DequantizeLinear(q, s, o)
+      r = QuantizeLinear(k, s, o)
+      e = DequantizeLinear(r, s, o)
+      v = MatMul(d, e)
+      {CHAIN}
+      p = QuantizeLinear(g5, s, o)
+      f = DequantizeLinear(p, s, o)
+      h = Sigmoid(f)
+      late = Mul(f, h)
+    }}
+    """
+    for order in ("default", "priority"):
+        folder = tmp_path / order
+        folder.mkdir()
+        _holds(_model(text), folder, Mode(swap="none", ort_optimize=False, order=order))
+
+
+def test_a_running_statistic_that_is_read_elsewhere_is_refused(tmp_path: Path) -> None:
+    """Training-mode BatchNormalization writes over it, and nothing says who comes first."""
+    text = """
+    g (float[8, 16] x, float[16] mean, float[16] var) => (float[8, 16] y, float[16] z)
+    {
+      y, m, v = BatchNormalization <training_mode = 1> (x, scale, bias, mean, var)
+      z = LogSoftmax(mean)
+    }
+    """
+    model = _model(text)
+    for name in ("scale", "bias"):
+        ones = onnx.helper.make_tensor(name, onnx.TensorProto.FLOAT, [16], [1.0] * 16)
+        model.graph.initializer.append(ones)
+    outcome = check_case(Case(model, Mode()), tmp_path)
+    assert outcome.findings == []
+    assert "'mean' is written over by node 'n0'" in outcome.refusal
+
+
+def test_pools_that_are_laid_out_anew_are_refused_as_blocked(tmp_path: Path) -> None:
+    text = f"""
+    g (float[2, 16, 8, 8] x) => (float[2, 16, 8, 8] out) {{
+      v = Sin(x)
+      {CHAIN}
+      p = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (g5)
+      q = Exp(p)
+    }}
+    """
+    model = _model(text)
+    model.graph.output.append(onnx.helper.make_tensor_value_info("q", 1, [2, 16, 4, 4]))
+    outcome = check_case(Case(model, Mode()), tmp_path)
+    assert outcome.findings == []
+    assert "blocked layout" in outcome.refusal or outcome.counts["planned"]
+
+
+def test_casts_that_are_put_in_run_first(tmp_path: Path) -> None:
+    text = """
+    g (float16[8, 16] h, float[8, 16] x) => (float16[8, 16] y, float[8, 16] z) {
+      a = Add(h, h)
+      y = Mul(a, h)
+      b = Tanh(x)
+      z = Mul(b, x)
+    }
+    """
+    model, path = _model(text), tmp_path / "model.onnx"
+    onnx.save(model, path)
+    prepared = prepare(path, ort_optimize=False)
+    order = tuple(prepared.original.operations[op].name for op in prepared.default)
+    assert order == run(path, feeds_of(Case(model, Mode())), level="disabled").order
