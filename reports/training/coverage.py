@@ -21,6 +21,7 @@ import onnx
 
 from planner.cost.work import has_rule
 from planner.graph import rules
+from planner.graph.effects import effect_of
 from planner.onnxio import shape_rules
 from reports.ort_cases import cases as stock_cases
 from reports.training.cases import cases as training_cases
@@ -61,7 +62,7 @@ def covered(key: Key) -> Covered:
         op_type=op_type,
         shape=shape_rules.has_rule(domain, op_type, version),
         flops=has_rule(op_type),
-        effect="we don't know" not in rules.effect(op_type, domain, {}, training=True),
+        effect=effect_of(op_type, domain, {}, training=True).is_known,
         in_place=(domain, op_type) in measured
         or op_type in EXPANDED
         or shares[0] is not None

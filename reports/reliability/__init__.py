@@ -1,0 +1,1 @@
+"""Programs that measure what the project withstands, and what they wrote."""

@@ -1,0 +1,41 @@
+"""The misuses, a room each."""
+
+from __future__ import annotations
+
+from reports.reliability.case import Case
+from reports.reliability.cases import (
+    external,
+    files,
+    functions,
+    graphs,
+    hardware,
+    inputs,
+    options,
+    outputs,
+    plans,
+    problems,
+    profiles,
+    sizes,
+    tensors,
+)
+
+_ROOMS = (
+    files,
+    graphs,
+    functions,
+    tensors,
+    external,
+    sizes,
+    plans,
+    problems,
+    hardware,
+    profiles,
+    inputs,
+    options,
+    outputs,
+)
+
+
+def all_cases() -> list[Case]:
+    """Every case; no two have the same words in one room."""
+    return [case for room in _ROOMS for case in room.cases()]
