@@ -19,7 +19,8 @@ from planner.pipeline.modelviews import file_view, original_view, rewritten_view
 from planner.pipeline.orders import Settings, base_orders, least_found_peak, least_possible_peak
 from planner.pipeline.outlook import outlook, outlook_s
 from planner.pipeline.placing import check_can_run
-from planner.pipeline.planning import Planned, make_plan
+from planner.pipeline.planned import Planned
+from planner.pipeline.planning import make_plan
 from planner.pipeline.prepare import Prepared, prepare, silent
 from planner.pipeline.rebuild import prepare_for, rebuild, with_metadata
 from planner.pipeline.settings import OrderTarget, Swap, noted_copies, settings_for

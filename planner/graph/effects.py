@@ -55,6 +55,9 @@ class Effect(enum.StrEnum):
 
 _RANDOM = (Effect.RANDOM_SEEDED, Effect.RANDOM_UNSEEDED, Effect.RANDOM_IN_TRAINING)
 
+SHARED_GENERATOR = frozenset({Effect.RANDOM_UNSEEDED, Effect.RANDOM_IN_TRAINING})
+"""Draws whose numbers may depend on what was drawn before by another operation."""
+
 _WHY = {
     Effect.PURE: "",
     Effect.RANDOM_SEEDED: (

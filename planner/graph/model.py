@@ -113,6 +113,7 @@ class Operation:
         on_cpu: runs on the CPU, on a target whose device has a memory of its own.
         scratch: inputs that the kernel writes over; a second run must be given other buffers there.
         role: whether planner added it.
+        why_one: why a copy of it would not last in a rewritten model; "" where nothing is known.
     """
 
     id: OpId
@@ -128,6 +129,7 @@ class Operation:
     on_cpu: bool = False
     scratch: tuple[TensorId, ...] = ()
     role: Role = Role.ORIGINAL
+    why_one: str = ""
     attributes: Mapping[str, object] | None = None
 
     @property
@@ -137,17 +139,19 @@ class Operation:
 
     @property
     def recomputable(self) -> bool:
-        """Whether a second run gives the same values and leaves no trace.
+        """Whether a second run gives the same values and leaves no trace, and its node would last.
 
         Running statistics leave none where the second run is given other buffers for them.
         """
         apart = self.effect is Effect.RUNNING_STATISTICS and bool(self.scratch)
-        return apart or self.effect is Effect.PURE
+        return not self.why_one and (apart or self.effect is Effect.PURE)
 
     @property
     def why_not(self) -> str:
         """Why it may not be recomputed, for people; "" where it may."""
-        return "" if self.recomputable else why_once(self.effect, self.op_type, self.domain)
+        if self.recomputable:
+            return ""
+        return self.why_one or why_once(self.effect, self.op_type, self.domain)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -162,9 +162,6 @@ class _Writer:
         self.names = names
         self.zeros: dict[str, ir.Value] = {}
         self.pinned = pinned
-        self.has_symbols = any(
-            not isinstance(dim, int) for value in model.graph.inputs for dim in value.shape or ()
-        )
         self.graph = graph
         self.nodes = {str(node.name): node for node in model.graph}
         self.values: dict[str, ir.Value] = {}
@@ -248,9 +245,7 @@ class _Writer:
         assert step.tensor is not None
         like = self.values[self.graph.tensors[step.tensor].name]
         tensor = self.graph.tensors[step.tensor]
-        shape = like.shape
-        if shape is None and not self.has_symbols:  # a bound shape would not hold for other dims
-            shape = ir.Shape(tensor.shape)
+        shape = like.shape  # nothing where it has none: what has a shape for once can be folded
         kind = like.type or ir.TensorType(ir.DataType[tensor.dtype.upper()])
         if step.op_type in SCALAR_TYPES:
             shape = ir.Shape([])

@@ -18,7 +18,7 @@ from planner.graph.liveness import Timeline
 from planner.graph.model import Category, TrainingGraph
 from planner.pipeline.decisions import decisions_of
 from planner.pipeline.orders import GRANULARITY_BYTES, Settings, least_possible_peak
-from planner.pipeline.planning import Planned
+from planner.pipeline.planned import Planned
 from planner.pipeline.prepare import Prepared, full_timeline, peak_as_it_is
 from planner.plan.planfile import (
     PLAN_VERSION,

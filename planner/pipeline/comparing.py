@@ -41,6 +41,7 @@ def compared(
         original=loaded.model,
         model=prepared.model,
         graph=prepared.graph,
+        order=prepared.order,
         peak_bytes=timeline(prepared.original, prepared.default).peak_bytes,
     )
     said = same_numbers(subject, feeds, seed=seed)

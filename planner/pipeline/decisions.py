@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 
 from planner.graph.model import TrainingGraph
-from planner.pipeline.planning import Planned
+from planner.pipeline.planned import Planned
 from planner.plan.planfile import Decision
 from planner.plan.problem import ActionKind, Problem, TensorIndex
 from planner.plan.relief import closure

@@ -11,7 +11,7 @@ from planner.graph.build import role_of
 from planner.graph.model import Role
 from planner.graph.schedule import default_order, priority_order
 from planner.onnxio.load import load_model
-from planner.pipeline.planning import Planned
+from planner.pipeline.planned import Planned
 from planner.pipeline.prepare import Prepared, analysed_graph, view_of
 from planner.pipeline.targeting import check_target
 from planner.plan.planfile import Plan

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from planner.formulate import Formulation, formulate
-from planner.graph.effects import Effect
+from planner.graph.effects import SHARED_GENERATOR
 from planner.graph.model import OpId
 from planner.graph.rules import FROM_HOST, TO_HOST
 from planner.graph.schedule import file_order
@@ -32,7 +32,6 @@ GRANULARITY_BYTES = 256
 EARLY = frozenset({"Shape", "Size", TO_HOST})
 """What is run as soon as it can be: later, it would keep what it reads on the device."""
 
-_SHARED = (Effect.RANDOM_UNSEEDED, Effect.RANDOM_IN_TRAINING)
 """Kernels without a seed of their own may draw from one generator."""
 
 _PIN_BYTES = 8
@@ -136,7 +135,7 @@ def base_orders(prepared: Prepared, *, time_limit_s: float) -> tuple[BaseOrder, 
     if is_large:  # each takes as long again to be bounded and to be made a problem of
         least = sorted(found, key=peaks.__getitem__)[:_MOST_LATE]
         found = {order: found[order] for order in (plain, *least)}
-    drawn = [place[op.id] for op in prepared.graph.operations if op.effect in _SHARED]
+    drawn = [place[op.id] for op in prepared.graph.operations if op.effect in SHARED_GENERATOR]
     orders = [
         BaseOrder(
             name=name,

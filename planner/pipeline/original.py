@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import networkx as nx
 import onnx_ir as ir
 
+from planner.graph.effects import SHARED_GENERATOR
 from planner.graph.model import Operation, OpId, TrainingGraph
 from planner.graph.schedule import parents_of, reverse_dfs_order, with_shapes_behind
 from planner.onnxio.load import LoadedModel
@@ -58,6 +62,34 @@ def original_orders(
         with_shapes_behind(graph, reverse_dfs_order(parents, i), i) for i in (index, turned)
     )
     return one, other
+
+
+def with_draws_in_order(
+    graph: TrainingGraph, order: Sequence[OpId], original: TrainingGraph, default: Sequence[OpId]
+) -> tuple[OpId, ...]:
+    """`order`, or one near it in which random numbers are drawn in the order of the original.
+
+    Without a seed, training-mode Dropout takes the next numbers of a generator that all of them share
+    (core/providers/cpu/nn/dropout_op.h, `RandomGenerator::Default`): in another order they get others.
+
+    Args:
+        graph: what the optimizers made; `order` its operations in the order in which they run.
+        original: what ONNX Runtime runs when it loads the file, and `default` in which order.
+    """
+    drawn = {op.outputs[0]: op.id for op in graph.operations if op.effect in SHARED_GENERATOR}
+    by_name = {graph.tensors[tensor].name: op for tensor, op in drawn.items()}
+    made = (original.tensors[t].name for op in default for t in original.operations[op].outputs)
+    wanted = [by_name[name] for name in made if name in by_name]
+    place = {op: i for i, op in enumerate(order)}
+    if wanted == sorted(wanted, key=place.__getitem__):
+        return tuple(order)
+    net: nx.DiGraph[OpId] = nx.DiGraph()
+    net.add_nodes_from(order)
+    net.add_edges_from((p, OpId(op)) for op, ps in enumerate(parents_of(graph)) for p in ps)
+    nx.add_path(net, wanted)
+    if not nx.is_directed_acyclic_graph(net):
+        return tuple(order)
+    return tuple(nx.lexicographical_topological_sort(net, key=place.__getitem__))
 
 
 def _keys_of(node: ir.Node) -> tuple[tuple[str, ...], ...]:

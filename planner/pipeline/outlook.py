@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from planner.pipeline.orders import BaseOrder, Settings, formulate_in
-from planner.pipeline.planning import Planned
+from planner.pipeline.planned import Planned
 from planner.pipeline.prepare import Prepared, Progress
 from planner.plan.frontier import Point, PointPlan, monotone, point_plan
 from planner.plan.prices import prices

@@ -11,31 +11,25 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 
-from planner.errors import InfeasibleBudgetError, TimeLimitError
 from planner.formulate import Formulation
-from planner.graph.liveness import Timeline
-from planner.graph.model import OpId, TrainingGraph
-from planner.lower.rewrite import Rewritten
+from planner.pipeline.least_plan import LeastPeak, least_alone, least_of, least_plan
 from planner.pipeline.orders import (
     BaseOrder,
     Settings,
     base_orders,
     formulate_in,
     least_bound_order,
-    least_possible_peak,
-    pinning_bytes,
 )
-from planner.pipeline.prepare import Prepared, Progress, full_timeline, peak_as_it_is
-from planner.pipeline.read_back import lowered, read_back
+from planner.pipeline.planned import Planned, lowered_plan
+from planner.pipeline.prepare import Prepared, Progress
 from planner.pipeline.serial_first import solve
 from planner.plan.fast.warm import warm_up
-from planner.plan.improve import Candidate
-from planner.plan.least import least_peak_of
 from planner.plan.race import RACE, race
 from planner.plan.solve import Solved
-from planner.units import format_both, format_budget, format_bytes
+from planner.runtime.settle import TakenError
+from planner.units import format_bytes
 
 _SHRINK = (1.0, 0.98, 0.965, 0.95, 0.935, 0.92, 0.9, 0.87, 0.83, 0.78)
 """Capacities to try, as shares of the budget, until ONNX Runtime's arena fits the budget too."""
@@ -50,24 +44,6 @@ _UNTIL = 0.85  # share of the time after which no lower capacity is tried, if th
 _DEAR = 1.5
 _LATE = 0.1  # share of the time that a search gets beyond its end, while nothing is accepted
 
-_ALIKE_BYTES = 4096
-"""Least peaks as near as this are compared as ONNX Runtime runs them."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Planned:
-    """An accepted plan: the solution, and the rewritten model as read back."""
-
-    formulation: Formulation
-    solved: Solved
-    base: BaseOrder
-    rewritten: Rewritten
-    graph: TrainingGraph
-    order: tuple[OpId, ...]
-    timeline: Timeline
-    orders: tuple[BaseOrder, ...]
-    fits_arena: bool
-
 
 def make_plan(
     prepared: Prepared,
@@ -77,7 +53,8 @@ def make_plan(
     orders: tuple[BaseOrder, ...] = (),
 ) -> Planned:
     """Solve in several base orders, lower, and check; then again at a lower capacity, if the arena
-    does not fit.
+    does not fit. Where ONNX Runtime's optimizers take copies of a node away whatever is done, all of
+    it again without a second run of that node.
 
     Args:
         orders: the base orders; none given, they are searched for.
@@ -85,6 +62,40 @@ def make_plan(
     Raises:
         InfeasibleBudgetError: no plan fits, with the least peak found and what binds it.
     """
+    while True:
+        try:
+            return _planned(prepared, settings, progress, orders)
+        except TakenError as error:
+            prepared = _run_once(prepared, error)
+            progress(f"again: {error}")
+
+
+def _run_once(prepared: Prepared, error: TakenError) -> Prepared:
+    """The model, its nodes whose copies were taken never recomputed.
+
+    Raises:
+        TakenError: other nodes were taken.
+    """
+    made = error.copied
+    taken = [
+        op
+        for op in prepared.graph.operations
+        if op.recomputable and any(prepared.graph.tensors[t].name in made for t in op.outputs)
+    ]
+    if not taken:
+        raise error
+    operations = list(prepared.graph.operations)
+    for op in taken:
+        operations[op.id] = replace(op, why_one="ONNX Runtime's optimizers take a copy of it away")
+    return replace(prepared, graph=replace(prepared.graph, operations=tuple(operations)))
+
+
+def _planned(
+    prepared: Prepared,
+    settings: Settings,
+    progress: Progress,
+    orders: tuple[BaseOrder, ...],
+) -> Planned:
     progress("compiling the search (the first time only)")
     for overlap in {False, settings.overlap}:
         warm_up(overlap=overlap)
@@ -96,7 +107,7 @@ def make_plan(
         orders = base_orders(prepared, time_limit_s=settings.time_limit_s * 0.1)
     room = settings.budget_bytes
     accepted: Planned | None = None
-    least: _Least | None = None
+    least: LeastPeak | None = None
     longest_s = float("inf")  # no search takes longer
     extra_us: dict[str, float] = {}  # what each order's last plan added
     has_plan = False  # at the last capacity, accepted or not
@@ -142,7 +153,7 @@ def make_plan(
             if not attempt and not number:  # what ended early is good: no other gets much longer
                 longest_s = 2 * max(_LEAST_SEARCH_S, time.monotonic() - begun)
             if least is None or solved.least.peak_bytes < least.candidate.peak_bytes:
-                least = _Least(base, form, solved.least)
+                least = LeastPeak(base, form, solved.least)
             if solved.candidate is None:
                 continue
             has_plan = True
@@ -157,86 +168,9 @@ def make_plan(
     if accepted is None:
         assert least is not None
         is_late = time.monotonic() > deadline
-        found = [least, _least_alone(prepared, settings, orders), *_least_of(settings, forms)]
-        return _least_plan(prepared, settings, found, orders, is_late=is_late)
+        found = [least, least_alone(prepared, settings, orders), *least_of(settings, forms)]
+        return least_plan(prepared, settings, found, orders, is_late=is_late)
     return accepted
-
-
-@dataclass(frozen=True, slots=True)
-class _Least:
-    """The plan with the least peak so far, and what it is a plan of."""
-
-    base: BaseOrder
-    form: Formulation
-    candidate: Candidate
-
-
-def _least_plan(
-    prepared: Prepared,
-    settings: Settings,
-    found: Sequence[_Least],
-    orders: tuple[BaseOrder, ...],
-    *,
-    is_late: bool,
-) -> Planned:
-    """Of the plans with the least peaks the one that needs least as ONNX Runtime will run it, if that
-    is within the budget: buffers are not rounded up there, and anchors take a few bytes.
-
-    Args:
-        is_late: the time limit had passed before they were looked for.
-
-    Raises:
-        InfeasibleBudgetError: it is not.
-    """
-    least_bytes = min(least.candidate.peak_bytes for least in found)
-    alike = {
-        tuple(least.candidate.actions): least
-        for least in reversed(found)
-        if least.candidate.peak_bytes <= least_bytes + _ALIKE_BYTES
-    }
-    planned = [(_lower_least(prepared, settings, p, orders), p) for p in alike.values()]
-    best, least = min(planned, key=lambda pair: pair[0].timeline.peak_bytes)
-    room = settings.budget_bytes - settings.reserve_bytes
-    if best.timeline.peak_bytes <= room and least.candidate.time_us <= settings.most_us:
-        return best
-    raise _infeasible(prepared, settings, least, best.timeline.peak_bytes, is_late=is_late)
-
-
-def _lower_least(
-    prepared: Prepared, settings: Settings, least: _Least, orders: tuple[BaseOrder, ...]
-) -> Planned:
-    solved = Solved(
-        candidate=least.candidate,
-        least=least.candidate,
-        bound_us=least.form.problem.base_duration_us,
-        bound_class="any schedule",
-        engine="least peak",
-        solve_s=0.0,
-    )
-    return _lower(prepared, settings, least.base, least.form, solved, orders)
-
-
-def _least_alone(prepared: Prepared, settings: Settings, orders: tuple[BaseOrder, ...]) -> _Least:
-    """The least peak as it is searched for where nothing fits: whatever the budget, the same one is
-    found, so that the least budget which an error names has a plan."""
-    base = least_bound_order(orders)
-    form = formulate_in(prepared, base.order, settings, 1)
-    solved = solve(
-        form.problem,
-        time_limit_s=max(1.0, 0.5 * settings.time_limit_s),
-        seed=settings.seed,
-        workers=settings.workers,
-    )
-    return _Least(base, form, solved.least)
-
-
-def _least_of(settings: Settings, forms: Mapping[BaseOrder, Formulation]) -> list[_Least]:
-    """The least peak in the base order where it is least."""
-    index, best = least_peak_of(
-        [form.problem for form in forms.values()], time_limit_s=min(30.0, settings.time_limit_s)
-    )
-    base = list(forms)[index]
-    return [_Least(base, forms[base], best)]
 
 
 def _accept(
@@ -254,7 +188,7 @@ def _accept(
         return accepted
     if accepted is not None and not _could_beat(accepted, solved):
         return accepted
-    planned = _lower(prepared, settings, base, form, solved, orders)
+    planned = lowered_plan(prepared, settings, base, form, solved, orders)
     if planned.timeline.peak_bytes > settings.budget_bytes - settings.reserve_bytes:
         return accepted  # the anchors' few bytes: the next capacity leaves room for them
     return planned if accepted is None or _better(planned, accepted) else accepted
@@ -342,71 +276,3 @@ def _cheap(
         o for o in orders if o.least_bound_bytes <= capacity and extra_us.get(o.name, 0.0) <= dear
     ]
     return sorted(possible, key=lambda o: extra_us.get(o.name, dear))[:_VARIETY]
-
-
-def _lower(
-    prepared: Prepared,
-    settings: Settings,
-    base: BaseOrder,
-    form: Formulation,
-    solved: Solved,
-    orders: tuple[BaseOrder, ...],
-) -> Planned:
-    from planner.runtime.arena import first_region
-    from planner.runtime.cap import arena_cap
-
-    assert solved.candidate is not None
-    rewritten = lowered(
-        prepared, form, solved.candidate.actions, order_target=settings.order_target
-    )
-    back = read_back(prepared, rewritten, order_target=settings.order_target)
-    graph, order = back.graph, back.order
-    budget = settings.budget_bytes - settings.reserve_bytes
-    return Planned(
-        formulation=form,
-        solved=solved,
-        base=base,
-        rewritten=back.rewritten,
-        graph=graph,
-        order=order,
-        timeline=full_timeline(graph, order, prepared.target),
-        orders=orders,
-        fits_arena=first_region(graph, order, arena_cap(graph, budget)) is not None,
-    )
-
-
-def _infeasible(
-    prepared: Prepared, settings: Settings, least: _Least, peak_bytes: int, *, is_late: bool
-) -> InfeasibleBudgetError:
-    """The error with the least peak found, a bound, and the tensors that bind.
-
-    It is that of the time limit where that ended the search and the bound leaves room for a plan.
-
-    Args:
-        peak_bytes: of the least plan as ONNX Runtime will run it.
-    """
-    best = least.candidate
-    baseline = peak_as_it_is(prepared)
-    room = peak_bytes + pinning_bytes(prepared, len(best.actions))
-    found = min(room, baseline) + settings.reserve_bytes
-    bound = min(found, least_possible_peak(prepared) + settings.reserve_bytes)
-    step = best.replay.peak_action
-    sizes = least.form.problem.tensors
-    resident = [(sizes[t].name, sizes[t].bytes) for t, b, e in best.replay.copies if b <= step < e]
-    persistent = [(t.name, t.bytes) for t in prepared.graph.tensors if t.is_persistent]
-    binding = tuple(sorted([*resident, *persistent], key=lambda item: -item[1])[:10])
-    is_open = is_late and bound <= settings.budget_bytes
-    kind = TimeLimitError if is_open else InfeasibleBudgetError
-    what = (
-        f"within {settings.time_limit_s:g} s no plan was found that fits"
-        if is_open
-        else "no plan fits"
-    )
-    return kind(
-        f"{what} {format_both(settings.budget_bytes)}: the least peak found is "
-        f"{format_budget(found)}, and no plan in any order can be below {format_bytes(bound)}"
-        + ("; give it more --time-limit, or a larger budget" if is_open else ""),
-        least_peak_bytes=found,
-        bound_bytes=bound,
-        binding=binding,
-    )

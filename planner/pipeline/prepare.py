@@ -26,7 +26,7 @@ from planner.onnxio.load import (
 )
 from planner.onnxio.names import name_nodes
 from planner.pipeline.everywhere import check_everywhere
-from planner.pipeline.original import original_orders
+from planner.pipeline.original import original_orders, with_draws_in_order
 from planner.pipeline.packed import packed_arena
 from planner.pipeline.placing import assumed, is_assumed, placed, typed
 from planner.pipeline.targeting import check_target, fit_target
@@ -57,7 +57,7 @@ class Prepared:
         model: what the plan is made for and written into: `loaded.model`, or what ONNX Runtime's
             optimizers make of it, with folded constants as nodes again.
         types: element type and static shape of every value of `model`.
-        graph, order: of `model`, and its default order.
+        graph, order: of `model`, and its default order, random numbers drawn as in the original's.
         target: what the model is planned for; `placement` says where its nodes run there, and is None
             where there is one memory. `renamed`: ONNX Runtime's own copies in `original`, by what a
             session of the file calls them.
@@ -179,6 +179,7 @@ def prepare(
     no_swaps = why_no_copies(target.name)
     if no_swaps:
         notes.append(f"{no_swaps}: plans use order and recompute only")
+    in_file = order if graph.operations is original.operations else default_order(graph)
     graph = replace(graph, assumptions=(*graph.assumptions, *notes, *assumptions))
     return Prepared(
         loaded=loaded,
@@ -189,7 +190,7 @@ def prepare(
         model=model,
         types=types,
         graph=graph,
-        order=order if graph.operations is original.operations else default_order(graph),
+        order=with_draws_in_order(graph, in_file, original, order),
         hardware=profile_of,
         hardware_source=hardware,
         target=target,

@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 
 from planner.errors import InfeasibleBudgetError
 from planner.pipeline.orders import Settings
-from planner.pipeline.planning import Planned, make_plan
+from planner.pipeline.planned import Planned
+from planner.pipeline.planning import make_plan
 from planner.pipeline.prepare import Prepared, Progress
 from planner.pipeline.sweep import Graphs, graphs_of
 from planner.plan.frontier import solve_point

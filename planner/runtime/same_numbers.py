@@ -31,12 +31,12 @@ import onnx_ir as ir
 from google.protobuf.message import EncodeError
 
 from planner.errors import ModelError, UsageError, VerificationError
-from planner.graph.effects import Effect
-from planner.graph.model import TrainingGraph
+from planner.graph.effects import SHARED_GENERATOR, Effect
+from planner.graph.model import OpId, TrainingGraph
 from planner.runtime.compare import compare
 from planner.runtime.draws import drawn_outputs
 from planner.runtime.inmemory import ModelInMemory
-from planner.runtime.options import Level
+from planner.runtime.options import Level, Order
 from planner.runtime.timing import available_bytes
 from planner.runtime.written import as_left, with_own, written_inputs
 
@@ -50,7 +50,6 @@ _TIMES_PEAK = 4
 """A session may hold so many times the live peak: arenas, packed weights, what is kept to compare."""
 
 _TIME_LIMIT_S = 120.0
-_RANDOM = (Effect.RANDOM_UNSEEDED, Effect.RANDOM_IN_TRAINING)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,13 +59,14 @@ class Subject:
     Attributes:
         original: the checked model of the file at `path`.
         model: the graph that is planned.
-        graph: its analysis; `peak_bytes` its live peak.
+        graph: its analysis; `order` that in which it is run here, `peak_bytes` its live peak.
     """
 
     path: Path
     original: ir.Model
     model: ir.Model
     graph: TrainingGraph
+    order: Sequence[OpId]
     peak_bytes: int
 
 
@@ -91,11 +91,9 @@ def same_numbers(
         return _unrun(subject, "a run may take more memory than this machine has free")
     try:
         feeds = make_feeds()
-        graph = ModelInMemory(
-            data=ir.to_proto(subject.model).SerializeToString(), folder=subject.path.parent
-        )
+        graph = ModelInMemory(data=_in_order(subject), folder=subject.path.parent)
         file = ModelInMemory(data=subject.path.read_bytes(), folder=subject.path.parent)
-        ours = _run(subject, graph, feeds, "disabled", seed)
+        ours = _run(subject, graph, feeds, "disabled", seed, order="priority")
         theirs = _run(subject, file, feeds, "extended", seed)
     except (ModelError, UsageError, EncodeError, ValueError, OSError) as error:
         return _unrun(subject, f"it could not be run here ({str(error).splitlines()[0]})")
@@ -142,7 +140,7 @@ def _without_optimizations(
     seed: int,
 ) -> str:
     """How far the graph is from the file without any optimization, as the rest of a sentence."""
-    random = drawn_outputs(subject.graph, _RANDOM)
+    random = drawn_outputs(subject.graph, SHARED_GENERATOR)
     try:
         plain = _run(subject, file, feeds, "disabled", seed)
     except ModelError:
@@ -160,15 +158,33 @@ def _tolerance() -> str:
     return f"{RELATIVE['float32']:g} of the largest element ({RELATIVE['float16']:g} in half precision)"
 
 
+def _in_order(subject: Subject) -> bytes:
+    """The graph as a file whose nodes stand in the order in which they are to run."""
+    proto = ir.to_proto(subject.model)
+    place = {subject.graph.operations[op].name: i for i, op in enumerate(subject.order)}
+    nodes = sorted(proto.graph.node, key=lambda node: place[node.name])
+    del proto.graph.node[:]
+    proto.graph.node.extend(nodes)
+    return proto.SerializeToString()
+
+
 def _run(
-    subject: Subject, model: ModelInMemory, feeds: Mapping[str, Array], level: Level, seed: int
+    subject: Subject,
+    model: ModelInMemory,
+    feeds: Mapping[str, Array],
+    level: Level,
+    seed: int,
+    *,
+    order: Order = "default",
 ) -> dict[str, Array]:
     """Outputs of one run, and the inputs that it wrote over."""
     racing = any(op.effect is Effect.ANY_ORDER for op in subject.graph.operations)
     threads = 1 if racing else min(_MAX_THREADS, os.cpu_count() or 1)
     written = written_inputs(subject.graph)
     own = with_own(feeds, written)
-    results = model.run(own, level=level, threads=threads, seed=seed, time_limit_s=_TIME_LIMIT_S)
+    results = model.run(
+        own, level=level, order=order, threads=threads, seed=seed, time_limit_s=_TIME_LIMIT_S
+    )
     copies = {name: np.array(array) for name, array in results.items()}
     return {**copies, **as_left(own, written, list(results))}
 

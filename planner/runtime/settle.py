@@ -43,6 +43,18 @@ _ACTIVATIONS = frozenset(
 """What ONNX Runtime fuses with a product."""
 
 
+class TakenError(ModelError):
+    """The optimizers take nodes however they are pinned.
+
+    Attributes:
+        copied: values of the original model of which these nodes make copies.
+    """
+
+    def __init__(self, message: str, copied: frozenset[str]) -> None:
+        super().__init__(message)
+        self.copied = copied
+
+
 def settle(
     lower: Callable[[frozenset[str]], Rewritten],
     loaded: LoadedModel,
@@ -59,7 +71,8 @@ def settle(
         targets: whose optimizers are asked, each of them.
 
     Raises:
-        ModelError: a node keeps being taken, by name.
+        TakenError: a node keeps being taken, by name.
+        ModelError: the rewritten model does not load, or gets nodes that nobody planned.
     """
     pinned: frozenset[str] = frozenset()
     rewritten = lower(pinned)
@@ -86,7 +99,15 @@ def settle(
         pinned = more
         rewritten = lower(pinned)
     names = ", ".join(repr(node.name) for node in taken[:3])
-    raise ModelError(f"ONNX Runtime's optimizers keep rewriting {names} in {loaded.path}")
+    raise TakenError(
+        f"ONNX Runtime's optimizers keep rewriting {names} in {loaded.path}",
+        frozenset(
+            copied
+            for node in taken
+            for value in node.outputs
+            if (copied := rewritten.like.get(str(value.name))) is not None
+        ),
+    )
 
 
 def _check_added(

@@ -354,3 +354,58 @@ def test_casts_that_are_put_in_run_first(tmp_path: Path) -> None:
     prepared = prepare(path, ort_optimize=False)
     order = tuple(prepared.original.operations[op].name for op in prepared.default)
     assert order == run(path, feeds_of(Case(model, Mode())), level="disabled").order
+
+
+def test_a_node_whose_copies_are_taken_away_runs_once(tmp_path: Path) -> None:
+    """Dropout at inference stays as long as it reads a graph input; a copy behind a barrier does not."""
+    text = f"""
+    g (float[64, 16] x, float ratio) => (float[64, 16] out)
+    <float ratio = {{0.3}}, bool off = {{0}}>
+    {{
+      v = Dropout(x, ratio, off)
+      {CHAIN}
+    }}
+    """
+    for order in ("default", "priority"):
+        folder = tmp_path / order
+        folder.mkdir()
+        _holds(_model(text), folder, Mode(swap="none", order=order))
+
+
+@pytest.mark.parametrize("order", ["default", "priority"])
+def test_the_shape_of_a_swapped_tensor_stays_as_unknown_as_it_was(
+    tmp_path: Path, order: str
+) -> None:
+    """With the shape that it has for once, ONNX Runtime folds the Shape behind it."""
+    text = f"""
+    g (float[32, 16] x, int64[1] start, int64[1] axis) => (float[L, 16] out, int64[2] shape)
+    <int64[1] start = {{0}}, int64[1] stop = {{24}}, int64[1] axis = {{0}}>
+    {{
+      v = Slice(x, start, stop, axis)
+      {CHAIN}
+      shape = Shape(h1)
+    }}
+    """
+    _holds(_model(text), tmp_path, Mode(swap="only", order=order))
+
+
+def test_random_numbers_are_drawn_in_the_order_of_the_original(tmp_path: Path) -> None:
+    """Training-mode Dropouts without a seed share one generator; inlining puts them another way."""
+    text = f"""
+    g (float[8, 16] x, float[8, 16] w) => (float[8, 16] y, float[8, 16] z, float[8, 16] out,
+       float[8, 16] u)
+    <float ratio = {{0.3}}, bool on = {{1}}>
+    {{
+      p = Dropout(x, ratio, on)
+      y = Ceil(p)
+      s = my.blocks.Swish(w)
+      v = Add(s, x)
+      {CHAIN}
+      l = LogSoftmax(v)
+      u = Dropout(v, ratio, on)
+      z = Dropout(l, ratio, on)
+    }}
+    <domain: "my.blocks", opset_import: ["" : 20]>
+    Swish (a) => (b) {{ c = Sigmoid(a) b = Mul(a, c) }}
+    """
+    _holds(_model(text, ', "my.blocks" : 1'), tmp_path)

@@ -1,0 +1,141 @@
+"""Where no plan fits: the plans with the least peaks, and the error that says what the least is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from planner.errors import InfeasibleBudgetError, TimeLimitError
+from planner.formulate import Formulation
+from planner.pipeline.orders import (
+    BaseOrder,
+    Settings,
+    formulate_in,
+    least_bound_order,
+    least_possible_peak,
+    pinning_bytes,
+)
+from planner.pipeline.planned import Planned, lowered_plan
+from planner.pipeline.prepare import Prepared, peak_as_it_is
+from planner.pipeline.serial_first import solve
+from planner.plan.improve import Candidate
+from planner.plan.least import least_peak_of
+from planner.plan.solve import Solved
+from planner.units import format_both, format_budget, format_bytes
+
+_ALIKE_BYTES = 4096
+"""Least peaks as near as this are compared as ONNX Runtime runs them."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeastPeak:
+    """The plan with the least peak so far, and what it is a plan of."""
+
+    base: BaseOrder
+    form: Formulation
+    candidate: Candidate
+
+
+def least_plan(
+    prepared: Prepared,
+    settings: Settings,
+    found: Sequence[LeastPeak],
+    orders: tuple[BaseOrder, ...],
+    *,
+    is_late: bool,
+) -> Planned:
+    """Of the plans with the least peaks the one that needs least as ONNX Runtime will run it, if that
+    is within the budget: buffers are not rounded up there, and anchors take a few bytes.
+
+    Args:
+        is_late: the time limit had passed before they were looked for.
+
+    Raises:
+        InfeasibleBudgetError: it is not.
+    """
+    least_bytes = min(least.candidate.peak_bytes for least in found)
+    alike = {
+        tuple(least.candidate.actions): least
+        for least in reversed(found)
+        if least.candidate.peak_bytes <= least_bytes + _ALIKE_BYTES
+    }
+    planned = [(_lower_least(prepared, settings, p, orders), p) for p in alike.values()]
+    best, least = min(planned, key=lambda pair: pair[0].timeline.peak_bytes)
+    room = settings.budget_bytes - settings.reserve_bytes
+    if best.timeline.peak_bytes <= room and least.candidate.time_us <= settings.most_us:
+        return best
+    raise _infeasible(prepared, settings, least, best.timeline.peak_bytes, is_late=is_late)
+
+
+def _lower_least(
+    prepared: Prepared, settings: Settings, least: LeastPeak, orders: tuple[BaseOrder, ...]
+) -> Planned:
+    solved = Solved(
+        candidate=least.candidate,
+        least=least.candidate,
+        bound_us=least.form.problem.base_duration_us,
+        bound_class="any schedule",
+        engine="least peak",
+        solve_s=0.0,
+    )
+    return lowered_plan(prepared, settings, least.base, least.form, solved, orders)
+
+
+def least_alone(prepared: Prepared, settings: Settings, orders: tuple[BaseOrder, ...]) -> LeastPeak:
+    """The least peak as it is searched for where nothing fits: whatever the budget, the same one is
+    found, so that the least budget which an error names has a plan."""
+    base = least_bound_order(orders)
+    form = formulate_in(prepared, base.order, settings, 1)
+    solved = solve(
+        form.problem,
+        time_limit_s=max(1.0, 0.5 * settings.time_limit_s),
+        seed=settings.seed,
+        workers=settings.workers,
+    )
+    return LeastPeak(base, form, solved.least)
+
+
+def least_of(settings: Settings, forms: Mapping[BaseOrder, Formulation]) -> list[LeastPeak]:
+    """The least peak in the base order where it is least."""
+    index, best = least_peak_of(
+        [form.problem for form in forms.values()], time_limit_s=min(30.0, settings.time_limit_s)
+    )
+    base = list(forms)[index]
+    return [LeastPeak(base, forms[base], best)]
+
+
+def _infeasible(
+    prepared: Prepared, settings: Settings, least: LeastPeak, peak_bytes: int, *, is_late: bool
+) -> InfeasibleBudgetError:
+    """The error with the least peak found, a bound, and the tensors that bind.
+
+    It is that of the time limit where that ended the search and the bound leaves room for a plan.
+
+    Args:
+        peak_bytes: of the least plan as ONNX Runtime will run it.
+    """
+    best = least.candidate
+    baseline = peak_as_it_is(prepared)
+    room = peak_bytes + pinning_bytes(prepared, len(best.actions))
+    found = min(room, baseline) + settings.reserve_bytes
+    bound = min(found, least_possible_peak(prepared) + settings.reserve_bytes)
+    step = best.replay.peak_action
+    sizes = least.form.problem.tensors
+    resident = [(sizes[t].name, sizes[t].bytes) for t, b, e in best.replay.copies if b <= step < e]
+    persistent = [(t.name, t.bytes) for t in prepared.graph.tensors if t.is_persistent]
+    binding = tuple(sorted([*resident, *persistent], key=lambda item: -item[1])[:10])
+    is_open = is_late and bound <= settings.budget_bytes
+    kind = TimeLimitError if is_open else InfeasibleBudgetError
+    what = (
+        f"within {settings.time_limit_s:g} s no plan was found that fits"
+        if is_open
+        else "no plan fits"
+    )
+    return kind(
+        f"{what} {format_both(settings.budget_bytes)}: the least peak found is "
+        f"{format_budget(found)}, and no plan in any order can be below {format_bytes(bound)}"
+        + ("; give it more --time-limit, or a larger budget" if is_open else ""),
+        least_peak_bytes=found,
+        bound_bytes=bound,
+        binding=binding,
+    )

@@ -1,0 +1,60 @@
+"""A solved problem, lowered and read back: what a plan is once ONNX Runtime's view of it is known."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from planner.formulate import Formulation
+from planner.graph.liveness import Timeline
+from planner.graph.model import OpId, TrainingGraph
+from planner.lower.rewrite import Rewritten
+from planner.pipeline.orders import BaseOrder, Settings
+from planner.pipeline.prepare import Prepared, full_timeline
+from planner.pipeline.read_back import lowered, read_back
+from planner.plan.solve import Solved
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planned:
+    """An accepted plan: the solution, and the rewritten model as read back."""
+
+    formulation: Formulation
+    solved: Solved
+    base: BaseOrder
+    rewritten: Rewritten
+    graph: TrainingGraph
+    order: tuple[OpId, ...]
+    timeline: Timeline
+    orders: tuple[BaseOrder, ...]
+    fits_arena: bool
+
+
+def lowered_plan(
+    prepared: Prepared,
+    settings: Settings,
+    base: BaseOrder,
+    form: Formulation,
+    solved: Solved,
+    orders: tuple[BaseOrder, ...],
+) -> Planned:
+    from planner.runtime.arena import first_region
+    from planner.runtime.cap import arena_cap
+
+    assert solved.candidate is not None
+    rewritten = lowered(
+        prepared, form, solved.candidate.actions, order_target=settings.order_target
+    )
+    back = read_back(prepared, rewritten, order_target=settings.order_target)
+    graph, order = back.graph, back.order
+    budget = settings.budget_bytes - settings.reserve_bytes
+    return Planned(
+        formulation=form,
+        solved=solved,
+        base=base,
+        rewritten=back.rewritten,
+        graph=graph,
+        order=order,
+        timeline=full_timeline(graph, order, prepared.target),
+        orders=orders,
+        fits_arena=first_region(graph, order, arena_cap(graph, budget)) is not None,
+    )
