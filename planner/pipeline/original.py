@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 import networkx as nx
@@ -28,8 +29,9 @@ def original_orders(
     """
     place: dict[tuple[str, ...], int] = {}
     nodes = [n for n in original.model.graph if original.own & {str(v.name) for v in n.outputs}]
+    shares = Counter(node.name for node in nodes)
     for index, node in enumerate(nodes):
-        for key in _keys_of(node):
+        for key in _keys_of(node, is_named=bool(node.name) and shares[node.name] == 1):
             place[key] = -1 if key in place else index  # what two nodes share tells nothing
     names = {t.id: t.name for t in graph.tensors}
     count = len(graph.operations)  # casts are put in last
@@ -92,13 +94,17 @@ def with_draws_in_order(
     return tuple(nx.lexicographical_topological_sort(net, key=place.__getitem__))
 
 
-def _keys_of(node: ir.Node) -> tuple[tuple[str, ...], ...]:
-    """By what a node can be known again: its name, its output (which it takes over from an Identity
-    behind it, so that the name goes first), its inputs."""
+def _keys_of(node: ir.Node, *, is_named: bool) -> tuple[tuple[str, ...], ...]:
+    """By what a node can be known again: its name, or where it has none of its own its output (another
+    one where it takes over that of an Identity behind it) or its inputs.
+
+    What makes the output of a named node and has another name was made in its stead.
+    """
+    if is_named:
+        return (("name", node.op_type, str(node.name)),)
     outputs, inputs = ([str(v.name) for v in side if v is not None and v.name]
                        for side in (node.outputs, node.inputs))  # fmt: skip
     return (
-        *([("name", node.op_type, str(node.name))] if node.name else ()),
         ("makes", node.op_type, *outputs[:1]),
         ("reads", node.op_type, *inputs),
     )
