@@ -75,6 +75,7 @@ class Tensor:
             that the device never reads) and costs no device bytes.
         unsized: symbolic, with a dim that ONNX Runtime learns only as it runs. It then neither
             writes the tensor in place nor reuses its buffer, whatever its size turns out to be.
+        why_stay: why it is not copied to the host; "" where nothing speaks against it.
     """
 
     id: TensorId
@@ -91,6 +92,7 @@ class Tensor:
     is_output: bool = False
     on_host: bool = False
     unsized: bool = False
+    why_stay: str = ""
 
     @property
     def is_persistent(self) -> bool:

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from planner.formulate import Formulation
+from planner.graph.model import TensorId
 from planner.pipeline.least_plan import LeastPeak, least_alone, least_of, least_plan
 from planner.pipeline.orders import (
     BaseOrder,
@@ -42,6 +43,7 @@ _VARIETY = 4  # base orders to try at each lower capacity
 _MOST_SLOWER = 1.25  # how much time a fitting arena may cost
 _UNTIL = 0.85  # share of the time after which no lower capacity is tried, if there is a plan
 _DEAR = 1.5
+_TAKEN = "ONNX Runtime's optimizers would take nodes away"
 _LATE = 0.1  # share of the time that a search gets beyond its end, while nothing is accepted
 
 
@@ -53,8 +55,8 @@ def make_plan(
     orders: tuple[BaseOrder, ...] = (),
 ) -> Planned:
     """Solve in several base orders, lower, and check; then again at a lower capacity, if the arena
-    does not fit. Where ONNX Runtime's optimizers take copies of a node away whatever is done, all of
-    it again without a second run of that node.
+    does not fit. Where ONNX Runtime's optimizers take nodes away whatever is done, all of it again
+    without the copies that allow it.
 
     Args:
         orders: the base orders; none given, they are searched for.
@@ -62,32 +64,43 @@ def make_plan(
     Raises:
         InfeasibleBudgetError: no plan fits, with the least peak found and what binds it.
     """
+    deadline = time.monotonic() + settings.time_limit_s
     while True:
         try:
             return _planned(prepared, settings, progress, orders)
         except TakenError as error:
-            prepared = _run_once(prepared, error)
+            prepared = _barred(prepared, error)
             progress(f"again: {error}")
+            least_s = _LATE * settings.time_limit_s
+            left_s = deadline - time.monotonic()
+            settings = replace(settings, time_limit_s=max(left_s, least_s))
 
 
-def _run_once(prepared: Prepared, error: TakenError) -> Prepared:
-    """The model, its nodes whose copies were taken never recomputed.
+def _barred(prepared: Prepared, error: TakenError) -> Prepared:
+    """The model, its nodes whose copies were taken never recomputed; where its own nodes were taken, as
+    parts of what is now fused, nothing around these is recomputed or swapped.
 
     Raises:
-        TakenError: other nodes were taken.
+        TakenError: all of this is so already.
     """
-    made = error.copied
-    taken = [
-        op
-        for op in prepared.graph.operations
-        if op.recomputable and any(prepared.graph.tensors[t].name in made for t in op.outputs)
-    ]
-    if not taken:
+    graph = prepared.graph
+    tensors, operations = list(graph.tensors), list(graph.operations)
+    once = {op.id for op in operations if any(tensors[t].name in error.copied for t in op.outputs)}
+    stay: set[TensorId] = set()
+    for op in operations:
+        if op.name in error.nodes:
+            readers = {c for t in op.outputs for c in tensors[t].consumers}
+            group = [op, *(operations[reader] for reader in readers)]
+            stay |= {t for member in group for t in (*member.inputs, *member.outputs)}
+    once |= {made for t in stay if (made := tensors[t].producer) is not None}
+    if all(operations[op].why_one for op in once) and all(tensors[t].why_stay for t in stay):
         raise error
-    operations = list(prepared.graph.operations)
-    for op in taken:
-        operations[op.id] = replace(op, why_one="ONNX Runtime's optimizers take a copy of it away")
-    return replace(prepared, graph=replace(prepared.graph, operations=tuple(operations)))
+    for op in once:
+        operations[op] = replace(operations[op], why_one=_TAKEN)
+    for tensor in stay:
+        tensors[tensor] = replace(tensors[tensor], why_stay=_TAKEN)
+    changed = replace(graph, tensors=tuple(tensors), operations=tuple(operations))
+    return replace(prepared, graph=changed)
 
 
 def _planned(

@@ -48,11 +48,13 @@ class TakenError(ModelError):
 
     Attributes:
         copied: values of the original model of which these nodes make copies.
+        nodes: their names, in the rewritten model.
     """
 
-    def __init__(self, message: str, copied: frozenset[str]) -> None:
+    def __init__(self, message: str, copied: frozenset[str], nodes: frozenset[str]) -> None:
         super().__init__(message)
         self.copied = copied
+        self.nodes = nodes
 
 
 def settle(
@@ -107,6 +109,7 @@ def settle(
             for value in node.outputs
             if (copied := rewritten.like.get(str(value.name))) is not None
         ),
+        frozenset(str(node.name) for node in taken),
     )
 
 
