@@ -471,7 +471,7 @@ def _kind(found: Measured) -> str:
 
 def _agrees(case: Case, found: Measured) -> bool:
     view = rules.view_input(case.op_type, case.domain)
-    pairs = set(rules.inplace_pairs(case.op_type, case.domain))
+    pairs = set(rules.inplace_pairs(case.op_type, case.domain, "float"))
     views = {(view, 0)} if view is not None else set()
     possible = {*found.views, *found.inplace, *found.not_inplace}
     return set(found.views) == views & possible and set(found.inplace) == pairs & possible

@@ -316,7 +316,9 @@ class _Builder:
 
     def _inplace_pairs(self, node: ir.Node) -> tuple[tuple[int, int], ...]:
         if self.placement is None:
-            return rules.inplace_pairs(node.op_type, node.domain)
+            first = next((v.name for v in node.inputs if v is not None and v.name), None)
+            dtype = self.types[first].dtype.name.lower() if first else ""
+            return rules.inplace_pairs(node.op_type, node.domain, dtype)
         on_device = node.name not in self.on_cpu
         return ((0, 0),) if on_device and node.op_type in self.placement.inplace else ()
 

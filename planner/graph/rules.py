@@ -51,6 +51,9 @@ INPLACE_UNARY = frozenset(
     }
 )
 
+_SINGLE_ONLY = frozenset({"LogSoftmax", "Softmax"})
+"""Of these the kernel for doubles is not in place (core/providers/cpu/math/softmax.cc)."""
+
 _ALIASES: dict[str, tuple[tuple[int, int], ...]] = {
     # orttraining/training_ops/cpu/nn/batch_norm_internal.cc: running mean and variance
     "BatchNormInternal": ((3, 1), (4, 2)),
@@ -68,12 +71,17 @@ def view_input(op_type: str, domain: str) -> int | None:
     return 0 if domain in ONNX_DOMAINS and op_type in VIEWS else None
 
 
-def inplace_pairs(op_type: str, domain: str) -> tuple[tuple[int, int], ...]:
+def inplace_pairs(op_type: str, domain: str, dtype: str) -> tuple[tuple[int, int], ...]:
     """(input index, output index) pairs that the CPU kernel may compute in place.
+
+    Args:
+        dtype: of the first input, as `planner.graph.model.Tensor` has it.
 
     ONNX Runtime also wants input and output of one shape and element size, and never writes over
     a graph input, an initializer or into a graph output.
     """
+    if op_type in _SINGLE_ONLY and dtype == "double":
+        return ()
     return ((0, 0),) if domain in ONNX_DOMAINS and op_type in INPLACE_UNARY else ()
 
 

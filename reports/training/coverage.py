@@ -56,7 +56,7 @@ def covered(key: Key) -> Covered:
     """Look an operator up in planner's tables."""
     domain, op_type, version = key
     measured = {(c.domain, c.op_type) for _, c in (*stock_cases(), *training_cases())}
-    shares = rules.view_input(op_type, domain), rules.inplace_pairs(op_type, domain)
+    shares = rules.view_input(op_type, domain), rules.inplace_pairs(op_type, domain, "float")
     return Covered(
         domain=domain,
         op_type=op_type,

@@ -30,6 +30,9 @@ CASES = {
     "Identity": Case(op_type="Identity", inputs=(X,)),
     "Relu": Case(op_type="Relu", inputs=(X,)),
     "LogSoftmax": Case(op_type="LogSoftmax", inputs=(X,)),
+    "LogSoftmax of doubles": Case(op_type="LogSoftmax", inputs=(X.astype(np.float64),)),
+    "Softmax of doubles": Case(op_type="Softmax", inputs=(X.astype(np.float64),)),
+    "Tanh of doubles": Case(op_type="Tanh", inputs=(X.astype(np.float64),)),
     "Cast": Case(op_type="Cast", inputs=(X,), attributes={"to": 6}),
     "ScatterElements": Case(op_type="ScatterElements", inputs=(X, ROWS, X)),
     "Trilu": Case(op_type="Trilu", inputs=(X[:48],)),
@@ -46,13 +49,19 @@ CASES = {
 }
 
 
+def dtype_of(case: Case) -> str:
+    first = case.inputs[0]
+    assert first is not None
+    return ir.DataType.from_numpy(first.dtype).name.lower()
+
+
 @pytest.mark.parametrize("name", sorted(CASES))
 def test_views_and_in_place_kernels_are_what_onnx_runtime_does(name: str) -> None:
     case = CASES[name]
     found = measure(case)
     view = view_input(case.op_type, case.domain)
     assert found.views == (() if view is None else ((view, 0),))
-    assert found.inplace == inplace_pairs(case.op_type, case.domain)
+    assert found.inplace == inplace_pairs(case.op_type, case.domain, dtype_of(case))
 
 
 def test_a_cast_to_another_size_is_not_in_place() -> None:
@@ -76,7 +85,7 @@ def test_rules_are_of_a_domain() -> None:
     assert alias_pairs("BatchNormInternal", "my.domain") == ()
     assert written_inputs("InPlaceAccumulatorV2", "my.domain", False) == ()
     assert view_input("Reshape", "my.domain") is None
-    assert inplace_pairs("Relu", "my.domain") == ()
+    assert inplace_pairs("Relu", "my.domain", "float") == ()
 
 
 def test_a_second_training_batch_norm_would_change_the_statistics_of_the_first(
