@@ -77,23 +77,28 @@ def make_plan(
 
 
 def _barred(prepared: Prepared, error: TakenError) -> Prepared:
-    """The model, its nodes whose copies were taken never recomputed; where its own nodes were taken, as
-    parts of what is now fused, nothing around these is recomputed or swapped.
+    """The model, with less to recompute and swap: first, nodes whose copies were taken are never
+    recomputed, and where nodes of its own were taken, as parts of what is now fused, nothing around
+    them is moved; then, nothing is recomputed that reads what was copied.
 
     Raises:
         TakenError: all of this is so already.
     """
     graph = prepared.graph
     tensors, operations = list(graph.tensors), list(graph.operations)
-    once = {op.id for op in operations if any(tensors[t].name in error.copied for t in op.outputs)}
+    copied = {t.id for t in tensors if t.name in error.copied}
     stay: set[TensorId] = set()
     for op in operations:
         if op.name in error.nodes:
-            readers = {c for t in op.outputs for c in tensors[t].consumers}
-            group = [op, *(operations[reader] for reader in readers)]
+            group = [op, *(operations[c] for t in op.outputs for c in tensors[t].consumers)]
             stay |= {t for member in group for t in (*member.inputs, *member.outputs)}
-    once |= {made for t in stay if (made := tensors[t].producer) is not None}
-    if all(operations[op].why_one for op in once) and all(tensors[t].why_stay for t in stay):
+    made_by = {p for t in copied | stay if (p := tensors[t].producer) is not None}
+    once = {op for op in made_by if not operations[op].why_one}
+    stay = {t for t in stay if not tensors[t].why_stay}
+    if not once and not stay:
+        stay = {t for t in copied if not tensors[t].why_stay}
+        once = {c for t in copied for c in tensors[t].consumers if not operations[c].why_one}
+    if not once and not stay:
         raise error
     for op in once:
         operations[op] = replace(operations[op], why_one=_TAKEN)

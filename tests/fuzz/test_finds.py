@@ -409,3 +409,36 @@ def test_random_numbers_are_drawn_in_the_order_of_the_original(tmp_path: Path) -
     Swish (a) => (b) {{ c = Sigmoid(a) b = Mul(a, c) }}
     """
     _holds(_model(text, ', "my.blocks" : 1'), tmp_path)
+
+
+def test_a_log_softmax_of_doubles_has_a_buffer_of_its_own(tmp_path: Path) -> None:
+    """Its kernel for single precision computes in place."""
+    text = """
+    g (double[8, 16] x) => (double[8, 16] out) {
+      h1 = Tanh(x) h2 = Sin(h1) h3 = Tanh(h2) h4 = Sin(h3)
+      t = Exp(h4) l = LogSoftmax(t) r = ReduceSum(l)
+      g4 = Mul(r, h4) g3 = Mul(g4, h3) g2 = Mul(g3, h2) out = Mul(g2, h1)
+    }
+    """
+    _holds(_model(text), tmp_path, Mode(swap="none"))
+
+
+def test_what_reads_through_a_barrier_that_is_taken_away_runs_once(tmp_path: Path) -> None:
+    """A Transpose is moved behind the reshape that a barrier is."""
+    text = f"""
+    g (double[8, 16] x, double[16, 8] w, double[8] b, float[N, 16] z)
+      => (double[M, 8] out, double[8, 8] u, float[N, 16] y)
+    {{
+      m = MatMul(x, w)
+      a = Add(m, b)
+      k = Relu(a)
+      v = Transpose <perm = [1, 0]> (k)
+      {CHAIN}
+      u = Add(g5, b)
+      y = Cos(z)
+    }}
+    """
+    for order in ("default", "priority"):
+        folder = tmp_path / order
+        folder.mkdir()
+        _holds(_model(text), folder, Mode(swap="none", order=order), {"N": 4})
