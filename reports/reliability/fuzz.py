@@ -2,7 +2,7 @@
 
 Runs `tests.fuzz`: each seed is a graph, planned for three budgets; `tests.fuzz.properties` says what
 is asked of every plan. With `--add`, seeds go on where the last run stopped, and counts add up as
-long as planner is at the same revision.
+long as planner and the fuzzer are what they were at that revision.
 
 Writes `fuzz.json` beside this file.
 """
@@ -53,7 +53,7 @@ def summary(done: Campaign, first_seed: int, minutes: float) -> dict[str, Any]:
 
 def added(before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
     """Both together."""
-    found = {**now, "first_seed": before["first_seed"]}
+    found = {**now, "first_seed": before["first_seed"], "revision": before["revision"]}
     for key in ("graphs", "nodes", "minutes"):
         found[key] = before[key] + now[key]
     for key in ("counts", "modes", "traits", "refusals"):
@@ -69,7 +69,7 @@ def table(data: dict[str, Any]) -> str:
     lines = [
         f"{graphs:,} graphs (seeds {data['first_seed']:,} on, {data['nodes'] / graphs:.0f} nodes each"
         f" on average), three budgets each, in {data['minutes']:.0f} minutes, "
-        f"onnxruntime {data['onnxruntime']}, at revision {data['revision']}.",
+        f"onnxruntime {data['onnxruntime']}, with planner as of revision {data['revision']}.",
         "",
         "| | |",
         "|---|---:|",
@@ -94,10 +94,16 @@ def table(data: dict[str, Any]) -> str:
 
 
 def _revision() -> str:
-    found = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
-    )
-    return found.stdout.strip() or "unknown"
+    return _git("rev-parse", "--short", "HEAD").stdout.strip() or "unknown"
+
+
+def _changed_since(revision: str) -> bool:
+    """Whether planner or the fuzzer are other than at a revision, or that cannot be told."""
+    return _git("diff", "--quiet", revision, "--", "planner", "tests/fuzz").returncode != 0
+
+
+def _git(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(["git", *arguments], capture_output=True, text=True, check=False)
 
 
 def main() -> int:
@@ -113,7 +119,7 @@ def main() -> int:
     if asked.minutes is None and asked.graphs is None:
         parser.error("give --minutes or --graphs")
     before = json.loads(asked.output.read_text()) if asked.add else None
-    if before is not None and before["revision"] != _revision():
+    if before is not None and _changed_since(before["revision"]):
         parser.error(f"{asked.output} is of revision {before['revision']}: leave out --add")
     first = asked.first if before is None else before["next_seed"]
     begun = time.monotonic()
