@@ -4,7 +4,7 @@
     ├── UsageError               2  a wrong option, a budget that cannot be parsed, an output that exists
     ├── ModelError               3  not a model, or one that planner does not support
     ├── InfeasibleBudgetError    4  no plan fits the budget
-    │   └── TimeLimitError       6  the time limit passed with no plan, and none is ruled out
+    │   └── TimeLimitError       6  --time-limit passed with no plan, and none is ruled out; or --timeout
     ├── VerificationError        5  ONNX Runtime disagrees with the plan
     ├── ThresholdError           7  a figure is above what --fail-if-... allows
     ├── MemoryLimitError         8  planner itself needs more memory than it may take, or than there is
@@ -76,7 +76,8 @@ class VerificationError(PlannerError):
 
 
 class TimeLimitError(InfeasibleBudgetError):
-    """The time limit passed before a plan was found, and nothing proves that there is none."""
+    """The time limit passed before a plan was found, and nothing proves that there is none; or the
+    command's own."""
 
     exit_code = 6
 

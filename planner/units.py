@@ -107,11 +107,11 @@ def check_budget(text: str) -> None:
     parse_budget(text, baseline_bytes=1 << 40)
 
 
-def check_time_limit(seconds: float) -> None:
+def check_time_limit(seconds: float, *, what: str = "--time-limit") -> None:
     """Raise UsageError unless `seconds` is a positive time of at most a year."""
     if not 0 < seconds <= _A_YEAR_S:
         raise UsageError(
-            f"--time-limit {seconds:g} must be a positive number of seconds, at most {_A_YEAR_S}"
+            f"{what} {seconds:g} must be a positive number of seconds, at most {_A_YEAR_S}"
         )
 
 

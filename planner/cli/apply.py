@@ -28,6 +28,7 @@ def apply(
     ] = None,
     force: o.Force = False,
     memory_limit: o.MemoryLimit = None,
+    timeout: o.Timeout = None,
     verbose: o.Verbose = False,
     quiet: o.Quiet = False,
 ) -> None:

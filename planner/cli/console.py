@@ -22,10 +22,15 @@ _MAX_BINDING = 5
 
 @dataclass(slots=True)
 class Verbosity:
-    """How much goes to stderr; set by -v and -q as they are parsed."""
+    """How much goes to stderr; set by -v and -q as they are parsed.
+
+    Attributes:
+        stage: what the command said last that it was at, shown or not.
+    """
 
     verbose: bool = False
     quiet: bool = False
+    stage: str = ""
 
 
 verbosity = Verbosity()
@@ -67,16 +72,24 @@ def emit_json(document: dict[str, Any]) -> None:
 
 
 @contextlib.contextmanager
-def progress() -> Iterator[Progress | None]:
-    """A function that shows the stage at work; None where nothing should be shown."""
+def progress() -> Iterator[Progress]:
+    """A function that notes the stage at work, and shows it where it should be shown."""
     if verbosity.quiet or not (verbosity.verbose or sys.stderr.isatty()):
-        yield None
+        yield _noting(lambda _: None)
         return
     if verbosity.verbose or not sys.stderr.isatty():
-        yield lambda message: say(f"planner: {printable(message)}")
+        yield _noting(lambda message: say(f"planner: {printable(message)}"))
         return
     from rich.console import Console
     from rich.text import Text
 
     with Console(stderr=True).status(Text("starting")) as status:
-        yield lambda message: status.update(Text(printable(message)))
+        yield _noting(lambda message: status.update(Text(printable(message))))
+
+
+def _noting(show: Progress) -> Progress:
+    def noted(message: str) -> None:
+        verbosity.stage = message
+        show(message)
+
+    return noted

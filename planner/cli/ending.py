@@ -1,4 +1,4 @@
-"""How the command ends early: by a signal, or by a limit on its memory.
+"""How the command ends early: by a signal, or by a limit on its memory or time.
 
 An exception raised in the midst of native code may abort the process, and one that waits for native
 code to return comes late. So a thread of its own ends the process, at once: what is temporary is
@@ -88,9 +88,13 @@ def end(status: int) -> NoReturn:
 def leave_for(number: int) -> NoReturn:
     """`leave`, because of a signal."""
     why = "interrupted" if number == signal.SIGINT else f"ended by {signal.Signals(number).name}"
+    leave(f"planner: {why}; {what_is_written()}", exit_code(number))
+
+
+def what_is_written() -> str:
+    """The outputs that are in place, as a part of a sentence."""
     written = ", ".join(map(str, temporary.PLACED))
-    done = f"written before: {written}" if written else "nothing was written"
-    leave(f"planner: {why}; {done}", exit_code(number))
+    return f"written before: {written}" if written else "nothing was written"
 
 
 def _on_signal(number: int, _frame: Any) -> None:

@@ -29,6 +29,7 @@ def explain(
     ] = 20.0,
     json: o.Json = False,
     memory_limit: o.MemoryLimit = None,
+    timeout: o.Timeout = None,
     verbose: o.Verbose = False,
     quiet: o.Quiet = False,
 ) -> None:

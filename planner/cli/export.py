@@ -49,6 +49,7 @@ def export(
     force: o.Force = False,
     json: o.Json = False,
     memory_limit: o.MemoryLimit = None,
+    timeout: o.Timeout = None,
     verbose: o.Verbose = False,
     quiet: o.Quiet = False,
 ) -> None:

@@ -1,8 +1,9 @@
-"""The limit on planner's own memory: watched, not enforced by the system.
+"""The limits on planner's own memory and time: watched, whatever the command is at.
 
 A limit of the system's (RLIMIT_AS, RLIMIT_DATA) makes an allocation fail, which native code answers by
 aborting the process. So a thread adds up what this process and those that it has started hold, and
-ends them in one line when that is above the limit.
+ends them in one line when that is above the limit. Another ends them when the time is over: ONNX
+Runtime loads, optimizes and runs a model in one call, which nothing else ends.
 """
 
 from __future__ import annotations
@@ -12,9 +13,11 @@ import os
 import threading
 from pathlib import Path
 
-from planner.cli.ending import leave
-from planner.errors import MemoryLimitError, UsageError
-from planner.units import format_both, format_bytes, parse_bytes
+from planner.cli import console
+from planner.cli.ending import leave, what_is_written
+from planner.errors import MemoryLimitError, TimeLimitError, UsageError
+from planner.report.plain import printable
+from planner.units import check_time_limit, format_both, format_bytes, parse_bytes
 
 _PERIOD_S = 0.05
 _PROC = Path("/proc")
@@ -37,6 +40,19 @@ def limit_memory(text: str | None) -> None:
     threading.Thread(target=_watch, args=(limit,), daemon=True).start()
 
 
+def limit_time(limit_s: float | None) -> None:
+    """End the command so many seconds from now; for `--timeout`.
+
+    Raises:
+        UsageError: not a number of seconds.
+    """
+    if limit_s is None:
+        return
+    check_time_limit(limit_s, what="--timeout")
+    _stop.clear()
+    threading.Thread(target=_wait, args=(limit_s,), daemon=True).start()
+
+
 def no_limit() -> None:
     """Watch no longer."""
     _stop.set()
@@ -56,6 +72,16 @@ def held_bytes() -> int:
             for task in (_PROC / str(pid) / "task").iterdir():
                 todo += map(int, (task / "children").read_text().split())
     return total
+
+
+def _wait(limit_s: float) -> None:
+    if not _stop.wait(limit_s):
+        stage = printable(console.verbosity.stage)
+        leave(
+            f"planner: error: --timeout {limit_s:g} s passed{f' while at: {stage}' if stage else ''}; "
+            f"{what_is_written()}; allow more, or plan a smaller model",
+            TimeLimitError.exit_code,
+        )
 
 
 def _watch(limit: int) -> None:

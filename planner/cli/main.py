@@ -25,10 +25,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     from planner.cli import console
     from planner.cli.app import app
-    from planner.cli.memory import no_limit
+    from planner.cli.limits import no_limit
     from planner.errors import Interrupted, MemoryLimitError, PlannerError, out_of_memory
 
     console.verbosity.verbose = console.verbosity.quiet = False
+    console.verbosity.stage = ""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
     try:

@@ -84,6 +84,7 @@ def optimize(
     force: o.Force = False,
     json: o.Json = False,
     memory_limit: o.MemoryLimit = None,
+    timeout: o.Timeout = None,
     verbose: o.Verbose = False,
     quiet: o.Quiet = False,
 ) -> None:

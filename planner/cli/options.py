@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from planner.cli.console import verbosity
-from planner.cli.memory import limit_memory
+from planner.cli.limits import limit_memory, limit_time
 from planner.errors import UsageError
 from planner.reading import shown, why_not_a_file
 from planner.units import MOST_SEED, parse_whole
@@ -20,6 +20,11 @@ def _set_verbose(value: bool) -> None:
 
 def _limit_memory(value: str | None) -> str | None:
     limit_memory(value)
+    return value
+
+
+def _limit_time(value: float | None) -> float | None:
+    limit_time(value)
     return value
 
 
@@ -68,7 +73,8 @@ TimeLimit = Annotated[
     typer.Option(
         "--time-limit",
         metavar="SECONDS",
-        help="Time for finding a plan; reading, writing and verifying the model come on top.",
+        help="Time for finding a plan; reading, writing and verifying the model come on top, and "
+        "--timeout limits all of it.",
     ),
 ]
 MemoryLimit = Annotated[
@@ -78,6 +84,16 @@ MemoryLimit = Annotated[
         metavar="SIZE",
         help="End with exit code 8 where planner's own processes take more memory [no limit].",
         callback=_limit_memory,
+        is_eager=True,
+    ),
+]
+Timeout = Annotated[
+    float | None,
+    typer.Option(
+        "--timeout",
+        metavar="SECONDS",
+        help="End with exit code 6 where the whole command takes longer [no limit].",
+        callback=_limit_time,
         is_eager=True,
     ),
 ]

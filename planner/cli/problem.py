@@ -30,6 +30,7 @@ def problem(
     no_ort_optimize: o.NoOrtOptimize = False,
     force: o.Force = False,
     memory_limit: o.MemoryLimit = None,
+    timeout: o.Timeout = None,
     verbose: o.Verbose = False,
     quiet: o.Quiet = False,
 ) -> None:

@@ -34,6 +34,7 @@ def verify(
     device: o.Device = "cpu",
     json: o.Json = False,
     memory_limit: o.MemoryLimit = None,
+    timeout: o.Timeout = None,
     verbose: o.Verbose = False,
     quiet: o.Quiet = False,
 ) -> None:

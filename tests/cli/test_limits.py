@@ -1,4 +1,4 @@
-"""`--memory-limit`: planner's own processes, and what is said where it is passed."""
+"""`--memory-limit` and `--timeout`: planner's own processes, and what is said where one is passed."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from planner import temporary
+from planner.cli import console, limits
+from planner.cli.limits import held_bytes
 from planner.cli.main import main
-from planner.cli.memory import held_bytes
 from tests.process import PLANNER
 
 MLP = Path(__file__).parents[2] / "models" / "zoo" / "mlp_adamw.onnx"
@@ -57,3 +59,41 @@ def test_what_child_processes_hold_is_counted():
             assert held_bytes() - before >= 100_000_000
         finally:
             child.kill()
+
+
+@pytest.mark.parametrize("command", ["optimize", "analyze", "verify"])
+def test_a_time_that_is_over_ends_it_in_one_line_and_leaves_nothing(tmp_path, command):
+    arguments = {"optimize": ["--budget", "90%"], "analyze": [], "verify": [str(MLP)]}[command]
+    done = planner(command, str(MLP), *arguments, "--timeout", "0.05", "-q", cwd=tmp_path)
+    assert done.returncode == 6
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("planner: error: --timeout 0.05 s passed")
+    assert line.endswith("; nothing was written; allow more, or plan a smaller model")
+    assert not os.listdir(tmp_path)
+
+
+def test_a_time_that_is_kept_changes_nothing(tmp_path):
+    done = planner("analyze", str(MLP), "--timeout", "500", "--json", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_stage_at_which_the_time_was_over_is_named(monkeypatch):
+    said: list[str] = []
+    monkeypatch.setattr(limits, "leave", lambda line, status: said.append(f"{line} ({status})"))
+    monkeypatch.setattr(console.verbosity, "stage", "")
+    monkeypatch.setattr(temporary, "PLACED", [])
+    with console.progress() as progress:
+        progress("original model: outputs")
+    limits.limit_time(0.01)
+    while not said:
+        pass
+    assert said == [
+        "planner: error: --timeout 0.01 s passed while at: original model: outputs; nothing was written; "
+        "allow more, or plan a smaller model (6)"
+    ]
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "nan", "inf", "soon"])
+def test_a_time_that_is_none_is_refused(capsys, text):
+    assert main(["analyze", str(MLP), "--timeout", text]) == 2
+    assert "--timeout" in capsys.readouterr().err

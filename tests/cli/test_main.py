@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 import planner
+from planner.cli import console
 from planner.cli.main import main
 from planner.errors import (
     InfeasibleBudgetError,
@@ -168,7 +169,7 @@ def test_outputs_are_named_after_the_model_or_the_output(model, tmp_path, api):
     ]
 
 
-def test_options_reach_the_api(model, api):
+def test_options_reach_the_api(model, api, capsys):
     arguments = "--budget 60% --dim batch=32 --dim seq=128 --swap none --order priority --seed 7"
     more = "--reserve 1MiB --time-limit 5 --workers 2 --no-verify --no-ort-optimize --dry-run"
     assert main(["optimize", model, *arguments.split(), *more.split(), "--device", "cuda"]) == 0
@@ -178,7 +179,8 @@ def test_options_reach_the_api(model, api):
     assert (options["time_limit_s"], options["seed"], options["workers"]) == (5.0, 7, 2)
     assert (options["verify"], options["ort_optimize"], options["dry_run"]) == (False, False, True)
     assert options["device"] == "cuda"
-    assert options["progress"] is None
+    options["progress"]("solving")
+    assert console.verbosity.stage == "solving" and "solving" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", ["analyze", "optimize", "verify"])
