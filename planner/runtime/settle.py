@@ -78,8 +78,9 @@ def settle(
     """
     pinned: frozenset[str] = frozenset()
     rewritten = lower(pinned)
-    if not enabled:
-        return rewritten
+    if not enabled:  # sessions that do fuse have to load it nevertheless
+        fusable = _before_activations(rewritten.model)
+        return lower(fusable) if fusable else rewritten
     taken: list[ir.Node] = []
     for _ in range(_MAX_ROUNDS):
         try:

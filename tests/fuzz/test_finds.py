@@ -442,3 +442,15 @@ def test_what_reads_through_a_barrier_that_is_taken_away_runs_once(tmp_path: Pat
         folder = tmp_path / order
         folder.mkdir()
         _holds(_model(text), folder, Mode(swap="none", order=order), {"N": 4})
+
+
+def test_a_plan_on_the_graph_as_it_is_loads_where_products_are_fused(tmp_path: Path) -> None:
+    """The mark of a recomputed activation would be an attribute that a FusedGemm does not know."""
+    text = f"""
+    g (float[16, 8] x, float[16, 8] w) => (float[8, 8] out) {{
+      m = Gemm <transA = 1> (x, w)
+      v = Relu(m)
+      {CHAIN}
+    }}
+    """
+    _holds(_model(text), tmp_path, Mode(swap="none", ort_optimize=False))
