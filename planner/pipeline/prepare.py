@@ -26,6 +26,7 @@ from planner.onnxio.load import (
 )
 from planner.onnxio.names import name_nodes
 from planner.pipeline.everywhere import check_everywhere
+from planner.pipeline.holding import held, may_be_held
 from planner.pipeline.original import original_orders, with_draws_in_order
 from planner.pipeline.packed import packed_arena
 from planner.pipeline.placing import assumed, is_assumed, placed, typed
@@ -240,6 +241,10 @@ def _graph_for(
         found = Normalized(model=loaded.model, placement=None)
         said = ("ONNX Runtime here cannot load the model: planned on the graph of the file",)
         name_nodes(found.model)
+    if ort_optimize and found.first is not None and may_be_held(found):
+        first_types = _types(loaded, found.first)
+        if held(loaded, found, first_types):
+            return replace(found, model=found.first, first=None), first_types, [*said]
     types = _types(loaded, found.model)
     if target.name == ANY.name:
         placement, said = check_everywhere(found.model, types)

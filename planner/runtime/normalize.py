@@ -158,6 +158,11 @@ def blocked_nodes(loaded: LoadedModel, optimized: ir.Model) -> tuple[str, ...]:
     return tuple(str(node.name or node.outputs[0].name) for node in gone or found)
 
 
+def added_nodes(before: ir.Model, after: ir.Model) -> list[str]:
+    """Names of the nodes that are not in an earlier pass's result, or are of another operator there."""
+    return [name for _, _, name in _node_keys(after) - _node_keys(before)]
+
+
 def _names(model: ir.Model) -> set[str]:
     """Names of the nodes that are no copies."""
     return {str(node.name) for node in model.graph if node.op_type not in COPIES}

@@ -134,19 +134,19 @@ def _made_for(nodes: list[ir.Node]) -> set[str]:
     return {str(v.name) for v in values if v.producer() is not None and len(v.uses()) == 1}
 
 
-def _before_activations(model: ir.Model) -> set[str]:
+def _before_activations(model: ir.Model) -> frozenset[str]:
     """Values that a fusion of a product with its activation would take in, of nodes that were added.
 
     Such a fusion copies the activation's attributes, the unique one among them, to a FusedGemm that
     knows no such attribute (gemm_activation_fusion.cc), and the session does not load.
     """
-    return {
+    return frozenset(
         str(value.name)
         for node in model.graph
         if PLANNER_ATTRIBUTE in node.attributes
         for value in node.outputs
         if [reader.op_type in _ACTIVATIONS for reader in value.consumers()] == [True]
-    }
+    )
 
 
 def _optimized_nodes(model: ir.Model, target: Target) -> set[str]:

@@ -454,3 +454,27 @@ def test_a_plan_on_the_graph_as_it_is_loads_where_products_are_fused(tmp_path: P
     }}
     """
     _holds(_model(text), tmp_path, Mode(swap="none", ort_optimize=False))
+
+
+def test_what_only_a_second_pass_would_fuse_is_not_fused(tmp_path: Path) -> None:
+    """Gelu once the product that reads `d` as well has taken the division in: other last bits than
+    the original's, in which it is not fused."""
+    text = f"""
+    g (float[16, 16] v, float[16, 16] u) => (float[16, 16] out, float[16, 16] y, float[16, 16] z)
+    <float root = {{1.4142135}}, float one = {{1.0}}, float half = {{0.5}}>
+    {{
+      x = MatMul(v, u)
+      d = Div(x, root)
+      e = Erf(d)
+      f = Add(e, one)
+      m = Mul(x, f)
+      y = Mul(m, half)
+      w = MatMul(d, d)
+      z = Relu(w)
+      {CHAIN}
+    }}
+    """
+    for order in ("default", "priority"):
+        folder = tmp_path / order
+        folder.mkdir()
+        _holds(_model(text), folder, Mode(swap="none", order=order))

@@ -30,7 +30,7 @@ def test_every_property_holds_of_graphs_that_hypothesis_draws(rng: random.Random
 
 
 def test_a_campaign_counts_what_it_checked(tmp_path: Path) -> None:
-    done = run_campaign(first_seed=40, graphs=24, workers=1, keep=tmp_path)
+    done = run_campaign(first_seed=66, graphs=24, workers=1, keep=tmp_path)
     assert done.findings == []
     assert done.graphs == 24
     assert done.counts["planned"] > 10
