@@ -72,13 +72,17 @@ class Incumbent:
             return False
         self.best, self.engine = candidate, engine
         if self.on_progress:
-            base_us = self.improver.problem.base_duration_us
+            added_us = candidate.time_us - self.improver.problem.base_duration_us
             self.on_progress(
-                f"+{100 * (candidate.time_us / base_us - 1):.2f}% time ({engine}), "
-                f"at least +{100 * self.bound_extra_us / base_us:.2f}%"
+                f"+{self._share(added_us)} time ({engine}), at least +{self._share(self.bound_extra_us)}"
             )
         self._end_soon()
         return True
+
+    def _share(self, added_us: float) -> str:
+        """Added time, as a share of the base order's where that takes any."""
+        base_us = self.improver.problem.base_duration_us
+        return f"{100 * added_us / base_us:.2f}%" if base_us else f"{added_us:g} us"
 
     def prove(self, extra_us: float, bound_class: str = BOUND_CLASS) -> None:
         """Take a bound on the added time."""

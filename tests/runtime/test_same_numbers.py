@@ -45,6 +45,7 @@ def subject_of(prepared: Prepared) -> Subject:
         original=prepared.loaded.model,
         model=prepared.model,
         graph=prepared.graph,
+        order=prepared.order,
         peak_bytes=1,
     )
 
