@@ -164,6 +164,11 @@ def format_share(ratio: float) -> str:
     return f"{math.ceil(round(1e4 * ratio, 6)) / 100:.2f}%"
 
 
+def format_part(part_us: float, base_us: float) -> str:
+    """A part of a time in percent of it; where that is 0, the part itself."""
+    return format_percent(part_us / base_us) if base_us else format_duration(part_us)
+
+
 def format_percent(ratio: float) -> str:
     """`0.0312` -> `3.12%`."""
     return f"{100 * ratio:.2f}%"

@@ -21,6 +21,7 @@ from planner.units import (
     format_budget,
     format_bytes,
     format_duration,
+    format_part,
     format_percent,
     parse_budget,
 )
@@ -211,7 +212,7 @@ def _lines(figures: dict[str, Any]) -> list[str]:
         ("Budget", typed + format_both(figures["capacity_bytes"])),
         ("Peak", f"{format_both(base_peak)} before, {format_both(figures['peak_bytes'])} after"),
         ("Time", f"{format_duration(base_us)} before, {format_duration(figures['time_us'])} after"),
-        ("Added", _share(figures["time_us"] - base_us, base_us)),
+        ("Added", format_part(figures["time_us"] - base_us, base_us)),
         ("Recomputed", f"{figures['recomputed_ops']:,} operations"),
     ]
     if copied:
@@ -219,12 +220,8 @@ def _lines(figures: dict[str, Any]) -> list[str]:
     stopped = ", interrupted" if figures["interrupted"] else ""
     gap = "" if figures["gap"] is None else f"; gap {format_percent(figures['gap'])}"
     rows += [
-        ("Bound", f"{_share(figures['bound_us'] - base_us, base_us)} added{gap}"),
+        ("Bound", f"{format_part(figures['bound_us'] - base_us, base_us)} added{gap}"),
         ("holds for", figures["bound_class"]),
         ("Search", f"{figures['engine']}, {figures['solve_s']:.1f} s{stopped}"),
     ]
     return [f"{name:<12}{text}" for name, text in rows]
-
-
-def _share(part_us: float, base_us: float) -> str:
-    return format_percent(part_us / base_us) if base_us else format_duration(part_us)

@@ -18,6 +18,7 @@ from planner.plan.cuts import (
 from planner.plan.decisions import Decisions
 from planner.plan.improve import Candidate, Improver
 from planner.plan.problem import ActionKind, Problem
+from planner.units import format_part
 
 TIGHT = 5e-4
 """A plan within this of its bound is as good as proved, provided that ..."""
@@ -72,17 +73,13 @@ class Incumbent:
             return False
         self.best, self.engine = candidate, engine
         if self.on_progress:
-            added_us = candidate.time_us - self.improver.problem.base_duration_us
+            base_us = self.improver.problem.base_duration_us
             self.on_progress(
-                f"+{self._share(added_us)} time ({engine}), at least +{self._share(self.bound_extra_us)}"
+                f"+{format_part(candidate.time_us - base_us, base_us)} time ({engine}), "
+                f"at least +{format_part(self.bound_extra_us, base_us)}"
             )
         self._end_soon()
         return True
-
-    def _share(self, added_us: float) -> str:
-        """Added time, as a share of the base order's where that takes any."""
-        base_us = self.improver.problem.base_duration_us
-        return f"{100 * added_us / base_us:.2f}%" if base_us else f"{added_us:g} us"
 
     def prove(self, extra_us: float, bound_class: str = BOUND_CLASS) -> None:
         """Take a bound on the added time."""

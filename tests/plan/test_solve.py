@@ -107,9 +107,12 @@ def test_the_least_peak_lies_between_its_bound_and_the_base_peak(problem):
 
 def test_an_operation_without_duration_is_no_obstacle(chain):
     free = replace(chain, ops=tuple(replace(op, duration_us=0.0) for op in chain.ops))
-    found = solved(at_capacity(free, base_peak(free) - 1))
+    said: list[str] = []
+    problem = at_capacity(free, base_peak(free) - 1)
+    found = solve(problem, time_limit_s=5.0, progress=said.append)
     assert found.candidate is not None
     assert found.candidate.peak_bytes < base_peak(free)
+    assert any(line.startswith("+0.0 µs time") for line in said), said
 
 
 @pytest.fixture

@@ -25,6 +25,7 @@ from planner.plan.exact.solving import SOLVED, new_solver
 from planner.plan.exact.staged import Held, Staged, added_us, base_plan, listed, staged
 from planner.plan.problem import Action, Problem
 from planner.plan.simulate import simulate
+from planner.units import format_part
 
 _START_SIZE = 60.0
 _LEAST_SIZE, _MOST_SIZE = 12.0, 3_000.0
@@ -149,7 +150,7 @@ class _Search:
         """Less is better. Once the plan fits, it stays so."""
         if not self.excess:
             return (float(excess), added)
-        base = self.problem.base_duration_us
+        base = self.problem.base_duration_us or 1.0
         if not excess:
             return (0.0, added)
         return (1.0, added / base + self.price * excess / self.problem.capacity_bytes)
@@ -194,10 +195,10 @@ class _Search:
         stats.by_kind = {k.value: (self.rounds[k], self.wins[k]) for k in Kind}
 
     def _describe(self) -> str:
-        added = 100 * self.added_us / self.problem.base_duration_us
+        added = f"+{format_part(self.added_us, self.problem.base_duration_us)} time"
         if not self.excess:
-            return f"+{added:.3f}% time"
-        return f"+{added:.3f}% time, {self.held.peak_bytes / self.problem.capacity_bytes:.3f} full"
+            return added
+        return f"{added}, {self.held.peak_bytes / self.problem.capacity_bytes:.3f} full"
 
     def _part(self, deadline: float) -> _Part | None:
         """The next neighbourhood, as a model to solve; None where nothing may be freed."""
