@@ -37,6 +37,14 @@ def lowered_plan(
     solved: Solved,
     orders: tuple[BaseOrder, ...],
 ) -> Planned:
+    """Lower a plan and read it back.
+
+    Args:
+        solved: with a candidate, a plan of `form`, which is formulated in the order of `base`.
+
+    Raises:
+        TakenError: ONNX Runtime's optimizers take nodes of it away, however they are pinned.
+    """
     from planner.runtime.arena import first_region
     from planner.runtime.cap import arena_cap
 

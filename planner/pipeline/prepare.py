@@ -241,11 +241,11 @@ def _graph_for(
         found = Normalized(model=loaded.model, placement=None)
         said = ("ONNX Runtime here cannot load the model: planned on the graph of the file",)
         name_nodes(found.model)
+    types = _types(loaded, found.model)
     if ort_optimize and found.first is not None and may_be_held(found):
         first_types = _types(loaded, found.first)
         if held(loaded, found, first_types):
-            return replace(found, model=found.first, first=None), first_types, [*said]
-    types = _types(loaded, found.model)
+            found, types = replace(found, model=found.first, first=None), first_types
     if target.name == ANY.name:
         placement, said = check_everywhere(found.model, types)
         found = replace(found, placement=placement)
