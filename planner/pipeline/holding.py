@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import onnx_ir as ir
+
 from planner.errors import ModelError
 from planner.formulate import formulate
 from planner.graph.build import build_graph
@@ -18,32 +20,24 @@ from planner.graph.schedule import default_order
 from planner.lower.rewrite import Rewritten, rewrite
 from planner.onnxio.load import LoadedModel, ValueType
 from planner.plan.problem import Action, ActionKind
-from planner.runtime.normalize import Normalized, added_nodes
 from planner.runtime.settle import settle
 
 _NO_LIMIT = 1 << 62
 
 
-def may_be_held(found: Normalized) -> bool:
-    """Whether later passes made nodes that the first has not: otherwise, they change no numbers."""
-    return found.first is not None and bool(added_nodes(found.first, found.model))
-
-
-def held(loaded: LoadedModel, found: Normalized, types: Mapping[str, ValueType]) -> bool:
+def held(loaded: LoadedModel, first: ir.Model, types: Mapping[str, ValueType]) -> bool:
     """Whether the graph of the first pass survives the optimizers, written as a plan would be.
 
     Args:
-        types: of the values of `found.first`.
+        types: of the values of `first`.
     """
-    model = found.first
-    assert model is not None
-    graph = build_graph(model, types)
+    graph = build_graph(first, types)
     nothing_us = [0.0] * len(graph.operations)
     form = formulate(graph, default_order(graph), nothing_us, capacity_bytes=_NO_LIMIT)
     actions = [Action(kind=ActionKind.RUN, target=i) for i in range(len(form.problem.ops))]
 
     def lower(pinned: frozenset[str]) -> Rewritten:
-        return rewrite(model, graph, form, actions, pinned=pinned)
+        return rewrite(first, graph, form, actions, pinned=pinned)
 
     try:
         settle(lower, loaded, enabled=True)

@@ -78,8 +78,8 @@ def with_draws_in_order(
         graph: what the optimizers made; `order` its operations in the order in which they run.
         original: what ONNX Runtime runs when it loads the file, and `default` in which order.
     """
-    drawn = {op.outputs[0]: op.id for op in graph.operations if op.effect in SHARED_GENERATOR}
-    by_name = {graph.tensors[tensor].name: op for tensor, op in drawn.items()}
+    drawing = (op for op in graph.operations if op.effect in SHARED_GENERATOR)
+    by_name = {graph.tensors[op.outputs[0]].name: op.id for op in drawing}
     made = (original.tensors[t].name for op in default for t in original.operations[op].outputs)
     wanted = [by_name[name] for name in made if name in by_name]
     place = {op: i for i, op in enumerate(order)}

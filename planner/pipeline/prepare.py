@@ -26,14 +26,14 @@ from planner.onnxio.load import (
 )
 from planner.onnxio.names import name_nodes
 from planner.pipeline.everywhere import check_everywhere
-from planner.pipeline.holding import held, may_be_held
+from planner.pipeline.holding import held
 from planner.pipeline.original import original_orders, with_draws_in_order
 from planner.pipeline.packed import packed_arena
 from planner.pipeline.placing import assumed, is_assumed, placed, typed
 from planner.pipeline.targeting import check_target, fit_target
 from planner.results import ModelView
 from planner.runtime.build import check_build, is_training_build, why_no_copies
-from planner.runtime.normalize import MAX_PASSES, Normalized, blocked_nodes
+from planner.runtime.normalize import MAX_PASSES, Normalized, added_nodes, blocked_nodes
 from planner.runtime.shapes import runtime_types, unsized_values
 from planner.targets import ANY, Target, target_named
 from planner.units import format_bytes
@@ -242,9 +242,10 @@ def _graph_for(
         said = ("ONNX Runtime here cannot load the model: planned on the graph of the file",)
         name_nodes(found.model)
     types = _types(loaded, found.model)
-    if ort_optimize and found.first is not None and may_be_held(found):
+    # later passes that make no nodes change no numbers
+    if ort_optimize and found.first is not None and added_nodes(found.first, found.model):
         first_types = _types(loaded, found.first)
-        if held(loaded, found, first_types):
+        if held(loaded, found.first, first_types):
             found, types = replace(found, model=found.first, first=None), first_types
     if target.name == ANY.name:
         placement, said = check_everywhere(found.model, types)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import onnx.parser
@@ -35,6 +36,14 @@ def _holds(
     assert outcome.findings == []
     assert outcome.refusal == ""
     assert outcome.counts["planned"] >= plans
+
+
+def _holds_in_each_order(
+    model: onnx.ModelProto, folder: Path, mode: Mode, dims: Mapping[str, int] | None = None
+) -> None:
+    for order in ("default", "priority"):
+        (folder / order).mkdir()
+        _holds(model, folder / order, replace(mode, order=order), dims)
 
 
 CHAIN = """
@@ -300,10 +309,7 @@ def test_dequantized_tensors_of_one_reader_are_put_right_without_an_anchor(tmp_p
       late = Mul(f, h)
     }}
     """
-    for order in ("default", "priority"):
-        folder = tmp_path / order
-        folder.mkdir()
-        _holds(_model(text), folder, Mode(swap="none", ort_optimize=False, order=order))
+    _holds_in_each_order(_model(text), tmp_path, Mode(swap="none", ort_optimize=False))
 
 
 def test_a_running_statistic_that_is_read_elsewhere_is_refused(tmp_path: Path) -> None:
@@ -366,10 +372,7 @@ def test_a_node_whose_copies_are_taken_away_runs_once(tmp_path: Path) -> None:
       {CHAIN}
     }}
     """
-    for order in ("default", "priority"):
-        folder = tmp_path / order
-        folder.mkdir()
-        _holds(_model(text), folder, Mode(swap="none", order=order))
+    _holds_in_each_order(_model(text), tmp_path, Mode(swap="none"))
 
 
 @pytest.mark.parametrize("order", ["default", "priority"])
@@ -438,10 +441,7 @@ def test_what_reads_through_a_barrier_that_is_taken_away_runs_once(tmp_path: Pat
       y = Cos(z)
     }}
     """
-    for order in ("default", "priority"):
-        folder = tmp_path / order
-        folder.mkdir()
-        _holds(_model(text), folder, Mode(swap="none", order=order), {"N": 4})
+    _holds_in_each_order(_model(text), tmp_path, Mode(swap="none"), {"N": 4})
 
 
 def test_a_plan_on_the_graph_as_it_is_loads_where_products_are_fused(tmp_path: Path) -> None:
@@ -474,7 +474,4 @@ def test_what_only_a_second_pass_would_fuse_is_not_fused(tmp_path: Path) -> None
       {CHAIN}
     }}
     """
-    for order in ("default", "priority"):
-        folder = tmp_path / order
-        folder.mkdir()
-        _holds(_model(text), folder, Mode(swap="none", order=order))
+    _holds_in_each_order(_model(text), tmp_path, Mode(swap="none"))
