@@ -29,6 +29,7 @@ def decisions_of(graph: TrainingGraph, planned: Planned) -> tuple[Decision, ...]
         _decision(graph, planned, copies, tensor, birth in swap_ins, node_step, end, birth)
         for tensor, lives in copies.items()
         for (_, end), (birth, _) in itertools.pairwise(lives)
+        if end <= birth  # what stays to the end is there, though a second run makes it again
     ]
     return tuple(sorted(found, key=lambda d: (-d.bytes, d.tensor, d.start)))
 

@@ -164,7 +164,7 @@ def prepare(
             model, types = unfolded.model, unfolded.types
             if placement is not None:
                 placement = replace(placement, on_cpu=placement.on_cpu | unfolded.on_cpu)
-            graph = _as_run_here(build_graph(model, types, placement=placement))
+            graph = _as_run_here(build_graph(model, types, unsized=unsized, placement=placement))
             durations = costs.of_changed(graph, original, original_us)
             notes.append(
                 f"{len(unfolded.names)} constant(s) that ONNX Runtime's folding would keep on the "

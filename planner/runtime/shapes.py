@@ -47,29 +47,29 @@ def runtime_types(model: ir.Model, dims: Mapping[str, int]) -> InferredTypes:
 
 
 def unsized_values(model: ir.Model, types: Mapping[str, ValueType]) -> set[str]:
-    """Values whose shape ONNX Runtime learns only as it runs: none where no dim is symbolic.
+    """Values whose shape ONNX Runtime learns only as it runs.
 
-    It is asked for the shape of every value as a session sees it before a run, dims by name.
+    A shape that the file states is known. Where one is missing, ONNX Runtime is asked for the shape of
+    every value as a session sees it before a run, dims by name: symbolic dims hide shapes, and so do
+    initializers that may be overridden, and shape arithmetic that nothing has folded.
 
     Args:
         types: element types, by name.
 
     Raises:
-        ModelError: ONNX Runtime cannot load the model.
+        ModelError: ONNX Runtime cannot load a model with symbolic dims. Where all dims are known, what
+            it cannot load counts as sized.
     """
-    shapes = [value.shape for value in model.graph.inputs]
-    if not any(isinstance(dim, ir.SymbolicDim) for shape in shapes for dim in shape or ()):
+    made = [v for node in model.graph for v in node.outputs if v.name]
+    if all(_is_static(value.shape) for value in made):
         return set()
     import onnxruntime as ort
 
     proto = ir.to_proto(without_large_initializers(model))
     known = {output.name for output in proto.graph.output}
-    for name in (name for node in proto.graph.node for name in node.output if name not in known):
-        if name:
-            kind = onnx.TypeProto(
-                tensor_type=onnx.TypeProto.Tensor(elem_type=int(types[name].dtype))
-            )
-            proto.graph.output.append(onnx.ValueInfoProto(name=name, type=kind))
+    for name in (v.name for v in made if v.name not in known and v.name in types):
+        kind = onnx.TypeProto(tensor_type=onnx.TypeProto.Tensor(elem_type=int(types[name].dtype)))
+        proto.graph.output.append(onnx.ValueInfoProto(name=name, type=kind))
     options = ort.SessionOptions()
     options.log_severity_level = 4
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
@@ -78,9 +78,20 @@ def unsized_values(model: ir.Model, types: Mapping[str, ValueType]) -> set[str]:
             proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
         )
     except Exception as error:
-        raise ModelError(f"ONNX Runtime cannot load the model: {first_line(error)}") from error
-    outputs = session.get_outputs()
-    return {out.name for out in outputs if any(dim is None for dim in out.shape)}
+        if not all(_is_static(value.shape) for value in model.graph.inputs):
+            raise ModelError(f"ONNX Runtime cannot load the model: {first_line(error)}") from error
+        return set()
+    # a value of unknown rank is said to have the shape of a scalar
+    return {
+        out.name
+        for out in session.get_outputs()
+        if any(dim is None for dim in out.shape)
+        or (not out.shape and out.name in types and types[out.name].shape)
+    }
+
+
+def _is_static(shape: ir.Shape | None) -> bool:
+    return shape is not None and all(isinstance(dim, int) for dim in shape)
 
 
 def without_large_initializers(model: ir.Model) -> ir.Model:

@@ -475,3 +475,53 @@ def test_what_only_a_second_pass_would_fuse_is_not_fused(tmp_path: Path) -> None
     }}
     """
     _holds_in_each_order(_model(text), tmp_path, Mode(swap="none"))
+
+
+@pytest.mark.parametrize("order", ["default", "priority"])
+def test_nothing_is_in_place_where_an_overridable_initializer_hides_the_shape(
+    order: str, tmp_path: Path
+) -> None:
+    """What `axes` holds is known as the session runs: so is the rank of all that follows."""
+    text = f"""
+    g (float[16, 16] v, int64[1] axes) => (float[16, 16] out, float[16, 16] y)
+    <int64[1] axes = {{0}}, int64[3] wide = {{8, 16, 16}}>
+    {{
+      a = Unsqueeze(v, axes)
+      b = Expand(a, wide)
+      d = Relu(b)
+      y = ReduceSum <keepdims = 0> (d, axes)
+      {CHAIN}
+    }}
+    """
+    _holds(_model(text), tmp_path, Mode(swap="only", ort_optimize=False, order=order))
+
+
+def test_a_product_that_only_a_copy_would_fuse_is_not_fused(tmp_path: Path) -> None:
+    """ONNX Runtime names what such a fusion adds as it did in the original, and does not load."""
+    text = """
+    g (float[2, 4, 16] x, float[16, 16] w, float[16, 16] u, float[16] bias)
+    => (float[2, 4, 16] out, float[2, 4, 16] y, float[2, 4, 16] z)
+    {
+      v = MatMul(x, w)
+      h1 = Tanh(v) h2 = Sin(h1) h3 = Tanh(h2) h4 = Sin(h3) h5 = Cos(h4)
+      p = MatMul(h1, u)
+      q = Add(p, bias)
+      g5 = Mul(h5, h4) g4 = Mul(g5, h3) g3 = Mul(g4, h2) out = Mul(g3, h1)
+      y = Cos(q)
+      z = Add(v, bias)
+    }
+    """
+    _holds_in_each_order(_model(text), tmp_path, Mode(swap="none"))
+
+
+def test_an_output_that_a_second_run_makes_again_was_never_absent(tmp_path: Path) -> None:
+    """The mean stays to the end; the layer norm runs again for its first output."""
+    text = """
+    g (float[16, 16] x, float[16] s, float[16] b) => (float[16, 16] out, float[16, 1] mean)
+    {
+      v, mean = LayerNormalization <axis = 1> (x, s, b)
+      h1 = Tanh(v) h2 = Sin(h1) h3 = Tanh(h2) h4 = Sin(h3) h5 = Cos(h4)
+      g5 = Mul(h5, h4) g4 = Mul(g5, h3) g3 = Mul(g4, h2) g2 = Mul(g3, h1) out = Mul(g2, v)
+    }
+    """
+    _holds_in_each_order(_model(text), tmp_path, Mode(swap="none"))
