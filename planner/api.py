@@ -39,7 +39,7 @@ from planner.writing import check_writable
 
 Progress = Callable[[str], None]
 
-_LEAST_S = 2.0
+_MIN_S = 2.0
 """`analyze` looks this long for the least feasible budget."""
 
 
@@ -89,7 +89,7 @@ def analyze(
     report("searching for a better order")
     orders = base_orders(prepared, time_limit_s=min(5.0, time_limit_s * 0.1))
     report("searching for the least budget")
-    least = least_found_peak(prepared, orders, time_limit_s=min(_LEAST_S, time_limit_s * 0.1))
+    least = least_found_peak(prepared, orders, time_limit_s=min(_MIN_S, time_limit_s * 0.1))
     default = original_view(prepared)
     least = min(least, default.timeline.peak_bytes)
     settings = settings_for(

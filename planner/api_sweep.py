@@ -15,7 +15,7 @@ from planner.results import Sweep
 from planner.units import parse_budget
 
 _NO_LIMIT = 1 << 62
-MOST_POINTS = 1_000
+MAX_POINTS = 1_000
 
 
 def sweep(
@@ -59,8 +59,8 @@ def sweep(
     if len(several) > 1:
         raise UsageError(f"only one dim may have several sizes, not {' and '.join(several)}")
     count = (len(budgets) or points) * (len(sizes[several[0]]) if several else 1)
-    if count > MOST_POINTS:
-        raise UsageError(f"{count} points are too many; {MOST_POINTS} at most")
+    if count > MAX_POINTS:
+        raise UsageError(f"{count} points are too many; {MAX_POINTS} at most")
     dim = several[0] if several else next(iter(sizes), "")
     graphs = []
     overlap = False

@@ -15,14 +15,14 @@ from typing import Any
 
 from planner.errors import ModelError, PlannerError
 
-MOST_BYTES = 1 << 62
+MAX_BYTES = 1 << 62
 """The largest size in bytes that planner computes with, of one tensor or of all together: sums of two
 still fit the 64 bits of the search's arrays."""
 
-MOST_TEXT_BYTES = 1 << 30
+MAX_TEXT_BYTES = 1 << 30
 """The largest text file that is read."""
 
-_MOST_DIGITS = 400
+_MAX_DIGITS = 400
 _SHOWN = 40
 
 
@@ -46,7 +46,7 @@ def read_bytes(
     *,
     what: str,
     error: type[PlannerError] = ModelError,
-    at_most: int = MOST_TEXT_BYTES,
+    at_most: int = MAX_TEXT_BYTES,
 ) -> bytes:
     """The content of a regular file.
 
@@ -118,6 +118,6 @@ def _reason(error: Exception) -> str:
 
 
 def _whole(text: str) -> int:
-    if len(text) > _MOST_DIGITS:
+    if len(text) > _MAX_DIGITS:
         raise ValueError(f"a number of {len(text)} digits")
     return int(text)

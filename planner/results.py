@@ -7,8 +7,8 @@ from pathlib import Path
 
 from planner.graph.liveness import Timeline
 from planner.graph.model import TrainingGraph
-from planner.plan.frontier import Point
 from planner.plan.planfile import Plan, PredictedCost
+from planner.plan.points import Point
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -37,7 +37,7 @@ NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 PLACED: list[Path] = []
 """Outputs that are in place, in the order in which they were put there."""
 
-_LEAST_FREE_BYTES = 1 << 20
+_MIN_FREE_BYTES = 1 << 20
 """With less room than this, a failed write is taken to have failed for that."""
 
 _LOCKED, _UNLOCKED = "planner-tmp-", "planner-unlocked-"
@@ -197,6 +197,6 @@ def _is_full(folder: Path, error: Exception) -> bool:
     if isinstance(error, OSError) and error.errno in NO_ROOM:
         return True
     try:
-        return shutil.disk_usage(folder).free < _LEAST_FREE_BYTES
+        return shutil.disk_usage(folder).free < _MIN_FREE_BYTES
     except OSError:
         return False

@@ -11,7 +11,7 @@ import re
 from fractions import Fraction
 
 from planner.errors import UsageError
-from planner.reading import MOST_BYTES, shown
+from planner.reading import MAX_BYTES, shown
 
 _FACTORS: dict[str, int] = {"B": 1}
 _FACTORS.update({f"{p}B": 1000**i for i, p in enumerate("KMGTP", start=1)})
@@ -19,10 +19,10 @@ _FACTORS.update({f"{p}iB": 1024**i for i, p in enumerate("KMGTP", start=1)})
 _BY_LOWER = {name.lower(): factor for name, factor in _FACTORS.items()}
 _SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?|\.[0-9]+)\s*([A-Za-z]+)\s*\Z")
 _PERCENT = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?|\.[0-9]+)\s*%\s*\Z")
-MOST_SEED = 2**31 - 1
+MAX_SEED = 2**31 - 1
 _A_YEAR_S = 365 * 24 * 3600
-_MOST_DIGITS = 100
-_MOST_WHOLE_DIGITS = 19
+_MAX_DIGITS = 100
+_MAX_WHOLE_DIGITS = 19
 
 
 def parse_bytes(text: str, *, what: str = "size", zero_ok: bool = False) -> int:
@@ -50,16 +50,16 @@ def parse_bytes(text: str, *, what: str = "size", zero_ok: bool = False) -> int:
 def parse_whole(text: str) -> int | None:
     """`"32"` -> 32, exactly; None where it is not a whole number of at most 19 digits."""
     text = text.strip()
-    if not (text.isascii() and text.isdigit() and len(text.lstrip("0")) <= _MOST_WHOLE_DIGITS):
+    if not (text.isascii() and text.isdigit() and len(text.lstrip("0")) <= _MAX_WHOLE_DIGITS):
         return None
     return int(text.lstrip("0") or "0")
 
 
 def _short(text: str, what: str) -> str:
     """`text`, if it can be a number that somebody means."""
-    if len(text) > _MOST_DIGITS:
+    if len(text) > _MAX_DIGITS:
         raise UsageError(
-            f"{what} {shown(text)} has {len(text)} characters; give at most {_MOST_DIGITS}"
+            f"{what} {shown(text)} has {len(text)} characters; give at most {_MAX_DIGITS}"
         )
     return text
 
@@ -73,9 +73,9 @@ def parse_budget(text: str, *, baseline_bytes: int) -> int:
     match = _PERCENT.match(_short(text, "budget"))
     if match is None:
         size = parse_bytes(text, what="budget")
-        if size > MOST_BYTES:
+        if size > MAX_BYTES:
             raise UsageError(
-                f"budget {text!r} is above {MOST_BYTES} bytes, as far as planner counts"
+                f"budget {text!r} is above {MAX_BYTES} bytes, as far as planner counts"
             )
         return size
     percent = Fraction(match[1])
@@ -117,8 +117,8 @@ def check_time_limit(seconds: float, *, what: str = "--time-limit") -> None:
 
 def check_seed(seed: int) -> None:
     """Raise UsageError unless `seed` is one that every generator of random numbers here takes."""
-    if not 0 <= seed <= MOST_SEED:
-        raise UsageError(f"seed {shown(seed)} must lie from 0 to {MOST_SEED}")
+    if not 0 <= seed <= MAX_SEED:
+        raise UsageError(f"seed {shown(seed)} must lie from 0 to {MAX_SEED}")
 
 
 def format_bytes(size: int, *, decimal: bool = False, up: bool = False) -> str:

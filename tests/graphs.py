@@ -15,14 +15,14 @@ from hypothesis import strategies as st
 from onnx import TensorProto as T
 from onnx import helper as h
 
+from planner.bound.instants import min_peak_bound
 from planner.formulate import Formulation, formulate
 from planner.graph.model import TrainingGraph
 from planner.graph.schedule import default_order
 from planner.pipeline.prepare import analysed_graph
-from planner.plan.cuts import least_peak_bound
-from planner.plan.execute import Choice, Decisions
 from planner.plan.problem import Action, ActionKind, PlanOp, PlanTensor, Problem
-from planner.plan.simulate import simulate
+from planner.search.decode import Choice, Decisions
+from planner.simulate.simulate import simulate
 
 SIDE = 8
 _KINDS = ("Sigmoid", "Tanh", "Relu", "Exp", "Add", "Mul", "MatMul", "Softmax", "Split", "Reshape")
@@ -209,7 +209,7 @@ def at_capacity(problem: Problem, capacity: int) -> Problem:
 
 def between(problem: Problem, share: float) -> Problem:
     """Capacity between the one-operation bound (0) and the peak of the base order (1)."""
-    low, _ = least_peak_bound(problem)
+    low, _ = min_peak_bound(problem)
     high = simulate(problem, base_actions(problem)).peak_bytes
     return at_capacity(problem, low + int(share * (high - low)))
 

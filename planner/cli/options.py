@@ -11,7 +11,7 @@ from planner.cli.console import verbosity
 from planner.cli.limits import limit_memory, limit_time
 from planner.errors import UsageError
 from planner.reading import shown, why_not_a_file
-from planner.units import MOST_SEED, parse_whole
+from planner.units import MAX_SEED, parse_whole
 
 
 def _set_verbose(value: bool) -> None:
@@ -105,7 +105,7 @@ Workers = Annotated[
 ]
 Seed = Annotated[
     int,
-    typer.Option("--seed", metavar="N", min=0, max=MOST_SEED, help="Seed of search and inputs."),
+    typer.Option("--seed", metavar="N", min=0, max=MAX_SEED, help="Seed of search and inputs."),
 ]
 Device = Annotated[
     Literal["cpu", "webgpu", "cuda", "any"],

@@ -28,7 +28,7 @@ from planner.units import (
 
 if TYPE_CHECKING:
     from planner.plan.problem import Problem
-    from planner.plan.solve import Solved
+    from planner.plan.solved import Solved
 
 SOLUTION_FORMAT = "planner-solution"
 SOLUTION_VERSION = 1
@@ -89,9 +89,9 @@ def solve(
     if output is not None:
         check_outputs(output, inputs=(problem,), force=force)
 
-    from planner.plan.order import peak_of
+    from planner.order.reorder import peak_of
     from planner.plan.problemfile import read_problem
-    from planner.plan.solve import solve as solve_problem
+    from planner.portfolio.solve import solve as solve_problem
 
     read = read_problem(problem)
     base_peak = peak_of(read, range(len(read.ops)))
@@ -139,9 +139,9 @@ def _asked(
 
 def _infeasible(problem: Problem, solved: Solved) -> InfeasibleBudgetError:
     """The least peak found, a bound, and what is resident where it is reached."""
-    from planner.plan.cuts import least_peak_bound
+    from planner.bound.instants import min_peak_bound
 
-    bound, _ = least_peak_bound(problem)
+    bound, _ = min_peak_bound(problem)
     least = solved.least
     step = least.replay.peak_action
     resident = [

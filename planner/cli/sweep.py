@@ -13,7 +13,7 @@ from planner.errors import UsageError
 from planner.reading import shown
 from planner.units import check_budget, check_time_limit, parse_bytes, parse_whole
 
-_MOST_SIZES = 1_000
+_MAX_SIZES = 1_000
 
 
 def sweep(
@@ -151,7 +151,7 @@ def _sizes(text: str) -> list[int]:
     """The sizes, or none where the text is not understood."""
     parts = text.replace(",", ":").split(":")
     numbers = [number for part in parts if (number := parse_whole(part)) is not None]
-    if len(numbers) < len(parts) or len(parts) > _MOST_SIZES:
+    if len(numbers) < len(parts) or len(parts) > _MAX_SIZES:
         return []
     if min(numbers) < 1 or ("," in text and ":" in text):
         return []
@@ -160,6 +160,6 @@ def _sizes(text: str) -> list[int]:
     if len(numbers) > 3 or numbers[1] < numbers[0]:
         return []
     first, last, step = numbers if len(numbers) == 3 else (*numbers, 1)
-    if (last - first) // step >= _MOST_SIZES:
+    if (last - first) // step >= _MAX_SIZES:
         return []
     return list(range(first, last + 1, step))

@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from planner.errors import UsageError
-from planner.reading import MOST_BYTES, read_text, shown
+from planner.reading import MAX_BYTES, read_text, shown
 
 DTYPES = ("fp64", "fp32", "fp16", "bf16")
 _RATE = (1.0, 1e24)
 _NUMBERS = {
-    "memory_bytes": (1, MOST_BYTES),
+    "memory_bytes": (1, MAX_BYTES),
     "memory_bytes_per_s": _RATE,
     "copy_to_host_bytes_per_s": _RATE,
     "copy_from_host_bytes_per_s": _RATE,

@@ -28,7 +28,7 @@ from planner.onnxio.load import ValueType
 from planner.onnxio.names import FreeNames
 from planner.targets import CPU, Target
 
-LEAST_BYTES = 64 * 1024
+MIN_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +75,7 @@ def unfold(
     candidates = _by_count(clone, types)
     for name, value in list(clone.graph.initializers.items()):
         kind = types[name]
-        if name in original_initializers or name in outputs or kind.bytes < LEAST_BYTES:
+        if name in original_initializers or name in outputs or kind.bytes < MIN_BYTES:
             continue
         fill = _splat(value)
         if fill is None:

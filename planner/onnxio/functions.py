@@ -10,7 +10,7 @@ import onnx
 
 from planner.errors import ModelError
 
-MOST_NODES = 2_000_000
+MAX_NODES = 2_000_000
 """The most nodes of a model with its functions inlined. Functions that call each other twice, thirty
 deep, would be a thousand million."""
 
@@ -52,7 +52,7 @@ def functions_of(proto: onnx.ModelProto) -> Functions:
 
 def check_functions(proto: onnx.ModelProto, functions: Functions) -> None:
     """Raise ModelError where functions call themselves, do not fit their calls or the model's
-    operator sets, or would make more than `MOST_NODES` nodes."""
+    operator sets, or would make more than `MAX_NODES` nodes."""
     if not functions:
         return
     nodes = _nodes_inlined(functions)
@@ -69,10 +69,10 @@ def check_functions(proto: onnx.ModelProto, functions: Functions) -> None:
         _check_calls(function.node, functions)
     _check_calls(proto.graph.node, functions)
     total = sum(nodes.get(called(node), 1) for node in proto.graph.node)
-    if total > MOST_NODES:
+    if total > MAX_NODES:
         raise ModelError(
             f"the model has {total} nodes once its functions are inlined; planner takes up to "
-            f"{MOST_NODES}"
+            f"{MAX_NODES}"
         )
 
 

@@ -17,13 +17,13 @@ from onnx_ir.passes.common import InlinePass
 from planner.errors import ModelError, UsageError
 from planner.onnxio.check import check_structure
 from planner.onnxio.tensors import check_external_data
-from planner.reading import MOST_BYTES, read_bytes, shown
+from planner.reading import MAX_BYTES, read_bytes, shown
 
 SHAPED_BY_TYPE = frozenset({"MaxPoolGrad", "AveragePoolGrad"})
 """Operators whose kernels take the shape of their result from its declared type, not from inputs
 (orttraining/training_ops/cpu/nn/pool_gradient_op.h)."""
 
-_MOST_FILE_BYTES = (1 << 31) - 1
+_MAX_FILE_BYTES = (1 << 31) - 1
 """Protocol buffers end there: larger models keep their weights in files beside them."""
 
 Shape = tuple[int, ...]
@@ -136,7 +136,7 @@ def model_digest(path: Path) -> str:
 def _read(path: Path) -> bytes:
     if not os.path.exists(path):  # unlike Path.exists, False for a name that is too long
         raise UsageError(f"no such model file: {path}")
-    return read_bytes(path, what="an ONNX model", at_most=_MOST_FILE_BYTES)
+    return read_bytes(path, what="an ONNX model", at_most=_MAX_FILE_BYTES)
 
 
 def _initializers(model: ir.Model) -> list[ir.Value]:
@@ -214,9 +214,9 @@ def value_types(
         types[name] = ValueType(dtype=dtype, shape=shape)
         _check_size(value, types[name])
     total = sum(kind.bytes for kind in types.values())
-    if total > MOST_BYTES:
+    if total > MAX_BYTES:
         raise ModelError(
-            f"the model's tensors take {total} bytes together; planner counts up to {MOST_BYTES}"
+            f"the model's tensors take {total} bytes together; planner counts up to {MAX_BYTES}"
         )
     return types
 
@@ -224,10 +224,10 @@ def value_types(
 def _check_size(value: ir.Value, kind: ValueType) -> None:
     if min(kind.shape, default=0) < 0:
         raise ModelError(f"tensor {value.name!r}{_made_by(value)} has shape {list(kind.shape)}")
-    if kind.bytes > MOST_BYTES:
+    if kind.bytes > MAX_BYTES:
         raise ModelError(
             f"tensor {value.name!r}{_made_by(value)} takes {shown(kind.bytes)} bytes; planner counts "
-            f"up to {MOST_BYTES}"
+            f"up to {MAX_BYTES}"
         )
 
 

@@ -1,6 +1,6 @@
 """Checks of what a model's file says of tensors: element types, dims, sizes, and their data.
 
-Sizes are Python integers throughout, and none is above `planner.reading.MOST_BYTES`.
+Sizes are Python integers throughout, and none is above `planner.reading.MAX_BYTES`.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ import onnx
 import onnx_ir as ir
 
 from planner.errors import ModelError
-from planner.reading import MOST_BYTES, shown
+from planner.reading import MAX_BYTES, shown
 
-_MOST_DIGITS = 19
-_MOST_LOCATION = 1024
+_MAX_DIGITS = 19
+_MAX_LOCATION = 1024
 _PER_FIELD = {
     "FLOAT": ("float_data", 1),
     "COMPLEX64": ("float_data", 2),
@@ -146,8 +146,8 @@ def _check_size(kind: ir.DataType, dims: Iterable[int], what: str) -> int:
     if kind == ir.DataType.STRING:
         return 0
     size = -(-count * kind.bitwidth // 8)
-    if size > MOST_BYTES:
-        raise ModelError(f"{what} takes {shown(size)} bytes; planner counts up to {MOST_BYTES}")
+    if size > MAX_BYTES:
+        raise ModelError(f"{what} takes {shown(size)} bytes; planner counts up to {MAX_BYTES}")
     return size
 
 
@@ -172,7 +172,7 @@ def _check_external(tensor: onnx.TensorProto, model: Path) -> None:
         )
     folder = model.parent
     file = folder / location
-    if not location or len(location) > _MOST_LOCATION or not file.is_file():
+    if not location or len(location) > _MAX_LOCATION or not file.is_file():
         raise ModelError(
             f"{what} is missing: {shown(location) if location else '?'} should stand beside the "
             f"model, in {folder}"
@@ -197,6 +197,6 @@ def _check_external(tensor: onnx.TensorProto, model: Path) -> None:
 
 def _field(what: str, fields: Mapping[str, str], key: str, default: int) -> int:
     text = fields.get(key, str(default))
-    if not text.isascii() or not text.isdigit() or len(text) > _MOST_DIGITS:
+    if not text.isascii() or not text.isdigit() or len(text) > _MAX_DIGITS:
         raise ModelError(f"{what}: {key} {shown(text)} is not a number of bytes")
     return int(text)

@@ -30,13 +30,14 @@ from planner.plan.planfile import (
     check_plan,
 )
 from planner.plan.problem import Action, ActionKind
-from planner.plan.simulate import InvalidScheduleError, Replay, simulate
+from planner.plan.replay import Replay
 from planner.reading import read_json, shown
+from planner.simulate.simulate import InvalidScheduleError, simulate
 from planner.structuring import structured
 from planner.units import format_bytes, format_duration
 
 _NO_LIMIT = 1 << 62
-_MOST_BINDING = 20
+_MAX_BINDING = 20
 
 
 def assemble(
@@ -181,7 +182,7 @@ def binding(graph: TrainingGraph, line: Timeline) -> tuple[tuple[str, int], ...]
         for t in graph.tensors
         if t.is_persistent and not t.on_host and t.buffer == t.id
     ]
-    return tuple(sorted(here, key=lambda item: (-item[1], item[0]))[:_MOST_BINDING])
+    return tuple(sorted(here, key=lambda item: (-item[1], item[0]))[:_MAX_BINDING])
 
 
 def peak_moment(graph: TrainingGraph, line: Timeline, like: Mapping[str, str]) -> PeakMoment:

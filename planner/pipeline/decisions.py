@@ -9,7 +9,7 @@ from planner.graph.model import TrainingGraph
 from planner.pipeline.planned import Planned
 from planner.plan.planfile import Decision
 from planner.plan.problem import ActionKind, Problem, TensorIndex
-from planner.plan.relief import closure
+from planner.search.repair import closure
 from planner.units import format_duration
 
 _Copies = Mapping[int, Sequence[tuple[int, int]]]

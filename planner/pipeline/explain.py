@@ -18,10 +18,10 @@ from planner.pipeline.read_back import read_back
 from planner.pipeline.rebuild import Rebuilt, prepare_for, rebuild
 from planner.pipeline.settings import with_levers
 from planner.plan.planfile import Plan
-from planner.plan.prices import Prices, prices
 from planner.plan.problem import Action, ActionKind, Problem
-from planner.plan.relief import closure
-from planner.plan.simulate import simulate
+from planner.search.repair import closure
+from planner.search.shadow_prices import ShadowPrices, shadow_prices
+from planner.simulate.simulate import simulate
 
 _CLOSEST = 5
 _OFF = "the plan was asked for without it (--swap)"
@@ -52,11 +52,11 @@ def explain(
     tensor = _find(name, prepared)
     report("rebuilding the rewritten model")
     state = None if plan.unchanged else _state(prepared, plan)
-    found: Prices | None = None
+    found: ShadowPrices | None = None
     index = None
     if state is not None:
         report("pricing the budget")
-        found = prices(state.problem, time_limit_s=time_limit_s)
+        found = shadow_prices(state.problem, time_limit_s=time_limit_s)
         buffers = {t: i for i, t in enumerate(state.rebuilt.formulation.tensors)}
         index = buffers.get(tensor.buffer)
     buffer = prepared.graph.tensors[tensor.buffer]
@@ -217,13 +217,13 @@ def _uses(
     )
 
 
-def _bound_us(state: _State | None, found: Prices | None) -> float | None:
+def _bound_us(state: _State | None, found: ShadowPrices | None) -> float | None:
     if state is None or found is None:
         return None
     return state.problem.base_duration_us + found.bound_extra_us
 
 
-def _moments(state: _State, index: int | None, found: Prices) -> tuple[Moment, ...]:
+def _moments(state: _State, index: int | None, found: ShadowPrices) -> tuple[Moment, ...]:
     problem = state.problem
     tensor = None if index is None else problem.tensors[index]
     moments = []
@@ -238,7 +238,7 @@ def _moments(state: _State, index: int | None, found: Prices) -> tuple[Moment, .
 
 
 def _intervals(
-    prepared: Prepared, plan: Plan, state: _State, index: int, found: Prices | None
+    prepared: Prepared, plan: Plan, state: _State, index: int, found: ShadowPrices | None
 ) -> tuple[Interval, ...]:
     tensor, copies = state.problem.tensors[index], state.copies
     events = (tensor.producer, *tensor.uses)

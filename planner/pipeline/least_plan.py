@@ -18,9 +18,9 @@ from planner.pipeline.orders import (
 from planner.pipeline.planned import Planned, lowered_plan
 from planner.pipeline.prepare import Prepared, peak_as_it_is
 from planner.pipeline.serial_first import solve
-from planner.plan.improve import Candidate
-from planner.plan.least import least_peak_of
-from planner.plan.solve import Solved
+from planner.plan.candidate import Candidate
+from planner.plan.solved import Solved
+from planner.portfolio.min_peak import min_peak_of
 from planner.units import format_both, format_budget, format_bytes
 
 _ALIKE_BYTES = 4096
@@ -97,7 +97,7 @@ def least_alone(prepared: Prepared, settings: Settings, orders: tuple[BaseOrder,
 
 def least_of(settings: Settings, forms: Mapping[BaseOrder, Formulation]) -> list[LeastPeak]:
     """The least peak in the base order where it is least."""
-    index, best = least_peak_of(
+    index, best = min_peak_of(
         [form.problem for form in forms.values()], time_limit_s=min(30.0, settings.time_limit_s)
     )
     base = list(forms)[index]

@@ -7,24 +7,18 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from planner.bound.instants import min_peak_bound
 from planner.formulate import Formulation, formulate
 from planner.graph.effects import SHARED_GENERATOR
 from planner.graph.model import OpId
 from planner.graph.rules import FROM_HOST, TO_HOST
 from planner.graph.schedule import file_order
+from planner.order.lists import late_schedule, list_schedule
+from planner.order.min_peak import min_peak_order
+from planner.order.moves import improve_order, pull_early, push_late, updates_last
+from planner.order.reorder import peak_of, reorder
 from planner.pipeline.prepare import Prepared
-from planner.plan.cuts import least_peak_bound
-from planner.plan.least import least_order, least_peak_of
-from planner.plan.order import (
-    improve_order,
-    late_schedule,
-    list_schedule,
-    peak_of,
-    pull_early,
-    push_late,
-    reorder,
-    updates_last,
-)
+from planner.portfolio.min_peak import min_peak_of
 
 GRANULARITY_BYTES = 256
 """ONNX Runtime's arena rounds every buffer up to this (bfc_arena.h, `kMinAllocationSize`)."""
@@ -50,7 +44,7 @@ class BaseOrder:
     least_bound_bytes: int
 
 
-_MOST_LATE = 4
+_MAX_LATE = 4
 """Base orders that are kept, besides ONNX Runtime's own, where making them took all the time."""
 
 
@@ -129,11 +123,11 @@ def base_orders(prepared: Prepared, *, time_limit_s: float) -> tuple[BaseOrder, 
             found.setdefault(improve_order(problem, start, out_of_time=late), f"{name}, moved")
     peaks = {order: peak_of(problem, order) for order in found}
     flat = min(peaks, key=lambda order: peaks[order])
-    deepest = tuple(least_order(problem, flat)[0])
+    deepest = tuple(min_peak_order(problem, flat)[0])
     found.setdefault(deepest, f"{found[flat]}, outputs late")
     peaks[deepest] = peak_of(problem, deepest)
     if is_large:  # each takes as long again to be bounded and to be made a problem of
-        least = sorted(found, key=peaks.__getitem__)[:_MOST_LATE]
+        least = sorted(found, key=peaks.__getitem__)[:_MAX_LATE]
         found = {order: found[order] for order in (plain, *least)}
     drawn = [place[op.id] for op in prepared.graph.operations if op.effect in SHARED_GENERATOR]
     orders = [
@@ -141,7 +135,7 @@ def base_orders(prepared: Prepared, *, time_limit_s: float) -> tuple[BaseOrder, 
             name=name,
             order=tuple(whole.ops[i] for i in order),
             peak_bytes=peaks[order],
-            least_bound_bytes=least_peak_bound(reorder(problem, order))[0],
+            least_bound_bytes=min_peak_bound(reorder(problem, order))[0],
         )
         for order, name in found.items()
         if _keeps(order, sorted(drawn))
@@ -191,7 +185,7 @@ def least_found_peak(
         swap_in_bytes_per_s=hardware.copy_from_host_bytes_per_s,
     )
     problems = [formulate_in(prepared, o.order, settings, _NO_LIMIT).problem for o in orders]
-    best = least_peak_of(problems, time_limit_s=time_limit_s)[1]
+    best = min_peak_of(problems, time_limit_s=time_limit_s)[1]
     return best.peak_bytes + pinning_bytes(prepared, len(best.actions))
 
 
@@ -212,4 +206,4 @@ def least_possible_peak(prepared: Prepared) -> int:
         capacity_bytes=_NO_LIMIT,
         workspace_bytes=prepared.workspace_bytes,
     )
-    return least_order(whole.problem, range(len(whole.ops)))[1]
+    return min_peak_order(whole.problem, range(len(whole.ops)))[1]

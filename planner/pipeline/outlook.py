@@ -12,12 +12,13 @@ from dataclasses import replace
 from planner.pipeline.orders import BaseOrder, Settings, formulate_in
 from planner.pipeline.planned import Planned
 from planner.pipeline.prepare import Prepared, Progress
-from planner.plan.frontier import Point, PointPlan, monotone, point_plan
-from planner.plan.prices import prices
+from planner.plan.points import Point, PointPlan, monotone
 from planner.plan.problem import Problem
-from planner.plan.race import race
-from planner.plan.solve import solve
+from planner.portfolio.frontier import point_plan
+from planner.portfolio.race import race
+from planner.portfolio.solve import solve
 from planner.results import Frontier, Outlook, Worth
+from planner.search.shadow_prices import shadow_prices
 from planner.units import format_bytes
 
 _SHARES = (0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2)
@@ -26,7 +27,7 @@ _SHARES = (0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2)
 _PRICING, _RACING = 0.2, 0.3
 """Shares of the time for the prices of the bound, and for finding a base order."""
 
-_LEAST_POINT_S = 0.2
+_MIN_POINT_S = 0.2
 
 _PLAIN_S, _POINT_S_PER_OP, _MOST = 8.0, 3e-4, 0.4
 """A short search takes some seconds with 10,000 operations; never more than this share of the time limit
@@ -72,7 +73,7 @@ def outlook(
     for done, budget in enumerate(room):
         left_s = time_limit_s - (time.monotonic() - start)
         progress(f"what {format_bytes(budget)} would cost ({done + 1} of {len(room)})")
-        share_s = max(_LEAST_POINT_S, left_s / (len(room) - done))
+        share_s = max(_MIN_POINT_S, left_s / (len(room) - done))
         points.append(_point(problem, budget, settings, time_limit_s=share_s))
     return Outlook(
         frontier=Frontier(
@@ -149,7 +150,7 @@ def _point(problem: Problem, budget: int, settings: Settings, *, time_limit_s: f
 def _worth(planned: Planned, *, time_limit_s: float) -> tuple[Worth, ...] | None:
     """Prices of the bound at the plan's own capacity, the dearest first; None where time ran out."""
     problem = planned.formulation.problem
-    found = prices(problem, time_limit_s=time_limit_s)
+    found = shadow_prices(problem, time_limit_s=time_limit_s)
     if found is None:
         return None
     step = {name: i for i, name in enumerate(planned.rewritten.planned_order)}

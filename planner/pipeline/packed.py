@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from planner.graph.liveness import Timeline
 from planner.graph.model import Category
-from planner.plan.offsets import Buffer, pack
+from planner.pack.pack import Buffer, pack
 from planner.results import PackedArena
 
 ALIGNMENT_BYTES = 256  # what ONNX Runtime's arena rounds to, and what CUDA's allocator gives

@@ -11,7 +11,7 @@ from planner.lower.rewrite import Rewritten
 from planner.pipeline.orders import BaseOrder, Settings
 from planner.pipeline.prepare import Prepared, full_timeline
 from planner.pipeline.read_back import lowered, read_back
-from planner.plan.solve import Solved
+from planner.plan.solved import Solved
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

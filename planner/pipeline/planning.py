@@ -26,10 +26,10 @@ from planner.pipeline.orders import (
 from planner.pipeline.planned import Planned, lowered_plan
 from planner.pipeline.prepare import Prepared, Progress
 from planner.pipeline.serial_first import solve
-from planner.plan.fast.warm import warm_up
-from planner.plan.race import RACE, race
-from planner.plan.solve import Solved
+from planner.plan.solved import Solved
+from planner.portfolio.race import RACE, race
 from planner.runtime.settle import TakenError
+from planner.search.fast.warm import warm_up
 from planner.units import format_bytes
 
 _SHRINK = (1.0, 0.98, 0.965, 0.95, 0.935, 0.92, 0.9, 0.87, 0.83, 0.78)
@@ -37,10 +37,10 @@ _SHRINK = (1.0, 0.98, 0.965, 0.95, 0.935, 0.92, 0.9, 0.87, 0.83, 0.78)
 
 _THOROUGH = 2  # orders solved at length
 
-_LEAST_SEARCH_S = 1.0
+_MIN_SEARCH_S = 1.0
 
 _VARIETY = 4  # base orders to try at each lower capacity
-_MOST_SLOWER = 1.25  # how much time a fitting arena may cost
+_MAX_SLOWER = 1.25  # how much time a fitting arena may cost
 _UNTIL = 0.85  # share of the time after which no lower capacity is tried, if there is a plan
 _DEAR = 1.5
 _TAKEN = "ONNX Runtime's optimizers would take nodes away"
@@ -169,7 +169,7 @@ def _planned(
                 progress=lambda text: progress(f"solving: {text}"),
             )
             if not attempt and not number:  # what ended early is good: no other gets much longer
-                longest_s = 2 * max(_LEAST_SEARCH_S, time.monotonic() - begun)
+                longest_s = 2 * max(_MIN_SEARCH_S, time.monotonic() - begun)
             if least is None or solved.least.peak_bytes < least.candidate.peak_bytes:
                 least = LeastPeak(base, form, solved.least)
             if solved.candidate is None:
@@ -254,7 +254,7 @@ def _could_beat(accepted: Planned, solved: Solved) -> bool:
     """A plan whose arena fits is only beaten by a faster one, and no plan by a much slower one."""
     assert solved.candidate is not None and accepted.solved.candidate is not None
     ratio = solved.candidate.time_us / accepted.solved.candidate.time_us
-    return ratio < (1.0 if accepted.fits_arena else _MOST_SLOWER)
+    return ratio < (1.0 if accepted.fits_arena else _MAX_SLOWER)
 
 
 def _better(planned: Planned, accepted: Planned) -> bool:

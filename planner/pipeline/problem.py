@@ -8,9 +8,9 @@ from typing import Literal
 
 from planner.formulate import formulate
 from planner.graph.model import OpId
+from planner.order.reorder import peak_of
 from planner.pipeline.orders import GRANULARITY_BYTES, base_orders
 from planner.pipeline.prepare import Prepared
-from planner.plan.order import peak_of
 from planner.plan.problem import Problem
 
 Order = Literal["default", "best"]

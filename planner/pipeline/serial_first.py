@@ -1,8 +1,8 @@
 """Solving with copies that run beside the operations, no worse than with copies that do not.
 
 A schedule takes no more time with its copies beside the operations than with them in between. The
-search of serial copies has engines that the other lacks (`planner.plan.solve`), so its plan is looked
-for first, and the search with overlap begins from it.
+search of serial copies has engines that the other lacks (`planner.portfolio.solve`), so its plan is
+looked for first, and the search with overlap begins from it.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from planner.plan import solve as solver
-from planner.plan.improve import candidate_of
 from planner.plan.problem import Problem
-from planner.plan.solve import Solved
+from planner.plan.solved import Solved
+from planner.portfolio import solve as solver
+from planner.simulate.simulate import candidate_of
 
 _SERIAL = 0.35
 """Share of the time for the serial search."""
@@ -22,11 +22,11 @@ _SERIAL = 0.35
 def solve(
     problem: Problem, *, time_limit_s: float, start: Solved | None = None, **options: Any
 ) -> Solved:
-    """`planner.plan.solve.solve`; a problem with overlap also begins from the best serial plan found.
+    """`planner.portfolio.solve.solve`, for a problem with overlap from the best serial plan found.
 
     Args:
         time_limit_s: for both searches.
-        options: of `planner.plan.solve.solve`.
+        options: of `planner.portfolio.solve.solve`.
     """
     is_done = start is not None and start.is_tight
     if is_done or not (problem.overlap and problem.allow_swap):

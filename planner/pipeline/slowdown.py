@@ -1,6 +1,6 @@
 """The other way round: the least budget whose plan is at most so much slower.
 
-Time over budget is monotone (`planner.plan.frontier`), so the budget is found by bisection. What is
+Time over budget is monotone (`planner.portfolio.frontier`), so the budget is found by bisection. What is
 found so is then planned, lowered and checked like any budget; where that comes out slower than the
 limit, it is given a little more memory.
 """
@@ -16,7 +16,7 @@ from planner.pipeline.planned import Planned
 from planner.pipeline.planning import make_plan
 from planner.pipeline.prepare import Prepared, Progress
 from planner.pipeline.sweep import Graphs, graphs_of
-from planner.plan.frontier import solve_point
+from planner.portfolio.frontier import solve_point
 from planner.units import format_both, format_bytes, format_percent
 
 _STEPS = 8

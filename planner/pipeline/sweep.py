@@ -17,18 +17,19 @@ from typing import Any
 from planner.errors import UsageError
 from planner.pipeline.orders import BaseOrder, Settings, base_orders, formulate_in
 from planner.pipeline.prepare import Prepared, Progress, full_timeline
-from planner.plan.fast.warm import warm_up
-from planner.plan.frontier import Point, monotone, solve_point
+from planner.plan.points import Point, monotone
 from planner.plan.problem import Problem
-from planner.plan.race import race
+from planner.portfolio.frontier import solve_point
+from planner.portfolio.race import race
 from planner.results import Frontier, Largest
+from planner.search.fast.warm import warm_up
 from planner.units import format_bytes
 from planner.workers import workers
 
 _ORDER_S = 5.0
 """For the search for base orders, at most."""
 
-_LEAST_POINT_S = 1.0
+_MIN_POINT_S = 1.0
 """No point gets less, however many there are."""
 
 _SAMPLING, _SAMPLES, _BEST = 0.2, (0.2, 0.45, 0.75), 2
@@ -183,7 +184,7 @@ def largest(found: Sequence[Frontier], dim: str, budgets: Sequence[int]) -> tupl
 
 
 def _share(time_limit_s: float, cores: int, tasks: int) -> float:
-    return max(_LEAST_POINT_S, time_limit_s * cores / max(1, tasks))
+    return max(_MIN_POINT_S, time_limit_s * cores / max(1, tasks))
 
 
 def _samples(graph: Graphs) -> list[int]:

@@ -1,1 +1,1 @@
-"""The planning problem, its solvers and its simulator. Knows neither onnx nor onnxruntime."""
+"""The ground floor of planning: problem, decisions, plan, and their files. Imports no solver."""

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from planner.errors import ModelError
 from planner.plan.problem import ActionKind
-from planner.reading import MOST_BYTES, is_amount, shown
-from planner.units import MOST_SEED
+from planner.reading import MAX_BYTES, is_amount, shown
+from planner.units import MAX_SEED
 
 PLAN_VERSION = 1
 
@@ -192,12 +192,12 @@ def _faults(plan: Plan) -> Iterator[str]:
     for name, choices in _CHOICES.items():
         if getattr(plan, name) not in choices:
             yield f"{name} is {shown(getattr(plan, name))}, none of {', '.join(choices)}"
-    yield from _amount_faults(plan, _BYTES, at_most=MOST_BYTES)
+    yield from _amount_faults(plan, _BYTES, at_most=MAX_BYTES)
     yield from _amount_faults(plan, _AMOUNTS)
-    if not 0 <= plan.seed <= MOST_SEED:
+    if not 0 <= plan.seed <= MAX_SEED:
         yield f"seed is {shown(plan.seed)}"
     for name, size in plan.dims.items():
-        if not 1 <= size <= MOST_BYTES:
+        if not 1 <= size <= MAX_BYTES:
             yield f"dim {name!r} is {shown(size)}"
     for name in ("baseline", "best_order", "planned"):
         cost: PredictedCost = getattr(plan, name)
@@ -224,7 +224,7 @@ def _faults(plan: Plan) -> Iterator[str]:
 
 
 def _amount_faults(
-    of: object, names: Iterable[str], *, at_most: float = MOST_BYTES
+    of: object, names: Iterable[str], *, at_most: float = MAX_BYTES
 ) -> Iterator[str]:
     for name in names:
         value = getattr(of, name)

@@ -128,7 +128,7 @@ class Action:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Solution:
-    """What a solver returns; `planner.plan.simulate` confirms its figures.
+    """What a solver returns; `planner.simulate.simulate` confirms its figures.
 
     Attributes:
         actions: the whole schedule.

@@ -20,13 +20,13 @@ import cattrs
 
 from planner.errors import ModelError
 from planner.plan.problem import PlanOp, PlanTensor, Problem
-from planner.reading import MOST_BYTES, is_amount, parse_json, read_text, shown
+from planner.reading import MAX_BYTES, is_amount, parse_json, read_text, shown
 from planner.structuring import structured
 
 FORMAT = "planner-problem"
 VERSION = 1
 
-MOST_US = 1e18
+MAX_US = 1e18
 """The longest operation or copy that is planned with, in microseconds: some 30,000 years."""
 
 
@@ -84,7 +84,7 @@ def _faults(problem: Problem) -> Iterator[str]:
     if not problem.ops:
         yield "it has no operations"
     for name in ("fixed_bytes", "capacity_bytes"):
-        if not is_amount(getattr(problem, name), at_most=MOST_BYTES):
+        if not is_amount(getattr(problem, name), at_most=MAX_BYTES):
             yield f"{name} is {shown(getattr(problem, name))}"
     for name in ("swap_out_bytes_per_s", "swap_in_bytes_per_s"):
         if not is_amount(getattr(problem, name)):
@@ -109,20 +109,20 @@ def _total_faults(problem: Problem) -> Iterator[str]:
     """What is fine one by one, and too much together."""
     total = problem.fixed_bytes + sum(t.bytes for t in problem.tensors)
     total += max((op.workspace_bytes for op in problem.ops), default=0)
-    if total > MOST_BYTES:
-        yield f"its tensors have {total} bytes together, more than {MOST_BYTES}"
-    if problem.base_duration_us > MOST_US:
+    if total > MAX_BYTES:
+        yield f"its tensors have {total} bytes together, more than {MAX_BYTES}"
+    if problem.base_duration_us > MAX_US:
         yield f"its operations take {problem.base_duration_us:g} us together"
     if not problem.allow_swap:
         return
     for t, tensor in enumerate(problem.tensors):
-        if problem.swap_out_us(t) > MOST_US or problem.swap_in_us(t) > MOST_US:
-            yield f"tensor {t} ({tensor.name!r}) takes {MOST_US:g} us or more to copy"
+        if problem.swap_out_us(t) > MAX_US or problem.swap_in_us(t) > MAX_US:
+            yield f"tensor {t} ({tensor.name!r}) takes {MAX_US:g} us or more to copy"
 
 
 def _tensor_faults(problem: Problem, index: int, tensor: PlanTensor) -> Iterator[str]:
     count = len(problem.ops)
-    if not is_amount(tensor.bytes, at_most=MOST_BYTES):
+    if not is_amount(tensor.bytes, at_most=MAX_BYTES):
         yield f"has {shown(tensor.bytes)} bytes"
     if not 0 <= tensor.producer < count:
         yield f"has the producer {tensor.producer}; there are {count} operations"
@@ -137,9 +137,9 @@ def _tensor_faults(problem: Problem, index: int, tensor: PlanTensor) -> Iterator
 
 def _op_faults(problem: Problem, index: int, op: PlanOp) -> Iterator[str]:
     count = len(problem.tensors)
-    if not is_amount(op.duration_us, at_most=MOST_US):
+    if not is_amount(op.duration_us, at_most=MAX_US):
         yield f"has a duration of {op.duration_us} us"
-    if not is_amount(op.workspace_bytes, at_most=MOST_BYTES):
+    if not is_amount(op.workspace_bytes, at_most=MAX_BYTES):
         yield f"has a workspace of {shown(op.workspace_bytes)} bytes"
     for what, tensors in (("input", op.inputs), ("output", op.outputs)):
         for t in tensors:

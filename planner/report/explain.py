@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 EXPLAIN_SCHEMA = "planner.explain/1"
 _MIB = 1 << 20
-_MOST_RUNS = 4
+_MAX_RUNS = 4
 _WHAT_PRICES_ARE = (
     "Prices are of the bound: the dual prices of the linear program over these planning cuts, which "
     "says that no plan in this base order takes less time. That program may keep a part of a "
@@ -173,7 +173,7 @@ def _print_ways(out: Console, intervals: list[Payload]) -> None:
             if way["why_not"]:
                 said[f"no {way['action']}: {way['why_not']}"] = None
             elif way["runs"]:
-                runs, more = way["runs"][:_MOST_RUNS], len(way["runs"]) - _MOST_RUNS
+                runs, more = way["runs"][:_MAX_RUNS], len(way["runs"]) - _MAX_RUNS
                 rest = f" and {more:,} more" if more > 0 else ""
                 said[f"to recompute it: {', '.join(runs)}{rest} run again"] = None
             elif way["action"] == "swap":

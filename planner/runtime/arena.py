@@ -40,10 +40,10 @@ ones stay where the model was read to."""
 _NONE = Workspace()
 
 _SHARES = (1, 2, 3, 4, 8, 16)
-MOST_FIRST_REGION = (1 << 31) - ROUNDING
+MAX_FIRST_REGION = (1 << 31) - ROUNDING
 """`initial_chunk_size_bytes` is a C int (onnxruntime_c_api.h, OrtArenaCfg)."""
-_LEAST_REGION = 32 * 1024
-_MOST_REGIONS = 200  # that are tried, on a graph of up to ...
+_MIN_REGION = 32 * 1024
+_MAX_REGIONS = 200  # that are tried, on a graph of up to ...
 _NODES = 1_000  # nodes; fewer on a larger one
 
 
@@ -329,12 +329,12 @@ def first_region(
 
 def _region_sizes(cap_bytes: int, nodes: int) -> list[int]:
     """First regions to try: shares of the cap, then evenly spaced by ratio from the least."""
-    count = max(20, min(_MOST_REGIONS, _MOST_REGIONS * _NODES // max(1, nodes)))
+    count = max(20, min(_MAX_REGIONS, _MAX_REGIONS * _NODES // max(1, nodes)))
     sizes = [cap_bytes // d for d in _SHARES]
-    if cap_bytes > _LEAST_REGION:
-        ratio = (cap_bytes / _LEAST_REGION) ** (1 / count)
-        sizes += [int(_LEAST_REGION * ratio**i) for i in range(count)]
-    rounded = (min(size, MOST_FIRST_REGION) // ROUNDING * ROUNDING for size in sizes)
+    if cap_bytes > _MIN_REGION:
+        ratio = (cap_bytes / _MIN_REGION) ** (1 / count)
+        sizes += [int(_MIN_REGION * ratio**i) for i in range(count)]
+    rounded = (min(size, MAX_FIRST_REGION) // ROUNDING * ROUNDING for size in sizes)
     return [size for size in dict.fromkeys(rounded) if size]
 
 

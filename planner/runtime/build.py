@@ -16,7 +16,7 @@ from planner.errors import ModelError
 from planner.graph.effects import TRAINING_OPERATORS
 
 TRAINING_VERSION = "1.19.2"
-_MOST_IR_VERSION, _MOST_OPSET = 10, 21  # that onnxruntime-training 1.19.2 accepts
+_MAX_IR_VERSION, _MAX_OPSET = 10, 21  # that onnxruntime-training 1.19.2 accepts
 _DOMAINS = ("", "ai.onnx", "com.microsoft")
 _TORCH = {"YieldOp", "ATen", "PythonOp", "PythonOpGrad"}
 _INSTALL = (
@@ -67,10 +67,10 @@ def _check_version(model: ir.Model, training: list[ir.Node]) -> None:
     """Artifacts must be such as the build that reads them makes."""
     opset = model.graph.opset_imports.get("", 0)
     newer = ""
-    if (model.ir_version or 0) > _MOST_IR_VERSION:
-        newer = f"IR version {model.ir_version}, up to {_MOST_IR_VERSION} is read"
-    elif opset > _MOST_OPSET:
-        newer = f"operator set {opset}, up to {_MOST_OPSET} is read"
+    if (model.ir_version or 0) > _MAX_IR_VERSION:
+        newer = f"IR version {model.ir_version}, up to {_MAX_IR_VERSION} is read"
+    elif opset > _MAX_OPSET:
+        newer = f"operator set {opset}, up to {_MAX_OPSET} is read"
     if newer:
         raise ModelError(
             f"this training model is not of onnxruntime-training {TRAINING_VERSION} ({newer}); "

@@ -27,7 +27,7 @@ import numpy.typing as npt
 from planner.children import run_child
 from planner.graph.model import TrainingGraph
 from planner.results import CapCheck
-from planner.runtime.arena import MOST_FIRST_REGION, reserved_bytes
+from planner.runtime.arena import MAX_FIRST_REGION, reserved_bytes
 from planner.runtime.options import Level, Order
 from planner.temporary import temporary_folder
 from planner.units import format_bytes
@@ -92,7 +92,7 @@ def run_capped(
             "model": str(Path(model_path).resolve()),
             "inputs": files,
             "cap_bytes": cap_bytes,
-            "first_region_bytes": first_region_bytes or min(cap_bytes, MOST_FIRST_REGION),
+            "first_region_bytes": first_region_bytes or min(cap_bytes, MAX_FIRST_REGION),
             "order": order,
             "level": level,
             "threads": threads,

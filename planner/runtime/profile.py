@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 import numpy.typing as npt
 
 from planner.errors import ModelError
-from planner.reading import MOST_BYTES, read_json, shown
+from planner.reading import MAX_BYTES, read_json, shown
 from planner.runtime.messages import explain, first_line
 from planner.runtime.options import Level, Memory, Order, session_options
 from planner.targets import CPU
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     import onnxruntime as ort
 
 _KERNEL = "_kernel_time"
-_MOST_DIGITS = 20
+_MAX_DIGITS = 20
 Feeds = Mapping[str, npt.NDArray[Any]]
 OutputSink = Callable[[list[str], list[npt.NDArray[Any]]], None]
 
@@ -185,11 +185,11 @@ def _count(value: Any, *, negative: bool = False) -> int:
     """A whole number of a profile, some of which are texts there.
 
     Raises:
-        ValueError: it is none, or beyond `MOST_BYTES`, or below 0 where it may not be.
+        ValueError: it is none, or beyond `MAX_BYTES`, or below 0 where it may not be.
     """
-    number = int(value) if isinstance(value, str) and len(value) <= _MOST_DIGITS else value
-    if type(number) is float and 0 <= number <= MOST_BYTES:  # traces have parts of microseconds
+    number = int(value) if isinstance(value, str) and len(value) <= _MAX_DIGITS else value
+    if type(number) is float and 0 <= number <= MAX_BYTES:  # traces have parts of microseconds
         number = int(number)
-    if type(number) is not int or abs(number) > MOST_BYTES or (number < 0 and not negative):
+    if type(number) is not int or abs(number) > MAX_BYTES or (number < 0 and not negative):
         raise ValueError(f"{shown(value)} is no count of bytes or microseconds")
     return number

@@ -67,7 +67,7 @@ def unsized_values(model: ir.Model, types: Mapping[str, ValueType]) -> set[str]:
 
     proto = ir.to_proto(without_large_initializers(model))
     known = {output.name for output in proto.graph.output}
-    for name in (v.name for v in made if v.name not in known and v.name in types):
+    for name in (str(v.name) for v in made if v.name not in known and v.name in types):
         kind = onnx.TypeProto(tensor_type=onnx.TypeProto.Tensor(elem_type=int(types[name].dtype)))
         proto.graph.output.append(onnx.ValueInfoProto(name=name, type=kind))
     options = ort.SessionOptions()
@@ -86,7 +86,7 @@ def unsized_values(model: ir.Model, types: Mapping[str, ValueType]) -> set[str]:
         out.name
         for out in session.get_outputs()
         if any(dim is None for dim in out.shape)
-        or (not out.shape and out.name in types and types[out.name].shape)
+        or (not out.shape and out.name in types and types[str(out.name)].shape)
     }
 
 

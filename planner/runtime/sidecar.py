@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from planner.errors import UsageError
-from planner.reading import MOST_BYTES, read_json, shown
+from planner.reading import MAX_BYTES, read_json, shown
 
 Array = npt.NDArray[Any]
 
@@ -81,7 +81,7 @@ def recipe_of(name: str, entry: Any, path: Path) -> Recipe:
     dtype = _dtype(entry["dtype"], where)
     shape = entry["shape"]
     if not isinstance(shape, list) or not all(
-        type(dim) is int and 0 <= dim <= MOST_BYTES for dim in shape
+        type(dim) is int and 0 <= dim <= MAX_BYTES for dim in shape
     ):
         raise UsageError(f"{where}: shape is {shown(shape)}, not a list of whole numbers")
     kind = entry["kind"]

@@ -17,8 +17,8 @@ from planner.runtime.profile import create_session, run_session
 _SHRINK = ("memory.enable_memory_arena_shrinkage", "cpu:0")
 
 
-_LEAST_S = 1.0
-_MOST_RUNS = 200
+_MIN_S = 1.0
+_MAX_RUNS = 200
 _LONG_S, _LONG_RUNS = 10.0, 3
 """Steps longer than this are warmed up once and timed so often: minutes of them say little more."""
 
@@ -37,7 +37,7 @@ def time_in_turns(
     """Times of each model after two runs to warm up, and a note where one is due.
 
     Args:
-        runs: of each model; more where the step is short: until `_LEAST_S` seconds are measured;
+        runs: of each model; more where the step is short: until `_MIN_S` seconds are measured;
             at most three, after one to warm up, where it takes over ten seconds.
         held_bytes: of both arenas together. Where that is more than half of the free memory, each
             arena is given back after every run, which slows both models.
@@ -56,8 +56,8 @@ def time_in_turns(
     ]
     times: tuple[list[float], list[float]] = ([], [])
     warm_ups = 2
-    for index in range(_MOST_RUNS):
-        if index >= runs + warm_ups and sum(times[0]) >= _LEAST_S * 1e6:
+    for index in range(_MAX_RUNS):
+        if index >= runs + warm_ups and sum(times[0]) >= _MIN_S * 1e6:
             break
         # who goes first alternates too
         for which in (0, 1) if index % 2 else (1, 0):

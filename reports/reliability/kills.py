@@ -42,7 +42,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
 _GRACE_S = 2.0
 _FULL_SHARE = 0.1  # of the points, on a full disk
 _AT_ONCE_S = 0.5  # a command that ends well so soon after a signal was ending
-_LEAST_S = 0.08  # before that, Python itself starts
+_MIN_S = 0.08  # before that, Python itself starts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,7 +181,7 @@ class Bench:
                 (self.folder / name).unlink(missing_ok=True)
         before = {name: digest(self.folder / name) for name in command.outputs}
         number = draw.choice(SIGNALS)
-        at = draw.uniform(_LEAST_S, 1.1 * self.seconds[command.name])
+        at = draw.uniform(_MIN_S, 1.1 * self.seconds[command.name])
         full_kib = draw.choice((4, 16, 64, 256)) if draw.random() < _FULL_SHARE else 0
         prefix: tuple[str, ...] = ()
         if full_kib:  # of the temporary folder

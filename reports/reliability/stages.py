@@ -96,7 +96,7 @@ def measure(kind: str, nodes: int, time_limit_s: float, whole: bool) -> dict[str
     gc.set_threshold(50_000, 10, 10)  # as the command line has it
     from planner import api
     from planner.pipeline import planned, planning
-    from planner.plan.fast.warm import warm_up
+    from planner.search.fast.warm import warm_up
 
     for overlap in (False, True):
         warm_up(overlap=overlap)

@@ -16,7 +16,7 @@ from planner.plan.problem import (
     Problem,
     TensorIndex,
 )
-from planner.plan.simulate import simulate
+from planner.simulate.simulate import simulate
 
 Mode = Literal["recompute", "swap", "both"]
 

@@ -3,11 +3,10 @@
     python -m reports.solver.least [--instances FOLDER] [--limit SECONDS] [MODEL.onnx ...]
 
 For the training graphs of `models/zoo` (or those named): with copies to the host and in the order that
-`planner.plan.least.least_order` finds, where the bound holds over all orders; and with recompute only
-in the best base order known, where it holds for that order. For the published instances in FOLDER
+`planner.order.min_peak` finds, where the bound holds over all orders; and with recompute only in the
+best base order known, where it holds for that order. For the published instances in FOLDER
 (`reports.solver.moccasin`; training graphs): recompute only, in their own order. Every plan is replayed
-by the
-simulator. Rows go to `least.json` beside this file.
+by the simulator. Rows go to `least.json` beside this file.
 """
 
 from __future__ import annotations
@@ -20,11 +19,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from planner.plan.fast.warm import warm_up
-from planner.plan.least import least_order, least_peak
-from planner.plan.order import peak_of, reorder
+from planner.order.min_peak import min_peak_order
+from planner.order.reorder import peak_of, reorder
 from planner.plan.problem import Problem
-from planner.plan.simulate import simulate
+from planner.portfolio.min_peak import min_peak
+from planner.search.fast.warm import warm_up
+from planner.simulate.simulate import simulate
 from reports.solver.moccasin import read, read_folder, short_name
 from reports.solver.real import ZOO, real
 
@@ -39,7 +39,7 @@ def measure(problem: Problem, *, limit_s: float) -> dict[str, Any]:
         AssertionError: the simulator's peak is not the one claimed.
     """
     start = time.monotonic()
-    found, bound = least_peak(problem, time_limit_s=limit_s)
+    found, bound = min_peak(problem, time_limit_s=limit_s)
     seconds = time.monotonic() - start
     replay = simulate(problem, found.actions)
     if replay.peak_bytes != found.peak_bytes:
@@ -60,7 +60,7 @@ def problems_of(models: Sequence[Path], instances: Path | None) -> Iterator[tupl
     """(which plans the bound covers, problem)."""
     for model in models:
         problem = replace(real(model), overlap=False)
-        order, _ = least_order(problem, range(len(problem.ops)))
+        order, _ = min_peak_order(problem, range(len(problem.ops)))
         yield "swaps, any order", replace(reorder(problem, order), name=problem.name)
         yield "recompute, this order", problem.without_swaps()
     if instances is not None:

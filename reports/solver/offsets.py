@@ -17,15 +17,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from planner.plan.offsets import Buffer, check_packing, pack
-from planner.plan.offsets_dfs import warm_up
+from planner.pack.depth_first import warm_up
+from planner.pack.pack import Buffer, check_packing, pack
 
 Row = dict[str, Any]
 
 _INTRO = """## Offsets
 
 MiniMalloc's challenging instances (Moffitt, ASPLOS 2023), packed into their capacity by
-`planner.plan.offsets` (numba, numpy and OR-tools), one thread; the search was compiled beforehand, which
+`planner.pack.pack` (numba, numpy and OR-tools), one thread; the search was compiled beforehand, which
 takes seconds once on a machine. *contention* and *height*: the largest sum of live bytes, and the
 packing's size, over the capacity. *seconds*: median of {runs} runs with different seeds, and each of
 them; *engine*: of each. A run that did not get within the capacity in {limit_s:g} s says "none".

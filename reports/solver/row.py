@@ -21,7 +21,8 @@ from typing import Any, Literal, get_args
 
 from planner.plan.problem import Action, Problem
 from planner.plan.problemfile import problem_to_json, read_problem
-from planner.plan.simulate import InvalidScheduleError, Replay, simulate
+from planner.plan.replay import Replay
+from planner.simulate.simulate import InvalidScheduleError, simulate
 
 Method = Literal["planner", "moccasin", "checkmate", "checkmate-scip", "checkmate-cp-sat"]
 METHODS: tuple[Method, ...] = get_args(Method)
@@ -90,9 +91,9 @@ def run(
 def _planner(
     problems: Sequence[Problem], method: str, limit_s: float, workers: int, seed: int
 ) -> Row:
-    from planner.plan.cuts import least_peak_bound
-    from planner.plan.race import solve_orders
-    from planner.plan.solve import solve
+    from planner.bound.instants import min_peak_bound
+    from planner.portfolio.race import solve_orders
+    from planner.portfolio.solve import solve
 
     row: Row = {}
     problem = problems[0]
@@ -111,7 +112,7 @@ def _planner(
     }
     if solved.is_impossible:
         row["impossible"] = True
-        row["least_bound_bytes"] = min(least_peak_bound(p)[0] for p in problems)
+        row["least_bound_bytes"] = min(min_peak_bound(p)[0] for p in problems)
     if solved.candidate is None:
         return row
     return row | judged(

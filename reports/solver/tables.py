@@ -14,7 +14,7 @@ KEY = ("instance", "percent", "mode", "copies", "method", "limit_s")
 _HEAD = """# The solver, measured
 
 Written by `python -m reports.solver`; the rows are in `reports/solver/*.json`. Every row is a fresh
-process on two threads, and every plan was replayed by `planner.plan.simulate`: within the budget, and
+process on two threads, and every plan was replayed by `planner.simulate.simulate`: within the budget, and
 taking the time claimed; a row that was not is an error. The machine has two cores and does other work
 at the same time, so that a search gets up to four times less done in its limit than it would alone:
 seconds and gaps are upper figures.
@@ -56,7 +56,7 @@ way (*overlapped*), or add to the step (*serial*).
 
 _LEAST = """## Least budget
 
-The least peak of any plan found (`planner.plan.least`), and the bound that no plan is below, by
+The least peak of any plan found (`planner.portfolio.min_peak`), and the bound that no plan is below, by
 `python -m reports.solver.least`. *swaps, any order*: the bound holds for every order of the operations,
 and the plan swaps whatever it must; this is what `planner analyze` reports. *recompute, this order*: no
 copies, and the base order given. There the bound counts what an operation holds as it first runs, not

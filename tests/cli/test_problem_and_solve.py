@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from planner.cli.main import main
-from planner.plan.order import peak_of
+from planner.order.reorder import peak_of
 from planner.plan.problem import Action, ActionKind, Problem
 from planner.plan.problemfile import problem_to_json, read_problem
-from planner.plan.simulate import simulate
+from planner.simulate.simulate import simulate
 from tests.graphs import at_capacity
 from tests.process import started
 

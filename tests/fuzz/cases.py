@@ -16,7 +16,7 @@ from tests.fuzz.builder import DTYPES, FLOATS, Builder, NothingFits, Value
 from tests.fuzz.operators import TEMPLATES
 
 OPSET = 20
-MOST_TEMPLATES = 14
+MAX_TEMPLATES = 14
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Case:
 _CHOICES = [name for name, (_, weight) in TEMPLATES.items() for _ in range(weight)]
 
 
-def draw_case(rng: random.Random, most_templates: int = MOST_TEMPLATES) -> Case:
+def draw_case(rng: random.Random, most_templates: int = MAX_TEMPLATES) -> Case:
     """A case whose every choice comes from `rng`."""
     b = Builder(rng, odd_names=rng.randrange(5) == 0)
     if b.odd_names:

@@ -22,10 +22,10 @@ from planner.lower.sequence import last_number
 from planner.onnxio.load import load_model
 from planner.onnxio.names import FreeNames, name_nodes
 from planner.pipeline.prepare import analysed_graph
-from planner.plan.execute import Decisions, Executor
 from planner.plan.problem import Problem
 from planner.runtime.normalize import normalize
 from planner.runtime.settle import settle
+from planner.search.decode import Decisions, Decoder
 from tests.graphs import (
     decisions_for,
     feeds_for,
@@ -86,7 +86,7 @@ def lowered(
     model = normalize(loaded)
     graph = analysed_graph(model, {})
     form = formulation_of(graph)
-    actions = Executor(form.problem).schedule(decide(form.problem))
+    actions = Decoder(form.problem).schedule(decide(form.problem))
     return settle(
         lambda pinned: rewrite(model, graph, form, actions, pinned=pinned), loaded, enabled=True
     )

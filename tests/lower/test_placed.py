@@ -21,11 +21,11 @@ from planner.graph.schedule import default_order
 from planner.lower.rewrite import Rewritten, rewrite
 from planner.onnxio.load import load_model
 from planner.pipeline.prepare import analysed_graph
-from planner.plan.execute import Choice, Decisions, Executor
 from planner.plan.problem import Problem
 from planner.runtime.device.borders import with_borders
 from planner.runtime.normalize import normalize
 from planner.runtime.settle import settle
+from planner.search.decode import Choice, Decisions, Decoder
 from planner.targets import CUDA, WEBGPU
 from tests.graphs import LEVELS, decisions_for, feeds_for, formulation_of, onnx_graphs, run_on_ort
 from tests.lower.test_rewrite import SLOW
@@ -48,7 +48,7 @@ def lowered(
     placement = Placement(on_cpu=frozenset(here), inplace=WEBGPU.inplace)
     graph = analysed_graph(model, {}, placement=placement)
     form = formulation_of(graph)
-    actions = Executor(form.problem).schedule(decide(form.problem))
+    actions = Decoder(form.problem).schedule(decide(form.problem))
 
     def lower(pinned: frozenset[str]) -> Rewritten:
         return rewrite(model, graph, form, actions, pinned=pinned, target=WEBGPU)
@@ -148,7 +148,7 @@ def test_a_half_copy_is_anchored_where_cuda_has_no_kernel(tmp_path: Path) -> Non
     placement = Placement(on_cpu=frozenset())
     before = analysed_graph(model, {}, placement=placement)
     form = formulation_of(before)
-    actions = Executor(form.problem).schedule(swap_a(form.problem))
+    actions = Decoder(form.problem).schedule(swap_a(form.problem))
     rewritten = rewrite(model, before, form, actions, target=CUDA)
     graph = analysed_graph(rewritten.model, {}, placement=Placement(on_cpu=rewritten.on_cpu))
     maker = {t: op for op in graph.operations for t in op.outputs}

@@ -21,11 +21,11 @@ from planner.graph.schedule import default_order, priority_order
 from planner.lower.rewrite import rewrite
 from planner.onnxio.load import load_model
 from planner.pipeline.prepare import analysed_graph
-from planner.plan.execute import Choice, Decisions, Executor
 from planner.plan.problem import Problem
-from planner.plan.simulate import simulate
 from planner.runtime.normalize import normalize
 from planner.runtime.settle import settle
+from planner.search.decode import Choice, Decisions, Decoder
+from planner.simulate.simulate import simulate
 from tests.graphs import (
     LEVELS,
     decisions_for,
@@ -59,7 +59,7 @@ def _settled(
     model = normalize(loaded)
     graph = analysed_graph(model, {})
     form = formulation_of(graph)
-    actions = Executor(form.problem).schedule(decide(form.problem))
+    actions = Decoder(form.problem).schedule(decide(form.problem))
 
     def lower(pinned: frozenset[str]):
         return rewrite(model, graph, form, actions, order=order, pinned=pinned)
@@ -200,7 +200,7 @@ def test_a_training_batch_norm_runs_twice_without_touching_its_statistics(tmp_pa
     model, graph = graph_of(proto)
     form = formulation_of(graph)
     y = next(i for i, t in enumerate(form.problem.tensors) if t.name == "y")
-    actions = Executor(form.problem).schedule(Decisions(gaps={(y, 1): Choice.DROP}))
+    actions = Decoder(form.problem).schedule(Decisions(gaps={(y, 1): Choice.DROP}))
     assert sum(a.target == 1 for a in actions) == 2
     path = tmp_path / "rewritten.onnx"
     ir.save(rewrite(model, graph, form, actions).model, path)
@@ -239,7 +239,7 @@ def test_a_copy_of_a_quantize_has_no_barrier_that_would_be_quantized(tmp_path: P
     model, graph = graph_of(proto)
     form = formulation_of(graph)
     q = next(i for i, t in enumerate(form.problem.tensors) if t.name == "q")
-    actions = Executor(form.problem).schedule(Decisions(gaps={(q, 1): Choice.DROP}))
+    actions = Decoder(form.problem).schedule(Decisions(gaps={(q, 1): Choice.DROP}))
     rewritten = rewrite(model, graph, form, actions)
     path = tmp_path / "rewritten.onnx"
     ir.save(rewritten.model, path)

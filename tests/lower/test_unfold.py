@@ -13,7 +13,7 @@ from onnx import numpy_helper
 
 from planner.graph.liveness import timeline
 from planner.graph.schedule import default_order
-from planner.lower.unfold import LEAST_BYTES, unfold
+from planner.lower.unfold import MIN_BYTES, unfold
 from planner.onnxio.load import LoadedModel, load_model, value_types
 from planner.pipeline.prepare import analysed_graph
 from planner.runtime.normalize import normalize
@@ -73,7 +73,7 @@ def unfolded(loaded: LoadedModel):
 def test_folded_zeros_become_nodes_and_free_persistent_bytes(tmp_path):
     folded, result = unfolded(embedding_gradient(tmp_path))
     assert len(result.names) == 1
-    assert result.bytes == SIDE * SIDE * 4 >= LEAST_BYTES
+    assert result.bytes == SIDE * SIDE * 4 >= MIN_BYTES
 
     def persistent(model: ir.Model) -> int:
         graph = analysed_graph(model, {})
@@ -135,6 +135,6 @@ def test_a_length_is_not_taken_from_what_the_constant_is_needed_for(tmp_path):
 
 def test_small_constants_are_left_alone(tmp_path, monkeypatch):
     loaded = embedding_gradient(tmp_path)
-    monkeypatch.setattr("planner.lower.unfold.LEAST_BYTES", SIDE * SIDE * 4 + 1)
+    monkeypatch.setattr("planner.lower.unfold.MIN_BYTES", SIDE * SIDE * 4 + 1)
     _, result = unfolded(loaded)
     assert result.names == ()

@@ -18,12 +18,12 @@ from planner.pipeline.explain import explain
 from planner.pipeline.orders import Settings, base_orders, formulate_in
 from planner.pipeline.prepare import prepare
 from planner.pipeline.settings import settings_for
-from planner.plan.simulate import simulate
 from planner.report.html import render_page
 from planner.report.payload import optimize_payload
 from planner.report.terminal import print_optimize
 from planner.report.trace import COPY_IN, COPY_OUT, trace_events
 from planner.results import OptimizeResult
+from planner.simulate.simulate import simulate
 
 MODEL = Path(__file__).parents[2] / "models" / "zoo" / "mlp_adamw.onnx"
 LIMIT_S = 3.0

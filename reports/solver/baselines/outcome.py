@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from planner.plan.problem import Action, Problem
-from planner.plan.simulate import Replay, simulate
+from planner.plan.replay import Replay
+from planner.simulate.simulate import simulate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

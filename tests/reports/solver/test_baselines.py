@@ -9,10 +9,10 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from planner.plan.cuts import least_peak_bound
+from planner.bound.instants import min_peak_bound
 from planner.plan.problem import Action, PlanOp, PlanTensor, Problem
-from planner.plan.simulate import simulate
-from planner.plan.solve import solve
+from planner.portfolio.solve import solve
+from planner.simulate.simulate import simulate
 from reports.solver.baselines.checkmate_ilp import solve_checkmate
 from reports.solver.baselines.moccasin_cp import solve_moccasin
 from reports.solver.baselines.outcome import Outcome
@@ -112,7 +112,7 @@ def test_at_the_base_peak_nothing_is_added():
 
 def test_below_the_bound_no_plan_is_claimed():
     problem = irregular(16, seed=0)
-    problem = at_capacity(problem, least_peak_bound(problem)[0] - 1)
+    problem = at_capacity(problem, min_peak_bound(problem)[0] - 1)
     for found in (
         solve_checkmate(problem, time_limit_s=20.0),
         solve_moccasin(problem, time_limit_s=20.0),

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from planner.plan.problem import Action, ActionKind, Problem
-from planner.plan.simulate import simulate
+from planner.simulate.simulate import simulate
 from reports.solver.__main__ import main
 from reports.solver.build import base_actions, with_budget
 from reports.solver.row import METHODS, judged, measure

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.plan.problemfile import check_problem
-from planner.plan.simulate import simulate
+from planner.simulate.simulate import simulate
 from reports.solver.build import base_actions, base_peak, with_budget
 from reports.solver.moccasin import ORDER_GIVEN, ORDER_SORTED, read, read_folder
 from reports.solver.real import ZOO, real

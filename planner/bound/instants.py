@@ -1,0 +1,101 @@
+"""What every plan must hold at the instant at which one base operation runs."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from planner.plan.problem import Problem
+
+
+def held_at(problem: Problem, p: int) -> int:
+    """Bytes that any schedule holds while base operation p runs: fixed, inputs, outputs, workspace,
+    and graph outputs made before; what may be written in place counts once."""
+    op = problem.ops[p]
+    size = problem.fixed_bytes + op.workspace_bytes
+    size += sum(problem.tensors[t].bytes for t in (*op.inputs, *op.outputs))
+    credited = {target for _, target in op.inplace}
+    size -= sum(problem.tensors[t].bytes for t in credited)
+    inputs = set(op.inputs)
+    size += sum(
+        t.bytes
+        for i, t in enumerate(problem.tensors)
+        if t.to_end and t.producer < p and i not in inputs
+    )
+    return size
+
+
+def min_peak_bound(problem: Problem) -> tuple[int, int]:
+    """(bytes, operation): no schedule of the class has a peak below this, whatever it recomputes.
+
+    `held_at` for every operation, in O(operations + tensors).
+    """
+    outputs_before = [0] * (len(problem.ops) + 1)
+    for t in problem.tensors:
+        if t.to_end:
+            outputs_before[t.producer + 1] += t.bytes
+    best, where, stay = problem.fixed_bytes, 0, 0
+    for p, op in enumerate(problem.ops):
+        stay += outputs_before[p]
+        own = problem.fixed_bytes + op.workspace_bytes + stay
+        own += sum(problem.tensors[t].bytes for t in op.outputs)
+        own += sum(problem.tensors[t].bytes for t in op.inputs if not problem.tensors[t].to_end)
+        own -= sum(problem.tensors[t].bytes for t in {b for _, b in op.inplace})
+        if own > best:
+            best, where = own, p
+    return best, where
+
+
+def live_at(problem: Problem, p: int) -> tuple[list[int], list[int]]:
+    """Tensors made before base operation p that need not be resident while it runs, and those of
+    them that are used after it; in order."""
+    inputs = set(problem.ops[p].inputs)
+    live = [
+        t
+        for t, tensor in enumerate(problem.tensors)
+        if tensor.producer < p and t not in inputs and not tensor.to_end
+    ]
+    after = [t for t in live if problem.tensors[t].uses and problem.tensors[t].uses[-1] > p]
+    return live, after
+
+
+def reachable(problem: Problem, after: Collection[int]) -> list[int]:
+    """Operations that some plan might run again for the tensors `after` an instant, in order."""
+    if not problem.allow_recompute:
+        return []
+    stack = [problem.tensors[t].producer for t in after]
+    seen: set[int] = set()
+    while stack:
+        m = stack.pop()
+        if m in seen or not problem.ops[m].recomputable:
+            continue
+        seen.add(m)
+        stack.extend(problem.tensors[t].producer for t in problem.ops[m].inputs)
+    return sorted(seen)
+
+
+def needed_at(problem: Problem, p: int) -> tuple[list[int], list[int], list[int]]:
+    """What a plan decides at an instant: (tensors live at p that are used behind it, operations that may
+    run again behind it, live tensors of use to either); see `live_at`, `reachable`."""
+    live, after = live_at(problem, p)
+    reruns = reachable(problem, after)
+    wanted = set(after)
+    for m in reruns:
+        wanted.update(problem.ops[m].inputs)
+    return after, reruns, sorted(wanted.intersection(live))
+
+
+def articulation_tensors(problem: Problem, end: int) -> list[int]:
+    """Tensors through which everything before base operation `end` passes, in order of production.
+
+    A tensor is one where, after its production, it alone is still read by an operation before
+    `end`. A chain of recomputes that starts behind it need not reach further back.
+    """
+    last = [max((u for u in t.uses if u < end), default=-1) for t in problem.tensors]
+    open_until: list[tuple[int, int]] = []
+    found: list[int] = []
+    for op in range(end):
+        open_until = [(u, t) for u, t in open_until if u > op]
+        open_until += [(last[t], t) for t in problem.ops[op].outputs if last[t] > op]
+        if len(open_until) == 1 and open_until[0][1] in problem.ops[op].outputs:
+            found.append(open_until[0][1])
+    return found

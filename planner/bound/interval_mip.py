@@ -1,0 +1,376 @@
+"""The integer program over instants, stretch by stretch: a tighter bound where nothing is copied.
+
+Stretch i lies between instant i and the next one: behind base operation p_i, up to and with p_(i+1); the
+last one ends with the base order. What `planner.bound.lp` counts once, however often it happens, is
+decided for every stretch here, as Checkmate (Jain et al., MLSys 2020) does for every operation:
+
+    x[m,i]    operation m runs again in stretch i, at least once
+    res[t,i]  tensor t is on the device just behind p_i
+    h[t,i]    the same copy of t is there throughout stretch i
+    A[m,i]    m runs again behind p_i: the largest of x[m,i], x[m,i+1], ...
+
+    minimise  Σ c_m x[m,i]
+    res[t,i] + x[producer of t,i] >= 1              a base operation in stretch i reads t, made before
+    res[t,i] + x[producer of t,i] >= x[m,i]         m reads t, made before
+    res[t,i+1] <= res[t,i] + x[producer of t,i]
+    h[t,i] >= res[t,i+1] - x[producer of t,i]
+    res[t,i] + A[producer of t,i] >= 1 or A[m,i]    likewise, for all that lies behind p_i
+
+and memory, at each instant, while any base operation of a stretch runs, and while any runs again:
+
+    Σ s_t res[t,i]                       <= capacity - what p_i itself holds
+    Σ s_t h[t,i] + Σ s_t (1 - x[producer of t,i]) <= capacity - what base operation q itself holds
+    Σ s_t h[t,i]                         <= capacity - what m itself holds, if x[m,i]
+
+where the second sum is over what a later base operation of the stretch reads and one before q made. The
+tensors that the operation itself touches are left out of the sums. Every schedule that first runs the
+operations in base order gives a feasible point of no greater cost, so the value bounds them all.
+"""
+
+from __future__ import annotations
+
+import datetime
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ortools.math_opt import model_pb2
+from ortools.math_opt.python import mathopt
+
+from planner.bound.instants import held_at
+from planner.bound.lp import MIP_GAP, LpSolution
+from planner.interrupt import interruptibly
+from planner.plan.problem import Problem
+from planner.plan.stages import Run, StageSchedule
+
+_Terms = list[tuple[int, float]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IntervalPlan:
+    """What the program came to.
+
+    Attributes:
+        feasible: False where no schedule of the class fits.
+        bound_us: no plan adds less time than this to the base order; proved even where time ran out.
+        solution: its fractional plan, whole here, for rounding; None where none was found in time.
+        plan: the same by stages, runs as late as their stretch allows; it may exceed the capacity.
+    """
+
+    feasible: bool
+    bound_us: float
+    solution: LpSolution | None = None
+    plan: StageSchedule | None = None
+
+
+@dataclass(slots=True)
+class _Rows:
+    """A linear program in the making, as flat lists."""
+
+    cost: list[float] = field(default_factory=list)
+    whole: list[bool] = field(default_factory=list)
+    row: list[int] = field(default_factory=list)
+    column: list[int] = field(default_factory=list)
+    coefficient: list[float] = field(default_factory=list)
+    upper: list[float] = field(default_factory=list)
+
+    def variable(self, cost: float = 0.0, *, whole: bool = False) -> int:
+        """A variable from 0 to 1."""
+        self.cost.append(cost)
+        self.whole.append(whole)
+        return len(self.cost) - 1
+
+    def at_most(self, terms: Iterable[tuple[int, float]], upper: float) -> None:
+        """Σ coefficient · variable <= upper; a variable may occur more than once."""
+        merged: dict[int, float] = {}
+        for variable, coefficient in terms:
+            merged[variable] = merged.get(variable, 0.0) + coefficient
+        number = len(self.upper)
+        for variable in sorted(merged):
+            if merged[variable]:
+                self.row.append(number)
+                self.column.append(variable)
+                self.coefficient.append(merged[variable])
+        self.upper.append(upper)
+
+    def model(self) -> mathopt.Model:
+        """The program, to be minimised."""
+        proto = model_pb2.ModelProto(name="stretches")
+        count = len(self.cost)
+        proto.variables.ids.extend(range(count))
+        proto.variables.lower_bounds.extend([0.0] * count)
+        proto.variables.upper_bounds.extend([1.0] * count)
+        proto.variables.integers.extend(self.whole)
+        paid = [v for v in range(count) if self.cost[v]]
+        proto.objective.linear_coefficients.ids.extend(paid)
+        proto.objective.linear_coefficients.values.extend(self.cost[v] for v in paid)
+        proto.linear_constraints.ids.extend(range(len(self.upper)))
+        proto.linear_constraints.lower_bounds.extend([-math.inf] * len(self.upper))
+        proto.linear_constraints.upper_bounds.extend(self.upper)
+        proto.linear_constraint_matrix.row_ids.extend(self.row)
+        proto.linear_constraint_matrix.column_ids.extend(self.column)
+        proto.linear_constraint_matrix.coefficients.extend(self.coefficient)
+        return mathopt.Model.from_model_proto(proto)
+
+
+class IntervalMip:
+    """The program over some instants of a problem without copies.
+
+    Attributes:
+        instants: in base order.
+    """
+
+    def __init__(self, problem: Problem, instants: Iterable[int]) -> None:
+        """
+        Raises:
+            ValueError: the problem allows copies, or there is no instant.
+        """
+        if not self.covers(problem):
+            raise ValueError("copies are no part of this program")
+        self.problem = problem
+        self.instants = sorted(set(instants))
+        if not self.instants:
+            raise ValueError("no instant")
+        count = len(problem.ops)
+        self._ends = [*self.instants[1:], count - 1]
+        self._own = [frozenset((*op.inputs, *op.outputs)) for op in problem.ops]
+        self._size = [t.bytes / max(1, problem.capacity_bytes) for t in problem.tensors]
+        self._last = [max(t.uses, default=-1) for t in problem.tensors]
+        self._kept_before = [0] * (count + 1)
+        for t in problem.tensors:
+            if t.to_end:
+                self._kept_before[t.producer + 1] += t.bytes
+        for p in range(count):
+            self._kept_before[p + 1] += self._kept_before[p]
+        self._rows = _Rows()
+        self._runs: list[dict[int, int]] = [{} for _ in self.instants]
+        self._resident: list[dict[int, int]] = [{} for _ in self.instants]
+        self._behind: list[dict[int, int]] = [{} for _ in self.instants]
+        self._variables()
+        for i in range(len(self.instants)):
+            self._needs(i)
+            self._memory(i)
+
+    @staticmethod
+    def covers(problem: Problem) -> bool:
+        """Whether the program has all of the problem's options."""
+        return problem.allow_recompute and not problem.allow_swap
+
+    # -- what may happen ---------------------------------------------------------------------
+
+    def _variables(self) -> None:
+        problem, rows = self.problem, self._rows
+        unit = 1.0 / max(1e-9, problem.base_duration_us)
+        serves = self._serves()
+        last_run = [-1] * len(problem.tensors)  # the last stretch with a run that reads it
+        for i, (a, end) in enumerate(zip(self.instants, self._ends, strict=True)):
+            for m in range(end):
+                op = problem.ops[m]
+                since = max(a, m)
+                if not op.recomputable or serves[m] <= since:
+                    continue
+                if self._held_again(m, since) > problem.capacity_bytes:
+                    continue
+                self._runs[i][m] = rows.variable(op.duration_us * unit, whole=True)
+                for t in op.inputs:
+                    last_run[t] = i
+        for i, a in enumerate(self.instants):
+            for t, tensor in enumerate(problem.tensors):
+                wanted = self._last[t] > a or last_run[t] >= i
+                if tensor.producer <= a and wanted and not tensor.to_end:
+                    self._resident[i][t] = rows.variable(whole=True)
+        self._behind[-1] = self._runs[-1]
+        for i in range(len(self.instants) - 2, -1, -1):
+            here, later = self._runs[i], self._behind[i + 1]
+            for m in sorted(here.keys() | later.keys()):
+                if m > self.instants[i]:
+                    continue
+                behind = self._behind[i][m] = rows.variable()
+                parts = [which[m] for which in (here, later) if m in which]
+                for part in parts:
+                    rows.at_most([(part, 1.0), (behind, -1.0)], 0.0)
+                rows.at_most([(behind, 1.0), *((part, -1.0) for part in parts)], 0.0)
+
+    def _serves(self) -> list[int]:
+        """Per operation, the last base operation that a run of it may be for; -1 if none."""
+        problem = self.problem
+        serves = [-1] * len(problem.ops)
+        for m in range(len(problem.ops) - 1, -1, -1):
+            for t in problem.ops[m].outputs:
+                for u in problem.tensors[t].uses:
+                    again = serves[u] if problem.ops[u].recomputable else -1
+                    serves[m] = max(serves[m], u, again)
+        return serves
+
+    def _held_again(self, m: int, since: int) -> int:
+        """Bytes that are held at least while `m` runs again, at any time behind base operation
+        `since`; graph outputs made before `since` among them."""
+        problem, op = self.problem, self.problem.ops[m]
+        size = problem.fixed_bytes + op.workspace_bytes + self._kept_before[since]
+        for t in self._own[m]:
+            tensor = problem.tensors[t]
+            if not (tensor.to_end and tensor.producer < since):
+                size += tensor.bytes
+        return size - sum(problem.tensors[t].bytes for t in {b for _, b in op.inplace})
+
+    # -- rows --------------------------------------------------------------------------------
+
+    def _there(self, i: int, t: int, runs: Mapping[int, int]) -> _Terms:
+        """-(t is there behind instant i, or is made again)."""
+        producer = self.problem.tensors[t].producer
+        found = [self._resident[i].get(t), runs.get(producer)]
+        return [(v, -1.0) for v in found if v is not None]
+
+    def _needs(self, i: int) -> None:
+        """What is read in stretch i, or behind its instant, is there or is made again."""
+        problem, rows = self.problem, self._rows
+        a, end = self.instants[i], self._ends[i]
+        in_stretch: set[int] = set()
+        for u in range(a + 1, end + 1):
+            in_stretch.update(problem.ops[u].inputs)
+        for t in self._resident[i]:
+            if t in in_stretch:
+                rows.at_most(self._there(i, t, self._runs[i]), -1.0)
+            elif self._last[t] > a:
+                rows.at_most(self._there(i, t, self._behind[i]), -1.0)
+        kinds = [self._runs[i]] if self._behind[i] is self._runs[i] else []
+        for runs in kinds or [self._runs[i], self._behind[i]]:
+            for m, variable in runs.items():
+                for t in problem.ops[m].inputs if m <= a else ():
+                    if t in self._resident[i]:
+                        rows.at_most([(variable, 1.0), *self._there(i, t, runs)], 0.0)
+
+    def _memory(self, i: int) -> None:
+        problem, rows, size = self.problem, self._rows, self._size
+        a, end = self.instants[i], self._ends[i]
+        resident, runs = self._resident[i], self._runs[i]
+        held = [(v, size[t]) for t, v in resident.items() if t not in self._own[a]]
+        self._within(held, problem.capacity_bytes - held_at(problem, a))
+        following = self._resident[i + 1] if i + 1 < len(self.instants) else {}
+        through: dict[int, int] = {}
+        for t, variable in following.items():
+            producer = problem.tensors[t].producer
+            if producer <= a:
+                rows.at_most([(variable, 1.0), *self._there(i, t, runs)], 0.0)
+            if producer < end:
+                kept = through[t] = rows.variable()
+                again = [(runs[producer], -1.0)] if producer in runs else []
+                rows.at_most([(variable, 1.0), (kept, -1.0), *again], 0.0)
+        self._base_runs(i, through)
+        self._second_runs(i, {t: v for t, v in through.items() if problem.tensors[t].producer <= a})
+
+    def _base_runs(self, i: int, through: Mapping[int, int]) -> None:
+        """Memory while the base operations of stretch i run, but for the one of the next instant."""
+        problem, size = self.problem, self._size
+        a, end = self.instants[i], self._ends[i]
+        if i + 1 == len(self.instants):
+            end += 1
+        reads: dict[int, int] = {}  # the last base operation of the stretch that reads a tensor
+        for u in range(a + 1, min(end + 1, len(problem.ops))):
+            reads.update(dict.fromkeys(problem.ops[u].inputs, u))
+        candidates = [
+            (t, problem.tensors[t].producer)
+            for t in sorted(reads.keys() | through.keys())
+            if size[t] and not problem.tensors[t].to_end
+        ]
+        for q in range(a + 1, end):
+            room = problem.capacity_bytes - held_at(problem, q)
+            terms: _Terms = []
+            for t, producer in candidates:
+                if producer >= q or t in self._own[q]:
+                    continue
+                if reads.get(t, -1) > q:
+                    room -= problem.tensors[t].bytes
+                    if producer in self._runs[i]:
+                        terms.append((self._runs[i][producer], -size[t]))
+                elif t in through:
+                    terms.append((through[t], size[t]))
+            self._within(terms, room)
+
+    def _second_runs(self, i: int, through: Mapping[int, int]) -> None:
+        """Memory while the operations of before instant i run again in stretch i."""
+        problem, rows, size = self.problem, self._rows, self._size
+        capacity, a = problem.capacity_bytes, self.instants[i]
+        most = sum(problem.tensors[t].bytes for t in through)
+        total: int | None = None
+        for m, variable in self._runs[i].items():
+            if m > a:
+                continue
+            own = self._held_again(m, a)
+            if own + most <= capacity:
+                continue
+            if total is None:  # at least the sum of all; in a share of it, so that it is at most 1
+                total = rows.variable()
+                scale = most / max(1, capacity)
+                rows.at_most([*((v, size[t]) for t, v in through.items()), (total, -scale)], 0.0)
+            fixed = problem.fixed_bytes + self._kept_before[a]
+            mine = [(v, -size[t]) for t, v in through.items() if t in self._own[m]]
+            needs = (variable, (own - fixed) / max(1, capacity))
+            self._within([(total, most / max(1, capacity)), needs, *mine], capacity - fixed)
+
+    def _within(self, terms: _Terms, room_bytes: int) -> None:
+        """Terms, in shares of the capacity, are no more than some bytes; no row where they never are."""
+        room = room_bytes / max(1, self.problem.capacity_bytes)
+        if sum(c for _, c in terms if c > 0) > room:
+            self._rows.at_most(terms, room)
+
+    # -- answer ------------------------------------------------------------------------------
+
+    def solve(self, *, time_limit_s: float) -> IntervalPlan:
+        """Solve by HiGHS, on one thread."""
+        model = self._rows.model()
+        params = mathopt.SolveParameters(
+            time_limit=datetime.timedelta(seconds=max(0.05, time_limit_s)),
+            relative_gap_tolerance=MIP_GAP,
+        )
+        result = interruptibly(
+            lambda: mathopt.solve(model, mathopt.SolverType.HIGHS, params=params)
+        )
+        kinds = mathopt.TerminationReason
+        if result.termination.reason in (kinds.INFEASIBLE, kinds.INFEASIBLE_OR_UNBOUNDED):
+            return IntervalPlan(feasible=False, bound_us=0.0)
+        base_us = self.problem.base_duration_us
+        bound = result.termination.objective_bounds.dual_bound
+        bound_us = max(0.0, bound * base_us) if math.isfinite(bound) else 0.0
+        if not result.has_primal_feasible_solution():
+            return IntervalPlan(feasible=True, bound_us=bound_us)
+        value_of = result.variable_values()
+        values = [value_of[variable] for variable in model.variables()]
+        solution = LpSolution(
+            feasible=True,
+            extra_us=max(0.0, result.objective_value() * base_us),
+            bound_us=bound_us,
+            resident=self._values(self._resident, values),
+            swapped={},
+            rerun=self._values(self._behind, values),
+        )
+        return IntervalPlan(
+            feasible=True, bound_us=bound_us, solution=solution, plan=self._plan(values)
+        )
+
+    def _values(
+        self, variables: Sequence[Mapping[int, int]], values: Sequence[float]
+    ) -> dict[tuple[int, int], float]:
+        pairs = zip(self.instants, variables, strict=True)
+        return {(key, p): values[v] for p, here in pairs for key, v in here.items()}
+
+    def _plan(self, values: Sequence[float]) -> StageSchedule:
+        """Each run just before what first reads it in its stretch and would find nothing, or at the
+        stretch's end."""
+        problem = self.problem
+        again: set[Run] = set()
+        for i, (a, end) in enumerate(zip(self.instants, self._ends, strict=True)):
+            runs = {m for m, v in self._runs[i].items() if values[v] > 0.5}
+            there = {t for t, v in self._resident[i].items() if values[v] > 0.5}
+            stage: dict[int, int] = {}
+            for m in sorted(runs, reverse=True):
+                readers = [
+                    stage.get(u, u)
+                    for t in problem.ops[m].outputs
+                    if t not in there
+                    for u in problem.tensors[t].uses
+                    if u in stage or max(a, m) < u <= end
+                ]
+                stage[m] = (min if m <= a else max)(readers, default=end)
+            again.update((q, m) for m, q in stage.items() if q > m)
+        return StageSchedule(again=frozenset(again), back=frozenset())

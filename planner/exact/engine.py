@@ -1,0 +1,277 @@
+"""The exact engine: improve a plan part by part, then solve for the whole of it where it is small.
+
+The parts are those of `planner.exact.local_search`. The whole is one `PartModel` in which every run that
+may be in a better plan is free, in every stage: all whose own time, and that of the runs without which
+they serve nobody, is no more than what the incumbent adds.
+An optimum of it is an optimum over all schedules that first run the operations in this order and
+between two of these run others again in this order, each at most once. Where copies run beside the
+operations, the whole is an `OverlapModel`, and there are no parts.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from ortools.sat.python import cp_model
+
+from planner.exact.local_search import improve_locally
+from planner.exact.neighbourhoods import Neighbourhoods
+from planner.exact.overlap import OverlapModel, starts_of
+from planner.exact.part import PartModel
+from planner.exact.solving import SOLVED, new_solver, solve_interruptibly
+from planner.plan.candidate import Candidate
+from planner.plan.problem import Action, Problem
+from planner.plan.stages import (
+    MemoryProfile,
+    Run,
+    StageSchedule,
+    actions_of,
+    latest,
+    may_swap,
+    stage_schedule,
+)
+from planner.search.decode import Decisions
+from planner.simulate.simulate import simulate
+
+BOUND_CLASS = (
+    "schedules that first run the operations in this base order, and between two of these run "
+    "others again in this order, each at most once"
+)
+
+MAX_OPS = 5_000
+"""On larger problems a part takes longer to set up than to solve."""
+
+_WHOLE_OPS = 600
+_MAX_RUNS = 5_000
+"""Operations, and free runs, of the whole; with more, only parts are solved."""
+
+_OVERLAP_OPS = 150
+_OVERLAP_RUNS = 300
+"""The same where copies run beside the operations; with more runs, only those that close a gap."""
+
+_SHARE_OF_START = 0.2
+"""Of the time, at most, to find when the incumbent's own decisions are carried out."""
+
+_SHARE_OF_PARTS = 0.15
+"""Of the time, where the whole may be solved too."""
+
+_SHARE_TO_FIT = 0.6
+"""The same, from a plan that does not fit."""
+
+_SMALL = 60
+"""Free runs that are solved at once: parts would not be smaller."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exact:
+    """What was found.
+
+    Attributes:
+        optimal: no schedule that the module's model covers takes less time.
+        bound_us: no such schedule takes less time than this; the base duration where the whole was
+            not solved for.
+    """
+
+    candidate: Candidate
+    optimal: bool
+    bound_us: float
+
+
+_MAX_COPIES = 1e6
+"""Copies that take longer than so many steps overflow the 64 bits of a schedule's times."""
+
+
+def _copies_us(problem: Problem) -> float:
+    if not problem.allow_swap:
+        return 0.0
+    tensors = range(len(problem.tensors))
+    return sum(problem.swap_out_us(t) + problem.swap_in_us(t) for t in tensors)
+
+
+def solve_exact(
+    problem: Problem,
+    incumbent: Candidate,
+    *,
+    time_limit_s: float,
+    lower_bound_us: float = 0.0,
+    upper_bound_us: float = float("inf"),
+    seed: int = 0,
+    workers: int | None = None,
+    stop: Callable[[], bool] | None = None,
+) -> Exact | None:
+    """Improve on `incumbent`; None where nothing that fits was found, or where copies run beside the
+    operations and these are too many.
+
+    Args:
+        upper_bound_us: what a known plan takes: where `incumbent` does not fit, only plans that take
+            no more are looked for.
+        lower_bound_us: a proven bound on the time of any plan (from `planner.bound.lp`).
+        stop: asked while parts are solved, whether to leave it at that.
+    """
+    if problem.overlap:
+        if _copies_us(problem) > _MAX_COPIES * problem.base_duration_us:
+            return None
+        return _solve_overlapped(problem, incumbent, time_limit_s, lower_bound_us, seed, workers)
+    deadline = time.monotonic() + time_limit_s
+    actions = list(incumbent.actions)
+
+    def improve(share: float) -> None:
+        nonlocal actions
+        actions, _ = improve_locally(
+            problem,
+            actions,
+            time_limit_s=share * (deadline - time.monotonic()),
+            lower_bound_us=lower_bound_us,
+            seed=seed,
+            workers=workers or 2,
+            stop=stop,
+        )
+
+    def fits(trial: Sequence[Action]) -> bool:
+        return simulate(problem, trial).peak_bytes <= problem.capacity_bytes
+
+    whole = _whole(problem, actions, upper_bound_us)
+    if whole is None or len(whole) > _SMALL:
+        if not fits(actions):
+            improve(_SHARE_TO_FIT)
+        else:
+            improve(1.0 if whole is None else _SHARE_OF_PARTS)
+        whole = _whole(problem, actions, upper_bound_us)
+    if whole is None or len(whole) > _MAX_RUNS:
+        improve(1.0)
+        whole = None
+    replay = simulate(problem, actions)
+    optimal, bound_us = False, problem.base_duration_us
+    is_open = stop is None or not stop()
+    to_gain = is_open and (not fits(actions) or replay.time_us > lower_bound_us * (1 + 1e-9))
+    if whole is not None and to_gain:
+        left = max(0.5, deadline - time.monotonic())
+        found = solve_whole(
+            problem,
+            stage_schedule(problem, actions),
+            whole,
+            lower_bound_us=lower_bound_us,
+            solver=new_solver(seed=seed, workers=workers, time_limit_s=left),
+        )
+        if found is not None:
+            plan, optimal, bound_us = found
+            trial = actions_of(problem, plan)
+            again = simulate(problem, trial)
+            better = not fits(actions) or again.time_us <= replay.time_us
+            if fits(trial) and better:
+                actions, replay = trial, again
+    if replay.peak_bytes > problem.capacity_bytes:
+        return None
+    return Exact(
+        candidate=Candidate(decisions=Decisions(), actions=actions, replay=replay),
+        optimal=optimal,
+        bound_us=bound_us,
+    )
+
+
+def _solve_overlapped(
+    problem: Problem,
+    incumbent: Candidate,
+    time_limit_s: float,
+    lower_bound_us: float,
+    seed: int,
+    workers: int | None,
+) -> Exact | None:
+    """The whole at once, copies beside the operations."""
+    if len(problem.ops) > _OVERLAP_OPS or incumbent.replay.timeline is None:
+        return None
+    deadline = time.monotonic() + time_limit_s
+
+    def solver(share: float) -> cp_model.CpSolver:
+        left = max(0.5, share * (deadline - time.monotonic()))
+        return new_solver(seed=seed, workers=workers, time_limit_s=left)
+
+    plan = stage_schedule(problem, incumbent.actions)
+    runs = whole_of(problem, incumbent.time_us - problem.base_duration_us)
+    complete = len(runs) <= _OVERLAP_RUNS
+    if not complete:
+        closings = Neighbourhoods(problem).closings
+        runs = {(q, m) for q, m in runs if q in closings[m]}
+    starts = starts_of(problem, incumbent.actions, incumbent.replay.timeline.start_us)
+    model = OverlapModel(problem, MemoryProfile(problem, plan), runs | plan.again, starts_us=starts)
+    model.cp.add(model.makespan >= int(lower_bound_us / model.unit_us))
+    model.start_from_plan(solver(_SHARE_OF_START))
+    chosen = solver(1.0)
+    status = solve_interruptibly(chosen, model.cp)
+    best = incumbent if incumbent.peak_bytes <= problem.capacity_bytes else None
+    if status in SOLVED:
+        actions = model.actions(chosen)
+        replay = simulate(problem, actions)
+        fits = replay.peak_bytes <= problem.capacity_bytes  # never trusted unreplayed
+        if fits and (best is None or replay.time_us < best.time_us):
+            best = Candidate(decisions=Decisions(), actions=actions, replay=replay)
+    if best is None:
+        return None
+    bound_us = model.bound_us(chosen) if complete else 0.0
+    return Exact(
+        candidate=best,
+        optimal=complete and status == cp_model.OPTIMAL,
+        bound_us=min(best.time_us, max(problem.base_duration_us, bound_us)),
+    )
+
+
+def _whole(problem: Problem, actions: Sequence[Action], upper_bound_us: float) -> set[Run] | None:
+    if len(problem.ops) > _WHOLE_OPS:
+        return None
+    replay = simulate(problem, actions)
+    if replay.peak_bytes <= problem.capacity_bytes:
+        upper_bound_us = min(upper_bound_us, replay.time_us)
+    return whole_of(problem, upper_bound_us - problem.base_duration_us)
+
+
+def whole_of(problem: Problem, budget_us: float) -> set[Run]:
+    """Every run that may be in a plan that adds at most `budget_us` to the base order: it serves a
+    base operation, or a run that may be in such a plan too, and all those together are in budget."""
+    count = len(problem.ops)
+    runs: set[Run] = set()
+    if not problem.allow_recompute:
+        return runs
+    least_us: list[npt.NDArray[np.float64]] = [np.empty(0)] * count
+    for m in range(count - 1, -1, -1):  # least_us[m][q]: m in stage q, and what makes it of use
+        op = problem.ops[m]
+        needed = np.full(count, np.inf)
+        if op.recomputable:
+            uses = {u for t in op.outputs for u in problem.tensors[t].uses}
+            for u in uses:
+                np.minimum(needed, least_us[u], out=needed)
+            needed[: max(uses, default=-1) + 1] = 0.0
+            needed += op.duration_us
+            within = np.flatnonzero(needed[m + 1 :] <= budget_us * (1 + 1e-9)) + m + 1
+            runs.update((q, m) for q in within.tolist())
+        least_us[m] = needed
+    return runs
+
+
+def solve_whole(
+    problem: Problem,
+    plan: StageSchedule,
+    runs: set[Run],
+    *,
+    lower_bound_us: float,
+    solver: cp_model.CpSolver,
+) -> tuple[StageSchedule, bool, float] | None:
+    """(plan, whether it is optimal, bound in microseconds) with `runs` free and every tensor that
+    may be swapped; None where nothing was found in time."""
+    plan = latest(problem, plan)
+    swapped = [t for t in range(len(problem.tensors)) if may_swap(problem, t)]
+    model = PartModel(
+        problem,
+        MemoryProfile(problem, plan),
+        runs | plan.again,
+        tensors=swapped if problem.allow_swap else (),
+    )
+    model.add_bound(lower_bound_us)
+    model.add_latest()
+    status = solve_interruptibly(solver, model.cp)
+    if status not in SOLVED:
+        return None
+    return model.plan_of(solver), status == cp_model.OPTIMAL, model.bound_us(solver)

@@ -1,0 +1,187 @@
+"""The runs and tensors of a part of a plan as 0-1 variables: see `planner.exact.part`."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from ortools.sat.python import cp_model
+from ortools.sat.python import cp_model_helper as cmh
+
+from planner.plan.problem import Problem
+from planner.plan.stages import MemoryProfile, Run, may_swap, overwritten
+
+Literal = cmh.Literal | bool
+
+
+@dataclass(slots=True)
+class Event:
+    """One event of one tensor: `run` makes it, or reads it. `runs` is True for a fixed run; `before`
+    and `after` say whether the tensor is held in the gaps around, `fetched` whether it is copied in
+    for this run."""
+
+    run: Run
+    makes: bool
+    runs: Literal
+    before: Literal = False
+    after: Literal = False
+    fetched: Literal = False
+
+
+class GapModel:
+    """Which free runs take place, and in which gaps between its events each tensor is held.
+
+    Attributes:
+        cp: the model. hints: by variable index, its value in the plan.
+        again: by free run. events: by tensor, in order.
+        fetches: by run and tensor, whether it is copied in for the run. hosted: by tensor, whether it
+            is copied out.
+    """
+
+    def __init__(
+        self, problem: Problem, held: MemoryProfile, free: Collection[Run], tensors: Collection[int]
+    ) -> None:
+        self.problem = problem
+        self.held = held
+        self.plan = held.plan
+        self.cp = cp_model.CpModel()
+        self.hints: list[int] = []
+        self.again: dict[Run, cp_model.IntVar] = {}
+        self.free_runs: dict[int, list[Run]] = {}
+        for run in sorted(free):
+            self.again[run] = self._bool(run in self.plan.again)
+            self.free_runs.setdefault(run[1], []).append(run)
+        self.free_stages = {q for q, _ in self.again}
+        ops = [problem.ops[m] for m in self.free_runs]
+        self.tensors = sorted({*tensors, *(t for op in ops for t in (*op.inputs, *op.outputs))})
+        self.fetches: dict[tuple[Run, int], Literal] = {}
+        self.hosted: dict[int, cp_model.IntVar] = {}
+        self.swapped_now = {t for _, t in self.plan.back}
+        self.events = {t: self._events(t) for t in self.tensors}
+        for t in self.tensors:
+            self._chain(t)
+        self._only_useful()
+
+    def hinted(self, literal: Literal) -> bool:
+        """The value that the plan gives a literal."""
+        if isinstance(literal, bool):
+            return literal
+        negated = literal.index < 0
+        return bool(self.hints[-literal.index - 1 if negated else literal.index]) != negated
+
+    def _bool(self, hint: bool) -> cp_model.IntVar:
+        variable = self.cp.new_bool_var("")
+        self._hint(variable, hint)
+        return variable
+
+    def _hint(self, variable: cp_model.IntVar, value: int) -> None:
+        self.hints.append(value)
+        self.cp.add_hint(variable, value)
+
+    def _clause(self, *literals: Literal) -> None:
+        """At least one holds; constants are folded."""
+        if not any(x is True for x in literals):
+            self.cp.add_bool_or([x for x in literals if not isinstance(x, bool)])
+
+    def _events(self, t: int) -> list[Event]:
+        """Fixed and free runs that touch a tensor, in order."""
+        tensor = self.problem.tensors[t]
+        runs: dict[Run, Literal] = {self.held.runs[i]: True for i in self.held.touched[t]}
+        for m in {tensor.producer, *tensor.uses}:
+            for run in self.free_runs.get(m, ()):
+                runs[run] = self.again[run]
+        return [
+            Event(run, run[1] == tensor.producer, literal)
+            for run, literal in sorted(runs.items(), key=lambda item: item[0])
+        ]
+
+    def _chain(self, t: int) -> None:
+        """The variables of one tensor, and how each gap follows from the one before."""
+        tensor, events = self.problem.tensors[t], self.events[t]
+        swappable = self.problem.allow_swap and may_swap(self.problem, t)
+        gaps = self._gaps(t, swappable)
+        for k, event in enumerate(events):
+            event.after = gaps[k]
+            if k == 0:
+                continue
+            before = event.before = gaps[k - 1]
+            if event.makes:
+                self._clause(negated(before), negated(event.runs))
+                self._clause(negated(event.after), before, event.runs)
+                self._clause(negated(before), event.after)
+                continue
+            if tensor.to_end:
+                for made in events[1:k]:
+                    if made.makes:
+                        self._clause(negated(event.runs), negated(made.runs), before)
+            else:
+                if swappable and before is not True:
+                    event.fetched = self._fetch(t, event)
+                self._clause(negated(event.runs), before, event.fetched)
+            self._clause(negated(event.after), before, event.fetched)
+            self._clause(negated(before), event.after, event.runs)
+
+    def _gaps(self, t: int, swappable: bool) -> list[Literal]:
+        """Whether the tensor (of a `to_end` tensor, a copy that is not the first) is held after each
+        event; a constant where the next event settles it. Hints are what the plan holds."""
+        to_end, events = self.problem.tensors[t].to_end, self.events[t]
+        first_made = next((k for k, e in enumerate(events) if k and e.makes), len(events))
+        first_copy = next(
+            (k for k, e in enumerate(events) if k and e.makes and e.run in self.plan.again),
+            len(events),
+        )
+        gaps: list[Literal] = [False] * len(events)
+        read_later = wanted = False
+        for k in range(len(events) - 1, 0, -1):
+            event = events[k]
+            read_later = read_later or not event.makes
+            if event.run in self.held.index:
+                wanted = not event.makes and (event.run, t) not in self.plan.back
+            if not read_later or (event.makes and event.runs is True):
+                continue
+            if to_end:
+                if k - 1 >= first_made:
+                    gaps[k - 1] = self._bool(wanted and k - 1 >= first_copy)
+            elif event.runs is True and (not swappable or self._adjacent(t, events[k - 1], event)):
+                gaps[k - 1] = True
+            else:
+                gaps[k - 1] = self._bool(wanted)
+        return gaps
+
+    def _adjacent(self, t: int, a: Event, b: Event) -> bool:
+        """Whether letting a tensor go between two runs frees nothing: no other run can lie between,
+        and the first does not write over it."""
+        if a.run not in self.held.index or b.run[0] in self.free_stages:
+            return False
+        if t in overwritten(self.problem, a.run[1]):
+            return False
+        return self.held.index[a.run] + 1 == self.held.index[b.run]
+
+    def _fetch(self, t: int, event: Event) -> Literal:
+        """Copied in for a run; a fixed run's tensor is whenever it is not held."""
+        if t not in self.hosted:
+            self.hosted[t] = self._bool(t in self.swapped_now)
+        if event.runs is True:
+            fetched = negated(event.before)
+        else:
+            fetched = self._bool((event.run, t) in self.plan.back)
+            self._clause(negated(fetched), event.runs)
+            self._clause(negated(fetched), negated(event.before))
+        self._clause(negated(fetched), self.hosted[t])
+        self.fetches[event.run, t] = fetched
+        return fetched
+
+    def _only_useful(self) -> None:
+        """A run takes place only where something that it makes is read."""
+        made: dict[Run, list[Literal]] = {}
+        for events in self.events.values():
+            for event in events:
+                if event.makes and event.run in self.again:
+                    made.setdefault(event.run, []).append(event.after)
+        for run, literal in self.again.items():
+            self._clause(negated(literal), *made.get(run, ()))
+
+
+def negated(literal: Literal) -> Literal:
+    """The opposite of a literal or constant."""
+    return not literal if isinstance(literal, bool) else literal.negated()

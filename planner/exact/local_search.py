@@ -1,0 +1,271 @@
+"""Improve a plan part by part: free some runs, solve for them, keep what is better.
+
+Each round solves a `PartModel` of a few hundred free runs (large neighbourhood search; Shaw, "Using
+Constraint Programming and Local Search Methods to Solve Vehicle Routing Problems", CP 1998). Kinds of
+neighbourhoods that helped more often for their time are drawn more often; parts grow while they are
+solved to the end and shrink where they are not.
+
+A plan that does not fit is improved at a price for each byte above the capacity. Where nothing helps
+at one price, the price rises, so that cheap relief comes first.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+
+from ortools.sat.python import cp_model
+
+from planner.exact.neighbourhoods import Freed, Kind, Neighbourhoods
+from planner.exact.part import PartModel
+from planner.exact.solving import SOLVED, new_solver
+from planner.plan.problem import Action, Problem
+from planner.plan.stages import (
+    MemoryProfile,
+    StageSchedule,
+    actions_of,
+    added_us,
+    base_plan,
+    stage_schedule,
+)
+from planner.simulate.simulate import simulate
+from planner.units import format_part
+
+_START_SIZE = 60.0
+_MIN_SIZE, _MAX_SIZE = 12.0, 3_000.0
+_STAGES_EACH = (3, 6, 10)
+_ROUND_WORK = 0.12
+"""Deterministic time of one round, in the solver's units: a second or two."""
+
+_FIRST_PRICE = 0.2
+"""Base durations for the whole excess of the first plan."""
+
+_PRICE_RISE = 1.05
+"""Each round; twofold after `_PATIENCE` rounds in which nothing helped."""
+
+_PATIENCE = 10
+_MAX_PRICE = 100.0
+
+
+@dataclass(slots=True)
+class LocalStats:
+    """What the rounds did.
+
+    Attributes:
+        fit_s: when the plan first fitted; None where it never did.
+        by_kind: rounds and improvements by kind of neighbourhood.
+    """
+
+    rounds: int = 0
+    improvements: int = 0
+    fit_s: float | None = None
+    by_kind: dict[str, tuple[int, int]] = field(default_factory=dict)
+
+
+def improve_locally(
+    problem: Problem,
+    actions: Sequence[Action],
+    *,
+    time_limit_s: float,
+    seed: int = 0,
+    workers: int = 1,
+    lower_bound_us: float = 0.0,
+    stop: Callable[[], bool] | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> tuple[list[Action], LocalStats]:
+    """Improve a schedule whose base operations run in base order, on one stream.
+
+    A schedule that does not fit is first made to fit; `actions` of every operation once will do.
+    With one worker the plans found are the same for the same seed, but the time limit decides how
+    many rounds there are; with more, which round ends first matters too.
+
+    Args:
+        workers: rounds at a time, each on one thread.
+        lower_bound_us: stop once the plan takes no more time.
+        stop: asked between rounds.
+
+    Returns:
+        The best schedule: `actions` unless one is better. One that fits is better than one that does
+        not, then less excess, then less time.
+    """
+    best = list(actions)
+    replay = simulate(problem, best)
+    stats = LocalStats()
+    if problem.overlap or not (problem.allow_recompute or problem.allow_swap):
+        return best, stats
+    if MemoryProfile(problem, base_plan()).peak_bytes <= problem.capacity_bytes:
+        return actions_of(problem, base_plan()), stats
+    search = _Search(problem, stage_schedule(problem, actions), seed)
+    search.run(
+        deadline=time.monotonic() + time_limit_s,
+        workers=workers,
+        bound_us=lower_bound_us,
+        stop=stop or (lambda: False),
+        progress=progress or (lambda _: None),
+        stats=stats,
+    )
+    found = actions_of(problem, search.plan)
+    after = simulate(problem, found)
+    fits = replay.peak_bytes <= problem.capacity_bytes
+    if after.peak_bytes > problem.capacity_bytes:
+        better = not fits and after.peak_bytes < replay.peak_bytes
+    else:
+        better = not fits or after.time_us < replay.time_us
+    return (found if better else best), stats
+
+
+@dataclass(slots=True)
+class _Part:
+    """A neighbourhood being solved."""
+
+    kind: Kind
+    free: Freed
+    start: StageSchedule
+    model: PartModel
+    solver: cp_model.CpSolver
+
+
+class _Search:
+    def __init__(self, problem: Problem, plan: StageSchedule, seed: int) -> None:
+        self.problem = problem
+        self.draw = random.Random(seed)
+        self.neighbourhoods = Neighbourhoods(problem)
+        self._set(MemoryProfile(problem, plan))
+        capacity = problem.capacity_bytes
+        self.price = _FIRST_PRICE * capacity / max(1, self.excess)
+        self.size = dict.fromkeys(Kind, _START_SIZE)
+        self.gain = dict.fromkeys(Kind, 1.0)
+        self.work = dict.fromkeys(Kind, 0.1 * _ROUND_WORK)
+        self.rounds = dict.fromkeys(Kind, 0)
+        self.wins = dict.fromkeys(Kind, 0)
+        self.idle = 0
+
+    @property
+    def plan(self) -> StageSchedule:
+        """The best plan."""
+        return self.held.plan
+
+    def _set(self, held: MemoryProfile) -> None:
+        self.held = held
+        self.added_us = added_us(self.problem, held.plan)
+        self.excess = held.excess(self.problem.capacity_bytes)
+
+    def _merit(self, excess: int, added: float) -> tuple[float, float]:
+        """Less is better. Once the plan fits, it stays so."""
+        if not self.excess:
+            return (float(excess), added)
+        base = self.problem.base_duration_us or 1.0
+        if not excess:
+            return (0.0, added)
+        return (1.0, added / base + self.price * excess / self.problem.capacity_bytes)
+
+    def run(
+        self,
+        *,
+        deadline: float,
+        workers: int,
+        bound_us: float,
+        stop: Callable[[], bool],
+        progress: Callable[[str], None],
+        stats: LocalStats,
+    ) -> None:
+        """Rounds until the deadline, the bound or `stop`."""
+        base_us = self.problem.base_duration_us
+        start = time.monotonic()
+        running: dict[Future[cp_model.CpSolverStatus], _Part] = {}
+        with ThreadPoolExecutor(max_workers=workers) as pool:
+            try:
+                while True:
+                    if not self.excess and stats.fit_s is None:
+                        stats.fit_s = time.monotonic() - start
+                    done = not self.excess and base_us + self.added_us <= bound_us * (1 + 1e-9)
+                    if done or stop() or time.monotonic() >= deadline:
+                        break
+                    while len(running) < workers:
+                        part = self._part(deadline)
+                        if part is None:
+                            return
+                        running[pool.submit(part.solver.solve, part.model.cp)] = part
+                    finished, _ = wait(running, return_when=FIRST_COMPLETED)
+                    for future in finished:
+                        part = running.pop(future)
+                        stats.rounds += 1
+                        if self._take(part, future.result()):
+                            stats.improvements += 1
+                            progress(self._describe())
+            finally:
+                for part in running.values():
+                    part.solver.stop_search()
+        stats.by_kind = {k.value: (self.rounds[k], self.wins[k]) for k in Kind}
+
+    def _describe(self) -> str:
+        added = f"+{format_part(self.added_us, self.problem.base_duration_us)} time"
+        if not self.excess:
+            return added
+        return f"{added}, {self.held.peak_bytes / self.problem.capacity_bytes:.3f} full"
+
+    def _part(self, deadline: float) -> _Part | None:
+        """The next neighbourhood, as a model to solve; None where nothing may be freed."""
+        for _ in range(20):
+            kind = self.draw.choices(list(Kind), [self.gain[k] / self.work[k] for k in Kind])[0]
+            free = self.neighbourhoods.choose(
+                self.held, kind, int(self.size[kind]), self.draw.choice(_STAGES_EACH), self.draw
+            )
+            if len(free):
+                break
+        else:
+            return None
+        price = self.price if self.excess else None
+        model = PartModel(self.problem, self.held, free.runs, tensors=free.tensors, price=price)
+        solver = new_solver(
+            seed=self.draw.randrange(1 << 30),
+            workers=1,
+            time_limit_s=max(0.05, deadline - time.monotonic()),
+        )
+        solver.parameters.cp_model_presolve = False  # takes longer than such a model does
+        solver.parameters.max_deterministic_time = _ROUND_WORK
+        return _Part(kind, free, self.plan, model, solver)
+
+    def _take(self, part: _Part, status: cp_model.CpSolverStatus) -> bool:
+        """Take over the result of a round if it is better; an equal plan is taken too."""
+        kind = part.kind
+        optimal = status == cp_model.OPTIMAL
+        improved = status in SOLVED and self._take_plan(part, part.model.plan_of(part.solver))
+        self.rounds[kind] += 1
+        self.wins[kind] += improved
+        used = part.solver.response_proto.deterministic_time
+        if not optimal:
+            self.size[kind] = max(0.75 * self.size[kind], _MIN_SIZE)
+        elif used < _ROUND_WORK / 3:
+            self.size[kind] = min(1.15 * self.size[kind], _MAX_SIZE)
+        self.gain[kind] = max(0.1, 0.85 * self.gain[kind] + 0.15 * improved)
+        self.work[kind] = max(0.1 * _ROUND_WORK, 0.85 * self.work[kind] + 0.15 * used)
+        self.idle = 0 if improved else self.idle + 1
+        if self.excess:
+            rise = _PRICE_RISE if self.idle < _PATIENCE else 2.0
+            self.price = min(rise * self.price, _MAX_PRICE)
+            self.idle %= _PATIENCE
+        return improved
+
+    def _take_plan(self, part: _Part, plan: StageSchedule) -> bool:
+        if plan == part.start:
+            return False
+        if part.start != self.plan:  # another round was quicker: take its plan with this part
+            mine = set(part.model.tensors)
+            kept = {(run, t) for run, t in self.plan.back if t not in mine}
+            plan = StageSchedule(
+                again=self.plan.again.difference(part.free.runs) | (plan.again & part.free.runs),
+                back=frozenset(kept | {(run, t) for run, t in plan.back if t in mine}),
+            )
+        held = MemoryProfile(self.problem, plan)
+        excess = held.excess(self.problem.capacity_bytes)
+        added = added_us(self.problem, plan)
+        now = self._merit(self.excess, self.added_us)
+        then = self._merit(excess, added)
+        if then > now:
+            return False
+        self._set(held)
+        return then < now

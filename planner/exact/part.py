@@ -1,0 +1,306 @@
+"""A part of a plan as a 0-1 program: some runs are free, everything else stays as it is.
+
+    again[r]   a free run takes place
+    held[t,k]  tensor t is on the device between its k-th and (k+1)-th event
+    in[t,k]    it is copied in just before event k, a run that may read it
+    host[t]    it is copied out
+
+The events of a tensor are the runs that make or read it, free ones included. Only tensors that free
+runs touch have events; all others are a number of bytes at each place of the axis, and so is what
+lies between two events: one row for each event bounds the memory,
+
+    Σ s_t held[t, gap of t here] + what the event itself makes <= capacity - all others' bytes
+
+    minimise  Σ c_m again[r] + Σ in_t in[t,k] + Σ out_t host[t]  (+ a price for excess)
+
+A copy lives from where it is made to its last reader, as the simulator has it: held[t,k] falls only
+where t is read, and rises only where t is made. The rows are those of the frontier-advancing
+formulation of Jain et al. ("Checkmate", MLSys 2020), over events instead of pairs of stages and
+operations, and with any number of runs.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from ortools.sat.python import cp_model
+
+from planner.exact.gaps import Event, GapModel, Literal, negated
+from planner.plan.problem import Problem
+from planner.plan.stages import (
+    MemoryProfile,
+    Run,
+    StageSchedule,
+    moves_freely,
+    overwritten,
+    readers_of,
+)
+
+COST_UNITS = 10_000_000
+"""The base duration in whole units of the objective."""
+
+_PRICE_UNITS = 100
+"""Whole units of the objective for one unit of cost, where prices of bytes are small."""
+
+_MAX_WEIGHT = 1 << 40
+"""Of a run or copy in the objective, which is 64 bits wide: what takes 100,000 times the step is not
+worth telling from what takes more."""
+
+_EXCESS_STEPS = 100_000
+"""Excess is counted in this fraction of the capacity."""
+
+_FALSE, _TRUE = -1, -2
+_LEAST = -(1 << 62)
+_Terms = list[tuple[Literal, int]]
+
+
+@dataclass(slots=True)
+class _Excess:
+    """Steps above the capacity at so many stages; `hint` is how many the plan has."""
+
+    variable: cp_model.IntVar
+    stages: int
+    hint: int = 0
+
+
+class _State:
+    """What the tensors of the model take in the current gap of each."""
+
+    def __init__(self, sizes: npt.NDArray[np.int64], unit: int) -> None:
+        self.sizes = sizes
+        self.units = sizes // unit
+        self.variable = np.full(len(sizes), _FALSE, dtype=np.int64)
+        self.stale = True
+
+    def set(self, slot: int, literal: Literal) -> None:
+        """Change what one tensor takes."""
+        if isinstance(literal, bool):
+            self.variable[slot] = _TRUE if literal else _FALSE
+        else:
+            self.variable[slot] = literal.index
+        self.stale = True
+
+    def refresh(self) -> None:
+        """Bring the figures of the row up to date."""
+        if not self.stale:
+            return
+        chosen = self.variable >= 0
+        self.variables = self.variable[chosen]
+        self.row_units = self.units[chosen]
+        self.most = int(self.sizes[chosen].sum())
+        self.constant = int(self.sizes[self.variable == _TRUE].sum())
+        self.stale = False
+
+
+class PartModel(GapModel):
+    """The model of one part of a plan.
+
+    Args:
+        free: runs to decide on; those of the plan that are not among them stay. No base runs, and
+            only of operations that may run again.
+        tensors: tensors to decide on besides those that free runs touch.
+        price: where the capacity may be exceeded, what that costs: base durations for an excess as
+            large as the capacity, at each stage's fullest moment.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        held: MemoryProfile,
+        free: Collection[Run],
+        *,
+        tensors: Collection[int] = (),
+        price: float | None = None,
+    ) -> None:
+        super().__init__(problem, held, free, tensors)
+        self.price = price
+        self.excess: list[_Excess] = []
+        self.excess_at: dict[int, _Excess] = {}
+        self.rows = 0
+        self._memory()
+        self._objective()
+
+    def _memory(self) -> None:
+        problem = self.problem
+        self.axis = self.held.live.copy()
+        for t in self.tensors:
+            for start, end in self.held.spans(t, first=False):
+                self.axis[start:end] -= problem.tensors[t].bytes
+        for run in self.again:
+            if run in self.held.index:
+                self.axis[2 * self.held.index[run] + 1] -= problem.ops[run[1]].workspace_bytes
+        self.unit = max(
+            1,
+            math.gcd(
+                *(problem.tensors[t].bytes for t in self.tensors),
+                *(problem.ops[m].workspace_bytes for m in self.free_runs),
+            ),
+        )
+        self.step = max(1, problem.capacity_bytes // (_EXCESS_STEPS * self.unit))
+        self.all_bytes = sum(2 * problem.tensors[t].bytes for t in self.tensors)
+        self.all_bytes += sum(problem.ops[m].workspace_bytes for m in self.free_runs)
+        touching: dict[Run, list[tuple[int, Event]]] = {}
+        slot = {t: i for i, t in enumerate(t for t in self.tensors if problem.tensors[t].bytes)}
+        for t in slot:
+            for event in self.events[t]:
+                touching.setdefault(event.run, []).append((t, event))
+        sizes = np.array([problem.tensors[t].bytes for t in slot], dtype=np.int64)
+        state = _State(sizes, self.unit)
+        done = 0
+        for run in sorted(touching):
+            listed = run in self.held.index
+            place = self.held.index[run] if listed else bisect_left(self.held.runs, run)
+            spared = overwritten(problem, run[1])
+            plain = run not in self.again and not any(
+                e.makes or e.fetched is not False or t in spared for t, e in touching[run]
+            )
+            until = 2 * place + (2 if plain else 1)
+            if plain or spared or until > done + 1:  # else what the run takes covers the gap
+                self._row(state, (), done, until)
+            if not plain:
+                for t, _ in touching[run]:
+                    state.set(slot[t], False)
+                moment = 2 * place + listed
+                self._row(state, self._at(run, touching[run], spared), moment, moment + 1)
+            done = 2 * place + (2 if listed else 0)
+            for t, event in touching[run]:
+                state.set(slot[t], event.after)
+        self._row(state, (), done, len(self.axis))
+
+    def _at(self, run: Run, events: Iterable[tuple[int, Event]], spared: Collection[int]) -> _Terms:
+        """What the tensors that a run touches take while it runs."""
+        problem = self.problem
+        terms: _Terms = []
+        for t, event in events:
+            size = problem.tensors[t].bytes
+            if event.makes:
+                is_first = problem.tensors[t].to_end and run[0] == run[1]
+                terms += [(event.before, size), (False if is_first else event.runs, size)]
+            elif t in spared:
+                terms.append((event.after, size))
+            elif event.runs is True and event.fetched is not False:
+                terms.append((True, size))
+            else:
+                terms += [(event.before, size), (event.fetched, size)]
+        if run in self.again:
+            terms.append((self.again[run], problem.ops[run[1]].workspace_bytes))
+        return terms
+
+    def _row(
+        self, state: _State, terms: Iterable[tuple[Literal, int]], start: int, end: int
+    ) -> None:
+        """Memory in `[start, end)` of the axis, through which nothing changes."""
+        others = self.axis[start:end]
+        if not len(others):
+            return
+        state.refresh()
+        most = state.most
+        constant = state.constant + sum(size for x, size in terms if x is True)
+        room = self.problem.capacity_bytes - int(others.max()) - constant
+        extra = [(x.index, size) for x, size in terms if not isinstance(x, bool) and size]
+        most += sum(size for _, size in extra)
+        if most <= room or (self.price is not None and not most):
+            return
+        variables = [*state.variables.tolist(), *(i for i, _ in extra)]
+        sizes = [*state.row_units.tolist(), *(size // self.unit for _, size in extra)]
+        if self.price is not None:
+            now = sum(s for i, s in zip(variables, sizes, strict=True) if self.hints[i])
+            variables.append(self._excess(start, end, now - room // self.unit, constant + most))
+            sizes.append(-self.step)
+        row = self.cp.proto.constraints.add().linear
+        row.vars.extend(variables)
+        row.coeffs.extend(sizes)
+        row.domain.extend([_LEAST, room // self.unit])
+        self.rows += 1
+
+    def _excess(self, start: int, end: int, now: int, most: int) -> int:
+        """Index of the variable for the steps above the capacity in a row: that of its
+        stage, or one of its own for several stages. `now` is how many units
+        the plan has."""
+        first, last = (self.held.runs[i // 2][0] for i in (start, end - 1))
+        excess = self.excess_at.get(first) if first == last else None
+        if excess is None:
+            above = self.axis[start:end] + most > self.problem.capacity_bytes
+            stages = {self.held.runs[(start + int(i)) // 2][0] for i in np.flatnonzero(above)}
+            limit = (int(self.held.live.max()) + self.all_bytes) // (self.step * self.unit) + 1
+            excess = _Excess(self.cp.new_int_var(0, limit, ""), len(stages))
+            self.hints.append(0)
+            self.excess.append(excess)
+            if first == last:
+                self.excess_at[first] = excess
+        excess.hint = max(excess.hint, -(-now // self.step))
+        return excess.variable.index
+
+    # -- objective and answer ----------------------------------------------------------------
+
+    def _objective(self) -> None:
+        problem = self.problem
+        unit = COST_UNITS / max(problem.base_duration_us, 1e-9)
+        costs = [(x, problem.ops[m].duration_us) for (_, m), x in self.again.items()]
+        costs += [(x, problem.swap_in_us(t)) for (_, t), x in self.fetches.items()]
+        costs += [(x, problem.swap_out_us(t)) for t, x in self.hosted.items()]
+        fixed = math.floor(sum(us for x, us in costs if x is True) * unit)
+        costs = [(x, us) for x, us in costs if not isinstance(x, bool)]
+        self.terms = len(costs)
+        self.fixed_units = fixed
+        # rounded down, so that the bound holds
+        weights = [min(math.floor(us * unit), _MAX_WEIGHT) for _, us in costs]
+        self.cost = cp_model.LinearExpr.weighted_sum([x for x, _ in costs], weights)
+        total = self.cost
+        if self.price is not None:
+            price = self.price * COST_UNITS * self.step * self.unit / problem.capacity_bytes
+            total = total * _PRICE_UNITS + sum(
+                max(1, round(price * _PRICE_UNITS)) * e.stages * e.variable for e in self.excess
+            )
+            for excess in self.excess:
+                self.cp.add_hint(excess.variable, excess.hint)
+        self.cp.minimize(total)
+
+    def add_latest(self) -> None:
+        """Leave out plans in which a run could as well take place a stage later: nothing in its
+        stage reads what it makes, and all that it reads is still there then (`latest`). Some optimum
+        is left, provided that every later stage of a free run that serves anybody is free too."""
+        before = {(e.run, t): e.before for t, events in self.events.items() for e in events}
+        for (q, m), runs in self.again.items():
+            inputs = self.problem.ops[m].inputs
+            readers = readers_of(self.problem, m)
+            if (q + 1, m) not in self.again or q in readers or not moves_freely(self.problem, m):
+                continue
+            here = [(q, u) for u in readers]
+            if any(run in self.held.index and run not in self.again for run in here):
+                continue
+            read = [self.again[run] for run in here if run in self.again]
+            gone = [negated(before[(q + 1, m), t]) for t in inputs]
+            self._clause(negated(runs), *read, *gone)
+
+    def add_bound(self, bound_us: float) -> None:
+        """State a proven bound on the time of any plan, where everything is free; every cost is
+        rounded down by less than a unit."""
+        added = (bound_us - self.problem.base_duration_us) / self.problem.base_duration_us
+        units = int(added * COST_UNITS) - self.terms - self.fixed_units
+        if units > 0:
+            self.cp.add(self.cost >= units)
+
+    def bound_us(self, solver: cp_model.CpSolver) -> float:
+        """No solution takes less time than this."""
+        units = max(0.0, solver.best_objective_bound) + self.fixed_units
+        return self.problem.base_duration_us * (1 + units / COST_UNITS)
+
+    def plan_of(self, solver: cp_model.CpSolver) -> StageSchedule:
+        """The plan of a solution."""
+
+        def holds(literal: Literal) -> bool:
+            return literal if isinstance(literal, bool) else solver.boolean_value(literal)
+
+        mine = set(self.tensors)
+        again = self.plan.again.difference(self.again)
+        back = {(run, t) for run, t in self.plan.back if t not in mine}
+        return StageSchedule(
+            again=again.union(run for run, x in self.again.items() if holds(x)),
+            back=frozenset(back.union(key for key, x in self.fetches.items() if holds(x))),
+        )

@@ -1,0 +1,1 @@
+"""Base orders: order alone is free memory."""

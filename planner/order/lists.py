@@ -1,0 +1,154 @@
+"""Base orders: order alone is free memory.
+
+Each candidate is a topological order of a problem's operations.
+Any of them can be run by ONNX Runtime under default options (`planner.lower.realize`).
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+
+from planner.order.reorder import parents_of
+from planner.plan.problem import Problem
+
+Order = tuple[int, ...]
+"""A permutation of operation indices."""
+
+
+def list_schedule(problem: Problem, priority: Sequence[float], *, eager: bool = True) -> Order:
+    """List scheduling: of the operations that are ready, run one that frees at least as much as it
+    allocates, if there is any (`eager`), else the one of least `priority`.
+
+    With the file's order as priority this runs each weight gradient as soon as it can be, which
+    frees the incoming gradients that ONNX Runtime's default order keeps to the end.
+    """
+    return _ListScheduler(problem).run(priority, eager=eager)
+
+
+def late_schedule(problem: Problem, priority: Sequence[float]) -> Order:
+    """List scheduling from the end: of the operations whose readers have all been placed, place one
+    before which the device holds no more than behind it, if there is any, else the one of most
+    `priority`.
+
+    This puts each optimizer update as late as it can be: its gradient waits, which is smaller than
+    the new values.
+    """
+    parents = parents_of(problem)
+    waiting_for = [0] * len(parents)
+    for ps in parents:
+        for p in ps:
+            waiting_for[p] += 1
+    live = {t for t, tensor in enumerate(problem.tensors) if tensor.to_end}
+    size = [t.bytes for t in problem.tensors]
+
+    def growth(v: int) -> int:
+        op = problem.ops[v]
+        return sum(size[t] for t in op.inputs if t not in live) - sum(size[t] for t in op.outputs)
+
+    ready = {v for v, count in enumerate(waiting_for) if not count}
+    shrinking = [(growth(v), -priority[v], v) for v in ready]
+    heapq.heapify(shrinking)
+    last = [(-priority[v], v) for v in ready]
+    heapq.heapify(last)
+    placed: list[int] = []
+    while ready:
+        v = -1
+        while shrinking:
+            grown, rank, u = shrinking[0]
+            if u not in ready:
+                heapq.heappop(shrinking)
+            elif (now := growth(u)) != grown:
+                heapq.heapreplace(shrinking, (now, rank, u))
+            else:
+                v = u if grown <= 0 else -1
+                break
+        if v < 0:
+            while last[0][1] not in ready:
+                heapq.heappop(last)
+            v = last[0][1]
+        ready.discard(v)
+        placed.append(v)
+        op = problem.ops[v]
+        live.difference_update(op.outputs)
+        new = [t for t in op.inputs if t not in live]
+        live.update(new)
+        touched: set[int] = {u for t in new for u in problem.tensors[t].uses if u in ready}
+        for p in parents[v]:
+            waiting_for[p] -= 1
+            if not waiting_for[p]:
+                ready.add(p)
+                heapq.heappush(last, (-priority[p], p))
+                touched.add(p)
+        for u in touched:
+            heapq.heappush(shrinking, (growth(u), -priority[u], u))
+    return tuple(reversed(placed))
+
+
+class _ListScheduler:
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        self.parents = parents_of(problem)
+        self.children: list[list[int]] = [[] for _ in problem.ops]
+        for v, ps in enumerate(self.parents):
+            for p in ps:
+                self.children[p].append(v)
+
+    def run(self, priority: Sequence[float], *, eager: bool) -> Order:
+        problem = self.problem
+        missing = [len(p) for p in self.parents]
+        readers = [len(t.uses) for t in problem.tensors]
+        ready = [v for v, count in enumerate(missing) if not count]
+        heap = [(priority[v], v) for v in ready]
+        heapq.heapify(heap)
+        waiting = set(ready)
+        order: list[int] = []
+
+        def growth(v: int) -> int:
+            op = problem.ops[v]
+            grown = sum(problem.tensors[t].bytes for t in op.outputs)
+            for t in op.inputs:
+                tensor = problem.tensors[t]
+                if readers[t] == 1 and not tensor.to_end:
+                    grown -= tensor.bytes
+            return grown
+
+        shrinking: list[tuple[int, float, int]] = []
+        if eager:
+            shrinking = [(growth(v), priority[v], v) for v in ready]
+            heapq.heapify(shrinking)
+        while waiting:
+            v = -1
+            while shrinking:
+                grown, rank, u = shrinking[0]
+                if u not in waiting:
+                    heapq.heappop(shrinking)
+                    continue
+                now = growth(u)
+                if now != grown:
+                    heapq.heapreplace(shrinking, (now, rank, u))
+                    continue
+                if grown <= 0:
+                    v = u
+                break
+            if v < 0:
+                while heap[0][1] not in waiting:
+                    heapq.heappop(heap)
+                v = heap[0][1]
+            waiting.discard(v)
+            order.append(v)
+            touched: set[int] = set()
+            for t in problem.ops[v].inputs:
+                readers[t] -= 1
+                if readers[t] == 1:
+                    touched.update(u for u in problem.tensors[t].uses if u in waiting)
+            for child in self.children[v]:
+                missing[child] -= 1
+                if not missing[child]:
+                    waiting.add(child)
+                    heapq.heappush(heap, (priority[child], child))
+                    touched.add(child)
+            if eager:
+                for u in touched:
+                    heapq.heappush(shrinking, (growth(u), priority[u], u))
+        return tuple(order)

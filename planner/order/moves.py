@@ -1,0 +1,170 @@
+"""Orders made from an order: updates last, some operations early or late, moves that lower the peak."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+
+from planner.order.lists import Order
+from planner.order.reorder import _Lives, parents_of
+from planner.plan.problem import Problem
+
+_UPDATE_OUTPUTS = 4  # a new parameter with up to three states
+
+_SCALAR_BYTES = 1024
+
+
+def updates_last(problem: Problem, order: Sequence[int]) -> Order:
+    """The same order with the operations that only finish a few outputs moved behind all others.
+
+    Those are optimizer updates: from a gradient and persistent tensors they make the new parameter
+    and its state, which then stay to the end. Run at once, as `list_schedule` would, the new values
+    pile up beside the activations; run last, only the gradients wait.
+    """
+    outputs = {t: 1 << i for i, t in enumerate(_to_end(problem))}
+    readers: list[list[int]] = [[] for _ in problem.ops]
+    for v, ps in enumerate(parents_of(problem)):
+        for p in ps:
+            readers[p].append(v)
+    reach = [0] * len(problem.ops)
+    for v in reversed(order):
+        for u in readers[v]:
+            reach[v] |= reach[u]
+        for t in problem.ops[v].outputs:
+            reach[v] |= outputs.get(t, 0)
+
+    def is_private(v: int) -> bool:
+        return reach[v].bit_count() <= _UPDATE_OUTPUTS
+
+    deferred: set[int] = set()
+    for v in reversed(order):
+        made_privately = all(
+            is_private(problem.tensors[t].producer) or problem.tensors[t].bytes <= _SCALAR_BYTES
+            for t in problem.ops[v].inputs
+        )
+        if is_private(v) and made_privately and deferred.issuperset(readers[v]):
+            deferred.add(v)
+    return (*(v for v in order if v not in deferred), *(v for v in order if v in deferred))
+
+
+def pull_early(problem: Problem, order: Sequence[int], ops: Collection[int]) -> Order:
+    """The same order with each of `ops` right behind the last operation that it reads from.
+
+    For operations that read no more than a tensor's shape: run late, they would keep it.
+    """
+    followers: dict[int, list[int]] = {}
+    parents = parents_of(problem)
+    place = {op: i for i, op in enumerate(order)}
+    free = []
+    for op in sorted(ops, key=place.__getitem__):
+        if parents[op]:
+            followers.setdefault(max(parents[op], key=place.__getitem__), []).append(op)
+        else:
+            free.append(op)
+    moved: list[int] = []
+    stack = [op for op in reversed([*free, *(op for op in order if op not in ops)])]
+    while stack:
+        op = stack.pop()
+        moved.append(op)
+        stack.extend(reversed(followers.get(op, ())))
+    return tuple(moved)
+
+
+def push_late(problem: Problem, order: Sequence[int], ops: Collection[int]) -> Order:
+    """The same order with each of `ops` right before the first operation that reads from it.
+
+    For copies from the host: run early, they would hold what is not needed yet.
+    """
+    place = {op: i for i, op in enumerate(order)}
+    first = dict.fromkeys(ops, len(order))
+    for op, parents in enumerate(parents_of(problem)):
+        for parent in parents:
+            if parent in first:
+                first[parent] = min(first[parent], place[op])
+    ahead: dict[int, list[int]] = {}
+    for op in sorted(ops, key=place.__getitem__):
+        ahead.setdefault(first[op], []).append(op)
+    moved: list[int] = []
+    for i, op in enumerate(order):
+        moved.extend(ahead.get(i, ()))
+        if op not in first:
+            moved.append(op)
+    return (*moved, *ahead.get(len(order), ()))
+
+
+def _to_end(problem: Problem) -> list[int]:
+    return [t for t, tensor in enumerate(problem.tensors) if tensor.to_end and tensor.bytes]
+
+
+def improve_order(
+    problem: Problem, order: Sequence[int], *, out_of_time: Callable[[], bool], rounds: int = 200
+) -> Order:
+    """Local moves: pull an operation that frees memory before the peak, or push one that allocates
+    behind it, while the peak falls."""
+    parents = parents_of(problem)
+    best = list(order)
+    lives = _Lives(problem)
+    best_live = lives.live_bytes(best)
+    for _ in range(rounds):
+        if out_of_time():
+            break
+        peak = int(best_live.argmax())
+        moved = False
+        for trial in _moves(problem, parents, best, peak):
+            if out_of_time():
+                break
+            live = lives.live_bytes(trial)
+            if (int(live.max()), int((live == live.max()).sum())) < (
+                int(best_live.max()),
+                int((best_live == best_live.max()).sum()),
+            ):
+                best, best_live, moved = trial, live, True
+                break
+        if not moved:
+            break
+    return tuple(best)
+
+
+def _moves(
+    problem: Problem, parents: list[list[int]], order: list[int], peak: int
+) -> list[list[int]]:
+    """Orders in which one operation, with what it needs, moves across the peak."""
+    position = {op: i for i, op in enumerate(order)}
+    at_peak = order[peak]
+    moves: list[list[int]] = []
+    alive: list[tuple[int, int]] = []
+    for t, tensor in enumerate(problem.tensors):
+        last = max((position[u] for u in tensor.uses), default=-1)
+        if position[tensor.producer] < peak < last and not tensor.to_end:
+            alive.append((tensor.bytes, t))
+    for _, t in sorted(alive, reverse=True)[:24]:
+        tensor = problem.tensors[t]
+        later = sorted(position[u] for u in tensor.uses if position[u] > peak)
+        pulled: set[int] = set()
+        stack = [order[i] for i in later]
+        while stack:
+            op = stack.pop()
+            if op in pulled or position[op] < peak:
+                continue
+            pulled.add(op)
+            stack.extend(p for p in parents[op] if position[p] >= peak)
+        if at_peak not in pulled and len(pulled) < 200:
+            front = [op for op in order[peak:] if op in pulled]
+            rest = [op for op in order[peak:] if op not in pulled]
+            moves.append([*order[:peak], *front, *rest])
+        if all(position[u] > peak for u in tensor.uses):
+            pushed = _push(problem, order, position, tensor.producer, peak)
+            if pushed is not None:
+                moves.append(pushed)
+    return moves
+
+
+def _push(
+    problem: Problem, order: list[int], position: dict[int, int], op: int, peak: int
+) -> list[int] | None:
+    """Move `op` behind the peak, just before its first reader."""
+    readers = [position[u] for t in problem.ops[op].outputs for u in problem.tensors[t].uses]
+    if not readers or min(readers) <= peak:
+        return None
+    target = min(readers)
+    start = position[op]
+    return [*order[:start], *order[start + 1 : target], op, *order[target:]]

@@ -1,0 +1,83 @@
+"""A problem in another order of its operations, and what that order holds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from planner.plan.problem import OpIndex, PlanTensor, Problem
+
+
+def parents_of(problem: Problem) -> list[list[int]]:
+    """Operations that each operation must follow."""
+    return [sorted({problem.tensors[t].producer for t in op.inputs}) for op in problem.ops]
+
+
+def reorder(problem: Problem, order: Sequence[int]) -> Problem:
+    """The same problem with its operations in another topological order; tensors keep their index."""
+    position = [OpIndex(0)] * len(order)
+    for place, op in enumerate(order):
+        position[op] = OpIndex(place)
+
+    def move(tensor: PlanTensor) -> PlanTensor:
+        return PlanTensor(
+            name=tensor.name,
+            bytes=tensor.bytes,
+            producer=position[tensor.producer],
+            uses=tuple(sorted([position[u] for u in tensor.uses])),
+            to_end=tensor.to_end,
+            swappable=tensor.swappable,
+            host_copy=tensor.host_copy,
+        )
+
+    return replace(
+        problem,
+        ops=tuple(problem.ops[op] for op in order),
+        tensors=tuple(move(t) for t in problem.tensors),
+    )
+
+
+def peak_of(problem: Problem, order: Sequence[int]) -> int:
+    """Peak of the operations run once, in this order."""
+    return int(_Lives(problem).live_bytes(order).max())
+
+
+class _Lives:
+    """Live bytes of any order of one problem, each operation run once: what the simulator says of
+    the reordered problem, without building it."""
+
+    def __init__(self, problem: Problem) -> None:
+        tensors = problem.tensors
+        self.problem = problem
+        self.bytes = np.array([t.bytes for t in tensors], dtype=np.int64)
+        self.producer = np.array([t.producer for t in tensors], dtype=np.int64)
+        self.to_end = np.array([t.to_end for t in tensors], dtype=bool)
+        self.workspace = np.array([op.workspace_bytes for op in problem.ops], dtype=np.int64)
+        # uses of all tensors in one array; a tensor without any counts its producer as one
+        uses = [t.uses or (t.producer,) for t in tensors]
+        self.uses = np.fromiter((u for us in uses for u in us), dtype=np.int64)
+        self.starts = np.cumsum([0, *(len(us) for us in uses[:-1])]) if uses else np.zeros(0, int)
+        self.inplace = [(v, op.inplace) for v, op in enumerate(problem.ops) if op.inplace]
+
+    def live_bytes(self, order: Sequence[int]) -> np.ndarray:
+        """int64 [operations], by place in the order."""
+        steps = len(order)
+        place = np.empty(steps, dtype=np.int64)
+        at = np.asarray(order, dtype=np.int64)
+        place[at] = np.arange(steps)
+        birth = place[self.producer]
+        end = np.maximum(np.maximum.reduceat(place[self.uses], self.starts), birth) + 1
+        end[self.to_end] = steps
+        for v, pairs in self.inplace:
+            taken: set[int] = set()
+            for source, target in pairs:
+                dies = end[source] == place[v] + 1 and not self.to_end[source]
+                if dies and birth[source] < place[v] and target not in taken:
+                    end[source] -= 1
+                    taken.add(target)
+        delta = np.zeros(steps + 1, dtype=np.int64)
+        np.add.at(delta, birth, self.bytes)
+        np.add.at(delta, end, -self.bytes)
+        return np.cumsum(delta)[:steps] + self.problem.fixed_bytes + self.workspace[at]

@@ -1,0 +1,56 @@
+"""The frontier between memory and time: the best plan at each of several budgets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PointPlan:
+    """The figures of one plan; `order` is the index of its base order."""
+
+    peak_bytes: int
+    time_us: float
+    engine: str
+    order: int
+    recomputed_ops: int = 0
+    recomputed_us: float = 0.0
+    swap_out_bytes: int = 0
+    swap_in_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """One budget.
+
+    Attributes:
+        plan: None where nothing was found that fits.
+        bound_us: no plan that fits takes less time, in any of the base orders; infinite where that
+            proves that nothing fits.
+    """
+
+    capacity_bytes: int
+    plan: PointPlan | None
+    bound_us: float
+
+    @property
+    def is_impossible(self) -> bool:
+        """Proved that nothing fits."""
+        return self.bound_us == float("inf")
+
+
+def monotone(points: Sequence[Point]) -> tuple[Point, ...]:
+    """The points by budget, ascending, each with the best plan that fits it and the best bound."""
+    ascending = sorted(points, key=lambda p: p.capacity_bytes)
+    bound_us, bounds = 0.0, []
+    for point in reversed(ascending):
+        bound_us = max(bound_us, point.bound_us)
+        bounds.append(bound_us)
+    plans = [p.plan for p in ascending if p.plan is not None]
+    best: list[Point] = []
+    for point, bound in zip(ascending, reversed(bounds), strict=True):
+        fitting = [plan for plan in plans if plan.peak_bytes <= point.capacity_bytes]
+        plan = min(fitting, key=lambda p: (p.time_us, p.peak_bytes), default=None)
+        best.append(replace(point, plan=plan, bound_us=bound))
+    return tuple(best)

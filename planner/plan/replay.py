@@ -1,0 +1,58 @@
+"""What a schedule does on the device: bytes at each action, time, copies."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replay:
+    """What a schedule does.
+
+    Attributes:
+        live_bytes: int64 [actions], fixed bytes and workspace included.
+        time_us: from start to end.
+        stall_us: time in which no operation runs (without overlap: the copies').
+        swap_us: time that the copies take, beside the operations or not.
+        copies: (tensor, birth, end) of each device copy, half-open.
+        timeline: when each action runs; None without overlap.
+    """
+
+    live_bytes: npt.NDArray[np.int64]
+    time_us: float
+    recompute_us: float
+    recomputed_ops: int
+    recomputed_bytes: int
+    swap_out_bytes: int
+    swap_in_bytes: int
+    swap_us: float
+    stall_us: float
+    copies: tuple[tuple[int, int, int], ...]
+    timeline: Timeline | None = None
+
+    @property
+    def peak_bytes(self) -> int:
+        """The largest live bytes at any action."""
+        return int(self.live_bytes.max())
+
+    @property
+    def peak_action(self) -> int:
+        """The first action at which the peak is reached."""
+        return int(self.live_bytes.argmax())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timeline:
+    """When each action is issued (its memory taken), starts and ends: microseconds of the run."""
+
+    issue_us: list[float]
+    start_us: list[float]
+    end_us: list[float]
+
+    @property
+    def time_us(self) -> float:
+        """When the last action is done."""
+        return max(self.end_us, default=0.0)

@@ -1,0 +1,217 @@
+"""A schedule by stages, and the bytes that it holds along the axis of its runs.
+
+Stage q lies between base operations q-1 and q. The runs of a stage are its recomputes, by index, and
+then base operation q, so that a run is known by (stage, operation) and runs are ordered as these
+pairs are; in a base run the two are equal. A copy out follows the base run that makes the tensor, a
+copy in comes just before the run that reads it: where copies and operations share one stream, no
+other place is faster or takes less memory.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from planner.plan.problem import Action, ActionKind, Problem
+
+Run = tuple[int, int]
+"""(stage, operation)."""
+
+Span = tuple[int, int]
+"""Half-open range of the axis: 2i lies before run i, 2i + 1 is run i."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageSchedule:
+    """A schedule whose base operations run in base order.
+
+    Attributes:
+        again: the runs besides the base runs.
+        back: (run, tensor): the tensor is copied in just before the run, which reads it.
+    """
+
+    again: frozenset[Run]
+    back: frozenset[tuple[Run, int]]
+
+
+def stage_schedule(problem: Problem, actions: Iterable[Action]) -> StageSchedule:
+    """The schedule by stages. Second runs in one stage, and copies in that no run reads, are left
+    out; the order within a stage may change, so the result may hold more bytes than `actions`."""
+    again: set[Run] = set()
+    back: set[tuple[Run, int]] = set()
+    waiting: set[int] = set()
+    stage = 0
+    for action in actions:
+        if action.kind is ActionKind.SWAP_IN:
+            waiting.add(action.target)
+        elif action.kind is ActionKind.RUN:
+            run = (stage, action.target)
+            op = problem.ops[action.target]
+            back.update((run, t) for t in op.inputs if t in waiting)
+            waiting.difference_update(op.inputs, op.outputs)
+            if action.target == stage:
+                stage += 1
+            else:
+                again.add(run)
+    return StageSchedule(again=frozenset(again), back=frozenset(back))
+
+
+def actions_of(problem: Problem, plan: StageSchedule) -> list[Action]:
+    """The actions of a schedule."""
+    fetches: dict[Run, list[int]] = {}
+    for run, t in plan.back:
+        fetches.setdefault(run, []).append(t)
+    hosted = {t for _, t in plan.back}
+    actions: list[Action] = []
+    for stage, m in runs_of(problem, plan):
+        fetched = sorted(fetches.get((stage, m), ()))
+        actions.extend(Action(kind=ActionKind.SWAP_IN, target=t) for t in fetched)
+        actions.append(Action(kind=ActionKind.RUN, target=m))
+        if stage == m:
+            outs = [t for t in problem.ops[m].outputs if t in hosted]
+            actions.extend(Action(kind=ActionKind.SWAP_OUT, target=t) for t in outs)
+    return actions
+
+
+def runs_of(problem: Problem, plan: StageSchedule) -> list[Run]:
+    """All runs in order."""
+    return sorted([*((q, q) for q in range(len(problem.ops))), *plan.again])
+
+
+def overwritten(problem: Problem, m: int) -> frozenset[int]:
+    """Inputs of operation `m` whose buffer an output takes where `m` reads them last."""
+    chosen: dict[int, int] = {}
+    for source, target in problem.ops[m].inplace:
+        if not problem.tensors[source].to_end:
+            chosen.setdefault(target, source)
+    return frozenset(chosen.values())
+
+
+def may_swap(problem: Problem, t: int) -> bool:
+    """Whether copying a tensor out frees anything: not a graph output's first copy."""
+    tensor = problem.tensors[t]
+    return tensor.swappable and not tensor.to_end and tensor.bytes > 0
+
+
+class MemoryProfile:
+    """The bytes of a schedule along its axis.
+
+    Attributes:
+        runs: in order. index: place of each run.
+        touched: per tensor, the places of the runs that make or read it, ascending.
+        live: int64 [2 · runs]: fixed bytes and workspace included.
+    """
+
+    def __init__(self, problem: Problem, plan: StageSchedule) -> None:
+        self.problem = problem
+        self.plan = plan
+        self.runs = runs_of(problem, plan)
+        self.index = {run: i for i, run in enumerate(self.runs)}
+        self.touched: list[list[int]] = [[] for _ in problem.tensors]
+        for i, (_, m) in enumerate(self.runs):
+            for t in (*problem.ops[m].inputs, *problem.ops[m].outputs):
+                self.touched[t].append(i)
+        change = np.zeros(2 * len(self.runs) + 1, dtype=np.int64)
+        for t, tensor in enumerate(problem.tensors):
+            for start, end in self.spans(t):
+                change[start] += tensor.bytes
+                change[end] -= tensor.bytes
+        self.live: npt.NDArray[np.int64] = np.cumsum(change)[:-1] + problem.fixed_bytes
+        for i, (_, m) in enumerate(self.runs):
+            self.live[2 * i + 1] += problem.ops[m].workspace_bytes
+
+    @cached_property
+    def stage_peaks(self) -> npt.NDArray[np.int64]:
+        """int64 [operations]: the largest live bytes of each stage."""
+        starts = [2 * i for i, (q, m) in enumerate(self.runs) if i == 0 or self.runs[i - 1][0] != q]
+        return np.maximum.reduceat(self.live, starts)
+
+    @property
+    def peak_bytes(self) -> int:
+        """The largest live bytes."""
+        return int(self.live.max())
+
+    def excess(self, capacity_bytes: int) -> int:
+        """Bytes above the capacity at each stage's fullest moment, summed over the stages."""
+        return int(np.maximum(self.stage_peaks - capacity_bytes, 0).sum())
+
+    def spans(self, t: int, *, first: bool = True) -> list[Span]:
+        """Where the copies of a tensor are live.
+
+        Args:
+            first: False leaves out the first copy of a `to_end` tensor.
+        """
+        problem = self.problem
+        producer, to_end = problem.tensors[t].producer, problem.tensors[t].to_end
+        spans: list[Span] = []
+        start = end = -1
+        for i in self.touched[t]:
+            run = self.runs[i]
+            made = run[1] == producer
+            if made or (run, t) in self.plan.back:
+                if start >= 0:
+                    spans.append((start, end))
+                start = end = 2 * i + 1
+                if made:
+                    end = 2 * i + 2
+                if made and run[0] == producer and to_end:
+                    end = 2 * len(self.runs)
+            if not made and end < 2 * len(self.runs):
+                end = 2 * i + (1 if t in overwritten(problem, run[1]) else 2)
+        if start >= 0:
+            spans.append((start, end))
+        if to_end and not first:
+            return spans[1:]
+        return spans
+
+
+def added_us(problem: Problem, plan: StageSchedule) -> float:
+    """Time that a schedule adds to the base order where nothing overlaps."""
+    added = sum(problem.ops[m].duration_us for _, m in plan.again)
+    added += sum(problem.swap_in_us(t) for _, t in plan.back)
+    return added + sum(problem.swap_out_us(t) for t in {t for _, t in plan.back})
+
+
+def readers_of(problem: Problem, m: int) -> set[int]:
+    """Operations that read what operation `m` makes."""
+    return {u for t in problem.ops[m].outputs for u in problem.tensors[t].uses}
+
+
+def moves_freely(problem: Problem, m: int) -> bool:
+    """Whether a run of `m`, where it moves past another that it has nothing to do with, takes nothing
+    there but its output, which would be there anyway."""
+    op = problem.ops[m]
+    touched = [problem.tensors[t] for t in (*op.inputs, *op.outputs)]
+    return not op.workspace_bytes and len(op.outputs) == 1 and not any(t.to_end for t in touched)
+
+
+def latest(problem: Problem, plan: StageSchedule) -> StageSchedule:
+    """The plan with each run as late as it can be without holding more: past a base operation that
+    does not read what it makes, as long as all that it reads is still there."""
+    again = set(plan.again)
+    fetched = {run for run, _ in plan.back}
+    for q, m in sorted(again, reverse=True):
+        if (q, m) in fetched or not moves_freely(problem, m):
+            continue
+        readers = readers_of(problem, m)
+        held = MemoryProfile(problem, StageSchedule(again=frozenset(again), back=plan.back))
+        spans = [held.spans(t) for t in problem.ops[m].inputs]
+        while q + 1 < len(problem.ops) and (q + 1, m) not in again:
+            after = 2 * bisect_left(held.runs, (q + 1, m))
+            there = all(any(a < after < b for a, b in of_one) for of_one in spans)
+            if q in readers or any((q, u) in again for u in readers) or not there:
+                break
+            again.remove((q, m))
+            q += 1
+            again.add((q, m))
+    return StageSchedule(again=frozenset(again), back=plan.back)
+
+
+def base_plan() -> StageSchedule:
+    """Every operation once, everything kept."""
+    return StageSchedule(again=frozenset(), back=frozenset())

@@ -1,0 +1,1 @@
+"""Which engine solves a problem, in which order, and for how long."""

@@ -1,0 +1,1 @@
+"""Plans by heuristics: decode decisions, repair, evict, round, cut, anneal."""

@@ -1,0 +1,236 @@
+"""Make a plan fit, then make it cheap.
+
+    repair  while some action exceeds the capacity, drop or swap the tensor that is cheapest per byte
+            among those that wait there
+    prune   take decisions back, dearest first, while the plan still fits
+    polish  change single decisions (keep, drop, swap) while that saves time and still fits
+    anneal  random changes, exchanges among neighbours above all, kept by the rule of Metropolis
+
+Every candidate plan is executed and replayed; nothing is estimated. The compiled replay chooses, the
+simulator confirms what is chosen.
+"""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_left
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+
+from planner.plan.candidate import Candidate
+from planner.plan.decisions import Decisions
+from planner.plan.problem import Problem
+from planner.search.decode import Decoder
+from planner.search.fast import moves
+from planner.search.fast.arrays import DROP, KEEP, SWAP, Plan, decisions_of, plan_of
+from planner.search.fast.schedule import schedule
+from planner.search.fast.streams import place_and_time
+from planner.search.repair import GreedyRepair
+from planner.simulate.simulate import simulate
+
+_SLICE_S = 0.1
+_PLACEMENTS = 3
+_HOT, _COLD = 1e-3, 1e-6
+"""Temperatures of annealing, as shares of the time that the plan adds."""
+_PRICE = 4.0
+"""Price of a byte over the capacity, in those that the plan pays for a byte below the base order."""
+
+
+class Improver:
+    """Repair, prune, polish and anneal on one problem, until `deadline` (time.monotonic seconds)
+    or until `stop` says so."""
+
+    def __init__(
+        self, problem: Problem, *, deadline: float, stop: Callable[[], bool] | None = None
+    ) -> None:
+        self.problem = problem
+        self.decoder = Decoder(problem)
+        self.deadline = deadline
+        self.stop = stop or (lambda: False)
+        self._base: Candidate | None = None
+
+    @property
+    def base(self) -> Candidate:
+        """Everything kept."""
+        if self._base is None:
+            self._base = self.evaluate(Decisions())
+        return self._base
+
+    def out_of_time(self) -> bool:
+        """Whether to wind up now."""
+        return self.stop() or time.monotonic() > self.deadline
+
+    def evaluate(self, decisions: Decisions) -> Candidate:
+        """Execute and replay."""
+        problem, decoder = self.problem, self.decoder
+        actions = decoder.schedule(decisions)
+        if decoder.overlap:
+            place_and_time(decoder.arrays, decoder.work, decoder.host, len(actions), _PLACEMENTS)
+            actions = decoder.actions(len(actions))
+        return Candidate(decisions=decisions, actions=actions, replay=simulate(problem, actions))
+
+    def fits(self, candidate: Candidate) -> bool:
+        """Whether the peak is within the capacity."""
+        return candidate.peak_bytes <= self.problem.capacity_bytes
+
+    # -- repair ------------------------------------------------------------------------------
+
+    def repair(
+        self,
+        candidate: Candidate,
+        *,
+        capacity_bytes: int | None = None,
+        most_us: float = float("inf"),
+    ) -> Candidate:
+        """Add decisions until the plan fits, or nothing more helps: returns the last (or least).
+
+        Args:
+            most_us: give up where the plan takes longer.
+        """
+        capacity = self.problem.capacity_bytes if capacity_bytes is None else capacity_bytes
+        best = candidate
+        stalled = 0
+        while candidate.peak_bytes > capacity and not self.out_of_time():
+            decisions = GreedyRepair(self.problem, candidate, capacity).decisions()
+            if decisions is None:
+                break
+            candidate = self.evaluate(decisions)
+            if candidate.time_us > most_us:
+                break
+            if candidate.peak_bytes < best.peak_bytes:
+                best, stalled = candidate, 0
+            else:
+                stalled += 1
+                if stalled > 60:
+                    break
+        return candidate if candidate.peak_bytes <= capacity else best
+
+    # -- prune, polish -----------------------------------------------------------------------
+
+    def prune(self, candidate: Candidate) -> Candidate:
+        """Take decisions back while the plan still fits and does not get slower."""
+        if not self.fits(candidate) or candidate.decisions is None:
+            return candidate
+        search = _Search(self, candidate)
+        order = search.decided()
+        batch = max(1, len(order) // 8)
+        while order.size and not self.out_of_time():
+            before = len(order)
+            search.change(order, KEEP, batch)
+            order = order[search.plan.choice[order] != KEEP]
+            if batch == 1 and len(order) == before:
+                break
+            batch = max(1, batch // 3)
+        return search.better(candidate)
+
+    def polish(self, candidate: Candidate) -> Candidate:
+        """Single changes that save time, until none helps."""
+        if not self.fits(candidate) or candidate.decisions is None:
+            return candidate
+        search = _Search(self, candidate)
+        improved = True
+        while improved and not self.out_of_time():
+            before = search.time_us
+            for choice in (KEEP, DROP, SWAP):
+                search.change(search.decided(), choice, 1)
+            improved = search.time_us < before
+        return search.better(candidate)
+
+    # -- anneal ------------------------------------------------------------------------------
+
+    def anneal(self, candidate: Candidate, *, iterations: int, seed: int = 0) -> Candidate:
+        """Random changes from `candidate`, which fits; the best plan found, perhaps the same."""
+        if not self.fits(candidate) or candidate.decisions is None:
+            return candidate
+        search = _Search(self, candidate)
+        gaps = self._changeable()
+        saved = self.base.peak_bytes - self.problem.capacity_bytes
+        extra = search.time_us - self.problem.base_duration_us
+        if gaps.size < 2 or saved <= 0 or extra <= 0:
+            return candidate
+        state = np.array([search.time_us, search.time_us])
+        best, done = search.plan.copy(), 0
+        rng = np.random.default_rng(seed)
+        while done < iterations and not self.out_of_time():
+            share = done / iterations
+            chunk = min(iterations - done, search.per_slice)
+            moves.anneal(
+                search.a, search.plan, best, search.scratch, search.w, search.host, gaps, state, chunk,
+                extra * _HOT ** (1 - share) * _COLD**share,
+                _PRICE * extra / saved, rng,
+            )  # fmt: skip
+            done += chunk
+        search.plan, search.time_us = best, state[1]
+        return search.better(candidate)
+
+    def _changeable(self) -> npt.NDArray[np.int64]:
+        """Gaps worth deciding, by the operation that opens them: those over an operation that is
+        too full, and what is behind last uses, where recomputes may read."""
+        problem, a = self.problem, self.decoder.arrays
+        over = np.flatnonzero(self.base.replay.live_bytes > problem.capacity_bytes).tolist()
+        found: list[tuple[int, int]] = []
+        for t, tensor in enumerate(problem.tensors):
+            droppable = a.again[tensor.producer]
+            if tensor.to_end or not tensor.bytes or not (droppable or a.movable[t]):
+                continue
+            events = (tensor.producer, *tensor.uses)
+            for g, opened in enumerate(events):
+                if g + 1 == len(events):
+                    if problem.allow_recompute:
+                        found.append((opened, int(a.gap_at[t]) + g))
+                    continue
+                first = bisect_left(over, opened + 1)
+                if first < len(over) and over[first] < events[g + 1]:
+                    found.append((opened, int(a.gap_at[t]) + g))
+        return np.array([gap for _, gap in sorted(found)], dtype=np.int64)
+
+
+class _Search:
+    """A plan under change."""
+
+    def __init__(self, improver: Improver, candidate: Candidate) -> None:
+        assert candidate.decisions is not None
+        self.improver = improver
+        self.a = improver.decoder.arrays
+        self.w = improver.decoder.work
+        self.host = improver.decoder.host if improver.decoder.overlap else None
+        self.plan: Plan = plan_of(self.a, candidate.decisions)
+        self.scratch = self.plan.copy()
+        start = time.monotonic()
+        schedule(self.a, self.plan, self.w)  # what is lost is settled now
+        _, _, self.time_us = moves.evaluate(self.a, self.plan, self.w, self.host)
+        took_s = max(1e-5, (time.monotonic() - start) / 2)
+        self.per_slice = max(1, int(_SLICE_S / took_s))
+
+    def decided(self) -> npt.NDArray[np.int64]:
+        """Gaps that are not kept, and tensors that are kept behind their last use; dearest first."""
+        gaps = np.flatnonzero(self.plan.choice)
+        cost = self.a.duration[self.a.producer[self.a.gap_tensor[gaps]]]
+        return gaps[np.argsort(-cost, kind="stable")]
+
+    def change(self, gaps: npt.NDArray[np.int64], choice: int, batch: int) -> None:
+        """Try `choice` at `gaps`, looking at the clock now and then."""
+        step = self.per_slice * batch
+        for start in range(0, len(gaps), step):
+            if self.improver.out_of_time():
+                return
+            self.time_us = moves.change(
+                self.a,
+                self.plan,
+                self.scratch,
+                self.w,
+                self.host,
+                gaps[start : start + step],
+                choice,
+                batch,
+                self.time_us,
+            )
+
+    def better(self, candidate: Candidate) -> Candidate:
+        """The plan as a candidate, if the simulator finds it better than `candidate`."""
+        found = self.improver.evaluate(decisions_of(self.a, self.plan))
+        if self.improver.fits(found) and found.time_us <= candidate.time_us:
+            return found
+        return candidate

@@ -1,0 +1,128 @@
+"""The integer program by stretches, over more and more instants: around what its own plans exceed.
+
+It takes one thread, and so runs beside the search for plans.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+
+from planner.bound.interval_mip import IntervalMip, IntervalPlan
+from planner.plan.candidate import Candidate
+from planner.plan.problem import Problem
+from planner.plan.stages import actions_of
+from planner.search.cutting_loop import rounded_candidates, stage_peaks
+from planner.search.incumbent import Incumbent
+from planner.simulate.simulate import candidate_of
+
+MAX_OPS = 1_500
+"""On larger problems the programs take longer than they are worth."""
+
+_FIRST_INSTANTS, _MORE_INSTANTS = 3, 3
+_SHARE, _MAX_S = 0.6, 20.0
+"""Of the time left, for each program; and seconds at most."""
+
+_MIN_S, _POLL_S = 0.5, 0.05
+
+
+class IntervalSearch:
+    """Program after program; `run` may be another thread's, all else is the search's own."""
+
+    def __init__(self, problem: Problem, instants: Sequence[int]) -> None:
+        """`instants`: base operations, those that matter most first; none where nothing is to be done."""
+        self.problem = problem
+        covers = IntervalMip.covers(problem) and len(problem.ops) <= MAX_OPS
+        self._instants = list(instants[:_FIRST_INSTANTS]) if covers else []
+        self._found: list[tuple[list[int], IntervalPlan, Candidate | None]] = []
+        self._given = 0
+        self._stopped = False
+        self._thread: threading.Thread | None = None
+
+    def run(self, deadline: float) -> None:
+        """Solve until nothing exceeds the capacity any more, or `deadline` (time.monotonic)."""
+        while self._instants and not self._stopped:
+            left_s = deadline - time.monotonic()
+            if left_s < _MIN_S:
+                return
+            instants = sorted(self._instants)
+            found = IntervalMip(self.problem, instants).solve(
+                time_limit_s=min(_SHARE * left_s, _MAX_S)
+            )
+            if found.plan is None:
+                self._instants = []
+                self._found.append((instants, found, None))
+                return
+            staged = candidate_of(self.problem, actions_of(self.problem, found.plan))
+            more = _instants_around(staged, self.problem.capacity_bytes, instants)
+            self._instants = self._instants + more if more else []
+            self._found.append((instants, found, staged))
+
+    def run_beside(self, deadline: float) -> None:
+        """`run` on a thread of its own, which does not keep the process alive."""
+        if self._instants:
+            self._thread = threading.Thread(target=self.run, args=(deadline,), daemon=True)
+            self._thread.start()
+
+    @property
+    def is_running(self) -> bool:
+        """Whether a thread is at work."""
+        return self._thread is not None and self._thread.is_alive()
+
+    def stop(self) -> None:
+        """No more programs; the one that is being solved is left to its time limit."""
+        self._stopped = True
+
+    def join(self) -> None:
+        """Stop, and wait for the one that is being solved: HiGHS cannot be told to end, and a process
+        that exits while it runs is aborted."""
+        self.stop()
+        if self._thread is not None:
+            self._thread.join()
+
+    def wait(self, incumbent: Incumbent, until: float) -> None:
+        """Give what is found until then (time.monotonic), or until the search is done."""
+        while self.is_running and not incumbent.is_settled and time.monotonic() < until:
+            time.sleep(_POLL_S)
+            self.give(incumbent)
+        self.give(incumbent)
+
+    @property
+    def nearest(self) -> Candidate | None:
+        """Of the plans that the programs came to, the one of the last: it may exceed the capacity."""
+        return next((staged for *_, staged in reversed(self._found) if staged is not None), None)
+
+    def settles(self, incumbent: Incumbent) -> bool:
+        """Whether what was found ends the search; takes it over."""
+        self.give(incumbent)
+        return incumbent.is_settled
+
+    def give(self, incumbent: Incumbent) -> None:
+        """Tell what is new."""
+        while self._given < len(self._found):
+            instants, found, staged = self._found[self._given]
+            self._given += 1
+            if not found.feasible:
+                incumbent.is_impossible = True
+                return
+            incumbent.prove(found.bound_us)
+            if staged is None or found.solution is None:
+                continue
+            incumbent.offer(staged, "cut-program")
+            improver = incumbent.improver
+            for trial in rounded_candidates(improver, instants, found.solution, whole=True):
+                incumbent.offer(improver.prune(improver.repair(trial)), "cut-program")
+
+
+def _instants_around(
+    candidate: Candidate, capacity_bytes: int, instants: Sequence[int]
+) -> list[int]:
+    """The stages that exceed the capacity most, from base operation to base operation."""
+    worst = stage_peaks(candidate)
+    more: list[int] = []
+    for op in sorted(worst, key=lambda op: -worst[op]):
+        if worst[op] <= capacity_bytes or len(more) >= _MORE_INSTANTS:
+            break
+        more += [p for p in (op, op - 1) if p >= 0 and p not in instants and p not in more]
+    return more

@@ -1,0 +1,184 @@
+"""What to drop or swap where a plan does not fit: the cheapest per byte among what waits there."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from planner.plan.decisions import Choice, Decisions, Gap
+from planner.plan.problem import ActionKind, Problem
+
+if TYPE_CHECKING:
+    from planner.plan.candidate import Candidate
+
+_MAX_CLOSURE = 400
+_NEVER = float("inf")
+_HIDDEN = 0.5
+"""Share of a copy's time that is taken to show where copies run beside the operations."""
+
+
+class GreedyRepair:
+    """One round of repair: relieve the worst action and the worst of each stretch of the plan."""
+
+    def __init__(self, problem: Problem, candidate: Candidate, capacity: int) -> None:
+        self.problem = problem
+        self.candidate = candidate
+        self.capacity = capacity
+        self.copies: list[list[tuple[int, int]]] = [[] for _ in self.problem.tensors]
+        for tensor, birth, end in candidate.replay.copies:
+            self.copies[tensor].append((birth, end))
+        self.reads: dict[int, list[int]] = {}
+        self.base_step: list[int] = [-1] * len(self.problem.ops)
+        for step, action in enumerate(candidate.actions):
+            if action.kind is ActionKind.RUN:
+                if self.base_step[action.target] < 0:
+                    self.base_step[action.target] = step
+                for t in self.problem.ops[action.target].inputs:
+                    self.reads.setdefault(t, []).append(step)
+            elif action.kind is ActionKind.SWAP_OUT:
+                self.reads.setdefault(action.target, []).append(step)
+        self.stage_start = [0]
+        self.stage_start.extend(step + 1 for step in self.base_step[:-1])
+
+    def decisions(self) -> Decisions | None:
+        """The candidate's decisions and the new ones; None where nothing can be added."""
+        before = self.candidate.decisions
+        assert before is not None
+        gaps = dict(before.gaps)
+        released = set(before.released)
+        freed: list[tuple[int, int, int]] = []
+        changed = False
+        for step in self._steps_to_relieve():
+            excess = int(self.candidate.replay.live_bytes[step]) - self.capacity
+            excess -= sum(size for a, b, size in freed if a < step < b)
+            if excess <= 0:
+                continue
+            for _, tensor, gap, choice, span in self._options(step, gaps, released):
+                if (tensor, gap) in gaps and choice is not None:
+                    continue
+                if choice is None:
+                    released.add((tensor, gap))
+                else:
+                    gaps[tensor, gap] = choice
+                size = self.problem.tensors[tensor].bytes
+                freed.append((*span, size))
+                excess -= size
+                changed = True
+                if excess <= 0:
+                    break
+        if not changed:
+            return None
+        return replace(before, gaps=gaps, released=frozenset(released))
+
+    def _steps_to_relieve(self) -> list[int]:
+        live = self.candidate.replay.live_bytes
+        stretch = max(1, len(live) // 12)
+        worst = {
+            start + int(live[start : start + stretch].argmax())
+            for start in range(0, len(live), stretch)
+        }
+        worst.add(self.candidate.replay.peak_action)
+        return sorted(worst, key=lambda s: -int(live[s]))
+
+    def _options(
+        self, step: int, gaps: dict[Gap, Choice], released: set[Gap]
+    ) -> list[tuple[float, int, int, Choice | None, tuple[int, int]]]:
+        """(cost per byte, tensor, gap, choice or None to release, span) at `step`, cheapest first."""
+        found: list[tuple[float, int, int, Choice | None, tuple[int, int]]] = []
+        next_op = self._base_op_after(step)
+        for tensor, birth, end in self.candidate.replay.copies:
+            size = self.problem.tensors[tensor].bytes
+            if not (birth < step < end) or not size or self.problem.tensors[tensor].to_end:
+                continue
+            uses = self.problem.tensors[tensor].uses
+            gap = bisect_left(uses, next_op)
+            if gap >= len(uses):
+                continue
+            reads = self.reads.get(tensor, [])
+            i = bisect_right(reads, step)
+            if (i and reads[i - 1] == step) or i >= len(reads) or reads[i] >= end:
+                continue
+            opened = self.base_step[self._opens(tensor, gap)]
+            closes = self.stage_start[uses[gap]]
+            if birth > opened:  # brought back early, for another recompute: let it go again
+                if (tensor, gap) not in released and reads[i] >= closes:
+                    cost = self._closure_cost(tensor, closes)
+                    found.append((cost / size, tensor, gap, None, (birth, closes)))
+                continue
+            if (tensor, gap) in gaps or not opened < step < closes:
+                continue
+            options: list[tuple[float, Choice]] = []
+            if self._can_drop(tensor):
+                options.append((self._closure_cost(tensor, closes), Choice.DROP))
+            if self.problem.allow_swap and self.problem.tensors[tensor].swappable:
+                both = self.problem.swap_out_us(tensor) + self.problem.swap_in_us(tensor)
+                options.append((_HIDDEN * both if self.problem.overlap else both, Choice.SWAP))
+            if options:
+                cost, choice = min(options)
+                if cost < _NEVER:
+                    found.append((cost / size, tensor, gap, choice, (opened, closes)))
+        return sorted(found, key=lambda f: (f[0], f[1], f[2]))
+
+    def _opens(self, tensor: int, gap: int) -> int:
+        """The base operation that opens a gap."""
+        return self.problem.tensors[tensor].uses[gap - 1] if gap else self._producer(tensor)
+
+    def _producer(self, tensor: int) -> int:
+        return self.problem.tensors[tensor].producer
+
+    def _can_drop(self, tensor: int) -> bool:
+        return (
+            self.problem.allow_recompute and self.problem.ops[self._producer(tensor)].recomputable
+        )
+
+    def _base_op_after(self, step: int) -> int:
+        """The first base operation that runs after `step`, or at it."""
+        i = bisect_right(self.base_step, step)
+        return i - 1 if i and self.base_step[i - 1] == step else i
+
+    def _closure_cost(self, tensor: int, step: int) -> float:
+        return closure_cost(self.problem, self.copies, tensor, step)
+
+
+def closure_cost(
+    problem: Problem,
+    copies: Sequence[Sequence[tuple[int, int]]] | Mapping[int, Sequence[tuple[int, int]]],
+    tensor: int,
+    step: int,
+) -> float:
+    """Microseconds to bring `tensor` back at `step` by running its producer, and what that needs.
+
+    Args:
+        copies: per tensor, the half-open ranges of actions in which it is on the device.
+
+    Returns:
+        Infinity where some operation may not run again, or the chain is very long.
+    """
+    again, blocker = closure(problem, copies, tensor, step)
+    return _NEVER if blocker is not None else sum(problem.ops[op].duration_us for op in again)
+
+
+def closure(
+    problem: Problem,
+    copies: Sequence[Sequence[tuple[int, int]]] | Mapping[int, Sequence[tuple[int, int]]],
+    tensor: int,
+    step: int,
+) -> tuple[list[int], int | None]:
+    """(operations to run again for `tensor` at `step`, the one that may not, or at which the chain
+    becomes too long); see `closure_cost`."""
+    stack = [problem.tensors[tensor].producer]
+    seen: dict[int, None] = {}
+    while stack:
+        producer = stack.pop()
+        if producer in seen:
+            continue
+        op = problem.ops[producer]
+        if not op.recomputable or len(seen) > _MAX_CLOSURE:
+            return list(seen), producer
+        seen[producer] = None
+        for t in op.inputs:
+            if t != tensor and not any(b < step < e for b, e in copies[t]):
+                stack.append(problem.tensors[t].producer)
+    return list(seen), None

@@ -1,0 +1,131 @@
+"""The LP over instants by minimum cuts: a bound for every plan, and the value of the LP itself."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from planner.bound.column_generation import ColumnGeneration
+from planner.bound.lp import InstantLp
+from planner.plan.problem import PlanOp, PlanTensor, Problem
+from planner.search.decode import Decoder
+from planner.search.rounding import round_solution
+from planner.simulate.simulate import simulate
+from tests.graphs import at_capacity, between, decisions_for, problems
+
+TOLERANCE = 1e-6
+"""Of the base duration: how near the prices come to the best ones."""
+
+
+def all_instants(problem: Problem, guards: frozenset[int] = frozenset()) -> ColumnGeneration:
+    model = ColumnGeneration(problem, guards)
+    for p in range(len(problem.ops)):
+        model.add(p)
+    return model
+
+
+@settings(max_examples=150, deadline=None)
+@given(data=st.data(), problem=problems(swaps=False))
+def test_no_plan_within_the_capacity_is_faster_than_the_bound(data, problem):
+    replay = simulate(problem, Decoder(problem).schedule(data.draw(decisions_for(problem))))
+    solution = all_instants(at_capacity(problem, replay.peak_bytes)).solve(time_limit_s=30)
+    assert solution is not None
+    assert solution.feasible
+    extra = replay.time_us - problem.base_duration_us
+    assert solution.bound_us <= extra + 1e-9 * problem.base_duration_us
+
+
+@settings(max_examples=100, deadline=None)
+@given(problem=problems(swaps=False), share=st.floats(0, 1), op=st.integers(0, 50))
+def test_with_one_cut_the_value_is_that_of_the_lp(problem, share, op):
+    tight = between(problem, share)
+    lp, flow = InstantLp(tight), ColumnGeneration(tight)
+    for model in (lp, flow):
+        model.add(op % len(problem.ops))
+    expected, found = lp.solve(time_limit_s=30), flow.solve(time_limit_s=30)
+    assert expected is not None
+    assert found is not None
+    assert found.feasible == expected.feasible
+    if found.feasible:
+        near = 5e-4 * expected.extra_us + 2 * TOLERANCE * problem.base_duration_us
+        assert found.bound_us == pytest.approx(expected.extra_us, abs=near)
+        assert sum(found.resident.values()) >= -TOLERANCE
+
+
+@settings(max_examples=100, deadline=None)
+@given(problem=problems(swaps=False), share=st.floats(0, 1))
+def test_with_many_instants_it_is_no_weaker_than_the_lp(problem, share):
+    tight = between(problem, share)
+    lp, flow = InstantLp(tight), all_instants(tight)
+    for p in range(len(problem.ops)):
+        lp.add(p)
+    expected, found = lp.solve(time_limit_s=30), flow.solve(time_limit_s=30)
+    assert expected is not None
+    assume(expected.feasible)
+    if found is not None and found.feasible:
+        near = 5e-3 * expected.extra_us + 1e-5 * problem.base_duration_us
+        assert found.bound_us >= expected.extra_us - near
+
+
+@settings(max_examples=60, deadline=None)
+@given(problem=problems(swaps=False), share=st.floats(0, 1))
+def test_rounded_plans_are_valid_and_guards_stay(problem, share):
+    tight = between(problem, share)
+    guards = frozenset(t for t in range(len(problem.tensors)) if t % 3 == 0)
+    model = all_instants(tight, guards)
+    solution = model.solve(time_limit_s=30)
+    assume(solution is not None and solution.feasible)
+    assert solution is not None
+    assert all(t not in guards for t, _ in solution.resident)
+    decisions = round_solution(tight, model.instants, solution)
+    simulate(tight, Decoder(tight).schedule(decisions))  # raises where it is not
+
+
+@settings(max_examples=100, deadline=None)
+@given(data=st.data(), problem=problems(), slack=st.integers(0, 20))
+def test_the_bound_holds_where_copies_run_beside_the_operations(data, problem, slack):
+    steps = Decoder(problem).schedule(data.draw(decisions_for(problem)))
+    peak = simulate(problem, steps).peak_bytes
+    tight = replace(at_capacity(problem, peak + slack), overlap=True)
+    replay = simulate(tight, steps)  # copies wait for memory: it fits
+    assert replay.peak_bytes <= tight.capacity_bytes
+    solution = all_instants(tight).solve(time_limit_s=30)
+    assert solution is not None
+    assert solution.feasible
+    extra = replay.time_us - problem.base_duration_us
+    assert solution.bound_us <= extra + TOLERANCE * problem.base_duration_us
+
+
+@settings(max_examples=60, deadline=None)
+@given(problem=problems(), share=st.floats(0, 1), op=st.integers(0, 50))
+def test_with_one_cut_and_copies_the_value_is_that_of_the_lp(problem, share, op):
+    tight = replace(between(problem, share), overlap=True)
+    lp, flow = InstantLp(tight), ColumnGeneration(tight)
+    for model in (lp, flow):
+        model.add(op % len(problem.ops))
+    expected, found = lp.solve(time_limit_s=30), flow.solve(time_limit_s=30)
+    assert expected is not None
+    assert found is not None
+    assert found.feasible == expected.feasible
+    if found.feasible:
+        near = 5e-4 * expected.extra_us + 2 * TOLERANCE * problem.base_duration_us
+        assert found.bound_us == pytest.approx(expected.extra_us, abs=near)
+
+
+def test_copies_that_add_to_the_step_are_refused():
+    op = PlanOp(name="f", duration_us=1.0, inputs=(), outputs=(0,))
+    tensor = PlanTensor(name="a", bytes=1, producer=0, uses=(), to_end=True)
+    problem = Problem(
+        name="copies",
+        ops=(op,),
+        tensors=(tensor,),
+        fixed_bytes=0,
+        capacity_bytes=1,
+        swap_out_bytes_per_s=1.0,
+        swap_in_bytes_per_s=1.0,
+    )
+    with pytest.raises(ValueError, match="copies that add to the step"):
+        ColumnGeneration(problem)

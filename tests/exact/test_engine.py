@@ -1,0 +1,173 @@
+"""The exact engine against all plans of tiny problems, and never worse than what it is given."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+import signal
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from planner.exact.engine import Exact, solve_exact
+from planner.plan.candidate import Candidate
+from planner.plan.problem import ActionKind, PlanOp, PlanTensor, Problem
+from planner.search.decode import Choice, Decisions, Gap
+from planner.search.improve import Improver
+from planner.simulate.simulate import simulate
+from tests.graphs import at_capacity, decisions_for, problems
+
+ROUNDING = 1e-5
+_MAX_PLANS = 2_000
+
+
+def exact(problem: Problem, incumbent: Candidate) -> Exact:
+    found = solve_exact(problem, incumbent, time_limit_s=20.0, seed=1, workers=1)
+    assert found is not None, "the incumbent itself is a solution"
+    return found
+
+
+def every_plan(problem: Problem) -> Iterator[Decisions]:
+    """Keep, drop or swap in every gap."""
+    options: list[list[tuple[Gap, Choice | None]]] = []
+    for t, tensor in enumerate(problem.tensors):
+        for gap in range(len(tensor.uses)):
+            choices: list[Choice | None] = [None]
+            if problem.allow_swap and tensor.swappable:
+                choices.append(Choice.SWAP)
+            if problem.ops[tensor.producer].recomputable and not tensor.to_end:
+                choices.append(Choice.DROP)
+            options.append([((t, gap), choice) for choice in choices])
+    count = 1
+    for choices in options:
+        count *= len(choices)
+    assume(count <= _MAX_PLANS)
+    for plan in itertools.product(*options):
+        yield Decisions(gaps={gap: choice for gap, choice in plan if choice is not None})
+
+
+@settings(max_examples=40, deadline=None)
+@given(problem=problems(max_ops=6), share=st.floats(0, 1))
+def test_as_good_as_the_best_of_all_plans(problem, share):
+    improver = Improver(problem, deadline=float("inf"))
+    plans = [improver.evaluate(decisions) for decisions in every_plan(problem)]
+    low = min(plan.peak_bytes for plan in plans)
+    high = max(plan.peak_bytes for plan in plans)
+    tight = at_capacity(problem, low + int(share * (high - low) / 2))
+    fitting = [plan for plan in plans if plan.peak_bytes <= tight.capacity_bytes]
+    slowest = max(fitting, key=lambda plan: plan.time_us)
+    found = exact(tight, slowest)
+    best = min(plan.time_us for plan in fitting)
+    assert found.optimal
+    assert found.candidate.time_us <= best * (1 + ROUNDING)
+    assert found.candidate.peak_bytes <= tight.capacity_bytes
+
+
+@settings(max_examples=40, deadline=None)
+@given(data=st.data(), problem=problems())
+def test_never_worse_than_the_incumbent_and_within_the_capacity(data, problem):
+    improver = Improver(problem, deadline=float("inf"))
+    incumbent = improver.evaluate(data.draw(decisions_for(problem)))
+    tight = at_capacity(problem, incumbent.peak_bytes)
+    found = exact(tight, incumbent)
+    replay = simulate(tight, found.candidate.actions)
+    assert replay.peak_bytes <= tight.capacity_bytes
+    assert replay.time_us == found.candidate.time_us
+    assert found.candidate.time_us <= incumbent.time_us * (1 + ROUNDING)
+    assert found.bound_us <= found.candidate.time_us * (1 + ROUNDING)
+
+
+@settings(max_examples=20, deadline=None)
+@given(data=st.data(), problem=problems(swaps=False))
+def test_what_is_forbidden_is_not_used(data, problem):
+    improver = Improver(problem, deadline=float("inf"))
+    incumbent = improver.evaluate(data.draw(decisions_for(problem)))
+    tight = at_capacity(problem, incumbent.peak_bytes)
+    actions = exact(tight, incumbent).candidate.actions
+    assert all(a.kind is ActionKind.RUN for a in actions)
+
+
+@settings(max_examples=20, deadline=None)
+@given(data=st.data(), problem=problems())
+def test_without_recompute_every_operation_runs_once(data, problem):
+    only_swaps = replace(problem, allow_recompute=False)
+    improver = Improver(only_swaps, deadline=float("inf"))
+    incumbent = improver.evaluate(data.draw(decisions_for(only_swaps)))
+    tight = at_capacity(only_swaps, incumbent.peak_bytes)
+    runs = [a for a in exact(tight, incumbent).candidate.actions if a.kind is ActionKind.RUN]
+    assert [a.target for a in runs] == list(range(len(problem.ops)))
+
+
+def there_and_back(count: int) -> Problem:
+    """A chain of `count` operations and its backward pass, of uneven sizes and times: too hard to
+    be solved to the end in a second."""
+    draw = random.Random(0)
+    last = 2 * count - 1
+    ops, tensors = [], []
+    for i in range(2 * count):
+        inputs = {i - 1} if i else set()
+        if i >= count:
+            inputs.add(last - i)
+        duration = draw.randint(5, 99) / 7
+        ops.append(
+            PlanOp(name=f"op{i}", duration_us=duration, inputs=tuple(sorted(inputs)), outputs=(i,))
+        )
+    for i in range(2 * count):
+        uses = tuple(u for u, op in enumerate(ops) if i in op.inputs)
+        size = draw.randint(50, 999)
+        tensors.append(PlanTensor(name=f"t{i}", bytes=size, producer=i, uses=uses, to_end=not uses))
+    return Problem(
+        name="there and back",
+        ops=tuple(ops),
+        tensors=tuple(tensors),
+        fixed_bytes=0,
+        capacity_bytes=1 << 40,
+        swap_out_bytes_per_s=3e7,
+        swap_in_bytes_per_s=4e7,
+    )
+
+
+@pytest.mark.parametrize("count", range(3, 9))
+def test_a_start_that_does_not_fit_is_no_worse_than_one_that_does(count: int):
+    problem = there_and_back(count).without_swaps()
+    base = Improver(problem, deadline=float("inf")).base
+    tight = at_capacity(problem, int(0.75 * base.peak_bytes))
+    improver = Improver(tight, deadline=float("inf"))
+    best = exact(tight, improver.repair(improver.base))
+    assert best.optimal
+    best_us = best.candidate.time_us
+    found = solve_exact(
+        tight,
+        improver.base,
+        time_limit_s=20.0,
+        lower_bound_us=best_us * (1 - ROUNDING),
+        upper_bound_us=2 * best_us,
+        seed=1,
+        workers=1,
+    )
+    assert found is not None
+    assert found.candidate.time_us == pytest.approx(best_us)
+
+
+def test_ctrl_c_ends_the_search():
+    problem = there_and_back(60)
+    improver = Improver(problem, deadline=float("inf"))
+    base = improver.evaluate(Decisions())
+    improver = Improver(at_capacity(problem, base.peak_bytes // 2), deadline=float("inf"))
+    incumbent = improver.repair(improver.evaluate(Decisions()))
+    assert improver.fits(incumbent)
+    press = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT))
+    # a shell that starts tests in the background has them ignore the signal
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    press.start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            solve_exact(improver.problem, incumbent, time_limit_s=60.0, workers=1)
+    finally:
+        press.cancel()
+        signal.signal(signal.SIGINT, before)

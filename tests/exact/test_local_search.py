@@ -1,0 +1,135 @@
+"""Improving a plan part by part never makes it worse, and makes plans fit."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from planner.exact.local_search import improve_locally
+from planner.exact.neighbourhoods import Kind, Neighbourhoods
+from planner.plan.problem import ActionKind, Problem
+from planner.plan.stages import MemoryProfile, base_plan, stage_schedule
+from planner.search.decode import Decoder
+from planner.simulate.simulate import simulate
+from tests.graphs import at_capacity, base_actions, decisions_for, problems
+
+
+@settings(max_examples=25, deadline=None)
+@given(data=st.data(), problem=problems(max_ops=14))
+def test_never_slower_and_never_unfit(data, problem):
+    actions = Decoder(problem).schedule(data.draw(decisions_for(problem)))
+    before = simulate(problem, actions)
+    tight = at_capacity(problem, before.peak_bytes)
+    found, _ = improve_locally(tight, actions, time_limit_s=0.2, seed=1)
+    after = simulate(tight, found)
+    assert after.peak_bytes <= tight.capacity_bytes
+    assert after.time_us <= before.time_us
+
+
+@settings(max_examples=10, deadline=None)
+@given(data=st.data(), problem=problems(max_ops=10))
+def test_what_does_not_fit_is_made_to_fit(data, problem):
+    known = Decoder(problem).schedule(data.draw(decisions_for(problem)))
+    tight = at_capacity(problem, simulate(problem, known).peak_bytes)
+    start = base_actions(tight)
+    found, stats = improve_locally(
+        tight, start, time_limit_s=1.0, lower_bound_us=simulate(tight, known).time_us
+    )
+    assert simulate(tight, found).peak_bytes <= tight.capacity_bytes
+    assert stats.rounds > 0 or found == start
+
+
+@pytest.mark.parametrize("what", ["allow_recompute", "swaps"])
+@settings(max_examples=10, deadline=None)
+@given(data=st.data(), problem=problems(max_ops=14))
+def test_what_is_forbidden_is_not_used(what, data, problem):
+    swaps = what == "swaps"
+    problem = problem.without_swaps() if swaps else replace(problem, allow_recompute=False)
+    actions = Decoder(problem).schedule(data.draw(decisions_for(problem)))
+    tight = at_capacity(problem, simulate(problem, actions).peak_bytes)
+    found, _ = improve_locally(tight, actions, time_limit_s=0.2)
+    if swaps:
+        assert all(a.kind is ActionKind.RUN for a in found)
+    else:
+        runs = [a.target for a in found if a.kind is ActionKind.RUN]
+        assert runs == list(range(len(tight.ops)))
+
+
+def test_one_worker_finds_the_same_for_the_same_seed():
+    problem = layered(30, seed=3)
+    rounds = [0]
+
+    def stop() -> bool:
+        rounds[0] += 1
+        return rounds[0] > 12
+
+    plans = []
+    for _ in range(2):
+        rounds[0] = 0
+        plans.append(improve_locally(problem, base_actions(problem), time_limit_s=60, stop=stop)[0])
+    assert plans[0] == plans[1]
+
+
+def test_two_workers_fit_a_layered_graph():
+    problem = layered(60, seed=5)
+    found, stats = improve_locally(
+        problem, base_actions(problem), time_limit_s=30, workers=2, lower_bound_us=1e12
+    )
+    assert simulate(problem, found).peak_bytes <= problem.capacity_bytes
+    assert stats.fit_s is not None
+
+
+@settings(max_examples=30, deadline=None)
+@given(data=st.data(), problem=problems(max_ops=14), kind=st.sampled_from(list(Kind)))
+def test_neighbourhoods_free_what_may_be_freed(data, problem, kind):
+    actions = Decoder(problem).schedule(data.draw(decisions_for(problem)))
+    peak = MemoryProfile(problem, base_plan()).peak_bytes
+    tight = at_capacity(problem, max(1, int(0.7 * peak)))
+    held = MemoryProfile(tight, stage_schedule(tight, actions))
+    size = data.draw(st.integers(1, 60))
+    freed = Neighbourhoods(tight).choose(held, kind, size, 6, random.Random(0))
+    assert all(q > m and q < len(tight.ops) for q, m in freed.runs)
+    assert all(tight.ops[m].recomputable for _, m in freed.runs)
+    assert all(tight.tensors[t].swappable and not tight.tensors[t].to_end for t in freed.tensors)
+
+
+def layered(count: int, seed: int) -> Problem:
+    """Operations that read two of the eight before them and one from afar, at 80% of the peak."""
+    from planner.plan.problem import PlanOp, PlanTensor
+
+    draw = random.Random(seed)
+    reads = [
+        sorted({*(draw.randrange(max(0, i - 8), i) for _ in range(2)), draw.randrange(i)})
+        if i
+        else []
+        for i in range(count)
+    ]
+    problem = Problem(
+        name="layered",
+        ops=tuple(
+            PlanOp(
+                name=f"op{i}",
+                duration_us=float(draw.randint(1, 99)),
+                inputs=tuple(reads[i]),
+                outputs=(i,),
+            )
+            for i in range(count)
+        ),
+        tensors=tuple(
+            PlanTensor(
+                name=f"t{i}",
+                bytes=draw.randint(1, 50),
+                producer=i,
+                uses=tuple(u for u in range(count) if i in reads[u]),
+            )
+            for i in range(count)
+        ),
+        fixed_bytes=0,
+        capacity_bytes=1,
+    )
+    peak = simulate(problem, base_actions(problem)).peak_bytes
+    return replace(problem, capacity_bytes=int(0.8 * peak))

@@ -1,0 +1,127 @@
+"""Base orders: topological permutations, and a search that never raises the peak."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from planner.order.lists import late_schedule, list_schedule
+from planner.order.moves import improve_order, pull_early, updates_last
+from planner.order.reorder import parents_of, peak_of, reorder
+from planner.plan.problem import PlanOp, PlanTensor, Problem
+from planner.simulate.simulate import simulate
+from tests.graphs import base_actions, problems
+
+
+def never() -> bool:
+    return False
+
+
+def is_topological(problem: Problem, order: tuple[int, ...]) -> bool:
+    place = {op: i for i, op in enumerate(order)}
+    return sorted(order) == list(range(len(problem.ops))) and all(
+        place[p] < place[v] for v, ps in enumerate(parents_of(problem)) for p in ps
+    )
+
+
+@st.composite
+def orders(draw: st.DrawFn, problem: Problem) -> tuple[int, ...]:
+    """Any topological order."""
+    missing = {v: set(ps) for v, ps in enumerate(parents_of(problem))}
+    order: list[int] = []
+    while missing:
+        ready = sorted(v for v, ps in missing.items() if not ps - set(order))
+        order.append(draw(st.sampled_from(ready)))
+        del missing[order[-1]]
+    return tuple(order)
+
+
+@settings(max_examples=100, deadline=None)
+@given(data=st.data(), problem=problems())
+def test_list_schedules_are_topological_permutations(data, problem):
+    count = len(problem.ops)
+    priority = data.draw(st.lists(st.integers(0, 9), min_size=count, max_size=count))
+    for eager in (True, False):
+        assert is_topological(problem, list_schedule(problem, priority, eager=eager))
+
+
+@settings(max_examples=50, deadline=None)
+@given(problem=problems())
+def test_list_scheduling_by_place_is_the_base_order(problem):
+    plain = range(len(problem.ops))
+    assert list_schedule(problem, plain, eager=False) == tuple(plain)
+
+
+@settings(max_examples=80, deadline=None)
+@given(data=st.data(), problem=problems())
+def test_the_search_never_raises_the_peak(data, problem):
+    start = data.draw(orders(problem))
+    found = improve_order(problem, start, out_of_time=never)
+    assert is_topological(problem, found)
+    assert peak_of(problem, found) <= peak_of(problem, start)
+
+
+@settings(max_examples=20, deadline=None)
+@given(data=st.data(), problem=problems())
+def test_out_of_time_the_search_returns_what_it_was_given(data, problem):
+    start = data.draw(orders(problem))
+    assert improve_order(problem, start, out_of_time=lambda: True) == start
+
+
+@settings(max_examples=80, deadline=None)
+@given(data=st.data(), problem=problems())
+def test_a_reordered_problem_is_the_same_problem(data, problem):
+    order = data.draw(orders(problem))
+    moved = reorder(problem, order)
+    assert [op.name for op in moved.ops] == [problem.ops[v].name for v in order]
+    assert [t.name for t in moved.tensors] == [t.name for t in problem.tensors]
+    for t, tensor in enumerate(moved.tensors):
+        assert t in moved.ops[tensor.producer].outputs
+        assert list(tensor.uses) == [i for i, op in enumerate(moved.ops) if t in op.inputs]
+        assert all(use > tensor.producer for use in tensor.uses)
+    assert peak_of(problem, order) == simulate(moved, base_actions(moved)).peak_bytes
+    assert moved.base_duration_us == pytest.approx(problem.base_duration_us)
+
+
+def test_weight_gradients_run_as_soon_as_they_can():
+    """Each step of a backward pass makes a small gradient, which is an output, and a large one that
+    the next step reads: the small ones first, and no large one has to wait."""
+    ops, tensors = [], []
+    steps = 6
+    for i in range(steps):  # the chain of large gradients
+        inputs = (i - 1,) if i else ()
+        ops.append(PlanOp(name=f"chain{i}", duration_us=1.0, inputs=inputs, outputs=(i,)))
+    for i in range(steps):  # in file order, the small ones come last
+        ops.append(PlanOp(name=f"weight{i}", duration_us=1.0, inputs=(i,), outputs=(steps + i,)))
+    for i in range(steps):
+        uses = (*((i + 1,) if i + 1 < steps else ()), steps + i)
+        tensors.append(PlanTensor(name=f"g{i}", bytes=100, producer=i, uses=uses))
+    for i in range(steps):
+        tensors.append(PlanTensor(name=f"w{i}", bytes=1, producer=steps + i, uses=(), to_end=True))
+    problem = Problem(
+        name="backward", ops=tuple(ops), tensors=tuple(tensors), fixed_bytes=0, capacity_bytes=1
+    )
+    plain = tuple(range(len(ops)))
+    assert peak_of(problem, plain) >= 600
+    assert peak_of(problem, list_schedule(problem, plain)) <= 210
+    assert peak_of(problem, improve_order(problem, plain, out_of_time=never)) <= 310
+
+
+@given(problem=problems(), data=st.data())
+def test_pulling_operations_early_keeps_an_order_topological(problem, data):
+    order = list(range(len(problem.ops)))
+    chosen = data.draw(st.sets(st.sampled_from(order)))
+    pulled = pull_early(problem, order, chosen)
+    assert sorted(pulled) == order
+    place = {op: i for i, op in enumerate(pulled)}
+    assert all(place[p] < place[v] for v, ps in enumerate(parents_of(problem)) for p in ps)
+
+
+@given(problem=problems())
+def test_orders_made_from_the_end_and_with_updates_last_are_topological(problem):
+    order = list(range(len(problem.ops)))
+    for made in (late_schedule(problem, order), updates_last(problem, order)):
+        assert sorted(made) == order
+        place = {op: i for i, op in enumerate(made)}
+        assert all(place[p] < place[v] for v, ps in enumerate(parents_of(problem)) for p in ps)

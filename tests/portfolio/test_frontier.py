@@ -1,0 +1,60 @@
+"""The frontier: monotone, and no point better or worse than what it was made from."""
+
+from __future__ import annotations
+
+import math
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from planner.order.lists import list_schedule
+from planner.order.reorder import reorder
+from planner.plan.points import Point, PointPlan, monotone
+from planner.portfolio.frontier import solve_point
+from tests.graphs import between, problems
+
+
+@st.composite
+def point_lists(draw: st.DrawFn) -> list[Point]:
+    """Points of distinct budgets; each plan fits its own, and takes at least its bound."""
+    found = []
+    for capacity in draw(st.sets(st.integers(1, 50), min_size=1, max_size=8)):
+        bound = float(draw(st.integers(0, 20)))
+        plan = None
+        if draw(st.booleans()):
+            peak, more = draw(st.integers(1, capacity)), draw(st.integers(0, 20))
+            plan = PointPlan(peak_bytes=peak, time_us=bound + more, engine="", order=0)
+        found.append(Point(capacity_bytes=capacity, plan=plan, bound_us=bound))
+    return found
+
+
+@given(points=point_lists())
+def test_every_point_has_the_best_plan_that_fits_and_the_best_bound(points):
+    curve = monotone(points)
+    assert [p.capacity_bytes for p in curve] == sorted(p.capacity_bytes for p in points)
+    for point in curve:
+        fitting = [
+            p.plan.time_us for p in points if p.plan and p.plan.peak_bytes <= point.capacity_bytes
+        ]
+        assert (point.plan.time_us if point.plan else None) == min(fitting, default=None)
+        above = [p.bound_us for p in points if p.capacity_bytes >= point.capacity_bytes]
+        assert point.bound_us == max(above)
+    times = [p.plan.time_us if p.plan else math.inf for p in curve]
+    assert times == sorted(times, reverse=True)
+    bounds = [p.bound_us for p in curve]
+    assert bounds == sorted(bounds, reverse=True)
+
+
+@settings(max_examples=8, deadline=None)
+@given(problem=problems(max_ops=9), share=st.floats(0, 1))
+def test_a_point_bounds_and_fits(problem, share):
+    capacity = between(problem, share).capacity_bytes
+    plain = list(range(len(problem.ops)))
+    orders = [problem, reorder(problem, list_schedule(problem, plain))]
+    point = solve_point(orders, capacity, time_limit_s=1.0)
+    if point.plan is not None:
+        assert point.plan.peak_bytes <= capacity
+        assert point.bound_us <= point.plan.time_us * (1 + 1e-6)
+        assert not point.is_impossible
+        again = solve_point(orders, point.plan.peak_bytes, time_limit_s=1.0)
+        assert again.bound_us >= problem.base_duration_us * (1 - 1e-9)

@@ -1,0 +1,80 @@
+"""The race of base orders: judged by solving each order by itself."""
+
+from __future__ import annotations
+
+import math
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from planner.bound.instants import min_peak_bound
+from planner.order.lists import late_schedule, list_schedule
+from planner.order.reorder import peak_of, reorder
+from planner.plan.problem import Problem
+from planner.portfolio.race import race, solve_orders
+from planner.portfolio.solve import solve
+from planner.simulate.simulate import simulate
+from tests.graphs import at_capacity, problems
+
+FEW = settings(max_examples=15, deadline=None)
+shares = st.floats(0, 1)
+
+
+def orders_of(problem: Problem, share: float) -> list[Problem]:
+    """The problem in several orders, at a capacity between what one needs and the least of one."""
+    plain = list(range(len(problem.ops)))
+    orders = {tuple(plain), list_schedule(problem, plain), late_schedule(problem, plain)}
+    orders.add(list_schedule(problem, plain[::-1], eager=False))
+    moved = [reorder(problem, order) for order in sorted(orders)]
+    low = min(min_peak_bound(p)[0] for p in moved)
+    high = max(peak_of(p, plain) for p in moved)
+    return [at_capacity(p, low + int(share * (high - low))) for p in moved]
+
+
+@FEW
+@given(problem=problems(), share=shares)
+def test_every_order_is_ranked_by_what_it_can_do(problem, share):
+    moved = orders_of(problem, share)
+    runners = race(moved, time_limit_s=4.0)
+    assert sorted(r.index for r in runners) == list(range(len(moved)))
+    assert [r.rank for r in runners] == sorted(r.rank for r in runners)
+    best_us = min((r.rank[1] for r in runners if r.rank[0] == 0), default=math.inf)
+    for runner in runners:
+        if runner.solved is None and not runner.is_impossible:
+            assert runner.bound_us >= best_us  # the only reason, with time enough
+        alone = solve(moved[runner.index], time_limit_s=4.0, workers=1)
+        if alone.candidate is not None:
+            assert not runner.is_impossible
+            assert runner.bound_us <= alone.candidate.time_us * (1 + 1e-6)
+
+
+@FEW
+@given(problem=problems(), share=shares)
+def test_the_answer_is_a_plan_in_the_order_that_it_names(problem, share):
+    moved = orders_of(problem, share)
+    raced = race(moved, time_limit_s=2.0)[0].solved
+    found = solve_orders(moved, time_limit_s=5.0, workers=1)
+    index, solved = found.index, found.solved
+    if solved.candidate is None:
+        assert raced is None or raced.candidate is None
+        return
+    replay = simulate(moved[index], solved.candidate.actions)
+    assert replay.peak_bytes <= moved[index].capacity_bytes
+    assert replay.time_us == solved.candidate.time_us
+    assert found.bound_us <= solved.candidate.time_us * (1 + 1e-6)
+    if raced is not None and raced.candidate is not None:
+        assert solved.candidate.time_us <= raced.candidate.time_us
+
+
+@FEW
+@given(problem=problems(), share=shares)
+def test_a_search_that_goes_on_is_no_worse(problem, share):
+    problem = orders_of(problem, share)[0]
+    first = solve(problem, time_limit_s=2.0, thorough=False)
+    then = solve(problem, time_limit_s=0.0, start=first)
+    assert (then.candidate is None) == (first.candidate is None)
+    assert then.bound_us >= first.bound_us
+    assert then.least.peak_bytes <= first.least.peak_bytes
+    if first.candidate is not None and then.candidate is not None:
+        assert then.candidate.time_us <= first.candidate.time_us
+        assert then.engine
