@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json as jsonlib
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -33,6 +33,14 @@ if TYPE_CHECKING:
 SOLUTION_FORMAT = "planner-solution"
 SOLUTION_VERSION = 1
 _MAX_BINDING = 20
+
+
+def _print_params(value: bool) -> None:
+    if value:
+        from planner.portfolio.params import params_text
+
+        print(params_text(), end="")
+        raise typer.Exit
 
 
 def solve(
@@ -65,6 +73,21 @@ def solve(
     time_limit: o.TimeLimit = 60.0,
     seed: o.Seed = 0,
     workers: o.Workers = None,
+    params: Annotated[
+        Path | None,
+        typer.Option(
+            "--params", metavar="FILE.toml", help="The numbers of the search's policy [its own]."
+        ),
+    ] = None,
+    print_params: Annotated[
+        bool,
+        typer.Option(
+            "--print-params",
+            help="Print these numbers as such a file, and end.",
+            callback=_print_params,
+            is_eager=True,
+        ),
+    ] = False,
     force: o.Force = False,
     json: o.Json = False,
     memory_limit: o.MemoryLimit = None,
@@ -81,6 +104,8 @@ def solve(
       planner solve problem.json --budget 80%
       planner solve problem.json --budget 60% --swap none -o solution.json
       planner solve problem.json --budget 12GiB --overlap --time-limit 300 --json
+      planner solve --print-params > params.toml
+      planner solve problem.json --budget 60% --params params.toml
     """
     if budget is not None:
         check_budget(budget)
@@ -91,8 +116,11 @@ def solve(
 
     from planner.order.reorder import peak_of
     from planner.plan.problemfile import read_problem
+    from planner.portfolio.params import read_params
     from planner.portfolio.solve import solve as solve_problem
+    from planner.portfolio.table import POLICY
 
+    policy = POLICY if params is None else read_params(params)
     read = read_problem(problem)
     base_peak = peak_of(read, range(len(read.ops)))
     asked = _asked(read, base_peak, budget, swap, overlap)
@@ -104,6 +132,7 @@ def solve(
             workers=workers,
             progress=report_progress,
             keep_on_interrupt=True,
+            policy=policy,
         )
     if solved.candidate is None:
         raise _infeasible(asked, solved)
@@ -195,6 +224,7 @@ def _figures(
         "gap": solved.gap,
         "engine": solved.engine,
         "solve_s": round(solved.solve_s, 3),
+        "engines": [asdict(engine) for engine in solved.engines],
         "interrupted": solved.is_interrupted,
         "seed": seed,
     }
@@ -224,4 +254,34 @@ def _lines(figures: dict[str, Any]) -> list[str]:
         ("holds for", figures["bound_class"]),
         ("Search", f"{figures['engine']}, {figures['solve_s']:.1f} s{stopped}"),
     ]
-    return [f"{name:<12}{text}" for name, text in rows]
+    lines = [f"{name:<12}{text}" for name, text in rows]
+    return lines + _engine_lines(figures["engines"], base_us)
+
+
+def _engine_lines(engines: list[dict[str, Any]], base_us: float) -> list[str]:
+    """What each engine did: seconds, better plans, and by how much it raised the bound."""
+    if not engines:
+        return []
+    rows = [
+        (
+            engine["name"],
+            f"{engine['seconds']:.1f}",
+            str(engine["improvements"]),
+            format_part(engine["bound_raised_us"], base_us) if engine["bound_raised_us"] else "",
+        )
+        for engine in engines
+    ]
+    head = ("engine", "seconds", "better plans", "bound raised")
+    widths = [max(len(row[i]) for row in (head, *rows)) for i in range(len(head))]
+    return [
+        "",
+        *(
+            "  ".join(
+                [
+                    row[0].ljust(widths[0]),
+                    *(c.rjust(w) for c, w in zip(row[1:], widths[1:], strict=True)),
+                ]
+            ).rstrip()
+            for row in (head, *rows)
+        ),
+    ]

@@ -42,9 +42,6 @@ BOUND_CLASS = (
     "others again in this order, each at most once"
 )
 
-MAX_OPS = 5_000
-"""On larger problems a part takes longer to set up than to solve."""
-
 _WHOLE_OPS = 600
 _MAX_RUNS = 5_000
 """Operations, and free runs, of the whole; with more, only parts are solved."""

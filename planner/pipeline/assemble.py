@@ -53,6 +53,7 @@ def assemble(
         _as_asked(prepared, settings, budget_text, swap_mode),
         engine=planned.solved.engine,
         solve_s=planned.solved.solve_s,
+        engines=planned.solved.engines,
         seed=settings.seed,
         # nodes that were unfolded hold a few bytes more in each order, the original's own included
         best_order=PredictedCost(

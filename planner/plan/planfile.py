@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from planner.errors import ModelError
 from planner.plan.problem import ActionKind
+from planner.plan.statistics import EngineStatistics
 from planner.reading import MAX_BYTES, is_amount, shown
 from planner.units import MAX_SEED
 
@@ -137,6 +138,7 @@ class Plan:
             None where nothing was proved. `bound_class` says for which schedules it holds.
         binding: (tensor, bytes) resident at the planned peak, largest first (up to 20).
         peak: everything that is resident at the planned peak; None in older files.
+        engines: what each engine did in the search that found the plan; empty in older files.
         unchanged: the budget is at or above the baseline peak: the model is copied as it is.
         ort_optimized: planned on the graph as ONNX Runtime's optimizers leave it.
     """
@@ -160,6 +162,7 @@ class Plan:
     ort_optimized: bool = True
     engine: str = ""
     solve_s: float = 0.0
+    engines: tuple[EngineStatistics, ...] = ()
     seed: int = 0
     baseline: PredictedCost
     best_order: PredictedCost

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from planner.plan.candidate import Candidate
+from planner.plan.statistics import EngineStatistics
 
 TIGHT = 5e-4
-"""A plan within this of its bound is as good as proved, provided that ..."""
+"""A plan within this of its bound is as good as proved."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,6 +20,8 @@ class Solved:
         least: the plan with the least peak seen, fitting or not.
         bound_us: no plan of `bound_class` takes less time.
         engine: what found the plan.
+        solve_s: seconds that the search took.
+        engines: what each engine did in this search, in order of their first turns.
         is_interrupted: Ctrl-C ended the search.
         is_impossible: proved that no plan of the class fits.
     """
@@ -29,6 +32,7 @@ class Solved:
     bound_class: str
     engine: str
     solve_s: float
+    engines: tuple[EngineStatistics, ...] = ()
     is_interrupted: bool = False
     is_impossible: bool = False
 

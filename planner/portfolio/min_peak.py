@@ -20,12 +20,16 @@ from dataclasses import replace
 
 from planner.bound.instants import min_peak_bound
 from planner.plan.candidate import Candidate
-from planner.plan.decisions import Choice, Decisions
 from planner.plan.problem import Problem
-from planner.search.cutting_loop import cutting_loop
+from planner.search.engine import run_engine
+from planner.search.engines.rounding import LpRounding
+from planner.search.engines.simple import Greedy
+from planner.search.engines.tight import everything_swapped
+from planner.search.evaluate import Evaluator
 from planner.search.eviction import EVICTION_POLICIES, Eviction, EvictionPolicy
 from planner.search.improve import Improver
-from planner.search.incumbent import Incumbent
+from planner.search.state import new_state
+from planner.search.stop import At
 from planner.simulate.simulate import candidate_of
 
 _MAX_INSTANTS = 6
@@ -71,7 +75,7 @@ def min_peak(
         search.take(start)
     if search.best.peak_bytes > low and problem.allow_swap:
         tight = replace(problem, capacity_bytes=low)  # or copies in are put where they hide
-        search.take(Improver(tight, deadline=deadline).evaluate(everything_swapped(problem)))
+        search.take(Evaluator(tight).evaluate(everything_swapped(problem)))
     if search.best.peak_bytes > low:
         search.by_eviction(low, time.monotonic() + _SHARE_AT_BOUND * time_limit_s)
     low = max(low, search.bisect(search.by_lp, low, precision, share=_SHARE_OF_LP))
@@ -116,25 +120,13 @@ def _peak(found: Mapping[int, Candidate], index: int) -> float:
     return found[index].peak_bytes if index in found else float("inf")
 
 
-def everything_swapped(problem: Problem) -> Decisions:
-    """Each tensor is copied out once it is made, and in for every use."""
-    return Decisions(
-        gaps={
-            (t, gap): Choice.SWAP
-            for t, tensor in enumerate(problem.tensors)
-            if tensor.swappable and not tensor.to_end
-            for gap in range(len(tensor.uses))
-        }
-    )
-
-
 class _Search:
     """Tries capacities; keeps the plan with the least peak."""
 
     def __init__(self, problem: Problem, deadline: float) -> None:
         self.problem = problem
         self.deadline = deadline
-        self.best = Improver(problem, deadline=deadline).base
+        self.best = Evaluator(problem).base
         self.evicting = Eviction(problem)
         self.policies = list(EVICTION_POLICIES)
 
@@ -162,8 +154,8 @@ class _Search:
 
     def by_eviction(self, capacity: int, until: float) -> bool:
         """Greedy, then eviction; proves nothing."""
-        trial = Improver(replace(self.problem, capacity_bytes=capacity), deadline=until)
-        self.take(trial.repair(trial.base))
+        evaluator = Evaluator(replace(self.problem, capacity_bytes=capacity))
+        self.take(Improver(evaluator, At(until)).repair(evaluator.base))
         if not self.problem.allow_recompute:
             return False
         for policy in self.policies:
@@ -196,10 +188,9 @@ class _Search:
 
     def by_lp(self, capacity: int, until: float) -> bool:
         """The cutting loop; whether it proves that nothing fits."""
-        trial = Improver(replace(self.problem, capacity_bytes=capacity), deadline=until)
-        incumbent = Incumbent(trial, least=trial.base)
-        incumbent.offer(trial.repair(trial.base), "greedy")
-        if incumbent.best is None:
-            cutting_loop(incumbent, max_instants=_MAX_INSTANTS)
-        self.take(incumbent.least)
-        return incumbent.is_impossible
+        state = new_state(replace(self.problem, capacity_bytes=capacity))
+        run_engine(Greedy(), state, At(until))
+        if state.best is None:
+            run_engine(LpRounding(max_instants=_MAX_INSTANTS), state, At(until))
+        self.take(state.least)
+        return state.is_impossible

@@ -15,10 +15,13 @@ from planner.order.reorder import peak_of
 from planner.plan.problem import Problem
 from planner.plan.solved import Solved
 from planner.portfolio.solve import solve, solved_of
-from planner.search.cutting_loop import bound_at_peak, cutting_loop
+from planner.search.cutting_loop import bound_at_peak
+from planner.search.engine import run_engine
+from planner.search.engines.rounding import LpRounding
+from planner.search.engines.simple import Greedy
 from planner.search.fast.warm import warm_up
-from planner.search.improve import Improver
-from planner.search.incumbent import Incumbent
+from planner.search.state import Settings, new_state
+from planner.search.stop import At
 
 RACE = 0.4
 """Share of the time of a whole search that the race should take."""
@@ -127,15 +130,10 @@ def _single_kinds(problem: Problem) -> list[Problem]:
 
 def _rough(problem: Problem, time_limit_s: float, start: Solved | None) -> Solved:
     """The base order, repaired, and what the LP of one instant gives."""
-    began = time.monotonic()
-    improver = Improver(problem, deadline=began + time_limit_s)
-    incumbent = Incumbent(improver, least=improver.base)
-    incumbent.until(began + 0.5 * time_limit_s)
-    base_us = problem.base_duration_us
-    incumbent.offer(improver.repair(improver.base, most_us=_EXPLODED * base_us), "greedy")
-    incumbent.until(began + time_limit_s)
-    cutting_loop(incumbent, max_instants=1)
-    return solved_of(incumbent, began)
+    state = new_state(problem, Settings(limit_s=time_limit_s))
+    run_engine(Greedy(max_slowdown=_EXPLODED), state, At(state.began + 0.5 * time_limit_s))
+    run_engine(LpRounding(max_instants=1), state, At(state.began + time_limit_s))
+    return solved_of(state)
 
 
 def _quick(problem: Problem, time_limit_s: float, start: Solved | None) -> Solved:

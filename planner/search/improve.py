@@ -14,24 +14,20 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_left
-from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
 
 from planner.plan.candidate import Candidate
-from planner.plan.decisions import Decisions
 from planner.plan.problem import Problem
-from planner.search.decode import Decoder
+from planner.search.evaluate import Evaluator
 from planner.search.fast import moves
 from planner.search.fast.arrays import DROP, KEEP, SWAP, Plan, decisions_of, plan_of
 from planner.search.fast.schedule import schedule
-from planner.search.fast.streams import place_and_time
 from planner.search.repair import GreedyRepair
-from planner.simulate.simulate import simulate
+from planner.search.stop import NEVER, Stop
 
 _SLICE_S = 0.1
-_PLACEMENTS = 3
 _HOT, _COLD = 1e-3, 1e-6
 """Temperatures of annealing, as shares of the time that the plan adds."""
 _PRICE = 4.0
@@ -39,41 +35,24 @@ _PRICE = 4.0
 
 
 class Improver:
-    """Repair, prune, polish and anneal on one problem, until `deadline` (time.monotonic seconds)
-    or until `stop` says so."""
+    """Repair, prune, polish and anneal plans of one problem, until `stop` says so.
 
-    def __init__(
-        self, problem: Problem, *, deadline: float, stop: Callable[[], bool] | None = None
-    ) -> None:
-        self.problem = problem
-        self.decoder = Decoder(problem)
-        self.deadline = deadline
-        self.stop = stop or (lambda: False)
-        self._base: Candidate | None = None
+    Attributes:
+        evaluator: of the problem. stop: when to wind up.
+    """
+
+    def __init__(self, evaluator: Evaluator, stop: Stop = NEVER) -> None:
+        self.evaluator = evaluator
+        self.stop = stop
 
     @property
-    def base(self) -> Candidate:
-        """Everything kept."""
-        if self._base is None:
-            self._base = self.evaluate(Decisions())
-        return self._base
+    def problem(self) -> Problem:
+        """What is solved."""
+        return self.evaluator.problem
 
     def out_of_time(self) -> bool:
         """Whether to wind up now."""
-        return self.stop() or time.monotonic() > self.deadline
-
-    def evaluate(self, decisions: Decisions) -> Candidate:
-        """Execute and replay."""
-        problem, decoder = self.problem, self.decoder
-        actions = decoder.schedule(decisions)
-        if decoder.overlap:
-            place_and_time(decoder.arrays, decoder.work, decoder.host, len(actions), _PLACEMENTS)
-            actions = decoder.actions(len(actions))
-        return Candidate(decisions=decisions, actions=actions, replay=simulate(problem, actions))
-
-    def fits(self, candidate: Candidate) -> bool:
-        """Whether the peak is within the capacity."""
-        return candidate.peak_bytes <= self.problem.capacity_bytes
+        return self.stop.left_s <= 0
 
     # -- repair ------------------------------------------------------------------------------
 
@@ -96,7 +75,7 @@ class Improver:
             decisions = GreedyRepair(self.problem, candidate, capacity).decisions()
             if decisions is None:
                 break
-            candidate = self.evaluate(decisions)
+            candidate = self.evaluator.evaluate(decisions)
             if candidate.time_us > most_us:
                 break
             if candidate.peak_bytes < best.peak_bytes:
@@ -111,7 +90,7 @@ class Improver:
 
     def prune(self, candidate: Candidate) -> Candidate:
         """Take decisions back while the plan still fits and does not get slower."""
-        if not self.fits(candidate) or candidate.decisions is None:
+        if not self.evaluator.fits(candidate) or candidate.decisions is None:
             return candidate
         search = _Search(self, candidate)
         order = search.decided()
@@ -127,7 +106,7 @@ class Improver:
 
     def polish(self, candidate: Candidate) -> Candidate:
         """Single changes that save time, until none helps."""
-        if not self.fits(candidate) or candidate.decisions is None:
+        if not self.evaluator.fits(candidate) or candidate.decisions is None:
             return candidate
         search = _Search(self, candidate)
         improved = True
@@ -142,11 +121,11 @@ class Improver:
 
     def anneal(self, candidate: Candidate, *, iterations: int, seed: int = 0) -> Candidate:
         """Random changes from `candidate`, which fits; the best plan found, perhaps the same."""
-        if not self.fits(candidate) or candidate.decisions is None:
+        if not self.evaluator.fits(candidate) or candidate.decisions is None:
             return candidate
         search = _Search(self, candidate)
         gaps = self._changeable()
-        saved = self.base.peak_bytes - self.problem.capacity_bytes
+        saved = self.evaluator.base.peak_bytes - self.problem.capacity_bytes
         extra = search.time_us - self.problem.base_duration_us
         if gaps.size < 2 or saved <= 0 or extra <= 0:
             return candidate
@@ -168,8 +147,10 @@ class Improver:
     def _changeable(self) -> npt.NDArray[np.int64]:
         """Gaps worth deciding, by the operation that opens them: those over an operation that is
         too full, and what is behind last uses, where recomputes may read."""
-        problem, a = self.problem, self.decoder.arrays
-        over = np.flatnonzero(self.base.replay.live_bytes > problem.capacity_bytes).tolist()
+        problem, a = self.problem, self.evaluator.decoder.arrays
+        over = np.flatnonzero(
+            self.evaluator.base.replay.live_bytes > problem.capacity_bytes
+        ).tolist()
         found: list[tuple[int, int]] = []
         for t, tensor in enumerate(problem.tensors):
             droppable = a.again[tensor.producer]
@@ -193,9 +174,9 @@ class _Search:
     def __init__(self, improver: Improver, candidate: Candidate) -> None:
         assert candidate.decisions is not None
         self.improver = improver
-        self.a = improver.decoder.arrays
-        self.w = improver.decoder.work
-        self.host = improver.decoder.host if improver.decoder.overlap else None
+        self.a = improver.evaluator.decoder.arrays
+        self.w = improver.evaluator.decoder.work
+        self.host = improver.evaluator.decoder.host if improver.evaluator.decoder.overlap else None
         self.plan: Plan = plan_of(self.a, candidate.decisions)
         self.scratch = self.plan.copy()
         start = time.monotonic()
@@ -230,7 +211,7 @@ class _Search:
 
     def better(self, candidate: Candidate) -> Candidate:
         """The plan as a candidate, if the simulator finds it better than `candidate`."""
-        found = self.improver.evaluate(decisions_of(self.a, self.plan))
-        if self.improver.fits(found) and found.time_us <= candidate.time_us:
+        found = self.improver.evaluator.evaluate(decisions_of(self.a, self.plan))
+        if self.improver.evaluator.fits(found) and found.time_us <= candidate.time_us:
             return found
         return candidate

@@ -14,8 +14,13 @@ from planner.plan.candidate import Candidate
 from planner.plan.problem import Problem
 from planner.plan.stages import actions_of
 from planner.search.cutting_loop import rounded_candidates, stage_peaks
-from planner.search.incumbent import Incumbent
+from planner.search.improve import Improver
+from planner.search.state import SearchState
+from planner.search.stop import Stop
 from planner.simulate.simulate import candidate_of
+
+NAME = "interval-program"
+"""Under which name the programs' work is counted."""
 
 MAX_OPS = 1_500
 """On larger problems the programs take longer than they are worth."""
@@ -33,12 +38,16 @@ class IntervalSearch:
     def __init__(self, problem: Problem, instants: Sequence[int]) -> None:
         """`instants`: base operations, those that matter most first; none where nothing is to be done."""
         self.problem = problem
-        covers = IntervalMip.covers(problem) and len(problem.ops) <= MAX_OPS
-        self._instants = list(instants[:_FIRST_INSTANTS]) if covers else []
+        self._instants = list(instants[:_FIRST_INSTANTS]) if self.covers(problem) else []
         self._found: list[tuple[list[int], IntervalPlan, Candidate | None]] = []
         self._given = 0
         self._stopped = False
         self._thread: threading.Thread | None = None
+
+    @staticmethod
+    def covers(problem: Problem) -> bool:
+        """Whether there are programs for a problem, and they are worth their time."""
+        return IntervalMip.covers(problem) and len(problem.ops) <= MAX_OPS
 
     def run(self, deadline: float) -> None:
         """Solve until nothing exceeds the capacity any more, or `deadline` (time.monotonic)."""
@@ -81,38 +90,38 @@ class IntervalSearch:
         if self._thread is not None:
             self._thread.join()
 
-    def wait(self, incumbent: Incumbent, until: float) -> None:
-        """Give what is found until then (time.monotonic), or until the search is done."""
-        while self.is_running and not incumbent.is_settled and time.monotonic() < until:
+    def wait(self, state: SearchState, stop: Stop) -> None:
+        """Give what is found until then, or until nothing is left to find."""
+        while self.is_running and not state.is_settled and stop.left_s > 0:
             time.sleep(_POLL_S)
-            self.give(incumbent)
-        self.give(incumbent)
+            self.give(state, stop)
+        self.give(state, stop)
 
     @property
     def nearest(self) -> Candidate | None:
         """Of the plans that the programs came to, the one of the last: it may exceed the capacity."""
         return next((staged for *_, staged in reversed(self._found) if staged is not None), None)
 
-    def settles(self, incumbent: Incumbent) -> bool:
-        """Whether what was found ends the search; takes it over."""
-        self.give(incumbent)
-        return incumbent.is_settled
+    def give(self, state: SearchState, stop: Stop) -> None:
+        """Tell what is new; plans that do not fit are repaired until `stop`."""
+        with state.ledger.turn_of(NAME):
+            self._give(state, Improver(state.evaluator, stop))
 
-    def give(self, incumbent: Incumbent) -> None:
-        """Tell what is new."""
+    def _give(self, state: SearchState, improver: Improver) -> None:
         while self._given < len(self._found):
             instants, found, staged = self._found[self._given]
             self._given += 1
             if not found.feasible:
-                incumbent.is_impossible = True
+                state.is_impossible = True
                 return
-            incumbent.prove(found.bound_us)
+            state.prove(found.bound_us)
             if staged is None or found.solution is None:
                 continue
-            incumbent.offer(staged, "cut-program")
-            improver = incumbent.improver
-            for trial in rounded_candidates(improver, instants, found.solution, whole=True):
-                incumbent.offer(improver.prune(improver.repair(trial)), "cut-program")
+            state.offer(staged)
+            for trial in rounded_candidates(
+                state.evaluator, instants, found.solution, is_whole=True
+            ):
+                state.offer(improver.prune(improver.repair(trial)))
 
 
 def _instants_around(

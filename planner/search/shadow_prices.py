@@ -15,7 +15,7 @@ from planner.bound.column_generation import ColumnGeneration
 from planner.bound.lp import InstantLp
 from planner.plan.problem import Problem
 from planner.search.cutting_loop import base_op_at, overflow_instant
-from planner.search.improve import Improver
+from planner.search.evaluate import Evaluator
 from planner.search.rounding import round_solution
 
 
@@ -49,11 +49,11 @@ def shadow_prices(
     """Prices of the LP over instants that are added where its plan overflows; None where nothing fits,
     or time ran out before the first answer."""
     deadline = time.monotonic() + time_limit_s
-    improver = Improver(problem, deadline=deadline)
-    if improver.fits(improver.base):
+    evaluator = Evaluator(problem)
+    if evaluator.fits(evaluator.base):
         return ShadowPrices(us_per_byte={}, bound_extra_us=0.0)
     relaxed = ColumnGeneration(problem) if ColumnGeneration.covers(problem) else InstantLp(problem)
-    instant: int | None = base_op_at(improver.base, improver.base.replay.peak_action)
+    instant: int | None = base_op_at(evaluator.base, evaluator.base.replay.peak_action)
     instants: list[int] = []
     best: ShadowPrices | None = None
     while instant is not None and len(instants) < max_instants:
@@ -66,6 +66,6 @@ def shadow_prices(
         if not solution.feasible:
             return None
         best = ShadowPrices(us_per_byte=solution.price_us, bound_extra_us=solution.bound_us)
-        trial = improver.evaluate(round_solution(problem, instants, solution))
-        instant = overflow_instant(improver, trial, instants)
+        trial = evaluator.evaluate(round_solution(problem, instants, solution))
+        instant = overflow_instant(evaluator, trial, instants)
     return best

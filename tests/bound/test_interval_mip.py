@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 
 import pytest
@@ -18,10 +17,10 @@ from planner.portfolio.race import solve_orders
 from planner.portfolio.solve import solve
 from planner.search.decode import Decoder
 from planner.search.eviction import EVICTION_POLICIES, Eviction
-from planner.search.improve import Improver
-from planner.search.incumbent import Incumbent
 from planner.search.interval_search import IntervalSearch
 from planner.search.rounding import round_solution
+from planner.search.state import new_state
+from planner.search.stop import after
 from planner.simulate.simulate import simulate
 from tests.graphs import at_capacity, base_actions, between, decisions_for, problems
 
@@ -201,12 +200,11 @@ def test_orders_are_impossible_together():
 @given(problem=problems(swaps=False), share=st.floats(0, 1))
 def test_what_the_search_finds_fits_and_is_no_faster_than_it_proves(problem, share):
     tight = between(problem, share)
-    improver = Improver(tight, deadline=time.monotonic() + 30)
-    incumbent = Incumbent(improver, least=improver.base)
+    state, stop = new_state(tight), after(30)
     search = IntervalSearch(tight, range(len(tight.ops)))
-    search.run(improver.deadline)
-    search.give(incumbent)
-    assert not (incumbent.is_impossible and incumbent.best is not None)
-    if incumbent.best is not None:
-        assert simulate(tight, incumbent.best.actions).peak_bytes <= tight.capacity_bytes
-        assert incumbent.best.time_us >= incumbent.bound_us * (1 - TOLERANCE)
+    search.run(stop.moment)
+    search.give(state, stop)
+    assert not (state.is_impossible and state.best is not None)
+    if state.best is not None:
+        assert simulate(tight, state.best.actions).peak_bytes <= tight.capacity_bytes
+        assert state.best.time_us >= state.bound_us * (1 - TOLERANCE)

@@ -15,6 +15,8 @@ from planner.cli.main import main
 from planner.order.reorder import peak_of
 from planner.plan.problem import Action, ActionKind, Problem
 from planner.plan.problemfile import problem_to_json, read_problem
+from planner.portfolio.params import read_params
+from planner.portfolio.table import POLICY
 from planner.simulate.simulate import simulate
 from tests.graphs import at_capacity
 from tests.process import started
@@ -102,13 +104,43 @@ def test_the_schedule_does_what_the_figures_say(
 
 def test_the_text_says_what_was_found(problem_path: Path, capsys):
     assert solve(problem_path, "--budget", "75%", "--swap", "none") == 0
-    lines = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
+    figures, engines = capsys.readouterr().out.split("\n\n")
+    lines = dict(line.split(maxsplit=1) for line in figures.splitlines())
     assert list(lines) == [
         "Problem", "Budget", "Peak", "Time", "Added", "Recomputed", "Bound", "holds", "Search"
     ]  # fmt: skip
     assert lines["Problem"].startswith("resnet18, ")
     assert lines["Budget"].startswith("75% = ")
     assert "gap" in lines["Bound"]
+    head, *rows = engines.splitlines()
+    assert head.startswith("engine")
+    assert "greedy" in [row.split()[0] for row in rows]
+
+
+def test_each_engine_says_what_it_did(problem_path: Path, tmp_path: Path, capsys):
+    params = tmp_path / "params.toml"
+    params.write_text("[engines.lp-rounding]\nenabled = false\n[engines.guards]\nstrides = [2]\n")
+    assert solve(problem_path, "--budget", "75%", "--json", "--params", str(params)) == 0
+    data = json.loads(capsys.readouterr().out)
+    names = [engine["name"] for engine in data["engines"]]
+    assert "greedy" in names
+    assert "lp-rounding" not in names
+    assert sum(engine["seconds"] for engine in data["engines"]) <= data["solve_s"] + 0.1
+    assert sum(engine["improvements"] for engine in data["engines"]) >= 1
+
+
+def test_the_params_that_are_printed_are_those_that_hold(tmp_path: Path, capsys):
+    assert main(["solve", "--print-params"]) == 0
+    params = tmp_path / "params.toml"
+    params.write_text(capsys.readouterr().out)
+    assert read_params(params) == POLICY
+
+
+def test_an_engine_that_does_not_exist(problem_path: Path, tmp_path: Path, capsys):
+    params = tmp_path / "params.toml"
+    params.write_text("[engines.magic]\n")
+    assert solve(problem_path, "--budget", "75%", "--params", str(params)) == 2
+    assert "no engine 'magic'" in capsys.readouterr().err
 
 
 def test_without_a_budget_the_files_own_capacity_holds(problem_path: Path, capsys):

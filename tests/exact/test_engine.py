@@ -18,6 +18,7 @@ from planner.exact.engine import Exact, solve_exact
 from planner.plan.candidate import Candidate
 from planner.plan.problem import ActionKind, PlanOp, PlanTensor, Problem
 from planner.search.decode import Choice, Decisions, Gap
+from planner.search.evaluate import Evaluator
 from planner.search.improve import Improver
 from planner.simulate.simulate import simulate
 from tests.graphs import at_capacity, decisions_for, problems
@@ -54,8 +55,8 @@ def every_plan(problem: Problem) -> Iterator[Decisions]:
 @settings(max_examples=40, deadline=None)
 @given(problem=problems(max_ops=6), share=st.floats(0, 1))
 def test_as_good_as_the_best_of_all_plans(problem, share):
-    improver = Improver(problem, deadline=float("inf"))
-    plans = [improver.evaluate(decisions) for decisions in every_plan(problem)]
+    evaluator = Evaluator(problem)
+    plans = [evaluator.evaluate(decisions) for decisions in every_plan(problem)]
     low = min(plan.peak_bytes for plan in plans)
     high = max(plan.peak_bytes for plan in plans)
     tight = at_capacity(problem, low + int(share * (high - low) / 2))
@@ -71,8 +72,8 @@ def test_as_good_as_the_best_of_all_plans(problem, share):
 @settings(max_examples=40, deadline=None)
 @given(data=st.data(), problem=problems())
 def test_never_worse_than_the_incumbent_and_within_the_capacity(data, problem):
-    improver = Improver(problem, deadline=float("inf"))
-    incumbent = improver.evaluate(data.draw(decisions_for(problem)))
+    evaluator = Evaluator(problem)
+    incumbent = evaluator.evaluate(data.draw(decisions_for(problem)))
     tight = at_capacity(problem, incumbent.peak_bytes)
     found = exact(tight, incumbent)
     replay = simulate(tight, found.candidate.actions)
@@ -85,8 +86,8 @@ def test_never_worse_than_the_incumbent_and_within_the_capacity(data, problem):
 @settings(max_examples=20, deadline=None)
 @given(data=st.data(), problem=problems(swaps=False))
 def test_what_is_forbidden_is_not_used(data, problem):
-    improver = Improver(problem, deadline=float("inf"))
-    incumbent = improver.evaluate(data.draw(decisions_for(problem)))
+    evaluator = Evaluator(problem)
+    incumbent = evaluator.evaluate(data.draw(decisions_for(problem)))
     tight = at_capacity(problem, incumbent.peak_bytes)
     actions = exact(tight, incumbent).candidate.actions
     assert all(a.kind is ActionKind.RUN for a in actions)
@@ -96,8 +97,8 @@ def test_what_is_forbidden_is_not_used(data, problem):
 @given(data=st.data(), problem=problems())
 def test_without_recompute_every_operation_runs_once(data, problem):
     only_swaps = replace(problem, allow_recompute=False)
-    improver = Improver(only_swaps, deadline=float("inf"))
-    incumbent = improver.evaluate(data.draw(decisions_for(only_swaps)))
+    evaluator = Evaluator(only_swaps)
+    incumbent = evaluator.evaluate(data.draw(decisions_for(only_swaps)))
     tight = at_capacity(only_swaps, incumbent.peak_bytes)
     runs = [a for a in exact(tight, incumbent).candidate.actions if a.kind is ActionKind.RUN]
     assert [a.target for a in runs] == list(range(len(problem.ops)))
@@ -135,15 +136,15 @@ def there_and_back(count: int) -> Problem:
 @pytest.mark.parametrize("count", range(3, 9))
 def test_a_start_that_does_not_fit_is_no_worse_than_one_that_does(count: int):
     problem = there_and_back(count).without_swaps()
-    base = Improver(problem, deadline=float("inf")).base
+    base = Evaluator(problem).base
     tight = at_capacity(problem, int(0.75 * base.peak_bytes))
-    improver = Improver(tight, deadline=float("inf"))
-    best = exact(tight, improver.repair(improver.base))
+    improver = Improver(Evaluator(tight))
+    best = exact(tight, improver.repair(improver.evaluator.base))
     assert best.optimal
     best_us = best.candidate.time_us
     found = solve_exact(
         tight,
-        improver.base,
+        improver.evaluator.base,
         time_limit_s=20.0,
         lower_bound_us=best_us * (1 - ROUNDING),
         upper_bound_us=2 * best_us,
@@ -156,11 +157,11 @@ def test_a_start_that_does_not_fit_is_no_worse_than_one_that_does(count: int):
 
 def test_ctrl_c_ends_the_search():
     problem = there_and_back(60)
-    improver = Improver(problem, deadline=float("inf"))
-    base = improver.evaluate(Decisions())
-    improver = Improver(at_capacity(problem, base.peak_bytes // 2), deadline=float("inf"))
-    incumbent = improver.repair(improver.evaluate(Decisions()))
-    assert improver.fits(incumbent)
+    improver = Improver(Evaluator(problem))
+    base = improver.evaluator.evaluate(Decisions())
+    improver = Improver(Evaluator(at_capacity(problem, base.peak_bytes // 2)))
+    incumbent = improver.repair(improver.evaluator.evaluate(Decisions()))
+    assert improver.evaluator.fits(incumbent)
     press = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT))
     # a shell that starts tests in the background has them ignore the signal
     before = signal.signal(signal.SIGINT, signal.default_int_handler)

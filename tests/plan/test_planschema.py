@@ -12,12 +12,14 @@ import pytest
 import planner.plan
 from planner.plan import planfile
 from planner.plan.planschema import _schema, plan_schema, schema_text
+from planner.plan.statistics import EngineStatistics
 
 FOLDER = Path(next(iter(planner.plan.__path__)))
 CLASSES = (
     planfile.Plan,
     planfile.PlannedAction,
     planfile.Decision,
+    EngineStatistics,
     planfile.PredictedCost,
     planfile.PeakMoment,
     planfile.Resident,

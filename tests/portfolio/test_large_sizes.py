@@ -12,6 +12,7 @@ from planner.exact.engine import solve_exact
 from planner.order.reorder import peak_of
 from planner.plan.problem import OpIndex, PlanOp, PlanTensor, Problem, TensorIndex
 from planner.portfolio.solve import solve
+from planner.search.evaluate import Evaluator
 from planner.search.improve import Improver
 from tests.graphs import problems
 
@@ -84,7 +85,7 @@ def test_a_plan_keeps_to_its_capacity_to_the_byte():
 def test_the_exact_search_survives_copies_of_a_million_million_steps(overlap: bool):
     """Their cost, as a share of the step, once did not fit 64 bits."""
     slow = replace(scaled(chain(6, overlap=overlap)), swap_in_bytes_per_s=10.0)
-    improver = Improver(slow, deadline=float("inf"))
-    found = solve_exact(slow, improver.repair(improver.base), time_limit_s=2, workers=1)
+    improver = Improver(Evaluator(slow))
+    found = solve_exact(slow, improver.repair(improver.evaluator.base), time_limit_s=2, workers=1)
     if found is not None:
         assert found.candidate.replay.peak_bytes <= slow.capacity_bytes

@@ -14,6 +14,7 @@ from planner.plan.solved import Solved
 from planner.portfolio.min_peak import min_peak
 from planner.portfolio.solve import solve
 from planner.search.decode import Decisions
+from planner.search.evaluate import Evaluator
 from planner.search.improve import Improver
 from planner.simulate.simulate import simulate
 from tests.graphs import at_capacity, base_actions, between, problems
@@ -49,10 +50,10 @@ def test_a_plan_is_confirmed_by_the_simulator_and_fits(problem, share):
 @given(problem=problems(), share=shares)
 def test_never_worse_than_the_simple_heuristic(problem, share):
     problem = between(problem, share)
-    improver = Improver(problem, deadline=float("inf"))
-    simple = improver.prune(improver.repair(improver.evaluate(Decisions())))
+    improver = Improver(Evaluator(problem))
+    simple = improver.prune(improver.repair(improver.evaluator.evaluate(Decisions())))
     found = solved(problem)
-    if improver.fits(simple):
+    if improver.evaluator.fits(simple):
         assert found.candidate is not None
         assert found.candidate.time_us <= simple.time_us
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from planner.plan.decisions import Choice
 from planner.plan.problem import PlanOp, PlanTensor, Problem
 from planner.portfolio.solve import solve
-from planner.search.improve import Improver
+from planner.search.evaluate import Evaluator
 from planner.search.simple import checkpoint_plans, distance_plans, open_gaps
 from planner.simulate.simulate import simulate
 from tests.graphs import at_capacity, problems
@@ -44,9 +44,9 @@ def training_chain(layers: int) -> Problem:
 
 def test_checkpoints_of_a_chain_need_about_twice_the_root_of_its_length():
     problem = training_chain(64)
-    improver = Improver(problem, deadline=float("inf"))
-    assert improver.base.peak_bytes >= 640
-    least = min(improver.evaluate(d).peak_bytes for d in checkpoint_plans(problem, 64))
+    evaluator = Evaluator(problem)
+    assert evaluator.base.peak_bytes >= 640
+    least = min(evaluator.evaluate(d).peak_bytes for d in checkpoint_plans(problem, 64))
     assert least <= 10 * (2 * 8 + 4)
 
 
@@ -62,22 +62,22 @@ def test_the_longest_waits_are_swapped_first():
 def test_simple_plans_are_valid_and_decide_what_waits(data, problem):
     at = data.draw(st.integers(0, len(problem.ops) - 1))
     waiting = {gap for gap, _ in open_gaps(problem, at)}
-    improver = Improver(problem, deadline=float("inf"))
+    evaluator = Evaluator(problem)
     plans = [*checkpoint_plans(problem, at), *distance_plans(problem, at, 10)]
     for decisions in plans:
         assert set(decisions.gaps) <= waiting
-        simulate(problem, improver.evaluate(decisions).actions)
+        simulate(problem, evaluator.evaluate(decisions).actions)
 
 
 @settings(max_examples=15, deadline=None)
 @given(problem=problems(), share=st.floats(0.5, 0.95), overlap=st.booleans())
 def test_no_simple_plan_beats_the_portfolio(problem, share, overlap):
-    base = Improver(problem, deadline=float("inf")).base
+    base = Evaluator(problem).base
     problem = replace(at_capacity(problem, int(base.peak_bytes * share)), overlap=overlap)
-    improver = Improver(problem, deadline=float("inf"))
+    evaluator = Evaluator(problem)
     at = min(base.replay.peak_action, len(problem.ops) - 1)
     plans = [*checkpoint_plans(problem, at), *distance_plans(problem, at, 10)]
-    fitting = [c.time_us for d in plans if improver.fits(c := improver.evaluate(d))]
+    fitting = [c.time_us for d in plans if evaluator.fits(c := evaluator.evaluate(d))]
     if not fitting:
         return
     found = solve(problem, time_limit_s=2.0, workers=1).candidate

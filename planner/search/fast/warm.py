@@ -10,6 +10,7 @@ from planner.plan.problem import OpIndex, PlanOp, PlanTensor, Problem, TensorInd
 @functools.cache
 def warm_up(*, overlap: bool) -> None:
     """Compile the replay and the moves, or load them from the cache."""
+    from planner.search.evaluate import Evaluator
     from planner.search.improve import Improver
 
     ops = tuple(
@@ -36,6 +37,7 @@ def warm_up(*, overlap: bool) -> None:
         swap_in_bytes_per_s=1e6,
         overlap=overlap,
     )
-    improver = Improver(problem, deadline=float("inf"))
-    fitting = improver.repair(improver.base)
+    evaluator = Evaluator(problem)
+    improver = Improver(evaluator)
+    fitting = improver.repair(evaluator.base)
     improver.polish(improver.prune(improver.anneal(fitting, iterations=1)))

@@ -1,0 +1,171 @@
+"""The numbers of the portfolio as a TOML file: what is left out keeps its default.
+
+    [portfolio]
+    near_s = 5.0
+
+    [engines.anneal]            # in every table
+    enabled = false
+
+    [serial.guards]             # in one of rough, serial and other
+    until = 0.45
+    strides = [1, 2, 4]
+
+`planner solve --print-params` prints all of them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import tomllib
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from planner.errors import UsageError
+from planner.portfolio.table import POLICY, Policy, Turn
+from planner.reading import read_text, shown
+from planner.structuring import structured
+
+_WHAT = "a file of parameters"
+_TABLES = ("rough", "serial", "other")
+_OF_TURN = ("until", "until_if_large")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class _Head:
+    max_serial_ops: int = POLICY.max_serial_ops
+    large_ops: int = POLICY.large_ops
+    close_gap: float = POLICY.close_gap
+    near_s: float = POLICY.near_s
+    near_share: float = POLICY.near_share
+
+
+def read_params(path: Path) -> Policy:
+    """The policy that a file asks for.
+
+    Raises:
+        UsageError: the file is not one, names an engine or a number that does not exist, or gives a
+            number that makes no sense.
+    """
+    text = read_text(path, what=_WHAT, error=UsageError)
+    try:
+        data = tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise UsageError(f"{path} is not {_WHAT}: {error}") from None
+    return policy_of(data, where=str(path))
+
+
+def policy_of(data: Mapping[str, Any], *, where: str, base: Policy = POLICY) -> Policy:
+    """`base` with what `data` says.
+
+    Args:
+        data: as TOML gives it.
+        where: the file, for messages.
+        base: the policy that is changed.
+
+    Raises:
+        UsageError: as `read_params`.
+    """
+    known = ("portfolio", "engines", *_TABLES)
+    for key, value in data.items():
+        if key not in known:
+            raise _wrong(where, f"unknown table {shown(key)}; there are {', '.join(known)}")
+        if not isinstance(value, dict):
+            raise _wrong(where, f"{key} is {shown(value)}, not a table")
+    head = structured(
+        data.get("portfolio", {}),
+        _Head,
+        where=where,
+        what=_WHAT,
+        error=UsageError,
+        path="portfolio",
+    )
+    _check_numbers(head, "portfolio", where)
+    tables = {name: getattr(base, name) for name in _TABLES}
+    for section in ("engines", *_TABLES):
+        for engine, given in data.get(section, {}).items():
+            if not isinstance(given, dict):
+                raise _wrong(where, f"{section}.{engine} is {shown(given)}, not a table")
+            concerned = _TABLES if section == "engines" else (section,)
+            _check_engine(engine, [t for n in concerned for t in tables[n]], section, where)
+            for name in concerned:
+                tables[name] = _changed(tables[name], engine, given, f"{section}.{engine}", where)
+    return replace(base, **tables, **dataclasses.asdict(head))
+
+
+def params_text(policy: Policy = POLICY) -> str:
+    """The policy as a TOML file; numbers without a limit are left out."""
+    data: dict[str, Any] = {"portfolio": {k: getattr(policy, k) for k in _Head.__slots__}}
+    for name in _TABLES:
+        data[name] = {turn.engine.name: _given(turn) for turn in getattr(policy, name)}
+    return tomli_w.dumps(data)
+
+
+def _given(turn: Turn) -> dict[str, Any]:
+    numbers = {key: getattr(turn, key) for key in _OF_TURN}
+    found = {**numbers, **_fields(turn.engine)}
+    return {k: v for k, v in found.items() if v is not None and v != math.inf}
+
+
+def _fields(engine: Any) -> dict[str, Any]:
+    return {f.name: getattr(engine, f.name) for f in dataclasses.fields(engine)}
+
+
+def _check_engine(engine: str, turns: list[Turn], section: str, where: str) -> None:
+    names = sorted({turn.engine.name for turn in turns})
+    if engine not in names:
+        raise _wrong(where, f"no engine {shown(engine)} in {section}; there are {', '.join(names)}")
+
+
+def _changed(
+    turns: tuple[Turn, ...], engine: str, given: Mapping[str, Any], section: str, where: str
+) -> tuple[Turn, ...]:
+    """The turns with what is given for one engine."""
+    enabled = given.get("enabled", True)
+    if not isinstance(enabled, bool):
+        raise _wrong(where, f"{section}.enabled is {shown(enabled)}, not true or false")
+    found: list[Turn] = []
+    for turn in turns:
+        if turn.engine.name != engine:
+            found.append(turn)
+        elif enabled:
+            found.append(_changed_turn(turn, given, section, where))
+    return tuple(found)
+
+
+def _changed_turn(turn: Turn, given: Mapping[str, Any], section: str, where: str) -> Turn:
+    own = {k: v for k, v in given.items() if k not in ("enabled", *_OF_TURN)}
+    kind: Any = type(turn.engine)
+    made: Any = structured(own, kind, where=where, what=_WHAT, error=UsageError, path=section)
+    _check_numbers(made, section, where)
+    engine = replace(made, **{k: v for k, v in _fields(turn.engine).items() if k not in own})
+    times = {}
+    for key in _OF_TURN:
+        value = given.get(key, getattr(turn, key))
+        if value is not None and (type(value) not in (int, float) or not 0 < value <= 1):
+            raise _wrong(
+                where, f"{section}.{key} is {shown(value)}, not a share above 0 and up to 1"
+            )
+        times[key] = value
+    return replace(turn, engine=engine, **times)
+
+
+def _check_numbers(made: Any, section: str, where: str) -> None:
+    """Counts, sizes and times are above 0, shares between 0 and 1."""
+    for key, value in _fields(made).items():
+        for number in value if isinstance(value, tuple) else (value,):
+            if key.endswith(("_share", "_gap")):
+                if not 0 <= number <= 1 and number != math.inf:
+                    raise _wrong(where, f"{section}.{key} is {number}, not between 0 and 1")
+            elif number <= 0:
+                raise _wrong(where, f"{section}.{key} is {number}, not above 0")
+        if isinstance(value, tuple) and not value:
+            raise _wrong(where, f"{section}.{key} is empty")
+
+
+def _wrong(where: str, what: str) -> UsageError:
+    return UsageError(f"{where} is not {_WHAT}: {what}")

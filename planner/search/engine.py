@@ -1,0 +1,34 @@
+"""The protocol of engines."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Protocol
+
+from planner.plan.problem import Problem
+from planner.search.state import SearchState
+from planner.search.stop import Stop
+
+
+class Engine(Protocol):
+    """One way to find plans or to raise the bound; its fields are its parameters.
+
+    Attributes:
+        name: under which its work is counted, and its parameters are given.
+    """
+
+    name: ClassVar[str]
+
+    def supports(self, problem: Problem) -> bool:
+        """Whether it can do anything for a problem."""
+        ...
+
+    def run(self, state: SearchState, stop: Stop) -> None:
+        """Offer plans and bounds to `state` until `stop` says so, or ideas run out."""
+        ...
+
+
+def run_engine(engine: Engine, state: SearchState, stop: Stop) -> None:
+    """Give an engine its turn, where it supports the problem; what it does is counted."""
+    if engine.supports(state.problem):
+        with state.ledger.turn_of(engine.name):
+            engine.run(state, stop)

@@ -1,0 +1,58 @@
+"""Small changes to the best plan, thousands of replays a second."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from planner.plan.problem import Problem
+from planner.search.engine import run_engine
+from planner.search.improve import Improver
+from planner.search.state import SearchState
+from planner.search.stop import Stop
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refine:
+    """Take decisions of the best plan back, and change single ones, while that helps."""
+
+    name: ClassVar[str] = "refine"
+
+    def supports(self, problem: Problem) -> bool:
+        """Always."""
+        return True
+
+    def run(self, state: SearchState, stop: Stop) -> None:
+        """Offer the refined plan, as what found the plan."""
+        if state.best is not None and not state.is_settled and stop.left_s > 0:
+            improver = Improver(state.evaluator, stop)
+            state.offer(improver.polish(improver.prune(state.best)), state.engine)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Anneal:
+    """Simulated annealing from the best plan.
+
+    Attributes:
+        replayed_ops_per_s: what the compiled replay does on a slow core: sets how long it takes.
+        min_iterations: fewer find nothing.
+    """
+
+    name: ClassVar[str] = "anneal"
+    replayed_ops_per_s: float = 6e6
+    min_iterations: int = 1000
+
+    def supports(self, problem: Problem) -> bool:
+        """Always."""
+        return True
+
+    def run(self, state: SearchState, stop: Stop) -> None:
+        """Offer the annealed plan, refined."""
+        ops = len(state.problem.ops) * (4 if state.problem.overlap else 1)
+        iterations = int(max(0.0, stop.left_s) * self.replayed_ops_per_s / ops)
+        if state.best is None or state.is_settled or iterations < self.min_iterations:
+            return
+        improver = Improver(state.evaluator, stop)
+        found = improver.anneal(state.best, iterations=iterations, seed=state.settings.seed)
+        if state.offer(found):
+            run_engine(Refine(), state, stop)

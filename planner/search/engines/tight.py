@@ -1,0 +1,61 @@
+"""Plans for little memory, whatever their time: for when nothing fits yet."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import ClassVar
+
+from planner.plan.decisions import Choice, Decisions
+from planner.plan.problem import Problem
+from planner.search.eviction import EVICTION_POLICIES, Eviction
+from planner.search.state import SearchState
+from planner.search.stop import Stop
+from planner.simulate.simulate import candidate_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EverythingSwapped:
+    """Copy each tensor out once it is made, and in for every use."""
+
+    name: ClassVar[str] = "everything-swapped"
+
+    def supports(self, problem: Problem) -> bool:
+        """Where tensors may be copied."""
+        return problem.allow_swap
+
+    def run(self, state: SearchState, stop: Stop) -> None:
+        """Offer that plan."""
+        state.offer(state.evaluator.evaluate(everything_swapped(state.problem)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evict:
+    """Run the base order in the capacity, and drop what is in the way."""
+
+    name: ClassVar[str] = "eviction"
+
+    def supports(self, problem: Problem) -> bool:
+        """Where nothing may be copied: there, everything swapped takes less memory."""
+        return not problem.allow_swap
+
+    def run(self, state: SearchState, stop: Stop) -> None:
+        """Offer the plan of each policy."""
+        evicting = Eviction(state.problem)
+        for policy in EVICTION_POLICIES:
+            deadline = time.monotonic() + stop.left_s
+            actions = evicting.actions(state.problem.capacity_bytes, policy, deadline=deadline)
+            if actions is not None:
+                state.offer(candidate_of(state.problem, actions))
+
+
+def everything_swapped(problem: Problem) -> Decisions:
+    """Each tensor is copied out once it is made, and in for every use."""
+    return Decisions(
+        gaps={
+            (t, gap): Choice.SWAP
+            for t, tensor in enumerate(problem.tensors)
+            if tensor.swappable and not tensor.to_end
+            for gap in range(len(tensor.uses))
+        }
+    )

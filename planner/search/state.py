@@ -1,0 +1,191 @@
+"""What a search knows: the best plan so far, what found it, and the largest bound."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from planner.bound.lp import BOUND_CLASS
+from planner.plan.candidate import Candidate
+from planner.plan.problem import Problem
+from planner.plan.solved import TIGHT
+from planner.search.evaluate import Evaluator
+from planner.search.statistics import Ledger
+from planner.units import format_part
+
+if TYPE_CHECKING:
+    from planner.search.interval_search import IntervalSearch
+
+_TIGHT_OF_ADDED = 0.01
+"""A plan is tight only where what it adds to the base order's time is within this of the bound."""
+
+_NEARLY = 1e-3
+"""Gap within which a plan is near its bound."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What a caller says of a whole search.
+
+    Attributes:
+        limit_s: seconds for all engines together.
+        seed: of annealing and of the exact engine; the others draw nothing.
+        workers: threads of the exact engine; None for its own default.
+    """
+
+    limit_s: float = 60.0
+    seed: int = 0
+    workers: int | None = None
+
+
+@dataclass(slots=True)
+class SearchState:
+    """What engines share while they search; each reads it and offers plans and bounds.
+
+    Attributes:
+        evaluator: of the problem.
+        settings: of the search.
+        least: the plan with the least peak, whether it fits or not.
+        best: the fastest plan that fits; None before there is one.
+        engine: what found it.
+        bound_extra_us: no plan of `bound_class` adds less time to the base order.
+        is_impossible: proved that nothing fits.
+        near_since: when the plan came near its bound (time.monotonic); None before.
+        instants: base operations at which memory is short, those that matter most first.
+        intervals: the integer programs that run beside the search, once they do.
+        began: when the search began (time.monotonic).
+        ledger: what each engine did.
+        on_progress: told of each better plan.
+    """
+
+    evaluator: Evaluator
+    settings: Settings
+    least: Candidate
+    best: Candidate | None = None
+    engine: str = ""
+    bound_extra_us: float = 0.0
+    bound_class: str = BOUND_CLASS
+    is_impossible: bool = False
+    near_since: float | None = None
+    instants: list[int] = field(default_factory=list)
+    intervals: IntervalSearch | None = None
+    began: float = field(default_factory=time.monotonic)
+    ledger: Ledger = field(default_factory=Ledger)
+    on_progress: Callable[[str], None] | None = None
+
+    @property
+    def problem(self) -> Problem:
+        """What is solved."""
+        return self.evaluator.problem
+
+    def offer(self, candidate: Candidate, engine: str = "") -> bool:
+        """Take `candidate` if it is better; returns whether it is.
+
+        Args:
+            engine: what found it; the one whose turn it is if absent.
+        """
+        if candidate.peak_bytes < self.least.peak_bytes:
+            self.least = candidate
+        improved = self.evaluator.fits(candidate) and (
+            self.best is None
+            or (candidate.time_us, candidate.peak_bytes) < (self.best.time_us, self.best.peak_bytes)
+        )
+        self.ledger.count_offer(improved=improved)
+        if not improved:
+            return False
+        self.best, self.engine = candidate, engine or self.ledger.engine
+        if self.on_progress:
+            base_us = self.problem.base_duration_us
+            self.on_progress(
+                f"+{format_part(candidate.time_us - base_us, base_us)} time ({self.engine}), "
+                f"at least +{format_part(self.bound_extra_us, base_us)}"
+            )
+        self._note_near()
+        return True
+
+    def prove(self, extra_us: float, bound_class: str = BOUND_CLASS) -> None:
+        """Take a bound on the added time."""
+        if extra_us > self.bound_extra_us:
+            self.ledger.count_bound(extra_us - self.bound_extra_us)
+            self.bound_extra_us, self.bound_class = extra_us, bound_class
+            self._note_near()
+
+    def _note_near(self) -> None:
+        if self.near_since is None and self.is_within(_NEARLY):
+            self.near_since = time.monotonic()
+
+    @property
+    def bound_us(self) -> float:
+        """No plan of the class takes less time."""
+        return self.problem.base_duration_us + self.bound_extra_us
+
+    @property
+    def is_tight(self) -> bool:
+        """Whether nothing is left to gain."""
+        if self.best is None:
+            return False
+        added_us = self.best.time_us - self.problem.base_duration_us
+        saving_us = added_us - self.bound_extra_us
+        return self.is_within(TIGHT) and saving_us <= _TIGHT_OF_ADDED * added_us + 1e-9
+
+    def is_within(self, gap: float) -> bool:
+        """Whether the best plan is that near its bound."""
+        if self.best is None:
+            return gap == float("inf")
+        return self.best.time_us <= self.bound_us * (1 + gap)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether nothing is left to find."""
+        return self.is_tight or self.is_impossible
+
+
+@dataclass(frozen=True, slots=True)
+class WhenSettled:
+    """Ends a search with which nothing is left to find."""
+
+    state: SearchState
+
+    @property
+    def left_s(self) -> float:
+        """Nothing once it is settled."""
+        return 0.0 if self.state.is_settled else float("inf")
+
+
+@dataclass(frozen=True, slots=True)
+class NearBound:
+    """Ends a search some time after its plan has come near the bound.
+
+    Attributes:
+        state: of the search.
+        wait_s: how much longer it goes on.
+    """
+
+    state: SearchState
+    wait_s: float
+
+    @property
+    def left_s(self) -> float:
+        """Seconds of that time; without end before the plan is near."""
+        if self.state.near_since is None:
+            return float("inf")
+        return self.state.near_since + self.wait_s - time.monotonic()
+
+
+def new_state(
+    problem: Problem,
+    settings: Settings | None = None,
+    on_progress: Callable[[str], None] | None = None,
+) -> SearchState:
+    """A search that knows nothing yet but the base order."""
+    began = time.monotonic()
+    evaluator = Evaluator(problem)
+    return SearchState(
+        began=began,
+        evaluator=evaluator,
+        settings=settings or Settings(),
+        least=evaluator.base,
+        on_progress=on_progress,
+    )

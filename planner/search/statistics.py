@@ -1,0 +1,78 @@
+"""What each engine did, under its own name."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from planner.plan.statistics import EngineStatistics
+
+
+@dataclass(slots=True)
+class _Line:
+    calls: int = 0
+    seconds: float = 0.0
+    offers: int = 0
+    improvements: int = 0
+    bound_raised_us: float = 0.0
+
+
+@dataclass(slots=True)
+class Ledger:
+    """Counts calls, seconds, plans and bounds by engine, while a search lasts.
+
+    An engine that calls another is not charged for the other's time.
+
+    Attributes:
+        engine: whose turn it is; empty between turns.
+    """
+
+    engine: str = ""
+    _lines: dict[str, _Line] = field(default_factory=dict)
+    _since: float = field(default_factory=time.monotonic)
+
+    @contextmanager
+    def turn_of(self, engine: str) -> Iterator[None]:
+        """Charge what happens within to `engine`."""
+        before = self._switch(engine)
+        self._line().calls += 1
+        try:
+            yield
+        finally:
+            self._switch(before)
+
+    def count_offer(self, *, improved: bool) -> None:
+        """A plan was offered."""
+        line = self._line()
+        line.offers += 1
+        line.improvements += improved
+
+    def count_bound(self, raised_us: float) -> None:
+        """The bound was raised."""
+        self._line().bound_raised_us += raised_us
+
+    def statistics(self) -> tuple[EngineStatistics, ...]:
+        """One for each engine that had a turn, in order of their first."""
+        return tuple(
+            EngineStatistics(
+                name=name,
+                calls=line.calls,
+                seconds=round(line.seconds, 3),
+                offers=line.offers,
+                improvements=line.improvements,
+                bound_raised_us=line.bound_raised_us,
+            )
+            for name, line in self._lines.items()
+            if name
+        )
+
+    def _line(self) -> _Line:
+        return self._lines.setdefault(self.engine, _Line())
+
+    def _switch(self, engine: str) -> str:
+        now = time.monotonic()
+        self._line().seconds += now - self._since
+        before, self.engine, self._since = self.engine, engine, now
+        return before

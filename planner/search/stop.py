@@ -1,0 +1,52 @@
+"""When a search ends: criteria as objects, asked by every engine and changed by none."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Protocol
+
+
+class Stop(Protocol):
+    """A stop criterion."""
+
+    @property
+    def left_s(self) -> float:
+        """Seconds that may still be spent; at 0 or below the search is over."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class At:
+    """Ends at a moment.
+
+    Attributes:
+        moment: in seconds of `time.monotonic`.
+    """
+
+    moment: float
+
+    @property
+    def left_s(self) -> float:
+        """Seconds until the moment."""
+        return self.moment - time.monotonic()
+
+
+@dataclass(frozen=True, slots=True)
+class First:
+    """Ends with the first of several criteria."""
+
+    of: tuple[Stop, ...]
+
+    @property
+    def left_s(self) -> float:
+        """The least that any of them leaves."""
+        return min(stop.left_s for stop in self.of)
+
+
+NEVER = At(float("inf"))
+
+
+def after(seconds: float) -> At:
+    """Ends in so many seconds."""
+    return At(time.monotonic() + seconds)
