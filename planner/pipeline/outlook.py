@@ -18,6 +18,7 @@ from planner.portfolio.frontier import point_plan
 from planner.portfolio.race import race
 from planner.portfolio.solve import solve
 from planner.results import Frontier, Outlook, Worth
+from planner.search.patience import begin
 from planner.search.shadow_prices import shadow_prices
 from planner.units import format_bytes
 
@@ -28,6 +29,9 @@ _PRICING, _RACING = 0.2, 0.3
 """Shares of the time for the prices of the bound, and for finding a base order."""
 
 _MIN_POINT_S = 0.2
+
+_WORTH_PER_S = 1e-2
+"""A preview: a second of waiting must promise so much of a step's time."""
 
 _PLAIN_S, _POINT_S_PER_OP, _MOST = 8.0, 3e-4, 0.4
 """A short search takes some seconds with 10,000 operations; never more than this share of the time limit
@@ -136,6 +140,7 @@ def _point(problem: Problem, budget: int, settings: Settings, *, time_limit_s: f
         thorough=False,
         seed=settings.seed,
         workers=settings.workers,
+        patience=begin(_WORTH_PER_S),
     )
     plan = None
     if solved.candidate is not None:

@@ -30,6 +30,7 @@ from planner.plan.solved import Solved
 from planner.portfolio.race import RACE, race
 from planner.runtime.settle import TakenError
 from planner.search.fast.warm import warm_up
+from planner.search.patience import Patience
 from planner.units import format_bytes
 
 _SHRINK = (1.0, 0.98, 0.965, 0.95, 0.935, 0.92, 0.9, 0.87, 0.83, 0.78)
@@ -37,13 +38,16 @@ _SHRINK = (1.0, 0.98, 0.965, 0.95, 0.935, 0.92, 0.9, 0.87, 0.83, 0.78)
 
 _THOROUGH = 2  # orders solved at length
 
-_MIN_SEARCH_S = 1.0
+_MIN_SEARCH_S = 2.0
 
 _VARIETY = 4  # base orders to try at each lower capacity
 _MAX_SLOWER = 1.25  # how much time a fitting arena may cost
 _UNTIL = 0.85  # share of the time after which no lower capacity is tried, if there is a plan
 _DEAR = 1.5
 _TAKEN = "ONNX Runtime's optimizers would take nodes away"
+_WORTH_PER_S = 1e-4
+"""A second of waiting must promise so much of a step's time: after ten seconds, 0.1% is let go."""
+
 _LATE = 0.1  # share of the time that a search gets beyond its end, while nothing is accepted
 
 
@@ -128,9 +132,14 @@ def _planned(
     least: LeastPeak | None = None
     longest_s = float("inf")  # no search takes longer
     extra_us: dict[str, float] = {}  # what each order's last plan added
+    first_us, left = (
+        float("inf"),
+        1.0,
+    )  # what the first plan adds, and its share of what the race's did
     has_plan = False  # at the last capacity, accepted or not
     forms = {base: formulate_in(prepared, base.order, settings, room) for base in orders}
-    raced = _race(forms, deadline, progress)
+    patience = Patience(since=start, per_s=_WORTH_PER_S)
+    raced = _race(forms, deadline, progress, patience)
     for base, solved in raced.items():
         if solved is not None and solved.candidate is not None:
             extra_us[base.name] = solved.candidate.time_us - forms[base].problem.base_duration_us
@@ -148,9 +157,11 @@ def _planned(
         for number, base in enumerate(chosen or [least_bound_order(orders)]):
             if number and time.monotonic() > deadline:
                 break
+            if number and not _promises(accepted, first_us, left, extra_us, base, patience):
+                continue
             has_plan = has_plan and bool(number)
-            left = deadline - time.monotonic()
-            share = max(1.0, left * (0.5 if attempt == 0 else 0.3) / max(1, len(chosen) - number))
+            left_s = deadline - time.monotonic()
+            share = max(1.0, left_s * (0.5 if attempt == 0 else 0.3) / max(1, len(chosen) - number))
             share = min(share, longest_s)
             if is_late and accepted is None:
                 share = max(share, _LATE * settings.time_limit_s)
@@ -162,10 +173,10 @@ def _planned(
             solved = solve(
                 form.problem,
                 time_limit_s=share,
-                thorough=attempt == 0,
                 seed=settings.seed,
                 workers=settings.workers,
                 start=None if attempt else raced.get(base),
+                patience=patience,
                 progress=lambda text: progress(f"solving: {text}"),
             )
             if not attempt and not number:  # what ended early is good: no other gets much longer
@@ -175,14 +186,18 @@ def _planned(
             if solved.candidate is None:
                 continue
             has_plan = True
+            before_us = extra_us.get(base.name, 0.0)
             extra_us[base.name] = solved.candidate.time_us - form.problem.base_duration_us
+            if not attempt and not number:
+                first_us = extra_us[base.name]
+                left = min(1.0, first_us / before_us) if before_us > 0 else 1.0
             accepted = _accept(accepted, prepared, settings, base, form, solved, orders)
         if accepted is not None and accepted.fits_arena and not _is_dear(accepted, extra_us):
             break
         if not raced:
             break  # nothing fits the whole budget, in any order
     if accepted is not None and accepted.fits_arena:
-        return _refined(accepted, prepared, settings, deadline, progress)
+        return _refined(accepted, prepared, settings, deadline, patience, progress)
     if accepted is None:
         assert least is not None
         is_late = time.monotonic() > deadline
@@ -225,14 +240,19 @@ def _refined(
     prepared: Prepared,
     settings: Settings,
     deadline: float,
+    patience: Patience,
     progress: Progress,
 ) -> Planned:
     """The plan whose arena fits, searched on from in the time left: it may come of a short search at
     a lower capacity."""
     left_s = deadline - time.monotonic()
-    if left_s < 1 or accepted.solved.is_tight:
-        return accepted
     problem = accepted.formulation.problem
+    candidate = accepted.solved.candidate
+    assert candidate is not None
+    gain_us = candidate.time_us - accepted.solved.bound_us
+    is_worth = patience.is_worth(gain_us, problem.base_duration_us)
+    if left_s < 1 or accepted.solved.is_tight or not is_worth:
+        return accepted
     progress(f"improving the plan for {format_bytes(problem.capacity_bytes)}")
     better = solve(
         problem,
@@ -240,6 +260,7 @@ def _refined(
         seed=settings.seed,
         workers=settings.workers,
         start=accepted.solved,
+        patience=patience,
         progress=lambda text: progress(f"improving: {text}"),
     )
     if better.candidate is None:
@@ -265,8 +286,35 @@ def _better(planned: Planned, accepted: Planned) -> bool:
     return planned.solved.candidate.time_us < accepted.solved.candidate.time_us
 
 
+def _promises(
+    accepted: Planned | None,
+    first_us: float,
+    left: float,
+    extra_us: Mapping[str, float],
+    base: BaseOrder,
+    patience: Patience,
+) -> bool:
+    """Whether a search in another order is worth the wait: what it added before, it may add again.
+
+    Args:
+        first_us: added by the plan of the first search of all; `left` is its share of what the plan of
+            the race added, and expected of other orders too.
+    """
+    if accepted is None or base.name not in extra_us:
+        return True
+    assert accepted.solved.candidate is not None
+    base_us = accepted.formulation.problem.base_duration_us
+    if accepted.fits_arena:
+        added_us = accepted.solved.candidate.time_us - base_us
+        return patience.is_worth(added_us - extra_us[base.name], base_us)
+    return patience.is_worth(first_us - left * extra_us[base.name], base_us)
+
+
 def _race(
-    forms: Mapping[BaseOrder, Formulation], deadline: float, progress: Progress
+    forms: Mapping[BaseOrder, Formulation],
+    deadline: float,
+    progress: Progress,
+    patience: Patience,
 ) -> dict[BaseOrder, Solved | None]:
     """Orders in which something may fit, the most promising first, each with what a short search
     found in it."""
@@ -280,7 +328,7 @@ def _race(
 
     left_s = deadline - time.monotonic()
     problems = [form.problem for form in forms.values()]
-    runners = race(problems, time_limit_s=RACE * left_s, progress=begins)
+    runners = race(problems, time_limit_s=RACE * left_s, progress=begins, patience=patience)
     return {orders[r.index]: r.solved for r in runners if not r.is_impossible}
 
 

@@ -20,6 +20,7 @@ from planner.search.engine import run_engine
 from planner.search.engines.rounding import LpRounding
 from planner.search.engines.simple import Greedy
 from planner.search.fast.warm import warm_up
+from planner.search.patience import Patience
 from planner.search.state import Settings, new_state
 from planner.search.stop import At
 
@@ -34,6 +35,9 @@ _FIELDS = (None, 6, 3)
 
 _EXPLODED = 4.0
 """A greedy plan that takes so many times the base order's time is given up."""
+
+_LEVER_TRIES, _LEVER_BEHIND = 3, 1.5
+"""After so many orders, a lever that alone adds so much more time than the other is left out."""
 
 _MIN_S = 0.2
 """No search is shorter."""
@@ -81,6 +85,7 @@ def race(
     *,
     time_limit_s: float,
     progress: Callable[[int], None] | None = None,
+    patience: Patience | None = None,
 ) -> list[Runner]:
     """A rough plan in each order, a search in the best few, then a longer one in the best of those.
 
@@ -93,13 +98,14 @@ def race(
         problems: the same operations, tensors and capacity in several orders, and so of one base
             duration.
         progress: called with the index of a problem when its search begins.
+        patience: orders that promise too little for the wait are not searched in; None searches in all.
 
     Returns:
         One runner for each problem, the best first.
     """
     _warm_up(problems)
     start = time.monotonic()
-    field = _Field(problems, progress or (lambda _: None))
+    field = _Field(problems, progress or (lambda _: None), patience)
     field.bound(start + _BOUNDS * time_limit_s)
     if any(r.solved for r in field.runners):
         return field.ranked()  # an order that fits as it is: nothing is better
@@ -144,9 +150,18 @@ def _quick(problem: Problem, time_limit_s: float, start: Solved | None) -> Solve
 class _Field:
     """The runners of a race, while it lasts."""
 
-    def __init__(self, problems: Sequence[Problem], progress: Callable[[int], None]) -> None:
+    def __init__(
+        self,
+        problems: Sequence[Problem],
+        progress: Callable[[int], None],
+        patience: Patience | None,
+    ) -> None:
         self.problems = problems
         self.progress = progress
+        self.patience = patience
+        self.levers: dict[
+            bool, list[float]
+        ] = {}  # time added by plans that recompute, or only swap
         self.runners: list[Runner] = []
         self.marks: list[tuple[int, int, float]] = []  # orders of one mark are hardly different
         self.peaks = [peak_of(problem, range(len(problem.ops))) for problem in problems]
@@ -185,18 +200,27 @@ class _Field:
     def search(
         self, turn: Sequence[Runner], until: float, *, engine: _Engine, kinds: _Kinds
     ) -> None:
-        """Search in the orders whose turn it is, but for those whose bound is behind the best plan."""
+        """Search in the orders whose turn it is, but for those whose bound is behind the best plan, and
+        those that promise too little: no search is expected to take more off than those before it in
+        this round."""
+        left = 1.0  # of the time that plans added before this round: the least share
         for number, runner in enumerate(turn):
             limit_s = (until - time.monotonic()) / (len(turn) - number)
             best_us = min((r.rank[1] for r in self.runners if not r.rank[0]), default=float("inf"))
             is_settled = runner.solved is not None and runner.solved.is_tight
             if limit_s < _MIN_S or runner.bound_us >= best_us or is_settled:
                 continue
+            if number and not self._promises(runner, left, best_us):
+                continue
+            parts = self._contenders(runner, kinds(self.problems[runner.index]), best_us)
+            if not parts:
+                continue
             self.progress(runner.index)
-            parts = kinds(self.problems[runner.index])
-            start = runner.solved if len(parts) == 1 else None
+            is_whole = parts[0] is self.problems[runner.index]
+            start = runner.solved if is_whole else None
             found = [engine(part, limit_s / len(parts), start) for part in parts]
-            if len(parts) > 1:  # what one lever can't do says nothing of both
+            self._note_levers(parts, found)
+            if not is_whole:  # what one lever can't do says nothing of both
                 base_us = parts[0].base_duration_us
                 found = [replace(f, bound_us=base_us, is_impossible=False) for f in found]
             tried = [
@@ -208,7 +232,50 @@ class _Field:
                 for f in found
             ]
             known = [runner] if runner.solved is not None else []
-            self.runners[runner.index] = min([*tried, *known], key=lambda r: r.rank)
+            best = min([*tried, *known], key=lambda r: r.rank)
+            self.runners[runner.index] = best
+            before_us, after_us = self._added_us(runner), self._added_us(best)
+            if before_us > 0:
+                left = min(left, after_us / before_us)
+
+    def _contenders(self, runner: Runner, parts: list[Problem], best_us: float) -> list[Problem]:
+        """The parts in which a plan may still be better than the best: not those of one lever whose
+        bound is behind it, or that has been far behind in every order so far."""
+        if self.patience is None or len(parts) < 2:
+            return parts
+        mark_us = self.marks[runner.index][2]  # of the part that recomputes
+        least_us = min((min(us) for us in self.levers.values()), default=0.0)
+        return [
+            part
+            for part in parts
+            if not (part.allow_recompute and mark_us >= best_us)
+            and not (
+                len(us := self.levers.get(part.allow_recompute, [])) >= _LEVER_TRIES
+                and min(us) > _LEVER_BEHIND * least_us
+            )
+        ]
+
+    def _note_levers(self, parts: Sequence[Problem], found: Sequence[Solved]) -> None:
+        for part, solved in zip(parts, found, strict=True):
+            added_us = float("inf")
+            if solved.candidate is not None:
+                added_us = solved.candidate.time_us - part.base_duration_us
+            self.levers.setdefault(part.allow_recompute, []).append(added_us)
+
+    def _added_us(self, runner: Runner) -> float:
+        """Time that a runner's plan adds; 0 where there is none."""
+        if runner.solved is None or runner.solved.candidate is None:
+            return 0.0
+        base_us = self.problems[runner.index].base_duration_us
+        return runner.solved.candidate.time_us - base_us
+
+    def _promises(self, runner: Runner, left: float, best_us: float) -> bool:
+        """Whether a search is worth the wait, if it leaves that share of what the plan adds."""
+        if self.patience is None or self._added_us(runner) <= 0:
+            return True
+        base_us = self.problems[runner.index].base_duration_us
+        gain_us = best_us - base_us - left * self._added_us(runner)
+        return self.patience.is_worth(gain_us, base_us)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,6 +16,7 @@ from planner.plan.solved import Solved
 from planner.portfolio.table import POLICY, Policy
 from planner.search.engine import run_engine
 from planner.search.fast.warm import warm_up
+from planner.search.patience import NotWorthTheWait, Patience
 from planner.search.state import NearBound, SearchState, Settings, WhenSettled, new_state
 from planner.search.stop import At, First
 from planner.simulate.simulate import candidate_of
@@ -34,6 +35,7 @@ def solve(
     progress: Progress | None = None,
     keep_on_interrupt: bool = False,
     policy: Policy = POLICY,
+    patience: Patience | None = None,
 ) -> Solved:
     """Solve one problem.
 
@@ -48,6 +50,8 @@ def solve(
         progress: told of each better plan.
         keep_on_interrupt: Ctrl-C ends the search and what was found is returned, if it fits.
         policy: which engine has its turn when.
+        patience: ends the search where what is left to gain is not worth the wait; None waits for all
+            of it.
 
     Raises:
         KeyboardInterrupt: on Ctrl-C, unless it is kept, or nothing fits yet.
@@ -65,7 +69,7 @@ def solve(
     if start is not None:
         _resume(state, start)
     try:
-        _search(state, policy, thorough=thorough)
+        _search(state, policy, thorough=thorough, patience=patience)
     except KeyboardInterrupt:
         if not keep_on_interrupt or state.best is None:
             raise
@@ -73,11 +77,15 @@ def solve(
     return solved_of(state)
 
 
-def _search(state: SearchState, policy: Policy, *, thorough: bool) -> None:
+def _search(
+    state: SearchState, policy: Policy, *, thorough: bool, patience: Patience | None
+) -> None:
     """Turn after turn; what runs beside them is waited for at the end."""
     limit_s = state.settings.limit_s
-    patience = NearBound(state, max(policy.near_s, policy.near_share * limit_s))
-    stop = First((At(state.began + limit_s), WhenSettled(state), patience))
+    near = NearBound(state, max(policy.near_s, policy.near_share * limit_s))
+    stop = First((At(state.began + limit_s), WhenSettled(state), near))
+    if patience is not None:
+        stop = First((stop, NotWorthTheWait(state, patience)))
     try:
         for turn in policy.turns(state.problem, thorough=thorough):
             turn_stop = First((At(state.began + policy.until(turn, state.problem) * limit_s), stop))

@@ -17,7 +17,7 @@ from planner.runtime.profile import create_session, run_session
 _SHRINK = ("memory.enable_memory_arena_shrinkage", "cpu:0")
 
 
-_MIN_S = 1.0
+_MIN_S = 0.4
 _MAX_RUNS = 200
 _LONG_S, _LONG_RUNS = 10.0, 3
 """Steps longer than this are warmed up once and timed so often: minutes of them say little more."""

@@ -120,7 +120,7 @@ def test_the_command_prints_it(done, gone, capsys):
     assert main(arguments) == 0
     out, err = capsys.readouterr()
     assert err == ""
-    for said in (gone.tensor, "Between one use and the next", "ShadowPrices are of the bound"):
+    for said in (gone.tensor, "Between one use and the next", "Prices are of the bound"):
         assert said in out
     assert main([*arguments, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
