@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from planner.exact.engine import BOUND_CLASS, solve_exact
 from planner.plan.problem import Problem
 from planner.search.state import SearchState
 from planner.search.stop import Stop
@@ -33,6 +32,8 @@ class CpSat:
 
     def run(self, state: SearchState, stop: Stop) -> None:
         """Offer an improved plan, and a bound where the whole was solved."""
+        from planner.exact.engine import BOUND_CLASS, solve_exact  # a second to import
+
         problem, beside = state.problem, state.intervals
         if beside is not None:
             beside.give(state, stop)

@@ -14,7 +14,7 @@ Two buffers that are live at one time may not share a byte. The arena is at leas
         └─┴─────────────┴──────────▶ time
 
 Parts of the run that no buffer joins are packed apart. Greedy packings come first; where one is higher
-than it need be, a depth-first search, a beam search and CP-SAT take turns, each with more effort.
+than it need be, a depth-first search looks for a lower one.
 """
 
 from __future__ import annotations
@@ -61,8 +61,7 @@ class Packing:
         height_bytes: the arena's size: the highest top of any buffer.
         bound_bytes: the contention; no packing is lower.
         capacity_bytes: what was asked for; None where the least height was.
-        engine: what found the highest part: "best fit", "first fit", "depth-first",
-            "beam" or "cp-sat".
+        engine: what found the highest part: "best fit", "first fit" or "depth-first".
     """
 
     offsets: tuple[int, ...]
@@ -245,7 +244,7 @@ def _reach(parts: Sequence[_Part], capacity_bytes: int, deadline: float) -> Verd
         result: Result = part.search.within(capacity_bytes, deadline=deadline)
         if result.offsets is None:
             return result.verdict
-        part.offsets, part.engine = result.offsets, result.engine
+        part.offsets, part.engine = result.offsets, "depth-first"
         part.height_bytes = result.height_bytes
     return Verdict.PACKED
 

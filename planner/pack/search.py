@@ -1,12 +1,12 @@
-"""The search for a packing of one part within a capacity: depth-first, beam and CP-SAT in turns.
+"""The search for a packing of one part within a capacity: depth-first, in many runs.
 
-Depth-first search packs most by far, and proves small parts impossible; the beam takes more buffers
-than its tables can, and CP-SAT learns where many sections have no slack at all. The luck of each
-depends on its draws (order of buffers, seed), so each gets many short turns, growing with time.
+The luck of a run depends on its draws (the order of buffers, what is placed next), so there are many
+short ones, growing with time. Small parts that cannot be packed are proved to be so.
 """
 
 from __future__ import annotations
 
+import enum
 import itertools
 import time
 from collections.abc import Iterator, Sequence
@@ -15,35 +15,28 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from planner.pack.beam import BeamSearch, Effort
-from planner.pack.cpsat import SectionModel, Verdict
 from planner.pack.depth_first import DepthFirst, Outcome, Pick
 from planner.pack.instance import Instance, Ints
 
 Floats = npt.NDArray[np.float64]
 
-# what packed most of the instances published with MiniMalloc per state looked at
-_WIDTHS = (8, 8, 16, 16, 32, 32, 64)
-_BRANCHES = (5, 8, 12)
-_SOFTNESS = (0.001, 0.01, 0.1)
-_FEATURE_WEIGHTS = (1.0, 0.7, 1.5)
-_OPENING_EFFORTS = (
-    Effort(width=1, branch=1, softness=0.01),
-    Effort(width=2, branch=4, softness=0.01),
-    Effort(width=8, branch=8, softness=0.01),
-)
-_OPENING_WEIGHTS = ((0, 1, 0), (100, 0.3, 1), (0, 0, 1))  # size; busiest, then longest; longest
-# a turn of the beam: whichever comes first, about a second
-_TURN_STATES = 30_000
-_TURN_TRIES = 30
+_FEATURE_WEIGHTS = (1.0, 0.7, 1.5)  # what packed most of the instances published with MiniMalloc
 _GROWTH = 1.25
-# a turn of the depth-first search: about a second
+# a turn: about a second
 _TURN_CELLS = 300_000_000
 # T: busiest section; A: area; W: lifetime; S: sections; Z: size; chosen on MiniMalloc's instances
 _OPENING_ORDERS = ("TWA", "TAW", "SA", "ZW")
 _OPENING_LENGTHS, _LENGTHS = (2, 8), (4, 8, 16)  # states of a run, over the number of buffers
 _NOISE = (0, 0.05, 0.2, 0.5)
 _LOWEST_SHARE = 0.3
+
+
+class Verdict(enum.Enum):
+    """How a search for a packing ended."""
+
+    PACKED = enum.auto()
+    IMPOSSIBLE = enum.auto()
+    UNDECIDED = enum.auto()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +46,6 @@ class Result:
     verdict: Verdict
     offsets: Ints | None = None
     height_bytes: int = 0
-    engine: str = ""
 
 
 class PartSearch:
@@ -62,45 +54,28 @@ class PartSearch:
     def __init__(self, instance: Instance, *, seed: int) -> None:
         self._instance = instance
         self._draws = np.random.default_rng(seed)
-        self._beam: BeamSearch | None = None
 
     def within(self, capacity_bytes: int, *, deadline: float) -> Result:
         """Look for a packing within `capacity_bytes` until the deadline (of `time.monotonic`)."""
-        use_beam, use_model = BeamSearch.suits(self._instance), SectionModel.suits(self._instance)
-        use_depth = DepthFirst.suits(self._instance)
-        depth = DepthFirst(self._instance, capacity_bytes) if use_depth else None
-        model = None
-        runs, tries = self._runs(), self._tries()
-        turn = 1.0
-        while (depth or use_beam or use_model) and time.monotonic() < deadline:
-            if depth:
-                outcome, offsets = self._depth_turn(depth, runs, turn, deadline)
-                if offsets is not None:
-                    return self._packed(offsets, "depth-first")
-                if outcome is Outcome.EXHAUSTED:
-                    return Result(verdict=Verdict.IMPOSSIBLE)
-            if use_beam:
-                offsets = self._beam_turn(capacity_bytes, tries, turn, deadline)
-                if offsets is not None:
-                    return self._packed(offsets, "beam")
-            left = deadline - time.monotonic()
-            if use_model and left > 0:
-                model = model or SectionModel(self._instance, capacity_bytes)
-                seed = int(self._draws.integers(1 << 31))
-                verdict, offsets = model.solve(seed=seed, effort=turn, time_limit_s=left)
-                if offsets is not None:
-                    return self._packed(offsets, "cp-sat")
-                if verdict is Verdict.IMPOSSIBLE:
-                    return Result(verdict=verdict)
+        if not DepthFirst.suits(self._instance):
+            return Result(verdict=Verdict.UNDECIDED)
+        depth = DepthFirst(self._instance, capacity_bytes)
+        runs, turn = self._runs(), 1.0
+        while time.monotonic() < deadline:
+            outcome, offsets = self._turn(depth, runs, turn, deadline)
+            if offsets is not None:
+                return self._packed(offsets)
+            if outcome is Outcome.EXHAUSTED:
+                return Result(verdict=Verdict.IMPOSSIBLE)
             turn *= _GROWTH
         return Result(verdict=Verdict.UNDECIDED)
 
-    def _packed(self, offsets: Ints, engine: str) -> Result:
+    def _packed(self, offsets: Ints) -> Result:
         in_bytes = offsets * self._instance.unit_bytes
         height = int((in_bytes + self._instance.size_bytes).max())
-        return Result(verdict=Verdict.PACKED, offsets=in_bytes, height_bytes=height, engine=engine)
+        return Result(verdict=Verdict.PACKED, offsets=in_bytes, height_bytes=height)
 
-    def _depth_turn(
+    def _turn(
         self,
         search: DepthFirst,
         runs: Iterator[tuple[Ints, Pick, int]],
@@ -135,41 +110,6 @@ class PartSearch:
             score = self._drawn_score(features, _NOISE)
             pick = Pick.LOWEST if draws.random() < _LOWEST_SHARE else Pick.FEWEST_CHOICES
             yield _ranked(score), pick, int(draws.choice(_LENGTHS)) * len(instance)
-
-    def _beam_turn(
-        self,
-        capacity_bytes: int,
-        tries: Iterator[tuple[Ints, Effort]],
-        turn: float,
-        deadline: float,
-    ) -> Ints | None:
-        self._beam = self._beam or BeamSearch(self._instance)
-        looked_at = 0
-        for rank, effort in itertools.islice(tries, round(_TURN_TRIES * turn)):
-            if looked_at >= _TURN_STATES * turn or time.monotonic() > deadline:
-                break
-            if self._beam.affordable(effort):
-                offsets, states = self._beam.search(capacity_bytes, rank, effort, deadline=deadline)
-                if offsets is not None:
-                    return offsets
-                looked_at += states
-        return None
-
-    def _tries(self) -> Iterator[tuple[Ints, Effort]]:
-        """Orders of buffers, and efforts: narrow beams with plain orders first, then drawn ones."""
-        draws, features = self._draws, self._features()
-        for effort in _OPENING_EFFORTS:
-            for weights in _OPENING_WEIGHTS:
-                yield _ranked(np.array(weights) @ features), effort
-        while True:
-            yield (
-                _ranked(self._drawn_score(features, (0, 0.05, 0.2))),
-                Effort(
-                    width=int(draws.choice(_WIDTHS)),
-                    branch=int(draws.choice(_BRANCHES)),
-                    softness=float(draws.choice(_SOFTNESS)),
-                ),
-            )
 
     def _features(self) -> Floats:
         """The busiest section's load, size and lifetime, as logarithms in standard units."""

@@ -46,7 +46,7 @@ class Interval:
         chosen: keep, recompute or swap. absences: none where it is kept.
         ways: what was weighed, at the state of this plan.
         rent_us: what the bound says that the tensor's bytes are worth here: bytes times the prices
-            of the cuts within the interval; None where there are no prices.
+            of the instants within the interval; None where there are no prices.
     """
 
     opens: str
@@ -70,7 +70,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moment:
-    """A planning cut: a node, what a byte of budget there is worth to the bound, and whether the
+    """An instant: a node, what a byte of budget there is worth to the bound, and whether the
     tensor waits there (is needed later, and not by this node)."""
 
     node: str
@@ -90,8 +90,8 @@ class Explanation:
         after: its copies in the rewritten model, of `steps_after` steps.
         at_peak_before, at_peak_after: whether it is on the device at the peak.
         returns: how it comes back behind its last use, for recomputes of others that read it.
-        moments: planning cuts of the bound, None where the time for it ran out.
-        bound_us: of the cuts here; the plan file has the search's own.
+        moments: instants of the bound, None where the time for it ran out.
+        bound_us: of the instants here; the plan file has the search's own.
         times_from: where the durations come from now; the plan's own are `plan.cost_source`.
     """
 

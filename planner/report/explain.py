@@ -17,7 +17,7 @@ EXPLAIN_SCHEMA = "planner.explain/1"
 _MIB = 1 << 20
 _MAX_RUNS = 4
 _WHAT_PRICES_ARE = (
-    "Prices are of the bound: the dual prices of the linear program over these planning cuts, which "
+    "Prices are of the bound: the dual prices of the linear program over these instants, which "
     "says that no plan in this base order takes less time. That program may keep a part of a "
     "tensor; what another MiB saves the plan itself comes in jumps, and may be nothing."
 )
@@ -86,7 +86,7 @@ def why(interval: Interval) -> str:
     if rent is None:
         return back
     if rent < 1e-3:
-        return "memory has no price here: no planning cut that binds lies within the interval"
+        return "memory has no price here: no instant that binds lies within the interval"
     worth = f"its bytes are worth {format_duration(rent)} to the bound here"
     if rent <= min(costs) * (1 + 1e-6):
         return f"{worth}, {back}"

@@ -115,26 +115,42 @@ def main() -> int:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--add", action="store_true", help="add to what fuzz.json has")
     parser.add_argument("--output", type=Path, default=OUTPUT)
+    parser.add_argument(
+        "--piece", type=int, default=800, help="graphs after each of which the output is written"
+    )
     asked = parser.parse_args()
     if asked.minutes is None and asked.graphs is None:
         parser.error("give --minutes or --graphs")
     before = json.loads(asked.output.read_text()) if asked.add else None
     if before is not None and _changed_since(before["revision"]):
         parser.error(f"{asked.output} is of revision {before['revision']}: leave out --add")
+    deadline = time.monotonic() + 60 * (asked.minutes or float("inf"))
+    left, found = asked.graphs or sys.maxsize, before
+    while left > 0 and time.monotonic() < deadline:
+        found = _piece(asked, found, min(left, asked.piece), (deadline - time.monotonic()) / 60)
+        left -= asked.piece
+        asked.output.write_text(json.dumps(found, indent=1) + "\n")
+    assert found is not None
+    print(f"\n{table(found)}")
+    return int(bool(found["findings"]))
+
+
+def _piece(
+    asked: argparse.Namespace, before: dict[str, Any] | None, graphs: int, minutes: float
+) -> dict[str, Any]:
+    """So many more graphs, added to those before."""
     first = asked.first if before is None else before["next_seed"]
+    told = 0 if before is None else before["graphs"]
     begun = time.monotonic()
     done = run_campaign(
         first_seed=first,
-        graphs=asked.graphs,
-        minutes=asked.minutes,
+        graphs=graphs,
+        minutes=None if minutes == float("inf") else minutes,
         workers=asked.workers,
-        progress=lambda text: print(f"\r{text}", end="", file=sys.stderr, flush=True),
+        progress=lambda text: print(f"\r{told} + {text}", end="", file=sys.stderr, flush=True),
     )
     found = summary(done, first, (time.monotonic() - begun) / 60)
-    found = found if before is None else added(before, found)
-    asked.output.write_text(json.dumps(found, indent=1) + "\n")
-    print(f"\n{table(found)}")
-    return int(bool(found["findings"]))
+    return found if before is None else added(before, found)
 
 
 if __name__ == "__main__":

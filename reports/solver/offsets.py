@@ -25,7 +25,7 @@ Row = dict[str, Any]
 _INTRO = """## Offsets
 
 MiniMalloc's challenging instances (Moffitt, ASPLOS 2023), packed into their capacity by
-`planner.pack.pack` (numba, numpy and OR-tools), one thread; the search was compiled beforehand, which
+`planner.pack.pack` (numba and numpy), one thread; the search was compiled beforehand, which
 takes seconds once on a machine. *contention* and *height*: the largest sum of live bytes, and the
 packing's size, over the capacity. *seconds*: median of {runs} runs with different seeds, and each of
 them; *engine*: of each. A run that did not get within the capacity in {limit_s:g} s says "none".

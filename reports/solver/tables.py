@@ -24,9 +24,12 @@ seconds and gaps are upper figures.
   operations in this order adds less. *gap*: how much longer than the bound the plan takes.
 - *seconds*: until the answer. *MiB*: peak resident memory of the process, the problem file's reading
   included.
-- *found by*: `cut-lp`, `cut-mip`, `cut-program`: rounded from the LP over cuts, its integer program, or
-  the integer program by stretches (`planner/plan/cuts.py`, `cut_program.py`), and repaired; `cp-sat`:
-  improved part by part, or as a whole; `anneal`, `greedy`, `swap by distance`: what they say.
+- *found by*: the engine, by the name that `planner solve --print-params` lists: `lp-rounding`,
+  `instant-program`, `interval-program`: rounded from the LP over instants, its integer program, or the
+  integer program by stretches (`planner/bound`), and repaired; `cp-sat`: improved part by part, or as a
+  whole; `anneal`, `greedy`, `swap-by-distance`: what they say. Rows of before engines had names of their
+  own call the first three `cut-lp` (with `guards`, `corners` and `slower-copies`), `cut-mip` and
+  `cut-program`.
 - *none*: no plan was found within the limit; in brackets the least peak found, over the budget.
   *impossible*: proved that no such schedule fits, in any of the base orders; in brackets the bound
   on the least peak, over the budget.

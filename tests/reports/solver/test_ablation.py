@@ -1,0 +1,36 @@
+"""The ablation: a run without an engine is without it, and the page counts what changed."""
+
+from __future__ import annotations
+
+from reports.solver.ablation import engines, markdown, measure
+from reports.solver.build import with_budget
+from reports.solver.synthetic import irregular
+
+
+def test_an_engine_that_is_left_out_has_no_turn():
+    problem = with_budget(irregular(30), 80, "recompute")
+    whole = measure(problem, "", 2.0)
+    without = measure(problem, "lp-rounding", 2.0)
+    assert "lp-rounding" in whole["used"]
+    assert "lp-rounding" not in without["used"]
+    assert set(whole["used"]) <= {*engines(), "instant-program"}
+    assert whole["added"] >= whole["bound"] - 1e-9 >= -1e-9
+
+
+def row(problem: str, left_out: str, added: float | None, bound: float | None) -> dict:
+    return {
+        "problem": problem, "left_out": left_out, "limit_s": 1.0, "added": added, "bound": bound,
+        "engine": "greedy", "seconds": None if added is None else 2.0, "used": ["greedy", "anneal"],
+    }  # fmt: skip
+
+
+def test_the_page_counts_what_is_worse_lost_and_better():
+    rows = [
+        row("a", "", 0.10, 0.05), row("a", "greedy", 0.12, 0.05), row("a", "anneal", 0.09, 0.01),
+        row("b", "", 0.20, 0.20), row("b", "greedy", None, None), row("b", "anneal", 0.20, 0.20),
+        row("a", "guards", 0.10, 0.05),
+    ]  # fmt: skip
+    lines = markdown(rows).splitlines()
+    assert "| greedy | 2 | 1 | 1 | 0 | 0 | 100% |" in lines
+    assert "| anneal | 2 | 0 | 0 | 1 | 1 | 100% |" in lines
+    assert "| guards | 0 | 0 | 0 | 0 | 0 |  |" in lines
