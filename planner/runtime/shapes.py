@@ -13,6 +13,7 @@ import onnx_ir as ir
 
 from planner.errors import ModelError
 from planner.onnxio.load import InferredTypes, ValueType
+from planner.runtime.build import is_training_build
 from planner.runtime.messages import first_line
 from planner.temporary import temporary_folder
 
@@ -63,6 +64,9 @@ def unsized_values(model: ir.Model, types: Mapping[str, ValueType]) -> set[str]:
     made = [v for node in model.graph for v in node.outputs if v.name]
     if all(_is_static(value.shape) for value in made):
         return set()
+    is_open = not all(_is_static(value.shape) for value in model.graph.inputs)
+    if is_training_build() and not is_open:
+        return set()  # asked of a gradient's values, onnxruntime-training 1.19.2 crashes
     import onnxruntime as ort
 
     proto = ir.to_proto(without_large_initializers(model))
@@ -78,7 +82,7 @@ def unsized_values(model: ir.Model, types: Mapping[str, ValueType]) -> set[str]:
             proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
         )
     except Exception as error:
-        if not all(_is_static(value.shape) for value in model.graph.inputs):
+        if is_open:
             raise ModelError(f"ONNX Runtime cannot load the model: {first_line(error)}") from error
         return set()
     # a value of unknown rank is said to have the shape of a scalar
