@@ -23,9 +23,6 @@ from planner.plan.solved import Solved
 from planner.portfolio.min_peak import min_peak_of
 from planner.units import format_both, format_budget, format_bytes
 
-_ALIKE_BYTES = 4096
-"""Least peaks as near as this are compared as ONNX Runtime runs them."""
-
 
 @dataclass(frozen=True, slots=True)
 class LeastPeak:
@@ -44,8 +41,9 @@ def least_plan(
     *,
     is_late: bool,
 ) -> Planned:
-    """Of the plans with the least peaks the one that needs least as ONNX Runtime will run it, if that
-    is within the budget: buffers are not rounded up there, and anchors take a few bytes.
+    """The first of the plans with the least peaks that is within the budget as ONNX Runtime will run
+    it: buffers are not rounded up there, and anchors take a few bytes, so that another may need less
+    than the one whose rounded peak is least.
 
     Args:
         is_late: the time limit had passed before they were looked for.
@@ -53,18 +51,18 @@ def least_plan(
     Raises:
         InfeasibleBudgetError: it is not.
     """
-    least_bytes = min(least.candidate.peak_bytes for least in found)
-    alike = {
-        tuple(least.candidate.actions): least
-        for least in reversed(found)
-        if least.candidate.peak_bytes <= least_bytes + _ALIKE_BYTES
-    }
-    planned = [(_lower_least(prepared, settings, p, orders), p) for p in alike.values()]
-    best, least = min(planned, key=lambda pair: pair[0].timeline.peak_bytes)
+    # actions are indices into operations in base order
+    distinct = {(p.base.order, *p.candidate.actions): p for p in reversed(found)}
     room = settings.budget_bytes - settings.reserve_bytes
-    if best.timeline.peak_bytes <= room and least.candidate.time_us <= settings.most_us:
-        return best
-    raise _infeasible(prepared, settings, least, best.timeline.peak_bytes, is_late=is_late)
+    tried: list[tuple[int, LeastPeak]] = []
+    for least in sorted(distinct.values(), key=lambda least: least.candidate.peak_bytes):
+        planned = _lower_least(prepared, settings, least, orders)
+        peak_bytes = planned.timeline.peak_bytes
+        if peak_bytes <= room and least.candidate.time_us <= settings.most_us:
+            return planned
+        tried.append((peak_bytes, least))
+    peak_bytes, least = min(tried, key=lambda pair: pair[0])
+    raise _infeasible(prepared, settings, least, peak_bytes, is_late=is_late)
 
 
 def _lower_least(

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+_SAME = 1e-9
+"""Times as near as this are the same."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PointPlan:
@@ -41,13 +44,19 @@ class Point:
 
 
 def monotone(points: Sequence[Point]) -> tuple[Point, ...]:
-    """The points by budget, ascending, each with the best plan that fits it and the best bound."""
+    """The points by budget, ascending, each with the best plan that fits it and the best bound.
+
+    A bound that a plan refutes is not taken: bounds are of buffers rounded up as an arena does, and a
+    plan that was read back may fit in the bytes that it really needs.
+    """
     ascending = sorted(points, key=lambda p: p.capacity_bytes)
+    plans = [p.plan for p in ascending if p.plan is not None]
     bound_us, bounds = 0.0, []
     for point in reversed(ascending):
-        bound_us = max(bound_us, point.bound_us)
+        fitting = (plan for plan in plans if plan.peak_bytes <= point.capacity_bytes)
+        if all(plan.time_us >= point.bound_us * (1 - _SAME) for plan in fitting):
+            bound_us = max(bound_us, point.bound_us)
         bounds.append(bound_us)
-    plans = [p.plan for p in ascending if p.plan is not None]
     best: list[Point] = []
     for point, bound in zip(ascending, reversed(bounds), strict=True):
         fitting = [plan for plan in plans if plan.peak_bytes <= point.capacity_bytes]

@@ -54,7 +54,9 @@ def read_params(path: Path) -> Policy:
     text = read_text(path, what=_WHAT, error=UsageError)
     try:
         data = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except RecursionError:
+        raise UsageError(f"{path} is not {_WHAT}: it is nested too deep") from None
+    except ValueError as error:  # not TOML, or a number of thousands of digits
         raise UsageError(f"{path} is not {_WHAT}: {error}") from None
     return policy_of(data, where=str(path))
 

@@ -28,6 +28,25 @@ def point_lists(draw: st.DrawFn) -> list[Point]:
     return found
 
 
+def refuted(point: Point, points: list[Point]) -> bool:
+    """Whether some plan that fits takes less time than the bound."""
+    plans = [p.plan for p in points if p.plan and p.plan.peak_bytes <= point.capacity_bytes]
+    return any(plan.time_us < point.bound_us for plan in plans)
+
+
+def test_what_a_plan_refutes_is_not_impossible():
+    plan = PointPlan(peak_bytes=5, time_us=7.0, engine="", order=0)
+    points = [
+        Point(capacity_bytes=5, plan=plan, bound_us=6.0),
+        Point(capacity_bytes=8, plan=None, bound_us=math.inf),
+        Point(capacity_bytes=4, plan=None, bound_us=math.inf),
+    ]
+    four, five, eight = monotone(points)
+    assert four.is_impossible
+    assert (five.plan, five.bound_us) == (plan, 6.0)
+    assert (eight.plan, eight.bound_us) == (plan, 0.0)
+
+
 @given(points=point_lists())
 def test_every_point_has_the_best_plan_that_fits_and_the_best_bound(points):
     curve = monotone(points)
@@ -37,8 +56,13 @@ def test_every_point_has_the_best_plan_that_fits_and_the_best_bound(points):
             p.plan.time_us for p in points if p.plan and p.plan.peak_bytes <= point.capacity_bytes
         ]
         assert (point.plan.time_us if point.plan else None) == min(fitting, default=None)
-        above = [p.bound_us for p in points if p.capacity_bytes >= point.capacity_bytes]
-        assert point.bound_us == max(above)
+        above = [
+            p.bound_us
+            for p in points
+            if p.capacity_bytes >= point.capacity_bytes and not refuted(p, points)
+        ]
+        assert point.bound_us == max(above, default=0.0)
+        assert point.plan is None or point.plan.time_us >= point.bound_us
     times = [p.plan.time_us if p.plan else math.inf for p in curve]
     assert times == sorted(times, reverse=True)
     bounds = [p.bound_us for p in curve]

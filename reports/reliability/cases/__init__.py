@@ -12,6 +12,7 @@ from reports.reliability.cases import (
     inputs,
     options,
     outputs,
+    params,
     plans,
     problems,
     profiles,
@@ -33,6 +34,7 @@ _ROOMS = (
     inputs,
     options,
     outputs,
+    params,
 )
 
 
