@@ -20,8 +20,8 @@ from planner.formulate import Formulation, formulate
 from planner.graph.model import TrainingGraph
 from planner.graph.schedule import default_order
 from planner.pipeline.prepare import analysed_graph
+from planner.plan.decisions import Choice, Decisions
 from planner.plan.problem import Action, ActionKind, PlanOp, PlanTensor, Problem
-from planner.search.decode import Choice, Decisions
 from planner.simulate.simulate import simulate
 
 SIDE = 8

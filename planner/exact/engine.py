@@ -24,6 +24,7 @@ from planner.exact.overlap import OverlapModel, starts_of
 from planner.exact.part import PartModel
 from planner.exact.solving import SOLVED, new_solver, solve_interruptibly
 from planner.plan.candidate import Candidate
+from planner.plan.decisions import Decisions
 from planner.plan.problem import Action, Problem
 from planner.plan.stages import (
     MemoryProfile,
@@ -34,7 +35,6 @@ from planner.plan.stages import (
     may_swap,
     stage_schedule,
 )
-from planner.search.decode import Decisions
 from planner.simulate.simulate import simulate
 
 BOUND_CLASS = (

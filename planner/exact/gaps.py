@@ -62,13 +62,6 @@ class GapModel:
             self._chain(t)
         self._only_useful()
 
-    def hinted(self, literal: Literal) -> bool:
-        """The value that the plan gives a literal."""
-        if isinstance(literal, bool):
-            return literal
-        negated = literal.index < 0
-        return bool(self.hints[-literal.index - 1 if negated else literal.index]) != negated
-
     def _bool(self, hint: bool) -> cp_model.IntVar:
         variable = self.cp.new_bool_var("")
         self._hint(variable, hint)

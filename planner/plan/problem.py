@@ -124,22 +124,3 @@ class Action:
 
     kind: ActionKind
     target: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Solution:
-    """What a solver returns; `planner.simulate.simulate` confirms its figures.
-
-    Attributes:
-        actions: the whole schedule.
-        engine: which solver found it.
-        bound_us: no schedule of `bound_class` takes less time; None where nothing was proved.
-        bound_class: the class of schedules that the bound covers, in words.
-        proved_optimal: the plan's time equals the bound.
-    """
-
-    actions: tuple[Action, ...]
-    engine: str
-    bound_us: float | None = None
-    bound_class: str = ""
-    proved_optimal: bool = False

@@ -6,12 +6,10 @@ from bisect import bisect_left
 
 import numpy as np
 
-from planner.plan.decisions import Choice, Decisions, Gap
+from planner.plan.decisions import Decisions
 from planner.plan.problem import Action, ActionKind, Problem
 from planner.search.fast.arrays import arrays_of, plan_of, work_for
 from planner.search.fast.schedule import schedule
-
-__all__ = ["Choice", "Decisions", "Decoder", "Gap"]
 
 _KINDS = (ActionKind.RUN, ActionKind.SWAP_OUT, ActionKind.SWAP_IN)
 

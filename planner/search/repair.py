@@ -5,13 +5,10 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
+from planner.plan.candidate import Candidate
 from planner.plan.decisions import Choice, Decisions, Gap
 from planner.plan.problem import ActionKind, Problem
-
-if TYPE_CHECKING:
-    from planner.plan.candidate import Candidate
 
 _MAX_CLOSURE = 400
 _NEVER = float("inf")

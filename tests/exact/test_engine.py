@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from planner.exact.engine import Exact, solve_exact
 from planner.plan.candidate import Candidate
+from planner.plan.decisions import Choice, Decisions, Gap
 from planner.plan.problem import ActionKind, PlanOp, PlanTensor, Problem
-from planner.search.decode import Choice, Decisions, Gap
 from planner.search.evaluate import Evaluator
 from planner.search.improve import Improver
 from planner.simulate.simulate import simulate

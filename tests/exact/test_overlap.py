@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from planner.exact.engine import solve_exact
 from planner.plan.candidate import Candidate
+from planner.plan.decisions import Decisions
 from planner.plan.problem import Action, ActionKind, PlanOp, PlanTensor, Problem
-from planner.search.decode import Decisions, Decoder
+from planner.search.decode import Decoder
 from planner.simulate.simulate import simulate
 from tests.graphs import at_capacity, decisions_for, problems
 

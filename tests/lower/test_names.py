@@ -22,10 +22,11 @@ from planner.lower.sequence import last_number
 from planner.onnxio.load import load_model
 from planner.onnxio.names import FreeNames, name_nodes
 from planner.pipeline.prepare import analysed_graph
+from planner.plan.decisions import Decisions
 from planner.plan.problem import Problem
 from planner.runtime.normalize import normalize
 from planner.runtime.settle import settle
-from planner.search.decode import Decisions, Decoder
+from planner.search.decode import Decoder
 from tests.graphs import (
     decisions_for,
     feeds_for,

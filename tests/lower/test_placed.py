@@ -21,11 +21,12 @@ from planner.graph.schedule import default_order
 from planner.lower.rewrite import Rewritten, rewrite
 from planner.onnxio.load import load_model
 from planner.pipeline.prepare import analysed_graph
+from planner.plan.decisions import Choice, Decisions
 from planner.plan.problem import Problem
 from planner.runtime.device.borders import with_borders
 from planner.runtime.normalize import normalize
 from planner.runtime.settle import settle
-from planner.search.decode import Choice, Decisions, Decoder
+from planner.search.decode import Decoder
 from planner.targets import CUDA, WEBGPU
 from tests.graphs import LEVELS, decisions_for, feeds_for, formulation_of, onnx_graphs, run_on_ort
 from tests.lower.test_rewrite import SLOW

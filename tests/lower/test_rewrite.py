@@ -21,10 +21,11 @@ from planner.graph.schedule import default_order, priority_order
 from planner.lower.rewrite import rewrite
 from planner.onnxio.load import load_model
 from planner.pipeline.prepare import analysed_graph
+from planner.plan.decisions import Choice, Decisions
 from planner.plan.problem import Problem
 from planner.runtime.normalize import normalize
 from planner.runtime.settle import settle
-from planner.search.decode import Choice, Decisions, Decoder
+from planner.search.decode import Decoder
 from planner.simulate.simulate import simulate
 from tests.graphs import (
     LEVELS,

@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.bound.instants import min_peak_bound
+from planner.plan.decisions import Decisions
 from planner.plan.problem import PlanOp, PlanTensor, Problem
 from planner.plan.solved import Solved
 from planner.portfolio.min_peak import min_peak
 from planner.portfolio.solve import solve
-from planner.search.decode import Decisions
 from planner.search.evaluate import Evaluator
 from planner.search.improve import Improver
 from planner.simulate.simulate import simulate

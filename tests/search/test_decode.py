@@ -7,8 +7,9 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from planner.plan.decisions import Choice, Decisions
 from planner.plan.problem import ActionKind, PlanOp, PlanTensor, Problem
-from planner.search.decode import Choice, Decisions, Decoder
+from planner.search.decode import Decoder
 from planner.simulate.simulate import simulate
 from tests.graphs import base_actions, decisions_for, problems
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planner.search.decode import Choice, Decisions
+from planner.plan.decisions import Choice, Decisions
 from planner.search.evaluate import Evaluator
 from planner.search.improve import Improver
 from planner.search.stop import At
