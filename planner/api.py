@@ -73,6 +73,7 @@ def analyze(
         UsageError, ModelError: see `planner.errors`.
     """
     report = progress or silent
+    _compile_ahead(copies)
     prepared = prepare(
         Path(model),
         dims=dims or {},
@@ -177,6 +178,7 @@ def optimize(
     _check_outputs(model, files, force=force or dry_run)
     if verify and not dry_run:
         check_can_run(target_named(device))
+    _compile_ahead(copies)
     prepared = prepare(
         model,
         dims=dims or {},
@@ -340,6 +342,15 @@ def verify(
 
 
 # -- pieces ------------------------------------------------------------------------------------
+
+
+def _compile_ahead(copies: Copies) -> None:
+    """Have what is not compiled yet on this machine be compiled while the model is read."""
+    from planner.pack import depth_first
+    from planner.search.fast import warm
+
+    warm.begin(overlap=copies != "serial")
+    depth_first.begin()
 
 
 def _check_outputs(model: Path, outputs: tuple[Path | None, ...], *, force: bool) -> None:

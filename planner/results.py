@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from planner.graph.liveness import Timeline
@@ -52,12 +54,13 @@ class PackedArena:
         return self.bytes / self.peak_bytes - 1 if self.peak_bytes else 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class ModelView:
     """One model (original or rewritten) as analysed: its graph, order, timeline and forecasts.
 
     Attributes:
         duration_us: by OpId.
+        pack: finds offsets in one arena; see `packed`.
         start_us: by OpId, where copies run beside the operations; empty where every step begins as
             the one before it ends.
     """
@@ -66,9 +69,14 @@ class ModelView:
     timeline: Timeline
     time_us: float
     duration_us: tuple[float, ...]
-    packed: PackedArena
+    pack: Callable[[], PackedArena]
     start_us: tuple[float, ...] = ()
     arena: tuple[ArenaForecast, ...] = ()
+
+    @cached_property
+    def packed(self) -> PackedArena:
+        """The whole timeline in one arena: a search of seconds, made when somebody looks."""
+        return self.pack()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

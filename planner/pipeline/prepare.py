@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
@@ -290,7 +291,7 @@ def view_of(
         arena=(device_forecast(graph, order, target),)
         if target.own_memory
         else tuple(forecast(graph, order, options) for options in ("default", "recommended")),
-        packed=packed_arena(line),
+        pack=partial(packed_arena, line),
     )
 
 

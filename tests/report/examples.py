@@ -6,6 +6,7 @@ others swapped. The numbers are those of the graphs; what ONNX Runtime says is m
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 from planner.graph.liveness import timeline
@@ -162,7 +163,7 @@ def view(graph: TrainingGraph) -> ModelView:
             ArenaForecast(options="default", in_use_bytes=line.peak_bytes * 2, held_bytes=1 << 30),
             ArenaForecast(options="recommended", in_use_bytes=line.peak_bytes, held_bytes=1 << 29),
         ),
-        packed=packed_arena(line),
+        pack=partial(packed_arena, line),
     )
 
 

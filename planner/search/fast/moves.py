@@ -7,7 +7,7 @@ import math
 import numba
 import numpy as np
 
-from planner.search.fast.arrays import DROP, KEEP, SWAP, Arrays, Floats, Plan, Work
+from planner.search.fast.arrays import DROP, INNER, KEEP, SWAP, Arrays, Floats, Plan, Work
 from planner.search.fast.replay import BROKEN, replay
 from planner.search.fast.schedule import schedule
 from planner.search.fast.streams import place_and_time
@@ -34,11 +34,19 @@ def evaluate(a: Arrays, plan: Plan, w: Work, host: Floats | None) -> tuple[int, 
     return count, peak, time_us
 
 
-@numba.njit(cache=True, nogil=True)
+@numba.njit(**INNER)
 def _copy(source: Plan, target: Plan) -> None:
-    target.choice[:] = source.choice
-    target.released[:] = source.released
-    target.early[:] = source.early
+    # gap by gap: to assign whole arrays is to compile an error message for lengths that differ
+    for i in range(source.choice.size):
+        target.choice[i] = source.choice[i]
+        target.released[i] = source.released[i]
+        target.early[i] = source.early[i]
+
+
+@numba.njit(**INNER)
+def _below(limit: int, rng: np.random.Generator) -> int:
+    """A whole number from 0, less than `limit`: `Generator.integers` takes seconds to compile."""
+    return int(rng.random() * limit)
 
 
 @numba.njit(cache=True, nogil=True)
@@ -77,7 +85,7 @@ def change(
     return time_us
 
 
-@numba.njit(cache=True, nogil=True)
+@numba.njit(**INNER)
 def _flip(a: Arrays, plan: Plan, i: int, rng: np.random.Generator) -> None:
     """Change the decision at gap `i` at random."""
     t = a.gap_tensor[i]
@@ -105,7 +113,7 @@ def _flip(a: Arrays, plan: Plan, i: int, rng: np.random.Generator) -> None:
         g = i - first
         opened = a.producer[t] if g == 0 else a.uses[a.use_at[t] + g - 1]
         closed = a.uses[a.use_at[t] + g]
-        plan.early[i] = rng.integers(opened + 1, closed + 1)
+        plan.early[i] = opened + 1 + _below(int(closed - opened), rng)
 
 
 @numba.njit(cache=True, nogil=True)
@@ -139,19 +147,19 @@ def anneal(
     n = len(gaps)
     for _ in range(iterations):
         _copy(plan, scratch)
-        j = rng.integers(0, n)
+        j = _below(n, rng)
         if rng.random() < 0.5:  # half the changes start from a decision that was taken
             for _ in range(16):
                 if scratch.choice[gaps[j]]:
                     break
-                j = rng.integers(0, n)
+                j = _below(n, rng)
         _flip(a, scratch, gaps[j], rng)
         r = rng.random()
         if r < 0.6:  # exchange with a neighbour
-            k = j + rng.integers(-24, 25)
+            k = j + _below(49, rng) - 24
             _flip(a, scratch, gaps[min(max(k, 0), n - 1)], rng)
             if r < 0.2:
-                _flip(a, scratch, gaps[rng.integers(0, n)], rng)
+                _flip(a, scratch, gaps[_below(n, rng)], rng)
         _, peak, time = evaluate(a, scratch, w, host)
         if peak == BROKEN:
             continue

@@ -4,12 +4,43 @@ from __future__ import annotations
 
 import functools
 
+from planner import ahead
 from planner.plan.problem import OpIndex, PlanOp, PlanTensor, Problem, TensorIndex
+
+_SERIAL, _OVERLAPPED = f"{__name__}:compile_serial", f"{__name__}:compile_overlapped"
+
+
+def begin(*, overlap: bool) -> None:
+    """Have a process beside this one compile what is not compiled yet."""
+    from planner.search.fast.moves import anneal
+    from planner.search.fast.streams import place_and_time
+
+    if overlap and not ahead.is_compiled(place_and_time):
+        ahead.begin(_OVERLAPPED)
+    elif not ahead.is_compiled(anneal):
+        ahead.begin(_SERIAL)
 
 
 @functools.cache
 def warm_up(*, overlap: bool) -> None:
-    """Compile the replay and the moves, or load them from the cache."""
+    """Compile the replay and the moves, or load them from the cache; waits for what was begun."""
+    ahead.finish(_SERIAL)
+    ahead.finish(_OVERLAPPED)
+    _compile(overlap=overlap)
+
+
+def compile_serial() -> None:
+    """Compile what times copies on the stream of the operations."""
+    _compile(overlap=False)
+
+
+def compile_overlapped() -> None:
+    """Compile what times copies beside the operations, and on their stream."""
+    _compile(overlap=False)
+    _compile(overlap=True)
+
+
+def _compile(*, overlap: bool) -> None:
     from planner.search.evaluate import Evaluator
     from planner.search.improve import Improver
 

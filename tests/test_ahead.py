@@ -1,0 +1,73 @@
+"""Work done ahead in a process beside: what it compiles is found, and it does not outlive anybody."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from planner import ahead
+
+_SOURCE = """
+import time
+import numba
+
+@numba.njit(cache=True)
+def double(x):
+    return 2 * x
+
+def compile_double():
+    double(1)
+
+def wait():
+    time.sleep(600)
+"""
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    """A module with a compiled function whose cache is empty."""
+    (tmp_path / "doubled.py").write_text(_SOURCE)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+    monkeypatch.setattr(ahead, "_begun", {})
+    yield importlib.import_module("doubled")
+    sys.modules.pop("doubled", None)
+
+
+def test_what_was_begun_is_there_when_it_is_finished(module: ModuleType) -> None:
+    assert not ahead.is_compiled(module.double)
+    ahead.begin("doubled:compile_double")
+    ahead.finish("doubled:compile_double")
+    assert ahead.is_compiled(module.double)
+
+
+def test_a_changed_source_is_not_compiled(module: ModuleType) -> None:
+    module.double(1)
+    assert ahead.is_compiled(module.double)
+    later = time.time() + 10
+    os.utime(str(module.__file__), (later, later))
+    assert not ahead.is_compiled(module.double)
+
+
+def test_what_was_not_begun_is_not_waited_for() -> None:
+    ahead.finish("doubled:never_begun")
+
+
+def test_no_process_is_left_behind(module: ModuleType) -> None:
+    program = (
+        "from planner import ahead; ahead.begin('doubled:wait'); "
+        "print(*(p.pid for p in ahead._begun.values()))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(done.stdout), 0)
