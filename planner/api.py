@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 from planner.errors import InfeasibleBudgetError, ModelError, UsageError, VerificationError
 from planner.lower.rewrite import Rewritten
@@ -144,7 +145,7 @@ def optimize(
     seed: int = 0,
     workers: int | None = None,
     device: Device = "cpu",
-    verify: bool = True,
+    verify: bool | Literal["thorough"] = True,
     inputs: Path | None = None,
     ort_optimize: bool = True,
     force: bool = False,
@@ -164,8 +165,9 @@ def optimize(
             "overlapped" beside the operations, which is a what-if; "auto" whichever is safe.
         order: the session option the file is written for.
         reserve: set aside out of the budget.
-        verify: False leaves the rewritten model unrun; the graph that ONNX Runtime's optimizers made is
-            then compared with the file, once, by numbers (`planner.runtime.same_numbers`).
+        verify: each model runs once under each set of options; "thorough" runs them again, and at other
+            levels. False leaves the rewritten model unrun; the graph that ONNX Runtime's optimizers
+            made is then compared with the file, once, by numbers (`planner.runtime.same_numbers`).
         dry_run: plan, but write nothing; as with `verify=False`.
 
     Raises:
@@ -241,8 +243,9 @@ def optimize(
             result = replace(result, output_path=output)
             if verify:
                 verification = run_both(
-                    prepared, before, after, model_file, plan, inputs, seed, report
-                )
+                    prepared, before, after, model_file, plan, inputs, seed, report,
+                    thorough=verify == "thorough",
+                )  # fmt: skip
                 result = replace(result, verification=verification)
         if plan_path is not None:
             with files.writing(plan_path) as plan_file:
@@ -299,12 +302,14 @@ def verify(
     inputs: Path | None = None,
     seed: int = 0,
     device: Device = "cpu",
+    fast: bool = False,
     progress: Progress | None = None,
 ) -> Verification:
     """Run both models on ONNX Runtime: same numbers, planned order, bytes, cap, time.
 
     Args:
         plan: the plan file; without it, `budget` gives the budget (or none is checked).
+        fast: each model runs once under each set of options, as in `optimize`.
 
     Raises:
         UsageError, ModelError: see `planner.errors`.
@@ -338,7 +343,9 @@ def verify(
         peak = before.timeline.peak_bytes
         budget_bytes = parse_budget(budget, baseline_bytes=peak) if budget else peak
         the_plan = stand_in_plan(prepared, budget or "100%", budget_bytes)
-    return run_both(prepared, before, after, Path(rewritten), the_plan, inputs, seed, report)
+    return run_both(
+        prepared, before, after, Path(rewritten), the_plan, inputs, seed, report, thorough=not fast
+    )
 
 
 # -- pieces ------------------------------------------------------------------------------------

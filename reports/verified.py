@@ -42,6 +42,7 @@ def run(model: Path, percent: int, swap: str, time_limit_s: float, dims: dict[st
                 swap=swap,  # type: ignore[arg-type]
                 time_limit_s=time_limit_s,
                 dims=dims,
+                verify="thorough",
                 force=True,
             )
 

@@ -52,6 +52,7 @@ def result(request, tmp_path_factory) -> OptimizeResult:
         report_path=folder / "report.html",
         time_limit_s=3.0,
         workers=1,
+        verify="thorough",
     )
 
 

@@ -18,6 +18,13 @@ if TYPE_CHECKING:
     from planner.results import OptimizeResult
 
 
+_VERIFY: dict[str, bool | Literal["thorough"]] = {
+    "fast": True,
+    "thorough": "thorough",
+    "none": False,
+}
+
+
 def optimize(
     model: o.Model,
     budget: Annotated[
@@ -72,8 +79,14 @@ def optimize(
     workers: o.Workers = None,
     device: o.Device = "cpu",
     inputs: o.Inputs = None,
+    verify: Annotated[
+        Literal["fast", "thorough", "none"],
+        typer.Option(
+            "--verify", help="How to run both models: once each, more and at all levels, or not."
+        ),
+    ] = "fast",
     no_verify: Annotated[
-        bool, typer.Option("--no-verify", help="Don't run the rewritten model to compare it.")
+        bool, typer.Option("--no-verify", help="Short for --verify none.")
     ] = False,
     no_ort_optimize: o.NoOrtOptimize = False,
     dry_run: Annotated[
@@ -147,7 +160,7 @@ def optimize(
                 seed=seed,
                 workers=workers,
                 device=device,
-                verify=not no_verify,
+                verify=_VERIFY["none" if no_verify else verify],
                 inputs=inputs,
                 ort_optimize=not no_ort_optimize,
                 force=force,

@@ -32,6 +32,9 @@ def verify(
     inputs: o.Inputs = None,
     seed: o.Seed = 0,
     device: o.Device = "cpu",
+    fast: Annotated[
+        bool, typer.Option("--fast", help="Run each model once only, as `planner optimize` does.")
+    ] = False,
     json: o.Json = False,
     memory_limit: o.MemoryLimit = None,
     timeout: o.Timeout = None,
@@ -67,6 +70,7 @@ def verify(
             inputs=inputs,
             seed=seed,
             device=device,
+            fast=fast,
             progress=report_progress,
         )
     from planner.report.payload import verification_payload

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -56,13 +57,19 @@ def run_both(
     inputs: Path | None,
     seed: int,
     progress: Progress,
+    *,
+    thorough: bool,
 ) -> Verification:
-    """Run both models on the target: numbers, order, copies, bytes, cap, time."""
+    """Run both models on the target: numbers, order, copies, bytes, cap, time.
+
+    Args:
+        thorough: more runs, and at more levels, on the CPU; on a device there is one way.
+    """
     from planner.runtime.inputs import make_inputs
 
     feeds, source = make_inputs(prepared.loaded.path, seed, prepared.loaded.dims, inputs)
     plan = replace(plan, seed=seed)
-    run = _on_device if prepared.target.own_memory else _on_cpu
+    run = _on_device if prepared.target.own_memory else partial(_on_cpu, thorough=thorough)
     verification = run(prepared, before, after, rewritten, plan, (feeds, source), progress)
     for target in devices_here(prepared.target):
         verification = _and_on(target, verification, prepared, rewritten, plan, inputs, progress)
@@ -87,7 +94,9 @@ def _and_on(
         progress=progress,
     )
     before, after = original_view(here), file_view(rewritten, plan.dims, plan.order_target, here)
-    found = run_both(here, before, after, rewritten, plan, inputs, plan.seed, progress)
+    found = run_both(
+        here, before, after, rewritten, plan, inputs, plan.seed, progress, thorough=False
+    )
     title = target.title
     return replace(
         verification,
@@ -146,25 +155,27 @@ def _on_cpu(
     plan: Plan,
     inputs: _Inputs,
     progress: Progress,
+    *,
+    thorough: bool,
 ) -> Verification:
-    from planner.runtime.verify import verify as run_verification
+    from planner.runtime.verify import CpuJob
 
-    return run_verification(
-        prepared.loaded.path,
-        rewritten,
-        plan=plan,
-        planned_order=_names(after),
-        original_graph=before.graph,
-        rewritten_graph=after.graph,
-        original_order=before.timeline.order,
-        rewritten_order=after.timeline.order,
+    return CpuJob(
+        paths={"original": prepared.loaded.path, "rewritten": rewritten},
+        graphs={"original": before.graph, "rewritten": after.graph},
+        orders={"original": before.timeline.order, "rewritten": after.timeline.order},
+        planned=_names(after),
         budget_bytes=plan.budget_bytes,
         inputs=inputs[0],
         inputs_source=inputs[1],
         seed=plan.seed,
+        is_copy=plan.unchanged,
+        optimized=plan.ort_optimized,
+        order="priority" if plan.order_target == "priority" else "default",
         has_swaps=_has_swaps(after.graph),
+        thorough=thorough,
         progress=progress,
-    )
+    ).run()
 
 
 def _on_one_stream(plan: Plan) -> tuple[str, ...]:

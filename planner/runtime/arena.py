@@ -102,7 +102,7 @@ class RunTrace:
 
 
 def forecast(
-    graph: TrainingGraph, order: Sequence[OpId], options: str, *, threads: int = 1
+    graph: TrainingGraph, order: Sequence[OpId], options: str, *, threads: int = 1, runs: int = 2
 ) -> ArenaForecast:
     """In-use and held bytes of the arena, the largest over a first and a second run.
 
@@ -113,12 +113,13 @@ def forecast(
         order: the order in which it runs.
         options: "default" or "recommended".
         threads: of the session (convolutions take a buffer for each).
+        runs: 1 for the first run alone.
     """
-    runs = simulate(graph, order, SETTINGS[options], threads=threads)
+    found = simulate(graph, order, SETTINGS[options], threads=threads, runs=runs)
     return ArenaForecast(
         options=options,
-        in_use_bytes=max(run.peak for run in runs),
-        held_bytes=max(max(run.held, default=0) for run in runs),
+        in_use_bytes=max(run.peak for run in found),
+        held_bytes=max(max(run.held, default=0) for run in found),
     )
 
 

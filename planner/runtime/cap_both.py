@@ -31,6 +31,7 @@ class Contestant:
         name: "original" or "rewritten".
         order: predicted, or as it was seen to run.
         order_option, level: of the session.
+        runs: consecutive ones, which must all succeed.
     """
 
     name: str
@@ -40,6 +41,7 @@ class Contestant:
     order_option: Order
     level: Level
     inputs: Mapping[str, npt.NDArray[Any]]
+    runs: int = 2
 
     def under(
         self, cap_bytes: int, regions: Sequence[int], over_bytes: int, expected: bool | None
@@ -61,6 +63,7 @@ class Contestant:
                 expected=expected,
                 over_budget_bytes=over_bytes,
                 first_region_bytes=region,
+                runs=self.runs,
             )
             if check.passed:
                 break

@@ -30,7 +30,7 @@ def measured(
     options: str,
     threads: int,
 ) -> MemoryCheck:
-    """Measured against predicted bytes, from two consecutive runs under one set of options."""
+    """Measured against predicted bytes, from one or two consecutive runs under one set of options."""
     line = timeline(graph, order)
     predicted_live = [int(b) for b in line.live_bytes]
     copied = sum(t.bytes for t in graph.output_copies)  # the arena holds these, too
@@ -42,7 +42,7 @@ def measured(
     base = (runs[0][0].requested_in_use or 0) - (runs[0][0].requested_delta or 0) - copied
     live = [(e.requested_in_use or 0) - base + fixed for e in runs[0]]
     per_node = _pair(runs[0], graph, order, predicted_live, live)
-    expected = forecast(graph, order, options, threads=threads)
+    expected = forecast(graph, order, options, threads=threads, runs=len(runs))
     return MemoryCheck(
         model=model,
         options=options,

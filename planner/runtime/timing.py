@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,26 @@ from planner.runtime.profile import create_session, run_session
 _SHRINK = ("memory.enable_memory_arena_shrinkage", "cpu:0")
 
 
-_MIN_S = 0.4
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Length:
+    """How long to time.
+
+    Attributes:
+        warm_ups: runs of each model that do not count.
+        runs: of each model; more where a step is short, until `min_s` seconds are measured.
+    """
+
+    warm_ups: int
+    runs: int
+    min_s: float
+
+
+QUICK = Length(warm_ups=1, runs=3, min_s=0.1)
+THOROUGH = Length(warm_ups=2, runs=5, min_s=0.4)
+
 _MAX_RUNS = 200
-_LONG_S, _LONG_RUNS = 10.0, 3
-"""Steps longer than this are warmed up once and timed so often: minutes of them say little more."""
+_LONG_S, _LONG = 10.0, Length(warm_ups=1, runs=3, min_s=0.0)
+"""Steps longer than this are timed no longer than so: minutes of them say little more."""
 
 
 def time_in_turns(
@@ -28,17 +45,16 @@ def time_in_turns(
     rewritten: Path,
     inputs: Mapping[str, npt.NDArray[Any]],
     *,
-    runs: int,
+    length: Length,
     order: Order,
     level: Level = "all",
     threads: int,
     held_bytes: int,
 ) -> tuple[TimeCheck, str]:
-    """Times of each model after two runs to warm up, and a note where one is due.
+    """Times of each model once it is warm, and a note where one is due.
 
     Args:
-        runs: of each model; more where the step is short: until `_MIN_S` seconds are measured;
-            at most three, after one to warm up, where it takes over ten seconds.
+        length: three runs at most where a step takes over ten seconds.
         held_bytes: of both arenas together. Where that is more than half of the free memory, each
             arena is given back after every run, which slows both models.
     """
@@ -55,9 +71,8 @@ def time_in_turns(
         create_session(rewritten, session_options(level=level, order=order, threads=threads)),
     ]
     times: tuple[list[float], list[float]] = ([], [])
-    warm_ups = 2
     for index in range(_MAX_RUNS):
-        if index >= runs + warm_ups and sum(times[0]) >= _MIN_S * 1e6:
+        if index >= length.runs + length.warm_ups and sum(times[0]) >= length.min_s * 1e6:
             break
         # who goes first alternates too
         for which in (0, 1) if index % 2 else (1, 0):
@@ -66,8 +81,8 @@ def time_in_turns(
             elapsed = time.perf_counter() - start
             del results
             if index == 0 and elapsed > _LONG_S:
-                warm_ups, runs = 1, min(runs, _LONG_RUNS)
-            if index >= warm_ups:
+                length = _LONG
+            if index >= length.warm_ups:
                 times[which].append(elapsed * 1e6)
     ratio = statistics.median(times[1]) / statistics.median(times[0])
     check = TimeCheck(original_us=tuple(times[0]), rewritten_us=tuple(times[1]), ratio=ratio)

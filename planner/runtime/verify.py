@@ -2,14 +2,18 @@
 
 Sessions are shared between checks: one profiled session yields outputs, executed order and bytes.
 
-    original   default      level extended, 2 runs   outputs, bytes
-    rewritten  default      level all, 2 runs        outputs, order, bytes
-    original   recommended  level extended, 2 runs   bytes
-    rewritten  recommended  level extended, 2 runs   order, bytes
-    rewritten  default      level disabled, 1 run    order
-    both       default      level all, in turns      time
-    both       capped       level extended, 2 runs   the arena's hard limit, one process each
-    both       seeded       level extended, all      outputs of random numbers, where there are any
+    original   default      level extended   outputs, bytes
+    rewritten  default      level all        outputs, order, bytes
+    rewritten  recommended  level extended   order, bytes
+    both       default      level all        time, in turns
+    both       capped       level extended   the arena's hard limit, one process each
+    both       seeded       level extended   outputs of random numbers, where there are any
+
+Each runs once; a thorough verification runs each twice, one after the other, times more steps, and
+adds
+
+    original   recommended  level extended   bytes
+    rewritten  default      level disabled   order
 
 Between sessions only the original's outputs are kept, and each is dropped once compared.
 """
@@ -28,7 +32,6 @@ from planner.errors import ModelError
 from planner.graph.effects import Effect
 from planner.graph.liveness import timeline
 from planner.graph.model import OpId, TrainingGraph
-from planner.plan.planfile import Plan
 from planner.results import (
     CapCheck,
     MemoryCheck,
@@ -43,7 +46,7 @@ from planner.runtime.compare import KeptResults, compare_orders
 from planner.runtime.draws import compare_draws, drawn_outputs
 from planner.runtime.options import Level, Memory, Order
 from planner.runtime.profile import Run, profile
-from planner.runtime.timing import time_in_turns
+from planner.runtime.timing import QUICK, THOROUGH, time_in_turns
 from planner.runtime.workspace import workspace
 from planner.runtime.written import as_left, with_own, written_inputs
 from planner.targets import CPU
@@ -54,83 +57,52 @@ _MAX_THREADS = 8
 _SHOWN = 3
 
 
-def verify(
-    original: Path,
-    rewritten: Path,
-    *,
-    plan: Plan | None,
-    planned_order: Sequence[str],
-    original_graph: TrainingGraph,
-    rewritten_graph: TrainingGraph,
-    original_order: Sequence[OpId],
-    rewritten_order: Sequence[OpId],
-    budget_bytes: int,
-    inputs: Mapping[str, Array],
-    inputs_source: str = "given by the caller",
-    seed: int = 0,
-    timing_runs: int = 5,
-    has_swaps: bool = False,
-    threads: int | None = None,
-    progress: Callable[[str], None] | None = None,
-) -> Verification:
-    """Run both models and compare them with each other and with the plan.
-
-    Args:
-        planned_order: names of the rewritten model's nodes as planned.
-        original_order, rewritten_order: predicted orders of the two graphs, as OpIds.
-        budget_bytes: of the device, graph inputs and initializers included.
-        timing_runs: timed runs of each model; 0 times nothing.
-        has_swaps: host copies share the CPU's arena: bytes are replayed and nothing is capped.
-        threads: intra-operator threads; None takes the machine's cores, 8 at most.
-
-    Raises:
-        ModelError: one of the models does not load or run.
-    """
-    job = _Job(
-        paths={"original": Path(original), "rewritten": Path(rewritten)},
-        graphs={"original": original_graph, "rewritten": rewritten_graph},
-        orders={"original": tuple(original_order), "rewritten": tuple(rewritten_order)},
-        planned=tuple(planned_order),
-        is_copy=plan is not None and plan.unchanged,
-        optimized=plan is None or plan.ort_optimized,
-        order=_order_option(plan),
-        budget=budget_bytes,
-        inputs=inputs,
-        seed=seed,
-        has_swaps=has_swaps,
-        threads=threads or min(_MAX_THREADS, os.cpu_count() or 1),
-        progress=progress or (lambda _: None),
-    )
-    return job.run(timing_runs, inputs_source)
-
-
-def _order_option(plan: Plan | None) -> Order:
-    return "priority" if plan is not None and plan.order_target == "priority" else "default"
-
-
 @dataclass(kw_only=True)
-class _Job:
-    """The checks in turn; what does not hold is collected in `failures`."""
+class CpuJob:
+    """The checks in turn; what does not hold is collected in `failures`.
+
+    Attributes:
+        paths, graphs: of the models "original" and "rewritten".
+        orders: of each, as predicted, as OpIds.
+        planned: names of the rewritten model's nodes as planned.
+        budget_bytes: of the device, graph inputs and initializers included.
+        inputs: by name; `inputs_source` says where they come from.
+        is_copy: the rewritten model is the original, which has no planned order.
+        optimized: the plan is of the graph that ONNX Runtime's optimizers make.
+        order: the session option that the rewritten model is written for.
+        has_swaps: host copies share the CPU's arena: bytes are replayed and nothing is capped.
+        thorough: run twice, at other levels and under other options too, and time at length.
+        is_timed: False times nothing.
+        threads: intra-operator threads; the machine's cores, 8 at most, if not given.
+    """
 
     paths: Mapping[str, Path]
     graphs: Mapping[str, TrainingGraph]
     orders: Mapping[str, tuple[OpId, ...]]
-    planned: tuple[str, ...]
-    is_copy: bool
-    optimized: bool
-    order: Order
-    budget: int
+    planned: Sequence[str]
+    budget_bytes: int
     inputs: Mapping[str, Array]
-    seed: int
-    has_swaps: bool
-    threads: int
-    progress: Callable[[str], None]
+    inputs_source: str = "given by the caller"
+    seed: int = 0
+    is_copy: bool = False
+    optimized: bool = True
+    order: Order = "default"
+    has_swaps: bool = False
+    thorough: bool = True
+    is_timed: bool = True
+    threads: int = field(default_factory=lambda: min(_MAX_THREADS, os.cpu_count() or 1))
+    progress: Callable[[str], None] = lambda _: None
     failures: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     memory: list[MemoryCheck] = field(default_factory=list)
     order_checks: list[OrderCheck] = field(default_factory=list)
 
-    def run(self, timing_runs: int, inputs_source: str) -> Verification:
+    def run(self) -> Verification:
+        """Run everything.
+
+        Raises:
+            ModelError: one of the models does not load or run.
+        """
         import onnxruntime as ort
 
         self.notes.append(f"sessions ran with {self.threads} intra-operator thread(s)")
@@ -142,11 +114,15 @@ class _Job:
             self.notes.append(
                 "sessions ran at the level ORT_DISABLE_ALL, for which the plan is made"
             )
-        else:
+        elif self.thorough:
             self.progress("rewritten model, no optimizations: order")
             (bare,) = self._profile("rewritten", "default", "disabled", runs=1)
             self._check_order("disabled", bare)
-        time = self._time(timing_runs) if timing_runs else None
+        if not self.thorough:
+            self.notes.append(
+                "each model ran once under each set of options; a thorough verification runs more"
+            )
+        time = self._time() if self.is_timed else None
         caps = self._caps()
         self._judge_memory()
         return Verification(
@@ -154,7 +130,7 @@ class _Job:
             provider=CPU.provider,
             device=CPU.name,
             seed=self.seed,
-            inputs_source=inputs_source,
+            inputs_source=self.inputs_source,
             passed=not self.failures,
             failures=tuple(self.failures),
             notes=tuple(self.notes),
@@ -164,6 +140,11 @@ class _Job:
             caps=caps,
             time=time,
         )
+
+    @property
+    def _runs(self) -> int:
+        """How often each session runs."""
+        return 2 if self.thorough else 1
 
     @property
     def _level(self) -> Level:
@@ -181,7 +162,7 @@ class _Job:
         memory: Memory,
         level: Level,
         *,
-        runs: int = 2,
+        runs: int | None = None,
         on_outputs: Callable[[list[str], list[Array]], None] | None = None,
         inputs: Mapping[str, Array] | None = None,
         threads: int | None = None,
@@ -192,7 +173,7 @@ class _Job:
         found = profile(
             self.paths[model],
             self.inputs if inputs is None else inputs,
-            runs=runs,
+            runs=runs or self._runs,
             memory=memory,
             level=level,
             order=self._order_of(model),
@@ -304,10 +285,10 @@ class _Job:
             self.failures.append(f"{len(off) - _SHOWN} more outputs differ")
 
     def _recommended(self) -> None:
-        self.progress("original model, recommended options: bytes")
-        self._add_memory(
-            "original", "recommended", self._profile("original", "recommended", self._level)
-        )
+        if self.thorough:
+            self.progress("original model, recommended options: bytes")
+            runs = self._profile("original", "recommended", self._level)
+            self._add_memory("original", "recommended", runs)
         self.progress("rewritten model, recommended options: order and bytes")
         runs = self._profile("rewritten", "recommended", self._level)
         if self.optimized:
@@ -346,11 +327,11 @@ class _Job:
                 )
             if check.model != "rewritten" or check.options != "recommended":
                 continue
-            if check.live_bytes > self.budget:
+            if check.live_bytes > self.budget_bytes:
                 self.failures.append(
                     f"{check.how} live bytes of the rewritten model are "
                     f"{format_bytes(check.live_bytes)}, over the budget of "
-                    f"{format_bytes(self.budget)}"
+                    f"{format_bytes(self.budget_bytes)}"
                 )
         if self.has_swaps:
             self.notes.append(
@@ -358,13 +339,13 @@ class _Job:
                 "order, and there is no hard cap to run under"
             )
 
-    def _time(self, runs: int) -> TimeCheck:
+    def _time(self) -> TimeCheck:
         self.progress("both models in turns: time")
         check, note = time_in_turns(
             self.paths["original"],
             self.paths["rewritten"],
             self.inputs,
-            runs=runs,
+            length=THOROUGH if self.thorough else QUICK,
             order=self.order,
             level=self._default_level,
             threads=self.threads,
@@ -381,6 +362,9 @@ class _Job:
         graph, order = self.graphs["original"], self.orders["original"]
         scratch = {op: needed.bytes for op, needed in workspace(graph, threads=1).items()}
         baseline = timeline(graph, order, workspace_bytes=scratch).peak_bytes
+        for check in self.memory:
+            if check.model == "original" and check.live_bytes != check.predicted_live_bytes:
+                baseline = min(baseline, check.live_bytes)  # a peak that it did not have
         checks = self._cpu_caps(baseline)
         for check in checks:
             if check.expected is not None and check.passed != check.expected:
@@ -401,10 +385,11 @@ class _Job:
                 order_option=self._order_of(model),
                 level=self._level,
                 inputs=self.inputs,
+                runs=self._runs,
             )
             for model, path in self.paths.items()
         )
-        checks = cap_both(original, rewritten, self.budget, live_peak_bytes=baseline)
+        checks = cap_both(original, rewritten, self.budget_bytes, live_peak_bytes=baseline)
         if over := checks[1].over_budget_bytes:
             self.notes.append(
                 f"the budget bounds live bytes; rounding, fragmentation and kernels' workspace in "

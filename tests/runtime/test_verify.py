@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +13,7 @@ from planner.graph.model import OpId, TrainingGraph
 from planner.graph.schedule import default_order
 from planner.results import Verification
 from planner.runtime.inputs import make_inputs
-from planner.runtime.verify import verify
+from planner.runtime.verify import CpuJob
 from tests.runtime.support import chain_with_gradients, constant, model_of, op, save, tensor
 
 
@@ -46,26 +46,25 @@ def pair(tmp_path: Path) -> _Pair:
 
 def _verify(pair: _Pair, budget: int, **more: object) -> Verification:
     graph, order = pair.graphs[1], pair.orders[1]
+    models = ("original", "rewritten")
     arguments: dict[str, object] = {
-        "plan": None,
-        "planned_order": [graph.operations[v].name for v in order],
-        "original_graph": pair.graphs[0],
-        "rewritten_graph": graph,
-        "original_order": pair.orders[0],
-        "rewritten_order": order,
+        "paths": dict(zip(models, pair.paths, strict=True)),
+        "graphs": dict(zip(models, pair.graphs, strict=True)),
+        "orders": dict(zip(models, pair.orders, strict=True)),
+        "planned": [graph.operations[v].name for v in order],
         "budget_bytes": budget,
         "inputs": make_inputs(pair.paths[0])[0],
-        "timing_runs": 0,
+        "is_timed": False,
         "threads": 1,
     }
-    return verify(*pair.paths, **{**arguments, **more})  # type: ignore[arg-type]
+    return CpuJob(**{**arguments, **more}).run()  # type: ignore[arg-type]
 
 
 def test_a_better_order_passes_every_check(pair: _Pair) -> None:
     high, low = pair.peaks
     assert low < high
     said: list[str] = []
-    result = _verify(pair, low, timing_runs=1, progress=said.append)
+    result = _verify(pair, low, is_timed=True, progress=said.append)
     assert result.passed, result.failures
     assert all(c.identical for c in result.outputs) and len(result.outputs) == 8
     assert [c.level for c in result.orders] == ["disabled", "extended", "all"]
@@ -81,6 +80,40 @@ def test_a_better_order_passes_every_check(pair: _Pair) -> None:
     ]
     assert result.time is not None and result.time.ratio > 0
     assert said
+
+
+def test_fast_runs_each_once_and_still_judges_outputs_order_bytes_and_cap(pair: _Pair) -> None:
+    _, low = pair.peaks
+    result = _verify(pair, low, thorough=False, is_timed=True)
+    assert result.passed, result.failures
+    assert len(result.outputs) == 8
+    assert [c.level for c in result.orders] == ["extended", "all"]
+    assert [(c.model, c.options) for c in result.memory] == [
+        ("original", "default"),
+        ("rewritten", "default"),
+        ("rewritten", "recommended"),
+    ]
+    assert all(c.in_use_bytes == c.predicted_in_use_bytes for c in result.memory)
+    assert [(c.model, c.passed) for c in result.caps] == [("original", False), ("rewritten", True)]
+    assert result.time is not None
+    assert not _verify(pair, low - 1, thorough=False).passed
+
+
+def test_an_original_that_was_predicted_to_hold_more_than_it_does_need_not_fail(
+    pair: _Pair,
+) -> None:
+    graph = pair.graphs[0]
+    unknown = tuple(replace(op, name=f"?{op.id}") for op in graph.operations)
+    high = replace(graph, operations=unknown)  # its names are not those of the session
+    misjudged = _Pair(
+        paths=(pair.paths[1], pair.paths[1]), graphs=(high, pair.graphs[1]), orders=pair.orders
+    )
+    result = _verify(misjudged, pair.peaks[1])
+    assert result.passed, result.failures
+    assert [(c.model, c.passed, c.expected) for c in result.caps] == [
+        ("original", True, None),
+        ("rewritten", True, True),
+    ]
 
 
 def test_a_budget_below_the_measured_bytes_fails(pair: _Pair) -> None:
@@ -99,7 +132,7 @@ def test_another_order_than_planned_is_named_by_step(pair: _Pair) -> None:
     graph, order = pair.graphs[1], pair.orders[1]
     planned = [graph.operations[v].name for v in order]
     planned[3], planned[4] = planned[4], planned[3]
-    result = _verify(pair, pair.peaks[1], planned_order=planned)
+    result = _verify(pair, pair.peaks[1], planned=planned)
     assert not result.passed
     assert all(c.first_difference.startswith("step 3: planned ") for c in result.orders)
 
