@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -18,7 +19,13 @@ from planner.pipeline.comparing import compared
 from planner.pipeline.copies import Copies
 from planner.pipeline.modelviews import file_view, original_view, rewritten_view
 from planner.pipeline.orders import Settings, base_orders, least_found_peak, least_possible_peak
-from planner.pipeline.outlook import outlook, outlook_s
+from planner.pipeline.outlook import (
+    before_a_plan,
+    beside_a_plan,
+    look,
+    look_beside,
+    outlook_s,
+)
 from planner.pipeline.placing import check_can_run
 from planner.pipeline.planned import Planned
 from planner.pipeline.planning import make_plan
@@ -36,6 +43,7 @@ from planner.units import (
     parse_budget,
     parse_slowdown,
 )
+from planner.workers import beside
 from planner.writing import check_writable
 
 Progress = Callable[[str], None]
@@ -98,6 +106,14 @@ def analyze(
         prepared, "100%", "0B", default.timeline.peak_bytes, "auto", "default", time_limit_s, seed,
         None, copies,
     )  # fmt: skip
+    report("comparing base orders")
+    question = before_a_plan(
+        prepared,
+        settings,
+        orders,
+        own=default.timeline.peak_bytes,
+        time_limit_s=outlook_s(len(prepared.graph.operations), time_limit_s),
+    )
     return Analysis(
         model_path=Path(model),
         model_sha256=prepared.loaded.sha256,
@@ -113,14 +129,7 @@ def analyze(
         least_peak_bound_bytes=least_possible_peak(prepared),
         least_peak_bytes=least,
         assumptions=(*prepared.graph.assumptions, *noted_copies(settings)),
-        outlook=outlook(
-            prepared,
-            settings,
-            orders,
-            own=default.timeline.peak_bytes,
-            time_limit_s=outlook_s(len(prepared.graph.operations), time_limit_s),
-            progress=report,
-        ),
+        outlook=look(question, report),
     )
 
 
@@ -198,44 +207,43 @@ def optimize(
     if verify and not dry_run:
         check_can_hold(prepared, baseline)
     text = budget or "100%"
-    ahead = None
     settings = settings_for(
         prepared, text, reserve, baseline, swap, order, time_limit_s, seed, workers, copies
     )
-    if budget is not None and plans.fits_as_it_is(prepared, settings, budget):
-        plan = plans.unchanged_plan(prepared, settings, budget_text=text, swap_mode=swap)
-        rewritten, after = None, before
-    else:
-        _check_layout(prepared)
-        if dry_run or not verify or output is None:
-            prepared = compared(prepared, inputs=inputs, seed=seed, progress=report)
-        planned, settings, binds = _planned(
-            prepared, settings, max_slowdown, by_slowdown=budget is None, progress=report
-        )
-        plan = plans.assemble(
-            prepared, settings, planned, budget_text=budget or f"{max_slowdown} slower",
-            swap_mode=swap,
-        )  # fmt: skip
-        limit = None if max_slowdown is None else parse_slowdown(max_slowdown)
-        plan = replace(plan, max_slowdown=limit, binds=binds)
-        rewritten = with_metadata(planned.rewritten, plan, prepared.target)
-        after = rewritten_view(planned, plan, prepared.target)
-        if report_path is not None and not dry_run:
-            ahead = outlook(
-                prepared,
-                settings,
-                planned.orders,
-                own=baseline,
-                planned=planned,
-                time_limit_s=outlook_s(len(prepared.graph.operations), time_limit_s),
-                progress=report,
+    with ExitStack() as stack:
+        helper, looking = None, None
+        if budget is not None and plans.fits_as_it_is(prepared, settings, budget):
+            plan = plans.unchanged_plan(prepared, settings, budget_text=text, swap_mode=swap)
+            rewritten, after = None, before
+        else:
+            _check_layout(prepared)
+            if report_path is not None and not dry_run:
+                helper = stack.enter_context(beside(look_beside.__module__))
+            if dry_run or not verify or output is None:
+                prepared = compared(prepared, inputs=inputs, seed=seed, progress=report)
+            planned, settings, binds = _planned(
+                prepared, settings, max_slowdown, by_slowdown=budget is None, progress=report
             )
-    result = OptimizeResult(
-        plan=plan, model_path=model, before=before, after=after, verification=None, outlook=ahead
-    )
-    if dry_run:
-        return result
-    with written_together() as files:
+            plan = plans.assemble(
+                prepared, settings, planned, budget_text=budget or f"{max_slowdown} slower",
+                swap_mode=swap,
+            )  # fmt: skip
+            limit = None if max_slowdown is None else parse_slowdown(max_slowdown)
+            plan = replace(plan, max_slowdown=limit, binds=binds)
+            rewritten = with_metadata(planned.rewritten, plan, prepared.target)
+            after = rewritten_view(planned, plan, prepared.target)
+            if helper is not None:
+                limit_s = outlook_s(len(prepared.graph.operations), time_limit_s)
+                question = beside_a_plan(
+                    prepared, settings, planned, own=baseline, time_limit_s=limit_s
+                )
+                looking = helper.begin(look_beside, question)
+        result = OptimizeResult(
+            plan=plan, model_path=model, before=before, after=after, verification=None
+        )
+        if dry_run:
+            return result
+        files = stack.enter_context(written_together())
         if output is not None:
             report("writing the rewritten model")
             with files.writing(output) as model_file:
@@ -245,8 +253,12 @@ def optimize(
                 verification = run_both(
                     prepared, before, after, model_file, plan, inputs, seed, report,
                     thorough=verify == "thorough",
+                    quiet=helper.paused if helper is not None else nullcontext,
                 )  # fmt: skip
                 result = replace(result, verification=verification)
+        if looking is not None:
+            report("waiting for what other budgets would cost")
+            result = replace(result, outlook=looking.result())
         if plan_path is not None:
             with files.writing(plan_path) as plan_file:
                 plan_file.write_text(plans.plan_to_json(plan), encoding="utf-8")

@@ -1,4 +1,5 @@
-"""Calls made side by side, in processes of this machine that end with this one.
+"""Calls made side by side, in processes of this machine that end with this one: many (`workers`), or one
+beside what this process does itself (`beside`).
 
 `multiprocessing` has pools too, but a killed process of theirs hangs the pool or loses the others'
 semaphores, and Ctrl-C prints the traceback of each.
@@ -10,16 +11,19 @@ import contextlib
 import os
 import pickle
 import queue
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
-from typing import Any, BinaryIO
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from importlib import import_module
+from typing import Any, BinaryIO, TypeVar
 
 from planner.children import child_environment, end_with_parent
 from planner.errors import MemoryLimitError
 
 Call = Callable[[Any, Any], Any]
+T = TypeVar("T")
 Run = Callable[[Call, Sequence[Any]], Iterator[Any]]
 
 
@@ -43,23 +47,17 @@ def workers(count: int, shared: Any) -> Iterator[Run]:
     def answer(call: Call, task: Any) -> Any:
         process = idle.get()
         try:
-            assert process.stdin is not None and process.stdout is not None
             if process in unread:
                 unread.discard(process)
-                process.stdin.write(content)
-            pickle.dump((call, task), process.stdin)
-            process.stdin.flush()
-            is_error, found = pickle.load(process.stdout)
-        except (EOFError, BrokenPipeError, pickle.UnpicklingError):
+                _send(process, content)
+            return _ask(process, call, task)
+        except _EndedError:
             raise MemoryLimitError(
                 "one of the processes was ended from outside, as a system does that is short of "
                 f"memory; solve fewer points at once (--jobs {max(1, count // 2)})"
             ) from None
         finally:
             idle.put(process)
-        if is_error:
-            raise found
-        return found
 
     pool = ThreadPoolExecutor(count)
 
@@ -77,6 +75,96 @@ def workers(count: int, shared: Any) -> Iterator[Run]:
         pool.shutdown(cancel_futures=True)
         for process in processes:
             process.communicate()
+
+
+class Beside:
+    """One process that works while this one does something else; see `beside`."""
+
+    def __init__(self, process: subprocess.Popen[bytes], pool: ThreadPoolExecutor) -> None:
+        self._process = process
+        self._pool = pool
+
+    def begin(self, call: Callable[[None, Any], T], task: Any) -> Future[T]:
+        """Have `call(None, task)` made there. Its answer, or the error that it raised, comes later.
+
+        The answer is a MemoryLimitError where the system has ended the process.
+        """
+        return self._pool.submit(self._answer, call, task)
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Nothing is done there meanwhile, where the system can stop a process."""
+        stop, go = (getattr(signal, name, None) for name in ("SIGSTOP", "SIGCONT"))
+        if stop is None or go is None:
+            yield
+            return
+        self._process.send_signal(stop)
+        try:
+            yield
+        finally:
+            self._process.send_signal(go)
+
+    def _answer(self, call: Call, task: Any) -> Any:
+        try:
+            return _ask(self._process, call, task)
+        except _EndedError:
+            raise MemoryLimitError(
+                "a process was ended from outside, as a system does that is short of memory"
+            ) from None
+
+
+@contextlib.contextmanager
+def beside(module: str) -> Iterator[Beside]:
+    """A process beside this one for the length of a block, for one call at a time.
+
+    Args:
+        module: imported there at once, so that a call need not wait for that.
+    """
+    process = _started()
+    pool = ThreadPoolExecutor(1)
+    try:
+        _send(process, pickle.dumps(None))
+        found = Beside(process, pool)
+        found.begin(_import, module)
+        yield found
+    finally:
+        process.kill()
+        pool.shutdown(cancel_futures=True)
+        process.communicate()
+
+
+def _import(_: None, module: str) -> None:
+    import_module(module)
+
+
+class _EndedError(Exception):
+    """A process has ended without an answer."""
+
+
+def _send(process: subprocess.Popen[bytes], content: bytes) -> None:
+    assert process.stdin is not None
+    try:
+        process.stdin.write(content)
+        process.stdin.flush()
+    except BrokenPipeError:
+        raise _EndedError from None
+
+
+def _ask(process: subprocess.Popen[bytes], call: Call, task: Any) -> Any:
+    """What the process answers; the error is raised that the call raised there.
+
+    Raises:
+        _EndedError: there was no answer.
+    """
+    _send(process, pickle.dumps((call, task), protocol=pickle.HIGHEST_PROTOCOL))
+    assert process.stdout is not None
+    try:
+        is_error, found = pickle.load(process.stdout)
+    except (EOFError, pickle.UnpicklingError):
+        raise _EndedError from None
+    if is_error:
+        raise found
+    return found
 
 
 def _started() -> subprocess.Popen[bytes]:

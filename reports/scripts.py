@@ -62,7 +62,14 @@ def row(net: str, budget: str, steps: int, limit_s: float, folder: Path) -> str:
     """Export, plan, train on both; one row of the table."""
     original, rewritten = folder / f"{net}.onnx", folder / f"{net}.planned.onnx"
     script(net, "--write", str(original))
-    result = optimize(original, budget=budget, output=rewritten, swap="none", time_limit_s=limit_s)
+    result = optimize(
+        original,
+        budget=budget,
+        output=rewritten,
+        swap="none",
+        time_limit_s=limit_s,
+        verify="thorough",
+    )
     pairs = [(train(net, original, steps), train(net, rewritten, steps)) for _ in range(_ROUNDS)]
     curves = {run.losses for pair in pairs for run in pair}
     same = "yes" if len(curves) == 1 and len(next(iter(curves))) == steps else "**no**"

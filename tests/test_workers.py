@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 
 import pytest
 
 from planner.errors import MemoryLimitError, UsageError
-from planner.workers import workers
+from planner.workers import beside, workers
 
 
 def scaled(factor: int, number: int) -> tuple[int, int]:
@@ -53,3 +54,52 @@ def test_an_error_is_raised_here():
 def test_a_process_that_is_ended_from_outside_is_said_and_ends_the_others():
     with pytest.raises(MemoryLimitError, match="ended from outside"), workers(2, 0) as run:
         list(run(killed, range(5)))
+
+
+def doubled(_: None, number: int) -> tuple[int, int]:
+    return 2 * number, os.getpid()
+
+
+def test_one_process_beside_answers_and_ends_with_the_block():
+    with beside("planner.errors") as helper:
+        first = helper.begin(doubled, 1)
+        second = helper.begin(doubled, 2)
+        (one, pid), (two, same) = first.result(), second.result()
+    assert (one, two) == (2, 4)
+    assert pid == same != os.getpid()
+    assert not is_alive(pid)
+
+
+def test_an_error_beside_is_raised_where_the_answer_is_asked_for():
+    with beside("planner.errors") as helper:
+        refusal = helper.begin(refused, 3)
+        with pytest.raises(UsageError, match="3 is refused"):
+            refusal.result()
+
+
+def test_a_process_beside_that_was_ended_is_said():
+    with beside("planner.errors") as helper:
+        lost = helper.begin(killed, 0)
+        with pytest.raises(MemoryLimitError, match="ended from outside"):
+            lost.result()
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="no process can be stopped here")
+def test_nothing_is_done_beside_while_it_is_paused():
+    with beside("planner.errors") as helper:
+        helper.begin(doubled, 0).result()  # it is up
+        with helper.paused():
+            answer = helper.begin(doubled, 1)
+            with pytest.raises(TimeoutError):
+                answer.result(timeout=0.5)
+        assert answer.result()[0] == 2
+
+
+def test_a_call_that_is_under_way_ends_with_the_block():
+    with beside("planner.errors") as helper:
+        helper.begin(asleep, 600)
+    # that the block was left at all is the proof: nothing waited for the answer
+
+
+def asleep(_: None, seconds: float) -> None:
+    time.sleep(seconds)

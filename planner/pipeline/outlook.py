@@ -1,4 +1,5 @@
-"""What other budgets would cost, and what binds at this one: short searches beside a plan.
+"""What other budgets would cost, and what binds at this one: short searches, in a process beside what is
+done with a plan meanwhile.
 
 `planner sweep` looks at the same longer, on all cores and in the best of all base orders.
 """
@@ -6,18 +7,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from planner.pipeline.orders import BaseOrder, Settings, formulate_in
 from planner.pipeline.planned import Planned
-from planner.pipeline.prepare import Prepared, Progress
+from planner.pipeline.prepare import Prepared, Progress, silent
 from planner.plan.points import Point, PointPlan, monotone
 from planner.plan.problem import Problem
 from planner.portfolio.frontier import point_plan
 from planner.portfolio.race import race
 from planner.portfolio.solve import solve
 from planner.results import Frontier, Outlook, Worth
+from planner.search.fast.warm import warm_up
 from planner.search.patience import begin
 from planner.search.shadow_prices import shadow_prices
 from planner.units import format_bytes
@@ -38,48 +40,84 @@ _PLAIN_S, _POINT_S_PER_OP, _MOST = 8.0, 3e-4, 0.4
 goes into all of them."""
 
 
-def outlook(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What is to be looked at: plain values, which another process can be given.
+
+    Attributes:
+        problem: in the base order that is searched in; its capacity is that of no point.
+        frontier: the frontier without its points.
+        points: known ones, the model as it is among them.
+        budgets: those looked at, ascending, in bytes, the reserve not counted.
+        planned: the problem that was solved; None where there is no plan.
+        step: place of each node in the rewritten model.
+        time_limit_s: for everything.
+    """
+
+    problem: Problem
+    frontier: Frontier
+    points: tuple[Point, ...]
+    budgets: tuple[int, ...]
+    planned: Problem | None = None
+    step: Mapping[str, int] = field(default_factory=dict)
+    seed: int
+    workers: int | None
+    time_limit_s: float
+
+
+def before_a_plan(
     prepared: Prepared,
     settings: Settings,
     orders: Sequence[BaseOrder],
     *,
     own: int,
     time_limit_s: float,
-    planned: Planned | None = None,
-    progress: Progress,
-) -> Outlook:
-    """The best plan and a bound at each of some budgets, in one base order, and what binds a plan.
-
-    Peaks have the reserve in them, as the budgets do.
+) -> Question:
+    """What budgets would cost in the order that does best at the middle of the range.
 
     Args:
         orders: all base orders, the one with the least peak first.
         own: the model's own peak, in bytes.
-        planned: its base order is searched in, and its budget is one of the points; without it, the
-            order that does best at the middle of the range is taken.
     """
     start = time.monotonic()
-    worth = None
-    if planned is None:
-        progress("comparing base orders")
-        base = _best_order(prepared, settings, orders, own, time_limit_s=_RACING * time_limit_s)
-    else:
-        base = planned.base
-        progress("finding what binds the budget")
-        worth = _worth(planned, time_limit_s=_PRICING * time_limit_s)
+    base = _best_order(prepared, settings, orders, own, time_limit_s=_RACING * time_limit_s)
+    left_s = time_limit_s - (time.monotonic() - start)
+    return _question(prepared, settings, orders, base, own=own, time_limit_s=left_s)
+
+
+def beside_a_plan(
+    prepared: Prepared,
+    settings: Settings,
+    planned: Planned,
+    *,
+    own: int,
+    time_limit_s: float,
+) -> Question:
+    """What other budgets would cost in the base order of a plan, and what binds at its own."""
+    base, orders = planned.base, planned.orders
+    found = _question(prepared, settings, orders, base, own=own, time_limit_s=time_limit_s)
+    return replace(
+        found,
+        points=(*found.points, _as_planned(planned, settings)),
+        budgets=tuple(b for b in found.budgets if b != settings.budget_bytes),
+        planned=planned.formulation.problem,
+        step={name: i for i, name in enumerate(planned.rewritten.planned_order)},
+    )
+
+
+def _question(
+    prepared: Prepared,
+    settings: Settings,
+    orders: Sequence[BaseOrder],
+    base: BaseOrder,
+    *,
+    own: int,
+    time_limit_s: float,
+) -> Question:
     problem = formulate_in(prepared, base.order, settings, own).problem
-    budgets = {int(share * own) for share in _SHARES}
-    if planned is not None:
-        budgets.discard(settings.budget_bytes)
-    room = sorted(b for b in budgets if b - settings.reserve_bytes >= base.least_bound_bytes)
-    points = [_as_it_is(own + settings.reserve_bytes, problem.base_duration_us)]
-    points += [_as_planned(planned, settings)] if planned else []
-    for done, budget in enumerate(room):
-        left_s = time_limit_s - (time.monotonic() - start)
-        progress(f"what {format_bytes(budget)} would cost ({done + 1} of {len(room)})")
-        share_s = max(_MIN_POINT_S, left_s / (len(room) - done))
-        points.append(_point(problem, budget, settings, time_limit_s=share_s))
-    return Outlook(
+    budgets = sorted({int(share * own) for share in _SHARES})
+    return Question(
+        problem=problem,
         frontier=Frontier(
             dims=dict(prepared.loaded.dims),
             baseline_bytes=own,
@@ -87,11 +125,45 @@ def outlook(
             order_alone_bytes=orders[0].peak_bytes,
             least_bound_bytes=base.least_bound_bytes,
             orders=(base.name, "as it is"),
-            points=monotone(points),
+            points=(),
         ),
+        points=(_as_it_is(own + settings.reserve_bytes, problem.base_duration_us),),
+        budgets=tuple(b for b in budgets if b - settings.reserve_bytes >= base.least_bound_bytes),
+        seed=settings.seed,
+        workers=settings.workers,
+        time_limit_s=time_limit_s,
+    )
+
+
+def look(question: Question, progress: Progress = silent) -> Outlook:
+    """The best plan and a bound at each budget, and what binds the plan.
+
+    Peaks have the reserve in them, as the budgets do.
+    """
+    start = time.monotonic()
+    warm_up(overlap=question.problem.overlap)
+    worth = None
+    if question.planned is not None:
+        progress("finding what binds the budget")
+        limit_s = _PRICING * question.time_limit_s
+        worth = _worth(question.planned, question.step, time_limit_s=limit_s)
+    points = list(question.points)
+    count = len(question.budgets)
+    for done, budget in enumerate(question.budgets):
+        left_s = question.time_limit_s - (time.monotonic() - start)
+        progress(f"what {format_bytes(budget)} would cost ({done + 1} of {count})")
+        share_s = max(_MIN_POINT_S, left_s / (count - done))
+        points.append(_point(question, budget, time_limit_s=share_s))
+    return Outlook(
+        frontier=replace(question.frontier, points=monotone(points)),
         worth=worth,
         seconds=time.monotonic() - start,
     )
+
+
+def look_beside(_: None, question: Question) -> Outlook:
+    """`look`, as a call to another process."""
+    return look(question)
 
 
 def _best_order(
@@ -132,14 +204,14 @@ def _as_planned(planned: Planned, settings: Settings) -> Point:
     )
 
 
-def _point(problem: Problem, budget: int, settings: Settings, *, time_limit_s: float) -> Point:
+def _point(question: Question, budget: int, *, time_limit_s: float) -> Point:
     """A short search at one budget."""
     solved = solve(
-        replace(problem, capacity_bytes=budget),
+        replace(question.problem, capacity_bytes=budget),
         time_limit_s=time_limit_s,
         thorough=False,
-        seed=settings.seed,
-        workers=settings.workers,
+        seed=question.seed,
+        workers=question.workers,
         patience=begin(_WORTH_PER_S),
     )
     plan = None
@@ -152,13 +224,13 @@ def _point(problem: Problem, budget: int, settings: Settings, *, time_limit_s: f
     )
 
 
-def _worth(planned: Planned, *, time_limit_s: float) -> tuple[Worth, ...] | None:
+def _worth(
+    problem: Problem, step: Mapping[str, int], *, time_limit_s: float
+) -> tuple[Worth, ...] | None:
     """Prices of the bound at the plan's own capacity, the dearest first; None where time ran out."""
-    problem = planned.formulation.problem
     found = shadow_prices(problem, time_limit_s=time_limit_s)
     if found is None:
         return None
-    step = {name: i for i, name in enumerate(planned.rewritten.planned_order)}
     rows = [
         Worth(
             node=problem.ops[op].name,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -21,6 +22,9 @@ from planner.units import format_duration
 
 if TYPE_CHECKING:
     import numpy.typing as npt
+
+
+Quiet = Callable[[], AbstractContextManager[None]]
 
 
 def check_can_hold(prepared: Prepared, peak_bytes: int) -> None:
@@ -59,17 +63,23 @@ def run_both(
     progress: Progress,
     *,
     thorough: bool,
+    quiet: Quiet = nullcontext,
 ) -> Verification:
     """Run both models on the target: numbers, order, copies, bytes, cap, time.
 
     Args:
         thorough: more runs, and at more levels, on the CPU; on a device there is one way.
+        quiet: makes the context in which steps are timed.
     """
     from planner.runtime.inputs import make_inputs
 
     feeds, source = make_inputs(prepared.loaded.path, seed, prepared.loaded.dims, inputs)
     plan = replace(plan, seed=seed)
-    run = _on_device if prepared.target.own_memory else partial(_on_cpu, thorough=thorough)
+    run = (
+        _on_device
+        if prepared.target.own_memory
+        else partial(_on_cpu, thorough=thorough, quiet=quiet)
+    )
     verification = run(prepared, before, after, rewritten, plan, (feeds, source), progress)
     for target in devices_here(prepared.target):
         verification = _and_on(target, verification, prepared, rewritten, plan, inputs, progress)
@@ -157,6 +167,7 @@ def _on_cpu(
     progress: Progress,
     *,
     thorough: bool,
+    quiet: Quiet,
 ) -> Verification:
     from planner.runtime.verify import CpuJob
 
@@ -174,6 +185,7 @@ def _on_cpu(
         order="priority" if plan.order_target == "priority" else "default",
         has_swaps=_has_swaps(after.graph),
         thorough=thorough,
+        quiet=quiet,
         progress=progress,
     ).run()
 

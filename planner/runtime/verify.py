@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -73,6 +74,7 @@ class CpuJob:
         has_swaps: host copies share the CPU's arena: bytes are replayed and nothing is capped.
         thorough: run twice, at other levels and under other options too, and time at length.
         is_timed: False times nothing.
+        quiet: makes the context in which steps are timed.
         threads: intra-operator threads; the machine's cores, 8 at most, if not given.
     """
 
@@ -90,6 +92,7 @@ class CpuJob:
     has_swaps: bool = False
     thorough: bool = True
     is_timed: bool = True
+    quiet: Callable[[], AbstractContextManager[None]] = nullcontext
     threads: int = field(default_factory=lambda: min(_MAX_THREADS, os.cpu_count() or 1))
     progress: Callable[[str], None] = lambda _: None
     failures: list[str] = field(default_factory=list)
@@ -341,16 +344,17 @@ class CpuJob:
 
     def _time(self) -> TimeCheck:
         self.progress("both models in turns: time")
-        check, note = time_in_turns(
-            self.paths["original"],
-            self.paths["rewritten"],
-            self.inputs,
-            length=THOROUGH if self.thorough else QUICK,
-            order=self.order,
-            level=self._default_level,
-            threads=self.threads,
-            held_bytes=sum(c.held_bytes or 0 for c in self.memory if c.options == "default"),
-        )
+        with self.quiet():
+            check, note = time_in_turns(
+                self.paths["original"],
+                self.paths["rewritten"],
+                self.inputs,
+                length=THOROUGH if self.thorough else QUICK,
+                order=self.order,
+                level=self._default_level,
+                threads=self.threads,
+                held_bytes=sum(c.held_bytes or 0 for c in self.memory if c.options == "default"),
+            )
         if note:
             self.notes.append(note)
         return check

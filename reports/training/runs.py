@@ -36,7 +36,12 @@ def row(name: str, folder: Path) -> dict[str, Any]:
     generate(NETS[name](), folder)
     original, planned = folder / "training_model.onnx", folder / "planned.onnx"
     result = api.optimize(
-        original, budget=BUDGET, output=planned, time_limit_s=SEARCH_S, swap="none"
+        original,
+        budget=BUDGET,
+        output=planned,
+        time_limit_s=SEARCH_S,
+        swap="none",
+        verify="thorough",
     )
     verification = result.verification
     assert verification is not None
