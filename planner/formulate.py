@@ -102,7 +102,7 @@ def formulate(
                 uses=readers,
                 # ONNX Runtime frees a buffer after its last reader; with no reader, never
                 to_end=buffer in to_end or tensor.on_host or not readers,
-                swappable=tensor.bytes > 0 and not tensor.on_host and not tensor.why_stay,
+                swappable=tensor.why_stay is None,
                 host_copy=any(
                     graph.operations[c].op_type == "MemcpyToHost" for c in tensor.consumers
                 ),

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
+import networkx as nx
 import onnx_ir as ir
 
 from planner.errors import ModelError
@@ -221,7 +222,7 @@ class _Builder:
             default = Category.PARAMETER if weight else Category.CONSTANT
             if categories.get(name, Category.INPUT) is Category.INPUT:
                 categories[name] = default
-        forward = self._forward_ops(producer)
+        forward = self._forward_ops(consumers, producer)
         input_names = set(inputs)
         # a view's reader reads the buffer behind it
         late = {
@@ -247,7 +248,9 @@ class _Builder:
         outputs = self.nodes[op].outputs
         return bool(outputs) and buffers.get(str(outputs[0].name)) != str(outputs[0].name)
 
-    def _forward_ops(self, producer: Mapping[str, OpId]) -> set[OpId]:
+    def _forward_ops(
+        self, consumers: Mapping[str, list[OpId]], producer: Mapping[str, OpId]
+    ) -> set[OpId]:
         """Ancestors of the loss: the output named so, else the first floating-point scalar."""
         floats = [
             str(v.name)
@@ -257,15 +260,12 @@ class _Builder:
         ]
         named = [name for name in floats if "loss" in name.lower()]
         roots = (named or floats)[:1] or [str(v.name) for v in self.graph.outputs]
-        stack = [producer[name] for name in roots if name in producer]
-        seen: set[OpId] = set(stack)
-        while stack:
-            for value in self.nodes[stack.pop()].inputs:
-                parent = producer.get(str(value.name)) if value is not None else None
-                if parent is not None and parent not in seen:
-                    seen.add(parent)
-                    stack.append(parent)
-        return seen
+        last = {producer[name] for name in roots if name in producer}
+        net: nx.DiGraph[OpId] = nx.DiGraph()
+        net.add_nodes_from(last)
+        made = producer.items()
+        net.add_edges_from((reader, op) for name, op in made for reader in consumers[name])
+        return last.union(*nx.bfs_layers(net, last))
 
     def _operation(self, op: OpId, node: ir.Node, tensors: tuple[Tensor, ...]) -> Operation:
         inputs = tuple(self.ids[str(v.name)] for v in node.inputs if v is not None and v.name)

@@ -58,25 +58,6 @@ _RANDOM = (Effect.RANDOM_SEEDED, Effect.RANDOM_UNSEEDED, Effect.RANDOM_IN_TRAINI
 SHARED_GENERATOR = frozenset({Effect.RANDOM_UNSEEDED, Effect.RANDOM_IN_TRAINING})
 """Draws whose numbers may depend on what was drawn before by another operation."""
 
-_WHY = {
-    Effect.PURE: "",
-    Effect.RANDOM_SEEDED: (
-        "{op}, with a fixed seed too, draws random numbers: each run draws the next ones"
-    ),
-    Effect.RANDOM_UNSEEDED: "{op} has no seed and draws random numbers",
-    Effect.RANDOM_IN_TRAINING: "training-mode {op} draws random numbers",
-    Effect.RUNNING_STATISTICS: "training-mode {op} updates its running statistics in place",
-    Effect.STATE_UPDATE: "{op} updates state: a second run would apply the update again",
-    Effect.CONTROL_FLOW: "{op} runs a subgraph, whose effects we don't know",
-    Effect.OUTSIDE: "{op} acts outside the graph",
-    Effect.CONTAINER: "{op} works on sequences or optionals, whose memory we don't know",
-    Effect.COMPILED: "{op} runs a compiled graph, whose effects we don't know",
-    Effect.ANY_ORDER: "{op} adds in an order that differs from run to run",
-    Effect.LEFT_ON_HOST: "what it leaves on the host stays there",
-    Effect.UNKNOWN_OPERATOR: "{op} is an operator of {domain} whose effects we don't know",
-    Effect.UNKNOWN_DOMAIN: "{op} is of the domain {domain!r}, whose effects we don't know",
-}
-
 _TRAINING_PURE = """
     AveragePoolGrad BatchNormalizationGrad BiasFastGeluGrad_dX BiasGeluGrad_dX BitmaskDropoutGrad
     BroadcastGradientArgs ConcatTraining ConvGrad ConvTransposeGrad DivGrad DropoutGrad FastGeluGrad
@@ -253,8 +234,3 @@ def effect_of(
     if op_type == "ScatterND" and attributes.get("reduction", "none") == "none":
         return Effect.PURE
     return kind
-
-
-def why_once(effect: Effect, op_type: str, domain: str) -> str:
-    """Why an operation of this effect may not run a second time, for people; "" for a pure one."""
-    return _WHY[effect].format(op=op_type, domain=domain or "ai.onnx")

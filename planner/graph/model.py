@@ -15,7 +15,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NewType
 
-from planner.graph.effects import Effect, why_once
+from planner.graph.effects import Effect
+from planner.graph.reasons import WhyOnce, WhyStay, why_once
 
 TensorId = NewType("TensorId", int)
 OpId = NewType("OpId", int)
@@ -75,7 +76,7 @@ class Tensor:
             that the device never reads) and costs no device bytes.
         unsized: symbolic, with a dim that ONNX Runtime learns only as it runs. It then neither
             writes the tensor in place nor reuses its buffer, whatever its size turns out to be.
-        why_stay: why it is not copied to the host; "" where nothing speaks against it.
+        barred: why planning found that it may not be copied to the host; None where it found nothing.
     """
 
     id: TensorId
@@ -92,12 +93,19 @@ class Tensor:
     is_output: bool = False
     on_host: bool = False
     unsized: bool = False
-    why_stay: str = ""
+    barred: WhyStay | None = None
 
     @property
     def is_persistent(self) -> bool:
         """Present on the device for the whole run: graph inputs and initializers."""
         return self.producer is None
+
+    @property
+    def why_stay(self) -> WhyStay | None:
+        """Why what a node made here is not copied to the host; None where it may be."""
+        if self.on_host:
+            return WhyStay.ON_HOST
+        return self.barred if self.bytes else WhyStay.NO_BYTES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +123,7 @@ class Operation:
         on_cpu: runs on the CPU, on a target whose device has a memory of its own.
         scratch: inputs that the kernel writes over; a second run must be given other buffers there.
         role: whether planner added it.
-        why_one: why a copy of it would not last in a rewritten model; "" where nothing is known.
+        barred: why planning found that a copy of it would not last; None where it found nothing.
     """
 
     id: OpId
@@ -131,7 +139,7 @@ class Operation:
     on_cpu: bool = False
     scratch: tuple[TensorId, ...] = ()
     role: Role = Role.ORIGINAL
-    why_one: str = ""
+    barred: WhyOnce | None = None
     attributes: Mapping[str, object] | None = None
 
     @property
@@ -140,20 +148,27 @@ class Operation:
         return self.is_view or self.per_reader
 
     @property
-    def recomputable(self) -> bool:
-        """Whether a second run gives the same values and leaves no trace, and its node would last.
+    def why_once(self) -> WhyOnce | None:
+        """Why it may not be recomputed; None where a second run gives the same values and leaves no
+        trace, and its node would last.
 
         Running statistics leave none where the second run is given other buffers for them.
         """
+        if self.barred is not None:
+            return self.barred
         apart = self.effect is Effect.RUNNING_STATISTICS and bool(self.scratch)
-        return not self.why_one and (apart or self.effect is Effect.PURE)
+        return None if apart else why_once(self.effect)
+
+    @property
+    def recomputable(self) -> bool:
+        """Whether it may be recomputed."""
+        return self.why_once is None
 
     @property
     def why_not(self) -> str:
         """Why it may not be recomputed, for people; "" where it may."""
-        if self.recomputable:
-            return ""
-        return self.why_one or why_once(self.effect, self.op_type, self.domain)
+        why = self.why_once
+        return "" if why is None else why.of(self.op_type, self.domain)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

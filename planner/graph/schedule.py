@@ -15,8 +15,9 @@ another node's output to just behind that node, in file order (the same construc
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Sequence, Set
+from collections.abc import Iterable, Sequence, Set
+
+import networkx as nx
 
 from planner.graph.model import OpId, TrainingGraph
 
@@ -75,52 +76,29 @@ def behind_parents(
 
 def reverse_dfs_order(parents: Sequence[Sequence[int]], index: Sequence[int]) -> list[int]:
     """Postorder of the reverse DFS, for nodes `0..n-1` that stand in the file at `index[node]`."""
-    has_consumer = [False] * len(parents)
-    for ps in parents:
-        for p in ps:
-            has_consumer[p] = True
-    leaves = [v for v in range(len(parents)) if not has_consumer[v]]
-    stack = [(v, False) for v in sorted(leaves, key=index.__getitem__)]
-    seen = bytearray(len(parents))
-    order: list[int] = []
-    while stack:
-        node, leaving = stack.pop()
-        if leaving:
-            order.append(node)
-            continue
-        if seen[node]:
-            continue
-        seen[node] = 1
-        stack.append((node, True))
-        unseen = [p for p in parents[node] if not seen[p]]
-        unseen.sort(key=index.__getitem__)
-        stack.extend((p, False) for p in unseen)
-    return order
+    read = {p for ps in parents for p in ps}
+    leaves = (v for v in range(len(parents)) if v not in read)
+
+    def last_first(nodes: Iterable[int]) -> list[int]:
+        return sorted(nodes, key=index.__getitem__, reverse=True)
+
+    net: nx.DiGraph[int] = nx.DiGraph()
+    net.add_nodes_from(last_first(leaves))  # a search starts from each node in turn
+    net.add_edges_from((v, p) for v, ps in enumerate(parents) for p in ps)
+    return list(nx.dfs_postorder_nodes(net, sort_neighbors=last_first))
 
 
 def priority_order(graph: TrainingGraph) -> tuple[OpId, ...]:
     """The order of a session with `execution_order = PRIORITY_BASED`."""
     parents = parents_of(graph)
-    children: list[list[OpId]] = [[] for _ in parents]
-    missing = [len(ps) for ps in parents]
-    for v, ps in enumerate(parents):
-        for p in ps:
-            children[p].append(OpId(v))
+    net: nx.DiGraph[OpId] = nx.DiGraph()
+    net.add_nodes_from(op.id for op in graph.operations)
+    net.add_edges_from((p, OpId(v)) for v, ps in enumerate(parents) for p in ps)
 
     def key(v: OpId) -> tuple[bool, OpId]:
         return (graph.operations[v].op_type not in _HOISTED, v)
 
-    ready = [key(OpId(v)) for v, count in enumerate(missing) if count == 0]
-    heapq.heapify(ready)
-    order: list[OpId] = []
-    while ready:
-        _, v = heapq.heappop(ready)
-        order.append(v)
-        for child in children[v]:
-            missing[child] -= 1
-            if not missing[child]:
-                heapq.heappush(ready, key(child))
-    return tuple(order)
+    return tuple(nx.lexicographical_topological_sort(net, key=key))
 
 
 def file_order(graph: TrainingGraph) -> tuple[OpId, ...]:

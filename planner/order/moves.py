@@ -51,21 +51,26 @@ def pull_early(problem: Problem, order: Sequence[int], ops: Collection[int]) -> 
 
     For operations that read no more than a tensor's shape: run late, they would keep it.
     """
-    followers: dict[int, list[int]] = {}
     parents = parents_of(problem)
     place = {op: i for i, op in enumerate(order)}
-    free = []
-    for op in sorted(ops, key=place.__getitem__):
-        if parents[op]:
-            followers.setdefault(max(parents[op], key=place.__getitem__), []).append(op)
-        else:
-            free.append(op)
+    pulled = sorted(ops, key=place.__getitem__)
+    missing = {op: len(parents[op]) for op in pulled}
+    followers: dict[int, list[int]] = {}
+    for op in pulled:
+        for parent in parents[op]:
+            followers.setdefault(parent, []).append(op)
+    free = (op for op in pulled if not parents[op])
     moved: list[int] = []
-    stack = [op for op in reversed([*free, *(op for op in order if op not in ops)])]
+    stack = [*free, *(op for op in order if op not in missing)][::-1]
     while stack:
         op = stack.pop()
         moved.append(op)
-        stack.extend(reversed(followers.get(op, ())))
+        ready: list[int] = []
+        for follower in followers.get(op, ()):
+            missing[follower] -= 1
+            if not missing[follower]:
+                ready.append(follower)
+        stack.extend(reversed(ready))
     return tuple(moved)
 
 

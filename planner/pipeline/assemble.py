@@ -16,6 +16,7 @@ from planner.errors import ModelError
 from planner.formulate import Formulation, formulate
 from planner.graph.liveness import Timeline
 from planner.graph.model import Category, TrainingGraph
+from planner.pipeline.barring import barred_in, barred_note
 from planner.pipeline.decisions import decisions_of
 from planner.pipeline.orders import GRANULARITY_BYTES, Settings, least_possible_peak
 from planner.pipeline.planned import Planned
@@ -48,6 +49,7 @@ def assemble(
     assert candidate is not None
     problem = planned.formulation.problem
     replay = candidate.replay
+    barred = barred_in(planned.prepared.graph)
     bound = planned.solved.bound_us
     return replace(
         _as_asked(prepared, settings, budget_text, swap_mode),
@@ -70,11 +72,13 @@ def assemble(
         binding=binding(planned.graph, planned.timeline),
         peak=peak_moment(planned.graph, planned.timeline, planned.rewritten.like),
         schedule=_schedule(planned.formulation, candidate.actions),
-        decisions=decisions_of(prepared.graph, planned),
+        decisions=decisions_of(planned),
+        barred=barred,
         assumptions=(
             *prepared.graph.assumptions,
             *_copies_note(settings, replay),
             *_arena_note(planned),
+            *barred_note(barred),
         ),
     )
 

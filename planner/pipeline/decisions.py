@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 
-from planner.graph.model import TrainingGraph
+from planner.graph.reasons import WhyClosed
+from planner.pipeline.closed import Closed, recompute_closed, swap_closed
 from planner.pipeline.planned import Planned
 from planner.plan.planfile import Decision
 from planner.plan.problem import ActionKind, Problem, TensorIndex
@@ -15,7 +16,7 @@ from planner.units import format_duration
 _Copies = Mapping[int, Sequence[tuple[int, int]]]
 
 
-def decisions_of(graph: TrainingGraph, planned: Planned) -> tuple[Decision, ...]:
+def decisions_of(planned: Planned) -> tuple[Decision, ...]:
     """One for each stretch of steps in which a tensor is absent, the largest tensor first."""
     candidate = planned.solved.candidate
     assert candidate is not None
@@ -26,7 +27,7 @@ def decisions_of(graph: TrainingGraph, planned: Planned) -> tuple[Decision, ...]
         copies.setdefault(tensor, []).append((birth, end))
     swap_ins = {step for step, a in enumerate(candidate.actions) if a.kind is ActionKind.SWAP_IN}
     found = [
-        _decision(graph, planned, copies, tensor, birth in swap_ins, node_step, end, birth)
+        _decision(planned, copies, tensor, birth in swap_ins, node_step, end, birth)
         for tensor, lives in copies.items()
         for (_, end), (birth, _) in itertools.pairwise(lives)
         if end <= birth  # what stays to the end is there, though a second run makes it again
@@ -35,7 +36,6 @@ def decisions_of(graph: TrainingGraph, planned: Planned) -> tuple[Decision, ...]
 
 
 def _decision(
-    graph: TrainingGraph,
     planned: Planned,
     copies: _Copies,
     tensor: int,
@@ -44,24 +44,24 @@ def _decision(
     end: int,
     birth: int,
 ) -> Decision:
-    problem = planned.formulation.problem
+    prepared, form = planned.prepared, planned.formulation
+    problem = form.problem
     item = problem.tensors[tensor]
-    source = graph.tensors[planned.formulation.tensors[tensor]]
-    producer = problem.ops[item.producer]
-    again: list[int] | None = None
-    if problem.allow_recompute:
-        chain, blocker = closure(problem, copies, tensor, birth)
-        again = chain if blocker is None else None
+    source = prepared.graph.tensors[form.tensors[tensor]]
+    chain, blocker = closure(problem, copies, tensor, birth)
+    no_recompute = recompute_closed(prepared, form, problem, blocker)
+    no_swap = swap_closed(prepared, form, problem, tensor)
+    again = chain if no_recompute is None else None
     recompute_us = None if again is None else sum(problem.ops[op].duration_us for op in again)
     swap_us = None
-    if problem.allow_swap and item.swappable:
+    if no_swap is None:
         swap_us = problem.swap_out_us(TensorIndex(tensor)) + problem.swap_in_us(TensorIndex(tensor))
-    cost = swap_us if swapped else producer.duration_us
     if swapped:
-        why_not = graph.operations[planned.formulation.ops[item.producer]].why_not
-        why = _why_swapped(problem, tensor, why_not, again, swap_us or 0.0)
+        why = _why_swapped(problem, tensor, no_recompute, chain, swap_us or 0.0)
     else:
-        why = _why_recomputed(problem, tensor, again, swap_us)
+        why = _why_recomputed(problem, tensor, again, no_swap, swap_us or 0.0)
+    cost = swap_us if swapped else problem.ops[item.producer].duration_us
+    other = no_recompute if swapped else no_swap
     return Decision(
         tensor=item.name,
         bytes=source.bytes,
@@ -73,17 +73,16 @@ def _decision(
         recompute_us=recompute_us,
         swap_us=swap_us,
         why=why,
+        reason_code="" if other is None else other.reason.value,
     )
 
 
 def _why_swapped(
-    problem: Problem, tensor: int, why_not: str, again: Sequence[int] | None, swap_us: float
+    problem: Problem, tensor: int, closed: Closed | None, again: Sequence[int], swap_us: float
 ) -> str:
     producer = problem.ops[problem.tensors[tensor].producer].name
-    if again is None:
-        if not problem.allow_recompute:
-            return "recompute is off"
-        return f"{producer} may not run twice: {why_not}" if why_not else "too much would run again"
+    if closed is not None:
+        return "recompute is off" if closed.reason is WhyClosed.NOT_ASKED else closed.text
     recompute_us = sum(problem.ops[op].duration_us for op in again)
     beside = " beside the operations" if problem.overlap else ""
     copies = f"{_copies(problem, tensor, 'take')} {format_duration(swap_us)}{beside}"
@@ -94,15 +93,20 @@ def _why_swapped(
 
 
 def _why_recomputed(
-    problem: Problem, tensor: int, again: Sequence[int] | None, swap_us: float | None
+    problem: Problem,
+    tensor: int,
+    again: Sequence[int] | None,
+    closed: Closed | None,
+    swap_us: float,
 ) -> str:
     producer = problem.ops[problem.tensors[tensor].producer].name
     if again is None:  # part of a longer chain that runs again
         return f"{producer} runs again with what else needs it"
     recompute_us = sum(problem.ops[op].duration_us for op in again)
     runs = f"running {_several(producer, again)} again takes {format_duration(recompute_us)}"
-    if swap_us is None:
-        return f"{runs}; copies to the host are off"
+    if closed is not None:
+        is_off = closed.reason in (WhyClosed.NOT_ASKED, WhyClosed.NO_KERNEL)
+        return f"{runs}; {'copies to the host are off' if is_off else f'no copy: {closed.text}'}"
     if recompute_us <= swap_us:
         return f"{runs}; {_copies(problem, tensor, 'would take')} {format_duration(swap_us)}"
     own = problem.ops[again[0]].duration_us

@@ -5,12 +5,14 @@ from __future__ import annotations
 import difflib
 import itertools
 from bisect import bisect_left
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from planner.errors import UsageError
 from planner.graph.model import Tensor, TensorId, TrainingGraph
 from planner.pipeline.assemble import read_plan
+from planner.pipeline.barring import with_barred
+from planner.pipeline.closed import Closed, recompute_closed, swap_closed
 from planner.pipeline.explanation import Absence, Explanation, Interval, Moment, Span, Way
 from planner.pipeline.orders import Settings, formulate_in
 from planner.pipeline.prepare import Prepared, Progress, full_timeline, silent
@@ -24,7 +26,6 @@ from planner.search.shadow_prices import ShadowPrices, shadow_prices
 from planner.simulate.simulate import simulate
 
 _CLOSEST = 5
-_OFF = "the plan was asked for without it (--swap)"
 
 
 def explain(
@@ -49,6 +50,8 @@ def explain(
     report = progress or silent
     plan = read_plan(plan_path)
     prepared = prepare_for(model, plan, profile=profile, progress=report)
+    graph = with_barred(prepared.graph, plan.barred, where=str(plan_path))
+    prepared = replace(prepared, graph=graph)
     tensor = _find(name, prepared)
     report("rebuilding the rewritten model")
     state = None if plan.unchanged else _state(prepared, plan)
@@ -69,7 +72,6 @@ def explain(
     if state is not None and index is not None:
         intervals = _intervals(prepared, plan, state, index, found)
         returns = _returns(plan, state, index)
-    graph = prepared.graph
     return Explanation(
         plan=plan,
         tensor=name,
@@ -299,22 +301,23 @@ def _ways(prepared: Prepared, state: _State, index: int, at: int) -> tuple[Way, 
     """Keep, recompute and swap, to have the tensor at action `at` of this plan."""
     problem, form = state.problem, state.rebuilt.formulation
     again, blocker = closure(problem, state.copies, index, at)
-    why_not = "" if problem.allow_recompute else _OFF
-    if not why_not and blocker is not None:
-        op = prepared.graph.operations[form.ops[blocker]]
-        why_not = f"{op.name} may not run twice: {op.why_not}"
-        if problem.ops[blocker].recomputable:
-            why_not = "too many operations would have to run again"
-    cost = sum(problem.ops[op].duration_us for op in again)
-    recompute = Way(
-        action="recompute",
-        cost_us=None if why_not else cost,
-        why_not=why_not,
-        runs=() if why_not else tuple(problem.ops[op].name for op in again),
-    )
-    if not problem.allow_swap or not problem.tensors[index].swappable:
-        swap = Way(action="swap", cost_us=None, why_not=prepared.why_no_swaps or _OFF)
+    no_recompute = recompute_closed(prepared, form, problem, blocker)
+    if no_recompute is not None:
+        recompute = _closed_way("recompute", no_recompute)
+    else:
+        recompute = Way(
+            action="recompute",
+            cost_us=sum(problem.ops[op].duration_us for op in again),
+            runs=tuple(problem.ops[op].name for op in again),
+        )
+    no_swap = swap_closed(prepared, form, problem, index)
+    if no_swap is not None:
+        swap = _closed_way("swap", no_swap)
     else:
         out, back = problem.swap_out_us(index), problem.swap_in_us(index)
         swap = Way(action="swap", cost_us=out + back, copy_out_us=out, copy_in_us=back)
     return Way(action="keep", cost_us=0.0), recompute, swap
+
+
+def _closed_way(action: str, closed: Closed) -> Way:
+    return Way(action=action, cost_us=None, why_not=closed.text, reason_code=closed.reason.value)

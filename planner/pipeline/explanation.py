@@ -12,7 +12,8 @@ class Way:
     """One way to have a tensor at the end of an interval: `action` is keep, recompute or swap.
 
     Attributes:
-        cost_us: time that it adds; None where it may not be done, and `why_not` says why.
+        cost_us: time that it adds; None where it may not be done, and `why_not` says why,
+            `reason_code` as a code of `planner.graph.reasons`.
         runs: the nodes that run again for it, the tensor's producer first.
         copy_out_us, copy_in_us: of a swap.
     """
@@ -20,6 +21,7 @@ class Way:
     action: str
     cost_us: float | None
     why_not: str = ""
+    reason_code: str = ""
     runs: tuple[str, ...] = ()
     copy_out_us: float = 0.0
     copy_in_us: float = 0.0

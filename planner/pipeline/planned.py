@@ -16,8 +16,14 @@ from planner.plan.solved import Solved
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planned:
-    """An accepted plan: the solution, and the rewritten model as read back."""
+    """An accepted plan: the solution, and the rewritten model as read back.
 
+    Attributes:
+        prepared: the model that it was made for, with less to recompute and swap where planning
+            barred that.
+    """
+
+    prepared: Prepared
     formulation: Formulation
     solved: Solved
     base: BaseOrder
@@ -56,6 +62,7 @@ def lowered_plan(
     graph, order = back.graph, back.order
     budget = settings.budget_bytes - settings.reserve_bytes
     return Planned(
+        prepared=prepared,
         formulation=form,
         solved=solved,
         base=base,

@@ -15,6 +15,7 @@ from dataclasses import replace
 
 from planner.formulate import Formulation
 from planner.graph.model import TensorId
+from planner.graph.reasons import WhyOnce, WhyStay
 from planner.pipeline.least_plan import LeastPeak, least_alone, least_of, least_plan
 from planner.pipeline.orders import (
     BaseOrder,
@@ -44,7 +45,6 @@ _VARIETY = 4  # base orders to try at each lower capacity
 _MAX_SLOWER = 1.25  # how much time a fitting arena may cost
 _UNTIL = 0.85  # share of the time after which no lower capacity is tried, if there is a plan
 _DEAR = 1.5
-_TAKEN = "ONNX Runtime's optimizers would take nodes away"
 _WORTH_PER_S = 1e-4
 """A second of waiting must promise so much of a step's time: after ten seconds, 0.1% is let go."""
 
@@ -97,17 +97,17 @@ def _barred(prepared: Prepared, error: TakenError) -> Prepared:
             group = [op, *(operations[c] for t in op.outputs for c in tensors[t].consumers)]
             stay |= {t for member in group for t in (*member.inputs, *member.outputs)}
     made_by = {p for t in copied | stay if (p := tensors[t].producer) is not None}
-    once = {op for op in made_by if not operations[op].why_one}
-    stay = {t for t in stay if not tensors[t].why_stay}
+    once = {op for op in made_by if operations[op].barred is None}
+    stay = {t for t in stay if tensors[t].barred is None}
     if not once and not stay:
-        stay = {t for t in copied if not tensors[t].why_stay}
-        once = {c for t in copied for c in tensors[t].consumers if not operations[c].why_one}
+        stay = {t for t in copied if tensors[t].barred is None}
+        once = {c for t in copied for c in tensors[t].consumers if operations[c].barred is None}
     if not once and not stay:
         raise error
     for op in once:
-        operations[op] = replace(operations[op], why_one=_TAKEN)
+        operations[op] = replace(operations[op], barred=WhyOnce.TAKEN)
     for tensor in stay:
-        tensors[tensor] = replace(tensors[tensor], why_stay=_TAKEN)
+        tensors[tensor] = replace(tensors[tensor], barred=WhyStay.TAKEN)
     changed = replace(graph, tensors=tuple(tensors), operations=tuple(operations))
     return replace(prepared, graph=changed)
 

@@ -16,6 +16,7 @@ from planner.errors import ModelError, UsageError
 from planner.graph.build import build_graph
 from planner.graph.liveness import Timeline, timeline
 from planner.graph.model import OpId, Placement, TrainingGraph
+from planner.graph.reasons import WhyClosed
 from planner.graph.schedule import default_order
 from planner.lower.unfold import unfold
 from planner.onnxio.load import (
@@ -67,7 +68,7 @@ class Prepared:
         hardware_source: the profile's name, or its file, as given.
         duration_us: by OpId. `cost_source` says where they come from.
         blocked: convolutions and pools that default options lay out anew, which no plan survives.
-        why_no_swaps: why ONNX Runtime here cannot copy to the host; "" where it can.
+        why_no_swaps: why ONNX Runtime here cannot copy to the host; None where it can.
     """
 
     loaded: LoadedModel
@@ -88,7 +89,7 @@ class Prepared:
     duration_us: tuple[float, ...]
     cost_source: str
     ort_optimized: bool
-    why_no_swaps: str = ""
+    why_no_swaps: WhyClosed | None = None
     blocked: tuple[str, ...] = ()
 
 
@@ -179,8 +180,8 @@ def prepare(
             f"temporary workspace of {target.title}'s kernels is not known: set a --reserve for it"
         )
     no_swaps = why_no_copies(target.name)
-    if no_swaps:
-        notes.append(f"{no_swaps}: plans use order and recompute only")
+    if no_swaps is not None:
+        notes.append(f"{no_swaps.sentence}: plans use order and recompute only")
     in_file = order if graph.operations is original.operations else default_order(graph)
     graph = replace(graph, assumptions=(*graph.assumptions, *notes, *assumptions))
     return Prepared(

@@ -46,11 +46,12 @@ def settings_for(
             f"the reserve, {format_both(reserve_bytes)}, takes the whole budget of "
             f"{format_both(budget_bytes)}"
         )
-    if swap == "only" and prepared.why_no_swaps:
-        raise UsageError(f"--swap only: {prepared.why_no_swaps}; use --swap none")
+    no_swaps = prepared.why_no_swaps
+    if swap == "only" and no_swaps is not None:
+        raise UsageError(f"--swap only: {no_swaps.sentence}; use --swap none")
     overlap, why_copies = choose_copies(copies, swap, prepared.target.name)
-    if copies == "overlapped" and prepared.why_no_swaps:
-        raise UsageError(f"--copies overlapped: {prepared.why_no_swaps}; use --copies serial")
+    if copies == "overlapped" and no_swaps is not None:
+        raise UsageError(f"--copies overlapped: {no_swaps.sentence}; use --copies serial")
     return with_levers(
         prepared,
         swap,
@@ -74,7 +75,7 @@ def noted_copies(settings: Settings) -> tuple[str, ...]:
 
 def with_levers(prepared: Prepared, swap: str, settings: Settings) -> Settings:
     """The settings with the levers that `--swap` allows, as far as the model can be copied at all."""
-    with_swaps = swap != "none" and not prepared.why_no_swaps
+    with_swaps = swap != "none" and prepared.why_no_swaps is None
     hardware = prepared.hardware
     return replace(
         settings,

@@ -25,6 +25,7 @@ _CHOICES = {
     "copies": ("serial", "overlapped"),
     "order_target": ("default", "priority"),
 }
+_LEVERS = ("recompute", "swap")
 _BYTES = ("budget_bytes", "reserve_bytes", "least_peak_bytes", "least_peak_bound_bytes")
 _AMOUNTS = ("max_slowdown", "solve_s", "one_stream_us", "bound_us")
 
@@ -49,6 +50,8 @@ class Decision:
         cost_us: time of its own run, or of its two copies, which may run beside the operations.
         recompute_us, swap_us: what either would cost here; None where it may not be done.
         why: one sentence.
+        reason_code: why the other way was closed (`planner.graph.reasons`); "" where it was open,
+            and in older files.
     """
 
     tensor: str
@@ -61,6 +64,21 @@ class Decision:
     recompute_us: float | None
     swap_us: float | None
     why: str
+    reason_code: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Barred:
+    """What was ruled out while the plan was made, besides what the model says.
+
+    Attributes:
+        action: "recompute", where `name` is a node's, or "swap", where it is a tensor's.
+        reason_code: see `planner.graph.reasons`.
+    """
+
+    action: str
+    name: str
+    reason_code: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,6 +156,7 @@ class Plan:
             None where nothing was proved. `bound_class` says for which schedules it holds.
         binding: (tensor, bytes) resident at the planned peak, largest first (up to 20).
         peak: everything that is resident at the planned peak; None in older files.
+        barred: what was ruled out while it was made; empty in older files.
         engines: what each engine did in the search that found the plan; empty in older files.
         unchanged: the budget is at or above the baseline peak: the model is copied as it is.
         ort_optimized: planned on the graph as ONNX Runtime's optimizers leave it.
@@ -179,6 +198,7 @@ class Plan:
     peak: PeakMoment | None = None
     schedule: tuple[PlannedAction, ...] = ()
     decisions: tuple[Decision, ...] = ()
+    barred: tuple[Barred, ...] = ()
     assumptions: tuple[str, ...] = ()
 
 
@@ -218,12 +238,15 @@ def _faults(plan: Plan) -> Iterator[str]:
             )
         seen[action.kind, action.target] += 1
     for i, decision in enumerate(plan.decisions):
-        if decision.action not in ("recompute", "swap"):
+        if decision.action not in _LEVERS:
             yield f"decision {i} is of no known kind: {shown(decision.action)}"
         if not 0 <= decision.start <= decision.end:
             yield f"decision {i} is for steps {shown(decision.start)} to {shown(decision.end)}"
         for fault in _amount_faults(decision, ("bytes", "cost_us", "recompute_us", "swap_us")):
             yield f"decision {i}: {fault}"
+    for i, bar in enumerate(plan.barred):
+        if bar.action not in _LEVERS:
+            yield f"what is barred, {i}, is of no known kind: {shown(bar.action)}"
 
 
 def _amount_faults(

@@ -31,7 +31,8 @@ def plan_schema() -> dict[str, Any]:
     top["properties"]["version"] = {"const": PLAN_VERSION}
     top["required"] = ["version", *top["required"]]
     definitions["PlannedAction"]["properties"]["kind"] = {"enum": [str(k) for k in ActionKind]}
-    definitions["Decision"]["properties"]["action"] = {"enum": ["recompute", "swap"]}
+    for name in ("Decision", "Barred"):
+        definitions[name]["properties"]["action"] = {"enum": ["recompute", "swap"]}
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": f"planner plan, version {PLAN_VERSION}",

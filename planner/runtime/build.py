@@ -14,6 +14,7 @@ import onnx_ir as ir
 
 from planner.errors import ModelError
 from planner.graph.effects import TRAINING_OPERATORS
+from planner.graph.reasons import WhyClosed
 
 TRAINING_VERSION = "1.19.2"
 _MAX_IR_VERSION, _MAX_OPSET = 10, 21  # that onnxruntime-training 1.19.2 accepts
@@ -93,8 +94,6 @@ def _version() -> str:
         return "(none)"
 
 
-def why_no_copies(device: str) -> str:
-    """Why no tensor can be copied to the host and back on `device`, or "" where it can."""
-    if device == "cpu" and is_training_build():
-        return "onnxruntime-training's CPU provider has no kernel for copies to the host"
-    return ""
+def why_no_copies(device: str) -> WhyClosed | None:
+    """Why no tensor can be copied to the host and back on `device`, or None where it can."""
+    return WhyClosed.NO_KERNEL if device == "cpu" and is_training_build() else None

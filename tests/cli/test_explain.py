@@ -10,6 +10,7 @@ import pytest
 from planner import optimize
 from planner.cli.main import main
 from planner.graph.model import Role
+from planner.graph.reasons import WhyClosed
 from planner.pipeline.explain import explain
 from planner.report.explain import explain_payload
 from planner.results import OptimizeResult
@@ -90,6 +91,17 @@ def test_a_kept_interval_is_covered_and_the_ways_have_the_plans_costs(gone, done
         assert ways["recompute"].cost_us == pytest.approx(recompute_us)
         assert ways["swap"].cost_us == pytest.approx(swap_us)
     assert {i.chosen for i in gone.intervals} > {"keep"} or len(gone.intervals) == 1
+
+
+def test_a_lever_that_was_not_asked_for_has_its_code(gone, done):
+    other = {"none": "swap", "only": "recompute"}[done.plan.swap_mode]
+    assert {d.reason_code for d in done.plan.decisions} == {WhyClosed.NOT_ASKED.value}
+    for interval in gone.intervals:
+        for way in interval.ways:
+            assert (way.cost_us is None) == bool(way.reason_code) == bool(way.why_not)
+            if way.action == other:
+                assert way.reason_code == WhyClosed.NOT_ASKED.value
+                assert way.why_not == WhyClosed.NOT_ASKED.sentence
 
 
 def test_prices_add_up(gone):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import networkx as nx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.graph.schedule import reverse_dfs_order
-from planner.lower.realize import UnanchoredError, realize
+from planner.lower.realize import DynamicOrder, UnanchoredError, _late_first, _Search, realize
 
 
 @st.composite
@@ -42,6 +43,55 @@ def executed(parents: list[list[int]]) -> tuple[list[int], list[int]]:
 def test_any_sequence_is_realized(parents):
     order, _ = executed(parents)
     assert order == list(range(len(parents)))
+
+
+def network(parents: list[list[int]]) -> nx.DiGraph:
+    """An edge from each step to those that read it."""
+    net = nx.DiGraph()
+    net.add_nodes_from(range(len(parents)))
+    net.add_edges_from((p, v) for v, ps in enumerate(parents) for p in ps)
+    return net
+
+
+@settings(max_examples=300, deadline=None)
+@given(sequences())
+def test_late_steps_come_first_as_far_as_dependencies_allow(parents):
+    net = network(parents)
+    has_reader = [bool(net[step]) for step in net]
+    body = net.subgraph(step for step in net if has_reader[step])
+    latest = nx.lexicographical_topological_sort(body, key=lambda step: -step)
+    assert _late_first(parents, has_reader) == list(latest)
+
+
+@settings(max_examples=300, deadline=None)
+@given(sequences(), st.data())
+def test_edges_are_added_unless_they_close_a_cycle(parents, data):
+    net = network(parents)
+    start = data.draw(
+        st.sampled_from([range(len(parents)), _late_first(parents, [True] * len(net))])
+    )
+    order = DynamicOrder(parents, start)
+    steps = st.integers(0, len(parents) - 1)
+    for first, second in data.draw(st.lists(st.tuples(steps, steps), max_size=30)):
+        if first == second:
+            continue
+        closes = nx.has_path(net, second, first)
+        assert order.add(first, second) is not closes
+        if not closes:
+            net.add_edge(first, second)
+        place = {step: i for i, step in enumerate(order.order())}
+        assert sorted(place) == sorted(net)
+        assert all(place[a] < place[b] for a, b in net.edges)
+
+
+@settings(max_examples=200, deadline=None)
+@given(sequences())
+def test_a_step_needs_itself_and_its_ancestors(parents):
+    net = network(parents)
+    search = _Search(parents, DynamicOrder(parents, range(len(parents))))
+    for step in net:
+        needed = {other for other in net if search._needs(step, other)}
+        assert needed == {step, *nx.ancestors(net, step)}
 
 
 def test_a_chain_needs_no_anchor():

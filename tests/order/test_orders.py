@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import networkx as nx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.order.lists import late_schedule, list_schedule
-from planner.order.moves import improve_order, pull_early, updates_last
+from planner.order.moves import (
+    _SCALAR_BYTES,
+    _UPDATE_OUTPUTS,
+    improve_order,
+    pull_early,
+    push_late,
+    updates_last,
+)
 from planner.order.reorder import parents_of, peak_of, reorder
 from planner.plan.problem import PlanOp, PlanTensor, Problem
 from planner.simulate.simulate import simulate
@@ -37,8 +45,37 @@ def orders(draw: st.DrawFn, problem: Problem) -> tuple[int, ...]:
     return tuple(order)
 
 
+@st.composite
+def branching(draw: st.DrawFn) -> Problem:
+    """A problem in which each operation makes one tensor, small or not, of up to two earlier ones."""
+    reads = [
+        draw(st.sets(st.integers(0, v - 1), max_size=2)) if v else set()
+        for v in range(draw(st.integers(1, 20)))
+    ]
+    uses = [tuple(v for v, ts in enumerate(reads) if t in ts) for t in range(len(reads))]
+    tensors = tuple(
+        PlanTensor(
+            name=f"t{t}",
+            bytes=_SCALAR_BYTES + draw(st.integers(0, 1)),
+            producer=t,
+            uses=readers,
+            to_end=not readers or draw(st.booleans()),
+        )
+        for t, readers in enumerate(uses)
+    )
+    ops = tuple(
+        PlanOp(name=f"op{v}", duration_us=1.0, inputs=tuple(sorted(ts)), outputs=(v,))
+        for v, ts in enumerate(reads)
+    )
+    return Problem(name="tree", ops=ops, tensors=tensors, fixed_bytes=0, capacity_bytes=1)
+
+
+ANY = problems() | branching()
+"""The former leave one topological order: each operation reads what the one before it made."""
+
+
 @settings(max_examples=100, deadline=None)
-@given(data=st.data(), problem=problems())
+@given(data=st.data(), problem=ANY)
 def test_list_schedules_are_topological_permutations(data, problem):
     count = len(problem.ops)
     priority = data.draw(st.lists(st.integers(0, 9), min_size=count, max_size=count))
@@ -47,14 +84,49 @@ def test_list_schedules_are_topological_permutations(data, problem):
 
 
 @settings(max_examples=50, deadline=None)
-@given(problem=problems())
+@given(problem=ANY)
 def test_list_scheduling_by_place_is_the_base_order(problem):
     plain = range(len(problem.ops))
     assert list_schedule(problem, plain, eager=False) == tuple(plain)
 
 
+def network(problem: Problem) -> nx.DiGraph:
+    """An edge from each operation to what must follow it."""
+    net = nx.DiGraph()
+    net.add_nodes_from(range(len(problem.ops)))
+    net.add_edges_from((p, v) for v, ps in enumerate(parents_of(problem)) for p in ps)
+    return net
+
+
+@settings(max_examples=100, deadline=None)
+@given(data=st.data(), problem=branching())
+def test_list_scheduling_is_the_least_topological_order_by_priority(data, problem):
+    count = len(problem.ops)
+    priority = data.draw(st.lists(st.integers(0, 9), min_size=count, max_size=count))
+    least = nx.lexicographical_topological_sort(network(problem), key=lambda v: (priority[v], v))
+    assert list_schedule(problem, priority, eager=False) == tuple(least)
+
+
+@settings(max_examples=300, deadline=None)
+@given(problem=branching())
+def test_updates_are_what_leads_to_few_outputs_alone(problem):
+    net, tensors = network(problem), problem.tensors
+    private = {
+        op
+        for op in net
+        if sum(tensors[v].to_end for v in (op, *nx.descendants(net, op))) <= _UPDATE_OUTPUTS
+    }
+    late: set[int] = set()
+    for op in reversed(sorted(net)):
+        makers = {t for t in problem.ops[op].inputs if tensors[t].bytes > _SCALAR_BYTES}
+        if op in private and makers <= private and late.issuperset(net[op]):
+            late.add(op)
+    early = [op for op in sorted(net) if op not in late]
+    assert updates_last(problem, sorted(net)) == (*early, *sorted(late))
+
+
 @settings(max_examples=80, deadline=None)
-@given(data=st.data(), problem=problems())
+@given(data=st.data(), problem=ANY)
 def test_the_search_never_raises_the_peak(data, problem):
     start = data.draw(orders(problem))
     found = improve_order(problem, start, out_of_time=never)
@@ -63,14 +135,14 @@ def test_the_search_never_raises_the_peak(data, problem):
 
 
 @settings(max_examples=20, deadline=None)
-@given(data=st.data(), problem=problems())
+@given(data=st.data(), problem=ANY)
 def test_out_of_time_the_search_returns_what_it_was_given(data, problem):
     start = data.draw(orders(problem))
     assert improve_order(problem, start, out_of_time=lambda: True) == start
 
 
 @settings(max_examples=80, deadline=None)
-@given(data=st.data(), problem=problems())
+@given(data=st.data(), problem=ANY)
 def test_a_reordered_problem_is_the_same_problem(data, problem):
     order = data.draw(orders(problem))
     moved = reorder(problem, order)
@@ -108,17 +180,30 @@ def test_weight_gradients_run_as_soon_as_they_can():
     assert peak_of(problem, improve_order(problem, plain, out_of_time=never)) <= 310
 
 
-@given(problem=problems(), data=st.data())
-def test_pulling_operations_early_keeps_an_order_topological(problem, data):
-    order = list(range(len(problem.ops)))
+@settings(max_examples=200, deadline=None)
+@given(problem=ANY, data=st.data())
+@pytest.mark.parametrize("move", [pull_early, push_late])
+def test_moving_operations_keeps_an_order_topological(problem, data, move):
+    order = data.draw(orders(problem))
     chosen = data.draw(st.sets(st.sampled_from(order)))
-    pulled = pull_early(problem, order, chosen)
-    assert sorted(pulled) == order
-    place = {op: i for i, op in enumerate(pulled)}
-    assert all(place[p] < place[v] for v, ps in enumerate(parents_of(problem)) for p in ps)
+    assert is_topological(problem, move(problem, order, chosen))
 
 
-@given(problem=problems())
+@settings(max_examples=200, deadline=None)
+@given(problem=branching(), data=st.data())
+def test_what_is_pulled_runs_right_behind_what_it_reads_last(problem, data):
+    order = data.draw(orders(problem))
+    chosen = data.draw(st.sets(st.sampled_from(order)))
+    made = pull_early(problem, order, chosen)
+    place = {op: i for i, op in enumerate(made)}
+    parents = parents_of(problem)
+    for op in chosen:
+        between = made[max((place[p] for p in parents[op]), default=-1) + 1 : place[op]]
+        assert chosen.issuperset(between)
+    assert [op for op in made if op not in chosen] == [op for op in order if op not in chosen]
+
+
+@given(problem=ANY)
 def test_orders_made_from_the_end_and_with_updates_last_are_topological(problem):
     order = list(range(len(problem.ops)))
     for made in (late_schedule(problem, order), updates_last(problem, order)):

@@ -19,6 +19,7 @@ CLASSES = (
     planfile.Plan,
     planfile.PlannedAction,
     planfile.Decision,
+    planfile.Barred,
     EngineStatistics,
     planfile.PredictedCost,
     planfile.PeakMoment,

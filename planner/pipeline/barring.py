@@ -1,0 +1,60 @@
+"""What was ruled out while a plan was made: in the graph, in the plan file, and in words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from planner.errors import ModelError
+from planner.graph.model import TrainingGraph
+from planner.graph.reasons import WhyOnce, WhyStay
+from planner.plan.planfile import Barred
+
+
+def barred_in(graph: TrainingGraph) -> tuple[Barred, ...]:
+    """What planning barred in a graph, operations first."""
+    return (
+        *(
+            Barred(action="recompute", name=op.name, reason_code=op.barred.value)
+            for op in graph.operations
+            if op.barred is not None
+        ),
+        *(
+            Barred(action="swap", name=t.name, reason_code=t.barred.value)
+            for t in graph.tensors
+            if t.barred is not None
+        ),
+    )
+
+
+def with_barred(graph: TrainingGraph, barred: Sequence[Barred], *, where: str) -> TrainingGraph:
+    """The graph as it was when a plan was made for it.
+
+    Args:
+        where: the plan file, for the error.
+
+    Raises:
+        ModelError: what is barred is not in the graph, or the reason is of no known kind.
+    """
+    operations, tensors = list(graph.operations), list(graph.tensors)
+    by_name = {op.name: op.id for op in operations}, {t.name: t.id for t in tensors}
+    try:
+        for bar in barred:
+            if bar.action == "recompute":
+                op = by_name[0][bar.name]
+                operations[op] = replace(operations[op], barred=WhyOnce(bar.reason_code))
+            else:
+                tensor = by_name[1][bar.name]
+                tensors[tensor] = replace(tensors[tensor], barred=WhyStay(bar.reason_code))
+    except (KeyError, ValueError) as error:
+        raise ModelError(f"{where} bars what is not known here: {error}") from None
+    return replace(graph, operations=tuple(operations), tensors=tuple(tensors))
+
+
+def barred_note(barred: Sequence[Barred]) -> tuple[str, ...]:
+    """What to say of it among a plan's assumptions."""
+    again = [bar.name for bar in barred if bar.action == "recompute"]
+    stays = [bar.name for bar in barred if bar.action == "swap"]
+    said = [f"{len(again)} operation(s) are not run again, first {again[0]!r}"] if again else []
+    said += [f"{len(stays)} tensor(s) are not copied, first {stays[0]!r}"] if stays else []
+    return (f"{', and '.join(said)}: {WhyOnce.TAKEN.sentence}",) if said else ()
