@@ -23,7 +23,8 @@ import numpy as np
 import numpy.typing as npt
 
 from planner.errors import UsageError
-from planner.reading import MAX_BYTES, read_json, shown
+from planner.reading import MAX_BYTES, shown
+from planner.structuring import read_json
 
 Array = npt.NDArray[Any]
 
@@ -60,10 +61,7 @@ def read_recipes(path: Path) -> dict[str, Any]:
     Raises:
         UsageError: not JSON, or not an object.
     """
-    recipes = read_json(path, what="a file of input recipes", error=UsageError)
-    if not isinstance(recipes, dict):
-        raise UsageError(f"{path} is not a file of input recipes: {shown(recipes)} is no object")
-    return recipes
+    return read_json(path, dict[str, Any], what="a file of input recipes", error=UsageError)
 
 
 def recipe_of(name: str, entry: Any, path: Path) -> Recipe:
