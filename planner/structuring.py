@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from types import UnionType
 from typing import Any, TypeVar
 
 import msgspec
@@ -53,7 +54,7 @@ def parse_json(
 
 def structured(
     data: Any,
-    kind: type[T],
+    kind: type[T] | UnionType,
     *,
     where: str,
     what: str,
@@ -61,7 +62,7 @@ def structured(
     path: str = "$",
     only_known_keys: bool = True,
 ) -> T:
-    """`data`, as JSON or TOML gives it, as a dataclass of type `kind`.
+    """`data`, as JSON or TOML gives it, as a value of type `kind`.
 
     Args:
         where, what, error: as for `parse_json`; path: what the document is called there.
