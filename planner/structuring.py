@@ -99,7 +99,7 @@ def _faults(data: Any, made: Any, path: str, only_known_keys: bool) -> Iterator[
                 yield f"unknown key {shown(key)} - at `{path}`"
     elif isinstance(made, dict | tuple):
         for at in made if isinstance(made, dict) else range(len(made)):
-            yield from _faults(data[at], made[at], f"{path}[{at}]", only_known_keys)
+            yield from _faults(data[at], made[at], f"{path}[{shown(at)}]", only_known_keys)
 
 
 def _said(reason: Exception) -> str:

@@ -161,7 +161,7 @@ def test_numbers_that_toml_has_and_json_has_not_are_refused(number: str, only_kn
     [
         ({"more": 1}, r"unknown key 'more' - at `\$`"),
         ({"inner": [{"size": 1}, {"size": 1, "x": 2}]}, r"unknown key 'x' - at `\$\.inner\[1\]`"),
-        ({"named": {"a": {"size": 1, "x": 2}}}, r"unknown key 'x' - at `\$\.named\[a\]`"),
+        ({"named": {"a": {"size": 1, "x": 2}}}, r"unknown key 'x' - at `\$\.named\['a'\]`"),
     ],
 )
 def test_keys_that_no_field_has_are_refused_or_left_out(change: dict[str, Any], said: str):

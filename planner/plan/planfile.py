@@ -40,7 +40,7 @@ class PlannedAction:
 
     kind: ActionKind
     target: str
-    copy: Count = 0
+    copy: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,7 +202,7 @@ def _faults(plan: Plan) -> Iterator[str]:
         if action.copy != before:
             yield (
                 f"action {i} ({action.kind} {shown(action.target)}) is counted as copy "
-                f"{action.copy}, and {before} come before it"
+                f"{shown(action.copy)}, and {before} come before it"
             )
         seen[action.kind, action.target] += 1
     for i, decision in enumerate(plan.decisions):

@@ -71,7 +71,7 @@ def test_the_schema_tells_plans_from_others():
         {"planned": {**COST, "swap_us": -1}},
         {"planned": {**COST, "time_us": 1e300}},
         {"schedule": [{"kind": "fly", "target": "x"}]},
-        {"schedule": [{"kind": "run", "target": "x", "copy": -1}]},
+        {"schedule": [{"kind": "run", "target": "x", "copy": "0"}]},
         {"decisions": [{}]},
         {"binding": [["x", 1, 2]]},
         {"binding": [["x"]]},
