@@ -31,10 +31,10 @@ from planner.pipeline.planned import Planned
 from planner.pipeline.planning import make_plan
 from planner.pipeline.prepare import Prepared, prepare, silent
 from planner.pipeline.rebuild import prepare_for, rebuild, with_metadata
-from planner.pipeline.settings import OrderTarget, Swap, noted_copies, settings_for
+from planner.pipeline.settings import noted_copies, settings_for
 from planner.pipeline.slowdown import plan_within
 from planner.pipeline.verifying import check_can_hold, run_both, stand_in_plan
-from planner.plan.planfile import PredictedCost
+from planner.plan.planfile import OrderTarget, PredictedCost, Swap
 from planner.results import Analysis, OptimizeResult, Verification
 from planner.targets import Device, target_named
 from planner.units import (

@@ -9,8 +9,9 @@ from pathlib import Path
 from planner.errors import UsageError
 from planner.pipeline.copies import Copies
 from planner.pipeline.prepare import BOUND_SIZES, prepare, silent
-from planner.pipeline.settings import Swap, noted_copies, settings_for
+from planner.pipeline.settings import noted_copies, settings_for
 from planner.pipeline.sweep import even_budgets, frontiers, graphs_of, largest
+from planner.plan.planfile import Swap
 from planner.results import Sweep
 from planner.units import parse_budget
 

@@ -1,13 +1,12 @@
 """Read files that somebody else wrote: the one step between a file and values that may be trusted.
 
-A file is a regular one of a stated size, its text UTF-8, its JSON finite and of the types that are
-wanted. Whatever is not so becomes one line that names the file and says what is wrong. Models have
-a border of their own (`planner.onnxio`), behind the same `read_bytes`.
+A file is a regular one of a stated size, its text UTF-8, and its JSON of the types that are wanted
+(`planner.structuring`). Whatever is not so becomes one line that names the file and says what is
+wrong. Models have a border of their own (`planner.onnxio`), behind the same `read_bytes`.
 """
 
 from __future__ import annotations
 
-import json
 import math
 import stat
 from pathlib import Path
@@ -22,7 +21,6 @@ still fit the 64 bits of the search's arrays."""
 MAX_TEXT_BYTES = 1 << 30
 """The largest text file that is read."""
 
-_MAX_DIGITS = 400
 _SHOWN = 40
 
 
@@ -77,28 +75,6 @@ def read_text(path: Path, *, what: str, error: type[PlannerError] = ModelError) 
         raise error(f"{path} is not {what}: byte {reason.start} is not UTF-8 text") from None
 
 
-def read_json(path: Path, *, what: str, error: type[PlannerError] = ModelError) -> Any:
-    """The JSON document of a file; `what` and `error` as for `read_bytes`.
-
-    Whole numbers have at most 400 digits; others may be NaN or infinite.
-    """
-    return parse_json(
-        read_text(path, what=what, error=error), where=str(path), what=what, error=error
-    )
-
-
-def parse_json(text: str, *, where: str, what: str, error: type[PlannerError] = ModelError) -> Any:
-    """As `read_json`, of a text; `where` names it in the message."""
-    try:
-        return json.loads(text, parse_int=_whole)
-    except RecursionError:
-        raise error(f"{where} is not {what}: it is nested too deep") from None
-    except json.JSONDecodeError as reason:
-        raise error(f"{where} is not {what}: not JSON ({reason})") from None
-    except ValueError as reason:
-        raise error(f"{where} is not {what}: {reason}") from None
-
-
 def shown(value: Any) -> str:
     """A value of a file in a message, in at most 40 characters."""
     try:
@@ -115,9 +91,3 @@ def is_amount(value: float, *, at_most: float = math.inf) -> bool:
 
 def _reason(error: Exception) -> str:
     return getattr(error, "strerror", None) or str(error)
-
-
-def _whole(text: str) -> int:
-    if len(text) > _MAX_DIGITS:
-        raise ValueError(f"a number of {len(text)} digits")
-    return int(text)

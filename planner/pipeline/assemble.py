@@ -8,8 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-
-import cattrs
+from typing import Any
 
 from planner import __version__
 from planner.errors import ModelError
@@ -28,13 +27,14 @@ from planner.plan.planfile import (
     PlannedAction,
     PredictedCost,
     Resident,
+    Swap,
     check_plan,
 )
 from planner.plan.problem import Action, ActionKind
 from planner.plan.replay import Replay
-from planner.reading import read_json, shown
+from planner.reading import shown
 from planner.simulate.simulate import InvalidScheduleError, simulate
-from planner.structuring import structured
+from planner.structuring import fields_of, read_json, structured
 from planner.units import format_bytes, format_duration
 
 _NO_LIMIT = 1 << 62
@@ -42,7 +42,7 @@ _MAX_BINDING = 20
 
 
 def assemble(
-    prepared: Prepared, settings: Settings, planned: Planned, *, budget_text: str, swap_mode: str
+    prepared: Prepared, settings: Settings, planned: Planned, *, budget_text: str, swap_mode: Swap
 ) -> Plan:
     """The plan file of an accepted plan."""
     candidate = planned.solved.candidate
@@ -91,7 +91,7 @@ def _bound_class(settings: Settings, planned: Planned) -> str:
     return f"{planned.solved.bound_class}, within {format_bytes(capacity)} of live bytes"
 
 
-def _as_asked(prepared: Prepared, settings: Settings, budget_text: str, swap_mode: str) -> Plan:
+def _as_asked(prepared: Prepared, settings: Settings, budget_text: str, swap_mode: Swap) -> Plan:
     """What any plan says of the model and of the user's wishes; every cost is the baseline's."""
     cost = baseline_cost(prepared)
     return Plan(
@@ -142,7 +142,7 @@ def _arena_note(planned: Planned) -> tuple[str, ...]:
 
 
 def unchanged_plan(
-    prepared: Prepared, settings: Settings, *, budget_text: str, swap_mode: str
+    prepared: Prepared, settings: Settings, *, budget_text: str, swap_mode: Swap
 ) -> Plan:
     """The plan for a budget that the model meets as it is."""
     now = full_timeline(prepared.original, prepared.default, prepared.target)
@@ -238,7 +238,7 @@ def _schedule(form: Formulation, actions: Sequence[Action]) -> tuple[PlannedActi
         names = form.problem.ops if run else form.problem.tensors
         key = (action.kind, action.target)
         planned.append(
-            PlannedAction(kind=action.kind.value, target=names[action.target].name, copy=seen[key])
+            PlannedAction(kind=action.kind, target=names[action.target].name, copy=seen[key])
         )
         seen[key] += 1
     return tuple(planned)
@@ -249,7 +249,7 @@ def _schedule(form: Formulation, actions: Sequence[Action]) -> tuple[PlannedActi
 
 def plan_to_json(plan: Plan) -> str:
     """The text of `plan.json`."""
-    return json.dumps(cattrs.unstructure(plan), indent=1, ensure_ascii=False) + "\n"
+    return json.dumps(plan, default=fields_of, indent=1, ensure_ascii=False) + "\n"
 
 
 def plan_digest(plan: Plan) -> str:
@@ -266,8 +266,8 @@ def read_plan(path: Path) -> Plan:
     Raises:
         ModelError: not a plan, or of another version; a newer one is named.
     """
-    data = read_json(path, what="a plan file")
-    version = data.get("version") if isinstance(data, dict) else None
+    data = read_json(path, dict[str, Any], what="a plan file")
+    version = data.get("version")
     if type(version) is int and version > PLAN_VERSION:
         raise ModelError(
             f"{path} is not a plan file that this planner reads: it is of version {shown(version)}, "
@@ -277,9 +277,7 @@ def read_plan(path: Path) -> Plan:
         raise ModelError(
             f"{path} is not a plan file of version {PLAN_VERSION} (it says {shown(version)})"
         )
-    plan = structured(
-        data, Plan, where=str(path), what="a valid plan file", path="plan", only_known_keys=False
-    )
+    plan = structured(data, Plan, where=str(path), what="a valid plan file", only_known_keys=False)
     check_plan(plan, where=str(path))
     return plan
 
@@ -296,7 +294,7 @@ def schedule_of(
     order = []
     seen = set()
     for action in plan.schedule:
-        if action.kind == ActionKind.RUN.value and action.target not in seen:
+        if action.kind is ActionKind.RUN and action.target not in seen:
             seen.add(action.target)
             if action.target not in by_name:
                 raise ModelError(f"the plan runs node {action.target!r}, which the model has not")
@@ -319,13 +317,10 @@ def schedule_of(
     tensors = {t.name: i for i, t in enumerate(form.problem.tensors)}
     actions = []
     for action in plan.schedule:
-        if action.kind not in {kind.value for kind in ActionKind}:
-            raise ModelError(f"the plan has an action of no known kind: {action.kind!r}")
-        kind = ActionKind(action.kind)
-        names = ops if kind is ActionKind.RUN else tensors
+        names = ops if action.kind is ActionKind.RUN else tensors
         if action.target not in names:
             raise ModelError(f"the plan names {action.target!r}, which the model has not")
-        actions.append(Action(kind=kind, target=names[action.target]))
+        actions.append(Action(kind=action.kind, target=names[action.target]))
     try:
         simulate(form.problem, actions)
     except InvalidScheduleError as error:

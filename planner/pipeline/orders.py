@@ -18,6 +18,7 @@ from planner.order.min_peak import min_peak_order
 from planner.order.moves import improve_order, pull_early, push_late, updates_last
 from planner.order.reorder import peak_of, reorder
 from planner.pipeline.prepare import Prepared
+from planner.plan.planfile import OrderTarget
 from planner.portfolio.min_peak import min_peak_of
 
 GRANULARITY_BYTES = 256
@@ -66,7 +67,7 @@ class Settings:
     swap_in_bytes_per_s: float = 0.0
     overlap: bool = False
     why_copies: str = ""
-    order_target: str = "default"
+    order_target: OrderTarget = "default"
     time_limit_s: float = 60.0
     seed: int = 0
     workers: int | None = None

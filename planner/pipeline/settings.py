@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Literal
 
 from planner.errors import InfeasibleBudgetError, UsageError
 from planner.pipeline.copies import choose_copies
 from planner.pipeline.orders import Settings
 from planner.pipeline.prepare import Prepared
+from planner.plan.planfile import OrderTarget, Swap
 from planner.units import check_seed, check_time_limit, format_both, parse_budget, parse_bytes
-
-Swap = Literal["auto", "none", "only"]
-OrderTarget = Literal["default", "priority"]
 
 
 def settings_for(

@@ -15,13 +15,12 @@ import json
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
-
-import cattrs
+from typing import Any
 
 from planner.errors import ModelError
 from planner.plan.problem import PlanOp, PlanTensor, Problem
-from planner.reading import MAX_BYTES, is_amount, parse_json, read_text, shown
-from planner.structuring import structured
+from planner.reading import MAX_BYTES, is_amount, read_text, shown
+from planner.structuring import fields_of, parse_json, structured
 
 FORMAT = "planner-problem"
 VERSION = 1
@@ -37,8 +36,8 @@ def problem_to_json(problem: Problem) -> str:
         ModelError: the problem is not consistent.
     """
     check_problem(problem, where=f"problem {problem.name!r}")
-    head = {"format": FORMAT, "version": VERSION}
-    return json.dumps(head | cattrs.unstructure(problem), ensure_ascii=False) + "\n"
+    data = {"format": FORMAT, "version": VERSION, **fields_of(problem)}
+    return json.dumps(data, default=fields_of, ensure_ascii=False) + "\n"
 
 
 def read_problem(path: Path) -> Problem:
@@ -56,15 +55,15 @@ def problem_from_json(text: str, *, where: str = "the text") -> Problem:
     Raises:
         ModelError: as `read_problem`.
     """
-    data = parse_json(text, where=where, what="a problem file")
-    if not isinstance(data, dict) or data.pop("format", None) != FORMAT:
+    data = parse_json(text, dict[str, Any], where=where, what="a problem file")
+    if data.pop("format", None) != FORMAT:
         raise ModelError(f"{where} is not a problem file (no format {FORMAT!r})")
     version = data.pop("version", None)
     if version != VERSION:
         raise ModelError(
             f"{where} is not a problem file of version {VERSION} (it says {shown(version)})"
         )
-    problem = structured(data, Problem, where=where, what="a valid problem file", path="problem")
+    problem = structured(data, Problem, where=where, what="a valid problem file")
     check_problem(problem, where=where)
     return problem
 

@@ -28,7 +28,7 @@ import tomli_w
 from planner.errors import UsageError
 from planner.portfolio.table import POLICY, Policy, Turn
 from planner.reading import read_text, shown
-from planner.structuring import structured
+from planner.structuring import fields_of, structured
 
 _WHAT = "a file of parameters"
 _TABLES = ("rough", "serial", "other")
@@ -78,14 +78,8 @@ def policy_of(data: Mapping[str, Any], *, where: str, base: Policy = POLICY) -> 
             raise _wrong(where, f"unknown table {shown(key)}; there are {', '.join(known)}")
         if not isinstance(value, dict):
             raise _wrong(where, f"{key} is {shown(value)}, not a table")
-    head = structured(
-        data.get("portfolio", {}),
-        _Head,
-        where=where,
-        what=_WHAT,
-        error=UsageError,
-        path="portfolio",
-    )
+    top = data.get("portfolio", {})
+    head = structured(top, _Head, where=where, what=_WHAT, error=UsageError, path="portfolio")
     _check_numbers(head, "portfolio", where)
     tables = {name: getattr(base, name) for name in _TABLES}
     for section in ("engines", *_TABLES):
@@ -109,12 +103,8 @@ def params_text(policy: Policy = POLICY) -> str:
 
 def _given(turn: Turn) -> dict[str, Any]:
     numbers = {key: getattr(turn, key) for key in _OF_TURN}
-    found = {**numbers, **_fields(turn.engine)}
+    found = {**numbers, **fields_of(turn.engine)}
     return {k: v for k, v in found.items() if v is not None and v != math.inf}
-
-
-def _fields(engine: Any) -> dict[str, Any]:
-    return {f.name: getattr(engine, f.name) for f in dataclasses.fields(engine)}
 
 
 def _check_engine(engine: str, turns: list[Turn], section: str, where: str) -> None:
@@ -144,7 +134,7 @@ def _changed_turn(turn: Turn, given: Mapping[str, Any], section: str, where: str
     kind: Any = type(turn.engine)
     made: Any = structured(own, kind, where=where, what=_WHAT, error=UsageError, path=section)
     _check_numbers(made, section, where)
-    engine = replace(made, **{k: v for k, v in _fields(turn.engine).items() if k not in own})
+    engine = replace(made, **{k: v for k, v in fields_of(turn.engine).items() if k not in own})
     times = {}
     for key in _OF_TURN:
         value = given.get(key, getattr(turn, key))
@@ -158,7 +148,7 @@ def _changed_turn(turn: Turn, given: Mapping[str, Any], section: str, where: str
 
 def _check_numbers(made: Any, section: str, where: str) -> None:
     """Counts, sizes and times are above 0, shares between 0 and 1."""
-    for key, value in _fields(made).items():
+    for key, value in fields_of(made).items():
         for number in value if isinstance(value, tuple) else (value,):
             if key.endswith(("_share", "_gap")):
                 if not 0 <= number <= 1 and number != math.inf:

@@ -172,7 +172,7 @@ def _from_sidecar(
             )
         known = all(isinstance(d, int) or d in dims for d in spec.dims)
         # the sidecar's shape is one example of a symbolic one; a bound dim goes before it
-        shape = recipe.shape
+        shape = recipe.entry.shape
         if known and any(isinstance(d, str) for d in spec.dims):
             shape = _bind(spec, dims)
         _check_shape(spec, shape, dims, str(path))

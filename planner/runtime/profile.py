@@ -25,9 +25,10 @@ from typing import TYPE_CHECKING, Any
 import numpy.typing as npt
 
 from planner.errors import ModelError
-from planner.reading import MAX_BYTES, read_json, shown
+from planner.reading import MAX_BYTES, shown
 from planner.runtime.messages import explain, first_line
 from planner.runtime.options import Level, Memory, Order, session_options
+from planner.structuring import read_json
 from planner.targets import CPU
 from planner.temporary import temporary_folder
 
@@ -140,7 +141,7 @@ def read_profile(path: Path) -> tuple[Run, ...]:
         ModelError: not a profile of ONNX Runtime.
     """
     wanted = "a profile written by ONNX Runtime (SessionOptions.enable_profiling)"
-    entries = read_json(Path(path), what=wanted)
+    entries = read_json(Path(path), list[dict[str, Any]], what=wanted)
     try:
         nodes = [e for e in entries if e.get("cat") == "Node" and e["name"].endswith(_KERNEL)]
         starts = sorted(_count(e["ts"]) for e in entries if e.get("name") == "model_run")

@@ -12,18 +12,18 @@ alone.
 
 from __future__ import annotations
 
-import math
 import zlib
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from planner.errors import UsageError
-from planner.reading import MAX_BYTES, read_json, shown
+from planner.reading import MAX_BYTES, shown
+from planner.structuring import read_json, structured
 
 Array = npt.NDArray[Any]
 
@@ -31,27 +31,45 @@ _SIGMAS = 10
 """No value of a normal draw is so many standard deviations from the mean."""
 
 
+class _Entry(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag=str.lower):
+    """A recipe as it stands in the file; its `kind` is the name of the class."""
+
+    dtype: str
+    shape: tuple[Annotated[int, msgspec.Meta(ge=0, le=MAX_BYTES)], ...]
+
+
+class Const(_Entry, frozen=True):
+    value: bool | int | float
+
+
+class Normal(_Entry, frozen=True):
+    std: Annotated[float, msgspec.Meta(ge=0)]
+    mean: float = 0.0
+
+
+class Randint(_Entry, frozen=True):
+    high: int
+    low: int = 0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """How one input is made; `fields` are those of its kind."""
+    """How one input is made."""
 
     name: str
     dtype: np.dtype[Any]
-    shape: tuple[int, ...]
-    kind: str
-    fields: Mapping[str, float | bool]
+    entry: Const | Normal | Randint
 
     def draw(self, shape: tuple[int, ...]) -> Array:
         """The input, of `shape`."""
-        if self.kind == "const":
-            return np.full(shape, self.fields["value"], self.dtype)
+        if isinstance(self.entry, Const):
+            return np.full(shape, self.entry.value, self.dtype)
         generator = np.random.Generator(np.random.PCG64(zlib.crc32(self.name.encode())))
-        if self.kind == "normal":
+        if isinstance(self.entry, Normal):
             sample = generator.standard_normal(shape, dtype=np.float32)
-            std, mean = np.float32(self.fields["std"]), np.float32(self.fields["mean"])
+            std, mean = np.float32(self.entry.std), np.float32(self.entry.mean)
             return np.asarray(sample * std + mean, self.dtype)
-        low, high = int(self.fields["low"]), int(self.fields["high"])
-        return np.asarray(generator.integers(low, high, shape), self.dtype)
+        return np.asarray(generator.integers(self.entry.low, self.entry.high, shape), self.dtype)
 
 
 def read_recipes(path: Path) -> dict[str, Any]:
@@ -60,10 +78,7 @@ def read_recipes(path: Path) -> dict[str, Any]:
     Raises:
         UsageError: not JSON, or not an object.
     """
-    recipes = read_json(path, what="a file of input recipes", error=UsageError)
-    if not isinstance(recipes, dict):
-        raise UsageError(f"{path} is not a file of input recipes: {shown(recipes)} is no object")
-    return recipes
+    return read_json(path, dict[str, Any], what="a file of input recipes", error=UsageError)
 
 
 def recipe_of(name: str, entry: Any, path: Path) -> Recipe:
@@ -73,60 +88,38 @@ def recipe_of(name: str, entry: Any, path: Path) -> Recipe:
         UsageError: a field is missing, of a wrong type, or not within the input's type.
     """
     where = f"{path}: input {name!r}"
-    if not isinstance(entry, dict):
-        raise UsageError(f"{where}: the recipe is {shown(entry)}, not an object")
-    for key in ("dtype", "shape", "kind"):
-        if key not in entry:
-            raise UsageError(f"{where}: the recipe has no {key}")
-    dtype = _dtype(entry["dtype"], where)
-    shape = entry["shape"]
-    if not isinstance(shape, list) or not all(
-        type(dim) is int and 0 <= dim <= MAX_BYTES for dim in shape
-    ):
-        raise UsageError(f"{where}: shape is {shown(shape)}, not a list of whole numbers")
-    kind = entry["kind"]
-    if kind == "const":
-        fields = {"value": _number(entry, "value", where)}
-        low = high = fields["value"]
-    elif kind == "normal":
-        fields = {"std": _number(entry, "std", where), "mean": _number(entry, "mean", where, 0)}
-        if fields["std"] < 0:
-            raise UsageError(f"{where}: std is {shown(fields['std'])}, which is below 0")
-        low = fields["mean"] - _SIGMAS * fields["std"]
-        high = fields["mean"] + _SIGMAS * fields["std"]
+    found: Const | Normal | Randint = structured(
+        entry,
+        Const | Normal | Randint,
+        where=where,
+        what="a recipe",
+        error=UsageError,
+        only_known_keys=False,
+    )
+    dtype = _dtype(found.dtype, where)
+    if isinstance(found, Const):
+        low = high = found.value
+    elif isinstance(found, Normal):
+        low, high = found.mean - _SIGMAS * found.std, found.mean + _SIGMAS * found.std
         _check_within(low, high, np.dtype(np.float32), where)  # they are drawn as such
-    elif kind == "randint":
-        fields = {"low": _number(entry, "low", where, 0), "high": _number(entry, "high", where)}
-        for key, value in fields.items():
-            if type(value) is not int:
-                raise UsageError(f"{where}: {key} is {shown(value)}, not a whole number")
-        low, high = fields["low"], fields["high"] - 1
-        if high < low:
-            raise UsageError(f"{where}: there is no integer from {low} up to below {high + 1}")
-        _check_within(low, high, np.dtype(np.int64), where)
     else:
-        raise UsageError(f"{where} has the unknown kind {shown(kind)}")
+        low, high = found.low, found.high - 1
+        if high < low:
+            most = shown(found.high)
+            raise UsageError(f"{where}: there is no integer from {shown(low)} up to below {most}")
+        _check_within(low, high, np.dtype(np.int64), where)
     _check_within(low, high, dtype, where)
-    return Recipe(name=name, dtype=dtype, shape=tuple(shape), kind=kind, fields=fields)
+    return Recipe(name=name, dtype=dtype, entry=found)
 
 
-def _dtype(name: Any, where: str) -> np.dtype[Any]:
+def _dtype(name: str, where: str) -> np.dtype[Any]:
     try:
-        dtype = np.dtype(name if isinstance(name, str) else repr(name))
+        dtype = np.dtype(name)
     except (TypeError, ValueError, SyntaxError):
         dtype = np.dtype(object)
     if dtype.kind not in "fiubc":
         raise UsageError(f"{where}: dtype {shown(name)} is no type of numbers of numpy's")
     return dtype
-
-
-def _number(
-    entry: Mapping[str, Any], key: str, where: str, default: float | None = None
-) -> float | bool:
-    value = entry.get(key, default)
-    if not isinstance(value, int | float) or not math.isfinite(value):
-        raise UsageError(f"{where}: {key} is {shown(value)}, not a finite number")
-    return value
 
 
 def _check_within(low: float, high: float, dtype: np.dtype[Any], where: str) -> None:

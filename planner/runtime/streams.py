@@ -40,7 +40,8 @@ from typing import TYPE_CHECKING, Any
 
 from planner.errors import UsageError
 from planner.onnxio.texts import check_texts
-from planner.reading import parse_json, read_bytes, shown
+from planner.reading import read_bytes, shown
+from planner.structuring import parse_json
 from planner.targets import (
     LEVEL_KEY,
     OPTIONS_KEY,
@@ -238,10 +239,8 @@ def _provider_options(text: str, target: Target, path: Path) -> dict[str, str]:
     """The provider options that a file asks for: of those that planner writes, and no others, since
     some make a provider write files or load libraries."""
     what = f"a model with provider options that planner wrote ({OPTIONS_KEY})"
-    options = parse_json(text, where=str(path), what=what, error=UsageError)
+    options = parse_json(text, dict[str, str], where=str(path), what=what, error=UsageError)
     known = {*target.options, target.keep_option} - {""}
-    if not isinstance(options, dict) or not all(isinstance(v, str) for v in options.values()):
-        raise UsageError(f"{path} is not {what}: they are {shown(options)}")
     unknown = sorted(options.keys() - known)
     if unknown:
         raise UsageError(f"{path} is not {what}: it asks for {shown(unknown[0])}")

@@ -47,7 +47,7 @@ def test_nothing_heavy_is_imported_for_the_help():
     code = (
         "import sys\nfrom planner.cli.main import main\n"
         "main(['problem', '--help']); main(['solve', '--help'])\n"
-        "heavy = {'numpy', 'onnx_ir', 'ortools', 'cattrs'} & set(sys.modules)\n"
+        "heavy = {'numpy', 'onnx_ir', 'ortools', 'msgspec'} & set(sys.modules)\n"
         "sys.stderr.write(' '.join(heavy))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

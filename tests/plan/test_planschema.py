@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import re
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import jsonschema
 import pytest
 
 import planner.plan
+from planner.errors import ModelError
+from planner.pipeline.assemble import read_plan
 from planner.plan import planfile
-from planner.plan.planschema import _schema, plan_schema, schema_text
+from planner.plan.planschema import plan_schema, schema_text
+from planner.plan.problem import ActionKind
 from planner.plan.statistics import EngineStatistics
 
 FOLDER = Path(next(iter(planner.plan.__path__)))
@@ -33,7 +38,8 @@ def test_the_schema_file_is_that_of_the_dataclasses():
 
 def test_the_schema_is_one():
     jsonschema.Draft202012Validator.check_schema(plan_schema())
-    assert {"Plan", *plan_schema()["$defs"]} == {cls.__name__ for cls in CLASSES}
+    names = {cls.__name__ for cls in (*CLASSES, ActionKind)}
+    assert {"Plan", *plan_schema()["$defs"]} == names
 
 
 @pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
@@ -44,29 +50,51 @@ def test_the_description_names_every_field(cls):
     assert f"# The plan file, version {planfile.PLAN_VERSION}\n" in text
 
 
+COST = {"peak_bytes": 1, "time_us": 2.5}
+PLAN = {"version": 1, "dims": {}, "baseline": COST, "best_order": COST, "planned": COST}
+CHECK = jsonschema.Draft202012Validator(plan_schema())
+
+
 def test_the_schema_tells_plans_from_others():
-    check = jsonschema.Draft202012Validator(plan_schema())
-    cost = {"peak_bytes": 1, "time_us": 2.5}
-    plan = {"version": 1, "dims": {}, "baseline": cost, "best_order": cost, "planned": cost}
-    assert check.is_valid(plan)
-    assert check.is_valid({**plan, "of_a_later_release": 1})
-    for name in plan:
-        assert not check.is_valid({k: v for k, v in plan.items() if k != name})
-    for wrong in (
+    assert CHECK.is_valid(PLAN)
+    assert CHECK.is_valid({**PLAN, "of_a_later_release": 1})
+    for name in PLAN:
+        assert not CHECK.is_valid({k: v for k, v in PLAN.items() if k != name})
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
         {"version": 2},
         {"dims": {"batch": "x"}},
+        {"dims": {"batch": 0}},
         {"planned": {"peak_bytes": 1}},
+        {"planned": {**COST, "swap_us": -1}},
+        {"planned": {**COST, "time_us": 1e300}},
         {"schedule": [{"kind": "fly", "target": "x"}]},
+        {"schedule": [{"kind": "run", "target": "x", "copy": "0"}]},
+        {"decisions": [{}]},
         {"binding": [["x", 1, 2]]},
+        {"binding": [["x"]]},
+        {"binding": [["x", -1]]},
+        {"peak": {}},
         {"bound_us": "much"},
-    ):
-        assert not check.is_valid({**plan, **wrong})
-
-
-def test_a_type_that_json_cannot_hold_is_an_error():
-    @dataclass
-    class Odd:
-        what: set[int]
-
-    with pytest.raises(TypeError, match="cannot hold"):
-        _schema(Odd, {})
+        {"budget_bytes": 1 << 63},
+        {"seed": 1 << 31},
+        {"swap_mode": "sometimes"},
+        {"device": "tpu"},
+        {"copies": "later"},
+        {"order_target": None},
+        {"unchanged": 1},
+    ],
+    ids=str,
+)
+def test_what_the_schema_refuses_is_not_read(wrong: dict[str, Any], tmp_path: Path):
+    path = tmp_path / "plan.json"
+    path.write_text(json.dumps(PLAN))
+    assert read_plan(path).planned.time_us == COST["time_us"]
+    path.write_text(json.dumps({**PLAN, **wrong}))
+    assert not CHECK.is_valid(json.loads(path.read_text()))
+    with pytest.raises(ModelError, match=r"plan\.json is not a") as raised:
+        read_plan(path)
+    assert "\n" not in str(raised.value)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import zlib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -78,8 +79,42 @@ def test_a_sidecar_is_followed(tmp_path: Path) -> None:
     assert inputs["i"].max() <= 1
     recipes["x"]["kind"] = "zipf"
     sidecar.write_text(json.dumps(recipes))
-    with pytest.raises(UsageError, match="input 'x' has the unknown kind 'zipf'"):
+    with pytest.raises(UsageError, match=r"input 'x' is not a recipe: .*'zipf' - at `\$\.kind`"):
         make_inputs(path)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"std": None}, "missing required field `std`"),
+        ({"std": "1"}, r"got `str` - at `\$\.std`"),
+        ({"std": True}, r"got `bool` - at `\$\.std`"),
+        ({"std": -1}, r">= 0\.0 - at `\$\.std`"),
+        ({"std": 10**350}, r"out of range - at `\$\.std`"),
+        ({"std": 1e308}, "do not fit float32"),
+        ({"dtype": 5}, r"got `int` - at `\$\.dtype`"),
+        ({"dtype": "f4,f4"}, "no type of numbers"),
+        ({"shape": [4, -3]}, r">= 0 - at `\$\.shape\[1\]`"),
+        ({"shape": [4, 3.0]}, r"got `float` - at `\$\.shape\[1\]`"),
+        ({"shape": [10**30, 1]}, r"- at `\$\.shape\[0\]`"),
+        ({"kind": None}, "missing required field `kind`"),
+        ({"kind": "const", "value": "1"}, r"got `str` - at `\$\.value`"),
+        ({"kind": "const", "value": 10**350}, "do not fit float32"),
+        ({"kind": "randint", "high": 1.0}, r"got `float` - at `\$\.high`"),
+        ({"kind": "randint", "high": 10**350}, "do not fit int64"),
+        ({"kind": "randint", "high": -(10**350)}, r"no integer from 0 up to below -10+\.\.\."),
+    ],
+)
+def test_a_recipe_that_makes_no_sense_is_one_clear_line(
+    change: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    path = _model(tmp_path / "m.onnx")
+    recipe = {"kind": "normal", "std": 2, "shape": [4, 3], "dtype": "float32"} | change
+    recipe = {key: value for key, value in recipe.items() if value is not None}
+    (tmp_path / "m.inputs.json").write_text(json.dumps({"x": recipe}))
+    with pytest.raises(UsageError, match=rf"m\.inputs\.json: input 'x'.*{said}") as raised:
+        make_inputs(path)
+    assert "\n" not in str(raised.value) and len(str(raised.value).split(": input")[1]) < 200
 
 
 def test_arrays_of_the_users_are_checked_by_name_type_and_shape(tmp_path: Path) -> None:
