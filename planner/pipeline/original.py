@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from collections.abc import Sequence
 
@@ -17,15 +18,19 @@ _CAST = "InsertedPrecisionFreeCast_"
 """What ONNX Runtime names casts of half types (core/optimizer/insert_cast_transformer.cc)."""
 
 
-def original_orders(
-    graph: TrainingGraph, original: LoadedModel
-) -> tuple[tuple[OpId, ...], tuple[OpId, ...]]:
-    """(the order in which a session with default options runs the original file, another one).
+_OTHERS = 8
+"""Orders that are looked at where the order is not certain, besides the likely one."""
+
+
+def original_orders(graph: TrainingGraph, original: LoadedModel) -> tuple[tuple[OpId, ...], ...]:
+    """The order in which a session with default options runs the original file, and others in which it
+    may run it instead.
 
     Nodes that the optimizers left alone keep their place in the original file as their index;
     nodes that they made come after all of those, in the order in which they were made. So do the
-    nodes of inlined functions. Among the nodes that are made, the order is not certain: in the other
-    one it is turned round.
+    nodes of inlined functions, of the last call first (tests/pipeline/test_inlined_order.py), and then
+    casts of half types. Among the nodes that are made, the order is not certain: in one of the others
+    it is turned round, in some shuffled.
     """
     place: dict[tuple[str, ...], int] = {}
     nodes = [n for n in original.model.graph if original.own & {str(v.name) for v in n.outputs}]
@@ -55,15 +60,26 @@ def original_orders(
             else:
                 missed.append(op)
         unknown = tuple(missed)
-    turned = list(index)
     places = sorted(index[op.id] for op in unknown)
-    for op, at in zip(sorted(unknown, key=lambda op: -index[op.id]), places, strict=True):
-        turned[op.id] = at
+    by_place = sorted((op.id for op in unknown), key=lambda op: index[op])
+    ways = [by_place]
+    if len(unknown) > 1:
+        shuffles = random.Random(0)
+        casts = [op for op in by_place if graph.operations[op].name.startswith(_CAST)]
+        inlined_back = [op for op in by_place[::-1] if op not in casts] + casts
+        has_inlined = len(nodes) < sum(1 for _ in original.model.graph)
+        ways = [inlined_back, by_place] if has_inlined else [by_place, inlined_back]
+        ways += [by_place[::-1]]
+        ways += [shuffles.sample(by_place, len(by_place)) for _ in range(_OTHERS - 2)]
     parents = parents_of(graph)
-    one, other = (
-        with_shapes_behind(graph, reverse_dfs_order(parents, i), i) for i in (index, turned)
-    )
-    return one, other
+    orders: list[tuple[OpId, ...]] = []
+    for way in ways:
+        for op, at in zip(way, places, strict=True):
+            index[op] = at
+        found = with_shapes_behind(graph, reverse_dfs_order(parents, index), index)
+        if found not in orders:
+            orders.append(found)
+    return tuple(orders)
 
 
 def with_draws_in_order(

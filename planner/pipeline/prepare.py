@@ -55,7 +55,7 @@ class Prepared:
 
     Attributes:
         original: the graph that ONNX Runtime runs when it loads the file as it is, and `default`
-            the order in which it does, `other` another one that it may be, where nodes that the
+            the order in which it does, `others` some that it may be, where nodes that the
             optimizers made have no known place; `original_us` are its durations by OpId.
         model: what the plan is made for and written into: `loaded.model`, or what ONNX Runtime's
             optimizers make of it, with folded constants as nodes again.
@@ -75,7 +75,7 @@ class Prepared:
     model: ir.Model
     original: TrainingGraph
     default: tuple[OpId, ...]
-    other: tuple[OpId, ...]
+    others: tuple[tuple[OpId, ...], ...]
     original_us: tuple[float, ...]
     types: Mapping[str, ValueType]
     graph: TrainingGraph
@@ -152,7 +152,7 @@ def prepare(
     if found.first is not None:
         original = analysed_graph(found.first, loaded.dims, known=_certain(loaded))
     progress(f"{len(original.operations)} operations")
-    order, other_order = original_orders(original, loaded)
+    order, *other_orders = original_orders(original, loaded)
     costs = _Costs(profile_of, path, loaded.dims, profile, calibrate, inputs, seed, progress)
     original_us, source, assumptions = costs.durations(original)
     durations = original_us
@@ -188,7 +188,7 @@ def prepare(
         loaded=loaded,
         original=original,
         default=order,
-        other=other_order,
+        others=tuple(other_orders),
         original_us=original_us,
         model=model,
         types=types,
@@ -303,10 +303,10 @@ def full_timeline(graph: TrainingGraph, order: tuple[OpId, ...], target: Target)
 
 
 def peak_as_it_is(prepared: Prepared) -> int:
-    """The original's peak in the worse one of the orders that it may run in."""
+    """The original's peak in the worst one of the orders that it is known to be able to run in."""
     return max(
         full_timeline(prepared.original, order, prepared.target).peak_bytes
-        for order in (prepared.default, prepared.other)
+        for order in (prepared.default, *prepared.others)
     )
 
 

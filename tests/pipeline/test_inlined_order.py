@@ -1,0 +1,65 @@
+"""Nodes of inlined functions run in the order in which ONNX Runtime inlines: the last call first."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import onnx
+import pytest
+from onnx import parser
+
+from planner.pipeline.prepare import full_timeline, peak_as_it_is, prepare
+from planner.runtime.inputs import make_inputs
+from planner.runtime.memcheck import measured
+from planner.runtime.profile import profile
+
+
+def calls(sizes: tuple[int, ...]) -> onnx.ModelProto:
+    """One call of a function for each size; what it holds meanwhile is twice its output."""
+    inputs = ", ".join(f"float[{size}, 1] x{i}" for i, size in enumerate(sizes))
+    outputs = ", ".join(f"float[{size}, 1] y{i}" for i, size in enumerate(sizes))
+    body = "\n".join(f"y{i} = my.Wide(x{i})" for i in range(len(sizes)))
+    return parser.parse_model(
+        f"""<ir_version: 9, opset_import: ["" : 17, "my" : 1]>
+        g ({inputs}) => ({outputs}) {{ {body} }}
+        <domain: "my", opset_import: ["" : 17]>
+        Wide (x) => (y) {{
+            r = Constant<value_ints: ints = [1, 2]>()
+            s = Tile(x, r)
+            y = ReduceMax<axes: ints = [1], keepdims: int = 1>(s)
+        }}"""
+    )
+
+
+@pytest.mark.parametrize("ort_optimize", [True, False])
+@pytest.mark.parametrize("sizes", list(itertools.permutations((64, 256, 1024))), ids=str)
+def test_live_bytes_are_predicted_node_by_node(
+    sizes: tuple[int, ...], ort_optimize: bool, tmp_path: Path
+) -> None:
+    path = tmp_path / "calls.onnx"
+    onnx.save(calls(sizes), path)
+    prepared = prepare(
+        path, dims={}, hardware="cpu", ort_optimize=ort_optimize, progress=lambda _: None
+    )
+    level = "extended" if ort_optimize else "disabled"
+    feeds, _ = make_inputs(path)
+    runs = profile(path, feeds, memory="recommended", level=level, threads=1)
+    check = measured(
+        runs, prepared.original, prepared.default, model="", options="recommended", threads=1
+    )
+    assert check.live_bytes == check.predicted_live_bytes
+    assert not check.worst
+
+
+def test_the_peak_as_it_is_is_that_of_the_worst_order_that_it_may_run_in(tmp_path: Path) -> None:
+    path = tmp_path / "calls.onnx"
+    onnx.save(calls((1024, 64, 256)), path)
+    prepared = prepare(path, dims={}, hardware="cpu", progress=lambda _: None)
+    peaks = [
+        full_timeline(prepared.original, order, prepared.target).peak_bytes
+        for order in (prepared.default, *prepared.others)
+    ]
+    assert len(set(prepared.others)) == len(prepared.others) >= 4
+    assert prepared.default not in prepared.others
+    assert peak_as_it_is(prepared) == max(peaks) > min(peaks)
