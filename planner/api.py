@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -159,6 +159,7 @@ def optimize(
     ort_optimize: bool = True,
     force: bool = False,
     dry_run: bool = False,
+    search_context: Callable[[], AbstractContextManager[None]] | None = None,
     progress: Progress | None = None,
 ) -> OptimizeResult:
     """Rewrite a model so that its peak stays within `budget`, and prove it on ONNX Runtime.
@@ -178,6 +179,8 @@ def optimize(
             levels. False leaves the rewritten model unrun; the graph that ONNX Runtime's optimizers
             made is then compared with the file, once, by numbers (`planner.runtime.same_numbers`).
         dry_run: plan, but write nothing; as with `verify=False`.
+        search_context: made for the search; within it Ctrl-C (KeyboardInterrupt) ends the search, and
+            the best plan so far is taken where there is one. None: Ctrl-C is raised, as elsewhere.
 
     Raises:
         UsageError, ModelError, InfeasibleBudgetError, VerificationError: see `planner.errors`.
@@ -221,9 +224,11 @@ def optimize(
                 helper = stack.enter_context(beside(look_beside.__module__))
             if dry_run or not verify or output is None:
                 prepared = compared(prepared, inputs=inputs, seed=seed, progress=report)
-            planned, settings, binds = _planned(
-                prepared, settings, max_slowdown, by_slowdown=budget is None, progress=report
-            )
+            with (search_context or nullcontext)():
+                planned, settings, binds = _planned(
+                    prepared, settings, max_slowdown, by_slowdown=budget is None, progress=report,
+                    keep_on_interrupt=search_context is not None,
+                )  # fmt: skip
             plan = plans.assemble(
                 prepared, settings, planned, budget_text=budget or f"{max_slowdown} slower",
                 swap_mode=swap,
@@ -401,6 +406,7 @@ def _planned(
     *,
     by_slowdown: bool,
     progress: Progress,
+    keep_on_interrupt: bool,
 ) -> tuple[Planned, Settings, str]:
     """(plan, settings with its budget, what binds)."""
     if by_slowdown:
@@ -408,7 +414,7 @@ def _planned(
             raise UsageError("give a --budget, a --max-slowdown, or both")
         within = plan_within(prepared, settings, parse_slowdown(max_slowdown), progress)
         return within.planned, within.settings, "slowdown"
-    planned = make_plan(prepared, settings, progress)
+    planned = make_plan(prepared, settings, progress, keep_on_interrupt=keep_on_interrupt)
     assert planned.solved.candidate is not None
     added = planned.solved.candidate.time_us / sum(prepared.original_us) - 1
     if max_slowdown is not None and added > parse_slowdown(max_slowdown):

@@ -28,7 +28,7 @@ _leaving = threading.Lock()
 
 @dataclass(slots=True)
 class _State:
-    raises: bool = False  # a signal is a KeyboardInterrupt
+    raising: frozenset[int] = frozenset()  # signals that are a KeyboardInterrupt
     raised: int = 0  # how many were, that the other thread does not know of yet
 
 
@@ -48,14 +48,18 @@ def watch_signals() -> None:
 
 
 @contextlib.contextmanager
-def signals_raise() -> Iterator[None]:
+def signals_raise(*numbers: int) -> Iterator[None]:
     """Within the block, the first signal is a KeyboardInterrupt in the main thread, as elsewhere in
-    Python; the second ends the process."""
-    _state.raises = True
+    Python; the second ends the process.
+
+    Args:
+        numbers: of signals; all that end the process if none is given.
+    """
+    _state.raising = frozenset(numbers or SIGNALS)
     try:
         yield
     finally:
-        _state.raises = False
+        _state.raising = frozenset()
 
 
 def exit_code(number: int) -> int:
@@ -98,8 +102,8 @@ def what_is_written() -> str:
 
 
 def _on_signal(number: int, _frame: Any) -> None:
-    if _state.raises:
-        _state.raises = False
+    if number in _state.raising:
+        _state.raising = frozenset()
         _state.raised += 1
         raise KeyboardInterrupt
     if _leaving.locked() or temporary.SETTLED.locked():
@@ -110,7 +114,7 @@ def _on_signal(number: int, _frame: Any) -> None:
 def _read_signals(reader: int) -> None:
     while True:
         for number in os.read(reader, 64):
-            if number not in SIGNALS or _state.raises:
+            if number not in SIGNALS or number in _state.raising:
                 continue
             if _state.raised:
                 _state.raised -= 1

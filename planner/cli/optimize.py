@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -9,6 +10,7 @@ import typer
 
 from planner.cli import options as o
 from planner.cli.console import emit_json, note, progress, verbosity
+from planner.cli.ending import signals_raise
 from planner.cli.outputs import check_outputs, name_outputs
 from planner.cli.thresholds import PeakAbove, SlowerThan, check_optimized, parse_thresholds
 from planner.errors import UsageError, VerificationError
@@ -103,7 +105,8 @@ def optimize(
 ) -> None:
     """Rewrite a model so that it stays within a memory budget, and prove it on ONNX Runtime.
 
-    Writes the rewritten model, the plan (JSON) and a report (one HTML file).
+    Writes the rewritten model, the plan (JSON) and a report (one HTML file). Ctrl-C ends the search for
+    a plan: the best one so far is taken, where there is one.
 
     \b
     Examples:
@@ -137,6 +140,7 @@ def optimize(
         check_outputs(*outputs, inputs=sources, force=force)
 
     from planner import api
+    from planner.pipeline.assemble import INTERRUPTED
 
     try:
         with progress() as report_progress:
@@ -165,6 +169,7 @@ def optimize(
                 ort_optimize=not no_ort_optimize,
                 force=force,
                 dry_run=dry_run,
+                search_context=lambda: signals_raise(signal.SIGINT),
                 progress=report_progress,
             )
     except VerificationError as error:
@@ -177,6 +182,8 @@ def optimize(
         note(f"wrote {trace}")
     if dry_run:
         note("dry run: nothing was written")
+    if INTERRUPTED in result.plan.assumptions:
+        note(INTERRUPTED)
     if result.verification is not None and not result.verification.passed:
         raise typer.Exit(VerificationError.exit_code)
     check_optimized(thresholds, payload["headline"])

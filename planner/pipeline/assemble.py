@@ -40,6 +40,8 @@ from planner.units import format_bytes, format_duration
 _NO_LIMIT = 1 << 62
 _MAX_BINDING = 20
 
+INTERRUPTED = "the search was interrupted: this is the best plan that it had found"
+
 
 def assemble(
     prepared: Prepared, settings: Settings, planned: Planned, *, budget_text: str, swap_mode: Swap
@@ -79,6 +81,7 @@ def assemble(
             *_copies_note(settings, replay),
             *_arena_note(planned),
             *barred_note(barred),
+            *((INTERRUPTED,) if planned.solved.is_interrupted else ()),
         ),
     )
 

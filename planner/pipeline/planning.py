@@ -57,6 +57,7 @@ def make_plan(
     progress: Progress,
     *,
     orders: tuple[BaseOrder, ...] = (),
+    keep_on_interrupt: bool = False,
 ) -> Planned:
     """Solve in several base orders, lower, and check; then again at a lower capacity, if the arena
     does not fit. Where ONNX Runtime's optimizers take nodes away whatever is done, all of it again
@@ -64,15 +65,24 @@ def make_plan(
 
     Args:
         orders: the base orders; none given, they are searched for.
+        keep_on_interrupt: Ctrl-C ends the search, and the best plan so far is returned.
 
     Raises:
         InfeasibleBudgetError: no plan fits, with the least peak found and what binds it.
+        KeyboardInterrupt: on Ctrl-C, unless it is kept, or no plan was accepted yet.
     """
     deadline = time.monotonic() + settings.time_limit_s
+    kept: list[Planned] = []
     while True:
         try:
-            return _planned(prepared, settings, progress, orders)
+            return _planned(prepared, settings, progress, orders, kept)
+        except KeyboardInterrupt:
+            if not keep_on_interrupt or not kept:
+                raise
+            progress("interrupted: the best plan so far is kept")
+            return replace(kept[-1], solved=replace(kept[-1].solved, is_interrupted=True))
         except TakenError as error:
+            kept.clear()
             prepared = _barred(prepared, error)
             progress(f"again: {error}")
             least_s = _LATE * settings.time_limit_s
@@ -117,7 +127,9 @@ def _planned(
     settings: Settings,
     progress: Progress,
     orders: tuple[BaseOrder, ...],
+    kept: list[Planned],
 ) -> Planned:
+    """`make_plan` without what starts it again; each better plan is added to `kept`."""
     progress("compiling the search (the first time only)")
     for overlap in {False, settings.overlap}:
         warm_up(overlap=overlap)
@@ -176,6 +188,7 @@ def _planned(
                 seed=settings.seed,
                 workers=settings.workers,
                 start=None if attempt else raced.get(base),
+                keep_on_interrupt=not kept,
                 patience=patience,
                 progress=lambda text: progress(f"solving: {text}"),
             )
@@ -192,6 +205,10 @@ def _planned(
                 first_us = extra_us[base.name]
                 left = min(1.0, first_us / before_us) if before_us > 0 else 1.0
             accepted = _accept(accepted, prepared, settings, base, form, solved, orders)
+            if accepted is not None and (not kept or kept[-1] is not accepted):
+                kept.append(accepted)
+            if solved.is_interrupted:
+                raise KeyboardInterrupt
         if accepted is not None and accepted.fits_arena and not _is_dear(accepted, extra_us):
             break
         if not raced:

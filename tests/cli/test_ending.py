@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from planner.pipeline.assemble import read_plan
 from planner.temporary import clear
 from tests.process import PLANNER, started
 
@@ -89,6 +90,24 @@ def test_a_signal_ends_it_in_one_line(number, arguments, when, scratch):
     assert all(line.startswith("planner: ") for line in lines.splitlines())
     assert os.listdir(scratch.parent) == ["scratch"]
     assert not list(scratch.glob("planner*"))
+
+
+def test_ctrl_c_ends_the_search_and_keeps_its_plan(scratch):
+    arguments = (*OPTIMIZE, "--no-verify")
+    status, lines, left = ended_by(signal.SIGINT, arguments, scratch, when="solving: +")
+    assert (status, left) == (0, [])
+    assert "the search was interrupted: this is the best plan that it had found" in lines
+    plan = read_plan(scratch.parent / "gpt.plan.json")
+    assert any("interrupted" in text for text in plan.assumptions)
+    assert plan.planned.peak_bytes <= plan.budget_bytes
+    assert (scratch.parent / "gpt.planned.onnx").exists()
+    assert not list(scratch.glob("planner*"))
+
+
+def test_ctrl_c_before_there_is_a_plan_ends_the_command(scratch):
+    status, lines, left = ended_by(signal.SIGINT, OPTIMIZE, scratch, when="comparing base orders")
+    assert (status, left) == (130, [])
+    assert lines.endswith("planner: interrupted; nothing was written\n")
 
 
 @pytest.mark.parametrize(("arguments", "when"), [(OPTIMIZE, "optimize the"), (SWEEP, "compared")])
