@@ -22,6 +22,7 @@ from planner.pipeline.orders import Settings, base_orders, least_found_peak, lea
 from planner.pipeline.outlook import (
     before_a_plan,
     beside_a_plan,
+    get_ready,
     look,
     look_beside,
     outlook_s,
@@ -221,7 +222,8 @@ def optimize(
         else:
             _check_layout(prepared)
             if report_path is not None and not dry_run:
-                helper = stack.enter_context(beside(look_beside.__module__))
+                helper = stack.enter_context(beside())
+                helper.begin(get_ready, settings.overlap)
             if dry_run or not verify or output is None:
                 prepared = compared(prepared, inputs=inputs, seed=seed, progress=report)
             with (search_context or nullcontext)():

@@ -16,7 +16,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
-from importlib import import_module
 from typing import Any, BinaryIO, TypeVar
 
 from planner.children import child_environment, end_with_parent
@@ -114,27 +113,17 @@ class Beside:
 
 
 @contextlib.contextmanager
-def beside(module: str) -> Iterator[Beside]:
-    """A process beside this one for the length of a block, for one call at a time.
-
-    Args:
-        module: imported there at once, so that a call need not wait for that.
-    """
+def beside() -> Iterator[Beside]:
+    """A process beside this one for the length of a block, for one call at a time."""
     process = _started()
     pool = ThreadPoolExecutor(1)
     try:
         _send(process, pickle.dumps(None))
-        found = Beside(process, pool)
-        found.begin(_import, module)
-        yield found
+        yield Beside(process, pool)
     finally:
         process.kill()
         pool.shutdown(cancel_futures=True)
         process.communicate()
-
-
-def _import(_: None, module: str) -> None:
-    import_module(module)
 
 
 class _EndedError(Exception):

@@ -61,7 +61,7 @@ def doubled(_: None, number: int) -> tuple[int, int]:
 
 
 def test_one_process_beside_answers_and_ends_with_the_block():
-    with beside("planner.errors") as helper:
+    with beside() as helper:
         first = helper.begin(doubled, 1)
         second = helper.begin(doubled, 2)
         (one, pid), (two, same) = first.result(), second.result()
@@ -71,14 +71,14 @@ def test_one_process_beside_answers_and_ends_with_the_block():
 
 
 def test_an_error_beside_is_raised_where_the_answer_is_asked_for():
-    with beside("planner.errors") as helper:
+    with beside() as helper:
         refusal = helper.begin(refused, 3)
         with pytest.raises(UsageError, match="3 is refused"):
             refusal.result()
 
 
 def test_a_process_beside_that_was_ended_is_said():
-    with beside("planner.errors") as helper:
+    with beside() as helper:
         lost = helper.begin(killed, 0)
         with pytest.raises(MemoryLimitError, match="ended from outside"):
             lost.result()
@@ -86,7 +86,7 @@ def test_a_process_beside_that_was_ended_is_said():
 
 @pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="no process can be stopped here")
 def test_nothing_is_done_beside_while_it_is_paused():
-    with beside("planner.errors") as helper:
+    with beside() as helper:
         helper.begin(doubled, 0).result()  # it is up
         with helper.paused():
             answer = helper.begin(doubled, 1)
@@ -96,7 +96,7 @@ def test_nothing_is_done_beside_while_it_is_paused():
 
 
 def test_a_call_that_is_under_way_ends_with_the_block():
-    with beside("planner.errors") as helper:
+    with beside() as helper:
         helper.begin(asleep, 600)
     # that the block was left at all is the proof: nothing waited for the answer
 

@@ -166,6 +166,14 @@ def look_beside(_: None, question: Question) -> Outlook:
     return look(question)
 
 
+def get_ready(_: None, overlap: bool) -> None:
+    """Load, in another process, what `look` runs; not where this one is having it compiled."""
+    from planner.search.fast.warm import is_compiled
+
+    if is_compiled(overlap=overlap):
+        warm_up(overlap=overlap)
+
+
 def _best_order(
     prepared: Prepared,
     settings: Settings,

@@ -8,7 +8,7 @@ from planner.pack.pack import Buffer, pack
 from planner.results import PackedArena
 
 ALIGNMENT_BYTES = 256  # what ONNX Runtime's arena rounds to, and what CUDA's allocator gives
-TIME_LIMIT_S = 3.0
+TIME_LIMIT_S = 1.0
 
 
 def packed_arena(line: Timeline) -> PackedArena:

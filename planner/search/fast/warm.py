@@ -10,15 +10,19 @@ from planner.plan.problem import OpIndex, PlanOp, PlanTensor, Problem, TensorInd
 _SERIAL, _OVERLAPPED = f"{__name__}:compile_serial", f"{__name__}:compile_overlapped"
 
 
-def begin(*, overlap: bool) -> None:
-    """Have a process beside this one compile what is not compiled yet."""
-    from planner.search.fast.moves import anneal
+def is_compiled(*, overlap: bool) -> bool:
+    """Whether everything is in the cache on disk, as far as its index tells."""
+    from planner.search.fast.moves import anneal, change
     from planner.search.fast.streams import place_and_time
 
-    if overlap and not ahead.is_compiled(place_and_time):
-        ahead.begin(_OVERLAPPED)
-    elif not ahead.is_compiled(anneal):
-        ahead.begin(_SERIAL)
+    wanted = (anneal, change, place_and_time) if overlap else (anneal, change)
+    return all(map(ahead.is_compiled, wanted))
+
+
+def begin(*, overlap: bool) -> None:
+    """Have a process beside this one compile what is not compiled yet."""
+    if not is_compiled(overlap=overlap):
+        ahead.begin(_OVERLAPPED if overlap else _SERIAL)
 
 
 @functools.cache
