@@ -481,7 +481,7 @@ def interrupt(arguments: list[str], folder: Path, *, when: str) -> tuple[int, st
     return process.returncode, said
 
 
-@pytest.mark.parametrize("when", ["loading", "solving"])
+@pytest.mark.parametrize("when", ["loading", "comparing base orders"])
 def test_ctrl_c_leaves_nothing(when, folder):
     model = ZOO / "gpt.onnx"
     arguments = ["optimize", str(model), "--budget", "40%", "--time-limit", "60", "-v"]

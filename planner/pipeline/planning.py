@@ -75,9 +75,10 @@ def make_plan(
     kept: list[Planned] = []
     while True:
         try:
-            return _planned(prepared, settings, progress, orders, kept)
+            keep = kept if keep_on_interrupt else None
+            return _planned(prepared, settings, progress, orders, keep)
         except KeyboardInterrupt:
-            if not keep_on_interrupt or not kept:
+            if not kept:
                 raise
             progress("interrupted: the best plan so far is kept")
             return replace(kept[-1], solved=replace(kept[-1].solved, is_interrupted=True))
@@ -127,9 +128,9 @@ def _planned(
     settings: Settings,
     progress: Progress,
     orders: tuple[BaseOrder, ...],
-    kept: list[Planned],
+    kept: list[Planned] | None,
 ) -> Planned:
-    """`make_plan` without what starts it again; each better plan is added to `kept`."""
+    """`make_plan` without what starts it again; each better plan is added to `kept`, if there is such."""
     progress("compiling the search (the first time only)")
     for overlap in {False, settings.overlap}:
         warm_up(overlap=overlap)
@@ -188,7 +189,7 @@ def _planned(
                 seed=settings.seed,
                 workers=settings.workers,
                 start=None if attempt else raced.get(base),
-                keep_on_interrupt=not kept,
+                keep_on_interrupt=kept == [],
                 patience=patience,
                 progress=lambda text: progress(f"solving: {text}"),
             )
@@ -204,10 +205,17 @@ def _planned(
             if not attempt and not number:
                 first_us = extra_us[base.name]
                 left = min(1.0, first_us / before_us) if before_us > 0 else 1.0
-            accepted = _accept(accepted, prepared, settings, base, form, solved, orders)
-            if accepted is not None and (not kept or kept[-1] is not accepted):
-                kept.append(accepted)
-            if solved.is_interrupted:
+            is_interrupted = solved.is_interrupted
+            try:
+                accepted = _accept(accepted, prepared, settings, base, form, solved, orders)
+            except KeyboardInterrupt:
+                if kept != []:
+                    raise
+                is_interrupted = True  # the first plan is lowered all the same
+                accepted = _accept(accepted, prepared, settings, base, form, solved, orders)
+            if kept is not None and accepted is not None:
+                kept[:] = [accepted]
+            if is_interrupted:
                 raise KeyboardInterrupt
         if accepted is not None and accepted.fits_arena and not _is_dear(accepted, extra_us):
             break
