@@ -48,8 +48,8 @@ def check_seed(seed: int, *, keep: Path | None = None) -> dict[str, Any]:
         "nodes": len(case.model.graph.node),
         "traits": sorted(case.traits),
         "counts": dict(outcome.counts),
-        "refusal": outcome.refusal,
-        "findings": [list(f) for f in outcome.findings],
+        "refusal": outcome.refusal.replace(f"{name}/", ""),
+        "findings": [[kind, text.replace(f"{name}/", "")] for kind, text in outcome.findings],
     }
 
 
