@@ -11,6 +11,7 @@ new file order can allow one that the old did not), until nothing changes.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import NoReturn
 
 import onnx_ir as ir
 
@@ -93,10 +94,14 @@ def settle(
                 raise
         else:
             taken = [node for node in rewritten.model.graph if node.name not in survivors]
-            if not taken:
-                _check_added(rewritten.model, survivors, targets, loaded)
+            added = _added(rewritten.model, survivors, targets)
+            if not taken and not added:
                 return rewritten
             more = pinned | {str(v.name) for node in taken for v in node.outputs if v.name}
+            if not taken:
+                more = pinned | _around(rewritten.model, added)
+                if more == pinned:
+                    _refuse(added, loaded)
             if more == pinned:  # a sum is taken into the convolution that it reads
                 more = pinned | _made_for(taken)
             if more == pinned:
@@ -116,18 +121,31 @@ def settle(
     )
 
 
-def _check_added(
-    model: ir.Model, after: set[str], targets: Sequence[Target], loaded: LoadedModel
-) -> None:
-    """Raise ModelError where the optimizers add nodes of their own, copies between memories apart."""
+def _added(model: ir.Model, after: set[str], targets: Sequence[Target]) -> list[str]:
+    """Nodes of the optimizers' own, copies between memories apart."""
     if any(target.own_memory for target in targets):
-        return
-    added = sorted(after - {str(node.name) for node in model.graph})
-    if added:
-        raise ModelError(
-            f"ONNX Runtime's optimizers add nodes to the rewritten {loaded.path} ({added[0]!r}), so "
-            "that it would not run as planned; plan the graph as it is with --no-ort-optimize"
-        )
+        return []
+    return sorted(after - {str(node.name) for node in model.graph})
+
+
+def _around(model: ir.Model, added: Sequence[str]) -> set[str]:
+    """Values that added nodes are named for, and what their producers read: pinned, they leave no room
+    for a pair of quantizers before or behind a value (core/optimizer/qdq_transformer/qdq_propagation.cc)."""
+    found: set[str] = set()
+    for node in model.graph:
+        for value in node.outputs:
+            if value.name and any(name.startswith(str(value.name)) for name in added):
+                found |= {
+                    str(v.name) for v in (value, *node.inputs) if v is not None and v.producer()
+                }
+    return found
+
+
+def _refuse(added: Sequence[str], loaded: LoadedModel) -> NoReturn:
+    raise ModelError(
+        f"ONNX Runtime's optimizers add nodes to the rewritten {loaded.path} ({added[0]!r}), so "
+        "that it would not run as planned; plan the graph as it is with --no-ort-optimize"
+    )
 
 
 def _made_for(nodes: list[ir.Node]) -> set[str]:

@@ -525,3 +525,24 @@ def test_an_output_that_a_second_run_makes_again_was_never_absent(tmp_path: Path
     }
     """
     _holds_in_each_order(_model(text), tmp_path, Mode(swap="none"))
+
+
+def test_no_quantizers_are_put_in_behind_a_plan(tmp_path: Path) -> None:
+    """ONNX Runtime moves DequantizeLinear on past a Transpose, with a pair of its own, where a plan
+    makes room for that."""
+    text = f"""
+    g (float[16, 16] x) => (float[16, 16] out, float[16, 16] t)
+    <float s = {{0.05}}, int8 zero = {{0}}, float[16, 16] w = {{{", ".join(["0.1"] * 256)}}}>
+    {{
+      a = QuantizeLinear(x, s, zero)
+      b = DequantizeLinear(a, s, zero)
+      c = QuantizeLinear(w, s, zero)
+      d = DequantizeLinear(c, s, zero)
+      p = MatMul(b, d)
+      q = QuantizeLinear(p, s, zero)
+      v = DequantizeLinear(q, s, zero)
+      {CHAIN}
+      t = Transpose(v)
+    }}
+    """
+    _holds_in_each_order(_model(text), tmp_path, Mode())
