@@ -130,7 +130,8 @@ def _added(model: ir.Model, after: set[str], targets: Sequence[Target]) -> list[
 
 def _around(model: ir.Model, added: Sequence[str]) -> set[str]:
     """Values that added nodes are named for, and what their producers read: pinned, they leave no room
-    for a pair of quantizers before or behind a value (core/optimizer/qdq_transformer/qdq_propagation.cc)."""
+    for a pair of quantizers before or behind a value (core/optimizer/qdq_transformer/qdq_propagation.cc).
+    """
     found: set[str] = set()
     for node in model.graph:
         for value in node.outputs:
