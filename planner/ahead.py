@@ -9,10 +9,7 @@ from __future__ import annotations
 import atexit
 import subprocess
 import sys
-from collections.abc import Callable
 from importlib import import_module
-from pathlib import Path
-from typing import Any
 
 from planner.children import child_environment, end_with_parent
 
@@ -41,19 +38,6 @@ def finish(call: str) -> None:
     """Wait for a call to end, if it was begun. Whether it went well is not asked: it is ahead only."""
     if call in _begun:
         _begun[call].wait()
-
-
-def is_compiled(function: Callable[..., Any]) -> bool:
-    """Whether numba has a cached version of a compiled function's present source.
-
-    numba lists the versions of a function in an index file of its own (`numba/core/caching.py`).
-    """
-    compiled: Any = function
-    source = Path(compiled.py_func.__code__.co_filename)
-    folder = Path(compiled.stats.cache_path)
-    name = f"{source.stem}.{compiled.py_func.__qualname__}-*.nbi"
-    written = source.stat().st_mtime
-    return any(index.stat().st_mtime >= written for index in folder.glob(name))
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

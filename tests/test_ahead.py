@@ -13,7 +13,7 @@ from types import ModuleType
 
 import pytest
 
-from planner import ahead
+from planner import ahead, compiled
 
 _SOURCE = """
 import time
@@ -43,18 +43,18 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleTy
 
 
 def test_what_was_begun_is_there_when_it_is_finished(module: ModuleType) -> None:
-    assert not ahead.is_compiled(module.double)
+    assert not compiled.is_compiled(module.double)
     ahead.begin("doubled:compile_double")
     ahead.finish("doubled:compile_double")
-    assert ahead.is_compiled(module.double)
+    assert compiled.is_compiled(module.double)
 
 
 def test_a_changed_source_is_not_compiled(module: ModuleType) -> None:
     module.double(1)
-    assert ahead.is_compiled(module.double)
+    assert compiled.is_compiled(module.double)
     later = time.time() + 10
     os.utime(str(module.__file__), (later, later))
-    assert not ahead.is_compiled(module.double)
+    assert not compiled.is_compiled(module.double)
 
 
 def test_what_was_not_begun_is_not_waited_for() -> None:

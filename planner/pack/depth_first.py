@@ -39,6 +39,7 @@ import numpy as np
 import numpy.typing as npt
 
 from planner import ahead
+from planner.compiled import is_compiled
 from planner.pack import depth_first_arrays as arrays
 from planner.pack.depth_first_arrays import Levels, Pick, Tables
 from planner.pack.depth_first_steps import search as search_states
@@ -155,7 +156,7 @@ def _starts(counts: npt.ArrayLike) -> Ints:
 
 def begin() -> None:
     """Have a process beside this one compile the search, if that is to be done."""
-    if not ahead.is_compiled(search_states):
+    if not is_compiled(search_states):
         ahead.begin(_COMPILE)
 
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numba
 import numpy as np
 
+from planner.compiled import INNER
 from planner.pack.depth_first_arrays import (
     BRIDGES,
     CHOICES,
@@ -34,22 +33,14 @@ from planner.pack.depth_first_arrays import (
 
 _ROUNDS = 4  # of raising loose buffers one by one, before all are at once
 
-# called by compiled code alone: without a way in from Python it compiles in less time
-_INNER: dict[str, Any] = {
-    "cache": True,
-    "nogil": True,
-    "no_cpython_wrapper": True,
-    "no_cfunc_wrapper": True,
-}
 
-
-@numba.njit(**_INNER)
+@numba.njit(**INNER)
 def _aligned(t: Tables, offset: int, i: int) -> int:
     """The least offset from this one on at which buffer i may lie."""
     return -(-offset // t.alignment[i]) * t.alignment[i]
 
 
-@numba.njit(**_INNER)
+@numba.njit(**INNER)
 def _survey(t: Tables, state: np.ndarray, sections: np.ndarray, s: int) -> tuple[int, int, int]:
     """Bring the rows of section s up to date: (limit, lowest top of those that can be lowest, whose)."""
     limit = t.capacity - sections[REST, s]
@@ -80,7 +71,7 @@ def _survey(t: Tables, state: np.ndarray, sections: np.ndarray, s: int) -> tuple
     return limit, first_top, first_of
 
 
-@numba.njit(**_INNER)
+@numba.njit(**INNER)
 def _lift(t: Tables, lv: Levels, level: int, i: int, offset: int, status: int) -> bool:
     """Raise the floor of an open buffer; whether it still has a place."""
     lv.buffers[level, FLOOR, i] = offset
@@ -90,7 +81,7 @@ def _lift(t: Tables, lv: Levels, level: int, i: int, offset: int, status: int) -
     return offset <= t.highest[i]
 
 
-@numba.njit(**_INNER)
+@numba.njit(**INNER)
 def _lowest_beside(t: Tables, sections: np.ndarray, i: int) -> int:
     """The lowest top of the open buffers beside i, as last surveyed."""
     lowest = NEVER
@@ -100,7 +91,7 @@ def _lowest_beside(t: Tables, sections: np.ndarray, i: int) -> int:
     return lowest
 
 
-@numba.njit(**_INNER)
+@numba.njit(**INNER)
 def _hold(t: Tables, lv: Levels, level: int) -> int:
     """Raise each loose buffer to where a chain of others, the first of them held, can hold it.
 
@@ -141,7 +132,7 @@ def _hold(t: Tables, lv: Levels, level: int) -> int:
     return lifted
 
 
-@numba.njit(**_INNER)
+@numba.njit(**INNER)
 def _settle(t: Tables, lv: Levels, level: int) -> bool:
     """Work out what follows in the part at hand; False for a dead end."""
     state, sections = lv.buffers[level], lv.sections[level]
@@ -191,7 +182,7 @@ def _settle(t: Tables, lv: Levels, level: int) -> bool:
     return True
 
 
-@numba.njit(**_INNER)
+@numba.njit(**INNER)
 def _digest(t: Tables, lv: Levels, level: int) -> np.uint64:
     """Digest of the open buffers' floors in the part at hand (sum of mixed words: Steele et al., "Fast
     splittable pseudorandom number generators", OOPSLA 2014)."""
@@ -208,7 +199,7 @@ def _digest(t: Tables, lv: Levels, level: int) -> np.uint64:
     return digest
 
 
-@numba.njit(**_INNER)
+@numba.njit(**INNER)
 def _choose(t: Tables, lv: Levels, level: int, rank: np.ndarray, pick: int) -> bool:
     """Choose the buffer to decide about; False if there is none."""
     state, sections = lv.buffers[level], lv.sections[level]
@@ -247,7 +238,7 @@ def _choose(t: Tables, lv: Levels, level: int, rank: np.ndarray, pick: int) -> b
     return best >= 0
 
 
-@numba.njit(**_INNER)
+@numba.njit(**INNER)
 def _place(t: Tables, lv: Levels, level: int) -> bool:
     """Begin the next level: the chosen buffer lies at its floor. False for a dead end."""
     below = level + 1
@@ -279,7 +270,7 @@ def _place(t: Tables, lv: Levels, level: int) -> bool:
     return True
 
 
-@numba.njit(**_INNER)
+@numba.njit(**INNER)
 def _put_off(t: Tables, lv: Levels, level: int) -> bool:
     """The other branch: the chosen buffer, and any just like it, lies higher. False for a dead end."""
     state, sections = lv.buffers[level], lv.sections[level]
@@ -296,7 +287,7 @@ def _put_off(t: Tables, lv: Levels, level: int) -> bool:
     return True
 
 
-@numba.njit(**_INNER)
+@numba.njit(**INNER)
 def _enter(t: Tables, lv: Levels, level: int) -> bool:
     """Choose the part to search at a level just begun; False if nothing is open.
 

@@ -2,20 +2,23 @@
 
 The plan is accepted only when the rewritten model, read back and analysed like any other, stays
 within the budget, and so does ONNX Runtime's arena, fragmentation and kernels' workspace included,
-as predicted by replaying its allocator. Where it does not, the capacity is lowered and the problem
-solved again. Where no plan's arena fits but some plan's live bytes do, that plan is taken, and its
-assumptions say so.
+as predicted by replaying its allocator. Where the arena does not, an order of the same actions is
+looked for that it has room for (`planner.fit`). Where there is none, the capacity is lowered and the
+problem solved again, in the order that then promises the least time. Where no plan's arena fits but
+some plan's live bytes do, that plan is taken, and its assumptions say so.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
+from planner.fit import search as fit
 from planner.formulate import Formulation
 from planner.graph.model import TensorId
 from planner.graph.reasons import WhyOnce, WhyStay
+from planner.pipeline.fitting import fitted_plan
 from planner.pipeline.least_plan import LeastPeak, least_alone, least_of, least_plan
 from planner.pipeline.orders import (
     BaseOrder,
@@ -27,6 +30,7 @@ from planner.pipeline.orders import (
 from planner.pipeline.planned import Planned, lowered_plan
 from planner.pipeline.prepare import Prepared, Progress
 from planner.pipeline.serial_first import solve
+from planner.pipeline.trials import Trial, Trials
 from planner.plan.solved import Solved
 from planner.portfolio.race import RACE, race
 from planner.runtime.settle import TakenError
@@ -34,21 +38,21 @@ from planner.search.fast.warm import warm_up
 from planner.search.patience import Patience
 from planner.units import format_bytes
 
-_SHRINK = (1.0, 0.98, 0.965, 0.95, 0.935, 0.92, 0.9, 0.87, 0.83, 0.78)
-"""Capacities to try, as shares of the budget, until ONNX Runtime's arena fits the budget too."""
-
-_THOROUGH = 2  # orders solved at length
-
 _MIN_SEARCH_S = 2.0
 
-_VARIETY = 4  # base orders to try at each lower capacity
-_MAX_SLOWER = 1.25  # how much time a fitting arena may cost
+_FIRST, _LATER = 0.5, 0.3
+"""Shares of the time left that the first search may take, and each of those after it."""
+
 _UNTIL = 0.85  # share of the time after which no lower capacity is tried, if there is a plan
-_DEAR = 1.5
+
 _WORTH_PER_S = 1e-4
 """A second of waiting must promise so much of a step's time: after ten seconds, 0.1% is let go."""
 
 _LATE = 0.1  # share of the time that a search gets beyond its end, while nothing is accepted
+
+_MAX_SLOWER = 1.25  # how much time a fitting arena may cost
+
+_FIT_S = 2.0  # for an order that the arena has room for: those that are found are found soon
 
 
 def make_plan(
@@ -130,170 +134,206 @@ def _planned(
     orders: tuple[BaseOrder, ...],
     kept: list[Planned] | None,
 ) -> Planned:
-    """`make_plan` without what starts it again; each better plan is added to `kept`, if there is such."""
+    """`make_plan` without what starts it again; each better plan is put into `kept`, if there is such."""
     progress("compiling the search (the first time only)")
     for overlap in {False, settings.overlap}:
         warm_up(overlap=overlap)
+    fit.begin()
     start = time.monotonic()
-    deadline = start + settings.time_limit_s
-    search_until = start + _UNTIL * settings.time_limit_s
     if not orders:
         progress("searching for base orders")
         orders = base_orders(prepared, time_limit_s=settings.time_limit_s * 0.1)
     room = settings.budget_bytes
+    forms = {base: formulate_in(prepared, base.order, settings, room) for base in orders}
+    search = _Search(
+        prepared=prepared,
+        settings=settings,
+        progress=progress,
+        forms=forms,
+        kept=kept,
+        patience=Patience(since=start, per_s=_WORTH_PER_S),
+        deadline=start + settings.time_limit_s,
+    )
+    raced = _race(forms, search.deadline, progress, search.patience)
+    search.solve_all(raced)
+    if search.accepted is not None:
+        return search.accepted
+    assert search.least is not None
+    is_late = time.monotonic() > search.deadline
+    found = [search.least, least_alone(prepared, settings, orders), *least_of(settings, forms)]
+    return least_plan(prepared, settings, found, orders, is_late=is_late)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Search:
+    """Trials, from the one that promises most, until none is worth the wait.
+
+    Attributes:
+        forms: the problem in each base order, with the whole budget for a capacity.
+        kept: where the best plan so far is put; None where nobody wants it.
+        accepted: the best plan so far, lowered. `least` is the one with the least peak.
+        left: share of what a plan of the race added that a search leaves of it.
+        longest_s: no search takes longer.
+    """
+
+    prepared: Prepared
+    settings: Settings
+    progress: Progress
+    forms: Mapping[BaseOrder, Formulation]
+    kept: list[Planned] | None
+    patience: Patience
+    deadline: float
     accepted: Planned | None = None
     least: LeastPeak | None = None
-    longest_s = float("inf")  # no search takes longer
-    extra_us: dict[str, float] = {}  # what each order's last plan added
-    first_us, left = (
-        float("inf"),
-        1.0,
-    )  # what the first plan adds, and its share of what the race's did
-    has_plan = False  # at the last capacity, accepted or not
-    forms = {base: formulate_in(prepared, base.order, settings, room) for base in orders}
-    patience = Patience(since=start, per_s=_WORTH_PER_S)
-    raced = _race(forms, deadline, progress, patience)
-    for base, solved in raced.items():
-        if solved is not None and solved.candidate is not None:
-            extra_us[base.name] = solved.candidate.time_us - forms[base].problem.base_duration_us
-    for attempt, shrink in enumerate(_SHRINK):
-        capacity = int(room * shrink)
-        chosen = _cheap(orders, capacity, extra_us) if attempt else list(raced)[:_THOROUGH]
-        if accepted is not None and (time.monotonic() > search_until or not chosen):
-            break
-        is_late = time.monotonic() > deadline
-        if is_late and attempt > 1:
-            if not has_plan:
-                break
-            if attempt % 2:
-                continue  # the few bytes of the anchors are all that is missing: larger steps
-        for number, base in enumerate(chosen or [least_bound_order(orders)]):
-            if number and time.monotonic() > deadline:
-                break
-            if number and not _promises(accepted, first_us, left, extra_us, base, patience):
-                continue
-            has_plan = has_plan and bool(number)
-            left_s = deadline - time.monotonic()
-            share = max(1.0, left_s * (0.5 if attempt == 0 else 0.3) / max(1, len(chosen) - number))
-            share = min(share, longest_s)
-            if is_late and accepted is None:
-                share = max(share, _LATE * settings.time_limit_s)
-            form = (
-                formulate_in(prepared, base.order, settings, capacity) if attempt else forms[base]
-            )
-            progress(f"solving for {format_bytes(capacity)}, order: {base.name}")
-            begun = time.monotonic()
-            solved = solve(
-                form.problem,
-                time_limit_s=share,
-                seed=settings.seed,
-                workers=settings.workers,
-                start=None if attempt else raced.get(base),
-                keep_on_interrupt=kept == [],
-                patience=patience,
-                progress=lambda text: progress(f"solving: {text}"),
-            )
-            if not attempt and not number:  # what ended early is good: no other gets much longer
-                longest_s = 2 * max(_MIN_SEARCH_S, time.monotonic() - begun)
-            if least is None or solved.least.peak_bytes < least.candidate.peak_bytes:
-                least = LeastPeak(base, form, solved.least)
-            if solved.candidate is None:
-                continue
-            has_plan = True
-            before_us = extra_us.get(base.name, 0.0)
-            extra_us[base.name] = solved.candidate.time_us - form.problem.base_duration_us
-            if not attempt and not number:
-                first_us = extra_us[base.name]
-                left = min(1.0, first_us / before_us) if before_us > 0 else 1.0
-            is_interrupted = solved.is_interrupted
-            try:
-                accepted = _accept(accepted, prepared, settings, base, form, solved, orders)
-            except KeyboardInterrupt:
-                if kept != []:
-                    raise
-                is_interrupted = True  # the first plan is lowered all the same
-                accepted = _accept(accepted, prepared, settings, base, form, solved, orders)
-            if kept is not None and accepted is not None:
-                kept[:] = [accepted]
-            if is_interrupted:
-                raise KeyboardInterrupt
-        if accepted is not None and accepted.fits_arena and not _is_dear(accepted, extra_us):
-            break
+    left: float = 1.0
+    longest_s: float = float("inf")
+
+    def solve_all(self, raced: Mapping[BaseOrder, Solved | None]) -> None:
+        """Solve, lower and accept, in the orders that were compared and at lower capacities.
+
+        Args:
+            raced: those in which something may fit, each with what was found; in none, the order
+                with the least bound is solved in all the same.
+        """
+        orders = tuple(self.forms)
+        trials = Trials(room=self.settings.budget_bytes)
+        for base, solved in raced.items():
+            base_us = self.forms[base].problem.base_duration_us
+            known = solved.candidate if solved is not None else None
+            trials.add(base, known.time_us - base_us if known is not None else None)
         if not raced:
-            break  # nothing fits the whole budget, in any order
-    if accepted is not None and accepted.fits_arena:
-        return _refined(accepted, prepared, settings, deadline, patience, progress)
-    if accepted is None:
-        assert least is not None
-        is_late = time.monotonic() > deadline
-        found = [least, least_alone(prepared, settings, orders), *least_of(settings, forms)]
-        return least_plan(prepared, settings, found, orders, is_late=is_late)
-    return accepted
+            trials.add(least_bound_order(orders), None)
+        has_plan = True
+        while (trial := trials.cheapest(left=self.left)) is not None:
+            if not self._is_worth(trial, has_plan=has_plan):
+                break
+            solved = self._solve(trial, trials.capacity_bytes(trial), raced.get(trial.base))
+            has_plan = solved.candidate is not None
+            is_late = time.monotonic() > self.deadline
+            trials.done(trial, solved, base_us=self._base_us, is_late=is_late)
+        if self.accepted is not None and self.accepted.fits_arena:
+            self._refine(self.accepted)
 
+    @property
+    def _base_us(self) -> float:
+        return next(iter(self.forms.values())).problem.base_duration_us
 
-def _accept(
-    accepted: Planned | None,
-    prepared: Prepared,
-    settings: Settings,
-    base: BaseOrder,
-    form: Formulation,
-    solved: Solved,
-    orders: tuple[BaseOrder, ...],
-) -> Planned | None:
-    """The better one of what is accepted so far and what was solved, lowered."""
-    assert solved.candidate is not None
-    if solved.candidate.time_us > settings.most_us:
-        return accepted
-    if accepted is not None and not _could_beat(accepted, solved):
-        return accepted
-    planned = lowered_plan(prepared, settings, base, form, solved, orders)
-    if planned.timeline.peak_bytes > settings.budget_bytes - settings.reserve_bytes:
-        return accepted  # the anchors' few bytes: the next capacity leaves room for them
-    return planned if accepted is None or _better(planned, accepted) else accepted
+    def _is_worth(self, trial: Trial, *, has_plan: bool) -> bool:
+        """Whether to wait for a trial.
 
+        Args:
+            has_plan: the one before found a plan, accepted or not.
+        """
+        now = time.monotonic()
+        if self.accepted is None:
+            return now <= self.deadline or has_plan
+        if now > self.deadline - (1 - _UNTIL) * self.settings.time_limit_s:
+            return False
+        assert self.accepted.solved.candidate is not None
+        accepted_us = self.accepted.solved.candidate.time_us
+        expected_us = self._base_us + trial.expected_us(left=self.left)
+        if not self.accepted.fits_arena:
+            return expected_us < _MAX_SLOWER * accepted_us
+        return self.patience.is_worth(accepted_us - expected_us, self._base_us)
 
-def _is_dear(accepted: Planned, extra_us: Mapping[str, float]) -> bool:
-    """Whether another order adds so much less that it may be cheaper even at a lower capacity."""
-    assert accepted.solved.candidate is not None
-    base_us = accepted.formulation.problem.base_duration_us
-    added_us = accepted.solved.candidate.time_us - base_us
-    return added_us > _DEAR * min(extra_us.values()) + 1e-6 * base_us
+    def _solve(self, trial: Trial, capacity: int, start: Solved | None) -> Solved:
+        """Solve one trial, and accept its plan if it is better.
 
+        Args:
+            start: what the race found in its order.
+        """
+        is_first = self.least is None
+        begun = time.monotonic()
+        left_s = self.deadline - begun
+        share_s = min(self.longest_s, max(1.0, left_s * (_FIRST if is_first else _LATER)))
+        if left_s < 0:
+            share_s = max(share_s, _LATE * self.settings.time_limit_s)
+        form = self.forms[trial.base]
+        if trial.step:
+            form = formulate_in(self.prepared, trial.base.order, self.settings, capacity)
+        self.progress(f"solving for {format_bytes(capacity)}, order: {trial.base.name}")
+        solved = solve(
+            form.problem,
+            time_limit_s=share_s,
+            seed=self.settings.seed,
+            workers=self.settings.workers,
+            start=None if trial.step else start,
+            keep_on_interrupt=self.kept == [],
+            patience=self.patience,
+            progress=lambda text: self.progress(f"solving: {text}"),
+        )
+        if self.least is None or solved.least.peak_bytes < self.least.candidate.peak_bytes:
+            self.least = LeastPeak(trial.base, form, solved.least)
+        if is_first:  # what ended early is good: no other gets much longer
+            self.longest_s = 2 * max(_MIN_SEARCH_S, time.monotonic() - begun)
+            if solved.candidate is not None and trial.added_us:
+                added_us = solved.candidate.time_us - form.problem.base_duration_us
+                self.left = min(1.0, added_us / trial.added_us)
+        if solved.candidate is not None:
+            self._accept(trial.base, form, solved)
+        return solved
 
-def _refined(
-    accepted: Planned,
-    prepared: Prepared,
-    settings: Settings,
-    deadline: float,
-    patience: Patience,
-    progress: Progress,
-) -> Planned:
-    """The plan whose arena fits, searched on from in the time left: it may come of a short search at
-    a lower capacity."""
-    left_s = deadline - time.monotonic()
-    problem = accepted.formulation.problem
-    candidate = accepted.solved.candidate
-    assert candidate is not None
-    gain_us = candidate.time_us - accepted.solved.bound_us
-    is_worth = patience.is_worth(gain_us, problem.base_duration_us)
-    if left_s < 1 or accepted.solved.is_tight or not is_worth:
-        return accepted
-    progress(f"improving the plan for {format_bytes(problem.capacity_bytes)}")
-    better = solve(
-        problem,
-        time_limit_s=left_s,
-        seed=settings.seed,
-        workers=settings.workers,
-        start=accepted.solved,
-        patience=patience,
-        progress=lambda text: progress(f"improving: {text}"),
-    )
-    if better.candidate is None:
-        return accepted
-    base, orders = accepted.base, accepted.orders
-    form = accepted.formulation
-    found = _accept(accepted, prepared, settings, base, form, better, orders)
-    return found or accepted
+    def _accept(self, base: BaseOrder, form: Formulation, solved: Solved) -> None:
+        """Take a plan, lowered, where it is better than what is accepted so far.
+
+        Raises:
+            KeyboardInterrupt: the search was interrupted; what there is, is kept.
+        """
+        is_interrupted = solved.is_interrupted
+        try:
+            self._lower(base, form, solved)
+        except KeyboardInterrupt:
+            if self.kept != []:
+                raise
+            is_interrupted = True  # the first plan is lowered all the same
+            self._lower(base, form, solved)
+        if is_interrupted:
+            raise KeyboardInterrupt
+
+    def _lower(self, base: BaseOrder, form: Formulation, solved: Solved) -> None:
+        assert solved.candidate is not None
+        settings = self.settings
+        if solved.candidate.time_us > settings.most_us:
+            return
+        if self.accepted is not None and not _could_beat(self.accepted, solved):
+            return
+        planned = lowered_plan(self.prepared, settings, base, form, solved, tuple(self.forms))
+        if planned.timeline.peak_bytes > settings.budget_bytes - settings.reserve_bytes:
+            return  # the anchors' few bytes: the next capacity leaves room for them
+        if not planned.fits_arena:
+            self._take(planned)
+            self.progress("looking for an order that the arena has room for")
+            planned = fitted_plan(planned, settings, time_limit_s=_FIT_S) or planned
+        self._take(planned)
+
+    def _take(self, planned: Planned) -> None:
+        if self.accepted is None or _better(planned, self.accepted):
+            self.accepted = planned
+            if self.kept is not None:
+                self.kept[:] = [planned]
+
+    def _refine(self, accepted: Planned) -> None:
+        """Search on in the time left: the plan may come of a short search at a lower capacity."""
+        left_s = self.deadline - time.monotonic()
+        problem = accepted.formulation.problem
+        candidate = accepted.solved.candidate
+        assert candidate is not None
+        gain_us = candidate.time_us - accepted.solved.bound_us
+        is_worth = self.patience.is_worth(gain_us, problem.base_duration_us)
+        if left_s < 1 or accepted.solved.is_tight or not is_worth:
+            return
+        self.progress(f"improving the plan for {format_bytes(problem.capacity_bytes)}")
+        better = solve(
+            problem,
+            time_limit_s=left_s,
+            seed=self.settings.seed,
+            workers=self.settings.workers,
+            start=accepted.solved,
+            patience=self.patience,
+            progress=lambda text: self.progress(f"improving: {text}"),
+        )
+        if better.candidate is not None:
+            self._lower(accepted.base, accepted.formulation, better)
 
 
 def _could_beat(accepted: Planned, solved: Solved) -> bool:
@@ -309,30 +349,6 @@ def _better(planned: Planned, accepted: Planned) -> bool:
     if planned.fits_arena != accepted.fits_arena:
         return planned.fits_arena
     return planned.solved.candidate.time_us < accepted.solved.candidate.time_us
-
-
-def _promises(
-    accepted: Planned | None,
-    first_us: float,
-    left: float,
-    extra_us: Mapping[str, float],
-    base: BaseOrder,
-    patience: Patience,
-) -> bool:
-    """Whether a search in another order is worth the wait: what it added before, it may add again.
-
-    Args:
-        first_us: added by the plan of the first search of all; `left` is its share of what the plan of
-            the race added, and expected of other orders too.
-    """
-    if accepted is None or base.name not in extra_us:
-        return True
-    assert accepted.solved.candidate is not None
-    base_us = accepted.formulation.problem.base_duration_us
-    if accepted.fits_arena:
-        added_us = accepted.solved.candidate.time_us - base_us
-        return patience.is_worth(added_us - extra_us[base.name], base_us)
-    return patience.is_worth(first_us - left * extra_us[base.name], base_us)
 
 
 def _race(
@@ -355,15 +371,3 @@ def _race(
     problems = [form.problem for form in forms.values()]
     runners = race(problems, time_limit_s=RACE * left_s, progress=begins, patience=patience)
     return {orders[r.index]: r.solved for r in runners if not r.is_impossible}
-
-
-def _cheap(
-    orders: Sequence[BaseOrder], capacity: int, extra_us: Mapping[str, float]
-) -> list[BaseOrder]:
-    """For variety: orders that can meet the capacity, the cheapest so far first, then those not tried
-    yet; the dear are left out."""
-    dear = 2 * min(extra_us.values(), default=0.0)
-    possible = [
-        o for o in orders if o.least_bound_bytes <= capacity and extra_us.get(o.name, 0.0) <= dear
-    ]
-    return sorted(possible, key=lambda o: extra_us.get(o.name, dear))[:_VARIETY]

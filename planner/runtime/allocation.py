@@ -22,10 +22,11 @@ class Kind(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllocationPlan:
-    """Which tensors allocate, and which of them are freed after each step."""
+    """Which tensors allocate, which of them are freed after each step, and in whose buffer each is."""
 
     kind: Mapping[TensorId, Kind]
     freed_after: Sequence[Sequence[TensorId]]
+    buffer: Mapping[TensorId, TensorId]
 
 
 def place(
@@ -83,7 +84,7 @@ def place(
     for root, step in last.items():
         if kind.get(root) is Kind.OWN:
             freed[step].append(root)
-    return AllocationPlan(kind=kind, freed_after=freed)
+    return AllocationPlan(kind=kind, freed_after=freed, buffer=buffer)
 
 
 def _inplace_source(

@@ -290,7 +290,7 @@ def fits(
             settings,
             threads=threads,
             host_in_arena=host_in_arena,
-            reserved=_reserved_sizes(graph),
+            reserved=reserved_sizes(graph),
             demand=demand,
         )
     except ArenaFullError:
@@ -309,14 +309,14 @@ def first_regions(
     if cap_bytes <= 0:
         return
     demand = demand_of(graph, order, threads=threads)
-    reserved = _reserved_sizes(graph)
+    reserved = reserved_sizes(graph)
     unlimited = replace(RECOMMENDED, max_dead_bytes=1)  # every chunk split, as under a cap
     (trace,) = simulate(
         graph, order, unlimited, runs=1, threads=threads, reserved=reserved, demand=demand
     )
     if trace.peak > cap_bytes:
         return  # whatever the regions
-    for size in _region_sizes(cap_bytes, len(order)):
+    for size in region_sizes(cap_bytes, len(order)):
         if fits(graph, order, cap_bytes, threads=threads, first_region_bytes=size, demand=demand):
             yield size
 
@@ -328,7 +328,7 @@ def first_region(
     return next(first_regions(graph, order, cap_bytes, threads=threads), None)
 
 
-def _region_sizes(cap_bytes: int, nodes: int) -> list[int]:
+def region_sizes(cap_bytes: int, nodes: int) -> list[int]:
     """First regions to try: shares of the cap, then evenly spaced by ratio from the least."""
     count = max(20, min(_MAX_REGIONS, _MAX_REGIONS * _NODES // max(1, nodes)))
     sizes = [cap_bytes // d for d in _SHARES]
@@ -344,14 +344,14 @@ def roomy_cap(
 ) -> tuple[int, int]:
     """(cap, first region): about the least arena that fits, in steps of 2% of the peak in use."""
     (trace,) = simulate(graph, order, RECOMMENDED, runs=1, threads=threads)
-    peak = trace.peak + sum(round_up(size) for size in _reserved_sizes(graph))
+    peak = trace.peak + sum(round_up(size) for size in reserved_sizes(graph))
     cap = round_up(max(peak, at_least, ROUNDING))
     while (size := first_region(graph, order, cap, threads=threads)) is None:
         cap += round_up(peak // 50 + 1)
     return cap, size
 
 
-def _reserved_sizes(graph: TrainingGraph) -> tuple[int, ...]:
+def reserved_sizes(graph: TrainingGraph) -> tuple[int, ...]:
     """Initializers that the session copies into the arena, for its whole life."""
     return tuple(
         t.bytes
@@ -362,4 +362,4 @@ def _reserved_sizes(graph: TrainingGraph) -> tuple[int, ...]:
 
 def reserved_bytes(graph: TrainingGraph) -> int:
     """Bytes of the initializers that the session copies into the arena, without rounding."""
-    return sum(_reserved_sizes(graph))
+    return sum(reserved_sizes(graph))

@@ -25,14 +25,6 @@ Floats = npt.NDArray[np.float64]
 KEEP, DROP, SWAP = 0, int(Choice.DROP), int(Choice.SWAP)
 RUN, OUT, IN = 0, 1, 2
 
-INNER: dict[str, Any] = {
-    "cache": True,
-    "nogil": True,
-    "no_cpython_wrapper": True,
-    "no_cfunc_wrapper": True,
-}
-"""How numba compiles what compiled code alone calls: with no way in from Python it takes less time."""
-
 
 class Arrays(NamedTuple):
     """A problem. Sizes in bytes, times in microseconds."""

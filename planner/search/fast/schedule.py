@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import numba
 
-from planner.search.fast.arrays import DROP, IN, INNER, OUT, RUN, SWAP, Arrays, Longs, Plan, Work
+from planner.compiled import INNER
+from planner.search.fast.arrays import DROP, IN, OUT, RUN, SWAP, Arrays, Longs, Plan, Work
 
 OVERFLOW = -1
 """The schedule outgrew the scratch: such a plan is no good."""

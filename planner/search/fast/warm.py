@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 
-from planner import ahead
+from planner import ahead, compiled
 from planner.plan.problem import OpIndex, PlanOp, PlanTensor, Problem, TensorIndex
 
 _SERIAL, _OVERLAPPED = f"{__name__}:compile_serial", f"{__name__}:compile_overlapped"
@@ -16,7 +16,7 @@ def is_compiled(*, overlap: bool) -> bool:
     from planner.search.fast.streams import place_and_time
 
     wanted = (anneal, change, place_and_time) if overlap else (anneal, change)
-    return all(map(ahead.is_compiled, wanted))
+    return all(map(compiled.is_compiled, wanted))
 
 
 def begin(*, overlap: bool) -> None:

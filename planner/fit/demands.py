@@ -1,0 +1,211 @@
+"""What a run asks of the arena, node by node, as flat arrays for compiled code.
+
+The nodes of the rewritten graph come in units: an action of the schedule, with the nodes that were
+added for it. Units change places as wholes, and only so that every node reads what it read before.
+
+Ragged lists are flat with offsets: the events of unit u are those from `event_at[u]` to
+`event_at[u + 1]`, and the units that must run before it `before[before_at[u]:before_at[u + 1]]`.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from planner.graph.effects import SHARED_GENERATOR
+from planner.graph.model import OpId, Role, Tensor, TensorId, TrainingGraph
+from planner.runtime.allocation import Kind
+from planner.runtime.arena import demand_of, reserved_sizes
+from planner.runtime.bfc import round_up
+from planner.runtime.workspace import Workspace
+
+Longs = npt.NDArray[np.int64]
+
+TAKE, SCRATCH, RETURN, READ = range(4)
+"""A buffer is taken; a temporary one is; all temporary ones are returned; a buffer is read."""
+
+_NONE = Workspace()
+
+
+class Demands(NamedTuple):
+    """A run in units. Sizes in bytes, rounded up as the arena does.
+
+    Attributes:
+        event, subject: what happens, and to which buffer, or (SCRATCH) of which size.
+        size: by buffer.
+        readers: by buffer: how often it is read; it is freed with the last, and never where there is
+            none.
+        reserved: taken before the first run, for good; `fed`: at the start of each run, until its end.
+        before_at, before, after_at, after: units that must stay before a unit, and behind it.
+    """
+
+    event_at: Longs
+    event: Longs
+    subject: Longs
+    size: Longs
+    readers: Longs
+    reserved: Longs
+    fed: Longs
+    before_at: Longs
+    before: Longs
+    after_at: Longs
+    after: Longs
+
+    @property
+    def units(self) -> int:
+        """How many there are."""
+        return len(self.event_at) - 1
+
+
+def demands_of(
+    graph: TrainingGraph,
+    order: Sequence[OpId],
+    unit_of: Mapping[OpId, int],
+    like: Mapping[str, str],
+    *,
+    threads: int = 1,
+) -> Demands:
+    """What running `graph` in `order` asks of the arena.
+
+    Args:
+        graph: of the rewritten model.
+        order: its planned order, in which the nodes of a unit follow each other.
+        unit_of: the unit of each node; units are counted from 0 in their order.
+        like: for each added value, the value of the original that it is a copy of.
+        threads: of the session.
+    """
+    demand = demand_of(graph, order, threads=threads)
+    kind = demand.placement.kind
+    tensors = graph.tensors
+    own = [t for t in kind if kind[t] is not Kind.SHARED and tensors[t].bytes]
+    buffer = {tensor: i for i, tensor in enumerate(own)}
+    freed = {t for step in demand.placement.freed_after for t in step}
+    root = demand.placement.buffer
+    event: list[int] = []
+    subject: list[int] = []
+    event_at = [0] * (max(unit_of.values()) + 2)
+    readers = [0] * len(own)
+
+    def happens(what: int, whom: int) -> None:
+        event.append(what)
+        subject.append(whom)
+
+    for op in order:
+        taken = demand.scratch.get(op, _NONE)
+        for size in taken.before:
+            happens(SCRATCH, round_up(size))
+        for tensor in graph.operations[op].outputs:
+            if tensor in buffer:
+                happens(TAKE, buffer[tensor])
+        for size in taken.after:
+            happens(SCRATCH, round_up(size))
+        if taken.bytes:
+            happens(RETURN, 0)
+        for tensor in {root[t] for t in graph.operations[op].inputs} & freed:
+            if tensor in buffer:
+                happens(READ, buffer[tensor])
+                readers[buffer[tensor]] += 1
+        event_at[unit_of[op] + 1] = len(event)
+    pairs = _precedences(graph, order, unit_of, like, root)
+    units = len(event_at) - 1
+    after_at, after = _lists(pairs, units)
+    before_at, before = _lists({(b, a) for a, b in pairs}, units)
+    return Demands(
+        event_at=_longs(event_at),
+        event=_longs(event),
+        subject=_longs(subject),
+        size=_longs([round_up(tensors[t].bytes) for t in own]),
+        readers=_longs(readers),
+        reserved=_longs([round_up(size) for size in reserved_sizes(graph)]),
+        fed=_longs([round_up(t.bytes) for t in graph.output_copies]),
+        before_at=before_at,
+        before=before,
+        after_at=after_at,
+        after=after,
+    )
+
+
+def units_of(
+    graph: TrainingGraph, order: Sequence[OpId], action_nodes: Sequence[str]
+) -> dict[OpId, int]:
+    """The unit of each node: that of the next action in `order`; an anchor's is that of the last.
+
+    Args:
+        action_nodes: the name of each action's node, in their order.
+    """
+    number = {name: i for i, name in enumerate(action_nodes)}
+    unit_of: dict[OpId, int] = {}
+    waiting: list[OpId] = []
+    last = 0
+    for op in order:
+        operation = graph.operations[op]
+        if operation.name in number:
+            last = number[operation.name]
+            unit_of.update((node, last) for node in (*waiting, op))
+            waiting = []
+        elif operation.role is Role.ANCHOR and not waiting:
+            unit_of[op] = last
+        else:
+            waiting.append(op)
+    unit_of.update((node, last) for node in waiting)
+    return unit_of
+
+
+def _precedences(
+    graph: TrainingGraph,
+    order: Sequence[OpId],
+    unit_of: Mapping[OpId, int],
+    like: Mapping[str, str],
+    buffer: Mapping[TensorId, TensorId],
+) -> set[tuple[int, int]]:
+    """Pairs of units of which the first must stay before the second."""
+    place = {op: i for i, op in enumerate(order)}
+    pairs = [
+        (t.producer, reader)
+        for t in graph.tensors
+        if t.producer is not None
+        for reader in t.consumers
+    ]
+    drawn = [op for op in order if graph.operations[op].effect in SHARED_GENERATOR]
+    pairs += itertools.pairwise(drawn)
+    # what writes in place is the last to read what it writes over
+    touches: dict[TensorId, list[OpId]] = {}
+    for op in order:
+        operation = graph.operations[op]
+        roots = {buffer[t] for t in operation.inputs}
+        for tensor in operation.outputs:
+            if buffer[tensor] != tensor and not graph.tensors[tensor].on_host:
+                pairs += [(before, op) for before in touches.get(buffer[tensor], ())]
+        for root in roots:
+            touches.setdefault(root, []).append(op)
+    # an action reads the newest copy of a value
+    copies: dict[str, list[TensorId]] = {}
+    made = [t for t in graph.tensors if t.producer is not None and not t.on_host]
+    for tensor in sorted(made, key=lambda t: place[_producer(t)]):
+        copies.setdefault(like.get(tensor.name, tensor.name), []).append(tensor.id)
+    for versions in copies.values():
+        for older, newer in itertools.pairwise(versions):
+            maker = _producer(graph.tensors[newer])
+            readers = (_producer(graph.tensors[older]), *graph.tensors[older].consumers)
+            pairs += [(reader, maker) for reader in readers if place[reader] < place[maker]]
+    return {(unit_of[a], unit_of[b]) for a, b in pairs if unit_of[a] != unit_of[b]}
+
+
+def _producer(tensor: Tensor) -> OpId:
+    assert tensor.producer is not None
+    return tensor.producer
+
+
+def _lists(pairs: Iterable[tuple[int, int]], units: int) -> tuple[Longs, Longs]:
+    """For each first of a pair, the seconds, flat with offsets."""
+    ordered = sorted(pairs)
+    count = np.bincount(np.array([a for a, _ in ordered], dtype=np.int64), minlength=units)
+    return np.concatenate(([0], np.cumsum(count))).astype(np.int64), _longs(b for _, b in ordered)
+
+
+def _longs(values: Iterable[int]) -> Longs:
+    return np.fromiter(values, dtype=np.int64)

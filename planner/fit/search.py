@@ -1,0 +1,134 @@
+"""Looking for an order of a schedule's actions that ONNX Runtime's arena has room for.
+
+The same actions in another order take the same time and need about the same bytes, but the arena
+breaks up in another way (fragmentation). Best fit is chaotic: one move changes where everything
+behind it lies. So an order is mended from its beginning on: units near the first one that there is no
+room for are moved until there is, and what runs before stays as it is. Most searches that succeed do
+so soon, and the rest hardly ever; one that is stuck begins anew, with another first region.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import os
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+
+from planner import ahead
+from planner.compiled import is_compiled
+from planner.fit.demands import Demands
+from planner.fit.replay import PEAK, Arena, Limits, arena_for, climb, rooms
+from planner.runtime.arena import region_sizes
+
+_SPANS = (4, 16, 64)
+
+_TRIES = 64
+"""Moves between two looks at the clock."""
+
+_STUCK = 512
+"""Moves that help nothing, after which a search begins anew."""
+
+_UNLIMITED = 1 << 60
+
+_COMPILE = f"{__name__}:compile_search"
+
+
+def begin() -> None:
+    """Have a process beside this one compile the search, if that is to be done."""
+    if not is_compiled(climb):
+        ahead.begin(_COMPILE)
+
+
+@functools.cache
+def warm_up() -> None:
+    """Compile the search, or load it from the cache on disk: seconds the first time."""
+    ahead.finish(_COMPILE)
+    compile_search()
+
+
+def compile_search() -> None:
+    """Compile the search, for one unit that does nothing."""
+    none, two = np.zeros(0, dtype=np.int64), np.zeros(2, dtype=np.int64)
+    nothing = Demands(two, none, none, none, none, none, none, two, none, two, none)
+    _Search(nothing, float("inf"), 0).run([Limits(1, 1, 1)], 0)
+    order, found = np.zeros(1, dtype=np.int64), np.zeros(1, dtype=np.int64)
+    rooms(nothing, order, arena_for(nothing), Limits(1, 1, 1), order, found)
+
+
+def fit(
+    demands: Demands,
+    cap_bytes: int,
+    *,
+    time_limit_s: float,
+    more_in_use_bytes: int = 0,
+    seed: int = 0,
+    workers: int | None = None,
+) -> tuple[int, ...] | None:
+    """Units in an order in which two runs fit into an arena of `cap_bytes`; None where none was found.
+
+    Args:
+        more_in_use_bytes: by which the most bytes in use may exceed that of the order as it is.
+        workers: threads; None for one on each core.
+    """
+    warm_up()
+    deadline = time.monotonic() + time_limit_s
+    plain = np.arange(demands.units, dtype=np.int64)
+    arena = arena_for(demands)
+    ran = np.zeros(1, dtype=np.int64)
+    anything = Limits(_UNLIMITED, 0, _UNLIMITED)
+    rooms(demands, plain, arena, anything, np.array([_UNLIMITED], dtype=np.int64), ran)
+    peak = int(arena.state[PEAK])
+    if peak > cap_bytes:
+        return None
+    in_use_bytes = min(cap_bytes, peak + more_in_use_bytes)
+    firsts = np.array(region_sizes(cap_bytes, len(demands.event)), dtype=np.int64)
+    ran = np.zeros(len(firsts), dtype=np.int64)
+    rooms(demands, plain, arena, Limits(cap_bytes, 0, in_use_bytes), firsts, ran)
+    ranked = [int(firsts[i]) for i in np.argsort(-ran, kind="stable")]
+    count = workers or os.cpu_count() or 1
+    search = _Search(demands, deadline, seed)
+    with ThreadPoolExecutor(count) as pool:
+        limits = [Limits(cap_bytes, first, in_use_bytes) for first in ranked]
+        for number in range(count):
+            pool.submit(search.run, [*limits[number:], *limits[:number]][::count], number)
+    return search.found
+
+
+class _Search:
+    """A search that several threads take part in."""
+
+    def __init__(self, demands: Demands, deadline: float, seed: int) -> None:
+        self.demands = demands
+        self.deadline = deadline
+        self.seed = seed
+        self.found: tuple[int, ...] | None = None
+
+    def run(self, limits: Sequence[Limits], number: int) -> None:
+        """Search with one after the other of these limits, until an order is found or time is out."""
+        rng = np.random.default_rng((self.seed, number))
+        arena = arena_for(self.demands)
+        for tried in itertools.cycle(limits):
+            if self._is_over or self._climb(tried, arena, rng):
+                return
+
+    @property
+    def _is_over(self) -> bool:
+        return self.found is not None or time.monotonic() > self.deadline
+
+    def _climb(self, limits: Limits, arena: Arena, rng: np.random.Generator) -> bool:
+        units = self.demands.units
+        spans = np.array(_SPANS, dtype=np.int64)
+        order, place = np.arange(units, dtype=np.int64), np.arange(units, dtype=np.int64)
+        most, idle = -1, 0
+        while idle < _STUCK and not self._is_over:
+            ran = int(climb(self.demands, order, place, arena, limits, spans, _TRIES, rng))
+            if ran == units:
+                self.found = tuple(map(int, order))
+                return True
+            idle = 0 if ran > most else idle + _TRIES
+            most = max(most, ran)
+        return False

@@ -1,0 +1,67 @@
+"""A plan that ONNX Runtime's arena has no room for, in another order that it has room for."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+from planner.fit.demands import demands_of, units_of
+from planner.fit.search import fit
+from planner.pipeline.orders import Settings
+from planner.pipeline.planned import Planned, lowered_plan
+from planner.runtime.cap import arena_cap
+from planner.simulate.simulate import candidate_of
+
+_ROUNDS = 3
+"""Another order may be pinned by other nodes, whose few bytes lie elsewhere: then it is fitted again."""
+
+_SLOWER = 1 + 1e-9
+"""Copies that run beside the operations may have to wait in another order: then it is none."""
+
+
+def fitted_plan(planned: Planned, settings: Settings, *, time_limit_s: float) -> Planned | None:
+    """The same actions in an order that the arena has room for; None where none was found.
+
+    Args:
+        planned: lowered, and without room for it in the arena of the budget.
+
+    Raises:
+        TakenError: as for `lowered_plan`.
+    """
+    deadline = time.monotonic() + time_limit_s
+    for turn in range(_ROUNDS):
+        order = _order(planned, settings, deadline - time.monotonic(), turn)
+        if order is None:
+            return None
+        solved, form = planned.solved, planned.formulation
+        assert solved.candidate is not None
+        actions = [solved.candidate.actions[unit] for unit in order]
+        candidate = candidate_of(form.problem, actions)
+        if candidate.time_us > _SLOWER * solved.candidate.time_us:
+            return None
+        if candidate.peak_bytes > form.problem.capacity_bytes:
+            return None
+        moved = replace(solved, candidate=candidate)
+        planned = lowered_plan(
+            planned.prepared, settings, planned.base, form, moved, planned.orders
+        )
+        if planned.fits_arena:
+            return planned
+    return None
+
+
+def _order(
+    planned: Planned, settings: Settings, time_limit_s: float, seed: int
+) -> tuple[int, ...] | None:
+    assert planned.solved.candidate is not None
+    graph, rewritten = planned.graph, planned.rewritten
+    units = units_of(graph, planned.order, rewritten.action_nodes)
+    return fit(
+        demands_of(graph, planned.order, units, rewritten.like),
+        arena_cap(graph, settings.budget_bytes - settings.reserve_bytes),
+        time_limit_s=time_limit_s,
+        more_in_use_bytes=(
+            planned.formulation.problem.capacity_bytes - planned.solved.candidate.peak_bytes
+        ),
+        seed=settings.seed + seed,
+    )

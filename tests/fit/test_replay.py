@@ -1,0 +1,122 @@
+"""The compiled replay against the arena model that ONNX Runtime's own events confirm."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from planner.fit.demands import Demands, demands_of
+from planner.fit.replay import PEAK, Limits, arena_for, rooms
+from planner.fit.search import fit
+from planner.graph.model import OpId, TrainingGraph
+from planner.graph.schedule import default_order
+from planner.runtime.arena import RECOMMENDED, first_region, fits, simulate
+from tests.graphs import graph_of, onnx_graphs
+from tests.runtime.support import random_model, save
+
+_QUICK = settings(
+    max_examples=60, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True
+)
+
+
+def random_graph(seed: int, nodes: int) -> TrainingGraph:
+    """Of a random model."""
+    with tempfile.TemporaryDirectory() as folder:
+        return save(random_model(seed, nodes), Path(folder) / "m.onnx")[1]
+
+
+def demands(graph: TrainingGraph, order: Sequence[OpId], per_unit: int = 1) -> Demands:
+    """With so many nodes to a unit."""
+    return demands_of(graph, order, {op: i // per_unit for i, op in enumerate(order)}, {})
+
+
+def room(wanted: Demands, order: Sequence[int], cap: int, first: int) -> int:
+    """Units that there is room for."""
+    found = np.zeros(1, dtype=np.int64)
+    rooms(
+        wanted,
+        np.array(order, dtype=np.int64),
+        arena_for(wanted),
+        Limits(cap, 0, 1 << 60),
+        np.array([first], dtype=np.int64),
+        found,
+    )
+    return int(found[0])
+
+
+def in_use(graph: TrainingGraph, order: Sequence[OpId]) -> int:
+    """The most bytes in use under a cap, which splits every chunk."""
+    wanted = demands(graph, order)
+    arena = arena_for(wanted)
+    found = np.zeros(1, dtype=np.int64)
+    anything = np.array([1 << 60], dtype=np.int64)
+    order_of = np.arange(wanted.units, dtype=np.int64)
+    rooms(wanted, order_of, arena, Limits(1 << 60, 0, 1 << 60), anything, found)
+    assert found[0] == wanted.units
+    return int(arena.state[PEAK])
+
+
+@_QUICK
+@given(seed=st.integers(0, 10**6), nodes=st.integers(2, 60), data=st.data())
+def test_there_is_room_for_all_units_where_the_arena_model_fits(
+    seed: int, nodes: int, data: st.DataObject
+) -> None:
+    graph = random_graph(seed, nodes)
+    order = default_order(graph)
+    peak = in_use(graph, order)
+    cap = data.draw(st.integers(peak // 2, 2 * peak)) // 256 * 256
+    first = max(256, data.draw(st.integers(256, max(256, cap))) // 256 * 256)
+    wanted = demands(graph, order, per_unit=data.draw(st.integers(1, 3)))
+    has_room = room(wanted, range(wanted.units), cap, first) == wanted.units
+    assert has_room == fits(graph, order, cap, first_region_bytes=first)
+
+
+@_QUICK
+@given(seed=st.integers(0, 10**6), nodes=st.integers(2, 60))
+def test_bytes_in_use_are_those_of_the_arena_model(seed: int, nodes: int) -> None:
+    graph = random_graph(seed, nodes)
+    order = default_order(graph)
+    split = replace(RECOMMENDED, max_dead_bytes=1)
+    (trace,) = simulate(graph, order, split, runs=1, threads=1)
+    assert in_use(graph, order) - sum(map(int, demands(graph, order).reserved)) == trace.peak
+
+
+@_QUICK
+@given(proto=onnx_graphs(), seed=st.integers(0, 99))
+def test_an_order_that_is_found_is_legal_and_fits(proto, seed: int) -> None:
+    _, graph = graph_of(proto)
+    order = default_order(graph)
+    cap = in_use(graph, order)
+    found = fit(demands(graph, order), cap, time_limit_s=0.2, seed=seed, workers=1)
+    if found is None:
+        return
+    assert sorted(found) == list(range(len(order)))
+    moved = tuple(order[unit] for unit in found)
+    place = {op: i for i, op in enumerate(moved)}
+    for op in graph.operations:
+        for tensor in op.inputs:
+            producer = graph.tensors[tensor].producer
+            assert producer is None or place[producer] < place[op.id]
+    assert first_region(graph, moved, cap) is not None
+
+
+def test_orders_are_found_where_the_plain_one_does_not_fit() -> None:
+    """Of random graphs whose arena breaks up in the plain order, most fit in another one."""
+    broken = found = 0
+    for seed in range(60):
+        graph = random_graph(seed, 50)
+        order = default_order(graph)
+        cap = in_use(graph, order)
+        if first_region(graph, order, cap) is not None:
+            continue
+        broken += 1
+        other = fit(demands(graph, order), cap, time_limit_s=2.0, workers=1)
+        found += other is not None
+    assert broken >= 5
+    assert found >= broken / 3, f"{found} of {broken}"
