@@ -9,15 +9,15 @@ from planner.errors import InfeasibleBudgetError, TimeLimitError
 from planner.formulate import Formulation
 from planner.pipeline.orders import (
     BaseOrder,
-    Settings,
     formulate_in,
     least_bound_order,
     least_possible_peak,
     pinning_bytes,
 )
 from planner.pipeline.planned import Planned, lowered_plan
-from planner.pipeline.prepare import Prepared, peak_as_it_is
+from planner.pipeline.prepare import Prepared
 from planner.pipeline.serial_first import solve
+from planner.pipeline.settings import Settings
 from planner.plan.candidate import Candidate
 from planner.plan.solved import Solved
 from planner.portfolio.min_peak import min_peak_of
@@ -113,9 +113,8 @@ def _infeasible(
         peak_bytes: of the least plan as ONNX Runtime will run it.
     """
     best = least.candidate
-    baseline = peak_as_it_is(prepared)
     room = peak_bytes + pinning_bytes(prepared, len(best.actions))
-    found = min(room, baseline) + settings.reserve_bytes
+    found = min(room, prepared.baseline.worst_peak_bytes) + settings.reserve_bytes
     bound = min(found, least_possible_peak(prepared) + settings.reserve_bytes)
     step = best.replay.peak_action
     sizes = least.form.problem.tensors

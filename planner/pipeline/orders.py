@@ -18,7 +18,7 @@ from planner.order.min_peak import min_peak_order
 from planner.order.moves import improve_order, pull_early, push_late, updates_last
 from planner.order.reorder import peak_of, reorder
 from planner.pipeline.prepare import Prepared
-from planner.plan.planfile import OrderTarget
+from planner.pipeline.settings import Settings
 from planner.portfolio.min_peak import min_peak_of
 
 GRANULARITY_BYTES = 256
@@ -47,30 +47,6 @@ class BaseOrder:
 
 _MAX_LATE = 4
 """Base orders that are kept, besides ONNX Runtime's own, where making them took all the time."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """What the user asked for, parsed.
-
-    Attributes:
-        most_us: a plan that takes longer is none.
-        swap_out_bytes_per_s, swap_in_bytes_per_s: 0 forbids swapping.
-        overlap: copies run beside the operations; `why_copies` says why so, or why not.
-    """
-
-    budget_bytes: int
-    most_us: float = float("inf")
-    reserve_bytes: int = 0
-    allow_recompute: bool = True
-    swap_out_bytes_per_s: float = 0.0
-    swap_in_bytes_per_s: float = 0.0
-    overlap: bool = False
-    why_copies: str = ""
-    order_target: OrderTarget = "default"
-    time_limit_s: float = 60.0
-    seed: int = 0
-    workers: int | None = None
 
 
 def base_orders(prepared: Prepared, *, time_limit_s: float) -> tuple[BaseOrder, ...]:

@@ -15,8 +15,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from planner.errors import UsageError
-from planner.pipeline.orders import BaseOrder, Settings, base_orders, formulate_in
-from planner.pipeline.prepare import Prepared, Progress, full_timeline
+from planner.pipeline.orders import BaseOrder, base_orders, formulate_in
+from planner.pipeline.prepare import Prepared, Progress
+from planner.pipeline.settings import Settings
 from planner.plan.points import Point, monotone
 from planner.plan.problem import Problem
 from planner.portfolio.frontier import solve_point
@@ -68,14 +69,13 @@ class _Task:
 def graphs_of(prepared: Prepared, settings: Settings, *, time_limit_s: float) -> Graphs:
     """The base orders of a prepared model, each with its problem."""
     orders = base_orders(prepared, time_limit_s=min(_ORDER_S, 0.1 * time_limit_s))
-    line = full_timeline(prepared.original, prepared.default, prepared.target)
     return Graphs(
         prepared=prepared,
         orders=orders,
         problems=tuple(
             formulate_in(prepared, base.order, settings, _NO_LIMIT).problem for base in orders
         ),
-        baseline_bytes=line.peak_bytes,
+        baseline_bytes=prepared.baseline.peak_bytes,
     )
 
 

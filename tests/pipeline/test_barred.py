@@ -21,6 +21,7 @@ from planner.pipeline.explain import explain
 from planner.pipeline.prepare import Prepared, prepare
 from planner.plan.planfile import Barred
 from planner.plan.problem import Problem
+from planner.request import Request
 from planner.results import OptimizeResult
 from planner.runtime.settle import TakenError
 
@@ -29,7 +30,7 @@ MODEL = Path(__file__).parents[2] / "models" / "zoo" / "mlp_adamw.onnx"
 
 @pytest.fixture(scope="module")
 def prepared() -> Prepared:
-    return prepare(MODEL)
+    return prepare(Request(model=MODEL))
 
 
 def taken(copied: str = "", nodes: str = "") -> TakenError:
@@ -141,7 +142,7 @@ def test_what_is_not_known_is_refused(
 def done(tmp_path_factory) -> tuple[OptimizeResult, str, str]:
     """A plan made again after a node was taken; the tensor and node that were barred."""
     folder = tmp_path_factory.mktemp("barred")
-    prepared = prepare(MODEL)
+    prepared = prepare(Request(model=MODEL))
     tensor = activation(prepared)
     assert tensor.producer is not None
     node = prepared.graph.operations[tensor.producer].name
