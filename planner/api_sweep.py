@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from planner.errors import UsageError
+from planner.formulate import NO_LIMIT
 from planner.pipeline.copies import Copies
 from planner.pipeline.prepare import BOUND_SIZES, prepare, silent
 from planner.pipeline.settings import noted_copies, settings_of
@@ -17,7 +18,6 @@ from planner.request import Costs, Levers, Limits, Request
 from planner.results import Sweep
 from planner.units import parse_budget
 
-_NO_LIMIT = 1 << 62
 MAX_POINTS = 1_000
 
 
@@ -84,10 +84,10 @@ def sweep(
         if several:
             report(f"{dim} = {size}")
         prepared = prepare(replace(request, dims=bound), progress=report, to_rewrite=False)
-        settings = settings_of(prepared, budget_bytes=_NO_LIMIT)
+        settings = settings_of(prepared, budget_bytes=NO_LIMIT)
         overlap = settings.overlap
         report("searching for base orders")
-        graphs.append(graphs_of(prepared, settings, time_limit_s=time_limit_s))
+        graphs.append(graphs_of(prepared, settings))
         noted = (*prepared.graph.assumptions, *noted_copies(settings))
         assumptions |= dict.fromkeys(a for a in noted if not a.startswith(BOUND_SIZES))
     whole = max(g.baseline_bytes for g in graphs)
@@ -95,15 +95,7 @@ def sweep(
     if not asked:
         asked = even_budgets(graphs, points)
     asked = sorted(set(asked))
-    found = frontiers(
-        graphs,
-        asked,
-        time_limit_s=time_limit_s,
-        jobs=jobs,
-        ray_address=ray_address,
-        seed=seed,
-        progress=report,
-    )
+    found = frontiers(graphs, asked, jobs=jobs, ray_address=ray_address, progress=report)
     first = graphs[0].prepared
     return Sweep(
         model_path=Path(model),

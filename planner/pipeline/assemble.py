@@ -12,7 +12,7 @@ from typing import Any
 
 from planner import __version__
 from planner.errors import ModelError
-from planner.formulate import Formulation, formulate
+from planner.formulate import Allowed, Formulation, OpCosts, Room, formulate
 from planner.graph.liveness import Timeline
 from planner.graph.model import Category, TrainingGraph
 from planner.pipeline.barring import barred_in, barred_note
@@ -37,7 +37,6 @@ from planner.simulate.simulate import InvalidScheduleError, simulate
 from planner.structuring import fields_of, read_json, structured
 from planner.units import format_bytes, format_duration
 
-_NO_LIMIT = 1 << 62
 _MAX_BINDING = 20
 
 INTERRUPTED = "the search was interrupted: this is the best plan that it had found"
@@ -301,11 +300,9 @@ def schedule_of(
     form = formulate(
         graph,
         [*order, *folded],
-        prepared.duration_us,
-        capacity_bytes=_NO_LIMIT,
-        swap_out_bytes_per_s=1.0,
-        swap_in_bytes_per_s=1.0,
-        granularity=GRANULARITY_BYTES,
+        OpCosts(duration_us=prepared.duration_us),
+        room=Room(granularity=GRANULARITY_BYTES),
+        allowed=Allowed(swap_out_bytes_per_s=1.0, swap_in_bytes_per_s=1.0),
     )
     ops = {op.name: i for i, op in enumerate(form.problem.ops)}
     tensors = {t.name: i for i, t in enumerate(form.problem.tensors)}

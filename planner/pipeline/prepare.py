@@ -10,6 +10,7 @@ import onnx_ir as ir
 from planner.cost.hardware import Hardware, load_hardware
 from planner.cost.model import durations_us
 from planner.errors import ModelError, UsageError
+from planner.formulate import OpCosts
 from planner.graph.build import build_graph
 from planner.graph.model import OpId, Placement, TrainingGraph
 from planner.graph.reasons import WhyClosed
@@ -84,6 +85,11 @@ class Prepared:
     ort_optimized: bool
     why_no_swaps: WhyClosed | None = None
     blocked: tuple[str, ...] = ()
+
+    @property
+    def costs(self) -> OpCosts:
+        """Time and workspace of the operations of `graph`."""
+        return OpCosts(duration_us=self.duration_us, workspace_bytes=self.workspace_bytes)
 
 
 def prepare(request: Request, *, progress: Progress = silent, to_rewrite: bool = True) -> Prepared:

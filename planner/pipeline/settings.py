@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from planner.errors import InfeasibleBudgetError, UsageError
+from planner.formulate import Allowed
 from planner.pipeline.copies import choose_copies
 from planner.pipeline.prepare import Prepared
 from planner.plan.planfile import OrderTarget, Plan, Swap
@@ -38,6 +39,16 @@ class Settings:
     time_limit_s: float = 60.0
     seed: int = 0
     workers: int | None = None
+
+    @property
+    def allowed(self) -> Allowed:
+        """The levers, as a formulation takes them."""
+        return Allowed(
+            recompute=self.allow_recompute,
+            swap_out_bytes_per_s=self.swap_out_bytes_per_s,
+            swap_in_bytes_per_s=self.swap_in_bytes_per_s,
+            overlap=self.overlap,
+        )
 
 
 def settings_of(prepared: Prepared, *, budget_bytes: int | None = None) -> Settings:

@@ -57,7 +57,7 @@ def plan_within(
     start = time.monotonic()
     most_us = prepared.baseline.time_us * (1 + max_slowdown)
     progress("searching for base orders")
-    graphs = graphs_of(prepared, settings, time_limit_s=settings.time_limit_s)
+    graphs = graphs_of(prepared, settings)
     low, high = graphs.least_bound_bytes, settings.budget_bytes
     order_alone = graphs.orders[0].peak_bytes + settings.reserve_bytes
     found = order_alone if order_alone <= high else None
