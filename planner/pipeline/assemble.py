@@ -34,7 +34,7 @@ from planner.plan.problem import Action, ActionKind
 from planner.plan.replay import Replay
 from planner.reading import shown
 from planner.simulate.simulate import InvalidScheduleError, simulate
-from planner.structuring import fields_of, read_json, structured
+from planner.structuring import Source, fields_of, read_json, structured
 from planner.units import format_bytes, format_duration
 
 _MAX_BINDING = 20
@@ -270,7 +270,9 @@ def read_plan(path: Path) -> Plan:
         raise ModelError(
             f"{path} is not a plan file of version {PLAN_VERSION} (it says {shown(version)})"
         )
-    plan = structured(data, Plan, where=str(path), what="a valid plan file", only_known_keys=False)
+    plan = structured(
+        data, Plan, Source(where=str(path), what="a valid plan file"), only_known_keys=False
+    )
     check_plan(plan, where=str(path))
     return plan
 

@@ -16,7 +16,8 @@ from planner.onnxio.load import load_model, value_types
 from planner.pipeline.prepare import prepare
 from planner.request import Request
 from planner.runtime.inputs import make_inputs
-from planner.runtime.profile import Order, profile
+from planner.runtime.options import Opening, Order
+from planner.runtime.profile import profile
 from planner.runtime.shapes import runtime_types
 from tests.graphs import feeds_for, graph_of, onnx_graphs
 
@@ -25,7 +26,7 @@ SLOW = settings(max_examples=40, deadline=None, suppress_health_check=[HealthChe
 
 
 def executed(path: Path, feeds, level="disabled", order: Order = "default") -> list[str]:
-    (run,) = profile(path, feeds, level=level, order=order, threads=1)
+    (run,) = profile(path, feeds, Opening(level=level, order=order, threads=1))
     return [event.name for event in run]
 
 

@@ -14,6 +14,7 @@ from planner.pipeline.timelines import full_timeline
 from planner.request import Request
 from planner.runtime.inputs import make_inputs
 from planner.runtime.memcheck import measured
+from planner.runtime.options import Opening
 from planner.runtime.profile import profile
 
 
@@ -44,7 +45,7 @@ def test_live_bytes_are_predicted_node_by_node(
     prepared = prepare(Request(model=path, ort_optimize=ort_optimize))
     level = "extended" if ort_optimize else "disabled"
     feeds, _ = make_inputs(path)
-    runs = profile(path, feeds, memory="recommended", level=level, threads=1)
+    runs = profile(path, feeds, Opening(memory="recommended", level=level, threads=1))
     check = measured(
         runs,
         prepared.baseline.graph,
