@@ -84,12 +84,7 @@ def least_alone(prepared: Prepared, settings: Settings, orders: tuple[BaseOrder,
     found, so that the least budget which an error names has a plan."""
     base = least_bound_order(orders)
     form = formulate_in(prepared, base.order, settings, 1)
-    solved = solve(
-        form.problem,
-        time_limit_s=max(1.0, 0.5 * settings.time_limit_s),
-        seed=settings.seed,
-        workers=settings.workers,
-    )
+    solved = solve(form.problem, settings.search(max(1.0, 0.5 * settings.time_limit_s)))
     return LeastPeak(base, form, solved.least)
 
 

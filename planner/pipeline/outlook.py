@@ -25,6 +25,7 @@ from planner.results import Frontier, Outlook, Worth
 from planner.search.fast.warm import warm_up
 from planner.search.patience import begin
 from planner.search.shadow_prices import shadow_prices
+from planner.search.state import SearchSettings
 from planner.units import format_bytes
 from planner.workers import Beside, beside
 
@@ -227,11 +228,13 @@ def _point(question: Question, budget: int, *, time_limit_s: float) -> Point:
     """A short search at one budget."""
     solved = solve(
         replace(question.problem, capacity_bytes=budget),
-        time_limit_s=time_limit_s,
-        thorough=False,
-        seed=question.seed,
-        workers=question.workers,
-        patience=begin(_WORTH_PER_S),
+        SearchSettings(
+            limit_s=time_limit_s,
+            seed=question.seed,
+            workers=question.workers,
+            thorough=False,
+            patience=begin(_WORTH_PER_S),
+        ),
     )
     plan = None
     if solved.candidate is not None:

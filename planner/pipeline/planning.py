@@ -185,12 +185,8 @@ def _planned(
             begun = time.monotonic()
             solved = solve(
                 form.problem,
-                time_limit_s=share,
-                seed=settings.seed,
-                workers=settings.workers,
+                settings.search(share, patience=patience, keep_on_interrupt=kept == []),
                 start=None if attempt else raced.get(base),
-                keep_on_interrupt=kept == [],
-                patience=patience,
                 progress=lambda text: progress(f"solving: {text}"),
             )
             if not attempt and not number:  # what ended early is good: no other gets much longer
@@ -281,11 +277,8 @@ def _refined(
     progress(f"improving the plan for {format_bytes(problem.capacity_bytes)}")
     better = solve(
         problem,
-        time_limit_s=left_s,
-        seed=settings.seed,
-        workers=settings.workers,
+        settings.search(left_s, patience=patience),
         start=accepted.solved,
-        patience=patience,
         progress=lambda text: progress(f"improving: {text}"),
     )
     if better.candidate is None:

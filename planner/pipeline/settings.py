@@ -9,6 +9,8 @@ from planner.formulate import Allowed
 from planner.pipeline.copies import choose_copies
 from planner.pipeline.prepare import Prepared
 from planner.plan.planfile import OrderTarget, Plan, Swap
+from planner.search.patience import Patience
+from planner.search.state import SearchSettings
 from planner.units import check_seed, check_time_limit, format_both, parse_budget, parse_bytes
 
 
@@ -48,6 +50,18 @@ class Settings:
             swap_out_bytes_per_s=self.swap_out_bytes_per_s,
             swap_in_bytes_per_s=self.swap_in_bytes_per_s,
             overlap=self.overlap,
+        )
+
+    def search(
+        self, limit_s: float, *, patience: Patience | None = None, keep_on_interrupt: bool = False
+    ) -> SearchSettings:
+        """One search of `limit_s` seconds, with this seed and these workers."""
+        return SearchSettings(
+            limit_s=limit_s,
+            seed=self.seed,
+            workers=self.workers,
+            patience=patience,
+            keep_on_interrupt=keep_on_interrupt,
         )
 
 
