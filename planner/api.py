@@ -145,7 +145,7 @@ def optimize(
     job = OptimizeJob(
         request=request,
         files=Files() if dry_run else files,
-        verify=verify and not dry_run,
+        verify=False if dry_run else verify,
         search_context=search_context,
         progress=progress or silent,
     )
