@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from planner.errors import UsageError
+from planner.formulate import NO_LIMIT
 from planner.pipeline.copies import Copies
 from planner.pipeline.prepare import BOUND_SIZES, prepare, silent
-from planner.pipeline.settings import noted_copies, settings_for
+from planner.pipeline.settings import noted_copies, settings_of
 from planner.pipeline.sweep import even_budgets, frontiers, graphs_of, largest
 from planner.plan.planfile import Swap
+from planner.request import Costs, Levers, Limits, Request
 from planner.results import Sweep
 from planner.units import parse_budget
 
-_NO_LIMIT = 1 << 62
 MAX_POINTS = 1_000
 
 
@@ -55,6 +57,17 @@ def sweep(
     """
     start = time.monotonic()
     report = progress or silent
+    request = Request(
+        model=Path(model),
+        device=device,
+        ort_optimize=ort_optimize,
+        inputs=inputs,
+        seed=seed,
+        costs=Costs(hardware=hardware, profile=profile, calibrate=calibrate),
+        reserve=reserve,
+        levers=Levers(swap=swap, copies=copies),
+        limits=Limits(time_limit_s=time_limit_s),
+    )
     sizes = {name: sorted(set(values)) for name, values in (dims or {}).items()}
     several = [name for name, values in sizes.items() if len(values) > 1]
     if len(several) > 1:
@@ -70,25 +83,11 @@ def sweep(
         bound = {name: values[0] for name, values in sizes.items()} | ({dim: size} if dim else {})
         if several:
             report(f"{dim} = {size}")
-        prepared = prepare(
-            Path(model),
-            dims=bound,
-            hardware=hardware,
-            profile=profile,
-            calibrate=calibrate,
-            inputs=inputs,
-            seed=seed,
-            ort_optimize=ort_optimize,
-            device=device,
-            progress=report,
-            to_rewrite=False,
-        )
-        settings = settings_for(
-            prepared, "100%", reserve, _NO_LIMIT, swap, "default", time_limit_s, seed, None, copies
-        )
+        prepared = prepare(replace(request, dims=bound), progress=report, to_rewrite=False)
+        settings = settings_of(prepared, budget_bytes=NO_LIMIT)
         overlap = settings.overlap
         report("searching for base orders")
-        graphs.append(graphs_of(prepared, settings, time_limit_s=time_limit_s))
+        graphs.append(graphs_of(prepared, settings))
         noted = (*prepared.graph.assumptions, *noted_copies(settings))
         assumptions |= dict.fromkeys(a for a in noted if not a.startswith(BOUND_SIZES))
     whole = max(g.baseline_bytes for g in graphs)
@@ -96,15 +95,7 @@ def sweep(
     if not asked:
         asked = even_budgets(graphs, points)
     asked = sorted(set(asked))
-    found = frontiers(
-        graphs,
-        asked,
-        time_limit_s=time_limit_s,
-        jobs=jobs,
-        ray_address=ray_address,
-        seed=seed,
-        progress=report,
-    )
+    found = frontiers(graphs, asked, jobs=jobs, ray_address=ray_address, progress=report)
     first = graphs[0].prepared
     return Sweep(
         model_path=Path(model),

@@ -16,6 +16,54 @@ from dataclasses import dataclass
 from planner.graph.model import OpId, TensorId, TrainingGraph
 from planner.plan.problem import OpIndex, PlanOp, PlanTensor, Problem, TensorIndex
 
+NO_LIMIT = 1 << 62
+"""Bytes that no model takes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpCosts:
+    """What operations take, by OpId.
+
+    Attributes:
+        duration_us: microseconds of one run.
+        workspace_bytes: held by the kernel while it runs, besides its outputs; 0 where absent.
+    """
+
+    duration_us: Sequence[float]
+    workspace_bytes: Sequence[int] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Room:
+    """The memory that a plan has.
+
+    Attributes:
+        capacity_bytes: the largest that its peak may be.
+        reserve_bytes: of those, left unused.
+        granularity: sizes of what comes and goes are rounded up to a multiple of so many bytes, as
+            the allocator does.
+    """
+
+    capacity_bytes: int = NO_LIMIT
+    reserve_bytes: int = 0
+    granularity: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allowed:
+    """What a plan may do besides running each operation once.
+
+    Attributes:
+        recompute: run operations again.
+        swap_out_bytes_per_s, swap_in_bytes_per_s: of the host link; 0 forbids swapping.
+        overlap: copies run beside the operations.
+    """
+
+    recompute: bool = True
+    swap_out_bytes_per_s: float = 0.0
+    swap_in_bytes_per_s: float = 0.0
+    overlap: bool = False
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Formulation:
@@ -29,27 +77,18 @@ class Formulation:
 def formulate(
     graph: TrainingGraph,
     order: Sequence[OpId],
-    duration_us: Sequence[float],
+    costs: OpCosts,
     *,
-    capacity_bytes: int,
-    reserve_bytes: int = 0,
-    swap_out_bytes_per_s: float = 0.0,
-    swap_in_bytes_per_s: float = 0.0,
-    overlap: bool = False,
-    allow_recompute: bool = True,
-    workspace_bytes: Sequence[int] | None = None,
-    granularity: int = 1,
+    room: Room = Room(),
+    allowed: Allowed = Allowed(),
 ) -> Formulation:
     """Build the problem for one base order.
 
     Args:
         order: a topological order of all operations.
-        duration_us: by OpId.
-        overlap: copies run beside the operations.
-        workspace_bytes: by OpId; 0 where absent.
-        granularity: sizes of what comes and goes are rounded up to a multiple of this, as the
-            allocator does.
     """
+    duration_us, workspace_bytes = costs.duration_us, costs.workspace_bytes
+    granularity = room.granularity
     ops = tuple(op for op in order if not graph.operations[op].is_folded)
     position = {op: OpIndex(i) for i, op in enumerate(ops)}
     buffers = [t.id for t in graph.tensors if t.producer in position and t.buffer == t.id]
@@ -116,12 +155,12 @@ def formulate(
         name=graph.name,
         ops=tuple(plan_ops),
         tensors=tuple(plan_tensors),
-        fixed_bytes=persistent + reserve_bytes,
-        capacity_bytes=capacity_bytes,
-        swap_out_bytes_per_s=swap_out_bytes_per_s,
-        swap_in_bytes_per_s=swap_in_bytes_per_s,
-        allow_recompute=allow_recompute,
-        overlap=overlap,
+        fixed_bytes=persistent + room.reserve_bytes,
+        capacity_bytes=room.capacity_bytes,
+        swap_out_bytes_per_s=allowed.swap_out_bytes_per_s,
+        swap_in_bytes_per_s=allowed.swap_in_bytes_per_s,
+        allow_recompute=allowed.recompute,
+        overlap=allowed.overlap,
     )
     return Formulation(problem=problem, ops=ops, tensors=tuple(buffers))
 

@@ -52,20 +52,27 @@ def parse_json(
     return found
 
 
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """Where data comes from and what it should be, for messages.
+
+    Attributes:
+        where, what, error: as for `parse_json`.
+        path: what the data is called in the document.
+    """
+
+    where: str
+    what: str
+    error: type[PlannerError] = ModelError
+    path: str = "$"
+
+
 def structured(
-    data: Any,
-    kind: type[T] | UnionType,
-    *,
-    where: str,
-    what: str,
-    error: type[PlannerError] = ModelError,
-    path: str = "$",
-    only_known_keys: bool = True,
+    data: Any, kind: type[T] | UnionType, source: Source, *, only_known_keys: bool = True
 ) -> T:
     """`data`, as JSON or TOML gives it, as a value of type `kind`.
 
     Args:
-        where, what, error: as for `parse_json`; path: what the document is called there.
         only_known_keys: refuse keys that no field has.
 
     Raises:
@@ -74,10 +81,10 @@ def structured(
     try:
         made = msgspec.convert(data, kind)
     except (msgspec.ValidationError, RecursionError) as reason:
-        said = _said(reason).replace("`$", f"`{path}")
-        raise error(f"{where} is not {what}: {said}") from None
-    for fault in _faults(data, made, path, only_known_keys):
-        raise error(f"{where} is not {what}: {fault}")
+        said = _said(reason).replace("`$", f"`{source.path}")
+        raise source.error(f"{source.where} is not {source.what}: {said}") from None
+    for fault in _faults(data, made, source.path, only_known_keys):
+        raise source.error(f"{source.where} is not {source.what}: {fault}")
     return made
 
 

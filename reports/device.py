@@ -25,6 +25,7 @@ from typing import Any
 from planner import optimize
 from planner.errors import PlannerError
 from planner.pipeline.prepare import Prepared, prepare
+from planner.request import Request
 from planner.results import OptimizeResult, Verification
 from planner.runtime.device.verify import DeviceJob, Reference, Side, reference
 from planner.runtime.inputs import make_inputs
@@ -67,7 +68,7 @@ class Bench:
     def prepared(self) -> Prepared:
         """The original, placed on the device."""
         if self._prepared is None:
-            self._prepared = prepare(self.path, device=self.device)
+            self._prepared = prepare(Request(model=self.path, device=self.device))
         return self._prepared
 
     def job(self, result: OptimizeResult) -> DeviceJob:

@@ -36,7 +36,7 @@ from planner.runtime.arena import (
 from planner.runtime.cap import run_capped
 from planner.runtime.inputs import make_inputs
 from planner.runtime.normalize import normalize
-from planner.runtime.options import session_options, use_registered_arena
+from planner.runtime.options import Opening, session_options, use_registered_arena
 from planner.runtime.probe import Case, Measured, measure
 from planner.runtime.profile import NodeEvent, create_session, profile, read_profile, run_session
 from planner.units import format_bytes
@@ -126,7 +126,7 @@ def _events(folder: Path) -> list[str]:
     graph = ir.Graph([x], outputs, nodes=nodes, initializers=[w], opset_imports={"": 20})
     ir.save(ir.Model(graph, ir_version=10), path)
     feed = {"x": np.ones(FLOATS, np.float32)}
-    (run,) = profile(path, feed, memory="recommended", level="disabled", threads=1)
+    (run,) = profile(path, feed, Opening(memory="recommended", level="disabled", threads=1))
     rows = [
         (
             event.name,
@@ -221,8 +221,8 @@ def _orders(subjects: list[Subject]) -> list[str]:
         def peak(order: tuple[OpId, ...], graph: TrainingGraph = graph) -> str:
             return format_bytes(timeline(graph, order).peak_bytes)
 
-        original = [e.name for e in profile(subject.source, inputs, level="extended")[0]]
-        optimized = [e.name for e in profile(subject.path, inputs, level="extended")[0]]
+        original = [e.name for e in profile(subject.source, inputs, Opening(level="extended"))[0]]
+        optimized = [e.name for e in profile(subject.path, inputs, Opening(level="extended"))[0]]
         rows.append(
             (
                 subject.name,
@@ -260,14 +260,8 @@ def _forecasts(subjects: list[Subject]) -> list[str]:
         inputs, _ = make_inputs(subject.source)
         order = default_order(subject.graph)
         for options in ("default", "recommended"):
-            runs = profile(
-                subject.path,
-                inputs,
-                runs=2,
-                memory=options,  # type: ignore[arg-type]
-                level="extended",
-                threads=THREADS,
-            )
+            opening = Opening(memory=options, level="extended", threads=THREADS)  # type: ignore[arg-type]
+            runs = profile(subject.path, inputs, opening, runs=2)
             predicted = simulate(subject.graph, order, SETTINGS[options], threads=THREADS)
             base = (runs[0][0].requested_in_use or 0) - (runs[0][0].requested_delta or 0)
             same = {"requested": 0, "in_use": 0, "held": 0}
@@ -324,14 +318,8 @@ def _random_forecasts(folder: Path) -> list[str]:
         inputs, _ = make_inputs(path, seed)
         base = reserved_bytes(graph)
         for options, settings in SETTINGS.items():
-            runs = profile(
-                path,
-                inputs,
-                runs=2,
-                memory=options,  # type: ignore[arg-type]
-                level="disabled",
-                threads=1,
-            )
+            opening = Opening(memory=options, level="disabled", threads=1)  # type: ignore[arg-type]
+            runs = profile(path, inputs, opening, runs=2)
             traces = simulate(graph, default_order(graph), settings, threads=1)
             for figure, count in found[options].items():
                 field = "requested_in_use" if figure == "requested" else figure
@@ -393,8 +381,7 @@ def _caps(subjects: list[Subject]) -> list[str]:
         need = least_cap(graph, order, threads=1)
         regions = forecast(graph, order, "recommended", threads=1).held_bytes
         results = [
-            run_capped(subject.path, inputs, cap, threads=1).passed
-            for cap in (need - 512, need, need + 65536)
+            run_capped(subject.path, inputs, cap).passed for cap in (need - 512, need, need + 65536)
         ]
         rows.append(
             (

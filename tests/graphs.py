@@ -16,7 +16,7 @@ from onnx import TensorProto as T
 from onnx import helper as h
 
 from planner.bound.instants import min_peak_bound
-from planner.formulate import Formulation, formulate
+from planner.formulate import Allowed, Formulation, OpCosts, formulate
 from planner.graph.model import TrainingGraph
 from planner.graph.schedule import default_order
 from planner.pipeline.prepare import analysed_graph
@@ -106,15 +106,14 @@ def graph_of(proto: onnx.ModelProto) -> tuple[ir.Model, TrainingGraph]:
     return model, analysed_graph(model, {})
 
 
-def formulation_of(graph: TrainingGraph, **options: float) -> Formulation:
+def formulation_of(graph: TrainingGraph) -> Formulation:
     """In ONNX Runtime's default order, unit durations, no capacity limit, swaps allowed."""
-    settings = {
-        "capacity_bytes": 1 << 40,
-        "swap_out_bytes_per_s": 1e9,
-        "swap_in_bytes_per_s": 1e9,
-        **options,
-    }
-    return formulate(graph, default_order(graph), [1.0] * len(graph.operations), **settings)
+    return formulate(
+        graph,
+        default_order(graph),
+        OpCosts(duration_us=[1.0] * len(graph.operations)),
+        allowed=Allowed(swap_out_bytes_per_s=1e9, swap_in_bytes_per_s=1e9),
+    )
 
 
 @st.composite

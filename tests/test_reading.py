@@ -12,7 +12,7 @@ import pytest
 
 from planner.errors import ModelError, UsageError
 from planner.reading import read_bytes, read_text, shown, why_not_a_file
-from planner.structuring import parse_json, read_json, structured
+from planner.structuring import Source, parse_json, read_json, structured
 
 
 def test_what_is_no_regular_file_is_never_opened(tmp_path: Path):
@@ -111,7 +111,7 @@ class _Outer:
 
 def test_a_document_of_the_right_types_is_taken():
     data = {"name": "n", "ratio": 1, "inner": [{"size": 9007199254740993}], "pairs": [["a", 1]]}
-    assert structured(data, _Outer, where="it", what="right") == _Outer(
+    assert structured(data, _Outer, Source(where="it", what="right")) == _Outer(
         name="n", ratio=1.0, inner=(_Inner(size=9007199254740993),), pairs=(("a", 1),)
     )
 
@@ -145,7 +145,7 @@ def test_a_document_of_other_types_is_refused_with_the_place(change: dict[str, A
         parse_json(json.dumps(data), _Outer, where="it", what="right")
     assert "\n" not in str(raised.value)
     with pytest.raises(ModelError, match=said):
-        structured(data, _Outer, where="it", what="right")
+        structured(data, _Outer, Source(where="it", what="right"))
 
 
 @pytest.mark.parametrize("number", ["nan", "inf", "-inf"])
@@ -153,7 +153,7 @@ def test_a_document_of_other_types_is_refused_with_the_place(change: dict[str, A
 def test_numbers_that_toml_has_and_json_has_not_are_refused(number: str, only_known_keys: bool):
     data = {"name": "n", "inner": [{"size": 1}], "ratio": float(number)}
     with pytest.raises(ModelError, match=rf"{number} is not a finite number - at `\$\.ratio`"):
-        structured(data, _Outer, where="it", what="right", only_known_keys=only_known_keys)
+        structured(data, _Outer, Source(where="it", what="right"), only_known_keys=only_known_keys)
 
 
 @pytest.mark.parametrize(
@@ -167,8 +167,8 @@ def test_numbers_that_toml_has_and_json_has_not_are_refused(number: str, only_kn
 def test_keys_that_no_field_has_are_refused_or_left_out(change: dict[str, Any], said: str):
     data = {"name": "n"} | change
     with pytest.raises(ModelError, match=said):
-        structured(data, _Outer, where="it", what="right")
-    made = structured(data, _Outer, where="it", what="right", only_known_keys=False)
+        structured(data, _Outer, Source(where="it", what="right"))
+    made = structured(data, _Outer, Source(where="it", what="right"), only_known_keys=False)
     assert made.name == "n" and not hasattr(made, "more")
 
 

@@ -53,17 +53,17 @@ def problem(
     from planner.pipeline.prepare import prepare, silent
     from planner.pipeline.problem import problem_of
     from planner.plan.problemfile import problem_to_json
+    from planner.request import Costs, Request
 
     with progress() as report_progress:
         report = report_progress or silent
-        prepared = prepare(
-            model,
+        request = Request(
+            model=model,
             dims=dims,
-            hardware=hardware,
-            profile=profile,
             ort_optimize=not no_ort_optimize,
-            progress=report,
+            costs=Costs(hardware=hardware, profile=profile),
         )
+        prepared = prepare(request, progress=report)
         if order == "best":
             report("searching for a better order")
         found = problem_of(

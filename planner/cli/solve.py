@@ -119,6 +119,7 @@ def solve(
     from planner.portfolio.params import read_params
     from planner.portfolio.solve import solve as solve_problem
     from planner.portfolio.table import POLICY
+    from planner.search.state import SearchSettings
 
     policy = POLICY if params is None else read_params(params)
     read = read_problem(problem)
@@ -127,11 +128,8 @@ def solve(
     with progress() as report_progress, signals_raise():
         solved = solve_problem(
             asked,
-            time_limit_s=time_limit,
-            seed=seed,
-            workers=workers,
+            SearchSettings(limit_s=time_limit, seed=seed, workers=workers, keep_on_interrupt=True),
             progress=report_progress,
-            keep_on_interrupt=True,
             policy=policy,
         )
     if solved.candidate is None:

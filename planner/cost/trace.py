@@ -53,9 +53,10 @@ def calibrate(
     Raises:
         ModelError: ONNX Runtime cannot load or run the model.
     """
+    from planner.runtime.options import Opening
     from planner.runtime.profile import profile
 
-    measured = profile(model_path, inputs, runs=runs, level="extended")
+    measured = profile(model_path, inputs, Opening(level="extended"), runs=runs)
     return _durations(graph, measured, hardware, "the calibration run")
 
 

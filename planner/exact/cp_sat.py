@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from planner.plan.problem import Problem
@@ -32,7 +32,7 @@ class CpSat:
 
     def run(self, state: SearchState, stop: Stop) -> None:
         """Offer an improved plan, and a bound where the whole was solved."""
-        from planner.exact.engine import BOUND_CLASS, solve_exact  # a second to import
+        from planner.exact.engine import BOUND_CLASS, Bounds, solve_exact  # a second to import
 
         problem, beside = state.problem, state.intervals
         if beside is not None:
@@ -56,11 +56,15 @@ class CpSat:
         found = solve_exact(
             problem,
             near or nearest or state.evaluator.base,
-            time_limit_s=stop.left_s,
-            lower_bound_us=state.bound_us,
-            upper_bound_us=state.best.time_us if state.best else float("inf"),
-            seed=state.settings.seed,
-            workers=max(1, (workers or 2) - 1) if shares_cores else workers,
+            replace(
+                state.settings,
+                limit_s=stop.left_s,
+                workers=max(1, (workers or 2) - 1) if shares_cores else workers,
+            ),
+            bounds=Bounds(
+                lower_us=state.bound_us,
+                upper_us=state.best.time_us if state.best else float("inf"),
+            ),
             stop=is_settled,
         )
         if found is not None:

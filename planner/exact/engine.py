@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -35,6 +35,7 @@ from planner.plan.stages import (
     may_swap,
     stage_schedule,
 )
+from planner.search.state import SearchSettings
 from planner.simulate.simulate import simulate
 
 BOUND_CLASS = (
@@ -78,6 +79,22 @@ class Exact:
     bound_us: float
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """What is known of the time of plans.
+
+    Attributes:
+        lower_us: no plan takes less (from `planner.bound.lp`).
+        upper_us: what a known plan takes: where the incumbent does not fit, only plans that take no
+            more are looked for.
+    """
+
+    lower_us: float = 0.0
+    upper_us: float = float("inf")
+
+
+_NO_BOUNDS = Bounds()
+
 _MAX_COPIES = 1e6
 """Copies that take longer than so many steps overflow the 64 bits of a schedule's times."""
 
@@ -92,28 +109,23 @@ def _copies_us(problem: Problem) -> float:
 def solve_exact(
     problem: Problem,
     incumbent: Candidate,
+    settings: SearchSettings,
     *,
-    time_limit_s: float,
-    lower_bound_us: float = 0.0,
-    upper_bound_us: float = float("inf"),
-    seed: int = 0,
-    workers: int | None = None,
+    bounds: Bounds = _NO_BOUNDS,
     stop: Callable[[], bool] | None = None,
 ) -> Exact | None:
     """Improve on `incumbent`; None where nothing that fits was found, or where copies run beside the
     operations and these are too many.
 
     Args:
-        upper_bound_us: what a known plan takes: where `incumbent` does not fit, only plans that take
-            no more are looked for.
-        lower_bound_us: a proven bound on the time of any plan (from `planner.bound.lp`).
+        bounds: what is known of the time of plans.
         stop: asked while parts are solved, whether to leave it at that.
     """
     if problem.overlap:
         if _copies_us(problem) > _MAX_COPIES * problem.base_duration_us:
             return None
-        return _solve_overlapped(problem, incumbent, time_limit_s, lower_bound_us, seed, workers)
-    deadline = time.monotonic() + time_limit_s
+        return _solve_overlapped(problem, incumbent, settings, bounds.lower_us)
+    deadline = time.monotonic() + settings.limit_s
     actions = list(incumbent.actions)
 
     def improve(share: float) -> None:
@@ -121,38 +133,40 @@ def solve_exact(
         actions, _ = improve_locally(
             problem,
             actions,
-            time_limit_s=share * (deadline - time.monotonic()),
-            lower_bound_us=lower_bound_us,
-            seed=seed,
-            workers=workers or 2,
+            replace(
+                settings,
+                limit_s=share * (deadline - time.monotonic()),
+                workers=settings.workers or 2,
+            ),
+            lower_bound_us=bounds.lower_us,
             stop=stop,
         )
 
     def fits(trial: Sequence[Action]) -> bool:
         return simulate(problem, trial).peak_bytes <= problem.capacity_bytes
 
-    whole = _whole(problem, actions, upper_bound_us)
+    whole = _whole(problem, actions, bounds.upper_us)
     if whole is None or len(whole) > _SMALL:
         if not fits(actions):
             improve(_SHARE_TO_FIT)
         else:
             improve(1.0 if whole is None else _SHARE_OF_PARTS)
-        whole = _whole(problem, actions, upper_bound_us)
+        whole = _whole(problem, actions, bounds.upper_us)
     if whole is None or len(whole) > _MAX_RUNS:
         improve(1.0)
         whole = None
     replay = simulate(problem, actions)
     optimal, bound_us = False, problem.base_duration_us
     is_open = stop is None or not stop()
-    to_gain = is_open and (not fits(actions) or replay.time_us > lower_bound_us * (1 + 1e-9))
+    to_gain = is_open and (not fits(actions) or replay.time_us > bounds.lower_us * (1 + 1e-9))
     if whole is not None and to_gain:
         left = max(0.5, deadline - time.monotonic())
         found = solve_whole(
             problem,
             stage_schedule(problem, actions),
             whole,
-            lower_bound_us=lower_bound_us,
-            solver=new_solver(seed=seed, workers=workers, time_limit_s=left),
+            lower_bound_us=bounds.lower_us,
+            solver=new_solver(seed=settings.seed, workers=settings.workers, time_limit_s=left),
         )
         if found is not None:
             plan, optimal, bound_us = found
@@ -171,21 +185,16 @@ def solve_exact(
 
 
 def _solve_overlapped(
-    problem: Problem,
-    incumbent: Candidate,
-    time_limit_s: float,
-    lower_bound_us: float,
-    seed: int,
-    workers: int | None,
+    problem: Problem, incumbent: Candidate, settings: SearchSettings, lower_bound_us: float
 ) -> Exact | None:
     """The whole at once, copies beside the operations."""
     if len(problem.ops) > _OVERLAP_OPS or incumbent.replay.timeline is None:
         return None
-    deadline = time.monotonic() + time_limit_s
+    deadline = time.monotonic() + settings.limit_s
 
     def solver(share: float) -> cp_model.CpSolver:
         left = max(0.5, share * (deadline - time.monotonic()))
-        return new_solver(seed=seed, workers=workers, time_limit_s=left)
+        return new_solver(seed=settings.seed, workers=settings.workers, time_limit_s=left)
 
     plan = stage_schedule(problem, incumbent.actions)
     runs = whole_of(problem, incumbent.time_us - problem.base_duration_us)

@@ -31,6 +31,7 @@ from planner.plan.stages import (
     base_plan,
     stage_schedule,
 )
+from planner.search.state import SearchSettings
 from planner.simulate.simulate import simulate
 from planner.units import format_part
 
@@ -68,10 +69,8 @@ class LocalStats:
 def improve_locally(
     problem: Problem,
     actions: Sequence[Action],
+    settings: SearchSettings,
     *,
-    time_limit_s: float,
-    seed: int = 0,
-    workers: int = 1,
     lower_bound_us: float = 0.0,
     stop: Callable[[], bool] | None = None,
     progress: Callable[[str], None] | None = None,
@@ -83,7 +82,7 @@ def improve_locally(
     many rounds there are; with more, which round ends first matters too.
 
     Args:
-        workers: rounds at a time, each on one thread.
+        settings: with workers for the rounds at a time, each on one thread; one if not given.
         lower_bound_us: stop once the plan takes no more time.
         stop: asked between rounds.
 
@@ -98,10 +97,10 @@ def improve_locally(
         return best, stats
     if MemoryProfile(problem, base_plan()).peak_bytes <= problem.capacity_bytes:
         return actions_of(problem, base_plan()), stats
-    search = _Search(problem, stage_schedule(problem, actions), seed)
+    search = _Search(problem, stage_schedule(problem, actions), settings.seed)
     search.run(
-        deadline=time.monotonic() + time_limit_s,
-        workers=workers,
+        deadline=time.monotonic() + settings.limit_s,
+        workers=settings.workers or 1,
         bound_us=lower_bound_us,
         stop=stop or (lambda: False),
         progress=progress or (lambda _: None),

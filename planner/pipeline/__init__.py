@@ -1,1 +1,4 @@
-"""The straight line: prepare, formulate, plan, assemble. `planner.api` drives it."""
+"""The line: request, prepare, formulate, solve, lower, read back, verify, report.
+
+`planner.api` fills the request; `optimizing` reads as the line does.
+"""

@@ -12,14 +12,15 @@ from typing import Any
 
 from planner import __version__
 from planner.errors import ModelError
-from planner.formulate import Formulation, formulate
+from planner.formulate import Allowed, Formulation, OpCosts, Room, formulate
 from planner.graph.liveness import Timeline
 from planner.graph.model import Category, TrainingGraph
 from planner.pipeline.barring import barred_in, barred_note
 from planner.pipeline.decisions import decisions_of
-from planner.pipeline.orders import GRANULARITY_BYTES, Settings, least_possible_peak
+from planner.pipeline.orders import GRANULARITY_BYTES, least_possible_peak
 from planner.pipeline.planned import Planned
-from planner.pipeline.prepare import Prepared, full_timeline, peak_as_it_is
+from planner.pipeline.prepare import Prepared
+from planner.pipeline.settings import Settings
 from planner.plan.planfile import (
     PLAN_VERSION,
     PeakMoment,
@@ -27,25 +28,21 @@ from planner.plan.planfile import (
     PlannedAction,
     PredictedCost,
     Resident,
-    Swap,
     check_plan,
 )
 from planner.plan.problem import Action, ActionKind
 from planner.plan.replay import Replay
 from planner.reading import shown
 from planner.simulate.simulate import InvalidScheduleError, simulate
-from planner.structuring import fields_of, read_json, structured
+from planner.structuring import Source, fields_of, read_json, structured
 from planner.units import format_bytes, format_duration
 
-_NO_LIMIT = 1 << 62
 _MAX_BINDING = 20
 
 INTERRUPTED = "the search was interrupted: this is the best plan that it had found"
 
 
-def assemble(
-    prepared: Prepared, settings: Settings, planned: Planned, *, budget_text: str, swap_mode: Swap
-) -> Plan:
+def assemble(prepared: Prepared, settings: Settings, planned: Planned) -> Plan:
     """The plan file of an accepted plan."""
     candidate = planned.solved.candidate
     assert candidate is not None
@@ -54,14 +51,14 @@ def assemble(
     barred = barred_in(planned.prepared.graph)
     bound = planned.solved.bound_us
     return replace(
-        _as_asked(prepared, settings, budget_text, swap_mode),
+        _as_asked(prepared, settings),
         engine=planned.solved.engine,
         solve_s=planned.solved.solve_s,
         engines=planned.solved.engines,
         seed=settings.seed,
         # nodes that were unfolded hold a few bytes more in each order, the original's own included
         best_order=PredictedCost(
-            peak_bytes=min(planned.orders[0].peak_bytes, baseline_cost(prepared).peak_bytes),
+            peak_bytes=min(planned.orders[0].peak_bytes, prepared.baseline.peak_bytes),
             time_us=problem.base_duration_us,
         ),
         planned=_planned_cost(planned.timeline.peak_bytes, replay, candidate.actions),
@@ -94,20 +91,20 @@ def _bound_class(settings: Settings, planned: Planned) -> str:
     return f"{planned.solved.bound_class}, within {format_bytes(capacity)} of live bytes"
 
 
-def _as_asked(prepared: Prepared, settings: Settings, budget_text: str, swap_mode: Swap) -> Plan:
+def _as_asked(prepared: Prepared, settings: Settings) -> Plan:
     """What any plan says of the model and of the user's wishes; every cost is the baseline's."""
-    cost = baseline_cost(prepared)
+    request, cost = prepared.request, prepared.baseline.cost
     return Plan(
         planner_version=__version__,
         model_name=prepared.loaded.path.name,
         model_sha256=prepared.loaded.sha256,
         dims=dict(prepared.loaded.dims),
-        budget_text=budget_text,
+        budget_text=request.aim,
         budget_bytes=settings.budget_bytes,
         reserve_bytes=settings.reserve_bytes,
-        hardware=prepared.hardware_source,
+        hardware=request.costs.hardware,
         cost_source=prepared.cost_source,
-        swap_mode=swap_mode,
+        swap_mode=request.levers.swap,
         device=prepared.target.name,
         copies="overlapped" if settings.overlap else "serial",
         order_target=settings.order_target,
@@ -144,42 +141,35 @@ def _arena_note(planned: Planned) -> tuple[str, ...]:
     )
 
 
-def unchanged_plan(
-    prepared: Prepared, settings: Settings, *, budget_text: str, swap_mode: Swap
-) -> Plan:
+def unchanged_plan(prepared: Prepared, settings: Settings) -> Plan:
     """The plan for a budget that the model meets as it is."""
-    now = full_timeline(prepared.original, prepared.default, prepared.target)
+    baseline = prepared.baseline
     return replace(
-        _as_asked(prepared, settings, budget_text, swap_mode),
+        _as_asked(prepared, settings),
         engine="none",
-        bound_us=sum(prepared.original_us),
+        bound_us=baseline.time_us,
         gap=0.0,
         bound_class="any schedule",
         proved_optimal=True,
         unchanged=True,
-        binding=binding(prepared.original, now),
-        peak=peak_moment(prepared.original, now, {}),
+        binding=binding(baseline.graph, baseline.timeline),
+        peak=peak_moment(baseline.graph, baseline.timeline, {}),
         assumptions=prepared.graph.assumptions,
     )
 
 
-def fits_as_it_is(prepared: Prepared, settings: Settings, budget_text: str) -> bool:
-    """Whether the model meets the budget as it is, in each order that it may run in.
+def fits_as_it_is(prepared: Prepared, settings: Settings) -> bool:
+    """Whether a budget was asked for that the model meets as it is, in each order that it may run in.
 
     A share of the peak is one of the peak that was predicted.
     """
+    budget = prepared.request.budget
+    if budget is None:
+        return False
     room = settings.budget_bytes - settings.reserve_bytes
-    if budget_text.endswith("%"):
-        return room >= baseline_cost(prepared).peak_bytes
-    return room >= peak_as_it_is(prepared)
-
-
-def baseline_cost(prepared: Prepared) -> PredictedCost:
-    """The original model in ONNX Runtime's default order."""
-    return PredictedCost(
-        peak_bytes=full_timeline(prepared.original, prepared.default, prepared.target).peak_bytes,
-        time_us=sum(prepared.original_us),
-    )
+    if budget.endswith("%"):
+        return room >= prepared.baseline.peak_bytes
+    return room >= prepared.baseline.worst_peak_bytes
 
 
 def binding(graph: TrainingGraph, line: Timeline) -> tuple[tuple[str, int], ...]:
@@ -280,7 +270,9 @@ def read_plan(path: Path) -> Plan:
         raise ModelError(
             f"{path} is not a plan file of version {PLAN_VERSION} (it says {shown(version)})"
         )
-    plan = structured(data, Plan, where=str(path), what="a valid plan file", only_known_keys=False)
+    plan = structured(
+        data, Plan, Source(where=str(path), what="a valid plan file"), only_known_keys=False
+    )
     check_plan(plan, where=str(path))
     return plan
 
@@ -310,11 +302,9 @@ def schedule_of(
     form = formulate(
         graph,
         [*order, *folded],
-        prepared.duration_us,
-        capacity_bytes=_NO_LIMIT,
-        swap_out_bytes_per_s=1.0,
-        swap_in_bytes_per_s=1.0,
-        granularity=GRANULARITY_BYTES,
+        OpCosts(duration_us=prepared.duration_us),
+        room=Room(granularity=GRANULARITY_BYTES),
+        allowed=Allowed(swap_out_bytes_per_s=1.0, swap_in_bytes_per_s=1.0),
     )
     ops = {op.name: i for i, op in enumerate(form.problem.ops)}
     tensors = {t.name: i for i, t in enumerate(form.problem.tensors)}

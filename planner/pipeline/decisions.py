@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from planner.graph.reasons import WhyClosed
 from planner.pipeline.closed import Closed, recompute_closed, swap_closed
@@ -27,7 +28,12 @@ def decisions_of(planned: Planned) -> tuple[Decision, ...]:
         copies.setdefault(tensor, []).append((birth, end))
     swap_ins = {step for step, a in enumerate(candidate.actions) if a.kind is ActionKind.SWAP_IN}
     found = [
-        _decision(planned, copies, tensor, birth in swap_ins, node_step, end, birth)
+        _decision(
+            planned,
+            copies,
+            _Return(tensor=tensor, end=end, birth=birth, swapped=birth in swap_ins),
+            node_step,
+        )
         for tensor, lives in copies.items()
         for (_, end), (birth, _) in itertools.pairwise(lives)
         if end <= birth  # what stays to the end is there, though a second run makes it again
@@ -35,20 +41,31 @@ def decisions_of(planned: Planned) -> tuple[Decision, ...]:
     return tuple(sorted(found, key=lambda d: (-d.bytes, d.tensor, d.start)))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Return:
+    """A tensor that is off the device from the action `end` on, until the action `birth`."""
+
+    tensor: int
+    end: int
+    birth: int
+    swapped: bool
+
+
 def _decision(
-    planned: Planned,
-    copies: _Copies,
-    tensor: int,
-    swapped: bool,
-    node_step: Sequence[int],
-    end: int,
-    birth: int,
+    planned: Planned, copies: _Copies, back: _Return, node_step: Sequence[int]
 ) -> Decision:
+    """What was decided for a tensor that comes back, and what else could have been.
+
+    Args:
+        copies: by tensor, the half-open ranges of actions in which it is on the device.
+        node_step: by action, the step of its node in the rewritten model.
+    """
+    tensor, swapped = back.tensor, back.swapped
     prepared, form = planned.prepared, planned.formulation
     problem = form.problem
     item = problem.tensors[tensor]
     source = prepared.graph.tensors[form.tensors[tensor]]
-    chain, blocker = closure(problem, copies, tensor, birth)
+    chain, blocker = closure(problem, copies, tensor, back.birth)
     no_recompute = recompute_closed(prepared, form, problem, blocker)
     no_swap = swap_closed(prepared, form, problem, tensor)
     again = chain if no_recompute is None else None
@@ -67,8 +84,8 @@ def _decision(
         bytes=source.bytes,
         category=source.category.value,
         action="swap" if swapped else "recompute",
-        start=node_step[min(end, len(node_step) - 1)],
-        end=node_step[birth],
+        start=node_step[min(back.end, len(node_step) - 1)],
+        end=node_step[back.birth],
         cost_us=cost or 0.0,
         recompute_us=recompute_us,
         swap_us=swap_us,

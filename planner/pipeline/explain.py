@@ -14,11 +14,12 @@ from planner.pipeline.assemble import read_plan
 from planner.pipeline.barring import with_barred
 from planner.pipeline.closed import Closed, recompute_closed, swap_closed
 from planner.pipeline.explanation import Absence, Explanation, Interval, Moment, Span, Way
-from planner.pipeline.orders import Settings, formulate_in
-from planner.pipeline.prepare import Prepared, Progress, full_timeline, silent
+from planner.pipeline.orders import formulate_in
+from planner.pipeline.prepare import Prepared, Progress, silent
 from planner.pipeline.read_back import read_back
 from planner.pipeline.rebuild import Rebuilt, prepare_for, rebuild
-from planner.pipeline.settings import with_levers
+from planner.pipeline.settings import settings_as_planned
+from planner.pipeline.timelines import full_timeline
 from planner.plan.planfile import Plan
 from planner.plan.problem import Action, ActionKind, Problem
 from planner.search.repair import closure
@@ -142,12 +143,7 @@ class _State:
 def _state(prepared: Prepared, plan: Plan) -> _State:
     rebuilt = rebuild(prepared, plan)
     form = rebuilt.formulation
-    asked = Settings(
-        budget_bytes=plan.budget_bytes,
-        reserve_bytes=plan.reserve_bytes,
-        overlap=plan.copies == "overlapped",
-    )
-    asked = with_levers(prepared, plan.swap_mode, asked)
+    asked = settings_as_planned(plan, prepared)
     problem = formulate_in(prepared, form.ops, asked, plan.budget_bytes).problem
     back = read_back(prepared, rebuilt.rewritten, order_target=plan.order_target)
     line = full_timeline(back.graph, back.order, prepared.target)
@@ -175,10 +171,10 @@ def _state(prepared: Prepared, plan: Plan) -> _State:
 
 
 def _before(prepared: Prepared, buffer: Tensor) -> tuple[Span | None, int, bool]:
-    line = full_timeline(prepared.original, prepared.default, prepared.target)
+    line = prepared.baseline.timeline
     steps = len(line.order)
     try:
-        there = prepared.original.tensor_named(buffer.name)
+        there = prepared.baseline.graph.tensor_named(buffer.name)
     except KeyError:
         return None, steps, False
     if there.is_persistent:

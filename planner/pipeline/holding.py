@@ -14,15 +14,13 @@ from collections.abc import Mapping
 import onnx_ir as ir
 
 from planner.errors import ModelError
-from planner.formulate import formulate
+from planner.formulate import OpCosts, formulate
 from planner.graph.build import build_graph
 from planner.graph.schedule import default_order
 from planner.lower.rewrite import Rewritten, rewrite
 from planner.onnxio.load import LoadedModel, ValueType
 from planner.plan.problem import Action, ActionKind
 from planner.runtime.settle import settle
-
-_NO_LIMIT = 1 << 62
 
 
 def held(loaded: LoadedModel, first: ir.Model, types: Mapping[str, ValueType]) -> bool:
@@ -33,7 +31,7 @@ def held(loaded: LoadedModel, first: ir.Model, types: Mapping[str, ValueType]) -
     """
     graph = build_graph(first, types)
     nothing_us = [0.0] * len(graph.operations)
-    form = formulate(graph, default_order(graph), nothing_us, capacity_bytes=_NO_LIMIT)
+    form = formulate(graph, default_order(graph), OpCosts(duration_us=nothing_us))
     actions = [Action(kind=ActionKind.RUN, target=i) for i in range(len(form.problem.ops))]
 
     def lower(pinned: frozenset[str]) -> Rewritten:

@@ -9,15 +9,15 @@ from planner.errors import InfeasibleBudgetError, TimeLimitError
 from planner.formulate import Formulation
 from planner.pipeline.orders import (
     BaseOrder,
-    Settings,
     formulate_in,
     least_bound_order,
     least_possible_peak,
     pinning_bytes,
 )
 from planner.pipeline.planned import Planned, lowered_plan
-from planner.pipeline.prepare import Prepared, peak_as_it_is
+from planner.pipeline.prepare import Prepared
 from planner.pipeline.serial_first import solve
+from planner.pipeline.settings import Settings
 from planner.plan.candidate import Candidate
 from planner.plan.solved import Solved
 from planner.portfolio.min_peak import min_peak_of
@@ -84,12 +84,7 @@ def least_alone(prepared: Prepared, settings: Settings, orders: tuple[BaseOrder,
     found, so that the least budget which an error names has a plan."""
     base = least_bound_order(orders)
     form = formulate_in(prepared, base.order, settings, 1)
-    solved = solve(
-        form.problem,
-        time_limit_s=max(1.0, 0.5 * settings.time_limit_s),
-        seed=settings.seed,
-        workers=settings.workers,
-    )
+    solved = solve(form.problem, settings.search(max(1.0, 0.5 * settings.time_limit_s)))
     return LeastPeak(base, form, solved.least)
 
 
@@ -113,9 +108,8 @@ def _infeasible(
         peak_bytes: of the least plan as ONNX Runtime will run it.
     """
     best = least.candidate
-    baseline = peak_as_it_is(prepared)
     room = peak_bytes + pinning_bytes(prepared, len(best.actions))
-    found = min(room, baseline) + settings.reserve_bytes
+    found = min(room, prepared.baseline.worst_peak_bytes) + settings.reserve_bytes
     bound = min(found, least_possible_peak(prepared) + settings.reserve_bytes)
     step = best.replay.peak_action
     sizes = least.form.problem.tensors

@@ -1,4 +1,4 @@
-"""Both models as the reports show them: graph, timeline, durations."""
+"""Rewritten models as the reports show them: graph, timeline, durations."""
 
 from __future__ import annotations
 
@@ -12,25 +12,19 @@ from planner.graph.model import Role
 from planner.graph.schedule import default_order, priority_order
 from planner.onnxio.load import load_model
 from planner.pipeline.planned import Planned
-from planner.pipeline.prepare import Prepared, analysed_graph, view_of
+from planner.pipeline.prepare import Prepared, analysed_graph
 from planner.pipeline.targeting import check_target
+from planner.pipeline.timelines import full_timeline, view_of
 from planner.plan.planfile import Plan
 from planner.results import ModelView
 from planner.runtime.device.placement import placement_of
 from planner.targets import Target
 
 
-def original_view(prepared: Prepared) -> ModelView:
-    """The original, in ONNX Runtime's default order."""
-    return view_of(
-        prepared.original, prepared.default, prepared.original_us, target=prepared.target
-    )
-
-
 def rewritten_view(planned: Planned, plan: Plan, target: Target) -> ModelView:
     """An accepted plan's model."""
     durations = _durations_after(planned)
-    view = view_of(planned.graph, planned.order, durations, target=target)
+    view = view_of(planned.graph, planned.timeline, durations, target)
     return replace(view, time_us=plan.planned.time_us, start_us=_starts_after(planned))
 
 
@@ -92,4 +86,4 @@ def file_view(
     graph = analysed_graph(loaded.model, loaded.dims, known=known, placement=placement)
     order = priority_order(graph) if order_target == "priority" else default_order(graph)
     durations = (0.0,) * len(graph.operations)
-    return view_of(graph, order, durations, target=target)
+    return view_of(graph, full_timeline(graph, order, target), durations, target)

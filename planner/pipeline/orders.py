@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from planner.bound.instants import min_peak_bound
-from planner.formulate import Formulation, formulate
+from planner.formulate import NO_LIMIT, Formulation, Room, formulate
 from planner.graph.effects import SHARED_GENERATOR
 from planner.graph.model import OpId
 from planner.graph.rules import FROM_HOST, TO_HOST
@@ -18,7 +18,7 @@ from planner.order.min_peak import min_peak_order
 from planner.order.moves import improve_order, pull_early, push_late, updates_last
 from planner.order.reorder import peak_of, reorder
 from planner.pipeline.prepare import Prepared
-from planner.plan.planfile import OrderTarget
+from planner.pipeline.settings import Settings
 from planner.portfolio.min_peak import min_peak_of
 
 GRANULARITY_BYTES = 256
@@ -31,8 +31,6 @@ EARLY = frozenset({"Shape", "Size", TO_HOST})
 
 _PIN_BYTES = 8
 """An integer: the result of an anchor, a dim in the shape of a barrier."""
-
-_NO_LIMIT = 1 << 62
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,40 +47,10 @@ _MAX_LATE = 4
 """Base orders that are kept, besides ONNX Runtime's own, where making them took all the time."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """What the user asked for, parsed.
-
-    Attributes:
-        most_us: a plan that takes longer is none.
-        swap_out_bytes_per_s, swap_in_bytes_per_s: 0 forbids swapping.
-        overlap: copies run beside the operations; `why_copies` says why so, or why not.
-    """
-
-    budget_bytes: int
-    most_us: float = float("inf")
-    reserve_bytes: int = 0
-    allow_recompute: bool = True
-    swap_out_bytes_per_s: float = 0.0
-    swap_in_bytes_per_s: float = 0.0
-    overlap: bool = False
-    why_copies: str = ""
-    order_target: OrderTarget = "default"
-    time_limit_s: float = 60.0
-    seed: int = 0
-    workers: int | None = None
-
-
 def base_orders(prepared: Prepared, *, time_limit_s: float) -> tuple[BaseOrder, ...]:
     """Candidate base orders, least peak first; ONNX Runtime's own is always among them."""
     deadline = time.monotonic() + time_limit_s
-    whole = formulate(
-        prepared.graph,
-        prepared.order,
-        prepared.duration_us,
-        capacity_bytes=_NO_LIMIT,
-        workspace_bytes=prepared.workspace_bytes,
-    )
+    whole = formulate(prepared.graph, prepared.order, prepared.costs)
     problem = whole.problem
     place = {op: i for i, op in enumerate(whole.ops)}
     in_file = tuple(place[op] for op in file_order(prepared.graph) if op in place)
@@ -159,19 +127,12 @@ def formulate_in(
     prepared: Prepared, order: Sequence[OpId], settings: Settings, capacity: int
 ) -> Formulation:
     """The problem in one base order, buffers rounded up as ONNX Runtime's arena does."""
-    return formulate(
-        prepared.graph,
-        order,
-        prepared.duration_us,
+    room = Room(
         capacity_bytes=capacity,
         reserve_bytes=settings.reserve_bytes,
-        swap_out_bytes_per_s=settings.swap_out_bytes_per_s,
-        swap_in_bytes_per_s=settings.swap_in_bytes_per_s,
-        overlap=settings.overlap,
-        allow_recompute=settings.allow_recompute,
-        workspace_bytes=prepared.workspace_bytes,
         granularity=GRANULARITY_BYTES,
     )
+    return formulate(prepared.graph, order, prepared.costs, room=room, allowed=settings.allowed)
 
 
 def least_found_peak(
@@ -181,11 +142,11 @@ def least_found_peak(
     allowed, before ONNX Runtime's fragmentation: the peak, and room for what pins the order."""
     hardware = prepared.hardware
     settings = Settings(
-        budget_bytes=_NO_LIMIT,
+        budget_bytes=NO_LIMIT,
         swap_out_bytes_per_s=hardware.copy_to_host_bytes_per_s,
         swap_in_bytes_per_s=hardware.copy_from_host_bytes_per_s,
     )
-    problems = [formulate_in(prepared, o.order, settings, _NO_LIMIT).problem for o in orders]
+    problems = [formulate_in(prepared, o.order, settings, NO_LIMIT).problem for o in orders]
     best = min_peak_of(problems, time_limit_s=time_limit_s)[1]
     return best.peak_bytes + pinning_bytes(prepared, len(best.actions))
 
@@ -200,11 +161,5 @@ def pinning_bytes(prepared: Prepared, actions: int) -> int:
 def least_possible_peak(prepared: Prepared) -> int:
     """Bytes below which no plan in any order can be: what one operation holds while it runs, with
     the graph outputs made before it, in the order that is best for this."""
-    whole = formulate(
-        prepared.graph,
-        prepared.order,
-        prepared.duration_us,
-        capacity_bytes=_NO_LIMIT,
-        workspace_bytes=prepared.workspace_bytes,
-    )
+    whole = formulate(prepared.graph, prepared.order, prepared.costs)
     return min_peak_order(whole.problem, range(len(whole.ops)))[1]

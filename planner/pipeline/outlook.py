@@ -6,13 +6,16 @@ done with a plan meanwhile.
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 
-from planner.pipeline.orders import BaseOrder, Settings, formulate_in
+from planner.pipeline.orders import BaseOrder, formulate_in
 from planner.pipeline.planned import Planned
 from planner.pipeline.prepare import Prepared, Progress, silent
+from planner.pipeline.settings import Settings
 from planner.plan.points import Point, PointPlan, monotone
 from planner.plan.problem import Problem
 from planner.portfolio.frontier import point_plan
@@ -22,7 +25,9 @@ from planner.results import Frontier, Outlook, Worth
 from planner.search.fast.warm import warm_up
 from planner.search.patience import begin
 from planner.search.shadow_prices import shadow_prices
+from planner.search.state import SearchSettings
 from planner.units import format_bytes
+from planner.workers import Beside, beside
 
 _SHARES = (0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2)
 """Budgets looked at, as shares of the model's own peak."""
@@ -65,37 +70,23 @@ class Question:
     time_limit_s: float
 
 
-def before_a_plan(
-    prepared: Prepared,
-    settings: Settings,
-    orders: Sequence[BaseOrder],
-    *,
-    own: int,
-    time_limit_s: float,
-) -> Question:
+def before_a_plan(prepared: Prepared, settings: Settings, orders: Sequence[BaseOrder]) -> Question:
     """What budgets would cost in the order that does best at the middle of the range.
 
     Args:
         orders: all base orders, the one with the least peak first.
-        own: the model's own peak, in bytes.
     """
     start = time.monotonic()
-    base = _best_order(prepared, settings, orders, own, time_limit_s=_RACING * time_limit_s)
-    left_s = time_limit_s - (time.monotonic() - start)
-    return _question(prepared, settings, orders, base, own=own, time_limit_s=left_s)
+    limit_s = _limit_s(prepared)
+    base = _best_order(prepared, settings, orders, time_limit_s=_RACING * limit_s)
+    left_s = limit_s - (time.monotonic() - start)
+    return _question(prepared, settings, orders, base, time_limit_s=left_s)
 
 
-def beside_a_plan(
-    prepared: Prepared,
-    settings: Settings,
-    planned: Planned,
-    *,
-    own: int,
-    time_limit_s: float,
-) -> Question:
+def beside_a_plan(prepared: Prepared, settings: Settings, planned: Planned) -> Question:
     """What other budgets would cost in the base order of a plan, and what binds at its own."""
     base, orders = planned.base, planned.orders
-    found = _question(prepared, settings, orders, base, own=own, time_limit_s=time_limit_s)
+    found = _question(prepared, settings, orders, base, time_limit_s=_limit_s(prepared))
     return replace(
         found,
         points=(*found.points, _as_planned(planned, settings)),
@@ -111,9 +102,9 @@ def _question(
     orders: Sequence[BaseOrder],
     base: BaseOrder,
     *,
-    own: int,
     time_limit_s: float,
 ) -> Question:
+    own = prepared.baseline.peak_bytes
     problem = formulate_in(prepared, base.order, settings, own).problem
     budgets = sorted({int(share * own) for share in _SHARES})
     return Question(
@@ -161,12 +152,37 @@ def look(question: Question, progress: Progress = silent) -> Outlook:
     )
 
 
-def look_beside(_: None, question: Question) -> Outlook:
+class Preview:
+    """What other budgets would cost, looked at in a process beside this one; see `preview`."""
+
+    def __init__(self, process: Beside) -> None:
+        self.paused = process.paused
+        self._process = process
+        self._looking: Future[Outlook] | None = None
+
+    def begin(self, question: Question) -> None:
+        """Have a question looked at, once what it takes is loaded there."""
+        self._looking = self._process.begin(_look_there, question)
+
+    def result(self) -> Outlook | None:
+        """The answer, waited for; None where nothing was asked."""
+        return None if self._looking is None else self._looking.result()
+
+
+@contextlib.contextmanager
+def preview(settings: Settings) -> Iterator[Preview]:
+    """A process in which a question can be looked at, for the length of a block."""
+    with beside() as process:
+        process.begin(_get_ready, settings.overlap)
+        yield Preview(process)
+
+
+def _look_there(_: None, question: Question) -> Outlook:
     """`look`, as a call to another process."""
     return look(question)
 
 
-def get_ready(_: None, overlap: bool) -> None:
+def _get_ready(_: None, overlap: bool) -> None:
     """Load, in another process, what `look` runs; not where this one is having it compiled."""
     from planner.search.fast.warm import is_compiled
 
@@ -175,22 +191,18 @@ def get_ready(_: None, overlap: bool) -> None:
 
 
 def _best_order(
-    prepared: Prepared,
-    settings: Settings,
-    orders: Sequence[BaseOrder],
-    own: int,
-    *,
-    time_limit_s: float,
+    prepared: Prepared, settings: Settings, orders: Sequence[BaseOrder], *, time_limit_s: float
 ) -> BaseOrder:
     """The order that a race finds best half way down to what may be possible."""
-    middle = (own + min(base.least_bound_bytes for base in orders)) // 2
+    middle = (prepared.baseline.peak_bytes + min(base.least_bound_bytes for base in orders)) // 2
     problems = [formulate_in(prepared, base.order, settings, middle).problem for base in orders]
     return orders[race(problems, time_limit_s=time_limit_s)[0].index]
 
 
-def outlook_s(ops: int, time_limit_s: float) -> float:
-    """How long to look at other budgets, for a model that is planned in `time_limit_s`."""
-    return min(_MOST * time_limit_s, max(_PLAIN_S, _POINT_S_PER_OP * ops * len(_SHARES)))
+def _limit_s(prepared: Prepared) -> float:
+    """How long to look at other budgets, beside all that the request's time limit is for."""
+    points_s = _POINT_S_PER_OP * len(prepared.graph.operations) * len(_SHARES)
+    return min(_MOST * prepared.request.limits.time_limit_s, max(_PLAIN_S, points_s))
 
 
 def _as_it_is(needed: int, base_us: float) -> Point:
@@ -216,11 +228,13 @@ def _point(question: Question, budget: int, *, time_limit_s: float) -> Point:
     """A short search at one budget."""
     solved = solve(
         replace(question.problem, capacity_bytes=budget),
-        time_limit_s=time_limit_s,
-        thorough=False,
-        seed=question.seed,
-        workers=question.workers,
-        patience=begin(_WORTH_PER_S),
+        SearchSettings(
+            limit_s=time_limit_s,
+            seed=question.seed,
+            workers=question.workers,
+            thorough=False,
+            patience=begin(_WORTH_PER_S),
+        ),
     )
     plan = None
     if solved.candidate is not None:

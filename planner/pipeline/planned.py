@@ -9,8 +9,9 @@ from planner.graph.liveness import Timeline
 from planner.graph.model import OpId, TrainingGraph
 from planner.lower.rewrite import Rewritten
 from planner.pipeline.orders import BaseOrder, Settings
-from planner.pipeline.prepare import Prepared, full_timeline
+from planner.pipeline.prepare import Prepared
 from planner.pipeline.read_back import lowered, read_back
+from planner.pipeline.timelines import full_timeline
 from planner.plan.solved import Solved
 
 

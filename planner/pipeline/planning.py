@@ -254,12 +254,10 @@ class _Search:
         self.progress(f"solving for {format_bytes(capacity)}, order: {trial.base.name}")
         solved = solve(
             form.problem,
-            time_limit_s=share_s,
-            seed=self.settings.seed,
-            workers=self.settings.workers,
+            self.settings.search(
+                share_s, patience=self.patience, keep_on_interrupt=self.kept == []
+            ),
             start=None if trial.step else start,
-            keep_on_interrupt=self.kept == [],
-            patience=self.patience,
             progress=lambda text: self.progress(f"solving: {text}"),
         )
         if self.least is None or solved.least.peak_bytes < self.least.candidate.peak_bytes:
@@ -325,11 +323,8 @@ class _Search:
         self.progress(f"improving the plan for {format_bytes(problem.capacity_bytes)}")
         better = solve(
             problem,
-            time_limit_s=left_s,
-            seed=self.settings.seed,
-            workers=self.settings.workers,
+            self.settings.search(left_s, patience=self.patience),
             start=accepted.solved,
-            patience=self.patience,
             progress=lambda text: self.progress(f"improving: {text}"),
         )
         if better.candidate is not None:

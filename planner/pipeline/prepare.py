@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
-from pathlib import Path
-from types import MappingProxyType
 
 import onnx_ir as ir
 
 from planner.cost.hardware import Hardware, load_hardware
 from planner.cost.model import durations_us
 from planner.errors import ModelError, UsageError
+from planner.formulate import OpCosts
 from planner.graph.build import build_graph
-from planner.graph.liveness import Timeline, timeline
 from planner.graph.model import OpId, Placement, TrainingGraph
 from planner.graph.reasons import WhyClosed
 from planner.graph.schedule import default_order
@@ -27,13 +24,14 @@ from planner.onnxio.load import (
     value_types,
 )
 from planner.onnxio.names import name_nodes
+from planner.pipeline.baseline import Baseline
 from planner.pipeline.everywhere import check_everywhere
 from planner.pipeline.holding import held
 from planner.pipeline.original import original_orders, with_draws_in_order
-from planner.pipeline.packed import packed_arena
 from planner.pipeline.placing import assumed, is_assumed, placed, typed
 from planner.pipeline.targeting import check_target, fit_target
-from planner.results import ModelView
+from planner.pipeline.timelines import workspace_of
+from planner.request import Request
 from planner.runtime.build import check_build, is_training_build, why_no_copies
 from planner.runtime.normalize import MAX_PASSES, Normalized, added_nodes, blocked_nodes
 from planner.runtime.shapes import runtime_types, unsized_values
@@ -54,34 +52,30 @@ class Prepared:
     """Everything about the original model that planning needs.
 
     Attributes:
-        original: the graph that ONNX Runtime runs when it loads the file as it is, and `default`
-            the order in which it does, `others` some that it may be, where nodes that the
-            optimizers made have no known place; `original_us` are its durations by OpId.
+        request: what was asked for.
+        baseline: the original, as ONNX Runtime runs it.
         model: what the plan is made for and written into: `loaded.model`, or what ONNX Runtime's
             optimizers make of it, with folded constants as nodes again.
         types: element type and static shape of every value of `model`.
         graph, order: of `model`, and its default order, random numbers drawn as in the original's.
         target: what the model is planned for; `placement` says where its nodes run there, and is None
-            where there is one memory. `renamed`: ONNX Runtime's own copies in `original`, by what a
-            session of the file calls them.
+            where there is one memory.
+        renamed: ONNX Runtime's own copies in the baseline's graph, by what a session of the file
+            calls them.
         workspace_bytes: by OpId: what its kernel takes besides its outputs while it runs.
-        hardware_source: the profile's name, or its file, as given.
         duration_us: by OpId. `cost_source` says where they come from.
         blocked: convolutions and pools that default options lay out anew, which no plan survives.
         why_no_swaps: why ONNX Runtime here cannot copy to the host; None where it can.
     """
 
+    request: Request
     loaded: LoadedModel
+    baseline: Baseline
     model: ir.Model
-    original: TrainingGraph
-    default: tuple[OpId, ...]
-    others: tuple[tuple[OpId, ...], ...]
-    original_us: tuple[float, ...]
     types: Mapping[str, ValueType]
     graph: TrainingGraph
     order: tuple[OpId, ...]
     hardware: Hardware
-    hardware_source: str
     target: Target
     placement: Placement | None
     renamed: Mapping[str, str]
@@ -92,39 +86,31 @@ class Prepared:
     why_no_swaps: WhyClosed | None = None
     blocked: tuple[str, ...] = ()
 
+    @property
+    def costs(self) -> OpCosts:
+        """Time and workspace of the operations of `graph`."""
+        return OpCosts(duration_us=self.duration_us, workspace_bytes=self.workspace_bytes)
 
-def prepare(
-    path: Path,
-    *,
-    dims: Mapping[str, int] = MappingProxyType({}),
-    hardware: str = "cpu",
-    profile: Path | None = None,
-    calibrate: bool = False,
-    inputs: Path | None = None,
-    seed: int = 0,
-    ort_optimize: bool = True,
-    device: str = "cpu",
-    progress: Progress = silent,
-    to_rewrite: bool = True,
-) -> Prepared:
+
+def prepare(request: Request, *, progress: Progress = silent, to_rewrite: bool = True) -> Prepared:
     """Run the stages; raises what they raise.
 
     Args:
         to_rewrite: False where the model is only looked at.
     """
-    target = target_named(device)
-    if calibrate and target.own_memory:
+    path, target = request.model, target_named(request.device)
+    if request.costs.calibrate and target.own_memory:
         raise UsageError(
             f"--calibrate measures the CPU; for {target.title} give --profile FILE, which ONNX Runtime "
             "writes with SessionOptions.enable_profiling"
         )
-    profile_of = load_hardware(hardware)
+    hardware = load_hardware(request.costs.hardware)
     progress("loading")
-    loaded = load_model(path, dims=dims)
+    loaded = load_model(path, dims=request.dims)
     check_build(loaded.model)
     check_target(loaded.model, path, target)
     target = fit_target(target, loaded.model)
-    ort_optimize = ort_optimize and not is_assumed(target)
+    ort_optimize = request.ort_optimize and not is_assumed(target)
     passes = MAX_PASSES if to_rewrite else 1
     found, types, notes = _graph_for(loaded, target, ort_optimize, passes, progress)
     model, placement = found.model, found.placement
@@ -153,7 +139,7 @@ def prepare(
         original = analysed_graph(found.first, loaded.dims, known=_certain(loaded))
     progress(f"{len(original.operations)} operations")
     order, *other_orders = original_orders(original, loaded)
-    costs = _Costs(profile_of, path, loaded.dims, profile, calibrate, inputs, seed, progress)
+    costs = _Durations(request, loaded.dims, hardware, progress)
     original_us, source, assumptions = costs.durations(original)
     durations = original_us
     if graph is not original:
@@ -185,21 +171,24 @@ def prepare(
     in_file = order if graph.operations is original.operations else default_order(graph)
     graph = replace(graph, assumptions=(*graph.assumptions, *notes, *assumptions))
     return Prepared(
+        request=request,
         loaded=loaded,
-        original=original,
-        default=order,
-        others=tuple(other_orders),
-        original_us=original_us,
+        baseline=Baseline(
+            graph=original,
+            order=order,
+            others=tuple(other_orders),
+            duration_us=original_us,
+            target=target,
+        ),
         model=model,
         types=types,
         graph=graph,
         order=with_draws_in_order(graph, in_file, original, order),
-        hardware=profile_of,
-        hardware_source=hardware,
+        hardware=hardware,
         target=target,
         placement=placement,
         renamed=found.renamed,
-        workspace_bytes=_workspace(graph, target),
+        workspace_bytes=workspace_of(graph, target),
         duration_us=durations,
         cost_source=source,
         ort_optimized=ort_optimize,
@@ -273,80 +262,30 @@ def _certain(loaded: LoadedModel) -> dict[str, ValueType]:
     }
 
 
-def view_of(
-    graph: TrainingGraph,
-    order: tuple[OpId, ...],
-    duration_us: tuple[float, ...],
-    target: Target,
-) -> ModelView:
-    """Timeline, time, arena forecasts and packed arena of a graph in an order."""
-    from planner.runtime.arena import forecast
-    from planner.runtime.device.forecast import device_forecast
-
-    line = full_timeline(graph, order, target)
-    return ModelView(
-        graph=graph,
-        timeline=line,
-        time_us=sum(duration_us),
-        duration_us=duration_us,
-        arena=(device_forecast(graph, order, target),)
-        if target.own_memory
-        else tuple(forecast(graph, order, options) for options in ("default", "recommended")),
-        pack=partial(packed_arena, line),
-    )
-
-
-def full_timeline(graph: TrainingGraph, order: tuple[OpId, ...], target: Target) -> Timeline:
-    """The timeline with the kernels' workspace in it, as far as it is known."""
-    extra = dict(enumerate(_workspace(graph, target)))
-    return timeline(graph, order, workspace_bytes={OpId(op): size for op, size in extra.items()})
-
-
-def peak_as_it_is(prepared: Prepared) -> int:
-    """The original's peak in the worst one of the orders that it is known to be able to run in."""
-    return max(
-        full_timeline(prepared.original, order, prepared.target).peak_bytes
-        for order in (prepared.default, *prepared.others)
-    )
-
-
-def _workspace(graph: TrainingGraph, target: Target) -> tuple[int, ...]:
-    """Known for the CPU's kernels, for one thread (convolutions take 64 KiB more for each other)."""
-    if target.own_memory:
-        return (0,) * len(graph.operations)
-    from planner.runtime.workspace import workspace
-
-    found = workspace(graph, threads=1)
-    return tuple(found[op.id].bytes if op.id in found else 0 for op in graph.operations)
-
-
 @dataclass(frozen=True, slots=True)
-class _Costs:
+class _Durations:
     """Where durations come from: a profile, a calibration run, or the hardware's roofline."""
 
-    hardware: Hardware
-    path: Path
+    request: Request
     dims: Mapping[str, int]
-    profile: Path | None
-    calibrate: bool
-    inputs: Path | None
-    seed: int
+    hardware: Hardware
     progress: Progress
 
     def durations(self, graph: TrainingGraph) -> tuple[tuple[float, ...], str, tuple[str, ...]]:
         """(microseconds by OpId, their source, assumptions)."""
-        if self.profile is not None:
+        request, profile = self.request, self.request.costs.profile
+        if profile is not None:
             from planner.cost.trace import durations_from_profile
 
-            durations, assumptions = durations_from_profile(graph, self.profile, self.hardware)
-            return durations, f"profile {self.profile.name}", assumptions
-        if self.calibrate:
-            from planner.cost.trace import calibrate as run_calibration
+            durations, assumptions = durations_from_profile(graph, profile, self.hardware)
+            return durations, f"profile {profile.name}", assumptions
+        if request.costs.calibrate:
+            from planner.cost.trace import calibrate
             from planner.runtime.inputs import make_inputs
 
             self.progress("calibrating: running the model with a profile")
-            feeds, _ = make_inputs(self.path, self.seed, self.dims, self.inputs)
-            durations, assumptions = run_calibration(self.path, graph, feeds, self.hardware)
+            feeds, _ = make_inputs(request.model, request.seed, self.dims, request.inputs)
+            durations, assumptions = calibrate(request.model, graph, feeds, self.hardware)
             return durations, "calibration run on this machine", assumptions
         durations, assumptions = durations_us(graph, self.hardware)
         return durations, f"roofline of {self.hardware.name}", assumptions

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
 
-from planner.formulate import formulate
+from planner.formulate import Allowed, Room, formulate
 from planner.graph.model import OpId
 from planner.order.reorder import peak_of
 from planner.pipeline.orders import GRANULARITY_BYTES, base_orders
@@ -14,7 +14,6 @@ from planner.pipeline.prepare import Prepared
 from planner.plan.problem import Problem
 
 Order = Literal["default", "best"]
-_NO_LIMIT = 1 << 62
 
 
 def problem_of(prepared: Prepared, *, name: str, order: Order, order_limit_s: float) -> Problem:
@@ -37,11 +36,11 @@ def problem_in(prepared: Prepared, order: Sequence[OpId], *, name: str) -> Probl
     problem = formulate(
         prepared.graph,
         order,
-        prepared.duration_us,
-        capacity_bytes=_NO_LIMIT,
-        swap_out_bytes_per_s=prepared.hardware.copy_to_host_bytes_per_s,
-        swap_in_bytes_per_s=prepared.hardware.copy_from_host_bytes_per_s,
-        workspace_bytes=prepared.workspace_bytes,
-        granularity=GRANULARITY_BYTES,
+        prepared.costs,
+        room=Room(granularity=GRANULARITY_BYTES),
+        allowed=Allowed(
+            swap_out_bytes_per_s=prepared.hardware.copy_to_host_bytes_per_s,
+            swap_in_bytes_per_s=prepared.hardware.copy_from_host_bytes_per_s,
+        ),
     ).problem
     return replace(problem, name=name, capacity_bytes=peak_of(problem, range(len(problem.ops))))

@@ -17,6 +17,7 @@ from planner.pipeline.read_back import lowered, read_back
 from planner.pipeline.targeting import target_metadata
 from planner.plan.planfile import Plan
 from planner.plan.problem import Action
+from planner.request import Costs, Levers, Request
 from planner.runtime.device.sessions import why_missing
 from planner.targets import LEVEL_KEY, OPTIONS_KEY, Target, target_named
 
@@ -50,16 +51,17 @@ def prepare_for(
             f"the plan was made with {target.provider}, whose optimizers and placement it needs again: "
             f"{why_missing(target)}"
         )
-    return prepare(
-        model,
+    request = Request(
+        model=model,
         dims=plan.dims,
-        hardware=plan.hardware,
-        profile=profile,
-        seed=plan.seed,
         device=plan.device,
         ort_optimize=plan.ort_optimized,
-        progress=progress,
+        seed=plan.seed,
+        costs=Costs(hardware=plan.hardware, profile=profile),
+        levers=Levers(swap=plan.swap_mode, copies=plan.copies),
+        order=plan.order_target,
     )
+    return prepare(request, progress=progress)
 
 
 def rebuild(prepared: Prepared, plan: Plan) -> Rebuilt:

@@ -8,11 +8,11 @@ looked for first, and the search with overlap begins from it.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 from planner.plan.problem import Problem
 from planner.plan.solved import Solved
 from planner.portfolio import solve as solver
+from planner.search.state import SearchSettings
 from planner.simulate.simulate import candidate_of
 
 _SERIAL = 0.35
@@ -20,22 +20,26 @@ _SERIAL = 0.35
 
 
 def solve(
-    problem: Problem, *, time_limit_s: float, start: Solved | None = None, **options: Any
+    problem: Problem,
+    settings: SearchSettings,
+    *,
+    start: Solved | None = None,
+    progress: solver.Progress | None = None,
 ) -> Solved:
     """`planner.portfolio.solve.solve`, for a problem with overlap from the best serial plan found.
 
     Args:
-        time_limit_s: for both searches.
-        options: of `planner.portfolio.solve.solve`.
+        settings: of both searches together.
     """
     is_done = start is not None and start.is_tight
     if is_done or not (problem.overlap and problem.allow_swap):
-        return solver.solve(problem, time_limit_s=time_limit_s, start=start, **options)
-    serial = solver.solve(
-        replace(problem, overlap=False), time_limit_s=_SERIAL * time_limit_s, **options
+        return solver.solve(problem, settings, start=start, progress=progress)
+    first, then = (
+        replace(settings, limit_s=share * settings.limit_s) for share in (_SERIAL, 1 - _SERIAL)
     )
+    serial = solver.solve(replace(problem, overlap=False), first, progress=progress)
     start = _better(problem, start, serial)
-    return solver.solve(problem, time_limit_s=(1 - _SERIAL) * time_limit_s, start=start, **options)
+    return solver.solve(problem, then, start=start, progress=progress)
 
 
 def _better(problem: Problem, start: Solved | None, serial: Solved) -> Solved | None:

@@ -11,10 +11,10 @@ import time
 from dataclasses import dataclass, replace
 
 from planner.errors import InfeasibleBudgetError
-from planner.pipeline.orders import Settings
 from planner.pipeline.planned import Planned
 from planner.pipeline.planning import make_plan
 from planner.pipeline.prepare import Prepared, Progress
+from planner.pipeline.settings import Settings
 from planner.pipeline.sweep import Graphs, graphs_of
 from planner.portfolio.frontier import solve_point
 from planner.units import format_both, format_bytes, format_percent
@@ -55,9 +55,9 @@ def plan_within(
         InfeasibleBudgetError: every plan found within the budget is slower.
     """
     start = time.monotonic()
-    most_us = sum(prepared.original_us) * (1 + max_slowdown)
+    most_us = prepared.baseline.time_us * (1 + max_slowdown)
     progress("searching for base orders")
-    graphs = graphs_of(prepared, settings, time_limit_s=settings.time_limit_s)
+    graphs = graphs_of(prepared, settings)
     low, high = graphs.least_bound_bytes, settings.budget_bytes
     order_alone = graphs.orders[0].peak_bytes + settings.reserve_bytes
     found = order_alone if order_alone <= high else None

@@ -15,8 +15,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from planner.errors import UsageError
-from planner.pipeline.orders import BaseOrder, Settings, base_orders, formulate_in
-from planner.pipeline.prepare import Prepared, Progress, full_timeline
+from planner.formulate import NO_LIMIT
+from planner.pipeline.orders import BaseOrder, base_orders, formulate_in
+from planner.pipeline.prepare import Prepared, Progress
+from planner.pipeline.settings import Settings
 from planner.plan.points import Point, monotone
 from planner.plan.problem import Problem
 from planner.portfolio.frontier import solve_point
@@ -35,8 +37,6 @@ _MIN_POINT_S = 1.0
 _SAMPLING, _SAMPLES, _BEST = 0.2, (0.2, 0.45, 0.75), 2
 """Base orders are compared in this share of the time, at budgets so far from the least possible to
 the best order's own peak; the best few at each go into the sweep."""
-
-_NO_LIMIT = 1 << 62
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,17 +65,16 @@ class _Task:
     seed: int
 
 
-def graphs_of(prepared: Prepared, settings: Settings, *, time_limit_s: float) -> Graphs:
+def graphs_of(prepared: Prepared, settings: Settings) -> Graphs:
     """The base orders of a prepared model, each with its problem."""
-    orders = base_orders(prepared, time_limit_s=min(_ORDER_S, 0.1 * time_limit_s))
-    line = full_timeline(prepared.original, prepared.default, prepared.target)
+    orders = base_orders(prepared, time_limit_s=min(_ORDER_S, 0.1 * settings.time_limit_s))
     return Graphs(
         prepared=prepared,
         orders=orders,
         problems=tuple(
-            formulate_in(prepared, base.order, settings, _NO_LIMIT).problem for base in orders
+            formulate_in(prepared, base.order, settings, NO_LIMIT).problem for base in orders
         ),
-        baseline_bytes=line.peak_bytes,
+        baseline_bytes=prepared.baseline.peak_bytes,
     )
 
 
@@ -91,22 +90,24 @@ def frontiers(
     graphs: Sequence[Graphs],
     budgets: Sequence[int],
     *,
-    time_limit_s: float,
     jobs: int | None,
     ray_address: str | None,
-    seed: int,
     progress: Progress,
 ) -> tuple[Frontier, ...]:
     """Solve every size at every budget.
 
+    The request's time limit is for everything; it is shared out evenly over the points and processes.
+
     Args:
-        time_limit_s: for everything; shared out evenly over the points and processes.
+        graphs: the sizes, all of one request.
         jobs: processes; None for one on each core (or all that the cluster has).
         ray_address: of a Ray cluster, "local" for one made here; None for processes of this machine.
 
     Raises:
         UsageError: Ray is not installed, or the cluster cannot be reached.
     """
+    request = graphs[0].prepared.request
+    time_limit_s, seed = request.limits.time_limit_s, request.seed
     cores = jobs or os.cpu_count() or 1
     if ray_address is None:
         cores = min(cores, len(graphs) * len(budgets))

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
-from functools import partial
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from planner.graph.model import TrainingGraph
 from planner.graph.rules import COPIES
-from planner.pipeline.assemble import baseline_cost
 from planner.pipeline.everywhere import devices_here
-from planner.pipeline.modelviews import file_view, original_view
+from planner.pipeline.modelviews import file_view
 from planner.pipeline.prepare import Prepared, Progress, prepare
+from planner.pipeline.settings import budget_of
 from planner.plan.planfile import Plan
+from planner.request import Costs, Request
 from planner.results import ModelView, Verification
 from planner.targets import Target
 from planner.units import format_duration
@@ -27,24 +27,44 @@ if TYPE_CHECKING:
 Quiet = Callable[[], AbstractContextManager[None]]
 
 
-def check_can_hold(prepared: Prepared, peak_bytes: int) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rewrite:
+    """A model and what was made of it, to be run side by side.
+
+    Attributes:
+        prepared: the original.
+        path: the rewritten model; `after` is what it is predicted to do.
+        plan: says what holds of it.
+    """
+
+    prepared: Prepared
+    path: Path
+    after: ModelView
+    plan: Plan
+
+
+def check_can_hold(prepared: Prepared) -> None:
     """Raise UsageError where the original's peak is more memory than this machine has free, before
     anything is planned or made."""
     from planner.runtime.inputs import check_memory
 
     if not prepared.target.own_memory:
-        check_memory(peak_bytes, "the model's tensors")
+        check_memory(prepared.baseline.peak_bytes, "the model's tensors")
 
 
-def stand_in_plan(prepared: Prepared, text: str, budget_bytes: int) -> Plan:
-    """What verification needs of a plan, where there is no plan file."""
-    cost = baseline_cost(prepared)
+def stand_in_plan(prepared: Prepared) -> Plan:
+    """What verification needs of a plan, where there is no plan file.
+
+    Raises:
+        UsageError: the request's budget cannot be read.
+    """
+    cost = prepared.baseline.cost
     return Plan(
         dims=dict(prepared.loaded.dims),
         model_sha256=prepared.loaded.sha256,
-        budget_text=text,
+        budget_text=prepared.request.aim,
         ort_optimized=prepared.ort_optimized,
-        budget_bytes=budget_bytes,
+        budget_bytes=budget_of(prepared),
         hardware=prepared.hardware.name,
         baseline=cost,
         best_order=cost,
@@ -53,19 +73,11 @@ def stand_in_plan(prepared: Prepared, text: str, budget_bytes: int) -> Plan:
 
 
 def run_both(
-    prepared: Prepared,
-    before: ModelView,
-    after: ModelView,
-    rewritten: Path,
-    plan: Plan,
-    inputs: Path | None,
-    seed: int,
-    progress: Progress,
-    *,
-    thorough: bool,
-    quiet: Quiet = nullcontext,
+    rewrite: Rewrite, progress: Progress, *, thorough: bool, quiet: Quiet = nullcontext
 ) -> Verification:
     """Run both models on the target: numbers, order, copies, bytes, cap, time.
+
+    Inputs and seed are those of the request that the original was prepared for.
 
     Args:
         thorough: more runs, and at more levels, on the CPU; on a device there is one way.
@@ -73,39 +85,35 @@ def run_both(
     """
     from planner.runtime.inputs import make_inputs
 
-    feeds, source = make_inputs(prepared.loaded.path, seed, prepared.loaded.dims, inputs)
-    plan = replace(plan, seed=seed)
-    run = (
-        _on_device
-        if prepared.target.own_memory
-        else partial(_on_cpu, thorough=thorough, quiet=quiet)
-    )
-    verification = run(prepared, before, after, rewritten, plan, (feeds, source), progress)
+    prepared = rewrite.prepared
+    request, loaded = prepared.request, prepared.loaded
+    inputs = make_inputs(loaded.path, request.seed, loaded.dims, request.inputs)
+    if prepared.target.own_memory:
+        verification = _on_device(rewrite, inputs, progress)
+    else:
+        verification = _on_cpu(rewrite, inputs, progress, thorough=thorough, quiet=quiet)
     for target in devices_here(prepared.target):
-        verification = _and_on(target, verification, prepared, rewritten, plan, inputs, progress)
-    return replace(verification, notes=(*verification.notes, *_on_one_stream(plan)))
+        verification = _and_on(target, verification, rewrite, progress)
+    return replace(verification, notes=(*verification.notes, *_on_one_stream(rewrite.plan)))
 
 
 def _and_on(
-    target: Target,
-    verification: Verification,
-    original: Prepared,
-    rewritten: Path,
-    plan: Plan,
-    inputs: Path | None,
-    progress: Progress,
+    target: Target, verification: Verification, rewrite: Rewrite, progress: Progress
 ) -> Verification:
     """The verification of a file for every target, with what one of them says of it too."""
-    here = prepare(
-        original.loaded.path,
-        dims=original.loaded.dims,
-        hardware=original.hardware_source,
+    asked, plan = rewrite.prepared.request, rewrite.plan
+    request = Request(
+        model=asked.model,
+        dims=rewrite.prepared.loaded.dims,
         device=target.name,
-        progress=progress,
+        inputs=asked.inputs,
+        seed=asked.seed,
+        costs=Costs(hardware=asked.costs.hardware),
     )
-    before, after = original_view(here), file_view(rewritten, plan.dims, plan.order_target, here)
+    here = prepare(request, progress=progress)
+    after = file_view(rewrite.path, plan.dims, plan.order_target, here)
     found = run_both(
-        here, before, after, rewritten, plan, inputs, plan.seed, progress, thorough=False
+        Rewrite(prepared=here, path=rewrite.path, after=after, plan=plan), progress, thorough=False
     )
     title = target.title
     return replace(
@@ -124,62 +132,48 @@ _Inputs = tuple[Mapping[str, "npt.NDArray[Any]"], str]
 """Inputs by name, and where they come from."""
 
 
-def _on_device(
-    prepared: Prepared,
-    before: ModelView,
-    after: ModelView,
-    rewritten: Path,
-    plan: Plan,
-    inputs: _Inputs,
-    progress: Progress,
-) -> Verification:
+def _on_device(rewrite: Rewrite, inputs: _Inputs, progress: Progress) -> Verification:
     from planner.runtime.device.verify import DeviceJob, Side
 
+    prepared, after, plan = rewrite.prepared, rewrite.after, rewrite.plan
     original = Side(
         path=prepared.loaded.path,
-        graph=before.graph,
-        order=before.timeline.order,
+        graph=prepared.baseline.graph,
+        order=prepared.baseline.order,
         level="extended" if prepared.ort_optimized else "disabled",
         renamed=prepared.renamed,
     )
-    other = Side(path=rewritten, graph=after.graph, order=after.timeline.order)
+    other = Side(path=rewrite.path, graph=after.graph, order=after.timeline.order)
     return DeviceJob(
         target=prepared.target,
         original=original,
-        rewritten=replace(original, path=rewritten) if plan.unchanged else other,
+        rewritten=replace(original, path=rewrite.path) if plan.unchanged else other,
         inputs=inputs[0],
         inputs_source=inputs[1],
         budget_bytes=plan.budget_bytes,
         order="priority" if plan.order_target == "priority" else "default",
         is_copy=plan.unchanged,
-        seed=plan.seed,
+        seed=prepared.request.seed,
         progress=progress,
     ).run()
 
 
 def _on_cpu(
-    prepared: Prepared,
-    before: ModelView,
-    after: ModelView,
-    rewritten: Path,
-    plan: Plan,
-    inputs: _Inputs,
-    progress: Progress,
-    *,
-    thorough: bool,
-    quiet: Quiet,
+    rewrite: Rewrite, inputs: _Inputs, progress: Progress, *, thorough: bool, quiet: Quiet
 ) -> Verification:
     from planner.runtime.verify import CpuJob
 
+    prepared, after, plan = rewrite.prepared, rewrite.after, rewrite.plan
+    baseline = prepared.baseline
     return CpuJob(
-        paths={"original": prepared.loaded.path, "rewritten": rewritten},
-        graphs={"original": before.graph, "rewritten": after.graph},
-        orders={"original": before.timeline.order, "rewritten": after.timeline.order},
+        paths={"original": prepared.loaded.path, "rewritten": rewrite.path},
+        graphs={"original": baseline.graph, "rewritten": after.graph},
+        orders={"original": baseline.order, "rewritten": after.timeline.order},
         planned=_names(after),
         budget_bytes=plan.budget_bytes,
         inputs=inputs[0],
         inputs_source=inputs[1],
-        seed=plan.seed,
+        seed=prepared.request.seed,
         is_copy=plan.unchanged,
         optimized=plan.ort_optimized,
         order="priority" if plan.order_target == "priority" else "default",

@@ -20,7 +20,7 @@ from typing import Any
 from planner.errors import ModelError
 from planner.plan.problem import PlanOp, PlanTensor, Problem
 from planner.reading import MAX_BYTES, is_amount, read_text, shown
-from planner.structuring import fields_of, parse_json, structured
+from planner.structuring import Source, fields_of, parse_json, structured
 
 FORMAT = "planner-problem"
 VERSION = 1
@@ -63,7 +63,7 @@ def problem_from_json(text: str, *, where: str = "the text") -> Problem:
         raise ModelError(
             f"{where} is not a problem file of version {VERSION} (it says {shown(version)})"
         )
-    problem = structured(data, Problem, where=where, what="a valid problem file")
+    problem = structured(data, Problem, Source(where=where, what="a valid problem file"))
     check_problem(problem, where=where)
     return problem
 

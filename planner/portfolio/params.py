@@ -28,7 +28,7 @@ import tomli_w
 from planner.errors import UsageError
 from planner.portfolio.table import POLICY, Policy, Turn
 from planner.reading import read_text, shown
-from planner.structuring import fields_of, structured
+from planner.structuring import Source, fields_of, structured
 
 _WHAT = "a file of parameters"
 _TABLES = ("rough", "serial", "other")
@@ -79,7 +79,7 @@ def policy_of(data: Mapping[str, Any], *, where: str, base: Policy = POLICY) -> 
         if not isinstance(value, dict):
             raise _wrong(where, f"{key} is {shown(value)}, not a table")
     top = data.get("portfolio", {})
-    head = structured(top, _Head, where=where, what=_WHAT, error=UsageError, path="portfolio")
+    head = structured(top, _Head, _source(where, "portfolio"))
     _check_numbers(head, "portfolio", where)
     tables = {name: getattr(base, name) for name in _TABLES}
     for section in ("engines", *_TABLES):
@@ -129,10 +129,14 @@ def _changed(
     return tuple(found)
 
 
+def _source(where: str, section: str) -> Source:
+    return Source(where=where, what=_WHAT, error=UsageError, path=section)
+
+
 def _changed_turn(turn: Turn, given: Mapping[str, Any], section: str, where: str) -> Turn:
     own = {k: v for k, v in given.items() if k not in ("enabled", *_OF_TURN)}
     kind: Any = type(turn.engine)
-    made: Any = structured(own, kind, where=where, what=_WHAT, error=UsageError, path=section)
+    made: Any = structured(own, kind, _source(where, section))
     _check_numbers(made, section, where)
     engine = replace(made, **{k: v for k, v in fields_of(turn.engine).items() if k not in own})
     times = {}

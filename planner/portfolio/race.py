@@ -21,7 +21,7 @@ from planner.search.engines.rounding import LpRounding
 from planner.search.engines.simple import Greedy
 from planner.search.fast.warm import warm_up
 from planner.search.patience import Patience
-from planner.search.state import Settings, new_state
+from planner.search.state import SearchSettings, new_state
 from planner.search.stop import At
 
 RACE = 0.4
@@ -136,7 +136,7 @@ def _single_kinds(problem: Problem) -> list[Problem]:
 
 def _rough(problem: Problem, time_limit_s: float, start: Solved | None) -> Solved:
     """The base order, repaired, and what the LP of one instant gives."""
-    state = new_state(problem, Settings(limit_s=time_limit_s))
+    state = new_state(problem, SearchSettings(limit_s=time_limit_s))
     run_engine(Greedy(max_slowdown=_EXPLODED), state, At(state.began + 0.5 * time_limit_s))
     run_engine(LpRounding(max_instants=1), state, At(state.began + time_limit_s))
     return solved_of(state)
@@ -144,7 +144,7 @@ def _rough(problem: Problem, time_limit_s: float, start: Solved | None) -> Solve
 
 def _quick(problem: Problem, time_limit_s: float, start: Solved | None) -> Solved:
     """A short search, on from what is known."""
-    return solve(problem, time_limit_s=time_limit_s, thorough=False, start=start)
+    return solve(problem, SearchSettings(limit_s=time_limit_s, thorough=False), start=start)
 
 
 class _Field:
@@ -174,7 +174,7 @@ class _Field:
         """Start with the bound of one instant, or the base duration where time is out."""
         for index, problem in enumerate(self.problems):
             if self.peaks[index] <= problem.capacity_bytes:
-                plain = solve(problem, time_limit_s=0.0)
+                plain = solve(problem, SearchSettings(limit_s=0.0))
                 self.runners.append(
                     Runner(index=index, bound_us=problem.base_duration_us, solved=plain)
                 )
@@ -302,7 +302,8 @@ def solve_orders(
     """Compare the orders, then search at length in the best one, and in others where time is left and
     more might be gained.
 
-    Arguments as of `race` and of `planner.portfolio.solve.solve`; the time is that of everything.
+    Arguments as of `race` and of `planner.search.state.SearchSettings`; the time is that of
+    everything.
     """
     _warm_up(problems)
     start = time.monotonic()
@@ -317,9 +318,7 @@ def solve_orders(
             continue
         found = solve(
             problems[runner.index],
-            time_limit_s=left_s,
-            seed=seed,
-            workers=workers,
+            SearchSettings(limit_s=left_s, seed=seed, workers=workers),
             start=runner.solved,
         )
         bounds_us[-1] = (

@@ -16,8 +16,8 @@ from planner.plan.solved import Solved
 from planner.portfolio.table import POLICY, Policy
 from planner.search.engine import run_engine
 from planner.search.fast.warm import warm_up
-from planner.search.patience import NotWorthTheWait, Patience
-from planner.search.state import NearBound, SearchState, Settings, WhenSettled, new_state
+from planner.search.patience import NotWorthTheWait
+from planner.search.state import NearBound, SearchSettings, SearchState, WhenSettled, new_state
 from planner.search.stop import At, First
 from planner.simulate.simulate import candidate_of
 
@@ -26,32 +26,21 @@ Progress = Callable[[str], None]
 
 def solve(
     problem: Problem,
+    settings: SearchSettings,
     *,
-    time_limit_s: float,
-    thorough: bool = True,
-    seed: int = 0,
-    workers: int | None = None,
     start: Solved | None = None,
     progress: Progress | None = None,
-    keep_on_interrupt: bool = False,
     policy: Policy = POLICY,
-    patience: Patience | None = None,
 ) -> Solved:
     """Solve one problem.
 
     Args:
         problem: operations in base order, with the capacity to plan for.
-        time_limit_s: for all engines together; what the first run spends on compiling the replay is
-            not counted.
-        thorough: False leaves out the integer programs, the guarded searches, annealing and the
-            exact engine.
-        seed, workers: of annealing and the exact engine; the others draw nothing.
+        settings: of the whole search; what the first run spends on compiling the replay is not
+            counted.
         start: what an earlier search of this problem found: the answer is no worse.
         progress: told of each better plan.
-        keep_on_interrupt: Ctrl-C ends the search and what was found is returned, if it fits.
         policy: which engine has its turn when.
-        patience: ends the search where what is left to gain is not worth the wait; None waits for all
-            of it.
 
     Raises:
         KeyboardInterrupt: on Ctrl-C, unless it is kept, or nothing fits yet.
@@ -59,7 +48,6 @@ def solve(
     if not problem.allow_swap:
         problem = replace(problem, overlap=False)
     warm_up(overlap=problem.overlap)
-    settings = Settings(limit_s=time_limit_s, seed=seed, workers=workers)
     state = new_state(problem, settings, progress)
     base = state.evaluator.base
     if state.evaluator.fits(base):
@@ -69,25 +57,23 @@ def solve(
     if start is not None:
         _resume(state, start)
     try:
-        _search(state, policy, thorough=thorough, patience=patience)
+        _search(state, policy)
     except KeyboardInterrupt:
-        if not keep_on_interrupt or state.best is None:
+        if not settings.keep_on_interrupt or state.best is None:
             raise
         return replace(solved_of(state), is_interrupted=True)
     return solved_of(state)
 
 
-def _search(
-    state: SearchState, policy: Policy, *, thorough: bool, patience: Patience | None
-) -> None:
+def _search(state: SearchState, policy: Policy) -> None:
     """Turn after turn; what runs beside them is waited for at the end."""
-    limit_s = state.settings.limit_s
+    limit_s, patience = state.settings.limit_s, state.settings.patience
     near = NearBound(state, max(policy.near_s, policy.near_share * limit_s))
     stop = First((At(state.began + limit_s), WhenSettled(state), near))
     if patience is not None:
         stop = First((stop, NotWorthTheWait(state, patience)))
     try:
-        for turn in policy.turns(state.problem, thorough=thorough):
+        for turn in policy.turns(state.problem, thorough=state.settings.thorough):
             turn_stop = First((At(state.began + policy.until(turn, state.problem) * limit_s), stop))
             if stop.left_s > 0 and policy.is_due(turn, state):
                 run_engine(turn.engine, state, turn_stop)

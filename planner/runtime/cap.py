@@ -18,6 +18,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +29,21 @@ from planner.children import run_child
 from planner.graph.model import TrainingGraph
 from planner.results import CapCheck
 from planner.runtime.arena import MAX_FIRST_REGION, reserved_bytes
-from planner.runtime.options import Level, Order
+from planner.runtime.options import Opening
 from planner.temporary import temporary_folder
 from planner.units import format_bytes
 
 _REFUSAL = "not yet taken by the arena"
+_OPENING = Opening(level="extended", threads=1)
+_TIMEOUT_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Capped:
+    """How a model fared under a cap; `message` says why it failed."""
+
+    passed: bool
+    message: str
 
 
 def arena_cap(graph: TrainingGraph, budget_bytes: int) -> int:
@@ -48,41 +59,22 @@ def run_capped(
     model_path: Path,
     inputs: Mapping[str, npt.NDArray[Any]],
     cap_bytes: int,
+    opening: Opening = _OPENING,
     *,
-    order: Order = "default",
-    level: Level = "extended",
-    threads: int = 1,
     runs: int = 2,
-    model: str = "rewritten",
-    expected: bool | None = None,
-    over_budget_bytes: int = 0,
     first_region_bytes: int | None = None,
-    timeout_s: float = 3600.0,
-) -> CapCheck:
+) -> Capped:
     """Run `model_path` in a process of its own whose arena may not exceed `cap_bytes`.
 
     Args:
         cap_bytes: of the arena: see `arena_cap`.
-        threads: intra-operator threads (convolutions take a buffer for each).
+        opening: order, level and threads (convolutions take a buffer for each) of the session.
         runs: consecutive runs that must all succeed; results are dropped in between.
-        model, expected, over_budget_bytes: copied into the result.
         first_region_bytes: of the arena, whose regions double; None makes one region of the cap.
     """
-
-    def result(passed: bool, message: str) -> CapCheck:
-        return CapCheck(
-            model=model,
-            cap_bytes=cap_bytes,
-            passed=passed,
-            expected=expected,
-            message=message,
-            over_budget_bytes=over_budget_bytes,
-            first_region_bytes=first_region_bytes or cap_bytes,
-        )
-
     if cap_bytes <= 0:
         # a limit below what is reserved at creation underflows in ONNX Runtime and caps nothing
-        return result(False, "graph inputs and initializers alone exceed the budget")
+        return Capped(False, "graph inputs and initializers alone exceed the budget")
     with temporary_folder() as folder:
         files: dict[str, str] = {}
         for index, (key, array) in enumerate(inputs.items()):
@@ -93,25 +85,25 @@ def run_capped(
             "inputs": files,
             "cap_bytes": cap_bytes,
             "first_region_bytes": first_region_bytes or min(cap_bytes, MAX_FIRST_REGION),
-            "order": order,
-            "level": level,
-            "threads": threads,
+            "order": opening.order,
+            "level": opening.level,
+            "threads": opening.threads,
             "runs": runs,
         }
         (folder / "request.json").write_text(json.dumps(request))
         command = [sys.executable, "-m", "planner.runtime.cap_worker", str(folder / "request.json")]
         try:
-            done = run_child(command, timeout_s=timeout_s)
+            done = run_child(command, timeout_s=_TIMEOUT_S)
         except subprocess.TimeoutExpired:
-            return result(False, f"the capped process did not finish within {timeout_s:.0f} s")
+            return Capped(False, f"the capped process did not finish within {_TIMEOUT_S:.0f} s")
     if done.returncode:
         tail = (done.stderr.strip().splitlines() or ["no message"])[-1]
-        return result(False, f"the capped process ended with status {done.returncode}: {tail}")
+        return Capped(False, f"the capped process ended with status {done.returncode}: {tail}")
     answer = json.loads(done.stdout.strip().splitlines()[-1])
-    return result(bool(answer["passed"]), _shorten(str(answer["message"])))
+    return Capped(bool(answer["passed"]), _shorten(str(answer["message"])))
 
 
-def refused_by_arena(check: CapCheck) -> bool:
+def refused_by_arena(check: Capped | CapCheck) -> bool:
     """Whether the arena had no room, rather than the process coming to grief otherwise."""
     return not check.passed and check.message.endswith(_REFUSAL)
 

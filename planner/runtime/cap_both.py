@@ -18,7 +18,7 @@ from planner.graph.model import OpId, TrainingGraph
 from planner.results import CapCheck
 from planner.runtime.arena import first_region, first_regions, roomy_cap
 from planner.runtime.cap import arena_cap, refused_by_arena, run_capped
-from planner.runtime.options import Level, Order
+from planner.runtime.options import Level, Opening, Order
 
 _TRIES = 8  # first regions that are tried for real
 
@@ -53,17 +53,22 @@ class Contestant:
         """
         check: CapCheck | None = None
         for region in regions:
-            check = run_capped(
+            capped = run_capped(
                 self.path,
                 self.inputs,
                 cap_bytes,
-                order=self.order_option,
-                level=self.level,
-                model=self.name,
-                expected=expected,
-                over_budget_bytes=over_bytes,
+                Opening(order=self.order_option, level=self.level, threads=1),
                 first_region_bytes=region,
                 runs=self.runs,
+            )
+            check = CapCheck(
+                model=self.name,
+                cap_bytes=cap_bytes,
+                passed=capped.passed,
+                expected=expected,
+                message=capped.message,
+                over_budget_bytes=over_bytes,
+                first_region_bytes=region,
             )
             if check.passed:
                 break

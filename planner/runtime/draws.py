@@ -23,7 +23,7 @@ from planner.graph.model import TrainingGraph
 from planner.results import OutputComparison
 from planner.runtime.compare import compare
 from planner.runtime.inmemory import ModelInMemory
-from planner.runtime.options import Level, Order
+from planner.runtime.options import Opening
 
 Array = npt.NDArray[Any]
 
@@ -47,8 +47,7 @@ def compare_draws(
     paths: tuple[Path, Path],
     feeds: Callable[[], Mapping[str, Array]],
     *,
-    orders: tuple[Order, Order],
-    levels: tuple[Level, Level],
+    openings: tuple[Opening, Opening],
     threads: int,
     seed: int,
 ) -> tuple[dict[str, OutputComparison], str]:
@@ -56,8 +55,8 @@ def compare_draws(
 
     Args:
         graph: of the original.
-        paths: the original and the rewritten model; `orders` and `levels` are their
-            session options.
+        paths: the original and the rewritten model; `openings` says at which level and in which
+            order each runs.
         feeds: gives the inputs of one run.
         seed: of the sessions.
 
@@ -72,8 +71,9 @@ def compare_draws(
     if pair is None:
         return {}, f"{what}: they were not compared; give the nodes a seed attribute"
     found: list[dict[str, Array]] = []
-    for model, order, level in zip(pair, orders, levels, strict=True):
-        found.append(model.run(feeds(), level=level, order=order, threads=threads, seed=seed))
+    for model, how in zip(pair, openings, strict=True):
+        run = model.run(feeds(), level=how.level, order=how.order, threads=threads, seed=seed)
+        found.append(run)
     first, second = found
     alike = {name: compare(name, first[name], second[name]) for name in drawn}
     return alike, f"{what}: they were compared with a seed given to these nodes in both"

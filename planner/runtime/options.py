@@ -15,6 +15,7 @@ whole process's: the last one registered is the one that sessions created later 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -104,6 +105,30 @@ def session_options(
         options.enable_mem_reuse = False
         use_registered_arena(options, {"arena_extend_strategy": SAME_AS_REQUESTED})
     return options
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opening:
+    """How a session of a model is opened; `session_options` says what each means."""
+
+    memory: Memory = "default"
+    level: Level = "all"
+    order: Order = "default"
+    threads: int | None = None
+
+    def options(self, *, profile_prefix: Path | None = None) -> ort.SessionOptions:
+        """The options of one session."""
+        return session_options(
+            memory=self.memory,
+            level=self.level,
+            order=self.order,
+            profile_prefix=profile_prefix,
+            threads=self.threads,
+        )
+
+
+DEFAULT = Opening()
+"""As ONNX Runtime opens a session by itself."""
 
 
 def use_registered_arena(options: ort.SessionOptions, config: dict[str, int]) -> None:

@@ -27,7 +27,7 @@ import numpy.typing as npt
 from planner.errors import ModelError
 from planner.reading import MAX_BYTES, shown
 from planner.runtime.messages import explain, first_line
-from planner.runtime.options import Level, Memory, Order, session_options
+from planner.runtime.options import DEFAULT, Opening
 from planner.structuring import read_json
 from planner.targets import CPU
 from planner.temporary import temporary_folder
@@ -75,12 +75,9 @@ Run = tuple[NodeEvent, ...]
 def profile(
     model_path: Path,
     inputs: Feeds,
+    opening: Opening = DEFAULT,
     *,
     runs: int = 1,
-    memory: Memory = "default",
-    level: Level = "all",
-    order: Order = "default",
-    threads: int | None = None,
     on_outputs: OutputSink | None = None,
 ) -> tuple[Run, ...]:
     """Events of each run, in executed order.
@@ -94,13 +91,7 @@ def profile(
         ModelError: ONNX Runtime cannot load or run the model.
     """
     with temporary_folder() as folder:
-        options = session_options(
-            memory=memory,
-            level=level,
-            order=order,
-            profile_prefix=folder / "profile",
-            threads=threads,
-        )
+        options = opening.options(profile_prefix=folder / "profile")
         session = create_session(model_path, options)
         names = [output.name for output in session.get_outputs()]
         for index in range(runs):

@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from planner.errors import UsageError
 from planner.reading import MAX_BYTES, shown
-from planner.structuring import read_json, structured
+from planner.structuring import Source, read_json, structured
 
 Array = npt.NDArray[Any]
 
@@ -91,9 +91,7 @@ def recipe_of(name: str, entry: Any, path: Path) -> Recipe:
     found: Const | Normal | Randint = structured(
         entry,
         Const | Normal | Randint,
-        where=where,
-        what="a recipe",
-        error=UsageError,
+        Source(where=where, what="a recipe", error=UsageError),
         only_known_keys=False,
     )
     dtype = _dtype(found.dtype, where)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy.typing as npt
 
 from planner.results import TimeCheck
-from planner.runtime.options import Level, Order, session_options
+from planner.runtime.options import Opening
 from planner.runtime.profile import create_session, run_session
 
 _SHRINK = ("memory.enable_memory_arena_shrinkage", "cpu:0")
@@ -41,19 +41,17 @@ _LONG_S, _LONG = 10.0, Length(warm_ups=1, runs=3, min_s=0.0)
 
 
 def time_in_turns(
-    original: Path,
-    rewritten: Path,
+    paths: tuple[Path, Path],
     inputs: Mapping[str, npt.NDArray[Any]],
+    openings: tuple[Opening, Opening],
     *,
     length: Length,
-    order: Order,
-    level: Level = "all",
-    threads: int,
     held_bytes: int,
 ) -> tuple[TimeCheck, str]:
     """Times of each model once it is warm, and a note where one is due.
 
     Args:
+        paths: of the original and of the rewritten model; `openings` says how each is opened.
         length: three runs at most where a step takes over ten seconds.
         held_bytes: of both arenas together. Where that is more than half of the free memory, each
             arena is given back after every run, which slows both models.
@@ -67,8 +65,8 @@ def time_in_turns(
         run_options.add_run_config_entry(*_SHRINK)
         note = "times include giving memory back after each run: both arenas did not fit at once"
     sessions = [
-        create_session(original, session_options(level=level, threads=threads)),
-        create_session(rewritten, session_options(level=level, order=order, threads=threads)),
+        create_session(path, opening.options())
+        for path, opening in zip(paths, openings, strict=True)
     ]
     times: tuple[list[float], list[float]] = ([], [])
     for index in range(_MAX_RUNS):

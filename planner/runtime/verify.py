@@ -23,7 +23,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +45,7 @@ from planner.runtime import memcheck
 from planner.runtime.cap_both import Contestant, cap_both
 from planner.runtime.compare import KeptResults, compare_orders
 from planner.runtime.draws import compare_draws, drawn_outputs
-from planner.runtime.options import Level, Memory, Order
+from planner.runtime.options import Level, Memory, Opening, Order
 from planner.runtime.profile import Run, profile
 from planner.runtime.timing import QUICK, THOROUGH, time_in_turns
 from planner.runtime.workspace import workspace
@@ -119,7 +119,7 @@ class CpuJob:
             )
         elif self.thorough:
             self.progress("rewritten model, no optimizations: order")
-            (bare,) = self._profile("rewritten", "default", "disabled", runs=1)
+            (bare,) = self._profile("rewritten", self._opening("rewritten", "disabled"), runs=1)
             self._check_order("disabled", bare)
         if not self.thorough:
             self.notes.append(
@@ -162,13 +162,11 @@ class CpuJob:
     def _profile(
         self,
         model: str,
-        memory: Memory,
-        level: Level,
+        opening: Opening,
         *,
         runs: int | None = None,
         on_outputs: Callable[[list[str], list[Array]], None] | None = None,
         inputs: Mapping[str, Array] | None = None,
-        threads: int | None = None,
     ) -> tuple[Run, ...]:
         import onnxruntime as ort
 
@@ -176,11 +174,8 @@ class CpuJob:
         found = profile(
             self.paths[model],
             self.inputs if inputs is None else inputs,
+            opening,
             runs=runs or self._runs,
-            memory=memory,
-            level=level,
-            order=self._order_of(model),
-            threads=threads or self.threads,
             on_outputs=on_outputs,
         )
         if not all(found):
@@ -199,11 +194,9 @@ class CpuJob:
         threads = self._threads_to_compare()
         runs = self._profile(
             "original",
-            "default",
-            self._level,
+            replace(self._opening("original", self._level), threads=threads),
             on_outputs=lambda *outputs: results.keep(named(*outputs)),
             inputs=feeds,
-            threads=threads,
         )
         self._adopt_order(runs[0])
         self._add_memory("original", "default", runs)
@@ -211,11 +204,9 @@ class CpuJob:
         feeds = with_own(self.inputs, written)
         runs = self._profile(
             "rewritten",
-            "default",
-            self._default_level,
+            replace(self._opening("rewritten", self._default_level), threads=threads),
             on_outputs=lambda *outputs: results.compare(named(*outputs)),
             inputs=feeds,
-            threads=threads,
         )
         self._check_order(self._default_level, runs[0])
         self._add_memory("rewritten", "default", runs)
@@ -237,8 +228,10 @@ class CpuJob:
             self.graphs["original"],
             (self.paths["original"], self.paths["rewritten"]),
             lambda: with_own(self.inputs, written),
-            orders=(self._order_of("original"), self._order_of("rewritten")),
-            levels=(self._level, self._default_level),
+            openings=(
+                self._opening("original", self._level),
+                self._opening("rewritten", self._default_level),
+            ),
             threads=threads,
             seed=self.seed,
         )
@@ -290,10 +283,12 @@ class CpuJob:
     def _recommended(self) -> None:
         if self.thorough:
             self.progress("original model, recommended options: bytes")
-            runs = self._profile("original", "recommended", self._level)
+            opening = self._opening("original", self._level, "recommended")
+            runs = self._profile("original", opening)
             self._add_memory("original", "recommended", runs)
         self.progress("rewritten model, recommended options: order and bytes")
-        runs = self._profile("rewritten", "recommended", self._level)
+        opening = self._opening("rewritten", self._level, "recommended")
+        runs = self._profile("rewritten", opening)
         if self.optimized:
             self._check_order(self._level, runs[0])
         self._add_memory("rewritten", "recommended", runs)
@@ -346,13 +341,13 @@ class CpuJob:
         self.progress("both models in turns: time")
         with self.quiet():
             check, note = time_in_turns(
-                self.paths["original"],
-                self.paths["rewritten"],
+                (self.paths["original"], self.paths["rewritten"]),
                 self.inputs,
+                (
+                    self._opening("original", self._default_level),
+                    self._opening("rewritten", self._default_level),
+                ),
                 length=THOROUGH if self.thorough else QUICK,
-                order=self.order,
-                level=self._default_level,
-                threads=self.threads,
                 held_bytes=sum(c.held_bytes or 0 for c in self.memory if c.options == "default"),
             )
         if note:
@@ -401,6 +396,11 @@ class CpuJob:
                 f"budget plus that; a reserve of {over} bytes keeps the arena itself within it"
             )
         return checks
+
+    def _opening(self, model: str, level: Level, memory: Memory = "default") -> Opening:
+        """A session of a model, in the order that it is made for."""
+        order = self._order_of(model)
+        return Opening(memory=memory, level=level, order=order, threads=self.threads)
 
     def _order_of(self, model: str) -> Order:
         """The session option that the model is made for."""

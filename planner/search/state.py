@@ -17,6 +17,7 @@ from planner.units import format_part
 
 if TYPE_CHECKING:
     from planner.search.interval_search import IntervalSearch
+    from planner.search.patience import Patience
 
 _TIGHT_OF_ADDED = 0.01
 """A plan is tight only where what it adds to the base order's time is within this of the bound."""
@@ -26,18 +27,26 @@ _NEARLY = 1e-3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class SearchSettings:
     """What a caller says of a whole search.
 
     Attributes:
         limit_s: seconds for all engines together.
         seed: of annealing and of the exact engine; the others draw nothing.
         workers: threads of the exact engine; None for its own default.
+        thorough: False leaves out the integer programs, the guarded searches, annealing and the
+            exact engine.
+        patience: ends the search where what is left to gain is not worth the wait; None waits for all
+            of it.
+        keep_on_interrupt: Ctrl-C ends the search and what was found is returned, if it fits.
     """
 
     limit_s: float = 60.0
     seed: int = 0
     workers: int | None = None
+    thorough: bool = True
+    patience: Patience | None = None
+    keep_on_interrupt: bool = False
 
 
 @dataclass(slots=True)
@@ -61,7 +70,7 @@ class SearchState:
     """
 
     evaluator: Evaluator
-    settings: Settings
+    settings: SearchSettings
     least: Candidate
     best: Candidate | None = None
     engine: str = ""
@@ -176,7 +185,7 @@ class NearBound:
 
 def new_state(
     problem: Problem,
-    settings: Settings | None = None,
+    settings: SearchSettings | None = None,
     on_progress: Callable[[str], None] | None = None,
 ) -> SearchState:
     """A search that knows nothing yet but the base order."""
@@ -185,7 +194,7 @@ def new_state(
     return SearchState(
         began=began,
         evaluator=evaluator,
-        settings=settings or Settings(),
+        settings=settings or SearchSettings(),
         least=evaluator.base,
         on_progress=on_progress,
     )

@@ -8,6 +8,7 @@ from planner.pipeline.orders import base_orders
 from planner.pipeline.prepare import prepare
 from planner.pipeline.problem import problem_in, problem_of
 from planner.plan.problem import Problem
+from planner.request import Costs, Request
 
 ZOO = Path(__file__).parents[2] / "models" / "zoo"
 
@@ -25,7 +26,7 @@ def real(model: Path, *, hardware: str = "a100-40gb", order_limit_s: float = 20.
     Raises:
         UsageError, ModelError: see `planner.errors`.
     """
-    prepared = prepare(model, hardware=hardware)
+    prepared = prepare(Request(model=model, costs=Costs(hardware=hardware)))
     return problem_of(prepared, name=model.stem, order="best", order_limit_s=order_limit_s)
 
 
@@ -34,6 +35,6 @@ def real_orders(
 ) -> dict[str, Problem]:
     """The problem in every base order, by name, as `real` has the first: that of the least peak.
     Each one's capacity is its peak."""
-    prepared = prepare(model, hardware=hardware)
+    prepared = prepare(Request(model=model, costs=Costs(hardware=hardware)))
     orders = base_orders(prepared, time_limit_s=order_limit_s)
     return {o.name: problem_in(prepared, o.order, name=model.stem) for o in orders}

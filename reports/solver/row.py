@@ -94,11 +94,12 @@ def _planner(
     from planner.bound.instants import min_peak_bound
     from planner.portfolio.race import solve_orders
     from planner.portfolio.solve import solve
+    from planner.search.state import SearchSettings
 
     row: Row = {}
     problem = problems[0]
     if len(problems) == 1:
-        solved = solve(problem, time_limit_s=limit_s, workers=workers, seed=seed)
+        solved = solve(problem, SearchSettings(limit_s=limit_s, workers=workers, seed=seed))
     else:
         raced = solve_orders(problems, time_limit_s=limit_s, workers=workers, seed=seed)
         solved, problem = raced.solved, problems[raced.index]

@@ -19,7 +19,7 @@ from planner.search.decode import Decoder
 from planner.search.eviction import EVICTION_POLICIES, Eviction
 from planner.search.interval_search import IntervalSearch
 from planner.search.rounding import round_solution
-from planner.search.state import new_state
+from planner.search.state import SearchSettings, new_state
 from planner.search.stop import after
 from planner.simulate.simulate import simulate
 from tests.graphs import at_capacity, base_actions, between, decisions_for, problems
@@ -185,8 +185,8 @@ def test_copies_are_refused():
 def test_the_search_proves_that_second_runs_do_not_fit():
     problem = large_input(14)
     assert min_peak_bound(problem)[0] <= problem.capacity_bytes
-    assert solve(problem, time_limit_s=20.0, workers=1).is_impossible
-    assert not solve(large_input(15), time_limit_s=20.0, workers=1).is_impossible
+    assert solve(problem, SearchSettings(limit_s=20.0, workers=1)).is_impossible
+    assert not solve(large_input(15), SearchSettings(limit_s=20.0, workers=1)).is_impossible
 
 
 def test_orders_are_impossible_together():

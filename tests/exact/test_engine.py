@@ -14,12 +14,13 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from planner.exact.engine import Exact, solve_exact
+from planner.exact.engine import Bounds, Exact, solve_exact
 from planner.plan.candidate import Candidate
 from planner.plan.decisions import Choice, Decisions, Gap
 from planner.plan.problem import ActionKind, PlanOp, PlanTensor, Problem
 from planner.search.evaluate import Evaluator
 from planner.search.improve import Improver
+from planner.search.state import SearchSettings
 from planner.simulate.simulate import simulate
 from tests.graphs import at_capacity, decisions_for, problems
 
@@ -28,7 +29,7 @@ _MAX_PLANS = 2_000
 
 
 def exact(problem: Problem, incumbent: Candidate) -> Exact:
-    found = solve_exact(problem, incumbent, time_limit_s=20.0, seed=1, workers=1)
+    found = solve_exact(problem, incumbent, SearchSettings(limit_s=20.0, seed=1, workers=1))
     assert found is not None, "the incumbent itself is a solution"
     return found
 
@@ -145,11 +146,8 @@ def test_a_start_that_does_not_fit_is_no_worse_than_one_that_does(count: int):
     found = solve_exact(
         tight,
         improver.evaluator.base,
-        time_limit_s=20.0,
-        lower_bound_us=best_us * (1 - ROUNDING),
-        upper_bound_us=2 * best_us,
-        seed=1,
-        workers=1,
+        SearchSettings(limit_s=20.0, seed=1, workers=1),
+        bounds=Bounds(lower_us=best_us * (1 - ROUNDING), upper_us=2 * best_us),
     )
     assert found is not None
     assert found.candidate.time_us == pytest.approx(best_us)
@@ -168,7 +166,7 @@ def test_ctrl_c_ends_the_search():
     press.start()
     try:
         with pytest.raises(KeyboardInterrupt):
-            solve_exact(improver.problem, incumbent, time_limit_s=60.0, workers=1)
+            solve_exact(improver.problem, incumbent, SearchSettings(limit_s=60.0, workers=1))
     finally:
         press.cancel()
         signal.signal(signal.SIGINT, before)

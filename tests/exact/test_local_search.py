@@ -14,6 +14,7 @@ from planner.exact.neighbourhoods import Kind, Neighbourhoods
 from planner.plan.problem import ActionKind, Problem
 from planner.plan.stages import MemoryProfile, base_plan, stage_schedule
 from planner.search.decode import Decoder
+from planner.search.state import SearchSettings
 from planner.simulate.simulate import simulate
 from tests.graphs import at_capacity, base_actions, decisions_for, problems
 
@@ -24,7 +25,7 @@ def test_never_slower_and_never_unfit(data, problem):
     actions = Decoder(problem).schedule(data.draw(decisions_for(problem)))
     before = simulate(problem, actions)
     tight = at_capacity(problem, before.peak_bytes)
-    found, _ = improve_locally(tight, actions, time_limit_s=0.2, seed=1)
+    found, _ = improve_locally(tight, actions, SearchSettings(limit_s=0.2, seed=1))
     after = simulate(tight, found)
     assert after.peak_bytes <= tight.capacity_bytes
     assert after.time_us <= before.time_us
@@ -37,7 +38,7 @@ def test_what_does_not_fit_is_made_to_fit(data, problem):
     tight = at_capacity(problem, simulate(problem, known).peak_bytes)
     start = base_actions(tight)
     found, stats = improve_locally(
-        tight, start, time_limit_s=1.0, lower_bound_us=simulate(tight, known).time_us
+        tight, start, SearchSettings(limit_s=1.0), lower_bound_us=simulate(tight, known).time_us
     )
     assert simulate(tight, found).peak_bytes <= tight.capacity_bytes
     assert stats.rounds > 0 or found == start
@@ -51,7 +52,7 @@ def test_what_is_forbidden_is_not_used(what, data, problem):
     problem = problem.without_swaps() if swaps else replace(problem, allow_recompute=False)
     actions = Decoder(problem).schedule(data.draw(decisions_for(problem)))
     tight = at_capacity(problem, simulate(problem, actions).peak_bytes)
-    found, _ = improve_locally(tight, actions, time_limit_s=0.2)
+    found, _ = improve_locally(tight, actions, SearchSettings(limit_s=0.2))
     if swaps:
         assert all(a.kind is ActionKind.RUN for a in found)
     else:
@@ -68,16 +69,17 @@ def test_one_worker_finds_the_same_for_the_same_seed():
         return rounds[0] > 12
 
     plans = []
+    long = SearchSettings(limit_s=60)
     for _ in range(2):
         rounds[0] = 0
-        plans.append(improve_locally(problem, base_actions(problem), time_limit_s=60, stop=stop)[0])
+        plans.append(improve_locally(problem, base_actions(problem), long, stop=stop)[0])
     assert plans[0] == plans[1]
 
 
 def test_two_workers_fit_a_layered_graph():
     problem = layered(60, seed=5)
     found, stats = improve_locally(
-        problem, base_actions(problem), time_limit_s=30, workers=2, lower_bound_us=1e12
+        problem, base_actions(problem), SearchSettings(limit_s=30, workers=2), lower_bound_us=1e12
     )
     assert simulate(problem, found).peak_bytes <= problem.capacity_bytes
     assert stats.fit_s is not None

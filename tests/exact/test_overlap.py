@@ -14,6 +14,7 @@ from planner.plan.candidate import Candidate
 from planner.plan.decisions import Decisions
 from planner.plan.problem import Action, ActionKind, PlanOp, PlanTensor, Problem
 from planner.search.decode import Decoder
+from planner.search.state import SearchSettings
 from planner.simulate.simulate import simulate
 from tests.graphs import at_capacity, decisions_for, problems
 
@@ -86,7 +87,7 @@ def test_as_good_as_the_best_of_all_lists(bandwidth, data):
     # with less memory, copies in wait longer
     fitting = [candidate(tight, c.actions) for c in lists if c.peak_bytes <= tight.capacity_bytes]
     slowest = max(fitting, key=lambda c: c.time_us)
-    found = solve_exact(tight, slowest, time_limit_s=5.0, workers=1)
+    found = solve_exact(tight, slowest, SearchSettings(limit_s=5.0, workers=1))
     assert found is not None
     best = min(c.time_us for c in fitting)
     assert found.candidate.peak_bytes <= tight.capacity_bytes
@@ -103,7 +104,7 @@ def test_never_slower_and_never_unfit(data, problem):
     actions = Decoder(problem).schedule(data.draw(decisions_for(problem)))
     tight = at_capacity(problem, simulate(problem, actions).peak_bytes)
     incumbent = candidate(tight, actions)
-    found = solve_exact(tight, incumbent, time_limit_s=2.0, workers=1)
+    found = solve_exact(tight, incumbent, SearchSettings(limit_s=2.0, workers=1))
     assert found is not None
     assert found.candidate.peak_bytes <= tight.capacity_bytes
     assert found.candidate.time_us <= incumbent.time_us
@@ -139,7 +140,7 @@ def test_copies_hide_behind_the_operations():
     again = [0, 1, 2, 3, 4, 0, 5]
     incumbent = candidate(problem, [Action(kind=ActionKind.RUN, target=i) for i in again])
     assert incumbent.time_us == pytest.approx(problem.base_duration_us + 5.0)
-    found = solve_exact(problem, incumbent, time_limit_s=10.0, workers=1)
+    found = solve_exact(problem, incumbent, SearchSettings(limit_s=10.0, workers=1))
     assert found is not None and found.optimal
     assert found.candidate.time_us == pytest.approx(problem.base_duration_us)
     assert any(a.kind is ActionKind.SWAP_IN for a in found.candidate.actions)

@@ -10,6 +10,7 @@ import onnx.parser
 import pytest
 
 from planner.pipeline.prepare import prepare
+from planner.request import Request
 from tests.fuzz.cases import Case, Mode, feeds_of
 from tests.fuzz.onnx_runtime import run
 from tests.fuzz.properties import check_case
@@ -84,8 +85,8 @@ def test_a_node_that_takes_over_the_output_of_an_identity_keeps_its_place(tmp_pa
     """
     model, path = _model(text), tmp_path / "model.onnx"
     onnx.save(model, path)
-    prepared = prepare(path)
-    order = tuple(prepared.original.operations[op].name for op in prepared.default)
+    prepared = prepare(Request(model=path))
+    order = tuple(prepared.baseline.graph.operations[op].name for op in prepared.baseline.order)
     ran = run(path, feeds_of(Case(model, Mode())), level="all").order
     assert order == ran
 
@@ -106,10 +107,10 @@ def test_nodes_of_an_inlined_function_run_where_onnx_runtime_puts_them(tmp_path:
     """
     model, path = _model(text, ', "my.blocks" : 1'), tmp_path / "model.onnx"
     onnx.save(model, path)
-    prepared = prepare(path)
-    ops = prepared.original.operations
-    order = [ops[op].op_type for op in prepared.default]
-    by_name = {ops[op].name: ops[op].op_type for op in prepared.default}
+    prepared = prepare(Request(model=path))
+    ops = prepared.baseline.graph.operations
+    order = [ops[op].op_type for op in prepared.baseline.order]
+    by_name = {ops[op].name: ops[op].op_type for op in prepared.baseline.order}
     ran = run(path, feeds_of(Case(model, Mode())), level="all").order
     kinds = {"n1": "Exp", "n2": "Div"} | by_name
     assert order[: len(ran)] == [kinds.get(n, n.rsplit("_", 1)[0]) for n in ran]
@@ -285,8 +286,8 @@ def test_a_copy_that_onnx_runtime_makes_has_no_place_in_the_file(tmp_path: Path)
     """
     model, path = _model(text), tmp_path / "model.onnx"
     onnx.save(model, path)
-    prepared = prepare(path)
-    order = tuple(prepared.original.operations[op].name for op in prepared.default)
+    prepared = prepare(Request(model=path))
+    order = tuple(prepared.baseline.graph.operations[op].name for op in prepared.baseline.order)
     assert order == run(path, feeds_of(Case(model, Mode())), level="all").order
 
 
@@ -357,8 +358,8 @@ def test_casts_that_are_put_in_run_first(tmp_path: Path) -> None:
     """
     model, path = _model(text), tmp_path / "model.onnx"
     onnx.save(model, path)
-    prepared = prepare(path, ort_optimize=False)
-    order = tuple(prepared.original.operations[op].name for op in prepared.default)
+    prepared = prepare(Request(model=path, ort_optimize=False))
+    order = tuple(prepared.baseline.graph.operations[op].name for op in prepared.baseline.order)
     assert order == run(path, feeds_of(Case(model, Mode())), level="disabled").order
 
 

@@ -14,6 +14,7 @@ from planner.graph.liveness import Timeline, live_ranges, timeline
 from planner.graph.model import Category, OpId, TrainingGraph
 from planner.graph.schedule import default_order, file_order, priority_order
 from planner.runtime.memcheck import measured
+from planner.runtime.options import Opening
 from planner.runtime.profile import profile
 from tests.graphs import feeds_for, graph_of, onnx_graphs
 
@@ -199,7 +200,8 @@ def test_live_bytes_are_those_that_onnx_runtime_measures(proto, tmp_path_factory
     onnx.save(proto, path)
     _, graph = graph_of(proto)
     order = default_order(graph)
-    runs = profile(path, feeds_for(), runs=2, memory="recommended", level="disabled", threads=1)
+    opening = Opening(memory="recommended", level="disabled", threads=1)
+    runs = profile(path, feeds_for(), opening, runs=2)
     check = measured(runs, graph, order, model="original", options="recommended", threads=1)
     assert [event.name for event in runs[0]] == [graph.operations[op].name for op in order]
     assert not check.worst

@@ -8,7 +8,7 @@ import pytest
 from onnx import TensorProto as T
 from onnx import helper as h
 
-from planner.formulate import formulate
+from planner.formulate import Allowed, OpCosts, Room, formulate
 from planner.graph.liveness import timeline
 from planner.graph.model import Placement, TrainingGraph
 from planner.graph.schedule import default_order
@@ -48,10 +48,9 @@ def problem_of(graph: TrainingGraph) -> Problem:
     return formulate(
         graph,
         default_order(graph),
-        [1.0] * len(graph.operations),
-        capacity_bytes=1 << 30,
-        swap_out_bytes_per_s=1e6,
-        swap_in_bytes_per_s=1e6,
+        OpCosts(duration_us=[1.0] * len(graph.operations)),
+        room=Room(capacity_bytes=1 << 30),
+        allowed=Allowed(swap_out_bytes_per_s=1e6, swap_in_bytes_per_s=1e6),
     ).problem
 
 

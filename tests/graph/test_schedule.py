@@ -14,8 +14,10 @@ from planner.graph.build import build_graph
 from planner.graph.schedule import default_order, file_order, parents_of, priority_order
 from planner.onnxio.load import load_model, value_types
 from planner.pipeline.prepare import prepare
+from planner.request import Request
 from planner.runtime.inputs import make_inputs
-from planner.runtime.profile import Order, profile
+from planner.runtime.options import Opening, Order
+from planner.runtime.profile import profile
 from planner.runtime.shapes import runtime_types
 from tests.graphs import feeds_for, graph_of, onnx_graphs
 
@@ -24,7 +26,7 @@ SLOW = settings(max_examples=40, deadline=None, suppress_health_check=[HealthChe
 
 
 def executed(path: Path, feeds, level="disabled", order: Order = "default") -> list[str]:
-    (run,) = profile(path, feeds, level=level, order=order, threads=1)
+    (run,) = profile(path, feeds, Opening(level=level, order=order, threads=1))
     return [event.name for event in run]
 
 
@@ -90,9 +92,9 @@ def test_shape_and_size_nodes_run_where_predicted(order, tmp_path):
 
 @pytest.mark.parametrize("path", ZOO, ids=lambda p: p.stem)
 def test_the_order_of_an_original_file_under_default_options(path):
-    prepared = prepare(path)
-    graph = prepared.original
-    names = [graph.operations[op].name for op in prepared.default]
+    prepared = prepare(Request(model=path))
+    graph = prepared.baseline.graph
+    names = [graph.operations[op].name for op in prepared.baseline.order]
     feeds, _ = make_inputs(path)
     assert names == executed(path, feeds, level="all")
 

@@ -11,7 +11,7 @@ import pytest
 from planner import apply, optimize
 from planner.cli.main import main
 from planner.errors import ModelError
-from planner.formulate import formulate
+from planner.formulate import Allowed, formulate
 from planner.graph.reasons import WhyClosed, WhyOnce, WhyStay
 from planner.pipeline import planning
 from planner.pipeline.assemble import read_plan
@@ -21,6 +21,7 @@ from planner.pipeline.explain import explain
 from planner.pipeline.prepare import Prepared, prepare
 from planner.plan.planfile import Barred
 from planner.plan.problem import Problem
+from planner.request import Request
 from planner.results import OptimizeResult
 from planner.runtime.settle import TakenError
 
@@ -29,7 +30,7 @@ MODEL = Path(__file__).parents[2] / "models" / "zoo" / "mlp_adamw.onnx"
 
 @pytest.fixture(scope="module")
 def prepared() -> Prepared:
-    return prepare(MODEL)
+    return prepare(Request(model=MODEL))
 
 
 def taken(copied: str = "", nodes: str = "") -> TakenError:
@@ -73,11 +74,11 @@ def test_the_problem_has_less_to_recompute_and_swap(prepared: Prepared) -> None:
     assert tensor.producer is not None
     node = prepared.graph.operations[tensor.producer].name
     barred = planning._barred(prepared, taken(nodes=node))
-    form = formulate(barred.graph, barred.order, barred.duration_us, capacity_bytes=1)
+    form = formulate(barred.graph, barred.order, barred.costs)
     by_name = {t.name: t for t in form.problem.tensors}
     assert not by_name[tensor.name].swappable
     assert not next(op for op in form.problem.ops if op.name == node).recomputable
-    before = formulate(prepared.graph, prepared.order, prepared.duration_us, capacity_bytes=1)
+    before = formulate(prepared.graph, prepared.order, prepared.costs)
     assert sum(t.swappable for t in before.problem.tensors) > sum(
         t.swappable for t in form.problem.tensors
     )
@@ -88,8 +89,8 @@ def test_why_a_way_is_closed(prepared: Prepared) -> None:
     assert tensor.producer is not None
     node = prepared.graph.operations[tensor.producer].name
     barred = planning._barred(prepared, taken(nodes=node))
-    speeds = {"swap_out_bytes_per_s": 1e9, "swap_in_bytes_per_s": 1e9}
-    form = formulate(barred.graph, barred.order, barred.duration_us, capacity_bytes=1, **speeds)
+    allowed = Allowed(swap_out_bytes_per_s=1e9, swap_in_bytes_per_s=1e9)
+    form = formulate(barred.graph, barred.order, barred.costs, allowed=allowed)
     problem = form.problem
     op, index = form.ops.index(tensor.producer), form.tensors.index(tensor.id)
 
@@ -141,7 +142,7 @@ def test_what_is_not_known_is_refused(
 def done(tmp_path_factory) -> tuple[OptimizeResult, str, str]:
     """A plan made again after a node was taken; the tensor and node that were barred."""
     folder = tmp_path_factory.mktemp("barred")
-    prepared = prepare(MODEL)
+    prepared = prepare(Request(model=MODEL))
     tensor = activation(prepared)
     assert tensor.producer is not None
     node = prepared.graph.operations[tensor.producer].name

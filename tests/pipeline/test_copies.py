@@ -15,13 +15,14 @@ from planner.errors import UsageError
 from planner.pipeline.assemble import plan_to_json, read_plan, schedule_of
 from planner.pipeline.copies import WHAT_IF, choose_copies
 from planner.pipeline.explain import explain
-from planner.pipeline.orders import Settings, base_orders, formulate_in
+from planner.pipeline.orders import base_orders, formulate_in
 from planner.pipeline.prepare import prepare
-from planner.pipeline.settings import settings_for
+from planner.pipeline.settings import Settings, settings_of
 from planner.report.html import render_page
 from planner.report.payload import optimize_payload
 from planner.report.terminal import print_optimize
 from planner.report.trace import COPY_IN, COPY_OUT, trace_events
+from planner.request import Levers, Request
 from planner.results import OptimizeResult
 from planner.simulate.simulate import simulate
 
@@ -66,7 +67,7 @@ def test_the_plan_says_that_it_is_a_what_if(done, serial):
 
 
 def test_times_are_those_of_the_simulator(done):
-    prepared = prepare(MODEL, hardware="cpu")
+    prepared = prepare(Request(model=MODEL))
     form, actions = schedule_of(done.plan, prepared, prepared.graph)
     hardware = prepared.hardware
     problem = replace(
@@ -81,11 +82,11 @@ def test_times_are_those_of_the_simulator(done):
 
 
 def test_settings_reach_the_problem_in_every_order():
-    prepared = prepare(MODEL, hardware="cpu")
+    prepared = prepare(Request(model=MODEL))
     for copies, overlap in (("serial", False), ("overlapped", True), ("auto", False)):
-        settings = settings_for(
-            prepared, "80%", "0B", 10**7, "auto", "default", 1.0, 0, None, copies
-        )
+        request = replace(prepared.request, budget="80%", levers=Levers(copies=copies))
+        settings = settings_of(replace(prepared, request=request))
+        assert settings.budget_bytes == int(0.8 * prepared.baseline.peak_bytes)
         assert settings.overlap is overlap
         for base in base_orders(prepared, time_limit_s=0.5)[:3]:
             form = formulate_in(prepared, base.order, settings, settings.budget_bytes)

@@ -9,9 +9,12 @@ import onnx
 import pytest
 from onnx import parser
 
-from planner.pipeline.prepare import full_timeline, peak_as_it_is, prepare
+from planner.pipeline.prepare import prepare
+from planner.pipeline.timelines import full_timeline
+from planner.request import Request
 from planner.runtime.inputs import make_inputs
 from planner.runtime.memcheck import measured
+from planner.runtime.options import Opening
 from planner.runtime.profile import profile
 
 
@@ -39,14 +42,17 @@ def test_live_bytes_are_predicted_node_by_node(
 ) -> None:
     path = tmp_path / "calls.onnx"
     onnx.save(calls(sizes), path)
-    prepared = prepare(
-        path, dims={}, hardware="cpu", ort_optimize=ort_optimize, progress=lambda _: None
-    )
+    prepared = prepare(Request(model=path, ort_optimize=ort_optimize))
     level = "extended" if ort_optimize else "disabled"
     feeds, _ = make_inputs(path)
-    runs = profile(path, feeds, memory="recommended", level=level, threads=1)
+    runs = profile(path, feeds, Opening(memory="recommended", level=level, threads=1))
     check = measured(
-        runs, prepared.original, prepared.default, model="", options="recommended", threads=1
+        runs,
+        prepared.baseline.graph,
+        prepared.baseline.order,
+        model="",
+        options="recommended",
+        threads=1,
     )
     assert check.live_bytes == check.predicted_live_bytes
     assert not check.worst
@@ -55,11 +61,11 @@ def test_live_bytes_are_predicted_node_by_node(
 def test_the_peak_as_it_is_is_that_of_the_worst_order_that_it_may_run_in(tmp_path: Path) -> None:
     path = tmp_path / "calls.onnx"
     onnx.save(calls((1024, 64, 256)), path)
-    prepared = prepare(path, dims={}, hardware="cpu", progress=lambda _: None)
+    prepared = prepare(Request(model=path))
     peaks = [
-        full_timeline(prepared.original, order, prepared.target).peak_bytes
-        for order in (prepared.default, *prepared.others)
+        full_timeline(prepared.baseline.graph, order, prepared.target).peak_bytes
+        for order in (prepared.baseline.order, *prepared.baseline.others)
     ]
-    assert len(set(prepared.others)) == len(prepared.others) >= 4
-    assert prepared.default not in prepared.others
-    assert peak_as_it_is(prepared) == max(peaks) > min(peaks)
+    assert len(set(prepared.baseline.others)) == len(prepared.baseline.others) >= 4
+    assert prepared.baseline.order not in prepared.baseline.others
+    assert prepared.baseline.worst_peak_bytes == max(peaks) > min(peaks)

@@ -10,8 +10,10 @@ import pytest
 
 from planner.errors import InfeasibleBudgetError
 from planner.pipeline.least_plan import LeastPeak, least_plan
-from planner.pipeline.orders import Settings, base_orders, formulate_in
+from planner.pipeline.orders import base_orders, formulate_in
 from planner.pipeline.prepare import prepare
+from planner.pipeline.settings import Settings
+from planner.request import Request
 from planner.search.evaluate import Evaluator
 
 TEXT = """
@@ -31,7 +33,7 @@ def test_plans_of_two_orders_are_two_though_their_actions_read_alike(tmp_path: P
     """In each, the operations run once, as numbered: in the numbers of another order."""
     path = tmp_path / "m.onnx"
     onnx.save(onnx.parser.parse_model(TEXT), path)
-    prepared = prepare(path)
+    prepared = prepare(Request(model=path))
     orders = base_orders(prepared, time_limit_s=1.0)
     room = Settings(budget_bytes=1 << 40)
     found: list[LeastPeak] = []

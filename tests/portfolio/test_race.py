@@ -13,6 +13,7 @@ from planner.order.reorder import peak_of, reorder
 from planner.plan.problem import Problem
 from planner.portfolio.race import race, solve_orders
 from planner.portfolio.solve import solve
+from planner.search.state import SearchSettings
 from planner.simulate.simulate import simulate
 from tests.graphs import at_capacity, problems
 
@@ -42,7 +43,7 @@ def test_every_order_is_ranked_by_what_it_can_do(problem, share):
     for runner in runners:
         if runner.solved is None and not runner.is_impossible:
             assert runner.bound_us >= best_us  # the only reason, with time enough
-        alone = solve(moved[runner.index], time_limit_s=4.0, workers=1)
+        alone = solve(moved[runner.index], SearchSettings(limit_s=4.0, workers=1))
         if alone.candidate is not None:
             assert not runner.is_impossible
             assert runner.bound_us <= alone.candidate.time_us * (1 + 1e-6)
@@ -70,8 +71,8 @@ def test_the_answer_is_a_plan_in_the_order_that_it_names(problem, share):
 @given(problem=problems(), share=shares)
 def test_a_search_that_goes_on_is_no_worse(problem, share):
     problem = orders_of(problem, share)[0]
-    first = solve(problem, time_limit_s=2.0, thorough=False)
-    then = solve(problem, time_limit_s=0.0, start=first)
+    first = solve(problem, SearchSettings(limit_s=2.0, thorough=False))
+    then = solve(problem, SearchSettings(limit_s=0.0), start=first)
     assert (then.candidate is None) == (first.candidate is None)
     assert then.bound_us >= first.bound_us
     assert then.least.peak_bytes <= first.least.peak_bytes

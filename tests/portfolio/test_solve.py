@@ -16,6 +16,7 @@ from planner.portfolio.min_peak import min_peak
 from planner.portfolio.solve import solve
 from planner.search.evaluate import Evaluator
 from planner.search.improve import Improver
+from planner.search.state import SearchSettings
 from planner.simulate.simulate import simulate
 from tests.graphs import at_capacity, base_actions, between, problems
 
@@ -28,7 +29,7 @@ def base_peak(problem: Problem) -> int:
 
 
 def solved(problem: Problem, *, seed: int = 0) -> Solved:
-    return solve(problem, time_limit_s=5.0, seed=seed, workers=1)
+    return solve(problem, SearchSettings(limit_s=5.0, seed=seed, workers=1))
 
 
 @FEW
@@ -111,7 +112,7 @@ def test_an_operation_without_duration_is_no_obstacle(chain):
     free = replace(chain, ops=tuple(replace(op, duration_us=0.0) for op in chain.ops))
     said: list[str] = []
     problem = at_capacity(free, base_peak(free) - 1)
-    found = solve(problem, time_limit_s=5.0, progress=said.append)
+    found = solve(problem, SearchSettings(limit_s=5.0), progress=said.append)
     assert found.candidate is not None
     assert found.candidate.peak_bytes < base_peak(free)
     assert any(line.startswith("+0.0 µs time") for line in said), said

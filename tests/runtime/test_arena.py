@@ -23,6 +23,7 @@ from planner.runtime.arena import (
     simulate,
 )
 from planner.runtime.inputs import make_inputs
+from planner.runtime.options import Opening
 from planner.runtime.profile import profile
 from tests.runtime.support import chain_with_gradients, random_model, save
 
@@ -40,7 +41,7 @@ def test_requested_bytes_are_exact_at_every_node_of_two_runs(
     with tempfile.TemporaryDirectory() as folder:
         path, graph = save(random_model(seed, nodes), Path(folder) / "m.onnx")
         inputs, _ = make_inputs(path, seed)
-        runs = profile(path, inputs, runs=2, memory=options, level="disabled", threads=1)  # type: ignore[arg-type]
+        runs = profile(path, inputs, Opening(memory=options, level="disabled", threads=1), runs=2)  # type: ignore[arg-type]
     order = default_order(graph)
     assert [e.name for e in runs[0]] == [graph.operations[v].name for v in order]
     traces = simulate(graph, order, SETTINGS[options], threads=1)
@@ -61,7 +62,7 @@ def test_held_bytes_of_a_first_run_are_exact_and_bytes_in_use_close(seed: int) -
     with tempfile.TemporaryDirectory() as folder:
         path, graph = save(random_model(seed, 10), Path(folder) / "m.onnx")
         inputs, _ = make_inputs(path, seed)
-        (run,) = profile(path, inputs, level="disabled", threads=1)
+        (run,) = profile(path, inputs, Opening(level="disabled", threads=1))
     (trace,) = simulate(graph, default_order(graph), DEFAULT, runs=1, threads=1)
     base = reserved_bytes(graph)
     assert max(e.held or 0 for e in run) == max(trace.held) + base
@@ -79,7 +80,7 @@ def test_the_forecast_of_a_training_graph_is_what_the_arena_held(name: str, tmp_
     source = Path(__file__).parents[2] / "models" / "zoo" / f"{name}.onnx"
     path, graph = save(normalize(load_model(source)), tmp_path / "m.onnx")
     inputs, _ = make_inputs(source)
-    runs = profile(path, inputs, runs=2, level="extended", threads=2)
+    runs = profile(path, inputs, Opening(level="extended", threads=2), runs=2)
     base = (runs[0][0].requested_in_use or 0) - (runs[0][0].requested_delta or 0)
     expected = forecast(graph, default_order(graph), "default", threads=2)
     assert max(e.held or 0 for run in runs for e in run) - base == expected.held_bytes

@@ -12,7 +12,7 @@ import onnx_ir as ir
 import pytest
 
 from planner.errors import ModelError, UsageError
-from planner.runtime.options import recommended_code, session_options
+from planner.runtime.options import Opening, recommended_code, session_options
 from planner.runtime.profile import create_session, profile, read_profile
 from tests.runtime.support import constant, model_of, op, save, tensor
 
@@ -42,7 +42,8 @@ FEED = {"x": np.ones(SIZE, np.float32)}
 
 
 def test_dead_inputs_count_at_their_last_node_and_workspace_only_in_the_peak(chain: Path) -> None:
-    for run in profile(chain, FEED, runs=2, memory="recommended", level="disabled", threads=1):
+    opening = Opening(memory="recommended", level="disabled", threads=1)
+    for run in profile(chain, FEED, opening, runs=2):
         seen = {e.name: e for e in run}
         requested = {name: (e.requested_in_use or 0) / BYTES for name, e in seen.items()}
         # neither the feed nor the initializer is in the arena
@@ -73,7 +74,7 @@ def test_priority_order_is_file_order(tmp_path: Path) -> None:
     path, _ = save(model, tmp_path / "m.onnx")
     feed = {"x": np.ones(4, np.float32)}
     assert [e.name for e in profile(path, feed)[0]] == ["early", "late"]
-    assert [e.name for e in profile(path, feed, order="priority")[0]] == ["late", "early"]
+    assert [e.name for e in profile(path, feed, Opening(order="priority"))[0]] == ["late", "early"]
 
 
 def test_an_operator_without_a_kernel_is_named(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from planner import api
 from planner.errors import ModelError, VerificationError
 from planner.pipeline.comparing import compared
 from planner.pipeline.prepare import Prepared, prepare
+from planner.request import Request
 from planner.runtime import normalize
 from planner.runtime.inputs import make_inputs
 from planner.runtime.same_numbers import Subject, is_near, same_numbers
@@ -56,7 +57,7 @@ def told(prepared: Prepared, **more: int) -> str:
 
 @pytest.mark.parametrize("name", ["mlp_adamw", "gpt"])
 def test_the_samples_are_the_same_bits(name: str) -> None:
-    said = told(prepare(ZOO / f"{name}.onnx"))
+    said = told(prepare(Request(model=ZOO / f"{name}.onnx")))
     assert "are the same bits as in a session of the file, and within 0.001 of the" in said
 
 
@@ -64,14 +65,14 @@ def test_an_initializer_put_back_wrongly_is_found_without_verification(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, out = embedded(tmp_path), tmp_path / "out.onnx"
-    good = prepare(path)
+    good = prepare(Request(model=path))
     assert "the same bits" in told(good)
     table = good.model.graph.initializers["table"].const_value
     assert table is not good.loaded.model.graph.initializers["table"].const_value
 
     monkeypatch.setattr(normalize, "_is_same", lambda before, after: True)
     with pytest.raises(VerificationError, match=r"output 'y' differs .* --no-ort-optimize"):
-        compared(prepare(path), progress=lambda _: None)
+        compared(prepare(Request(model=path)), progress=lambda _: None)
     for arguments in ({"verify": False, "output": out}, {"dry_run": True}):
         with pytest.raises(VerificationError, match="computes something else"):
             api.optimize(path, budget="90%", time_limit_s=1, **arguments)
@@ -95,7 +96,7 @@ def test_apply_compares_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_model_too_large_to_run_is_compared_by_what_is_in_it() -> None:
-    prepared = prepare(ZOO / "mlp_adamw.onnx")
+    prepared = prepare(Request(model=ZOO / "mlp_adamw.onnx"))
     said = told(prepared, free_bytes=1)
     assert "more memory than this machine has free" in said
     nodes = len(prepared.model.graph)
@@ -106,7 +107,7 @@ def test_a_model_that_cannot_be_fed_is_compared_by_what_is_in_it() -> None:
     def feeds() -> dict[str, np.ndarray]:
         raise ModelError("input 'x' is bfloat16: it cannot be fed")
 
-    said = same_numbers(subject_of(prepare(ZOO / "mlp_adamw.onnx")), feeds)
+    said = same_numbers(subject_of(prepare(Request(model=ZOO / "mlp_adamw.onnx"))), feeds)
     assert "it could not be run here (input 'x' is bfloat16: it cannot be fed)" in said
 
 

@@ -14,7 +14,7 @@ from planner.plan.problem import OpIndex, PlanOp, PlanTensor, Problem, TensorInd
 from planner.portfolio.table import POLICY
 from planner.search.engine import Engine, run_engine
 from planner.search.engines.simple import Greedy
-from planner.search.state import NearBound, Settings, WhenSettled, new_state
+from planner.search.state import NearBound, SearchSettings, WhenSettled, new_state
 from planner.search.stop import NEVER, At, First, after
 from planner.simulate.simulate import simulate
 from tests.graphs import between, problems
@@ -37,7 +37,7 @@ ENGINES = {turn.engine.name: turn.engine for turn in (*POLICY.rough, *POLICY.ser
 @given(problem=problems(), share=st.floats(0, 1))
 def test_what_an_engine_leaves_behind_is_so(engine: Engine, problem: Problem, share: float):
     tight = between(problem, share)
-    state = new_state(tight, Settings(limit_s=2.0, workers=1))
+    state = new_state(tight, SearchSettings(limit_s=2.0, workers=1))
     run_engine(Greedy(), state, after(2.0))  # some engines start from a plan
     run_engine(engine, state, after(2.0))
     if state.intervals is not None:
@@ -61,7 +61,7 @@ def test_what_an_engine_leaves_behind_is_so(engine: Engine, problem: Problem, sh
 @settings(max_examples=5, deadline=None)
 @given(problem=problems())
 def test_an_engine_that_is_stopped_before_it_begins_finds_little(engine: Engine, problem: Problem):
-    state = new_state(between(problem, 0.5), Settings(limit_s=0.0, workers=1))
+    state = new_state(between(problem, 0.5), SearchSettings(limit_s=0.0, workers=1))
     run_engine(engine, state, At(0.0))
     if state.intervals is not None:
         state.intervals.join()

@@ -13,7 +13,7 @@ from planner.portfolio.solve import solve
 from planner.search.engine import run_engine
 from planner.search.engines.simple import Greedy
 from planner.search.patience import NotWorthTheWait, Patience, begin
-from planner.search.state import new_state
+from planner.search.state import SearchSettings, new_state
 from planner.search.stop import NEVER
 from planner.simulate.simulate import simulate
 from tests.graphs import between, problems
@@ -47,8 +47,8 @@ def test_a_search_ends_when_its_gap_is_not_worth_it(problem, share):
 def test_no_patience_at_all_still_finds_what_fits(problem, share):
     """What is found in no time, the simple engines' plan, is taken; it is replayed."""
     tight = between(problem, share)
-    hasty = solve(tight, time_limit_s=5.0, workers=1, patience=waited(100.0, 1.0))
-    patient = solve(tight, time_limit_s=5.0, workers=1)
+    hasty = solve(tight, SearchSettings(limit_s=5.0, workers=1, patience=waited(100.0, 1.0)))
+    patient = solve(tight, SearchSettings(limit_s=5.0, workers=1))
     assert (hasty.candidate is None) <= (patient.candidate is None)
     if hasty.candidate is not None:
         replay = simulate(tight, hasty.candidate.actions)

@@ -12,6 +12,7 @@ from planner.plan.problem import PlanOp, PlanTensor, Problem
 from planner.portfolio.solve import solve
 from planner.search.evaluate import Evaluator
 from planner.search.simple import checkpoint_plans, distance_plans, open_gaps
+from planner.search.state import SearchSettings
 from planner.simulate.simulate import simulate
 from tests.graphs import at_capacity, problems
 
@@ -80,6 +81,6 @@ def test_no_simple_plan_beats_the_portfolio(problem, share, overlap):
     fitting = [c.time_us for d in plans if evaluator.fits(c := evaluator.evaluate(d))]
     if not fitting:
         return
-    found = solve(problem, time_limit_s=2.0, workers=1).candidate
+    found = solve(problem, SearchSettings(limit_s=2.0, workers=1)).candidate
     assert found is not None
     assert found.time_us <= min(fitting) * (1 + 1e-9)

@@ -14,6 +14,7 @@ from planner.errors import ModelError
 from planner.graph.build import build_graph
 from planner.onnxio.load import load_model, value_types
 from planner.pipeline.prepare import prepare
+from planner.request import Request
 from planner.runtime.build import check_build
 from tests.process import PLANNER
 from tests.training.conftest import Run
@@ -46,7 +47,7 @@ def _saved(model: onnx.ModelProto, folder: Path) -> Path:
 
 
 def _prepare(path: Path, *, ort_optimize: bool) -> None:
-    prepare(path, ort_optimize=ort_optimize)
+    prepare(Request(model=path, ort_optimize=ort_optimize))
 
 
 @pytest.mark.parametrize("ort_optimize", [True, False])

@@ -21,12 +21,13 @@ EXECUTED = """
 import json, sys
 import numpy as np
 from pathlib import Path
+from planner.runtime.options import Opening
 from planner.runtime.profile import profile
 found = {}
 for path in sys.argv[1:]:
     for order in ("default", "priority"):
         feeds = {"x": np.ones((4, 4), np.float32)}
-        (run,) = profile(Path(path), feeds, level="disabled", order=order, threads=1)
+        (run,) = profile(Path(path), feeds, Opening(level="disabled", order=order, threads=1))
         found[f"{order} {path}"] = [event.name for event in run]
 print(json.dumps(found))
 """

@@ -26,6 +26,24 @@ _TIMEOUT_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceOpening:
+    """How a session is opened on the device.
+
+    Attributes:
+        profile: note what runs.
+        cap_bytes: of the device's memory; 0 for none.
+    """
+
+    level: Level = "all"
+    order: Order = "default"
+    profile: bool = True
+    cap_bytes: int = 0
+
+
+_DEFAULT = DeviceOpening()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceRun:
     """What a model did on the device.
 
@@ -70,19 +88,15 @@ def run(
     target: Target,
     model: Path,
     inputs: Mapping[str, Array],
+    opening: DeviceOpening = _DEFAULT,
     *,
     runs: int = 1,
-    level: Level = "all",
-    order: Order = "default",
-    profile: bool = True,
     keep: bool = True,
-    cap_bytes: int = 0,
 ) -> DeviceRun:
     """Run a model on the device.
 
     Args:
         keep: return the outputs of every run.
-        cap_bytes: of the device's memory; 0 for none.
 
     Raises:
         UsageError: there is no such device here.
@@ -97,11 +111,11 @@ def run(
                 "inputs": _store(folder, inputs),
                 "folder": str(folder),
                 "runs": runs,
-                "level": level,
-                "order": order,
-                "profile": profile,
+                "level": opening.level,
+                "order": opening.order,
+                "profile": opening.profile,
                 "keep": keep,
-                "cap_bytes": cap_bytes,
+                "cap_bytes": opening.cap_bytes,
             },
         )
         outputs: list[dict[str, Array]] = []

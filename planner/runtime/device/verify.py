@@ -97,7 +97,8 @@ def reference(
         ModelError: the model does not load or run on it.
     """
     progress(f"original model on {target.title}: outputs, order and bytes")
-    on_device = client.run(target, original.path, inputs, runs=2, level=original.level)
+    opening = client.DeviceOpening(level=original.level)
+    on_device = client.run(target, original.path, inputs, opening, runs=2)
     progress("original model on the CPU: outputs")
     session = create_session(original.path, session_options())
     results = run_session(session, inputs)
@@ -149,8 +150,7 @@ class DeviceJob:
             self.target,
             self.rewritten.path,
             self.inputs,
-            level=self.rewritten.level,
-            order=self.order,
+            client.DeviceOpening(level=self.rewritten.level, order=self.order),
         )
         judge = OutputJudge(
             target=self.target,
@@ -306,10 +306,12 @@ class DeviceJob:
                     self.target,
                     side.path,
                     self.inputs,
-                    order=self.order if name == "rewritten" else "default",
-                    profile=False,
+                    client.DeviceOpening(
+                        order=self.order if name == "rewritten" else "default",
+                        profile=False,
+                        cap_bytes=cap,
+                    ),
                     keep=name == "rewritten",
-                    cap_bytes=cap,
                 )
             except ModelError as error:
                 message = str(error).splitlines()[0]

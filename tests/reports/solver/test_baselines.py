@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from planner.bound.instants import min_peak_bound
 from planner.plan.problem import Action, PlanOp, PlanTensor, Problem
 from planner.portfolio.solve import solve
+from planner.search.state import SearchSettings
 from planner.simulate.simulate import simulate
 from reports.solver.baselines.checkmate_ilp import solve_checkmate
 from reports.solver.baselines.moccasin_cp import solve_moccasin
@@ -68,7 +69,7 @@ def repeats_within_a_stage(actions: Sequence[Action]) -> bool:
 def test_planner_and_checkmate_find_the_same_optimum(problem: Problem, share: float):
     problem = between(as_checkmate_has_it(problem), share)
     theirs = solve_checkmate(problem, time_limit_s=20.0)
-    ours = solve(problem, time_limit_s=5.0, seed=1, workers=1).candidate
+    ours = solve(problem, SearchSettings(limit_s=5.0, seed=1, workers=1)).candidate
     if theirs.actions is None:
         assert ours is None or repeats_within_a_stage(ours.actions)
         return

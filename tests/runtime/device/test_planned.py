@@ -22,6 +22,7 @@ from planner.errors import ModelError, UsageError
 from planner.graph.model import Placement
 from planner.graph.schedule import default_order
 from planner.pipeline.prepare import analysed_graph, prepare
+from planner.request import Request
 from planner.results import Verification
 from planner.runtime.device import client
 from planner.runtime.device.placement import placement_of
@@ -208,7 +209,7 @@ def test_nodes_without_names_are_placed_too(tmp_path: Path) -> None:
     ]
     path = saved(tmp_path / "unnamed.onnx", nodes)
     for to_rewrite in (True, False):
-        found = prepare(path, device="webgpu", to_rewrite=to_rewrite)
+        found = prepare(Request(model=path, device="webgpu"), to_rewrite=to_rewrite)
         assert found.placement is not None
         on_cpu = {op.op_type for op in found.graph.operations if op.on_cpu}
         assert on_cpu == {"Sign"} and len(found.placement.on_cpu) == 1

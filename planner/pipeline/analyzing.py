@@ -1,0 +1,47 @@
+"""`planner.api.analyze`: where the memory goes, and what a budget would cost."""
+
+from __future__ import annotations
+
+from planner.pipeline.compiling import compile_ahead
+from planner.pipeline.orders import base_orders, least_found_peak, least_possible_peak
+from planner.pipeline.outlook import before_a_plan, look
+from planner.pipeline.prepare import Progress, prepare
+from planner.pipeline.settings import noted_copies, settings_of
+from planner.plan.planfile import PredictedCost
+from planner.request import Request
+from planner.results import Analysis
+
+_ORDER_S, _MIN_S, _SHARE = 5.0, 2.0, 0.1
+"""Seconds for a better order and for the least feasible budget, and the share of the time limit that
+each of them takes at most."""
+
+
+def analyzed(request: Request, progress: Progress) -> Analysis:
+    """The model as it is, the least budget found, and what others would cost."""
+    compile_ahead(request.levers.copies)
+    prepared = prepare(request, progress=progress, to_rewrite=False)
+    share_s = _SHARE * request.limits.time_limit_s
+    progress("searching for a better order")
+    orders = base_orders(prepared, time_limit_s=min(_ORDER_S, share_s))
+    progress("searching for the least budget")
+    least = least_found_peak(prepared, orders, time_limit_s=min(_MIN_S, share_s))
+    settings = settings_of(prepared)
+    progress("comparing base orders")
+    question = before_a_plan(prepared, settings, orders)
+    return Analysis(
+        model_path=request.model,
+        model_sha256=prepared.loaded.sha256,
+        dims=dict(prepared.loaded.dims),
+        hardware=prepared.hardware.name,
+        cost_source=prepared.cost_source,
+        ort_optimized=prepared.ort_optimized,
+        default=prepared.baseline.view,
+        best_order=PredictedCost(
+            peak_bytes=orders[0].peak_bytes, time_us=sum(prepared.duration_us)
+        ),
+        best_order_name=orders[0].name,
+        least_peak_bound_bytes=least_possible_peak(prepared),
+        least_peak_bytes=min(least, prepared.baseline.peak_bytes),
+        assumptions=(*prepared.graph.assumptions, *noted_copies(settings)),
+        outlook=look(question, progress),
+    )

@@ -1,0 +1,228 @@
+"""`planner.api.optimize`, from the request to the report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from planner.errors import InfeasibleBudgetError, ModelError, UsageError, VerificationError
+from planner.lower.rewrite import Rewritten
+from planner.onnxio.save import Together, written_together
+from planner.pipeline import assemble as plans
+from planner.pipeline.comparing import compared
+from planner.pipeline.compiling import compile_ahead
+from planner.pipeline.files import Files, save_rewritten
+from planner.pipeline.modelviews import rewritten_view
+from planner.pipeline.outlook import Preview, beside_a_plan, preview
+from planner.pipeline.placing import check_can_run
+from planner.pipeline.planned import Planned
+from planner.pipeline.planning import make_plan
+from planner.pipeline.prepare import Prepared, Progress, prepare
+from planner.pipeline.rebuild import with_metadata
+from planner.pipeline.settings import Settings, settings_of
+from planner.pipeline.slowdown import plan_within
+from planner.pipeline.verifying import Rewrite, check_can_hold, run_both
+from planner.plan.planfile import Plan
+from planner.request import Request
+from planner.results import ModelView, OptimizeResult
+from planner.targets import target_named
+from planner.units import format_both, format_percent, parse_slowdown
+
+SearchContext = Callable[[], AbstractContextManager[None]]
+"""Makes what surrounds the search."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Made:
+    """A plan, and the model that follows it.
+
+    Attributes:
+        prepared: what the plan was made for.
+        after: what the model is predicted to do.
+        rewritten: None where the model stays as it is.
+    """
+
+    prepared: Prepared
+    plan: Plan
+    after: ModelView
+    rewritten: Rewritten | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Chosen:
+    """A plan, the settings that it was found with, and what binds: "budget", "slowdown", or nothing."""
+
+    planned: Planned
+    settings: Settings
+    binds: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptimizeJob:
+    """One request, and what is to come of it.
+
+    Attributes:
+        files: where outputs go; none where the plan is only looked at.
+        verify: run both models; False leaves the rewritten one unrun.
+        search_context: made for the search; within it Ctrl-C ends the search and keeps the best plan.
+            None: Ctrl-C is raised, as elsewhere.
+    """
+
+    request: Request
+    files: Files
+    verify: bool | Literal["thorough"]
+    search_context: SearchContext | None
+    progress: Progress
+
+    def run(self) -> OptimizeResult:
+        """Plan, rewrite, verify, report.
+
+        Raises:
+            VerificationError: ONNX Runtime does not confirm the plan; every file is in place.
+            UsageError, ModelError, InfeasibleBudgetError: see `planner.errors`.
+        """
+        prepared = self._prepared()
+        settings = settings_of(prepared)
+        with ExitStack() as stack:
+            beside = None
+            if plans.fits_as_it_is(prepared, settings):
+                plan = plans.unchanged_plan(prepared, settings)
+                made = Made(prepared=prepared, plan=plan, after=prepared.baseline.view)
+            else:
+                _check_layout(prepared)
+                if self.files.report is not None:
+                    beside = stack.enter_context(preview(settings))
+                made = self._made(prepared, settings, beside)
+            result = OptimizeResult(
+                plan=made.plan,
+                model_path=self.request.model,
+                before=prepared.baseline.view,
+                after=made.after,
+                verification=None,
+            )
+            together = stack.enter_context(written_together())
+            result = self._write_and_verify(result, made, together, beside)
+            if beside is not None:
+                self.progress("waiting for what other budgets would cost")
+                result = replace(result, outlook=beside.result())
+            result = self._report(result, together)
+        if result.verification is not None and not result.verification.passed:
+            raise VerificationError(
+                f"ONNX Runtime does not confirm the plan: {result.verification.failures[0]}; "
+                f"the files are left as evidence ({self.files.model})",
+                result=result,
+            )
+        return result
+
+    def _prepared(self) -> Prepared:
+        """The model, read and analysed, while what is not compiled yet on this machine is."""
+        if self.verify:
+            check_can_run(target_named(self.request.device))
+        compile_ahead(self.request.levers.copies)
+        prepared = prepare(self.request, progress=self.progress)
+        if self.verify:
+            check_can_hold(prepared)
+        return prepared
+
+    def _made(self, prepared: Prepared, settings: Settings, beside: Preview | None) -> Made:
+        """Formulate, solve, lower, read back; what other budgets would cost is begun beside it."""
+        if not self.verify or self.files.model is None:
+            prepared = compared(prepared, progress=self.progress)
+        with (self.search_context or nullcontext)():
+            chosen = self._chosen(prepared, settings)
+        planned, most = chosen.planned, self.request.max_slowdown
+        plan = replace(
+            plans.assemble(prepared, chosen.settings, planned),
+            max_slowdown=None if most is None else parse_slowdown(most),
+            binds=chosen.binds,
+        )
+        made = Made(
+            prepared=prepared,
+            plan=plan,
+            rewritten=with_metadata(planned.rewritten, plan, prepared.target),
+            after=rewritten_view(planned, plan, prepared.target),
+        )
+        if beside is not None:
+            beside.begin(beside_a_plan(prepared, chosen.settings, planned))
+        return made
+
+    def _chosen(self, prepared: Prepared, settings: Settings) -> _Chosen:
+        """The fastest plan within the budget or, with a slowdown alone, the one with the least peak."""
+        most, time_us = self.request.max_slowdown, prepared.baseline.time_us
+        if self.request.budget is None:
+            if most is None:
+                raise UsageError("give a --budget, a --max-slowdown, or both")
+            within = plan_within(prepared, settings, parse_slowdown(most), self.progress)
+            return _Chosen(planned=within.planned, settings=within.settings, binds="slowdown")
+        keep = self.search_context is not None
+        planned = make_plan(prepared, settings, self.progress, keep_on_interrupt=keep)
+        assert planned.solved.candidate is not None
+        added = planned.solved.candidate.time_us / time_us - 1
+        if most is not None and added > parse_slowdown(most):
+            bound = planned.solved.bound_us / time_us - 1
+            raise InfeasibleBudgetError(
+                f"within {format_both(settings.budget_bytes)} the plan found is "
+                f"{format_percent(added)} slower, more than {most} (in its base order none is below "
+                f"{format_percent(max(0.0, bound))}): the slowdown binds; allow more of it, or a "
+                "larger budget"
+            )
+        return _Chosen(planned=planned, settings=settings, binds="budget" if added > 1e-9 else "")
+
+    def _write_and_verify(
+        self, result: OptimizeResult, made: Made, together: Together, beside: Preview | None
+    ) -> OptimizeResult:
+        """The rewritten model, written and run, as far as that was asked for."""
+        if self.files.model is None:
+            return result
+        self.progress("writing the rewritten model")
+        with together.writing(self.files.model) as path:
+            save_rewritten(self.request.model, made.rewritten, path)
+        result = replace(result, output_path=self.files.model)
+        if not self.verify:
+            return result
+        rewrite = Rewrite(prepared=made.prepared, path=path, after=made.after, plan=made.plan)
+        verification = run_both(
+            rewrite,
+            self.progress,
+            thorough=self.verify == "thorough",
+            quiet=nullcontext if beside is None else beside.paused,
+        )
+        return replace(result, verification=verification)
+
+    def _report(self, result: OptimizeResult, together: Together) -> OptimizeResult:
+        """The plan, the trace and the page, written as far as they were asked for."""
+        files = self.files
+        if files.plan is not None:
+            with together.writing(files.plan) as path:
+                path.write_text(plans.plan_to_json(result.plan), encoding="utf-8")
+            result = replace(result, plan_path=files.plan)
+        if files.trace is not None:
+            from planner.report.trace import write_trace
+
+            with together.writing(files.trace) as path:
+                write_trace(result, path)
+            result = replace(result, trace_path=files.trace)
+        if files.report is not None:
+            from planner.report.html import page_of
+
+            result = replace(result, report_path=files.report)
+            self.progress("writing the report")
+            page = page_of(result)
+            with together.writing(files.report) as path:
+                path.write_text(page, encoding="utf-8")
+        return result
+
+
+def _check_layout(prepared: Prepared) -> None:
+    """Raise ModelError where default options would lay the planned operations out anew."""
+    if prepared.blocked:
+        first, count = prepared.blocked[0], len(prepared.blocked)
+        rest = f" and {count - 1} more" if count > 1 else ""
+        raise ModelError(
+            f"convolutions with constant weights or pools ({first!r}{rest}) run in a blocked layout "
+            "(NCHWc) under ONNX Runtime's default options, and no plan survives that; make weights "
+            "graph inputs, as in a training graph, or plan for sessions of the level ORT_DISABLE_ALL "
+            "with --no-ort-optimize"
+        )

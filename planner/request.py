@@ -1,0 +1,100 @@
+"""What is asked of planner, as one frozen value.
+
+The command line and the public functions fill a `Request`, and every stage behind them reads it. Sizes
+and shares of the peak stay as they were typed: `planner.pipeline.settings` turns them into bytes, once,
+where the peak of the model as it is is known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from planner.pipeline.copies import Copies
+from planner.plan.planfile import OrderTarget, Swap
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Costs:
+    """Where the durations of the operations come from.
+
+    Attributes:
+        hardware: name of a shipped profile, or a TOML file.
+        profile: a profile of this model that ONNX Runtime wrote, to take times from.
+        calibrate: run the model once to measure times.
+    """
+
+    hardware: str = "cpu"
+    profile: Path | None = None
+    calibrate: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Levers:
+    """What a plan may do besides running the operations in another order.
+
+    Attributes:
+        swap: "auto" lets the solver choose, "none" forbids copies, "only" forbids recompute.
+        copies: "serial" plans copies on the stream of the operations, "overlapped" beside them;
+            "auto" is whichever is safe. See `planner.pipeline.copies`.
+    """
+
+    swap: Swap = "auto"
+    copies: Copies = "serial"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What a search may take.
+
+    Attributes:
+        time_limit_s: seconds for finding a plan; reading, writing and verifying come on top.
+        workers: threads of the search; None for all cores.
+    """
+
+    time_limit_s: float = 60.0
+    workers: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """Everything that is asked, before anything is read.
+
+    Attributes:
+        model: an .onnx file.
+        dims: values of symbolic dims.
+        device: what the model is written for; see `planner.targets`.
+        ort_optimize: plan on the graph that ONNX Runtime's optimizers make; False takes the graph as
+            it is, for sessions of the level ORT_DISABLE_ALL.
+        inputs: arrays (.npz) to run the model with; None for its sidecar, or seeded ones.
+        seed: of the search, and of inputs that are drawn.
+        costs: where durations come from.
+        budget: `"16GB"`, `"12GiB"`, or `"60%"` of the peak of the model as it is; None for all of it.
+        max_slowdown: the most time that a plan may add: `"5%"`; None for any.
+        reserve: set aside out of the budget.
+        levers: what a plan may do.
+        order: the session option that the rewritten model is made for.
+        limits: what the search may take.
+    """
+
+    model: Path
+    dims: Mapping[str, int] = field(default_factory=dict)
+    device: str = "cpu"
+    ort_optimize: bool = True
+    inputs: Path | None = None
+    seed: int = 0
+    costs: Costs = Costs()
+    budget: str | None = None
+    max_slowdown: str | None = None
+    reserve: str = "0B"
+    levers: Levers = Levers()
+    order: OrderTarget = "default"
+    limits: Limits = Limits()
+
+    @property
+    def aim(self) -> str:
+        """The budget as a plan file has it, or the slowdown where that was asked for instead."""
+        if self.budget is None and self.max_slowdown is not None:
+            return f"{self.max_slowdown} slower"
+        return self.budget or "100%"

@@ -1,0 +1,73 @@
+"""No function below the public ones takes more than six parameters: what belongs together is a value."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import planner
+
+ROOT = Path(__file__).parents[1]
+MOST = 6
+
+COMMANDS = ROOT / "planner" / "cli"
+"""A command's parameters are its options, as typer wants them."""
+
+GIVEN = {"lowers": "the arguments of the ATen operator", "numba.njit": "arrays, compiled apart"}
+"""Decorators of functions whose parameters are not theirs to choose, and what those are."""
+
+LEFT = {
+    "planner/lower/rewrite.py:rewrite",
+    "planner/pipeline/planning.py:_accept",
+    "planner/runtime/arena.py:fits",
+    "planner/runtime/arena.py:simulate",
+}
+"""To be brought below; nothing is to be added."""
+
+
+def parameters_of(function: ast.FunctionDef | ast.AsyncFunctionDef) -> list[str]:
+    """Names of all parameters but the object's own."""
+    of = function.args
+    stars = [a for a in (of.vararg, of.kwarg) if a is not None]
+    names = [a.arg for a in (*of.posonlyargs, *of.args, *of.kwonlyargs, *stars)]
+    return [name for name in names if name not in ("self", "cls")]
+
+
+def functions_of(path: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    """Every function and method in a file, inner ones too."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node
+
+
+def is_given(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    """Whether a decorator decides what the function is called with."""
+    calls = (d.func if isinstance(d, ast.Call) else d for d in function.decorator_list)
+    return any(ast.unparse(call) in GIVEN for call in calls)
+
+
+def exported() -> set[str]:
+    """`file:name` of what the package exports; it says where from to type checkers."""
+    tree = ast.parse((ROOT / "planner" / "__init__.py").read_text(encoding="utf-8"))
+    return {
+        f"{node.module.replace('.', '/')}.py:{alias.name}"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("planner.")
+        for alias in node.names
+        if node.module and alias.name in planner.__all__
+    }
+
+
+def test_no_function_takes_more_than_six_parameters() -> None:
+    public = exported()
+    assert "planner/api.py:optimize" in public
+    wide = set()
+    for path in sorted((ROOT / "planner").rglob("*.py")):
+        where = path.relative_to(ROOT).as_posix()
+        for function in functions_of(path):
+            if path.parent == COMMANDS or is_given(function):
+                continue
+            if len(parameters_of(function)) > MOST:
+                wide.add(f"{where}:{function.name}")
+    assert not wide - public - LEFT
