@@ -19,9 +19,6 @@ GIVEN = {"lowers": "the arguments of the ATen operator", "numba.njit": "arrays, 
 
 LEFT = {
     "planner/lower/rewrite.py:rewrite",
-    "planner/pipeline/planning.py:_accept",
-    "planner/runtime/arena.py:fits",
-    "planner/runtime/arena.py:simulate",
 }
 """To be brought below; nothing is to be added."""
 

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from planner.graph.effects import SHARED_GENERATOR
 from planner.graph.model import OpId, Role, Tensor, TensorId, TrainingGraph
 from planner.runtime.allocation import Kind
-from planner.runtime.arena import demand_of, reserved_sizes
+from planner.runtime.arena import demand_under_cap
 from planner.runtime.bfc import round_up
 from planner.runtime.workspace import Workspace
 
@@ -78,7 +78,7 @@ def demands_of(
         like: for each added value, the value of the original that it is a copy of.
         threads: of the session.
     """
-    demand = demand_of(graph, order, threads=threads)
+    demand = demand_under_cap(graph, order, threads=threads)
     kind = demand.placement.kind
     tensors = graph.tensors
     own = [t for t in kind if kind[t] is not Kind.SHARED and tensors[t].bytes]
@@ -120,8 +120,8 @@ def demands_of(
         subject=_longs(subject),
         size=_longs([round_up(tensors[t].bytes) for t in own]),
         readers=_longs(readers),
-        reserved=_longs([round_up(size) for size in reserved_sizes(graph)]),
-        fed=_longs([round_up(t.bytes) for t in graph.output_copies]),
+        reserved=_longs([round_up(size) for size in demand.reserved]),
+        fed=_longs([round_up(size) for size in demand.fed]),
         before_at=before_at,
         before=before,
         after_at=after_at,

@@ -125,10 +125,18 @@ def forecast(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demand:
-    """What a run asks of the arena, whatever its limits: where tensors go, and kernels' workspace."""
+    """What a run asks of the arena, whatever its limits: where tensors go, and kernels' workspace.
+
+    Attributes:
+        reserved: sizes of what the session takes before the first run and keeps.
+        fed: sizes of what each run takes before its first node and keeps to its end (feeds, on a
+            device).
+    """
 
     placement: AllocationPlan
     scratch: Mapping[OpId, Workspace]
+    reserved: tuple[int, ...] = ()
+    fed: tuple[int, ...] = ()
 
 
 def demand_of(
@@ -139,11 +147,23 @@ def demand_of(
     threads: int = 0,
     host_in_arena: bool = False,
 ) -> Demand:
-    """The demand of `order`; the arguments are those of `simulate`."""
+    """The demand of `order`, with nothing reserved.
+
+    Args:
+        reuse: `enable_mem_reuse`.
+        threads: of the session: kernels' temporary bytes are counted for that many; 0 counts none.
+        host_in_arena: count tensors on the host as well, as the CPU provider does.
+    """
     return Demand(
         placement=place(graph, order, reuse=reuse, host_in_arena=host_in_arena),
         scratch=workspace(graph, threads=threads) if threads else {},
+        fed=tuple(t.bytes for t in graph.output_copies),
     )
+
+
+def demand_under_cap(graph: TrainingGraph, order: Sequence[OpId], *, threads: int = 1) -> Demand:
+    """The demand of `order` in sessions that are capped, with the small initializers."""
+    return replace(demand_of(graph, order, threads=threads), reserved=_reserved_sizes(graph))
 
 
 def simulate(
@@ -153,40 +173,30 @@ def simulate(
     *,
     runs: int = 2,
     threads: int = 0,
-    host_in_arena: bool = False,
-    reserved: Sequence[int] = (),
-    fed: Sequence[int] = (),
     demand: Demand | None = None,
 ) -> tuple[RunTrace, ...]:
     """Arena bytes of consecutive runs; the caller drops a run's outputs before the next.
 
     Args:
         threads: of the session: kernels' temporary bytes are counted for that many; 0 counts none.
-        host_in_arena: count tensors on the host as well, as the CPU provider does.
-        reserved: sizes of what the session takes before the first run and keeps.
-        fed: sizes of what each run takes before its first node and keeps to its end (feeds, on a
-            device).
-        demand: of the same order and settings, where it is known already.
+        demand: of the same order and settings; None for that of `demand_of`.
 
     Raises:
         ArenaFullError: `settings.limit_bytes` does not suffice.
     """
-    demand = demand or demand_of(
-        graph, order, reuse=settings.reuse, threads=threads, host_in_arena=host_in_arena
-    )
+    demand = demand or demand_of(graph, order, reuse=settings.reuse, threads=threads)
     arena = Arena(
         growth=settings.growth,
         initial_chunk_bytes=settings.initial_chunk_bytes,
         max_dead_bytes=settings.max_dead_bytes,
         limit_bytes=settings.limit_bytes,
     )
-    for size in reserved:
+    for size in demand.reserved:
         arena.allocate(size)
-    fed = (*(t.bytes for t in graph.output_copies), *fed)
     layout: PatternLayout | None = None
     traces: list[RunTrace] = []
     for _ in range(runs):
-        feeds = [arena.allocate(size) for size in fed]
+        feeds = [arena.allocate(size) for size in demand.fed]
         tracing = PatternLayout() if settings.pattern and layout is None else None
         pattern_block = None
         if layout is not None and layout.size:
@@ -273,26 +283,18 @@ def fits(
     cap_bytes: int,
     *,
     threads: int = 1,
-    host_in_arena: bool = False,
     first_region_bytes: int | None = None,
     demand: Demand | None = None,
 ) -> bool:
     """Whether two runs, with small initializers, fit in an arena of `cap_bytes`.
 
     Args:
-        demand: as for `simulate`.
+        demand: that of `demand_under_cap`, where it is known already.
     """
     settings = capped(cap_bytes, first_region_bytes)
+    demand = demand or demand_under_cap(graph, order, threads=threads)
     try:
-        simulate(
-            graph,
-            order,
-            settings,
-            threads=threads,
-            host_in_arena=host_in_arena,
-            reserved=reserved_sizes(graph),
-            demand=demand,
-        )
+        simulate(graph, order, settings, demand=demand)
     except ArenaFullError:
         return False
     return True
@@ -308,12 +310,9 @@ def first_regions(
     """
     if cap_bytes <= 0:
         return
-    demand = demand_of(graph, order, threads=threads)
-    reserved = reserved_sizes(graph)
+    demand = demand_under_cap(graph, order, threads=threads)
     unlimited = replace(RECOMMENDED, max_dead_bytes=1)  # every chunk split, as under a cap
-    (trace,) = simulate(
-        graph, order, unlimited, runs=1, threads=threads, reserved=reserved, demand=demand
-    )
+    (trace,) = simulate(graph, order, unlimited, runs=1, demand=demand)
     if trace.peak > cap_bytes:
         return  # whatever the regions
     for size in region_sizes(cap_bytes, len(order)):
@@ -344,14 +343,14 @@ def roomy_cap(
 ) -> tuple[int, int]:
     """(cap, first region): about the least arena that fits, in steps of 2% of the peak in use."""
     (trace,) = simulate(graph, order, RECOMMENDED, runs=1, threads=threads)
-    peak = trace.peak + sum(round_up(size) for size in reserved_sizes(graph))
+    peak = trace.peak + sum(round_up(size) for size in _reserved_sizes(graph))
     cap = round_up(max(peak, at_least, ROUNDING))
     while (size := first_region(graph, order, cap, threads=threads)) is None:
         cap += round_up(peak // 50 + 1)
     return cap, size
 
 
-def reserved_sizes(graph: TrainingGraph) -> tuple[int, ...]:
+def _reserved_sizes(graph: TrainingGraph) -> tuple[int, ...]:
     """Initializers that the session copies into the arena, for its whole life."""
     return tuple(
         t.bytes
@@ -362,4 +361,4 @@ def reserved_sizes(graph: TrainingGraph) -> tuple[int, ...]:
 
 def reserved_bytes(graph: TrainingGraph) -> int:
     """Bytes of the initializers that the session copies into the arena, without rounding."""
-    return sum(reserved_sizes(graph))
+    return sum(_reserved_sizes(graph))

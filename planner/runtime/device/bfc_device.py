@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from planner.graph.model import OpId, TrainingGraph
-from planner.runtime.arena import ArenaSettings, simulate
+from planner.runtime.arena import ArenaSettings, demand_of, simulate
 from planner.runtime.bfc import ArenaFullError, round_up
 from planner.runtime.device.buckets import DeviceForecast, fed_bytes, initializer_bytes
 
@@ -55,9 +55,11 @@ def forecast_cuda(
                 f"{beside} bytes of initializers, {settings.limit_bytes} available"
             )
         settings = replace(settings, limit_bytes=settings.limit_bytes - beside)
-    traces = simulate(
-        graph, order, settings, runs=runs, reserved=() if settings.pattern else sizes, fed=feeds
+    demand = demand_of(graph, order, reuse=settings.reuse)
+    demand = replace(
+        demand, reserved=() if settings.pattern else tuple(sizes), fed=(*demand.fed, *feeds)
     )
+    traces = simulate(graph, order, settings, runs=runs, demand=demand)
     held = [in_regions for trace in traces for in_regions in trace.held]
     peak = max(held, default=0)
     return DeviceForecast(
