@@ -119,17 +119,22 @@ def _walk(
     search = _Search(parents, order)
     roots: list[tuple[int, bool]] = []
     for leaf in leaves:
+        stack = [(leaf, False)]
         while search.position <= leaf:
-            reached = search.probe(leaf)
+            reached = search.go_on(stack)
             while adjust and reached != leaf and search.put_right():
-                reached = search.probe(leaf)
+                stack = [(leaf, False)]
+                reached = search.go_on(stack)
             if reached == leaf:
                 search.advance(leaf)
                 roots.append((leaf, False))
                 break
+            changes = order.changes
             step = search.farthest_root(reached, leaf, can_anchor, adjust=adjust)
             search.advance(step)
             roots.append((step, True))
+            if step < reached or order.changes != changes:
+                stack = [(leaf, False)]  # some of what the search ran has not run, or has moved
     return roots
 
 
@@ -217,7 +222,7 @@ class _Search:
             for p in self.parents[step]:
                 self.first_reader[p] = step
         self.position = 0
-        self.wrong_path: list[int] = []
+        self.wrong_stack: list[tuple[int, bool]] = []
         self.wrong_at = 0
         self._ancestors: list[int] | None = None
 
@@ -225,27 +230,38 @@ class _Search:
         """Search from `root`; the last step up to which the sequence came out right.
 
         Equal to `root` where the search runs exactly the steps from `position` to `root`.
-        Otherwise `wrong_path` leads from `root` to the step that ran too early.
         """
-        stack = [(root, False)]
+        return self.go_on([(root, False)])
+
+    def go_on(self, stack: list[tuple[int, bool]]) -> int:
+        """`probe`, from where an earlier search from the same root went wrong, its stack as that left it.
+
+        The way down to what has run since is the same: of what a node waits for, the search takes the
+        first, and that is still the first of fewer. So no way is gone twice, however often it is left
+        for an anchor. All that the earlier search ran must have run by now.
+
+        Args:
+            stack: of (step, whether all that it waits for has been visited). What leads from the root
+                to the step that ran too early is on it afterwards, with True.
+        """
         expected = self.position
-        visited: set[int] = set()
         place = self.order.place
         while stack:
             step, leaving = stack.pop()
+            if step < expected:
+                continue
             if leaving:
                 if step != expected:
-                    self.wrong_path = [v for v, left in stack if left] + [step]
+                    stack.append((step, True))
+                    self.wrong_stack = stack
                     self.wrong_at = expected
                     return expected - 1
                 expected += 1
                 continue
-            if step < expected or step in visited:
-                continue
-            visited.add(step)
             stack.append((step, True))
             waiting = [p for p in self.parents[step] if p >= expected]
-            waiting.sort(key=place.__getitem__)
+            if len(waiting) > 1:
+                waiting.sort(key=place.__getitem__)
             stack.extend((p, False) for p in waiting)
         return expected - 1
 
@@ -254,7 +270,10 @@ class _Search:
 
         False where there are none (the expected step is not needed here) or a cycle forbids it.
         """
-        path, expected = self.wrong_path, self.wrong_at
+        expected = self.wrong_at
+        path = [step for step, leaving in self.wrong_stack if leaving]
+        if not self._needs(path[0], expected):
+            return False
         for node, child in zip(reversed(path[:-1]), reversed(path[1:]), strict=True):
             for other in self.parents[node]:
                 if other != child and other >= expected and self._needs(other, expected):

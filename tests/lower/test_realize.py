@@ -129,3 +129,45 @@ def test_an_anchor_that_may_not_stand_is_an_error_that_names_the_step():
     with pytest.raises(UnanchoredError) as caught:
         realize([[], [0], [0], [1], [2, 3]], [False] * 5)
     assert caught.value.step in (0, 1)
+
+
+@settings(max_examples=300, deadline=None)
+@given(sequences(), st.data())
+def test_a_search_that_goes_on_is_one_from_the_start(parents, data):
+    has_reader = [any(v in ps for ps in parents) for v in range(len(parents))]
+    search = _Search(parents, DynamicOrder(parents, _late_first(parents, has_reader)))
+    root = len(parents) - 1
+    stack = [(root, False)]
+    while search.position <= root:
+        reached = search.go_on(stack)
+        way = [step for step, leaving in stack if leaving]
+        assert search.probe(root) == reached
+        if reached == root:
+            break
+        assert [step for step, leaving in search.wrong_stack if leaving] == way
+        search.advance(data.draw(st.integers(max(reached, search.position), root)))
+
+
+def test_the_way_down_to_an_anchor_is_gone_once(monkeypatch):
+    """Two chains that take turns, and one leaf behind both: every step needs an anchor."""
+    looked_at = [0]
+
+    class Counted(list):
+        def __getitem__(self, step):
+            looked_at[0] += 1
+            return super().__getitem__(step)
+
+    class Counting(_Search):
+        def __init__(self, parents, order):
+            super().__init__(parents, order)
+            self.parents = Counted(self.parents)
+
+        def put_right(self):
+            return False
+
+    monkeypatch.setattr("planner.lower.realize._Search", Counting)
+    length = 2_000
+    parents = [[step - 2] if step > 1 else [] for step in range(length)]
+    plan = realize([*parents, [length - 2, length - 1]])
+    assert len(plan.anchors) > length * 0.9
+    assert looked_at[0] < 20 * length
