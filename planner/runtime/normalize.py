@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+import onnx
 import onnx_ir as ir
 
 from planner.errors import ModelError
@@ -27,7 +28,7 @@ from planner.onnxio.names import name_nodes
 from planner.runtime.device.client import optimize
 from planner.runtime.device.copies import name_copies
 from planner.runtime.messages import explain
-from planner.runtime.options import Level, session_options
+from planner.runtime.options import Level, asking_options
 from planner.targets import CPU, Target
 from planner.temporary import temporary_folder
 
@@ -150,10 +151,10 @@ def blocked_nodes(loaded: LoadedModel, optimized: ir.Model) -> tuple[str, ...]:
         target = folder / "all.onnx"
         external = loaded.has_external_data
         _optimize(loaded.path, target, external=external, level="all")
-        left = list(ir.load(target).graph)
+        left = list(onnx.load(target, load_external_data=False).graph.node)
     if not any(node.domain == BLOCKED_LAYOUT for node in left):
         return ()
-    plain = {(n.op_type, v.name) for n in left if n.domain != BLOCKED_LAYOUT for v in n.outputs}
+    plain = {(n.op_type, v) for n in left if n.domain != BLOCKED_LAYOUT for v in n.output}
     gone = [node for node in found if (node.op_type, node.outputs[0].name) not in plain]
     return tuple(str(node.name or node.outputs[0].name) for node in gone or found)
 
@@ -182,7 +183,7 @@ def _node_keys(model: ir.Model) -> Counter[tuple[str, str, str]]:
 def _optimize(source: Path, target: Path, *, external: bool, level: Level = "extended") -> None:
     import onnxruntime as ort
 
-    options = session_options(level=level, threads=1)  # nothing is run
+    options = asking_options(level)
     options.optimized_model_filepath = str(target)
     if external:
         options.add_session_config_entry(

@@ -131,6 +131,17 @@ DEFAULT = Opening()
 """As ONNX Runtime opens a session by itself."""
 
 
+def asking_options(level: Level) -> ort.SessionOptions:
+    """Options for a session in which nothing will be run: what the graph becomes is all that is asked.
+
+    No memory is planned, which takes the square of the nodes in time, and no threads are started.
+    """
+    options = session_options(level=level, threads=1)
+    options.enable_mem_pattern = False
+    options.enable_mem_reuse = False
+    return options
+
+
 def use_registered_arena(options: ort.SessionOptions, config: dict[str, int]) -> None:
     """Register a CPU arena with `config` for the process and have `options` use it.
 

@@ -11,8 +11,10 @@ new file order can allow one that the old did not), until nothing changes.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import NoReturn
 
+import onnx
 import onnx_ir as ir
 
 from planner.errors import ModelError
@@ -21,7 +23,7 @@ from planner.lower.rewrite import Rewritten
 from planner.onnxio.load import LoadedModel
 from planner.runtime.device.client import optimize
 from planner.runtime.messages import first_line
-from planner.runtime.options import session_options
+from planner.runtime.options import asking_options
 from planner.runtime.shapes import without_large_initializers
 from planner.targets import CPU, Target
 from planner.temporary import temporary_folder
@@ -181,8 +183,8 @@ def _optimized_nodes(model: ir.Model, target: Target) -> set[str]:
             source = folder / "rewritten.onnx"
             ir.save(light, source)
             optimize(target, source, path, level="all")
-            return {str(node.name) for node in ir.load(path).graph}
-        options = session_options(level="all")
+            return _names_in(path)
+        options = asking_options("all")
         options.optimized_model_filepath = str(path)
         try:
             ort.InferenceSession(
@@ -192,4 +194,10 @@ def _optimized_nodes(model: ir.Model, target: Target) -> set[str]:
             raise ModelError(
                 f"ONNX Runtime cannot load the rewritten model: {first_line(error)}"
             ) from error
-        return {str(node.name) for node in ir.load(path).graph}
+        return _names_in(path)
+
+
+def _names_in(path: Path) -> set[str]:
+    """Names of a file's nodes. The rest of it is not looked at."""
+    proto = onnx.load(path, format="protobuf", load_external_data=False)
+    return {node.name for node in proto.graph.node}

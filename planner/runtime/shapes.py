@@ -15,6 +15,7 @@ from planner.errors import ModelError
 from planner.onnxio.load import InferredTypes, ValueType
 from planner.runtime.build import is_training_build
 from planner.runtime.messages import first_line
+from planner.runtime.options import asking_options
 from planner.temporary import temporary_folder
 
 _SMALL_BYTES = 1024
@@ -28,7 +29,7 @@ def runtime_types(model: ir.Model, dims: Mapping[str, int]) -> InferredTypes:
     """
     import onnxruntime as ort
 
-    clone = without_large_initializers(model)
+    light = without_large_initializers(model)
     options = ort.SessionOptions()
     options.log_severity_level = 4
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_BASIC
@@ -39,7 +40,7 @@ def runtime_types(model: ir.Model, dims: Mapping[str, int]) -> InferredTypes:
         options.optimized_model_filepath = str(path)
         try:
             ort.InferenceSession(
-                ir.to_proto(clone).SerializeToString(), options, providers=["CPUExecutionProvider"]
+                ir.to_proto(light).SerializeToString(), options, providers=["CPUExecutionProvider"]
             )
         except Exception as error:
             raise ModelError(f"ONNX Runtime cannot load the model: {first_line(error)}") from error
@@ -74,9 +75,7 @@ def unsized_values(model: ir.Model, types: Mapping[str, ValueType]) -> set[str]:
     for name in (str(v.name) for v in made if v.name not in known and v.name in types):
         kind = onnx.TypeProto(tensor_type=onnx.TypeProto.Tensor(elem_type=int(types[name].dtype)))
         proto.graph.output.append(onnx.ValueInfoProto(name=name, type=kind))
-    options = ort.SessionOptions()
-    options.log_severity_level = 4
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options = asking_options("disabled")
     try:
         session = ort.InferenceSession(
             proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
@@ -99,18 +98,53 @@ def _is_static(shape: ir.Shape | None) -> bool:
 
 
 def without_large_initializers(model: ir.Model) -> ir.Model:
-    """A clone in which every initializer of some size is a graph input instead: no data to load."""
-    clone = model.clone()
-    graph = clone.graph
-    for name, value in list(graph.initializers.items()):
+    """A view to be written, in which every initializer of some size is a graph input: no data to load.
+
+    Nodes and all other values are those of `model`, which is not changed.
+    """
+    graph = model.graph
+    asked: dict[str, ir.Value] = {}
+    kept: list[ir.Value] = []
+    for name, value in graph.initializers.items():
         tensor = value.const_value
         if tensor is not None and tensor.nbytes > _SMALL_BYTES:
-            del graph.initializers[name]
-            value.const_value = None
-            value.shape, value.dtype = ir.Shape(tensor.shape.numpy()), tensor.dtype
-            if value not in graph.inputs:
-                graph.inputs.append(value)
-    return clone
+            asked[name] = _input_like(value, tensor)
+        else:
+            kept.append(value)
+    inputs = {str(v.name): v for v in graph.inputs}
+    view = ir.GraphView(
+        list({**inputs, **asked}.values()),
+        [asked.get(str(v.name), v) for v in graph.outputs],
+        nodes=graph,
+        initializers=kept,
+        doc_string=graph.doc_string,
+        opset_imports=graph.opset_imports,
+        name=graph.name,
+        metadata_props=graph.metadata_props,
+    )
+    return ir.Model(
+        view,  # pyright: ignore[reportArgumentType]: models may be made of views
+        ir_version=model.ir_version,
+        producer_name=model.producer_name,
+        producer_version=model.producer_version,
+        domain=model.domain,
+        model_version=model.model_version,
+        doc_string=model.doc_string,
+        functions=list(model.functions.values()),
+        metadata_props=model.metadata_props,
+    )
+
+
+def _input_like(initializer: ir.Value, tensor: ir.TensorProtocol) -> ir.Value:
+    value = ir.Value(
+        name=initializer.name,
+        shape=ir.Shape(tensor.shape.numpy()),
+        type=ir.TensorType(tensor.dtype),
+        doc_string=initializer.doc_string,
+        metadata_props=initializer.metadata_props,
+    )
+    value.meta.update(initializer.meta)
+    return value
 
 
 def _types_of(graph: onnx.GraphProto) -> InferredTypes:
