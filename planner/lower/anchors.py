@@ -12,8 +12,15 @@ from __future__ import annotations
 from planner.graph.model import Tensor
 from planner.targets import AnchorRule, Target
 
-SCALAR_TYPES = {"Size": "int64", "OptionalHasElement": "bool"}
-"""Type of the result, where it is not the tensor's own."""
+_SCALARS = {"Size": "int64", "OptionalHasElement": "bool"}
+"""Element type of a result that is a scalar, whatever is anchored."""
+
+
+def own_type(op_type: str, tensor: Tensor) -> tuple[str, tuple[int, ...]] | None:
+    """Element type and shape of what an added node makes; None where they are those of what it reads."""
+    if op_type in _SCALARS:
+        return _SCALARS[op_type], ()
+    return (tensor.dtype, (1,)) if op_type == "GatherND" else None
 
 
 def anchor_operator(target: Target, tensor: Tensor, opset: int, *, on_host: bool) -> str | None:

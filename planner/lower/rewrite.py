@@ -18,9 +18,10 @@ from planner.formulate import Formulation
 from planner.graph.build import PLANNER_ATTRIBUTE
 from planner.graph.model import Role, TrainingGraph
 from planner.graph.schedule import behind_parents
-from planner.lower.anchors import SCALAR_TYPES
+from planner.lower.anchors import own_type
 from planner.lower.realize import UnanchoredError, realize
 from planner.lower.sequence import Sequencer, Step
+from planner.onnxio.load import ValueType
 from planner.onnxio.names import FreeNames
 from planner.plan.problem import Action
 from planner.targets import CPU, Target
@@ -37,6 +38,7 @@ class Rewritten:
         anchors: how many nodes pin the order (`planner.lower.anchors`).
         action_nodes: for each action of the schedule, the name of its node.
         like: for each new value, the original value whose type and shape it has.
+        types: of every value that was added.
         on_cpu: names of added nodes that run on the CPU, on a target whose memory is its own.
     """
 
@@ -45,6 +47,7 @@ class Rewritten:
     anchors: int
     action_nodes: tuple[str, ...]
     like: Mapping[str, str]
+    types: Mapping[str, ValueType]
     on_cpu: frozenset[str] = frozenset()
 
 
@@ -87,6 +90,7 @@ def rewrite(
         anchors=anchors,
         action_nodes=tuple(sequencer.action_nodes),
         like=_likeness(graph, steps),
+        types={**_added_types(sequencer, planned), **writer.types},
         on_cpu=frozenset(step.name for step in planned if step.on_cpu),
     )
 
@@ -104,6 +108,28 @@ def _likeness(graph: TrainingGraph, steps: Sequence[Step]) -> dict[str, str]:
         elif step.tensor is not None and step.role is not Role.ANCHOR:
             found[step.writes[""]] = graph.tensors[step.tensor].name
     return found
+
+
+def _added_types(sequencer: Sequencer, steps: Sequence[Step]) -> dict[str, ValueType]:
+    """Element type and shape of what the steps make that the original model has not."""
+    tensors = sequencer.graph.tensors
+    found: dict[str, ValueType] = {}
+    for step in steps:
+        if step.op is None:
+            assert step.tensor is not None
+            tensor = tensors[step.tensor]
+            own = own_type(step.op_type, tensor) or (tensor.dtype, tensor.shape)
+            found[step.writes[""]] = _value_type(*own)
+            continue
+        for old, new in step.writes.items():
+            if new not in ("", old):
+                tensor = tensors[sequencer.ids[old]]
+                found[new] = _value_type(tensor.dtype, tensor.shape)
+    return found
+
+
+def _value_type(dtype: str, shape: tuple[int, ...]) -> ValueType:
+    return ValueType(dtype=ir.DataType[dtype.upper()], shape=shape)
 
 
 def _arrange(sequencer: Sequencer, steps: list[Step], order: str) -> tuple[list[Step], list[Step]]:
@@ -161,6 +187,7 @@ class _Writer:
         self.model = model
         self.names = names
         self.zeros: dict[str, ir.Value] = {}
+        self.types: dict[str, ValueType] = {}  # of the initializers that are added
         self.pinned = pinned
         self.graph = graph
         self.nodes = {str(node.name): node for node in model.graph}
@@ -180,8 +207,7 @@ class _Writer:
             for i, value in enumerate(values):
                 node.replace_input_with(i, value)
         kept = {id(node) for node in created}
-        for node in before:
-            self.model.graph.remove(node)
+        self.model.graph.remove(before)
         for node in before:
             if id(node) not in kept:
                 for i in range(len(node.inputs)):
@@ -247,11 +273,11 @@ class _Writer:
         tensor = self.graph.tensors[step.tensor]
         shape = like.shape  # nothing where it has none: what has a shape for once can be folded
         kind = like.type or ir.TensorType(ir.DataType[tensor.dtype.upper()])
-        if step.op_type in SCALAR_TYPES:
-            shape = ir.Shape([])
-            kind = ir.TensorType(ir.DataType[SCALAR_TYPES[step.op_type].upper()])
-        elif step.op_type == "GatherND":
-            shape = ir.Shape([1])
+        own = own_type(step.op_type, tensor)
+        if own is not None:
+            shape = ir.Shape(own[1])
+            if own[0] != tensor.dtype:
+                kind = ir.TensorType(ir.DataType[own[0].upper()])
         value = ir.Value(name=step.writes[""], shape=shape, type=kind)
         inputs = 2 if step.op_type in ("Reshape", "GatherND") else 1
         return ir.Node("", step.op_type, inputs=[None] * inputs, outputs=[value], name=step.name)
@@ -285,4 +311,5 @@ class _Writer:
             )
             self.model.graph.register_initializer(value)
             self.zeros[wish] = value
+            self.types[name] = ValueType(dtype=ir.DataType.INT64, shape=shape)
         return self.zeros[wish]

@@ -213,12 +213,30 @@ def value_types(
             raise ModelError(f"tensor {name!r}{_made_by(value)} holds strings: it cannot be sized")
         types[name] = ValueType(dtype=dtype, shape=shape)
         _check_size(value, types[name])
+    _check_total(types)
+    return types
+
+
+def checked_types(model: ir.Model, types: Mapping[str, ValueType]) -> dict[str, ValueType]:
+    """Those of `types` that are of the model's values, which it must cover: nothing is inferred.
+
+    Raises:
+        ModelError: a tensor, or all of them together, takes more bytes than planner counts.
+    """
+    found: dict[str, ValueType] = {}
+    for value in _all_values(model):
+        found[str(value.name)] = types[str(value.name)]
+        _check_size(value, found[str(value.name)])
+    _check_total(found)
+    return found
+
+
+def _check_total(types: Mapping[str, ValueType]) -> None:
     total = sum(kind.bytes for kind in types.values())
     if total > MAX_BYTES:
         raise ModelError(
             f"the model's tensors take {total} bytes together; planner counts up to {MAX_BYTES}"
         )
-    return types
 
 
 def _check_size(value: ir.Value, kind: ValueType) -> None:

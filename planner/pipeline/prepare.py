@@ -210,6 +210,17 @@ def analysed_graph(
         placement: where its nodes run; None where there is one memory.
     """
     types = value_types(model, dims, known=known, fallback=runtime_types)
+    return typed_graph(model, types, placement=placement)
+
+
+def typed_graph(
+    model: ir.Model, types: Mapping[str, ValueType], *, placement: Placement | None = None
+) -> TrainingGraph:
+    """The training graph of `model`, whose values are of these types.
+
+    Args:
+        placement: as for `analysed_graph`.
+    """
     unsized = unsized_values(model, types)
     return _as_run_here(build_graph(model, types, unsized=unsized, placement=placement))
 

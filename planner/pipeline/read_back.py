@@ -9,8 +9,9 @@ from planner.formulate import Formulation
 from planner.graph.model import OpId, Placement, TrainingGraph
 from planner.graph.schedule import default_order, priority_order
 from planner.lower.rewrite import Rewritten, rewrite
+from planner.onnxio.load import checked_types
 from planner.pipeline.everywhere import devices_here
-from planner.pipeline.prepare import Prepared, analysed_graph
+from planner.pipeline.prepare import Prepared, typed_graph
 from planner.plan.problem import Action
 
 
@@ -61,13 +62,10 @@ def read_back(prepared: Prepared, rewritten: Rewritten, *, order_target: str) ->
     Raises:
         AssertionError: ONNX Runtime would run it in another order than the planned one.
     """
-    known = {new: prepared.types[old] for new, old in rewritten.like.items()}
-    graph = analysed_graph(
-        rewritten.model,
-        prepared.loaded.dims,
-        known={**prepared.types, **known},
-        placement=_placement(prepared.placement, rewritten),
-    )
+    # what inference would find: tests/lower/test_types.py
+    types = checked_types(rewritten.model, {**prepared.types, **rewritten.types})
+    placement = _placement(prepared.placement, rewritten)
+    graph = typed_graph(rewritten.model, types, placement=placement)
     graph = _with_categories(graph, prepared.graph, rewritten.like)
     order = priority_order(graph) if order_target == "priority" else default_order(graph)
     names = tuple(graph.operations[op].name for op in order)

@@ -1,0 +1,103 @@
+"""What lowering says of the values that it adds is what inference finds, so that none is needed."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import onnx
+import onnx_ir as ir
+import pytest
+from onnx import TensorProto as T
+
+from planner.errors import ModelError
+from planner.graph.model import Placement, Role
+from planner.lower.rewrite import rewrite
+from planner.onnxio.load import ValueType, checked_types, inferred_types, value_types
+from planner.pipeline.prepare import analysed_graph, prepare
+from planner.pipeline.read_back import lowered, read_back
+from planner.plan.decisions import Choice, Decisions
+from planner.plan.problem import Problem
+from planner.search.decode import Decoder
+from planner.targets import CPU, CUDA, WEBGPU
+from tests.fuzz.cases import draw_case
+from tests.graphs import formulation_of
+from tests.lower.test_placed import chain, swap_a
+
+CASES = range(100, 220)
+
+
+def decide(problem: Problem, rng: random.Random) -> Decisions:
+    """Every other gap is not kept, where it need not be."""
+    gaps: dict[tuple[int, int], Choice] = {}
+    for t, tensor in enumerate(problem.tensors):
+        ways = [Choice.DROP] if problem.ops[tensor.producer].recomputable else []
+        ways += [Choice.SWAP] if tensor.swappable else []
+        for gap in range(1, len(tensor.uses)):
+            if ways and rng.random() < 0.5:
+                gaps[t, gap] = rng.choice(ways)
+    return Decisions(gaps=gaps)
+
+
+def test_types_are_those_of_inference_on_random_graphs(tmp_path: Path) -> None:
+    roles: set[Role] = set()
+    refused = 0
+    for seed in CASES:
+        rng = random.Random(seed)
+        case = draw_case(rng)
+        path = tmp_path / f"{seed}.onnx"
+        onnx.save(case.model, path)
+        try:
+            prepared = prepare(path, dims=dict(case.dims), ort_optimize=case.mode.ort_optimize)
+            form = formulation_of(prepared.graph)
+            actions = Decoder(form.problem).schedule(decide(form.problem, rng))
+            rewritten = lowered(prepared, form, actions, order_target=case.mode.order)
+        except ModelError:  # what cannot be planned, or not with these copies
+            refused += 1
+            continue
+        types = checked_types(rewritten.model, {**prepared.types, **rewritten.types})
+        for name, (dtype, shape) in inferred_types(rewritten.model, dict(case.dims)).items():
+            assert dtype in (None, types[name].dtype), (seed, name)
+            assert shape in (None, types[name].shape), (seed, name)
+        back = read_back(prepared, rewritten, order_target=case.mode.order)
+        roles |= {op.role for op in back.graph.operations}
+    assert refused < len(CASES) // 2
+    assert set(Role) - {Role.SCRATCH} <= roles
+
+
+@pytest.mark.parametrize(
+    ("target", "dtype", "operators"),
+    [
+        (CPU, T.FLOAT, {"Size"}),
+        (CPU, T.FLOAT16, {"OptionalHasElement"}),
+        (CUDA, T.FLOAT16, {"OptionalHasElement"}),
+        (WEBGPU, T.FLOAT, {"GatherND", "Size"}),
+    ],
+)
+def test_types_of_anchors(target, dtype, operators) -> None:
+    proto = chain()
+    for value in (*proto.graph.input, *proto.graph.output):
+        value.type.tensor_type.elem_type = dtype
+    proto.opset_import[0].version = 18
+    model = ir.from_proto(proto)
+    placement = Placement(on_cpu=frozenset()) if target.own_memory else None
+    graph = analysed_graph(model, {}, placement=placement)
+    form = formulation_of(graph)
+    actions = Decoder(form.problem).schedule(swap_a(form.problem))
+    pinned = frozenset({"a", "b", "c", "d"})
+    rewritten = rewrite(model, graph, form, actions, target=target, pinned=pinned)
+    anchors = {op.op_type for op in rewritten.model.graph if op.op_type in operators}
+    assert anchors == operators
+    said = {**value_types(model, {}), **rewritten.types}
+    assert checked_types(rewritten.model, said) == value_types(rewritten.model, {})
+
+
+def test_sizes_are_checked_though_nothing_is_inferred() -> None:
+    model = ir.from_proto(chain())
+    types = value_types(model, {})
+    huge = ValueType(dtype=ir.DataType.FLOAT, shape=(1 << 40, 1 << 20))
+    with pytest.raises(ModelError, match="planner counts up to"):
+        checked_types(model, {**types, "a": huge})
+    most = ValueType(dtype=ir.DataType.FLOAT, shape=(1 << 60,))
+    with pytest.raises(ModelError, match="together"):
+        checked_types(model, types | dict.fromkeys(("a", "b", "c", "d", "s"), most))
