@@ -33,7 +33,8 @@ MIN_BYTES = 64 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unfolded:
-    """A clone with nodes in place of folded constants; `types` covers its values.
+    """A clone with nodes in place of folded constants, or the model itself where there are none such;
+    `types` covers its values.
 
     Attributes:
         on_cpu: names of the new nodes that run on the CPU, on a target whose memory is its own.
@@ -63,6 +64,8 @@ def unfold(
         target: what the model is written for.
         on_host: graph inputs that stay on the host there.
     """
+    if not any(_is_folded(v, types, original_initializers) for v in _initializers(model)):
+        return Unfolded(model=model, types=types, names=(), bytes=0)
     clone = model.clone()
     build = _Builder(clone)
     found = dict(types)
@@ -73,9 +76,10 @@ def unfold(
     host = next((inputs[n] for n in on_host if n in inputs and types[n].bytes), None)
     outputs = {v.name for v in clone.graph.outputs}
     candidates = _by_count(clone, types)
-    for name, value in list(clone.graph.initializers.items()):
+    for value in _initializers(clone):
+        name = str(value.name)
         kind = types[name]
-        if name in original_initializers or name in outputs or kind.bytes < MIN_BYTES:
+        if name in outputs or not _is_folded(value, types, original_initializers):
             continue
         fill = _splat(value)
         if fill is None:
@@ -97,6 +101,15 @@ def unfold(
     return Unfolded(
         model=clone, types=found, names=tuple(names), bytes=freed, on_cpu=frozenset(on_cpu)
     )
+
+
+def _initializers(model: ir.Model) -> list[ir.Value]:
+    return list(model.graph.initializers.values())
+
+
+def _is_folded(value: ir.Value, types: Mapping[str, ValueType], original: Set[str]) -> bool:
+    """Whether it is large and not the user's own."""
+    return value.name not in original and types[str(value.name)].bytes >= MIN_BYTES
 
 
 def _splat(value: ir.Value) -> np.ndarray | None:

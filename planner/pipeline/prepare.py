@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import onnx_ir as ir
 
@@ -112,7 +113,8 @@ def prepare(request: Request, *, progress: Progress = silent, to_rewrite: bool =
     target = fit_target(target, loaded.model)
     ort_optimize = request.ort_optimize and not is_assumed(target)
     passes = MAX_PASSES if to_rewrite else 1
-    found, types, notes = _graph_for(loaded, target, ort_optimize, passes, progress)
+    kinds = _Types(loaded)
+    found, types, notes = _graph_for(kinds, target, ort_optimize, passes, progress)
     model, placement = found.model, found.placement
     blocked: tuple[str, ...] = ()
     if not ort_optimize:
@@ -136,7 +138,7 @@ def prepare(request: Request, *, progress: Progress = silent, to_rewrite: bool =
         )
     original = graph
     if found.first is not None:
-        original = analysed_graph(found.first, loaded.dims, known=_certain(loaded))
+        original = analysed_graph(found.first, loaded.dims, known=kinds.certain)
     progress(f"{len(original.operations)} operations")
     order, *other_orders = original_orders(original, loaded)
     costs = _Durations(request, loaded.dims, hardware, progress)
@@ -225,13 +227,36 @@ def typed_graph(
     return _as_run_here(build_graph(model, types, unsized=unsized, placement=placement))
 
 
+class _Types:
+    """Types of the values of a file, and of the models that ONNX Runtime makes of it."""
+
+    def __init__(self, loaded: LoadedModel) -> None:
+        self.loaded = loaded
+
+    def of(self, model: ir.Model) -> dict[str, ValueType]:
+        dims = self.loaded.dims
+        if model is self.loaded.model:  # what is certain of it is what would be inferred again
+            return value_types(model, dims, fallback=runtime_types)
+        return value_types(model, dims, known=self.certain, fallback=runtime_types)
+
+    @cached_property
+    def certain(self) -> dict[str, ValueType]:
+        """What is known of the values of the file itself: fusions keep the names of their results."""
+        return {
+            name: ValueType(dtype=dtype, shape=shape)
+            for name, (dtype, shape) in inferred_types(self.loaded.model, self.loaded.dims).items()
+            if dtype is not None and shape is not None
+        }
+
+
 def _graph_for(
-    loaded: LoadedModel, target: Target, ort_optimize: bool, passes: int, progress: Progress
+    kinds: _Types, target: Target, ort_optimize: bool, passes: int, progress: Progress
 ) -> tuple[Normalized, dict[str, ValueType], list[str]]:
     """The graph that the target runs, placed; the types of its values; and what to say of that."""
+    loaded = kinds.loaded
     if is_assumed(target):
         progress(f"placing the graph for {target.title}")
-        types = _types(loaded, loaded.model)
+        types = kinds.of(loaded.model)
         found, said = assumed(loaded, target, types)
         return found, typed(found.model, types), [*said]
     progress(f"letting ONNX Runtime optimize the graph for {target.title}")
@@ -243,10 +268,10 @@ def _graph_for(
         found = Normalized(model=loaded.model, placement=None)
         said = ("ONNX Runtime here cannot load the model: planned on the graph of the file",)
         name_nodes(found.model)
-    types = _types(loaded, found.model)
+    types = kinds.of(found.model)
     # later passes that make no nodes change no numbers
     if ort_optimize and found.first is not None and added_nodes(found.first, found.model):
-        first_types = _types(loaded, found.first)
+        first_types = kinds.of(found.first)
         if held(loaded, found.first, first_types):
             found, types = replace(found, model=found.first, first=None), first_types
     if target.name == ANY.name:
@@ -255,22 +280,9 @@ def _graph_for(
     return found, types, [*said]
 
 
-def _types(loaded: LoadedModel, model: ir.Model) -> dict[str, ValueType]:
-    return value_types(model, loaded.dims, known=_certain(loaded), fallback=runtime_types)
-
-
 def _as_run_here(graph: TrainingGraph) -> TrainingGraph:
     """With what depends on the installed build of ONNX Runtime."""
     return replace(graph, shapes_follow=is_training_build())
-
-
-def _certain(loaded: LoadedModel) -> dict[str, ValueType]:
-    """What is known of the values of the file itself: fusions keep the names of their results."""
-    return {
-        name: ValueType(dtype=dtype, shape=shape)
-        for name, (dtype, shape) in inferred_types(loaded.model, loaded.dims).items()
-        if dtype is not None and shape is not None
-    }
 
 
 @dataclass(frozen=True, slots=True)
