@@ -15,7 +15,18 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 PAGE = Path(__file__).with_suffix(".md")
-ROOMS = ("bound", "exact", "order", "pack", "pipeline", "plan", "portfolio", "search", "simulate")
+ROOMS = (
+    "bound",
+    "exact",
+    "fit",
+    "order",
+    "pack",
+    "pipeline",
+    "plan",
+    "portfolio",
+    "search",
+    "simulate",
+)
 MAX_LINES, MAX_PARAMETERS = 60, 6
 
 

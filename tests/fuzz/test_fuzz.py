@@ -8,9 +8,11 @@ from collections import Counter
 from pathlib import Path
 
 import onnx
+import pytest
 from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
+from tests.fuzz import campaign
 from tests.fuzz.campaign import run_campaign
 from tests.fuzz.cases import draw_case, feeds_of
 from tests.fuzz.onnx_runtime import run
@@ -81,3 +83,33 @@ def test_a_seed_draws_the_same_case_each_time() -> None:
         deterministic=True
     )
     assert one.mode == other.mode
+
+
+@pytest.mark.parametrize("is_over", [True, False], ids=["for good", "once"])
+def test_a_seed_that_hangs_is_checked_once_more_before_it_is_a_find(
+    is_over: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = tmp_path / "tests" / "fuzz"
+    worker.mkdir(parents=True)
+    (worker.parent / "__init__.py").touch()
+    (worker / "__init__.py").touch()
+    line = {"nodes": 1, "counts": {}, "traits": [], "mode": [], "refusal": "", "findings": []}
+    script = """
+import json, pathlib, sys, time
+
+for seed in range(int(sys.argv[2]), int(sys.argv[3])):
+    seen = pathlib.Path("seen")
+    if seed == 3 and (IS_OVER or not seen.exists()):
+        seen.touch()
+        time.sleep(60)
+    print(json.dumps({"seed": seed, **LINE}), flush=True)
+"""
+    script = script.replace("LINE", repr(line)).replace("IS_OVER", repr(is_over))
+    (worker / "__main__.py").write_text(script)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr(campaign, "_HANG_S", 3.0)
+    done = run_campaign(first_seed=0, graphs=6, workers=1)
+    assert done.graphs == 6
+    hung = [(3, "hang", "its process did not come back")]
+    assert done.findings == (hung if is_over else [])

@@ -18,6 +18,7 @@ from planner.pipeline.prepare import analysed_graph, prepare
 from planner.pipeline.read_back import lowered, read_back
 from planner.plan.decisions import Choice, Decisions
 from planner.plan.problem import Problem
+from planner.request import Request
 from planner.search.decode import Decoder
 from planner.targets import CPU, CUDA, WEBGPU
 from tests.fuzz.cases import draw_case
@@ -48,7 +49,9 @@ def test_types_are_those_of_inference_on_random_graphs(tmp_path: Path) -> None:
         path = tmp_path / f"{seed}.onnx"
         onnx.save(case.model, path)
         try:
-            prepared = prepare(path, dims=dict(case.dims), ort_optimize=case.mode.ort_optimize)
+            prepared = prepare(
+                Request(model=path, dims=dict(case.dims), ort_optimize=case.mode.ort_optimize)
+            )
             form = formulation_of(prepared.graph)
             actions = Decoder(form.problem).schedule(decide(form.problem, rng))
             rewritten = lowered(prepared, form, actions, order_target=case.mode.order)
