@@ -7,7 +7,7 @@ caps alike: the comparison is of the plans, not of the allocator's losses.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,9 +44,9 @@ class Contestant:
     runs: int = 2
 
     def under(
-        self, cap_bytes: int, regions: Sequence[int], over_bytes: int, expected: bool | None
-    ) -> CapCheck:
-        """The first of `regions` with which the model runs, or the last one's refusal.
+        self, cap_bytes: int, regions: Iterable[int], over_bytes: int, expected: bool | None
+    ) -> CapCheck | None:
+        """The first of `regions` with which the model runs, or the last one's refusal; None for none.
 
         Among free chunks of one size the allocator takes the lowest address, which no replay can
         know for certain, so that a region that is predicted to do may not.
@@ -72,12 +72,11 @@ class Contestant:
             )
             if check.passed:
                 break
-        assert check is not None
         return check
 
-    def regions(self, cap_bytes: int) -> list[int]:
-        """First regions with which the replay stays within the cap."""
-        return list(itertools.islice(first_regions(self.graph, self.order, cap_bytes), _TRIES))
+    def regions(self, cap_bytes: int) -> Iterable[int]:
+        """First regions with which the replay stays within the cap, each looked for when asked for."""
+        return itertools.islice(first_regions(self.graph, self.order, cap_bytes), _TRIES)
 
 
 def cap_both(
@@ -89,8 +88,7 @@ def cap_both(
         live_peak_bytes: of the original, workspace included: it is expected to fail only below.
     """
     cap = arena_cap(rewritten.graph, budget_bytes)
-    regions = rewritten.regions(cap)
-    fits = rewritten.under(cap, regions, 0, True) if regions else None
+    fits = rewritten.under(cap, rewritten.regions(cap), 0, True)
     if fits is None or refused_by_arena(fits):
         fits = _least_above(rewritten, cap, tried=fits is not None)
     over = fits.over_budget_bytes
@@ -99,7 +97,9 @@ def cap_both(
     must_fail = arena_cap(original.graph, live_peak_bytes) > cap
     fails = must_fail and first_region(original.graph, original.order, cap) is None
     expected = False if fails else None
-    return original.under(cap, [fits.first_region_bytes], over, expected), fits
+    alike = original.under(cap, [fits.first_region_bytes], over, expected)
+    assert alike is not None
+    return alike, fits
 
 
 def _least_above(rewritten: Contestant, budget_cap: int, *, tried: bool) -> CapCheck:
@@ -110,6 +110,7 @@ def _least_above(rewritten: Contestant, budget_cap: int, *, tried: bool) -> CapC
     for _ in range(_TRIES):
         cap, _region = roomy_cap(rewritten.graph, rewritten.order, at_least=cap)
         check = rewritten.under(cap, rewritten.regions(cap), cap - budget_cap, True)
+        assert check is not None
         if check.passed:
             break
         more = 2 * more  # some kernels take workspace that no replay knows of
