@@ -15,14 +15,16 @@ import os
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 
 import numpy as np
 
 from planner import ahead
 from planner.compiled import is_compiled
-from planner.fit.demands import Demands
+from planner.fit.demands import Demands, Longs
 from planner.fit.replay import PEAK, Arena, Limits, arena_for, climb, rooms
 from planner.runtime.arena import region_sizes
+from planner.runtime.bfc import ROUNDING, round_up
 
 _SPANS = (4, 16, 64)
 
@@ -33,6 +35,11 @@ _STUCK = 512
 """Moves that help nothing, after which a search begins anew."""
 
 _UNLIMITED = 1 << 60
+
+_HOPELESS = 1.06
+"""No search is begun where the order as it is needs so many times the arena: none was seen to succeed."""
+
+_PRECISION = 0.004  # of the arena, to which that need is looked for
 
 _COMPILE = f"{__name__}:compile_search"
 
@@ -59,6 +66,19 @@ def compile_search() -> None:
     rooms(nothing, order, arena_for(nothing), Limits(1, 1, 1), order, found)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fit:
+    """What came of a search.
+
+    Attributes:
+        order: units in an order in which two runs fit into the arena; None where none was found.
+        need: of the order as it was: how many times the arena it needs.
+    """
+
+    order: tuple[int, ...] | None
+    need: float
+
+
 def fit(
     demands: Demands,
     cap_bytes: int,
@@ -67,8 +87,8 @@ def fit(
     more_in_use_bytes: int = 0,
     seed: int = 0,
     workers: int | None = None,
-) -> tuple[int, ...] | None:
-    """Units in an order in which two runs fit into an arena of `cap_bytes`; None where none was found.
+) -> Fit:
+    """Look for an order of units in which two runs fit into an arena of `cap_bytes`.
 
     Args:
         more_in_use_bytes: by which the most bytes in use may exceed that of the order as it is.
@@ -82,12 +102,11 @@ def fit(
     anything = Limits(_UNLIMITED, 0, _UNLIMITED)
     rooms(demands, plain, arena, anything, np.array([_UNLIMITED], dtype=np.int64), ran)
     peak = int(arena.state[PEAK])
-    if peak > cap_bytes:
-        return None
+    need = _least_arena(demands, plain, arena, max(peak, cap_bytes)) / cap_bytes
+    if peak > cap_bytes or need > _HOPELESS:
+        return Fit(order=None, need=need)
     in_use_bytes = min(cap_bytes, peak + more_in_use_bytes)
-    firsts = np.array(region_sizes(cap_bytes, len(demands.event)), dtype=np.int64)
-    ran = np.zeros(len(firsts), dtype=np.int64)
-    rooms(demands, plain, arena, Limits(cap_bytes, 0, in_use_bytes), firsts, ran)
+    firsts, ran = _firsts(demands, plain, arena, Limits(cap_bytes, 0, in_use_bytes))
     ranked = [int(firsts[i]) for i in np.argsort(-ran, kind="stable")]
     count = workers or os.cpu_count() or 1
     search = _Search(demands, deadline, seed)
@@ -95,7 +114,32 @@ def fit(
         limits = [Limits(cap_bytes, first, in_use_bytes) for first in ranked]
         for number in range(count):
             pool.submit(search.run, [*limits[number:], *limits[:number]][::count], number)
-    return search.found
+    return Fit(order=search.found, need=need)
+
+
+def _firsts(demands: Demands, order: Longs, arena: Arena, limits: Limits) -> tuple[Longs, Longs]:
+    """(first regions, for how many units of `order` there is room with each)."""
+    firsts = np.array(region_sizes(limits.arena_bytes, len(demands.event)), dtype=np.int64)
+    ran = np.zeros(len(firsts), dtype=np.int64)
+    rooms(demands, order, arena, limits, firsts, ran)
+    return firsts, ran
+
+
+def _least_arena(demands: Demands, order: Longs, arena: Arena, least: int) -> int:
+    """About the least bytes, from `least` on, of an arena in which two runs of `order` fit."""
+
+    def fits(cap_bytes: int) -> bool:
+        _, ran = _firsts(demands, order, arena, Limits(cap_bytes, 0, _UNLIMITED))
+        return int(ran.max(initial=0)) == demands.units
+
+    low, step = least, round_up(int(4 * _PRECISION * least) + 1)
+    while not fits(low + step):
+        low, step = low + step, 2 * step
+    high = low + step
+    while high - low > _PRECISION * least + ROUNDING:
+        middle = (low + high) // 2
+        low, high = (low, middle) if fits(middle) else (middle, high)
+    return high
 
 
 class _Search:

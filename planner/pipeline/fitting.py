@@ -6,7 +6,7 @@ import time
 from dataclasses import replace
 
 from planner.fit.demands import demands_of, units_of
-from planner.fit.search import fit
+from planner.fit.search import Fit, fit
 from planner.pipeline.orders import Settings
 from planner.pipeline.planned import Planned, lowered_plan
 from planner.runtime.cap import arena_cap
@@ -19,8 +19,11 @@ _SLOWER = 1 + 1e-9
 """Copies that run beside the operations may have to wait in another order: then it is none."""
 
 
-def fitted_plan(planned: Planned, settings: Settings, *, time_limit_s: float) -> Planned | None:
-    """The same actions in an order that the arena has room for; None where none was found.
+def fitted_plan(
+    planned: Planned, settings: Settings, *, time_limit_s: float
+) -> tuple[Planned | None, float]:
+    """(the same actions in an order that the arena has room for; None where none was found; how many
+    times the arena the plan needs as it is).
 
     Args:
         planned: lowered, and without room for it in the arena of the budget.
@@ -29,30 +32,30 @@ def fitted_plan(planned: Planned, settings: Settings, *, time_limit_s: float) ->
         TakenError: as for `lowered_plan`.
     """
     deadline = time.monotonic() + time_limit_s
+    need = 0.0
     for turn in range(_ROUNDS):
-        order = _order(planned, settings, deadline - time.monotonic(), turn)
-        if order is None:
-            return None
+        found = _fit(planned, settings, deadline - time.monotonic(), turn)
+        need = need or found.need
+        if found.order is None:
+            break
         solved, form = planned.solved, planned.formulation
         assert solved.candidate is not None
-        actions = [solved.candidate.actions[unit] for unit in order]
+        actions = [solved.candidate.actions[unit] for unit in found.order]
         candidate = candidate_of(form.problem, actions)
         if candidate.time_us > _SLOWER * solved.candidate.time_us:
-            return None
+            break
         if candidate.peak_bytes > form.problem.capacity_bytes:
-            return None
+            break
         moved = replace(solved, candidate=candidate)
         planned = lowered_plan(
             planned.prepared, settings, planned.base, form, moved, planned.orders
         )
         if planned.fits_arena:
-            return planned
-    return None
+            return planned, need
+    return None, need
 
 
-def _order(
-    planned: Planned, settings: Settings, time_limit_s: float, seed: int
-) -> tuple[int, ...] | None:
+def _fit(planned: Planned, settings: Settings, time_limit_s: float, seed: int) -> Fit:
     assert planned.solved.candidate is not None
     graph, rewritten = planned.graph, planned.rewritten
     units = units_of(graph, planned.order, rewritten.action_nodes)

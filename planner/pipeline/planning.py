@@ -30,7 +30,7 @@ from planner.pipeline.orders import (
 from planner.pipeline.planned import Planned, lowered_plan
 from planner.pipeline.prepare import Prepared, Progress
 from planner.pipeline.serial_first import solve
-from planner.pipeline.trials import Trial, Trials
+from planner.pipeline.trials import Outcome, Trial, Trials
 from planner.plan.solved import Solved
 from planner.portfolio.race import RACE, race
 from planner.runtime.settle import TakenError
@@ -174,6 +174,7 @@ class _Search:
         accepted: the best plan so far, lowered. `least` is the one with the least peak.
         left: share of what a plan of the race added that a search leaves of it.
         longest_s: no search takes longer.
+        need: how many times the arena the last plan needed; 1.0 where it fits, or was not lowered.
     """
 
     prepared: Prepared
@@ -187,6 +188,7 @@ class _Search:
     least: LeastPeak | None = None
     left: float = 1.0
     longest_s: float = float("inf")
+    need: float = 1.0
 
     def solve_all(self, raced: Mapping[BaseOrder, Solved | None]) -> None:
         """Solve, lower and accept, in the orders that were compared and at lower capacities.
@@ -204,13 +206,21 @@ class _Search:
         if not raced:
             trials.add(least_bound_order(orders), None)
         has_plan = True
-        while (trial := trials.cheapest(left=self.left)) is not None:
+        while (trial := trials.take(left=self.left)) is not None:
             if not self._is_worth(trial, has_plan=has_plan):
                 break
+            self.need = 1.0
             solved = self._solve(trial, trials.capacity_bytes(trial), raced.get(trial.base))
             has_plan = solved.candidate is not None
-            is_late = time.monotonic() > self.deadline
-            trials.done(trial, solved, base_us=self._base_us, is_late=is_late)
+            if solved.candidate is not None:
+                known = solved.candidate
+                is_late = time.monotonic() > self.deadline
+                outcome = Outcome(
+                    added_us=known.time_us - self._base_us,
+                    peak_bytes=known.peak_bytes,
+                    need=self.need,
+                )
+                trials.again(trial, outcome, is_late=is_late)
         if self.accepted is not None and self.accepted.fits_arena:
             self._refine(self.accepted)
 
@@ -301,7 +311,8 @@ class _Search:
         if not planned.fits_arena:
             self._take(planned)
             self.progress("looking for an order that the arena has room for")
-            planned = fitted_plan(planned, settings, time_limit_s=_FIT_S) or planned
+            fitted, self.need = fitted_plan(planned, settings, time_limit_s=_FIT_S)
+            planned = fitted or planned
         self._take(planned)
 
     def _take(self, planned: Planned) -> None:

@@ -5,10 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from planner.pipeline.orders import BaseOrder
-from planner.plan.solved import Solved
 
-SHARES = (1.0, 0.995, 0.985, 0.97, 0.95, 0.935, 0.92, 0.9, 0.87, 0.83, 0.78)
+SHARES = (1.0, 0.995, 0.98, 0.965, 0.95, 0.935, 0.92, 0.9, 0.87, 0.83, 0.78)
 """Capacities to try, as shares of the budget, until ONNX Runtime's arena fits the budget too."""
+
+
+_MENDED = 1.04
+"""A plan that needs no more than so many times the arena may be mended, or one much like it fit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +39,21 @@ class Trial:
         return self.added_us if self.step else left * self.added_us
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What came of a trial.
+
+    Attributes:
+        added_us: by the plan that was found, to the time of the operations.
+        peak_bytes: of that plan.
+        need: how many times the arena it needs.
+    """
+
+    added_us: float
+    peak_bytes: int
+    need: float
+
+
 @dataclass(slots=True, kw_only=True)
 class Trials:
     """One trial for each base order that is still worth one.
@@ -59,37 +77,37 @@ class Trials:
         """What is solved for."""
         return int(self.room * SHARES[trial.step])
 
-    def cheapest(self, *, left: float) -> Trial | None:
+    def take(self, *, left: float) -> Trial | None:
         """The trial that is expected to add the least time, those last of which nothing is known."""
-        return min(
+        if not self.open:
+            return None
+        cheapest = min(
             self.open,
             key=lambda trial: (trial.added_us is None, trial.expected_us(left=left)),
-            default=None,
         )
+        self.open.remove(cheapest)
+        return cheapest
 
-    def done(self, trial: Trial, solved: Solved, *, base_us: float, is_late: bool) -> None:
-        """Put the next capacity in place of a trial, or nothing where there is none.
+    def again(self, trial: Trial, outcome: Outcome, *, is_late: bool) -> None:
+        """Add the next capacity to try in the order of a trial, if there is one.
 
-        A plan within a lower capacity as well would be found again there: such a capacity is left out.
-        What a plan adds is taken to grow as the bytes do that it has to save.
+        A plan within a lower capacity as well would be found again there, so such a capacity is left
+        out, and so is what would leave the arena far too small for a plan like this one. What a plan
+        adds is taken to grow as the bytes do that it has to save.
 
         Args:
-            base_us: time of the operations.
             is_late: time is out: larger steps.
         """
-        self.open.remove(trial)
-        found = solved.candidate
-        if found is None:
-            return
+        most = self.capacity_bytes(trial) * min(1.0, _MENDED / outcome.need)
         for step in range(trial.step + 1 + is_late, len(SHARES)):
             capacity = int(self.room * SHARES[step])
-            if capacity < found.peak_bytes or is_late:
+            if is_late or (capacity < outcome.peak_bytes and capacity <= most):
                 break
         else:
             return
         if capacity < trial.base.least_bound_bytes:
             return
-        added_us = found.time_us - base_us
+        added_us = outcome.added_us
         saved = trial.base.peak_bytes - self.capacity_bytes(trial)
         if saved > 0:
             added_us *= (trial.base.peak_bytes - capacity) / saved
