@@ -66,8 +66,6 @@ def demands_of(
     order: Sequence[OpId],
     unit_of: Mapping[OpId, int],
     like: Mapping[str, str],
-    *,
-    threads: int = 1,
 ) -> Demands:
     """What running `graph` in `order` asks of the arena.
 
@@ -76,9 +74,8 @@ def demands_of(
         order: its planned order, in which the nodes of a unit follow each other.
         unit_of: the unit of each node; units are counted from 0 in their order.
         like: for each added value, the value of the original that it is a copy of.
-        threads: of the session.
     """
-    demand = demand_under_cap(graph, order, threads=threads)
+    demand = demand_under_cap(graph, order)
     kind = demand.placement.kind
     tensors = graph.tensors
     own = [t for t in kind if kind[t] is not Kind.SHARED and tensors[t].bytes]

@@ -13,9 +13,8 @@ import numpy as np
 
 from planner.compiled import INNER
 from planner.fit.demands import READ, RETURN, SCRATCH, TAKE, Demands, Longs
+from planner.runtime.bfc import MAX_REGION_STEP, ROUNDING
 
-_ROUNDING = 256
-_MAX_REGION_STEP = 1 << 30
 _NONE = -1
 _BEHIND = 0.15
 """Of a span: how far behind the first unit without room units are moved, which may go before it."""
@@ -133,7 +132,7 @@ def _take(arena: Arena, size: int, limit: int) -> int:
     """A chunk of `size` bytes; none where the arena may not hold another region for it."""
     s = arena.state
     if not s[FREE] or arena.free[0, s[FREE] - 1] < size:
-        left = (limit - s[HELD]) // _ROUNDING * _ROUNDING
+        left = (limit - s[HELD]) // ROUNDING * ROUNDING
         if size > left:
             largest = arena.free[0, s[FREE] - 1] if s[FREE] else 0
             s[MISSING] = size - max(left, largest)
@@ -144,9 +143,9 @@ def _take(arena: Arena, size: int, limit: int) -> int:
             grown = True
         region = min(s[NEXT], left)
         if not grown:
-            s[NEXT] = min(2 * s[NEXT], _MAX_REGION_STEP)
+            s[NEXT] = min(2 * s[NEXT], MAX_REGION_STEP)
         s[HELD] += region
-        s[END] -= region + _ROUNDING
+        s[END] -= region + ROUNDING
         _chunk(arena, s[END], region, _NONE, _NONE)
     at = _find(arena, size, -(1 << 62))
     chunk = arena.free[2, at]

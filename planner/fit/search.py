@@ -31,6 +31,14 @@ _SPANS = (4, 16, 64)
 _TRIES = 64
 """Moves between two looks at the clock."""
 
+_LANES = 4
+"""Searches side by side, in step: what they find is the same on any number of cores, whichever of
+them is quicker, as long as time is not out."""
+
+_MOST_STEPS = 100
+"""Looks at the clock in each of them, after which the search is over: on small graphs before time is,
+so that there, too, what is found does not depend on how busy the machine is."""
+
 _STUCK = 512
 """Moves that help nothing, after which a search begins anew."""
 
@@ -61,7 +69,7 @@ def compile_search() -> None:
     """Compile the search, for one unit that does nothing."""
     none, two = np.zeros(0, dtype=np.int64), np.zeros(2, dtype=np.int64)
     nothing = Demands(two, none, none, none, none, none, none, two, none, two, none)
-    _Search(nothing, float("inf"), 0).run([Limits(1, 1, 1)], 0)
+    _Lane(nothing, [Limits(1, 1, 1)], (0, 0)).step()
     order, found = np.zeros(1, dtype=np.int64), np.zeros(1, dtype=np.int64)
     rooms(nothing, order, arena_for(nothing), Limits(1, 1, 1), order, found)
 
@@ -108,13 +116,19 @@ def fit(
     in_use_bytes = min(cap_bytes, peak + more_in_use_bytes)
     firsts, ran = _firsts(demands, plain, arena, Limits(cap_bytes, 0, in_use_bytes))
     ranked = [int(firsts[i]) for i in np.argsort(-ran, kind="stable")]
-    count = workers or os.cpu_count() or 1
-    search = _Search(demands, deadline, seed)
-    with ThreadPoolExecutor(count) as pool:
-        limits = [Limits(cap_bytes, first, in_use_bytes) for first in ranked]
-        for number in range(count):
-            pool.submit(search.run, [*limits[number:], *limits[:number]][::count], number)
-    return Fit(order=search.found, need=need)
+    limits = [Limits(cap_bytes, first, in_use_bytes) for first in ranked]
+    lanes = [
+        _Lane(demands, [*limits[number:], *limits[:number]][::_LANES], (seed, number))
+        for number in range(_LANES)
+    ]
+    found = None
+    with ThreadPoolExecutor(min(_LANES, workers or os.cpu_count() or 1)) as pool:
+        for _ in range(_MOST_STEPS):
+            orders = list(pool.map(_Lane.step, lanes))
+            found = next((order for order in orders if order is not None), None)
+            if found is not None or time.monotonic() > deadline:
+                break
+    return Fit(order=found, need=need)
 
 
 def _firsts(demands: Demands, order: Longs, arena: Arena, limits: Limits) -> tuple[Longs, Longs]:
@@ -142,37 +156,39 @@ def _least_arena(demands: Demands, order: Longs, arena: Arena, least: int) -> in
     return high
 
 
-class _Search:
-    """A search that several threads take part in."""
+class _Lane:
+    """A search of its own, with one after the other of these limits."""
 
-    def __init__(self, demands: Demands, deadline: float, seed: int) -> None:
+    def __init__(self, demands: Demands, limits: Sequence[Limits], seed: tuple[int, int]) -> None:
         self.demands = demands
-        self.deadline = deadline
-        self.seed = seed
-        self.found: tuple[int, ...] | None = None
+        self.limits = itertools.cycle(limits)
+        self.rng = np.random.default_rng(seed)
+        self.arena = arena_for(demands)
+        self.spans = np.array(_SPANS, dtype=np.int64)
+        self._begin()
 
-    def run(self, limits: Sequence[Limits], number: int) -> None:
-        """Search with one after the other of these limits, until an order is found or time is out."""
-        rng = np.random.default_rng((self.seed, number))
-        arena = arena_for(self.demands)
-        for tried in itertools.cycle(limits):
-            if self._is_over or self._climb(tried, arena, rng):
-                return
+    def _begin(self) -> None:
+        self.tried = next(self.limits)
+        self.order = np.arange(self.demands.units, dtype=np.int64)
+        self.place = self.order.copy()
+        self.most, self.idle = -1, 0
 
-    @property
-    def _is_over(self) -> bool:
-        return self.found is not None or time.monotonic() > self.deadline
-
-    def _climb(self, limits: Limits, arena: Arena, rng: np.random.Generator) -> bool:
-        units = self.demands.units
-        spans = np.array(_SPANS, dtype=np.int64)
-        order, place = np.arange(units, dtype=np.int64), np.arange(units, dtype=np.int64)
-        most, idle = -1, 0
-        while idle < _STUCK and not self._is_over:
-            ran = int(climb(self.demands, order, place, arena, limits, spans, _TRIES, rng))
-            if ran == units:
-                self.found = tuple(map(int, order))
-                return True
-            idle = 0 if ran > most else idle + _TRIES
-            most = max(most, ran)
-        return False
+    def step(self) -> tuple[int, ...] | None:
+        """Try some moves; the order if there is room for all of it now."""
+        if self.idle >= _STUCK:
+            self._begin()
+        ran = int(
+            climb(
+                self.demands,
+                self.order,
+                self.place,
+                self.arena,
+                self.tried,
+                self.spans,
+                _TRIES,
+                self.rng,
+            )
+        )
+        self.idle = 0 if ran > self.most else self.idle + _TRIES
+        self.most = max(self.most, ran)
+        return tuple(map(int, self.order)) if ran == self.demands.units else None

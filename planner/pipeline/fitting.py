@@ -67,4 +67,5 @@ def _fit(planned: Planned, settings: Settings, time_limit_s: float, seed: int) -
             planned.formulation.problem.capacity_bytes - planned.solved.candidate.peak_bytes
         ),
         seed=settings.seed + seed,
+        workers=settings.workers,
     )

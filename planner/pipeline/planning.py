@@ -174,7 +174,6 @@ class _Search:
         accepted: the best plan so far, lowered. `least` is the one with the least peak.
         left: share of what a plan of the race added that a search leaves of it.
         longest_s: no search takes longer.
-        need: how many times the arena the last plan needed; 1.0 where it fits, or was not lowered.
     """
 
     prepared: Prepared
@@ -188,7 +187,6 @@ class _Search:
     least: LeastPeak | None = None
     left: float = 1.0
     longest_s: float = float("inf")
-    need: float = 1.0
 
     def solve_all(self, raced: Mapping[BaseOrder, Solved | None]) -> None:
         """Solve, lower and accept, in the orders that were compared and at lower capacities.
@@ -197,30 +195,20 @@ class _Search:
             raced: those in which something may fit, each with what was found; in none, the order
                 with the least bound is solved in all the same.
         """
-        orders = tuple(self.forms)
         trials = Trials(room=self.settings.budget_bytes)
         for base, solved in raced.items():
-            base_us = self.forms[base].problem.base_duration_us
             known = solved.candidate if solved is not None else None
-            trials.add(base, known.time_us - base_us if known is not None else None)
+            trials.add(base, known.time_us - self._base_us if known is not None else None)
         if not raced:
-            trials.add(least_bound_order(orders), None)
+            trials.add(least_bound_order(tuple(self.forms)), None)
         has_plan = True
         while (trial := trials.take(left=self.left)) is not None:
             if not self._is_worth(trial, has_plan=has_plan):
                 break
-            self.need = 1.0
-            solved = self._solve(trial, trials.capacity_bytes(trial), raced.get(trial.base))
-            has_plan = solved.candidate is not None
-            if solved.candidate is not None:
-                known = solved.candidate
-                is_late = time.monotonic() > self.deadline
-                outcome = Outcome(
-                    added_us=known.time_us - self._base_us,
-                    peak_bytes=known.peak_bytes,
-                    need=self.need,
-                )
-                trials.again(trial, outcome, is_late=is_late)
+            outcome = self._solve(trial, trials.capacity_bytes(trial), raced.get(trial.base))
+            has_plan = outcome is not None
+            if outcome is not None:
+                trials.again(trial, outcome, is_late=time.monotonic() > self.deadline)
         if self.accepted is not None and self.accepted.fits_arena:
             self._refine(self.accepted)
 
@@ -246,8 +234,8 @@ class _Search:
             return expected_us < _MAX_SLOWER * accepted_us
         return self.patience.is_worth(accepted_us - expected_us, self._base_us)
 
-    def _solve(self, trial: Trial, capacity: int, start: Solved | None) -> Solved:
-        """Solve one trial, and accept its plan if it is better.
+    def _solve(self, trial: Trial, capacity: int, start: Solved | None) -> Outcome | None:
+        """Solve one trial, and accept its plan if it is better; None where none was found.
 
         Args:
             start: what the race found in its order.
@@ -274,46 +262,51 @@ class _Search:
             self.least = LeastPeak(trial.base, form, solved.least)
         if is_first:  # what ended early is good: no other gets much longer
             self.longest_s = 2 * max(_MIN_SEARCH_S, time.monotonic() - begun)
-            if solved.candidate is not None and trial.added_us:
-                added_us = solved.candidate.time_us - form.problem.base_duration_us
-                self.left = min(1.0, added_us / trial.added_us)
-        if solved.candidate is not None:
-            self._accept(trial.base, form, solved)
-        return solved
+        if solved.candidate is None:
+            return None
+        added_us = solved.candidate.time_us - self._base_us
+        if is_first and trial.added_us:
+            self.left = min(1.0, added_us / trial.added_us)
+        need = self._accept(trial.base, form, solved)
+        return Outcome(added_us=added_us, peak_bytes=solved.candidate.peak_bytes, need=need)
 
-    def _accept(self, base: BaseOrder, form: Formulation, solved: Solved) -> None:
-        """Take a plan, lowered, where it is better than what is accepted so far.
+    def _accept(self, base: BaseOrder, form: Formulation, solved: Solved) -> float:
+        """Take a plan, lowered, where it is better than what is accepted so far; returns how many times
+        the arena it needs, 1.0 where it fits or was not lowered.
 
         Raises:
             KeyboardInterrupt: the search was interrupted; what there is, is kept.
         """
         is_interrupted = solved.is_interrupted
         try:
-            self._lower(base, form, solved)
+            need = self._lower(base, form, solved)
         except KeyboardInterrupt:
             if self.kept != []:
                 raise
             is_interrupted = True  # the first plan is lowered all the same
-            self._lower(base, form, solved)
+            need = self._lower(base, form, solved)
         if is_interrupted:
             raise KeyboardInterrupt
+        return need
 
-    def _lower(self, base: BaseOrder, form: Formulation, solved: Solved) -> None:
+    def _lower(self, base: BaseOrder, form: Formulation, solved: Solved) -> float:
+        """`_accept`, with no thought of interrupts."""
         assert solved.candidate is not None
-        settings = self.settings
+        settings, need = self.settings, 1.0
         if solved.candidate.time_us > settings.most_us:
-            return
+            return need
         if self.accepted is not None and not _could_beat(self.accepted, solved):
-            return
+            return need
         planned = lowered_plan(self.prepared, settings, base, form, solved, tuple(self.forms))
         if planned.timeline.peak_bytes > settings.budget_bytes - settings.reserve_bytes:
-            return  # the anchors' few bytes: the next capacity leaves room for them
+            return need  # the anchors' few bytes: the next capacity leaves room for them
         if not planned.fits_arena:
             self._take(planned)
             self.progress("looking for an order that the arena has room for")
-            fitted, self.need = fitted_plan(planned, settings, time_limit_s=_FIT_S)
+            fitted, need = fitted_plan(planned, settings, time_limit_s=_FIT_S)
             planned = fitted or planned
         self._take(planned)
+        return need
 
     def _take(self, planned: Planned) -> None:
         if self.accepted is None or _better(planned, self.accepted):

@@ -11,7 +11,7 @@ from bisect import bisect_left, insort
 from collections.abc import Hashable
 
 ROUNDING = 256
-_MAX_REGION_STEP = 1 << 30  # `max_power_of_two_extend_bytes`: doubling stops here
+MAX_REGION_STEP = 1 << 30  # `max_power_of_two_extend_bytes`: doubling stops here
 
 
 _LOWEST = -(1 << 62)
@@ -127,7 +127,7 @@ class Arena:
                 grown = True
             size = self.next_region if available is None else min(self.next_region, available)
             if not grown:
-                self.next_region = min(2 * self.next_region, _MAX_REGION_STEP)
+                self.next_region = min(2 * self.next_region, MAX_REGION_STEP)
         self.held += size
         # each region below the last, as Linux maps them: among free chunks of one size the lowest
         # address is taken; apart, so that regions never look like neighbours

@@ -39,15 +39,22 @@ def test_a_campaign_counts_what_it_checked(tmp_path: Path) -> None:
     assert done.counts["planned again"] and done.counts["verified"]
 
 
-def test_a_process_that_dies_is_a_find_and_the_next_seeds_are_checked(
-    tmp_path: Path, monkeypatch
-) -> None:
-    """A worker that stops at one seed, as a crash in compiled code would have it."""
-    worker = tmp_path / "tests" / "fuzz"
+def _use_worker(script: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have campaigns run this in place of the fuzzer; LINE is what it says of a seed without finds."""
+    worker = folder / "tests" / "fuzz"
     worker.mkdir(parents=True)
     (worker.parent / "__init__.py").touch()
     (worker / "__init__.py").touch()
     line = {"nodes": 1, "counts": {}, "traits": [], "mode": [], "refusal": "", "findings": []}
+    (worker / "__main__.py").write_text(script.replace("LINE", repr(line)))
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("PYTHONPATH", str(folder))
+
+
+def test_a_process_that_dies_is_a_find_and_the_next_seeds_are_checked(
+    tmp_path: Path, monkeypatch
+) -> None:
+    """A worker that stops at one seed, as a crash in compiled code would have it."""
     script = """
 import json, os, sys
 
@@ -56,9 +63,7 @@ for seed in range(int(sys.argv[2]), int(sys.argv[3])):
         os.abort()
     print(json.dumps({"seed": seed, **LINE}), flush=True)
 """
-    (worker / "__main__.py").write_text(script.replace("LINE", repr(line)))
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    _use_worker(script, tmp_path, monkeypatch)
     done = run_campaign(first_seed=0, graphs=6, workers=1)
     assert done.graphs == 6
     assert done.findings == [(3, "crash", "its process did not come back")]
@@ -89,11 +94,6 @@ def test_a_seed_draws_the_same_case_each_time() -> None:
 def test_a_seed_that_hangs_is_checked_once_more_before_it_is_a_find(
     is_over: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    worker = tmp_path / "tests" / "fuzz"
-    worker.mkdir(parents=True)
-    (worker.parent / "__init__.py").touch()
-    (worker / "__init__.py").touch()
-    line = {"nodes": 1, "counts": {}, "traits": [], "mode": [], "refusal": "", "findings": []}
     script = """
 import json, pathlib, sys, time
 
@@ -104,10 +104,7 @@ for seed in range(int(sys.argv[2]), int(sys.argv[3])):
         time.sleep(60)
     print(json.dumps({"seed": seed, **LINE}), flush=True)
 """
-    script = script.replace("LINE", repr(line)).replace("IS_OVER", repr(is_over))
-    (worker / "__main__.py").write_text(script)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    _use_worker(script.replace("IS_OVER", repr(is_over)), tmp_path, monkeypatch)
     monkeypatch.setattr(campaign, "_HANG_S", 3.0)
     done = run_campaign(first_seed=0, graphs=6, workers=1)
     assert done.graphs == 6

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import onnx
+import onnx.parser
 import onnx_ir as ir
 import pytest
 from onnx import TensorProto as T
 from onnx import helper as h
 
-from planner.onnxio.load import value_types
+from planner.onnxio.load import _infer_symbolic, value_types
 
 
 def info(name: str, *shape: int) -> onnx.ValueInfoProto:
@@ -52,3 +53,30 @@ def test_shape(first, inputs, shape):
     for name in ("a", "y"):
         assert types[name].shape == shape
         assert types[name].dtype is ir.DataType.FLOAT
+
+
+_ELEMENTS = "pkg.onnx_shape_inference.sym_data"
+"""Where the inference library notes the elements that it follows."""
+
+
+def test_elements_of_vectors_of_data_are_not_followed() -> None:
+    """Of all gradients in one vector, the library would make a symbol for each element."""
+    model = onnx.parser.parse_model("""
+    <ir_version: 9, opset_import: ["": 20]>
+    g (float[1000000] u, float[9] v, int64[2] s, int64[100] labels)
+      => (float[1000009] flat, float[A, B, C, D] folded, int64[200] twice)
+    {
+      flat = Concat<axis = 0>(u, v)
+      shape = Concat<axis = -1>(s, s)
+      folded = Reshape(flat, shape)
+      twice = Concat<axis = 0>(labels, labels)
+    }
+    """)
+    loaded = ir.from_proto(model)
+    found = _infer_symbolic(loaded)
+    assert found["flat"] == (ir.DataType.FLOAT, (1_000_009,))
+    assert found["twice"] == (ir.DataType.INT64, (200,))
+    followed = {v.name for n in loaded.graph for v in n.outputs if _ELEMENTS in v.metadata_props}
+    assert followed == {"shape"}
+    (reshape,) = (n for n in loaded.graph if n.op_type == "Reshape")
+    assert reshape.outputs[0].shape is not None and reshape.outputs[0].shape.rank() == 4

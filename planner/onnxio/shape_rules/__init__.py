@@ -3,6 +3,7 @@
 fused      what ONNX Runtime's fusions make, and planner's own copies
 gradients  the gradient operators of onnxruntime-training, by table and by rule
 losses     losses, normalizations and accumulators of onnxruntime-training
+vectors    long vectors, whose elements the library would follow one by one
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import functools
 
 from onnx_shape_inference import registry
 
-from planner.onnxio.shape_rules import fused, gradients, losses
+from planner.onnxio.shape_rules import fused, gradients, losses, vectors
 
 
 def has_rule(domain: str, op_type: str, version: int) -> bool:
@@ -27,3 +28,4 @@ def register() -> None:
     fused.register(registry)
     gradients.register(registry)
     losses.register(registry)
+    vectors.register(registry)
