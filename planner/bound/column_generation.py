@@ -40,6 +40,8 @@ _CLOSE, _CLOSE_TILTED = (1e-6, 2e-4), (1e-9, 1e-9)
 _MAX_COLUMNS, _MAX_TILTED = 60, 20
 _MAX_WITH_COPIES = 300
 _COARSE = 1e-3
+_DEARER, _DEAREST = 4.0, 2.0**24
+"""What stands in for a plan that fits is made so many times dearer at once, and in all."""
 _PULL = 0.3
 """Share of the best prices so far in the next ones, which keeps them from jumping about."""
 
@@ -162,7 +164,11 @@ def _descend(
         except _NumericalTroubleError:
             break  # what was found so far holds
         slack = max(close[0] * UNITS, close[1] * most, arcs)
-        if most - best <= slack or time.monotonic() > deadline:
+        if time.monotonic() > deadline:
+            break
+        if most - best <= slack:
+            if master.insist():
+                continue
             break
         worth = master.paid(prices)
         queries = [prices]
@@ -175,8 +181,10 @@ def _descend(
                 best, best_prices = value, query
             if master.cost(column, prices) - worth < most - slack:
                 break
-        else:
-            break  # no plan is better at these prices
+        else:  # no plan is better at these prices
+            if master.insist():
+                continue
+            break
         if best > worst:
             return None
         master.add(column)
@@ -212,8 +220,9 @@ class _Master:
         # stands in while the columns cannot fit together; dearer than any plan
         self._beyond = model.add_variable(lb=0.0)
         self._one.set_coefficient(self._beyond, 1.0)
-        dear = 2.0 * network.worst_units / UNITS + 1.0 + (1e3 if network.copies else 0.0)
-        model.objective.set_linear_coefficient(self._beyond, dear)
+        self._dear = 2.0 * network.worst_units / UNITS + 1.0 + (1e3 if network.copies else 0.0)
+        self._dearest = _DEAREST * self._dear
+        model.objective.set_linear_coefficient(self._beyond, self._dear)
         self._rerun: list[mathopt.LinearConstraint] = []
         self._total: mathopt.LinearConstraint | None = None
         self._out: list[list[mathopt.LinearConstraint]] = [[] for _ in instants]
@@ -224,6 +233,18 @@ class _Master:
         self._weights: list[mathopt.Variable] = []
         self._solver = mathopt.IncrementalSolver(model, mathopt.SolverType.GLOP)
         self._result: mathopt.SolveResult | None = None
+
+    def insist(self) -> bool:
+        """Whether what stands in can be made dearer, now that no column is worth its price.
+
+        It takes no memory, so that a share of it as small as the share of bytes that do not fit makes
+        the rest fit: where few bytes are above the capacity, it has to cost many times any plan.
+        """
+        if self.weights() is not None or self._dear >= self._dearest:
+            return False
+        self._dear *= _DEARER
+        self._model.objective.set_linear_coefficient(self._beyond, self._dear)
+        return True
 
     @property
     def rows(self) -> int:
@@ -348,11 +369,11 @@ class _Master:
 
 def _solution(network: Network, mixture: _Mixture, proved: _Mixture) -> LpSolution:
     """The mixture, per tensor and operation, with the bound and the prices of `proved`."""
-    again = np.zeros(network.nodes)
+    reruns = np.zeros(network.nodes)
     resident, swapped = np.zeros(len(network.tensor)), np.zeros(len(network.tensor))
     for column, weight in zip(mixture.columns, mixture.weights or (), strict=True):
         if weight > 0:
-            again += weight * column.again
+            reruns += weight * column.reruns
             resident += weight * column.resident
             swapped += weight * column.swapped
     points = [instant.p for instant in network.instants]
@@ -363,7 +384,7 @@ def _solution(network: Network, mixture: _Mixture, proved: _Mixture) -> LpSoluti
         bound_us=proved.bound_units / network.to_units,
         resident=dict(zip(where, resident.tolist(), strict=True)),
         swapped=dict(zip(where, swapped.tolist(), strict=True)) if network.copies else {},
-        rerun={(m, points[k]): float(again[node]) for (m, k), node in network.again.items()},
+        rerun={(m, points[k]): float(reruns[node]) for (m, k), node in network.reruns.items()},
         price_us=dict(
             zip(points, (proved.prices.bytes_units / network.to_units).tolist(), strict=True)
         ),

@@ -373,4 +373,4 @@ class IntervalMip:
                 ]
                 stage[m] = (min if m <= a else max)(readers, default=end)
             again.update((q, m) for m, q in stage.items() if q > m)
-        return StageSchedule(again=frozenset(again), back=frozenset())
+        return StageSchedule(reruns=frozenset(again), back=frozenset())

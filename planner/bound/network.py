@@ -25,7 +25,7 @@ UNITS = 1e12
 _SOURCE, _SINK = 0, 1
 _NEVER = 1 << 60
 _MOST = 4e12
-"""More than all durations together: a byte that dear is as good as forbidden."""
+"""More than all durations together: a tensor that dear is as good as forbidden."""
 _TILT = 1e-2
 
 
@@ -84,7 +84,7 @@ class Column:
     Attributes:
         first_units: recompute time, each operation once; `rerun_units`: after each instant.
         resident_bytes: at each instant. out_units, in_units: time of copies, by instant and row.
-        again: per node, whether it is on the source's side. resident, swapped: per tensor and instant.
+        reruns: per node, whether it is on the source's side. resident, swapped: per tensor and instant.
     """
 
     value_units: float
@@ -93,7 +93,7 @@ class Column:
     resident_bytes: Floats
     out_units: tuple[Floats, ...]
     in_units: tuple[Floats, ...]
-    again: Flags
+    reruns: Flags
     resident: Flags
     swapped: Flags
 
@@ -107,9 +107,9 @@ def instant_at(problem: Problem, p: int, guards: frozenset[int]) -> Instant:
     instant = Instant(p, room, frozenset(after), tuple(tensors), tuple(reruns))
     if not problem.allow_swap:
         return instant
-    movable = [t for t in tensors if problem.tensors[t].swappable]
-    made = sorted(int(problem.tensors[t].producer) for t in movable)
-    read = sorted(u for t in movable if (u := next_use(problem, t, p)) is not None)
+    swappable = [t for t in tensors if problem.tensors[t].swappable]
+    made = sorted(int(problem.tensors[t].producer) for t in swappable)
+    read = sorted(u for t in swappable if (u := next_use(problem, t, p)) is not None)
     return replace(instant, out_rows=tuple(spread(made)), in_rows=tuple(spread(read)))
 
 
@@ -123,20 +123,20 @@ class Network:
         self.to_units = UNITS / max(1e-9, problem.base_duration_us)
         self.nodes = 2
         self.need: dict[tuple[int, int], int] = {}
-        self.again: dict[tuple[int, int], int] = {}
+        self.reruns: dict[tuple[int, int], int] = {}
         links: list[tuple[int, int]] = []  # never cut
         runs: list[tuple[int, int, int]] = []  # node, operation, instant
         waits: list[tuple[int, int, int, int]] = []  # need, producer, tensor, instant
         firsts: list[bool] = []
         latest_need: dict[int, int] = {}
-        latest_again: dict[int, int] = {}
+        latest_run: dict[int, int] = {}
         for k, instant in enumerate(instants):
             for m in instant.reruns:
-                node = self.again[m, k] = self._node()
-                firsts.append(m not in latest_again)
-                if m in latest_again:
-                    links.append((node, latest_again[m]))
-                latest_again[m] = node
+                node = self.reruns[m, k] = self._node()
+                firsts.append(m not in latest_run)
+                if m in latest_run:
+                    links.append((node, latest_run[m]))
+                latest_run[m] = node
                 runs.append((node, m, k))
             for t in instant.tensors:
                 node = _SOURCE
@@ -145,12 +145,12 @@ class Network:
                     if latest_need.get(t, _SOURCE) != _SOURCE:
                         links.append((node, latest_need[t]))
                 self.need[t, k] = latest_need[t] = node
-                producer = self.again.get((problem.tensors[t].producer, k), _SINK)
+                producer = self.reruns.get((problem.tensors[t].producer, k), _SINK)
                 waits.append((node, producer, t, k))
             for m in instant.reruns:
                 for t in problem.ops[m].inputs:
                     if self.need.get((t, k), _SOURCE) != _SOURCE:
-                        links.append((self.again[m, k], self.need[t, k]))
+                        links.append((self.reruns[m, k], self.need[t, k]))
         link = np.array(links, dtype=np.int32).reshape(-1, 2)
         run = np.array(runs, dtype=np.int32).reshape(-1, 3)
         wait = np.array(waits, dtype=np.int32).reshape(-1, 4)
@@ -228,7 +228,9 @@ class Network:
             copied = self._copy_units(prices)
             swaps = copied < held
             held = np.minimum(copied, held)
-        capacity = np.floor(np.minimum(np.concatenate([run, held]), _MOST)).astype(np.int64)
+        # where no sum overflows, dearer ones are still told apart
+        most = max(_MOST, _NEVER / (2 * (len(run) + len(held) + 1)))
+        capacity = np.floor(np.minimum(np.concatenate([run, held]), most)).astype(np.int64)
         flow = max_flow.SimpleMaxFlow()
         flow.add_arcs_with_capacity(  # its stubs take no arrays of any shape
             self.tail,  # pyright: ignore[reportArgumentType]
@@ -283,7 +285,7 @@ class Network:
             resident_bytes=_sums(self.wait_cut[resident], self.size[resident], count),
             out_units=tuple(out),
             in_units=tuple(inward),
-            again=side,
+            reruns=side,
             resident=resident,
             swapped=swapped,
         )

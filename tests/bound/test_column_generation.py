@@ -129,3 +129,35 @@ def test_copies_that_add_to_the_step_are_refused():
     )
     with pytest.raises(ValueError, match="copies that add to the step"):
         ColumnGeneration(problem)
+
+
+@pytest.mark.parametrize("held", [11, 101, 1_000_001])
+def test_a_plan_is_found_where_few_of_many_bytes_are_too_many(held: int) -> None:
+    """One byte is saved by a rerun of a fourth of the step: 11 are held instead of 10, and so on."""
+    names, sizes = "abd", (held - 1, held, 0)
+    ops = (
+        PlanOp(name="a", duration_us=1.0, inputs=(), outputs=(0,), recomputable=False),
+        PlanOp(name="b", duration_us=1.0, inputs=(0,), outputs=(1,)),
+        PlanOp(name="d", duration_us=1.0, inputs=(), outputs=(2,), workspace_bytes=held + 9),
+        PlanOp(name="end", duration_us=1.0, inputs=(1, 2), outputs=()),
+    )
+    tensors = tuple(
+        PlanTensor(name=name, bytes=size, producer=i, uses=uses)
+        for i, (name, size, uses) in enumerate(zip(names, sizes, ((1,), (3,), (3,)), strict=True))
+    )
+    problem = Problem(
+        name="tight",
+        ops=ops,
+        tensors=tensors,
+        fixed_bytes=0,
+        capacity_bytes=2 * held + 8,
+        swap_out_bytes_per_s=0.0,
+        swap_in_bytes_per_s=0.0,
+    )
+    expected = InstantLp(problem)
+    for p in range(4):
+        expected.add(p)
+    for solution in (expected.solve(time_limit_s=30), all_instants(problem).solve(time_limit_s=30)):
+        assert solution is not None
+        assert solution.feasible
+        assert solution.extra_us == pytest.approx(1.0)
