@@ -108,9 +108,9 @@ class Frontier:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Worth:
-    """A moment that binds: while `node` runs (at `step` of the rewritten model), a byte more of budget
-    takes so much off the bound on the plan's time."""
+class BindingStep:
+    """A step that binds the budget: while `node` runs (at `step` of the rewritten model), a byte more
+    of it takes so much off the bound on the plan's time."""
 
     node: str
     step: int
@@ -118,16 +118,16 @@ class Worth:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outlook:
+class BudgetPreview:
     """What other budgets would cost, found in `seconds` of short searches.
 
     Attributes:
-        worth: what binds the plan, the dearest first; None where there is no plan, or where the time
+        binding: what binds the plan, the dearest first; None where there is no plan, or where the time
             did not suffice.
     """
 
     frontier: Frontier
-    worth: tuple[Worth, ...] | None
+    binding: tuple[BindingStep, ...] | None
     seconds: float
 
 
@@ -140,7 +140,8 @@ class Analysis:
         best_order: predicted figures of the best order found (same operations).
         least_peak_bound_bytes: no plan of planner's class has a peak below this.
         least_peak_bytes: the least peak of any plan found; None where none was searched for.
-        outlook: what a budget would cost, recompute and swaps allowed; None where it was not asked.
+        budget_preview: what a budget would cost, recompute and swaps allowed; None where it was not
+            asked for.
     """
 
     model_path: Path
@@ -155,7 +156,7 @@ class Analysis:
     least_peak_bound_bytes: int
     least_peak_bytes: int | None
     assumptions: tuple[str, ...]
-    outlook: Outlook | None = None
+    budget_preview: BudgetPreview | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -285,15 +286,15 @@ class Verification:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptimizeResult:
-    """`planner optimize`: the plan, both models as analysed, and the verification; `outlook` where a
-    report was asked for."""
+    """`planner optimize`: the plan, both models as analysed, and the verification; `budget_preview`
+    where a report was asked for."""
 
     plan: Plan
     model_path: Path
     before: ModelView
     after: ModelView
     verification: Verification | None
-    outlook: Outlook | None = None
+    budget_preview: BudgetPreview | None = None
     output_path: Path | None = None
     plan_path: Path | None = None
     report_path: Path | None = None

@@ -224,22 +224,22 @@ def check_frontier(found: Frontier) -> None:
 
 def test_analyze_says_what_a_budget_would_cost():
     found = analyze(ZOO / "mlp_adamw.onnx", time_limit_s=20.0)
-    assert found.outlook is not None and found.outlook.worth is None
-    check_frontier(found.outlook.frontier)
-    dear = found.outlook.frontier.points[0]
-    assert dear.plan is None or found.outlook.frontier.slowdown(dear) > 0
+    assert found.budget_preview is not None and found.budget_preview.binding is None
+    check_frontier(found.budget_preview.frontier)
+    dear = found.budget_preview.frontier.points[0]
+    assert dear.plan is None or found.budget_preview.frontier.slowdown(dear) > 0
 
 
 def test_the_outlook_of_a_plan_has_the_plan_and_what_binds_it(result):
-    assert result.outlook is not None and result.outlook.worth is not None
-    frontier, plan = result.outlook.frontier, result.plan
+    assert result.budget_preview is not None and result.budget_preview.binding is not None
+    frontier, plan = result.budget_preview.frontier, result.plan
     check_frontier(frontier)
     (here,) = (p for p in frontier.points if p.capacity_bytes == plan.budget_bytes)
     assert here.plan is not None and here.plan.time_us <= plan.planned.time_us + 1e-6
     names = [op.name for op in result.after.graph.operations]
-    for worth in result.outlook.worth:
-        assert names[result.after.timeline.order[worth.step]] == worth.node
-        assert worth.us_per_byte > 0
+    for binding in result.budget_preview.binding:
+        assert names[result.after.timeline.order[binding.step]] == binding.node
+        assert binding.us_per_byte > 0
 
 
 def test_a_model_is_never_its_own_output(tmp_path):

@@ -203,7 +203,9 @@ def _solve_overlapped(
         closings = Neighbourhoods(problem).closings
         runs = {(q, m) for q, m in runs if q in closings[m]}
     starts = starts_of(problem, incumbent.actions, incumbent.replay.timeline.start_us)
-    model = OverlapModel(problem, MemoryProfile(problem, plan), runs | plan.again, starts_us=starts)
+    model = OverlapModel(
+        problem, MemoryProfile(problem, plan), runs | plan.reruns, starts_us=starts
+    )
     model.cp.add(model.makespan >= int(lower_bound_us / model.unit_us))
     model.start_from_plan(solver(_SHARE_OF_START))
     chosen = solver(1.0)
@@ -272,7 +274,7 @@ def solve_whole(
     model = PartModel(
         problem,
         MemoryProfile(problem, plan),
-        runs | plan.again,
+        runs | plan.reruns,
         tensors=swapped if problem.allow_swap else (),
     )
     model.add_bound(lower_bound_us)

@@ -33,7 +33,7 @@ class GapModel:
 
     Attributes:
         cp: the model. hints: by variable index, its value in the plan.
-        again: by free run. events: by tensor, in order.
+        reruns: by free run. events: by tensor, in order.
         fetches: by run and tensor, whether it is copied in for the run. hosted: by tensor, whether it
             is copied out.
     """
@@ -46,12 +46,12 @@ class GapModel:
         self.plan = held.plan
         self.cp = cp_model.CpModel()
         self.hints: list[int] = []
-        self.again: dict[Run, cp_model.IntVar] = {}
+        self.reruns: dict[Run, cp_model.IntVar] = {}
         self.free_runs: dict[int, list[Run]] = {}
         for run in sorted(free):
-            self.again[run] = self._bool(run in self.plan.again)
+            self.reruns[run] = self._bool(run in self.plan.reruns)
             self.free_runs.setdefault(run[1], []).append(run)
-        self.free_stages = {q for q, _ in self.again}
+        self.free_stages = {q for q, _ in self.reruns}
         ops = [problem.ops[m] for m in self.free_runs]
         self.tensors = sorted({*tensors, *(t for op in ops for t in (*op.inputs, *op.outputs))})
         self.fetches: dict[tuple[Run, int], Literal] = {}
@@ -82,7 +82,7 @@ class GapModel:
         runs: dict[Run, Literal] = {self.held.runs[i]: True for i in self.held.touched[t]}
         for m in {tensor.producer, *tensor.uses}:
             for run in self.free_runs.get(m, ()):
-                runs[run] = self.again[run]
+                runs[run] = self.reruns[run]
         return [
             Event(run, run[1] == tensor.producer, literal)
             for run, literal in sorted(runs.items(), key=lambda item: item[0])
@@ -120,7 +120,7 @@ class GapModel:
         to_end, events = self.problem.tensors[t].to_end, self.events[t]
         first_made = next((k for k, e in enumerate(events) if k and e.makes), len(events))
         first_copy = next(
-            (k for k, e in enumerate(events) if k and e.makes and e.run in self.plan.again),
+            (k for k, e in enumerate(events) if k and e.makes and e.run in self.plan.reruns),
             len(events),
         )
         gaps: list[Literal] = [False] * len(events)
@@ -169,9 +169,9 @@ class GapModel:
         made: dict[Run, list[Literal]] = {}
         for events in self.events.values():
             for event in events:
-                if event.makes and event.run in self.again:
+                if event.makes and event.run in self.reruns:
                     made.setdefault(event.run, []).append(event.after)
-        for run, literal in self.again.items():
+        for run, literal in self.reruns.items():
             self._clause(negated(literal), *made.get(run, ()))
 
 

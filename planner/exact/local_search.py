@@ -256,7 +256,7 @@ class _Search:
             mine = set(part.model.tensors)
             kept = {(run, t) for run, t in self.plan.back if t not in mine}
             plan = StageSchedule(
-                again=self.plan.again.difference(part.free.runs) | (plan.again & part.free.runs),
+                reruns=self.plan.reruns.difference(part.free.runs) | (plan.reruns & part.free.runs),
                 back=frozenset(kept | {(run, t) for run, t in plan.back if t in mine}),
             )
         held = MemoryProfile(self.problem, plan)

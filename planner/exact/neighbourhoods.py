@@ -92,7 +92,7 @@ class Neighbourhoods:
         if not self.candidates:
             return Freed(runs=frozenset(), tensors=frozenset())
         stages_of: dict[int, list[int]] = {}
-        for q, m in sorted(held.plan.again):
+        for q, m in sorted(held.plan.reruns):
             stages_of.setdefault(m, []).append(q)
         chosen: dict[int, None] = {}
         freed = Freed(runs=frozenset(), tensors=frozenset())

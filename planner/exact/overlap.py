@@ -65,9 +65,9 @@ class OverlapModel(GapModel):
         self.unit_us = max(problem.base_duration_us, 1e-9) / TIME_UNITS
         self.starts_us = starts_us
         copies_us = sum(problem.swap_out_us(t) + problem.swap_in_us(t) for t in self.hosted)
-        again_us = sum(problem.ops[m].duration_us for _, m in self.again)
-        slack = 2 * len(self.again) + 4 * len(problem.tensors) + 2 * len(problem.ops)
-        self.horizon = 2 * slack + self._units(problem.base_duration_us + again_us + 4 * copies_us)
+        reruns_us = sum(problem.ops[m].duration_us for _, m in self.reruns)
+        slack = 2 * len(self.reruns) + 4 * len(problem.tensors) + 2 * len(problem.ops)
+        self.horizon = 2 * slack + self._units(problem.base_duration_us + reruns_us + 4 * copies_us)
         self.start: dict[Run, cp_model.IntVar] = {}
         self.end: dict[Run, Time] = {}
         self._runs()
@@ -80,7 +80,7 @@ class OverlapModel(GapModel):
             if tensor.bytes:
                 self._hold(t)
         for run in self.start:
-            present = self.again.get(run, True)
+            present = self.reruns.get(run, True)
             self._use(self.start[run], self.end[run], present, problem.ops[run[1]].workspace_bytes)
         capacity = problem.capacity_bytes - problem.fixed_bytes
         self.cp.add_cumulative(self.memory, self.bytes, capacity)
@@ -100,12 +100,12 @@ class OverlapModel(GapModel):
 
     def _runs(self) -> None:
         """Runs follow each other; one that does not take place takes no time."""
-        order = sorted({*self.held.runs, *self.again})
+        order = sorted({*self.held.runs, *self.reruns})
         total: list[cp_model.LinearExprT] = []
         for run in order:
             units = self._units(self.problem.ops[run[1]].duration_us)
             self.start[run] = self._time(self.starts_us.get((ActionKind.RUN, run[1], run)))
-            taken = units * self.again[run] if run in self.again else units
+            taken = units * self.reruns[run] if run in self.reruns else units
             total.append(taken)
             end = self.cp.new_int_var(0, self.horizon, "")
             self.hints.append(0)
@@ -212,9 +212,9 @@ class OverlapModel(GapModel):
         """A tensor that is let go stays until it is copied out; it is not made again before."""
         host, cp = self.outs[t], self.cp
         out_end = self._out_end(t)
-        if event.makes and event.run in self.again:
+        if event.makes and event.run in self.reruns:
             cp.add(out_end <= self.start[event.run]).only_enforce_if(
-                host.present, self.again[event.run]
+                host.present, self.reruns[event.run]
             )
         let_go = self._all(first, negated(event.after), host.present)
         if isinstance(let_go, bool):
@@ -249,7 +249,7 @@ class OverlapModel(GapModel):
 
         listed: list[tuple[int, Run, int, Action]] = []
         for run, start in self.start.items():
-            if run not in self.again or holds(self.again[run]):
+            if run not in self.reruns or holds(self.reruns[run]):
                 action = Action(kind=ActionKind.RUN, target=run[1])
                 listed.append((solver.value(start), run, 1, action))
         for copy in self.outs.values():

@@ -1,6 +1,6 @@
 """A part of a plan as a 0-1 program: some runs are free, everything else stays as it is.
 
-    again[r]   a free run takes place
+    rerun[r]   a free run takes place
     held[t,k]  tensor t is on the device between its k-th and (k+1)-th event
     in[t,k]    it is copied in just before event k, a run that may read it
     host[t]    it is copied out
@@ -11,7 +11,7 @@ lies between two events: one row for each event bounds the memory,
 
     Σ s_t held[t, gap of t here] + what the event itself makes <= capacity - all others' bytes
 
-    minimise  Σ c_m again[r] + Σ in_t in[t,k] + Σ out_t host[t]  (+ a price for excess)
+    minimise  Σ c_m rerun[r] + Σ in_t in[t,k] + Σ out_t host[t]  (+ a price for excess)
 
 A copy lives from where it is made to its last reader, as the simulator has it: held[t,k] falls only
 where t is read, and rises only where t is made. The rows are those of the frontier-advancing
@@ -131,7 +131,7 @@ class PartModel(GapModel):
         for t in self.tensors:
             for start, end in self.held.spans(t, first=False):
                 self.axis[start:end] -= problem.tensors[t].bytes
-        for run in self.again:
+        for run in self.reruns:
             if run in self.held.index:
                 self.axis[2 * self.held.index[run] + 1] -= problem.ops[run[1]].workspace_bytes
         self.unit = max(
@@ -156,7 +156,7 @@ class PartModel(GapModel):
             listed = run in self.held.index
             place = self.held.index[run] if listed else bisect_left(self.held.runs, run)
             spared = overwritten(problem, run[1])
-            plain = run not in self.again and not any(
+            plain = run not in self.reruns and not any(
                 e.makes or e.fetched is not False or t in spared for t, e in touching[run]
             )
             until = 2 * place + (2 if plain else 1)
@@ -187,8 +187,8 @@ class PartModel(GapModel):
                 terms.append((True, size))
             else:
                 terms += [(event.before, size), (event.fetched, size)]
-        if run in self.again:
-            terms.append((self.again[run], problem.ops[run[1]].workspace_bytes))
+        if run in self.reruns:
+            terms.append((self.reruns[run], problem.ops[run[1]].workspace_bytes))
         return terms
 
     def _row(
@@ -241,7 +241,7 @@ class PartModel(GapModel):
     def _objective(self) -> None:
         problem = self.problem
         unit = COST_UNITS / max(problem.base_duration_us, 1e-9)
-        costs = [(x, problem.ops[m].duration_us) for (_, m), x in self.again.items()]
+        costs = [(x, problem.ops[m].duration_us) for (_, m), x in self.reruns.items()]
         costs += [(x, problem.swap_in_us(t)) for (_, t), x in self.fetches.items()]
         costs += [(x, problem.swap_out_us(t)) for t, x in self.hosted.items()]
         fixed = math.floor(sum(us for x, us in costs if x is True) * unit)
@@ -266,15 +266,15 @@ class PartModel(GapModel):
         stage reads what it makes, and all that it reads is still there then (`latest`). Some optimum
         is left, provided that every later stage of a free run that serves anybody is free too."""
         before = {(e.run, t): e.before for t, events in self.events.items() for e in events}
-        for (q, m), runs in self.again.items():
+        for (q, m), runs in self.reruns.items():
             inputs = self.problem.ops[m].inputs
             readers = readers_of(self.problem, m)
-            if (q + 1, m) not in self.again or q in readers or not moves_freely(self.problem, m):
+            if (q + 1, m) not in self.reruns or q in readers or not moves_freely(self.problem, m):
                 continue
             here = [(q, u) for u in readers]
-            if any(run in self.held.index and run not in self.again for run in here):
+            if any(run in self.held.index and run not in self.reruns for run in here):
                 continue
-            read = [self.again[run] for run in here if run in self.again]
+            read = [self.reruns[run] for run in here if run in self.reruns]
             gone = [negated(before[(q + 1, m), t]) for t in inputs]
             self._clause(negated(runs), *read, *gone)
 
@@ -298,9 +298,9 @@ class PartModel(GapModel):
             return literal if isinstance(literal, bool) else solver.boolean_value(literal)
 
         mine = set(self.tensors)
-        again = self.plan.again.difference(self.again)
+        reruns = self.plan.reruns.difference(self.reruns)
         back = {(run, t) for run, t in self.plan.back if t not in mine}
         return StageSchedule(
-            again=again.union(run for run, x in self.again.items() if holds(x)),
+            reruns=reruns.union(run for run, x in self.reruns.items() if holds(x)),
             back=frozenset(back.union(key for key, x in self.fetches.items() if holds(x))),
         )

@@ -9,7 +9,6 @@ so soon, and the rest hardly ever; one that is stuck begins anew, with another f
 
 from __future__ import annotations
 
-import functools
 import itertools
 import os
 import time
@@ -19,8 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planner import ahead
-from planner.compiled import is_compiled
+from planner.compiled import Compilation
 from planner.fit.demands import Demands, Longs
 from planner.fit.replay import PEAK, Arena, Limits, arena_for, climb, rooms
 from planner.runtime.arena import region_sizes
@@ -49,21 +47,6 @@ _HOPELESS = 1.06
 
 _PRECISION = 0.004  # of the arena, to which that need is looked for
 
-_COMPILE = f"{__name__}:compile_search"
-
-
-def begin() -> None:
-    """Have a process beside this one compile the search, if that is to be done."""
-    if not is_compiled(climb):
-        ahead.begin(_COMPILE)
-
-
-@functools.cache
-def warm_up() -> None:
-    """Compile the search, or load it from the cache on disk: seconds the first time."""
-    ahead.finish(_COMPILE)
-    compile_search()
-
 
 def compile_search() -> None:
     """Compile the search, for one unit that does nothing."""
@@ -72,6 +55,9 @@ def compile_search() -> None:
     _Lane(nothing, [Limits(1, 1, 1)], (0, 0)).step()
     order, found = np.zeros(1, dtype=np.int64), np.zeros(1, dtype=np.int64)
     rooms(nothing, order, arena_for(nothing), Limits(1, 1, 1), order, found)
+
+
+COMPILATION = Compilation(compile_search, lambda: (climb, rooms))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +88,7 @@ def fit(
         more_in_use_bytes: by which the most bytes in use may exceed that of the order as it is.
         workers: threads; None for one on each core.
     """
-    warm_up()
+    COMPILATION.warm_up()
     deadline = time.monotonic() + time_limit_s
     plain = np.arange(demands.units, dtype=np.int64)
     arena = arena_for(demands)

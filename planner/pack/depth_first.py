@@ -32,14 +32,12 @@ a second branch if no open buffer begins below its top: a packing of least sum h
 from __future__ import annotations
 
 import enum
-import functools
 import time
 
 import numpy as np
 import numpy.typing as npt
 
-from planner import ahead
-from planner.compiled import is_compiled
+from planner.compiled import Compilation
 from planner.pack import depth_first_arrays as arrays
 from planner.pack.depth_first_arrays import Levels, Pick, Tables
 from planner.pack.depth_first_steps import search as search_states
@@ -48,7 +46,6 @@ from planner.pack.instance import Instance, Intervals, Ints
 _MAX_CELLS = 1 << 25  # of all levels: a quarter of a gigabyte, if every level is reached
 _SLICE_CELLS = 5_000_000  # members of sections looked at before the clock is: some 50 ms
 _FAILURES = 1 << 18  # digests remembered
-_COMPILE = f"{__name__}:compile_search"
 
 
 class Outcome(enum.Enum):
@@ -154,22 +151,12 @@ def _starts(counts: npt.ArrayLike) -> Ints:
     return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
 
 
-def begin() -> None:
-    """Have a process beside this one compile the search, if that is to be done."""
-    if not is_compiled(search_states):
-        ahead.begin(_COMPILE)
-
-
-@functools.cache
-def warm_up() -> None:
-    """Compile the search, or load it from the cache on disk: seconds the first time."""
-    ahead.finish(_COMPILE)
-    compile_search()
-
-
 def compile_search() -> None:
     """Compile the search, for two buffers."""
     one = np.ones(2, dtype=np.int64)
     two = Intervals(start=0 * one, end=one, size=one, alignment=one)
     search = DepthFirst(Instance.of(two), 2)
     search.search(np.arange(2), Pick.LOWEST, most_states=8, deadline=float("inf"))
+
+
+COMPILATION = Compilation(compile_search, lambda: (search_states,))

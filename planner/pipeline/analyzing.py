@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from planner.pipeline.budget_preview import before_a_plan, preview_budgets
 from planner.pipeline.compiling import compile_ahead
 from planner.pipeline.orders import base_orders, least_found_peak, least_possible_peak
-from planner.pipeline.outlook import before_a_plan, look
 from planner.pipeline.prepare import Progress, prepare
 from planner.pipeline.settings import noted_copies, settings_of
 from planner.plan.planfile import PredictedCost
@@ -43,5 +43,5 @@ def analyzed(request: Request, progress: Progress) -> Analysis:
         least_peak_bound_bytes=least_possible_peak(prepared),
         least_peak_bytes=min(least, prepared.baseline.peak_bytes),
         assumptions=(*prepared.graph.assumptions, *noted_copies(settings)),
-        outlook=look(question, progress),
+        budget_preview=preview_budgets(question, progress),
     )

@@ -21,7 +21,7 @@ from planner.plan.problem import Problem
 from planner.portfolio.frontier import point_plan
 from planner.portfolio.race import race
 from planner.portfolio.solve import solve
-from planner.results import Frontier, Outlook, Worth
+from planner.results import BindingStep, BudgetPreview, Frontier
 from planner.search.fast.warm import warm_up
 from planner.search.patience import begin
 from planner.search.shadow_prices import shadow_prices
@@ -126,18 +126,18 @@ def _question(
     )
 
 
-def look(question: Question, progress: Progress = silent) -> Outlook:
+def preview_budgets(question: Question, progress: Progress = silent) -> BudgetPreview:
     """The best plan and a bound at each budget, and what binds the plan.
 
     Peaks have the reserve in them, as the budgets do.
     """
     start = time.monotonic()
     warm_up(overlap=question.problem.overlap)
-    worth = None
+    binding = None
     if question.planned is not None:
         progress("finding what binds the budget")
         limit_s = _PRICING * question.time_limit_s
-        worth = _worth(question.planned, question.step, time_limit_s=limit_s)
+        binding = _binding_steps(question.planned, question.step, time_limit_s=limit_s)
     points = list(question.points)
     count = len(question.budgets)
     for done, budget in enumerate(question.budgets):
@@ -145,45 +145,45 @@ def look(question: Question, progress: Progress = silent) -> Outlook:
         progress(f"what {format_bytes(budget)} would cost ({done + 1} of {count})")
         share_s = max(_MIN_POINT_S, left_s / (count - done))
         points.append(_point(question, budget, time_limit_s=share_s))
-    return Outlook(
+    return BudgetPreview(
         frontier=replace(question.frontier, points=monotone(points)),
-        worth=worth,
+        binding=binding,
         seconds=time.monotonic() - start,
     )
 
 
-class Preview:
-    """What other budgets would cost, looked at in a process beside this one; see `preview`."""
+class PreviewBeside:
+    """What other budgets would cost, looked at in a process beside this one; see `preview_beside`."""
 
     def __init__(self, process: Beside) -> None:
         self.paused = process.paused
         self._process = process
-        self._looking: Future[Outlook] | None = None
+        self._answer: Future[BudgetPreview] | None = None
 
     def begin(self, question: Question) -> None:
         """Have a question looked at, once what it takes is loaded there."""
-        self._looking = self._process.begin(_look_there, question)
+        self._answer = self._process.begin(_preview_there, question)
 
-    def result(self) -> Outlook | None:
+    def result(self) -> BudgetPreview | None:
         """The answer, waited for; None where nothing was asked."""
-        return None if self._looking is None else self._looking.result()
+        return None if self._answer is None else self._answer.result()
 
 
 @contextlib.contextmanager
-def preview(settings: Settings) -> Iterator[Preview]:
+def preview_beside(settings: Settings) -> Iterator[PreviewBeside]:
     """A process in which a question can be looked at, for the length of a block."""
     with beside() as process:
         process.begin(_get_ready, settings.overlap)
-        yield Preview(process)
+        yield PreviewBeside(process)
 
 
-def _look_there(_: None, question: Question) -> Outlook:
-    """`look`, as a call to another process."""
-    return look(question)
+def _preview_there(_: None, question: Question) -> BudgetPreview:
+    """`preview_budgets`, as a call to another process."""
+    return preview_budgets(question)
 
 
 def _get_ready(_: None, overlap: bool) -> None:
-    """Load, in another process, what `look` runs; not where this one is having it compiled."""
+    """Load, in another process, what `preview_budgets` runs; not where this one is having it compiled."""
     from planner.search.fast.warm import is_compiled
 
     if is_compiled(overlap=overlap):
@@ -246,15 +246,15 @@ def _point(question: Question, budget: int, *, time_limit_s: float) -> Point:
     )
 
 
-def _worth(
+def _binding_steps(
     problem: Problem, step: Mapping[str, int], *, time_limit_s: float
-) -> tuple[Worth, ...] | None:
+) -> tuple[BindingStep, ...] | None:
     """Prices of the bound at the plan's own capacity, the dearest first; None where time ran out."""
     found = shadow_prices(problem, time_limit_s=time_limit_s)
     if found is None:
         return None
     rows = [
-        Worth(
+        BindingStep(
             node=problem.ops[op].name,
             step=step.get(problem.ops[op].name, 0),
             us_per_byte=price,

@@ -11,4 +11,4 @@ def compile_ahead(copies: Copies) -> None:
     from planner.search.fast import warm
 
     warm.begin(overlap=copies != "serial")
-    depth_first.begin()
+    depth_first.COMPILATION.begin()

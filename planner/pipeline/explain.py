@@ -13,7 +13,7 @@ from planner.graph.model import Tensor, TensorId, TrainingGraph
 from planner.pipeline.assemble import read_plan
 from planner.pipeline.barring import with_barred
 from planner.pipeline.closed import Closed, recompute_closed, swap_closed
-from planner.pipeline.explanation import Absence, Explanation, Interval, Moment, Span, Way
+from planner.pipeline.explanation import Absence, Explanation, Instant, Interval, Span, Way
 from planner.pipeline.orders import formulate_in
 from planner.pipeline.prepare import Prepared, Progress, silent
 from planner.pipeline.read_back import read_back
@@ -92,7 +92,7 @@ def explain(
         at_peak_after=at_peak_after,
         intervals=intervals,
         returns=returns,
-        moments=None if found is None or state is None else _moments(state, index, found),
+        instants=None if found is None or state is None else _instants(state, index, found),
         bound_us=_bound_us(state, found),
         times_from=prepared.cost_source,
     )
@@ -221,15 +221,15 @@ def _bound_us(state: _State | None, found: ShadowPrices | None) -> float | None:
     return state.problem.base_duration_us + found.bound_extra_us
 
 
-def _moments(state: _State, index: int | None, found: ShadowPrices) -> tuple[Moment, ...]:
+def _instants(state: _State, index: int | None, found: ShadowPrices) -> tuple[Instant, ...]:
     problem = state.problem
     tensor = None if index is None else problem.tensors[index]
-    moments = []
+    instants = []
     for p, price in sorted(found.us_per_byte.items()):
         waits = tensor is not None and bool(tensor.uses) and p not in tensor.uses
         waits = waits and tensor is not None and tensor.producer < p < tensor.uses[-1]
-        moments.append(Moment(node=problem.ops[p].name, us_per_byte=price, waits=waits))
-    return tuple(moments)
+        instants.append(Instant(node=problem.ops[p].name, us_per_byte=price, waits=waits))
+    return tuple(instants)
 
 
 # -- retention intervals -----------------------------------------------------------------------

@@ -71,7 +71,7 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Moment:
+class Instant:
     """An instant: a node, what a byte of budget there is worth to the bound, and whether the
     tensor waits there (is needed later, and not by this node)."""
 
@@ -92,7 +92,7 @@ class Explanation:
         after: its copies in the rewritten model, of `steps_after` steps.
         at_peak_before, at_peak_after: whether it is on the device at the peak.
         returns: how it comes back behind its last use, for recomputes of others that read it.
-        moments: instants of the bound, None where the time for it ran out.
+        instants: instants of the bound, None where the time for it ran out.
         bound_us: of the instants here; the plan file has the search's own.
         times_from: where the durations come from now; the plan's own are `plan.cost_source`.
     """
@@ -115,6 +115,6 @@ class Explanation:
     at_peak_after: bool
     intervals: tuple[Interval, ...]
     returns: tuple[Absence, ...]
-    moments: tuple[Moment, ...] | None
+    instants: tuple[Instant, ...] | None
     bound_us: float | None
     times_from: str

@@ -3,8 +3,8 @@
 A session of the file runs what the first pass over it leaves (`Normalized.first`). A rewritten model
 goes through the optimizers again, so that by default what no pass changes any more is planned. Where
 later passes fuse nodes, that computes other last bits than a session of the file. The first pass's graph
-is planned then, if it can be held: pinned as rewritten models are (`planner.runtime.settle`), it comes
-out of the optimizers as it went in.
+is planned then, if it can be held: pinned as rewritten models are (`planner.runtime.fusion_pins`), it
+comes out of the optimizers as it went in.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from planner.graph.schedule import default_order
 from planner.lower.rewrite import Rewritten, rewrite
 from planner.onnxio.load import LoadedModel, ValueType
 from planner.plan.problem import Action, ActionKind
-from planner.runtime.settle import settle
+from planner.runtime.fusion_pins import pin_against_fusion
 
 
 def held(loaded: LoadedModel, first: ir.Model, types: Mapping[str, ValueType]) -> bool:
@@ -38,7 +38,7 @@ def held(loaded: LoadedModel, first: ir.Model, types: Mapping[str, ValueType]) -
         return rewrite(first, graph, form, actions, pinned=pinned)
 
     try:
-        settle(lower, loaded, enabled=True)
+        pin_against_fusion(lower, loaded, enabled=True)
     except ModelError:
         return False
     return True

@@ -11,11 +11,11 @@ from planner.errors import InfeasibleBudgetError, ModelError, UsageError, Verifi
 from planner.lower.rewrite import Rewritten
 from planner.onnxio.save import Together, written_together
 from planner.pipeline import assemble as plans
+from planner.pipeline.budget_preview import PreviewBeside, beside_a_plan, preview_beside
 from planner.pipeline.comparing import compared
 from planner.pipeline.compiling import compile_ahead
 from planner.pipeline.files import Files, save_rewritten
 from planner.pipeline.modelviews import rewritten_view
-from planner.pipeline.outlook import Preview, beside_a_plan, preview
 from planner.pipeline.placing import check_can_run
 from planner.pipeline.planned import Planned
 from planner.pipeline.planning import make_plan
@@ -93,7 +93,7 @@ class OptimizeJob:
             else:
                 _check_layout(prepared)
                 if self.files.report is not None:
-                    beside = stack.enter_context(preview(settings))
+                    beside = stack.enter_context(preview_beside(settings))
                 made = self._made(prepared, settings, beside)
             result = OptimizeResult(
                 plan=made.plan,
@@ -106,7 +106,7 @@ class OptimizeJob:
             result = self._write_and_verify(result, made, together, beside)
             if beside is not None:
                 self.progress("waiting for what other budgets would cost")
-                result = replace(result, outlook=beside.result())
+                result = replace(result, budget_preview=beside.result())
             result = self._report(result, together)
         if result.verification is not None and not result.verification.passed:
             raise VerificationError(
@@ -126,7 +126,7 @@ class OptimizeJob:
             check_can_hold(prepared)
         return prepared
 
-    def _made(self, prepared: Prepared, settings: Settings, beside: Preview | None) -> Made:
+    def _made(self, prepared: Prepared, settings: Settings, beside: PreviewBeside | None) -> Made:
         """Formulate, solve, lower, read back; what other budgets would cost is begun beside it."""
         if not self.verify or self.files.model is None:
             prepared = compared(prepared, progress=self.progress)
@@ -171,7 +171,7 @@ class OptimizeJob:
         return _Chosen(planned=planned, settings=settings, binds="budget" if added > 1e-9 else "")
 
     def _write_and_verify(
-        self, result: OptimizeResult, made: Made, together: Together, beside: Preview | None
+        self, result: OptimizeResult, made: Made, together: Together, beside: PreviewBeside | None
     ) -> OptimizeResult:
         """The rewritten model, written and run, as far as that was asked for."""
         if self.files.model is None:

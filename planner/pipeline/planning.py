@@ -14,7 +14,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from planner.fit import search as fit
+from planner.fit.search import COMPILATION as FITTING
 from planner.formulate import Formulation
 from planner.graph.model import TensorId
 from planner.graph.reasons import WhyOnce, WhyStay
@@ -33,7 +33,7 @@ from planner.pipeline.serial_first import solve
 from planner.pipeline.trials import Outcome, Trial, Trials
 from planner.plan.solved import Solved
 from planner.portfolio.race import RACE, race
-from planner.runtime.settle import TakenError
+from planner.runtime.fusion_pins import TakenError
 from planner.search.fast.warm import warm_up
 from planner.search.patience import Patience
 from planner.units import format_bytes
@@ -138,7 +138,7 @@ def _planned(
     progress("compiling the search (the first time only)")
     for overlap in {False, settings.overlap}:
         warm_up(overlap=overlap)
-    fit.begin()
+    FITTING.begin()
     start = time.monotonic()
     if not orders:
         progress("searching for base orders")
@@ -208,7 +208,7 @@ class _Search:
             outcome = self._solve(trial, trials.capacity_bytes(trial), raced.get(trial.base))
             has_plan = outcome is not None
             if outcome is not None:
-                trials.again(trial, outcome, is_late=time.monotonic() > self.deadline)
+                trials.retry(trial, outcome, is_late=time.monotonic() > self.deadline)
         if self.accepted is not None and self.accepted.fits_arena:
             self._refine(self.accepted)
 

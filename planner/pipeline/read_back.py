@@ -32,7 +32,7 @@ def lowered(
     Args:
         order_target: as for `read_back`.
     """
-    from planner.runtime.settle import settle
+    from planner.runtime.fusion_pins import pin_against_fusion
 
     def lower(pinned: frozenset[str]) -> Rewritten:
         return rewrite(
@@ -45,7 +45,7 @@ def lowered(
             target=prepared.target,
         )
 
-    return settle(
+    return pin_against_fusion(
         lower,
         prepared.loaded,
         enabled=prepared.ort_optimized,

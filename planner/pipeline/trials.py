@@ -88,7 +88,7 @@ class Trials:
         self.open.remove(cheapest)
         return cheapest
 
-    def again(self, trial: Trial, outcome: Outcome, *, is_late: bool) -> None:
+    def retry(self, trial: Trial, outcome: Outcome, *, is_late: bool) -> None:
         """Add the next capacity to try in the order of a trial, if there is one.
 
         A plan within a lower capacity as well would be found again there, so such a capacity is left

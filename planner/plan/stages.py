@@ -31,18 +31,18 @@ class StageSchedule:
     """A schedule whose base operations run in base order.
 
     Attributes:
-        again: the runs besides the base runs.
+        reruns: the runs besides the base runs.
         back: (run, tensor): the tensor is copied in just before the run, which reads it.
     """
 
-    again: frozenset[Run]
+    reruns: frozenset[Run]
     back: frozenset[tuple[Run, int]]
 
 
 def stage_schedule(problem: Problem, actions: Iterable[Action]) -> StageSchedule:
     """The schedule by stages. Second runs in one stage, and copies in that no run reads, are left
     out; the order within a stage may change, so the result may hold more bytes than `actions`."""
-    again: set[Run] = set()
+    reruns: set[Run] = set()
     back: set[tuple[Run, int]] = set()
     waiting: set[int] = set()
     stage = 0
@@ -57,8 +57,8 @@ def stage_schedule(problem: Problem, actions: Iterable[Action]) -> StageSchedule
             if action.target == stage:
                 stage += 1
             else:
-                again.add(run)
-    return StageSchedule(again=frozenset(again), back=frozenset(back))
+                reruns.add(run)
+    return StageSchedule(reruns=frozenset(reruns), back=frozenset(back))
 
 
 def actions_of(problem: Problem, plan: StageSchedule) -> list[Action]:
@@ -80,7 +80,7 @@ def actions_of(problem: Problem, plan: StageSchedule) -> list[Action]:
 
 def runs_of(problem: Problem, plan: StageSchedule) -> list[Run]:
     """All runs in order."""
-    return sorted([*((q, q) for q in range(len(problem.ops))), *plan.again])
+    return sorted([*((q, q) for q in range(len(problem.ops))), *plan.reruns])
 
 
 def overwritten(problem: Problem, m: int) -> frozenset[int]:
@@ -172,7 +172,7 @@ class MemoryProfile:
 
 def added_us(problem: Problem, plan: StageSchedule) -> float:
     """Time that a schedule adds to the base order where nothing overlaps."""
-    added = sum(problem.ops[m].duration_us for _, m in plan.again)
+    added = sum(problem.ops[m].duration_us for _, m in plan.reruns)
     added += sum(problem.swap_in_us(t) for _, t in plan.back)
     return added + sum(problem.swap_out_us(t) for t in {t for _, t in plan.back})
 
@@ -193,25 +193,25 @@ def moves_freely(problem: Problem, m: int) -> bool:
 def latest(problem: Problem, plan: StageSchedule) -> StageSchedule:
     """The plan with each run as late as it can be without holding more: past a base operation that
     does not read what it makes, as long as all that it reads is still there."""
-    again = set(plan.again)
+    reruns = set(plan.reruns)
     fetched = {run for run, _ in plan.back}
-    for q, m in sorted(again, reverse=True):
+    for q, m in sorted(reruns, reverse=True):
         if (q, m) in fetched or not moves_freely(problem, m):
             continue
         readers = readers_of(problem, m)
-        held = MemoryProfile(problem, StageSchedule(again=frozenset(again), back=plan.back))
+        held = MemoryProfile(problem, StageSchedule(reruns=frozenset(reruns), back=plan.back))
         spans = [held.spans(t) for t in problem.ops[m].inputs]
-        while q + 1 < len(problem.ops) and (q + 1, m) not in again:
+        while q + 1 < len(problem.ops) and (q + 1, m) not in reruns:
             after = 2 * bisect_left(held.runs, (q + 1, m))
             there = all(any(a < after < b for a, b in of_one) for of_one in spans)
-            if q in readers or any((q, u) in again for u in readers) or not there:
+            if q in readers or any((q, u) in reruns for u in readers) or not there:
                 break
-            again.remove((q, m))
+            reruns.remove((q, m))
             q += 1
-            again.add((q, m))
-    return StageSchedule(again=frozenset(again), back=plan.back)
+            reruns.add((q, m))
+    return StageSchedule(reruns=frozenset(reruns), back=plan.back)
 
 
 def base_plan() -> StageSchedule:
     """Every operation once, everything kept."""
-    return StageSchedule(again=frozenset(), back=frozenset())
+    return StageSchedule(reruns=frozenset(), back=frozenset())

@@ -30,15 +30,15 @@ def explain_payload(e: Explanation) -> Payload:
     """The document of `planner explain`; durations in microseconds."""
     plan = e.plan
     prices = None
-    if e.moments is not None:
+    if e.instants is not None:
         prices = {
             "what": _WHAT_PRICES_ARE,
             "bound_us": number(e.bound_us),
-            "us_per_mib": sum(m.us_per_byte for m in e.moments) * _MIB,
-            "us_per_mib_where_it_waits": sum(m.us_per_byte for m in e.moments if m.waits) * _MIB,
+            "us_per_mib": sum(m.us_per_byte for m in e.instants) * _MIB,
+            "us_per_mib_where_it_waits": sum(m.us_per_byte for m in e.instants if m.waits) * _MIB,
             "cuts": [
                 {"node": m.node, "us_per_mib": m.us_per_byte * _MIB, "waits": m.waits}
-                for m in e.moments
+                for m in e.instants
             ],
         }
     return {

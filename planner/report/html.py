@@ -60,10 +60,10 @@ def render_page(payload: Payload) -> str:
     last, last_view = list(views.items())[-1]
     timed = time_figures(last_view, last, budget_bytes=budget)
     figures |= timed
-    outlook = payload["outlook"]
-    if outlook is not None:
+    preview = payload["budget_preview"]
+    if preview is not None:
         figures["frontier"] = frontier_figure(
-            [outlook["frontier"]], chosen=_chosen(payload), height=320
+            [preview["frontier"]], chosen=_chosen(payload), height=320
         )
     decisions = payload.get("decisions", [])
     return (
@@ -127,15 +127,15 @@ def _has_fate(view: Payload, fate: str) -> bool:
 
 def _sections(payload: Payload, *, is_timed: bool) -> list[tuple[str, str]]:
     """(id, title) of what the page has."""
-    optimizes, outlook = "plan" in payload, payload["outlook"]
+    optimizes, preview = "plan" in payload, payload["budget_preview"]
     has = [
         ("memory", "Memory", True),
         ("ranges", "Live ranges", True),
         ("time", "Time", is_timed),
         ("peak", "Peak", True),
         ("decisions-title", "Decisions", optimizes),
-        ("budgets", "Other budgets" if optimizes else "Budgets", outlook is not None),
-        ("binds", "What binds", outlook is not None and outlook["binds"] is not None),
+        ("budgets", "Other budgets" if optimizes else "Budgets", preview is not None),
+        ("binds", "What binds", preview is not None and preview["binds"] is not None),
         ("next", "Next", optimizes and bool(payload["next_steps"])),
         ("verification", "Verification", optimizes),
         ("run", "How to run it", optimizes),
@@ -147,7 +147,7 @@ def _sections(payload: Payload, *, is_timed: bool) -> list[tuple[str, str]]:
 def _chosen(payload: Payload) -> tuple[int, float] | None:
     """Budget and slowdown of the plan, among the points of the frontier."""
     budget = payload["headline"].get("budget_bytes")
-    points = payload["outlook"]["frontier"]["points"]
+    points = payload["budget_preview"]["frontier"]["points"]
     here = [p for p in points if p["budget_bytes"] == budget and p["peak_bytes"] is not None]
     return (budget, here[0]["slowdown"]) if here else None
 

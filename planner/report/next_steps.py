@@ -19,7 +19,7 @@ _MUCH_CHEAPER = 0.5
 _SPARE = 0.05
 
 
-def next_steps(result: OptimizeResult, outlook: Payload | None) -> list[Payload]:
+def next_steps(result: OptimizeResult, preview: Payload | None) -> list[Payload]:
     """Rows of `text` and `command` (None where there is nothing to type), most useful first."""
     plan = result.plan
     model = shlex.quote(str(result.model_path))
@@ -33,8 +33,8 @@ def next_steps(result: OptimizeResult, outlook: Payload | None) -> list[Payload]
                 + ("" if plan.device == "cpu" else f" --device {plan.device}"),
             )
         )
-    if outlook is not None:
-        steps += _budgets(result, outlook)
+    if preview is not None:
+        steps += _budgets(result, preview)
     spare = plan.budget_bytes - plan.reserve_bytes - plan.planned.peak_bytes
     if spare > _SPARE * plan.budget_bytes and plan.dims:
         dim, size = next(iter(plan.dims.items()))
@@ -81,9 +81,9 @@ def next_steps(result: OptimizeResult, outlook: Payload | None) -> list[Payload]
     return steps
 
 
-def _budgets(result: OptimizeResult, outlook: Payload) -> list[Payload]:
+def _budgets(result: OptimizeResult, preview: Payload) -> list[Payload]:
     """What the frontier says of other budgets, and what one more MiB is worth here."""
-    points = [p for p in outlook["frontier"]["points"] if p["peak_bytes"] is not None]
+    points = [p for p in preview["frontier"]["points"] if p["peak_bytes"] is not None]
     plan = result.plan
     here = next((p for p in points if p["budget_bytes"] == plan.budget_bytes), None)
     steps: list[Payload] = []
@@ -132,7 +132,7 @@ def _budgets(result: OptimizeResult, outlook: Payload) -> list[Payload]:
                 None,
             )
         )
-    worth = outlook["us_per_mib"]
+    worth = preview["us_per_mib"]
     if worth:
         steps.append(
             _step(

@@ -17,7 +17,14 @@ from planner.report.frontier import frontier_payload
 from planner.report.next_steps import next_steps
 from planner.report.session_code import session_code
 from planner.report.views import number, view_payload
-from planner.results import Analysis, CopyCheck, OptimizeResult, Outlook, TimeCheck, Verification
+from planner.results import (
+    Analysis,
+    BudgetPreview,
+    CopyCheck,
+    OptimizeResult,
+    TimeCheck,
+    Verification,
+)
 
 OPTIMIZE_SCHEMA = "planner.optimize/1"
 ANALYZE_SCHEMA = "planner.analyze/1"
@@ -31,7 +38,7 @@ def optimize_payload(result: OptimizeResult) -> dict[str, Any]:
     plan, verification = result.plan, result.verification
     headline = _headline(result)
     model = result.output_path.name if result.output_path else "model.planned.onnx"
-    outlook = _outlook(result.outlook)
+    preview = _budget_preview(result.budget_preview)
     return {
         "schema": OPTIMIZE_SCHEMA,
         "planner_version": __version__,
@@ -58,8 +65,8 @@ def optimize_payload(result: OptimizeResult) -> dict[str, Any]:
             optimized=plan.ort_optimized,
             budget_bytes=max([plan.budget_bytes, *(a.held_bytes for a in result.after.arena)]),
         ),
-        "outlook": outlook,
-        "next_steps": next_steps(result, outlook),
+        "budget_preview": preview,
+        "next_steps": next_steps(result, preview),
         "provenance": narrative.provenance(headline, plan, verification),
     }
 
@@ -87,7 +94,7 @@ def analysis_payload(analysis: Analysis) -> dict[str, Any]:
         "headline": {**headline, "sentence": narrative.analysis_sentence(headline)},
         "best_order": _cost(analysis.best_order),
         "view": view_payload(analysis.default),
-        "outlook": _outlook(analysis.outlook),
+        "budget_preview": _budget_preview(analysis.budget_preview),
         "assumptions": _unique(analysis.assumptions, analysis.default.graph.assumptions),
         "provenance": narrative.analysis_provenance(analysis),
     }
@@ -158,17 +165,19 @@ def _measured_peaks(verification: Verification | None) -> dict[str, Any]:
     return found
 
 
-def _outlook(outlook: Outlook | None) -> dict[str, Any] | None:
-    if outlook is None:
+def _budget_preview(preview: BudgetPreview | None) -> dict[str, Any] | None:
+    if preview is None:
         return None
-    worth = outlook.worth
+    binding = preview.binding
     return {
-        "frontier": frontier_payload(outlook.frontier),
-        "us_per_mib": None if worth is None else sum(w.us_per_byte for w in worth) * _MIB,
+        "frontier": frontier_payload(preview.frontier),
+        "us_per_mib": None if binding is None else sum(b.us_per_byte for b in binding) * _MIB,
         "binds": None
-        if worth is None
-        else [{"node": w.node, "step": w.step, "us_per_mib": w.us_per_byte * _MIB} for w in worth],
-        "seconds": number(outlook.seconds),
+        if binding is None
+        else [
+            {"node": b.node, "step": b.step, "us_per_mib": b.us_per_byte * _MIB} for b in binding
+        ],
+        "seconds": number(preview.seconds),
     }
 
 

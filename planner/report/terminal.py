@@ -48,8 +48,8 @@ def print_analysis(payload: Payload, console: Console | None = None) -> None:
     out.print(facts)
     _composition(out, view)
     _residents(out, view)
-    if payload["outlook"] is not None:
-        rows = [point_row(point) for point in payload["outlook"]["frontier"]["points"]]
+    if payload["budget_preview"] is not None:
+        rows = [point_row(point) for point in payload["budget_preview"]["frontier"]["points"]]
         print_table(out, "What a budget would cost (predicted)", list(POINT_COLUMNS), rows)
     print_assumptions(out, payload["assumptions"])
 

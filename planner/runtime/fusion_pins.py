@@ -60,7 +60,7 @@ class TakenError(ModelError):
         self.nodes = nodes
 
 
-def settle(
+def pin_against_fusion(
     lower: Callable[[frozenset[str]], Rewritten],
     loaded: LoadedModel,
     *,

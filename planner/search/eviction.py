@@ -58,19 +58,19 @@ class Eviction:
         self.producer = [int(t.producer) for t in tensors]
         self.uses = [t.uses for t in tensors]
         self.duration_us = problem.base_duration_us
-        self.stays = [t.to_end for t in tensors]
+        self.to_end = [t.to_end for t in tensors]
         # run again, an operation would make second copies of graph outputs, for all later readers
         self.may_run_again = [
             problem.allow_recompute
             and op.recomputable
-            and not any(self.stays[t] for t in op.outputs)
+            and not any(self.to_end[t] for t in op.outputs)
             for op in ops
         ]
         self.overwrites: list[dict[int, int]] = []  # per operation, output -> input under it
         for op in ops:
             chosen: dict[int, int] = {}
             for source, target in op.inplace:
-                if not self.stays[source]:
+                if not self.to_end[source]:
                     chosen.setdefault(target, source)
             self.overwrites.append(chosen)
         self.last = self._last_needs()
@@ -233,7 +233,7 @@ class _Walk:
         op = static.problem.ops[m]
         self._leave(m, pins)
         for t in op.outputs:
-            if self.there[t] or (static.last[t] < self.at and not static.stays[t]):
+            if self.there[t] or (static.last[t] < self.at and not static.to_end[t]):
                 continue
             self._put(t)
 
@@ -246,7 +246,7 @@ class _Walk:
     def _put(self, t: int) -> None:
         self.there[t] = True
         self.room -= self.static.size[t]
-        if not self.static.stays[t]:
+        if not self.static.to_end[t]:
             self.resident[t] = None
 
     def _drop(self, t: int) -> None:

@@ -153,8 +153,8 @@ class Improver:
         ).tolist()
         found: list[tuple[int, int]] = []
         for t, tensor in enumerate(problem.tensors):
-            droppable = a.again[tensor.producer]
-            if tensor.to_end or not tensor.bytes or not (droppable or a.movable[t]):
+            droppable = a.recomputable[tensor.producer]
+            if tensor.to_end or not tensor.bytes or not (droppable or a.swappable[t]):
                 continue
             events = (tensor.producer, *tensor.uses)
             for g, opened in enumerate(events):

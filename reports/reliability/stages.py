@@ -46,7 +46,7 @@ STAGES = {
     "lower": (),
     "read back": (),
     "plan, the rest": ("solving", "improving"),
-    "outlook": ("finding", "what "),
+    "budget_preview": ("finding", "what "),
     "write": ("writing the rewritten",),
     "verify": ("original model", "rewritten model", "both models"),
     "report": ("writing the report",),

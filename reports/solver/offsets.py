@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from planner.pack.depth_first import warm_up
+from planner.pack.depth_first import COMPILATION
 from planner.pack.pack import Buffer, check_packing, pack
 
 Row = dict[str, Any]
@@ -103,7 +103,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     paths = sorted(options.folder.glob("*.*.csv"))
     if not paths:
         parser.error(f"no NAME.CAPACITY.csv in {options.folder}")
-    warm_up()
+    COMPILATION.warm_up()
     rows = []
     for path in paths:
         rows.append(measure(path, runs=options.runs, limit_s=options.limit))

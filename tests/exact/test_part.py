@@ -53,10 +53,10 @@ def every_plan(problem: Problem) -> Iterator[StageSchedule]:
     assume(2 ** len(free) <= _MAX_PLANS)
     plans = 0
     for chosen in itertools.product((False, True), repeat=len(free)):
-        again = frozenset(run for run, taken in zip(free, chosen, strict=True) if taken)
+        reruns = frozenset(run for run, taken in zip(free, chosen, strict=True) if taken)
         reads = [
             (run, t)
-            for run in runs_of(problem, StageSchedule(again=again, back=frozenset()))
+            for run in runs_of(problem, StageSchedule(reruns=reruns, back=frozenset()))
             for t in problem.ops[run[1]].inputs
             if problem.allow_swap and may_swap(problem, t)
         ]
@@ -64,7 +64,7 @@ def every_plan(problem: Problem) -> Iterator[StageSchedule]:
         assume(plans <= _MAX_PLANS)
         for copied in itertools.product((False, True), repeat=len(reads)):
             back = frozenset(read for read, taken in zip(reads, copied, strict=True) if taken)
-            yield StageSchedule(again=again, back=back)
+            yield StageSchedule(reruns=reruns, back=back)
 
 
 def solved(model: PartModel, **parameters: object) -> tuple[cp_model.CpSolver, int]:
@@ -142,7 +142,7 @@ def test_what_is_not_free_stays(data, problem):
     solver, status = solved(model)
     assert status == cp_model.OPTIMAL
     found = model.plan_of(solver)
-    assert found.again - free == plan.again - free
+    assert found.reruns - free == plan.reruns - free
     touched = {t for _, m in free for t in (*tight.ops[m].inputs, *tight.ops[m].outputs)}
     assert {b for b in found.back if b[1] not in touched} == {
         b for b in plan.back if b[1] not in touched

@@ -24,8 +24,8 @@ from planner.onnxio.names import FreeNames, name_nodes
 from planner.pipeline.prepare import analysed_graph
 from planner.plan.decisions import Decisions
 from planner.plan.problem import Problem
+from planner.runtime.fusion_pins import pin_against_fusion
 from planner.runtime.normalize import normalize
-from planner.runtime.settle import settle
 from planner.search.decode import Decoder
 from tests.graphs import (
     decisions_for,
@@ -88,7 +88,7 @@ def lowered(
     graph = analysed_graph(model, {})
     form = formulation_of(graph)
     actions = Decoder(form.problem).schedule(decide(form.problem))
-    return settle(
+    return pin_against_fusion(
         lambda pinned: rewrite(model, graph, form, actions, pinned=pinned), loaded, enabled=True
     )
 

@@ -24,8 +24,8 @@ from planner.pipeline.prepare import analysed_graph
 from planner.plan.decisions import Choice, Decisions
 from planner.plan.problem import Problem
 from planner.runtime.device.borders import with_borders
+from planner.runtime.fusion_pins import pin_against_fusion
 from planner.runtime.normalize import normalize
-from planner.runtime.settle import settle
 from planner.search.decode import Decoder
 from planner.targets import CUDA, WEBGPU
 from tests.graphs import LEVELS, decisions_for, feeds_for, formulation_of, onnx_graphs, run_on_ort
@@ -54,7 +54,7 @@ def lowered(
     def lower(pinned: frozenset[str]) -> Rewritten:
         return rewrite(model, graph, form, actions, pinned=pinned, target=WEBGPU)
 
-    rewritten = settle(lower, loaded, enabled=True)
+    rewritten = pin_against_fusion(lower, loaded, enabled=True)
     after = Placement(on_cpu=placement.on_cpu | rewritten.on_cpu, inplace=placement.inplace)
     return analysed_graph(rewritten.model, {}, placement=after), rewritten
 

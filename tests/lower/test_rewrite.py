@@ -23,8 +23,8 @@ from planner.onnxio.load import load_model
 from planner.pipeline.prepare import analysed_graph
 from planner.plan.decisions import Choice, Decisions
 from planner.plan.problem import Problem
+from planner.runtime.fusion_pins import pin_against_fusion
 from planner.runtime.normalize import normalize
-from planner.runtime.settle import settle
 from planner.search.decode import Decoder
 from planner.simulate.simulate import simulate
 from tests.graphs import (
@@ -65,7 +65,7 @@ def _settled(
     def lower(pinned: frozenset[str]):
         return rewrite(model, graph, form, actions, order=order, pinned=pinned)
 
-    return loaded, graph, form, actions, settle(lower, loaded, enabled=True)
+    return loaded, graph, form, actions, pin_against_fusion(lower, loaded, enabled=True)
 
 
 @SLOW

@@ -23,7 +23,7 @@ from planner.plan.planfile import Barred
 from planner.plan.problem import Problem
 from planner.request import Request
 from planner.results import OptimizeResult
-from planner.runtime.settle import TakenError
+from planner.runtime.fusion_pins import TakenError
 
 MODEL = Path(__file__).parents[2] / "models" / "zoo" / "mlp_adamw.onnx"
 

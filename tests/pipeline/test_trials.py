@@ -42,7 +42,7 @@ def test_a_lower_capacity_is_tried_before_an_order_that_adds_more() -> None:
     trials = Trials(room=ROOM)
     trials.add(order("dear", 1200), 9.0)
     trials.add(order("cheap", 1200), 3.0)
-    trials.again(cheapest(trials), plan(3.0, ROOM), is_late=False)
+    trials.retry(cheapest(trials), plan(3.0, ROOM), is_late=False)
     again = cheapest(trials)
     assert (again.base.name, again.step) == ("cheap", 1)
     saved, more = 1200 - ROOM, 1200 - trials.capacity_bytes(again)
@@ -50,7 +50,7 @@ def test_a_lower_capacity_is_tried_before_an_order_that_adds_more() -> None:
     steps = 0
     while again.base.name == "cheap":
         capacity = trials.capacity_bytes(again)
-        trials.again(again, plan(3.0 + steps, capacity), is_late=False)
+        trials.retry(again, plan(3.0 + steps, capacity), is_late=False)
         again = cheapest(trials)
         steps += 1
     assert 3 <= steps <= 7  # until the cheap one is expected to add as much
@@ -59,7 +59,7 @@ def test_a_lower_capacity_is_tried_before_an_order_that_adds_more() -> None:
 def test_a_capacity_that_the_plan_is_within_is_left_out() -> None:
     trials = Trials(room=ROOM)
     trials.add(order("only", 1200), 3.0)
-    trials.again(cheapest(trials), plan(3.0, 960), is_late=False)
+    trials.retry(cheapest(trials), plan(3.0, 960), is_late=False)
     step = cheapest(trials).step
     assert SHARES[step] * ROOM < 960 <= SHARES[step - 1] * ROOM
 
@@ -68,7 +68,7 @@ def test_a_capacity_that_the_plan_is_within_is_left_out() -> None:
 def test_a_plan_that_needs_far_more_is_followed_by_a_far_lower_capacity(need: float) -> None:
     trials = Trials(room=ROOM)
     trials.add(order("only", 1200), 3.0)
-    trials.again(cheapest(trials), plan(3.0, ROOM, need), is_late=False)
+    trials.retry(cheapest(trials), plan(3.0, ROOM, need), is_late=False)
     step = cheapest(trials).step
     assert SHARES[step] * need <= 1.04
     assert step == 1 or SHARES[step - 1] * need > 1.04
@@ -77,12 +77,12 @@ def test_a_plan_that_needs_far_more_is_followed_by_a_far_lower_capacity(need: fl
 def test_an_order_ends_below_its_bound() -> None:
     trials = Trials(room=ROOM)
     trials.add(order("tight", 1200, bound=999), 3.0)
-    trials.again(cheapest(trials), plan(3.0, ROOM), is_late=False)
+    trials.retry(cheapest(trials), plan(3.0, ROOM), is_late=False)
     assert trials.take(left=1.0) is None
 
 
 def test_steps_are_larger_where_time_is_out() -> None:
     trials = Trials(room=ROOM)
     trials.add(order("late", 1200), 3.0)
-    trials.again(cheapest(trials), plan(3.0, ROOM), is_late=True)
+    trials.retry(cheapest(trials), plan(3.0, ROOM), is_late=True)
     assert cheapest(trials).step == 2

@@ -18,18 +18,18 @@ from planner.plan.points import Point, PointPlan
 from planner.results import (
     Analysis,
     ArenaForecast,
+    BindingStep,
+    BudgetPreview,
     CapCheck,
     Frontier,
     MemoryCheck,
     ModelView,
     OptimizeResult,
     OrderCheck,
-    Outlook,
     OutputComparison,
     Sweep,
     TimeCheck,
     Verification,
-    Worth,
 )
 
 MIB = 1 << 20
@@ -232,7 +232,7 @@ def optimize_result(layers: int = 12, *, swaps: bool = True, verified: bool = Tr
         before=before,
         after=after,
         verification=verification(before, after) if verified else None,
-        outlook=outlook(plan, layers),
+        budget_preview=budget_preview(plan, layers),
         output_path=Path("chain.planned.onnx"),
         plan_path=Path("chain.plan.json"),
         report_path=Path("chain.report.html"),
@@ -325,11 +325,13 @@ def analysis(layers: int = 12) -> Analysis:
         least_peak_bound_bytes=model.timeline.peak_bytes // 3,
         least_peak_bytes=model.timeline.peak_bytes // 2,
         assumptions=("Workspace of kernels is not modelled.",),
-        outlook=Outlook(frontier=budgets(8, (0.2, 0.1, 0.0)), worth=None, seconds=1.5),
+        budget_preview=BudgetPreview(
+            frontier=budgets(8, (0.2, 0.1, 0.0)), binding=None, seconds=1.5
+        ),
     )
 
 
-def outlook(plan: Plan, layers: int) -> Outlook:
+def budget_preview(plan: Plan, layers: int) -> BudgetPreview:
     """Half and twice the plan's budget beside it, and two moments that bind, at odd names."""
     here = plan.budget_bytes
     slowdowns = {
@@ -337,11 +339,12 @@ def outlook(plan: Plan, layers: int) -> Outlook:
         here: plan.planned.time_us / plan.baseline.time_us - 1,
         2 * here: 0,
     }
-    worth = tuple(
-        Worth(node=ODD_NAMES[i], step=i * layers, us_per_byte=2e-5 / (1 + i)) for i in range(2)
+    binding = tuple(
+        BindingStep(node=ODD_NAMES[i], step=i * layers, us_per_byte=2e-5 / (1 + i))
+        for i in range(2)
     )
     frontier = frontier_of(plan.dims, slowdowns, plan.baseline)
-    return Outlook(frontier=frontier, worth=worth, seconds=1.5)
+    return BudgetPreview(frontier=frontier, binding=binding, seconds=1.5)
 
 
 def budgets(batch: int, slowdowns: tuple[float | None, ...]) -> Frontier:

@@ -15,7 +15,7 @@ COMMANDS = typer.main.get_command(app)
 
 
 def steps_of(result):
-    return next_steps(result, optimize_payload(result)["outlook"])
+    return next_steps(result, optimize_payload(result)["budget_preview"])
 
 
 def parsed(command: str):
@@ -53,7 +53,7 @@ def test_every_command_is_one(changes, verified):
 
 def test_a_budget_that_costs_no_time_is_named():
     result = examples.optimize_result()
-    points = optimize_payload(result)["outlook"]["frontier"]["points"]
+    points = optimize_payload(result)["budget_preview"]["frontier"]["points"]
     assert points[-1]["slowdown"] == 0
     wanted = f"--budget {points[-1]['budget_bytes']}B"
     assert any(wanted in (step["command"] or "") for step in steps_of(result))

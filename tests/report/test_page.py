@@ -218,10 +218,10 @@ def test_the_frontier_and_what_binds(open_page):
     document = optimize_payload(result)
     page.locator("text=Every budget looked at").click()
     text = page.inner_text("body")
-    for point in document["outlook"]["frontier"]["points"]:
+    for point in document["budget_preview"]["frontier"]["points"]:
         assert format_bytes(point["budget_bytes"]) in text
         assert format_percent(point["slowdown"]) in text
-    bind = document["outlook"]["binds"][0]
+    bind = document["budget_preview"]["binds"][0]
     page.get_by_role("button", name=bind["node"], exact=True).click()
     assert page.input_value("#step-at") == str(bind["step"])
     for step in document["next_steps"]:

@@ -36,7 +36,7 @@ class Arrays(NamedTuple):
     pair_at: Ints
     pair_source: Ints
     pair_target: Ints
-    again: Flags  # per operation: may run again
+    recomputable: Flags  # per operation
     duration: Floats
     workspace: Longs
     use_at: Ints
@@ -45,8 +45,8 @@ class Arrays(NamedTuple):
     gap_tensor: Ints
     producer: Ints
     size: Longs
-    stays: Flags
-    movable: Flags  # per tensor: may be copied to the host
+    to_end: Flags
+    swappable: Flags  # per tensor
     out_us: Floats
     in_us: Floats
     fixed: np.int64
@@ -88,7 +88,7 @@ class Work(NamedTuple):
     copy_birth: Ints
     copy_end: Ints
     copy_frees: Flags
-    copy_stays: Flags
+    copy_to_end: Flags
     copy_made: Floats
     copy_read: Floats
     ran: Flags
@@ -125,7 +125,7 @@ def arrays_of(problem: Problem) -> Arrays:
         pair_at=pair_at,
         pair_source=source,
         pair_target=target,
-        again=_flags(op.recomputable and problem.allow_recompute for op in problem.ops),
+        recomputable=_flags(op.recomputable and problem.allow_recompute for op in problem.ops),
         duration=np.array([op.duration_us for op in problem.ops], dtype=np.float64),
         workspace=np.array([op.workspace_bytes for op in problem.ops], dtype=np.int64),
         use_at=use_at,
@@ -134,8 +134,8 @@ def arrays_of(problem: Problem) -> Arrays:
         gap_tensor=np.repeat(np.arange(tensors, dtype=np.int32), np.diff(gap_at)),
         producer=np.array([t.producer for t in problem.tensors], dtype=np.int32),
         size=size,
-        stays=_flags(t.to_end for t in problem.tensors),
-        movable=_flags(t.swappable and swaps for t in problem.tensors),
+        to_end=_flags(t.to_end for t in problem.tensors),
+        swappable=_flags(t.swappable and swaps for t in problem.tensors),
         out_us=np.where([t.host_copy for t in problem.tensors], 0, size) / out_s * 1e6,
         in_us=size / in_s * 1e6,
         fixed=np.int64(problem.fixed_bytes),
@@ -186,7 +186,7 @@ def work_for(a: Arrays, *, steps: int = 0) -> Work:
         copy_birth=ints(copies),
         copy_end=ints(copies),
         copy_frees=flags(copies),
-        copy_stays=flags(copies),
+        copy_to_end=flags(copies),
         copy_made=np.zeros(copies),
         copy_read=np.zeros(copies),
         ran=flags(ops),
@@ -205,7 +205,7 @@ def plan_of(a: Arrays, decisions: Decisions) -> Plan:
         np.full(gaps, -1, dtype=np.int32),
     )
     for (t, g), choice in decisions.gaps.items():
-        if not a.stays[t] and g < a.use_at[t + 1] - a.use_at[t]:
+        if not a.to_end[t] and g < a.use_at[t + 1] - a.use_at[t]:
             plan.choice[a.gap_at[t] + g] = choice
     for t in decisions.extended:
         plan.choice[a.gap_at[t + 1] - 1] = DROP  # behind the last use the other way around: kept

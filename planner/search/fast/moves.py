@@ -70,9 +70,9 @@ def change(
         for i in gaps[start : start + batch]:
             t = a.gap_tensor[i]
             last = i == a.gap_at[t + 1] - 1
-            if scratch.choice[i] == choice or (choice == SWAP and (last or not a.movable[t])):
+            if scratch.choice[i] == choice or (choice == SWAP and (last or not a.swappable[t])):
                 continue
-            if choice == DROP and not last and not a.again[a.producer[t]]:
+            if choice == DROP and not last and not a.recomputable[a.producer[t]]:
                 continue
             scratch.choice[i] = choice
             changed = True
@@ -91,8 +91,8 @@ def _flip(a: Arrays, plan: Plan, i: int, rng: np.random.Generator) -> None:
     """Change the decision at gap `i` at random."""
     t = a.gap_tensor[i]
     first, last = a.gap_at[t], a.gap_at[t + 1] - 1
-    drop = a.again[a.producer[t]] != 0
-    swap = a.movable[t] != 0
+    drop = a.recomputable[a.producer[t]] != 0
+    swap = a.swappable[t] != 0
     r = rng.random()
     if i == last:
         plan.choice[i] = 0 if plan.choice[i] else DROP

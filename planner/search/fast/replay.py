@@ -19,11 +19,11 @@ def replay(a: Arrays, w: Work, count: int) -> tuple[int, float, int]:
     `w.live` are left there. The peak is BROKEN where the scratch was too small."""
     ins_at, ins, outs_at, outs = a.ins_at, a.ins, a.outs_at, a.outs
     pair_at, pair_source, pair_target = a.pair_at, a.pair_source, a.pair_target
-    size, workspace, duration, tensor_stays = a.size, a.workspace, a.duration, a.stays
+    size, workspace, duration, tensor_to_end = a.size, a.workspace, a.duration, a.to_end
     out_us, in_us = a.out_us, a.in_us
     kind, targets, newest, ran, live = w.kind, w.target, w.newest, w.ran, w.live
     tensor, birth, end = w.copy_tensor, w.copy_birth, w.copy_end
-    frees, stays = w.copy_frees, w.copy_stays
+    frees, to_end = w.copy_frees, w.copy_to_end
     newest[:] = -1
     ran[:] = 0
     live[: count + 1] = 0
@@ -43,7 +43,7 @@ def replay(a: Arrays, w: Work, count: int) -> tuple[int, float, int]:
                 for j in range(pair_at[target], i):
                     if pair_target[j] == pair_target[i] and frees[newest[pair_source[j]]]:
                         taken = True
-                if birth[c] < step and not stays[c] and not taken:
+                if birth[c] < step and not to_end[c] and not taken:
                     frees[c] = 1
             first = ran[target] == 0
             ran[target] = 1
@@ -56,7 +56,7 @@ def replay(a: Arrays, w: Work, count: int) -> tuple[int, float, int]:
                 birth[copies] = step
                 end[copies] = step + 1
                 frees[copies] = 0
-                stays[copies] = first and tensor_stays[t]
+                to_end[copies] = first and tensor_to_end[t]
                 copies += 1
             live[step] += workspace[target]
             live[step + 1] -= workspace[target]
@@ -74,11 +74,11 @@ def replay(a: Arrays, w: Work, count: int) -> tuple[int, float, int]:
             birth[copies] = step
             end[copies] = step + 1
             frees[copies] = 0
-            stays[copies] = 0
+            to_end[copies] = 0
             copies += 1
             time_us += float(in_us[target])
     for c in range(copies):
-        if stays[c]:
+        if to_end[c]:
             end[c] = count
         elif frees[c]:
             end[c] -= 1

@@ -53,7 +53,7 @@ def _sort(values: Longs, count: int) -> None:
 @numba.njit(**INNER)
 def _run_through(a: Arrays, plan: Plan, w: Work) -> int:
     ins_at, ins, outs_at, outs = a.ins_at, a.ins, a.outs_at, a.outs
-    gap_at, producer, stays, again = a.gap_at, a.producer, a.stays, a.again
+    gap_at, producer, to_end = a.gap_at, a.producer, a.to_end
     choice, released, early = plan.choice, plan.released, plan.early
     resident, on_host, next_use = w.resident, w.on_host, w.next_use
     seen, wanted, pending, stack = w.seen, w.wanted, w.pending, w.stack
@@ -111,13 +111,13 @@ def _run_through(a: Arrays, plan: Plan, w: Work) -> int:
                 top -= 1
                 t = stack[top]
                 at_host = on_host[t] and (
-                    choice[gap_at[t] + next_use[t]] == SWAP or not again[producer[t]]
+                    choice[gap_at[t] + next_use[t]] == SWAP or not a.recomputable[producer[t]]
                 )
                 if at_host:
                     pending[t] = 1
                     continue
                 m = producer[t]
-                if not again[m]:
+                if not a.recomputable[m]:
                     choice[gap_at[t + 1] - 1] = DROP
                     for i in range(gap_at[t], gap_at[t + 1] - 1):
                         if choice[i] == DROP:
@@ -173,7 +173,7 @@ def _run_through(a: Arrays, plan: Plan, w: Work) -> int:
                 m = order[k]
                 for i in range(ins_at[m], ins_at[m + 1]):
                     u = ins[i]
-                    if seen[u] == tick and not stays[u]:
+                    if seen[u] == tick and not to_end[u]:
                         gap = gap_at[u] + next_use[u]
                         if gap == gap_at[u + 1] - 1:
                             resident[u] = choice[gap] != 0
@@ -181,7 +181,7 @@ def _run_through(a: Arrays, plan: Plan, w: Work) -> int:
                             resident[u] = 0
                 for i in range(outs_at[m], outs_at[m + 1]):
                     u = outs[i]
-                    if not stays[u]:
+                    if not to_end[u]:
                         gap = gap_at[u] + next_use[u]
                         if gap == gap_at[u + 1] - 1:
                             resident[u] = choice[gap] != 0
@@ -201,14 +201,14 @@ def _run_through(a: Arrays, plan: Plan, w: Work) -> int:
             else:
                 t = ins[ins_at[op] + j - events]
                 next_use[t] += 1
-            if stays[t]:
+            if to_end[t]:
                 continue
             gap = gap_at[t] + next_use[t]
             what = choice[gap]
             if gap == gap_at[t + 1] - 1:
                 resident[t] = what != 0
                 continue
-            if what == 0 or (what == DROP and not again[producer[t]] and not on_host[t]):
+            if what == 0 or (what == DROP and not a.recomputable[producer[t]] and not on_host[t]):
                 continue
             if what == SWAP and not on_host[t]:
                 on_host[t] = 1

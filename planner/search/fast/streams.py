@@ -208,7 +208,7 @@ def overlapped(a: Arrays, w: Work, host: Floats, count: int) -> float:
     size, workspace, duration = a.size, a.workspace, a.duration
     out_us, in_us = a.out_us, a.in_us
     kind, targets, newest = w.kind, w.target, w.newest
-    end, frees, stays = w.copy_end, w.copy_frees, w.copy_stays
+    end, frees, to_end = w.copy_end, w.copy_frees, w.copy_to_end
     made, read_until, start, finish = w.copy_made, w.copy_read, w.start, w.finish
     issued = free = free_out = free_in = 0.0
     used = a.fixed
@@ -245,13 +245,13 @@ def overlapped(a: Arrays, w: Work, host: Floats, count: int) -> float:
             for j in range(ins_at[t], ins_at[t + 1]):
                 c = newest[ins[j]]
                 read_until[c] = max(read_until[c], done)
-                if not stays[c] and not frees[c] and end[c] == step + 1:
+                if not to_end[c] and not frees[c] and end[c] == step + 1:
                     heapq.heappush(releases, (float(read_until[c]), np.int64(size[ins[j]])))
             for j in range(outs_at[t], outs_at[t + 1]):
                 u = outs[j]
                 newest[u] = copies
                 made[copies] = read_until[copies] = done
-                if not stays[copies] and end[copies] == step + 1 and not frees[copies]:
+                if not to_end[copies] and end[copies] == step + 1 and not frees[copies]:
                     heapq.heappush(releases, (float(done), np.int64(size[u])))
                 copies += 1
         elif kind[step] == OUT:
@@ -262,7 +262,7 @@ def overlapped(a: Arrays, w: Work, host: Floats, count: int) -> float:
             free_out = done
             host[t] = done
             read_until[c] = max(read_until[c], done)
-            if not stays[c] and not frees[c] and end[c] == step + 1:
+            if not to_end[c] and not frees[c] and end[c] == step + 1:
                 heapq.heappush(releases, (float(read_until[c]), np.int64(size[t])))
         else:
             while len(releases) > 0 and (releases[0][0] <= issued or used + size[t] > capacity):

@@ -2,35 +2,28 @@
 
 from __future__ import annotations
 
-import functools
+from collections.abc import Callable
+from typing import Any
 
-from planner import ahead, compiled
+from planner.compiled import Compilation
 from planner.plan.problem import OpIndex, PlanOp, PlanTensor, Problem, TensorIndex
-
-_SERIAL, _OVERLAPPED = f"{__name__}:compile_serial", f"{__name__}:compile_overlapped"
 
 
 def is_compiled(*, overlap: bool) -> bool:
     """Whether everything is in the cache on disk, as far as its index tells."""
-    from planner.search.fast.moves import anneal, change
-    from planner.search.fast.streams import place_and_time
-
-    wanted = (anneal, change, place_and_time) if overlap else (anneal, change)
-    return all(map(compiled.is_compiled, wanted))
+    return _compilation(overlap).is_done
 
 
 def begin(*, overlap: bool) -> None:
     """Have a process beside this one compile what is not compiled yet."""
-    if not is_compiled(overlap=overlap):
-        ahead.begin(_OVERLAPPED if overlap else _SERIAL)
+    _compilation(overlap).begin()
 
 
-@functools.cache
 def warm_up(*, overlap: bool) -> None:
     """Compile the replay and the moves, or load them from the cache; waits for what was begun."""
-    ahead.finish(_SERIAL)
-    ahead.finish(_OVERLAPPED)
-    _compile(overlap=overlap)
+    for begun in (_SERIAL, _OVERLAPPED):
+        begun.wait()
+    _compilation(overlap).warm_up()
 
 
 def compile_serial() -> None:
@@ -42,6 +35,26 @@ def compile_overlapped() -> None:
     """Compile what times copies beside the operations, and on their stream."""
     _compile(overlap=False)
     _compile(overlap=True)
+
+
+def _functions_serial() -> tuple[Callable[..., Any], ...]:
+    from planner.search.fast.moves import anneal, change
+
+    return anneal, change
+
+
+def _functions_overlapped() -> tuple[Callable[..., Any], ...]:
+    from planner.search.fast.streams import place_and_time
+
+    return *_functions_serial(), place_and_time
+
+
+_SERIAL = Compilation(compile_serial, _functions_serial)
+_OVERLAPPED = Compilation(compile_overlapped, _functions_overlapped)
+
+
+def _compilation(overlap: bool) -> Compilation:
+    return _OVERLAPPED if overlap else _SERIAL
 
 
 def _compile(*, overlap: bool) -> None:
