@@ -45,6 +45,9 @@ _UNLIMITED = 1 << 60
 _HOPELESS = 1.06
 """No search is begun where the order as it is needs so many times the arena: none was seen to succeed."""
 
+_NEEDS, _STRIDE = (_HOPELESS, 1.12, 1.2, 1.3), 4
+"""What is told apart, and which of the first regions are tried, where a rough answer will do."""
+
 _PRECISION = 0.004  # of the arena, to which that need is looked for
 
 
@@ -92,10 +95,7 @@ def fit(
     deadline = time.monotonic() + time_limit_s
     plain = np.arange(demands.units, dtype=np.int64)
     arena = arena_for(demands)
-    ran = np.zeros(1, dtype=np.int64)
-    anything = Limits(_UNLIMITED, 0, _UNLIMITED)
-    rooms(demands, plain, arena, anything, np.array([_UNLIMITED], dtype=np.int64), ran)
-    peak = int(arena.state[PEAK])
+    peak = _in_use(demands, plain, arena)
     need = _least_arena(demands, plain, arena, max(peak, cap_bytes)) / cap_bytes
     if peak > cap_bytes or need > _HOPELESS:
         return Fit(order=None, need=need)
@@ -117,9 +117,34 @@ def fit(
     return Fit(order=found, need=need)
 
 
-def _firsts(demands: Demands, order: Longs, arena: Arena, limits: Limits) -> tuple[Longs, Longs]:
-    """(first regions, for how many units of `order` there is room with each)."""
-    firsts = np.array(region_sizes(limits.arena_bytes, len(demands.event)), dtype=np.int64)
+def need_of(demands: Demands) -> float:
+    """About how many times its own bytes in use an arena needs, for the order as it is; 1.0 where that
+    is little enough for another order to be found."""
+    COMPILATION.warm_up()
+    order, arena = np.arange(demands.units, dtype=np.int64), arena_for(demands)
+    peak = _in_use(demands, order, arena)
+    for need in _NEEDS:
+        limits = Limits(int(need * peak), 0, _UNLIMITED)
+        _, ran = _firsts(demands, order, arena, limits, stride=_STRIDE)
+        if int(ran.max(initial=0)) == demands.units:
+            return 1.0 if need == _HOPELESS else need
+    return _NEEDS[-1]
+
+
+def _in_use(demands: Demands, order: Longs, arena: Arena) -> int:
+    """The most bytes in use."""
+    ran = np.zeros(1, dtype=np.int64)
+    anything = Limits(_UNLIMITED, 0, _UNLIMITED)
+    rooms(demands, order, arena, anything, np.array([_UNLIMITED], dtype=np.int64), ran)
+    return int(arena.state[PEAK])
+
+
+def _firsts(
+    demands: Demands, order: Longs, arena: Arena, limits: Limits, *, stride: int = 1
+) -> tuple[Longs, Longs]:
+    """(first regions, one of `stride` of them; for how many units of `order` there is room with each)."""
+    sizes = region_sizes(limits.arena_bytes, len(demands.event))
+    firsts = np.array(sizes, dtype=np.int64)[::stride]
     ran = np.zeros(len(firsts), dtype=np.int64)
     rooms(demands, order, arena, limits, firsts, ran)
     return firsts, ran

@@ -54,6 +54,17 @@ def with_shapes_behind(
     return tuple(OpId(v) for v in behind_parents(order, parents, moving, index))
 
 
+def with_folded(graph: TrainingGraph, order: Sequence[OpId]) -> tuple[OpId, ...]:
+    """`order`, of the operations that are planned, with the folded ones behind what they read."""
+    place = {op: i for i, op in enumerate(order)}
+    planned = frozenset(place)
+    parents = parents_of(graph)
+    for op in graph.operations:  # in the order of the file, so that parents come first
+        if op.id not in planned:
+            place[op.id] = max((place[parent] for parent in parents[op.id]), default=-1)
+    return tuple(sorted(place, key=lambda op: (place[op], op not in planned, op)))
+
+
 def behind_parents(
     order: Sequence[int],
     parents: Sequence[Sequence[int]],

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+
+import numpy as np
 
 from planner.order.lists import Order
-from planner.order.reorder import _Lives, parents_of
+from planner.order.reorder import Lives, parents_of
 from planner.plan.problem import Problem
 
 _UPDATE_OUTPUTS = 4  # a new parameter with up to three states
@@ -107,14 +109,14 @@ def improve_order(
     behind it, while the peak falls."""
     parents = parents_of(problem)
     best = list(order)
-    lives = _Lives(problem)
+    lives = Lives(problem)
     best_live = lives.live_bytes(best)
     for _ in range(rounds):
         if out_of_time():
             break
         peak = int(best_live.argmax())
         moved = False
-        for trial in _moves(problem, parents, best, peak):
+        for trial in _moves(lives, parents, best, peak):
             if out_of_time():
                 break
             live = lives.live_bytes(trial)
@@ -130,18 +132,15 @@ def improve_order(
 
 
 def _moves(
-    problem: Problem, parents: list[list[int]], order: list[int], peak: int
-) -> list[list[int]]:
+    lives: Lives, parents: list[list[int]], order: list[int], peak: int
+) -> Iterator[list[int]]:
     """Orders in which one operation, with what it needs, moves across the peak."""
-    position = {op: i for i, op in enumerate(order)}
+    problem = lives.problem
+    place, birth, last = lives.ranges(order)
+    position = place.tolist()
     at_peak = order[peak]
-    moves: list[list[int]] = []
-    alive: list[tuple[int, int]] = []
-    for t, tensor in enumerate(problem.tensors):
-        last = max((position[u] for u in tensor.uses), default=-1)
-        if position[tensor.producer] < peak < last and not tensor.to_end:
-            alive.append((tensor.bytes, t))
-    for _, t in sorted(alive, reverse=True)[:24]:
+    waiting = np.flatnonzero((birth < peak) & (peak < last) & ~lives.to_end).tolist()
+    for t in sorted(waiting, key=lambda t: (problem.tensors[t].bytes, t), reverse=True)[:24]:
         tensor = problem.tensors[t]
         later = sorted(position[u] for u in tensor.uses if position[u] > peak)
         pulled: set[int] = set()
@@ -155,16 +154,15 @@ def _moves(
         if at_peak not in pulled and len(pulled) < 200:
             front = [op for op in order[peak:] if op in pulled]
             rest = [op for op in order[peak:] if op not in pulled]
-            moves.append([*order[:peak], *front, *rest])
+            yield [*order[:peak], *front, *rest]
         if all(position[u] > peak for u in tensor.uses):
             pushed = _push(problem, order, position, tensor.producer, peak)
             if pushed is not None:
-                moves.append(pushed)
-    return moves
+                yield pushed
 
 
 def _push(
-    problem: Problem, order: list[int], position: dict[int, int], op: int, peak: int
+    problem: Problem, order: list[int], position: list[int], op: int, peak: int
 ) -> list[int] | None:
     """Move `op` behind the peak, just before its first reader."""
     readers = [position[u] for t in problem.ops[op].outputs for u in problem.tensors[t].uses]

@@ -41,10 +41,10 @@ def reorder(problem: Problem, order: Sequence[int]) -> Problem:
 
 def peak_of(problem: Problem, order: Sequence[int]) -> int:
     """Peak of the operations run once, in this order."""
-    return int(_Lives(problem).live_bytes(order).max())
+    return int(Lives(problem).live_bytes(order).max())
 
 
-class _Lives:
+class Lives:
     """Live bytes of any order of one problem, each operation run once: what the simulator says of
     the reordered problem, without building it."""
 
@@ -61,14 +61,20 @@ class _Lives:
         self.starts = np.cumsum([0, *(len(us) for us in uses[:-1])]) if uses else np.zeros(0, int)
         self.inplace = [(v, op.inplace) for v, op in enumerate(problem.ops) if op.inplace]
 
+    def ranges(self, order: Sequence[int]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """(place in the order by operation, place of the producer by tensor, and of the last reader:
+        the producer's, where there is none)."""
+        place = np.empty(len(order), dtype=np.int64)
+        place[np.asarray(order, dtype=np.int64)] = np.arange(len(order))
+        birth = place[self.producer]
+        return place, birth, np.maximum(np.maximum.reduceat(place[self.uses], self.starts), birth)
+
     def live_bytes(self, order: Sequence[int]) -> np.ndarray:
         """int64 [operations], by place in the order."""
         steps = len(order)
-        place = np.empty(steps, dtype=np.int64)
         at = np.asarray(order, dtype=np.int64)
-        place[at] = np.arange(steps)
-        birth = place[self.producer]
-        end = np.maximum(np.maximum.reduceat(place[self.uses], self.starts), birth) + 1
+        place, birth, last = self.ranges(order)
+        end = last + 1
         end[self.to_end] = steps
         for v, pairs in self.inplace:
             taken: set[int] = set()

@@ -6,9 +6,11 @@ import time
 from dataclasses import replace
 
 from planner.fit.demands import demands_of, units_of
-from planner.fit.search import Fit, fit
-from planner.pipeline.orders import Settings
+from planner.fit.search import Fit, fit, need_of
+from planner.graph.schedule import with_folded
+from planner.pipeline.orders import BaseOrder, Settings
 from planner.pipeline.planned import Planned, lowered_plan
+from planner.pipeline.prepare import Prepared
 from planner.runtime.cap import arena_cap
 from planner.simulate.simulate import candidate_of
 
@@ -53,6 +55,14 @@ def fitted_plan(
         if planned.fits_arena:
             return planned, need
     return None, need
+
+
+def need_before_planning(prepared: Prepared, base: BaseOrder) -> float:
+    """How many times its own bytes in use the arena needs for a base order in which nothing is planned
+    yet: a plan in it breaks the arena up about as much. 1.0 where it is little."""
+    graph = prepared.graph
+    order = with_folded(graph, base.order)
+    return need_of(demands_of(graph, order, {op: i for i, op in enumerate(order)}, {}))
 
 
 def _fit(planned: Planned, settings: Settings, time_limit_s: float, seed: int) -> Fit:

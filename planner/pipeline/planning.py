@@ -18,7 +18,7 @@ from planner.fit.search import COMPILATION as FITTING
 from planner.formulate import Formulation
 from planner.graph.model import TensorId
 from planner.graph.reasons import WhyOnce, WhyStay
-from planner.pipeline.fitting import fitted_plan
+from planner.pipeline.fitting import fitted_plan, need_before_planning
 from planner.pipeline.least_plan import LeastPeak, least_alone, least_of, least_plan
 from planner.pipeline.orders import (
     BaseOrder,
@@ -205,6 +205,9 @@ class _Search:
         while (trial := trials.take(left=self.left)) is not None:
             if not self._is_worth(trial, has_plan=has_plan):
                 break
+            if not trial.is_judged and self.accepted is not None:
+                trials.judge(trial, need_before_planning(self.prepared, trial.base))
+                continue
             outcome = self._solve(trial, trials.capacity_bytes(trial), raced.get(trial.base))
             has_plan = outcome is not None
             if outcome is not None:

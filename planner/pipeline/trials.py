@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from planner.pipeline.orders import BaseOrder
 
@@ -22,11 +22,13 @@ class Trial:
         step: of `SHARES`.
         added_us: what a plan is expected to add to the time of the operations; None where nothing
             is known.
+        is_judged: it is known how the arena breaks up in this order.
     """
 
     base: BaseOrder
     step: int
     added_us: float | None
+    is_judged: bool = False
 
     def expected_us(self, *, left: float) -> float:
         """What is expected of it.
@@ -88,27 +90,40 @@ class Trials:
         self.open.remove(cheapest)
         return cheapest
 
+    def judge(self, trial: Trial, need: float) -> None:
+        """Put a trial back, at a lower capacity where the arena breaks up in its order anyway.
+
+        Args:
+            need: how many times its own bytes in use the arena needs in this order, unplanned.
+        """
+        if need <= _MENDED:
+            self.open.append(replace(trial, is_judged=True))
+        else:
+            most = int(self.room / need * _MENDED)
+            self._lower(trial, trial.added_us, most, step=trial.step + 1)
+
     def retry(self, trial: Trial, outcome: Outcome, *, is_late: bool) -> None:
         """Add the next capacity to try in the order of a trial, if there is one.
 
         A plan within a lower capacity as well would be found again there, so such a capacity is left
-        out, and so is what would leave the arena far too small for a plan like this one. What a plan
-        adds is taken to grow as the bytes do that it has to save.
+        out, and so is what would leave the arena far too small for a plan like this one.
 
         Args:
             is_late: time is out: larger steps.
         """
-        most = self.capacity_bytes(trial) * min(1.0, _MENDED / outcome.need)
-        for step in range(trial.step + 1 + is_late, len(SHARES)):
-            capacity = int(self.room * SHARES[step])
-            if is_late or (capacity < outcome.peak_bytes and capacity <= most):
-                break
-        else:
+        tried = self.capacity_bytes(trial)
+        most = tried * min(1.0 - (outcome.need - 1.0) / 2, _MENDED / outcome.need)
+        most = self.room if is_late else min(int(most), outcome.peak_bytes - 1)
+        self._lower(trial, outcome.added_us, most, step=trial.step + 1 + is_late)
+
+    def _lower(self, trial: Trial, added_us: float | None, most: int, *, step: int) -> None:
+        """Add the trial at the first capacity from `step` on that is no more than `most`, if there is
+        one. What a plan adds is taken to grow as the bytes do that it has to save."""
+        capacities = [int(self.room * share) for share in SHARES]
+        found = next((i for i in range(step, len(SHARES)) if capacities[i] <= most), None)
+        if found is None or capacities[found] < trial.base.least_bound_bytes:
             return
-        if capacity < trial.base.least_bound_bytes:
-            return
-        added_us = outcome.added_us
         saved = trial.base.peak_bytes - self.capacity_bytes(trial)
-        if saved > 0:
-            added_us *= (trial.base.peak_bytes - capacity) / saved
-        self.open.append(Trial(base=trial.base, step=step, added_us=added_us))
+        if added_us is not None and saved > 0:
+            added_us *= (trial.base.peak_bytes - capacities[found]) / saved
+        self.open.append(Trial(base=trial.base, step=found, added_us=added_us, is_judged=True))

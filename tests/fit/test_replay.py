@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from planner.fit.demands import Demands, demands_of
 from planner.fit.replay import PEAK, Limits, arena_for, rooms
-from planner.fit.search import fit
+from planner.fit.search import _NEEDS, fit, need_of
 from planner.graph.model import OpId, TrainingGraph
 from planner.graph.schedule import default_order
 from planner.runtime.arena import RECOMMENDED, first_region, fits, simulate
@@ -104,6 +104,17 @@ def test_an_order_that_is_found_is_legal_and_fits(proto, seed: int) -> None:
             producer = graph.tensors[tensor].producer
             assert producer is None or place[producer] < place[op.id]
     assert first_region(graph, moved, cap) is not None
+
+
+@_QUICK
+@given(seed=st.integers(0, 10**6), nodes=st.integers(2, 60))
+def test_an_arena_as_large_as_is_said_to_be_needed_has_room(seed: int, nodes: int) -> None:
+    graph = random_graph(seed, nodes)
+    order = default_order(graph)
+    need = need_of(demands(graph, order))
+    assert need >= 1.0
+    cap = int(max(need, _NEEDS[0]) * in_use(graph, order))
+    assert need == _NEEDS[-1] or first_region(graph, order, cap) is not None
 
 
 def test_orders_are_found_where_the_plain_one_does_not_fit() -> None:

@@ -13,9 +13,15 @@ from onnx import helper as h
 
 from planner.graph.build import _Builder, build_graph
 from planner.graph.model import Category, Operation, OpId, Tensor, TensorId, TrainingGraph
-from planner.graph.schedule import parents_of, priority_order, reverse_dfs_order
+from planner.graph.schedule import (
+    default_order,
+    parents_of,
+    priority_order,
+    reverse_dfs_order,
+    with_folded,
+)
 from planner.onnxio.load import value_types
-from tests.graphs import onnx_graphs
+from tests.graphs import graph_of, onnx_graphs
 
 
 @st.composite
@@ -135,3 +141,18 @@ def test_what_comes_before_the_loss(proto, data):
         stack.extend(new)
     consumers = {t.name: list(t.consumers) for t in graph.tensors}
     assert _Builder(model, types, frozenset(), None)._forward_ops(consumers, producer) == before
+
+
+@settings(max_examples=40, deadline=None)
+@given(proto=onnx_graphs(), data=st.data())
+def test_folded_operations_are_put_where_what_they_read_is(proto, data: st.DataObject) -> None:
+    _, graph = graph_of(proto)
+    order = default_order(graph)
+    folded = data.draw(st.sets(st.sampled_from(order), max_size=len(order)))
+    planned = [op for op in order if op not in folded]
+    whole = with_folded(graph, planned)
+    assert sorted(whole) == sorted(order)
+    assert [op for op in whole if op not in folded] == planned
+    place = {op: i for i, op in enumerate(whole)}
+    parents = parents_of(graph)
+    assert all(place[parent] < place[op] for op in whole for parent in parents[op])

@@ -70,8 +70,9 @@ def test_a_plan_that_needs_far_more_is_followed_by_a_far_lower_capacity(need: fl
     trials.add(order("only", 1200), 3.0)
     trials.retry(cheapest(trials), plan(3.0, ROOM, need), is_late=False)
     step = cheapest(trials).step
-    assert SHARES[step] * need <= 1.04
-    assert step == 1 or SHARES[step - 1] * need > 1.04
+    most = min(1.04 / need, 1 - (need - 1) / 2)
+    assert SHARES[step] <= most
+    assert step == 1 or SHARES[step - 1] > most
 
 
 def test_an_order_ends_below_its_bound() -> None:
@@ -86,3 +87,30 @@ def test_steps_are_larger_where_time_is_out() -> None:
     trials.add(order("late", 1200), 3.0)
     trials.retry(cheapest(trials), plan(3.0, ROOM), is_late=True)
     assert cheapest(trials).step == 2
+
+
+def test_an_order_that_breaks_the_arena_up_anyway_begins_at_a_lower_capacity() -> None:
+    trials = Trials(room=ROOM)
+    trials.add(order("broken", 1200), 3.0)
+    trials.judge(cheapest(trials), 1.3)
+    (judged,) = trials.open
+    assert judged.is_judged
+    assert trials.capacity_bytes(judged) <= ROOM * 1.04 / 1.3
+    assert judged.added_us == pytest.approx(3.0 * (1200 - trials.capacity_bytes(judged)) / 200)
+    trials.open.clear()
+    trials.add(order("of which nothing is known", 1200), None)
+    trials.judge(cheapest(trials), 1.3)
+    assert [trial.added_us for trial in trials.open] == [None]
+
+
+def test_an_order_that_does_not_is_tried_as_it_would_have_been() -> None:
+    trials = Trials(room=ROOM)
+    trials.add(order("whole", 1200), 3.0)
+    trials.add(order("unknown", 1200), None)
+    for trial in [cheapest(trials), cheapest(trials)]:
+        trials.judge(trial, 1.0)
+    assert [(t.base.name, t.step, t.added_us) for t in trials.open] == [
+        ("whole", 0, 3.0),
+        ("unknown", 0, None),
+    ]
+    assert all(trial.is_judged for trial in trials.open)
