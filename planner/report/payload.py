@@ -207,6 +207,10 @@ def _plan(plan: Plan) -> dict[str, Any]:
         "bound_class": plan.bound_class,
         "actions": len(plan.schedule),
         "binding": [{"tensor": name, "bytes": size} for name, size in plan.binding],
+        "barred": [
+            {"action": bar.action, "name": bar.name, "reason_code": bar.reason_code}
+            for bar in plan.barred
+        ],
     }
 
 
@@ -236,6 +240,7 @@ def _decision(decision: Decision) -> dict[str, Any]:
         "recompute_us": number(decision.recompute_us),
         "swap_us": number(decision.swap_us),
         "why": decision.why,
+        "reason_code": decision.reason_code or None,
     }
 
 
