@@ -83,9 +83,10 @@ def before_a_plan(prepared: Prepared, settings: Settings, orders: Sequence[BaseO
     return _question(prepared, settings, orders, base, time_limit_s=left_s)
 
 
-def beside_a_plan(prepared: Prepared, settings: Settings, planned: Planned) -> Question:
-    """What other budgets would cost in the base order of a plan, and what binds at its own."""
-    base, orders = planned.base, planned.orders
+def beside_a_plan(settings: Settings, planned: Planned) -> Question:
+    """What other budgets would cost in the base order of a plan, and what binds at its own; what was
+    barred as it was made stays so."""
+    prepared, base, orders = planned.prepared, planned.base, planned.orders
     found = _question(prepared, settings, orders, base, time_limit_s=_limit_s(prepared))
     return replace(
         found,

@@ -145,7 +145,7 @@ class OptimizeJob:
             after=rewritten_view(planned, plan, prepared.target),
         )
         if beside is not None:
-            beside.begin(beside_a_plan(prepared, chosen.settings, planned))
+            beside.begin(beside_a_plan(chosen.settings, planned))
         return made
 
     def _chosen(self, prepared: Prepared, settings: Settings) -> _Chosen:
