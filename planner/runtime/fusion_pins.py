@@ -46,6 +46,9 @@ _ACTIVATIONS = frozenset(
 """What ONNX Runtime fuses with a product."""
 
 
+_QUANTIZERS = frozenset({"QuantizeLinear", "DequantizeLinear"})
+
+
 class TakenError(ModelError):
     """The optimizers take nodes however they are pinned.
 
@@ -133,15 +136,17 @@ def _added(model: ir.Model, after: set[str], targets: Sequence[Target]) -> list[
 def _around(model: ir.Model, added: Sequence[str]) -> set[str]:
     """Values that added nodes are named for, and what their producers read: pinned, they leave no room
     for a pair of quantizers before or behind a value (core/optimizer/qdq_transformer/qdq_propagation.cc).
+    Where they are named for none, values around all quantizers: a transpose that moves past one takes
+    it along (core/optimizer/transpose_optimization/onnx_transpose_optimization.cc).
     """
-    found: set[str] = set()
-    for node in model.graph:
-        for value in node.outputs:
-            if value.name and any(name.startswith(str(value.name)) for name in added):
-                found |= {
-                    str(v.name) for v in (value, *node.inputs) if v is not None and v.producer()
-                }
-    return found
+    named = [
+        node
+        for node in model.graph
+        if any(v.name and any(name.startswith(v.name) for name in added) for v in node.outputs)
+    ]
+    around = named or [node for node in model.graph if node.op_type in _QUANTIZERS]
+    values = {v for node in around for v in (*node.outputs, *node.inputs) if v is not None}
+    return {str(v.name) for v in values if v.producer() is not None}
 
 
 def _refuse(added: Sequence[str], loaded: LoadedModel) -> NoReturn:

@@ -547,3 +547,31 @@ def test_no_quantizers_are_put_in_behind_a_plan(tmp_path: Path) -> None:
     }}
     """
     _holds_in_each_order(_model(text), tmp_path, Mode())
+
+
+def test_a_transpose_that_would_take_quantizers_along_stays(tmp_path: Path) -> None:
+    """Of a value that comes back from the host, it is the only reader."""
+    text = """
+    g (float[2, 8, 8] x, float[1, 16, 8] w, float[1, 16, 4] r, float[3, 1, 1, 1] k, float s)
+      => (float[4, 8, 1] d, float[M] flat, float[N, 2, 3, 8, 4] big)
+    <float s = {0.05}, uint8 z = {128}, int64[1] one = {-1}, int64[5] to = {2, 2, 3, 8, 4}>
+    {
+      a, b, c = LSTM<hidden_size = 4>(x, w, r)
+      flat = Reshape(b, one)
+      u, v = my.blocks.Block(c, c)
+      t = Transpose<perm = [2, 1, 0]>(v)
+      q = QuantizeLinear(t, s, z)
+      d = DequantizeLinear(q, s, z)
+      f = Conv(a, k)
+      e = Expand(f, to)
+      big = Ceil(e)
+    }
+    <domain: "my.blocks", opset_import: ["" : 20]>
+    Block (a, b) => (w, z) {
+      h = Sigmoid(a)
+      m = Mul(a, h)
+      z = Add(m, b)
+      w = LeakyRelu<alpha = 0.2>(z)
+    }
+    """
+    _holds(_model(text, ', "my.blocks" : 1'), tmp_path, Mode(swap="only"))
