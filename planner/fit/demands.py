@@ -56,6 +56,11 @@ class Demands(NamedTuple):
     after: Longs
 
     @property
+    def are_in_order(self) -> bool:
+        """Whether every unit is behind those that must run before it."""
+        return bool(np.all(np.repeat(np.arange(self.units), np.diff(self.before_at)) > self.before))
+
+    @property
     def units(self) -> int:
         """How many there are."""
         return len(self.event_at) - 1
@@ -82,39 +87,34 @@ def demands_of(
     buffer = {tensor: i for i, tensor in enumerate(own)}
     freed = {t for step in demand.placement.freed_after for t in step}
     root = demand.placement.buffer
-    event: list[int] = []
-    subject: list[int] = []
-    event_at = [0] * (max(unit_of.values()) + 2)
+    happens_in: list[list[tuple[int, int]]] = [[] for _ in range(max(unit_of.values()) + 1)]
     readers = [0] * len(own)
 
-    def happens(what: int, whom: int) -> None:
-        event.append(what)
-        subject.append(whom)
-
     for op in order:
+        events = happens_in[unit_of[op]]
         taken = demand.scratch.get(op, _NONE)
         for size in taken.before:
-            happens(SCRATCH, round_up(size))
+            events.append((SCRATCH, round_up(size)))
         for tensor in graph.operations[op].outputs:
             if tensor in buffer:
-                happens(TAKE, buffer[tensor])
+                events.append((TAKE, buffer[tensor]))
         for size in taken.after:
-            happens(SCRATCH, round_up(size))
+            events.append((SCRATCH, round_up(size)))
         if taken.bytes:
-            happens(RETURN, 0)
+            events.append((RETURN, 0))
         for tensor in {root[t] for t in graph.operations[op].inputs} & freed:
             if tensor in buffer:
-                happens(READ, buffer[tensor])
+                events.append((READ, buffer[tensor]))
                 readers[buffer[tensor]] += 1
-        event_at[unit_of[op] + 1] = len(event)
     pairs = _precedences(graph, order, unit_of, like, root)
-    units = len(event_at) - 1
+    units = len(happens_in)
+    flat = list(itertools.chain.from_iterable(happens_in))
     after_at, after = _lists(pairs, units)
     before_at, before = _lists({(b, a) for a, b in pairs}, units)
     return Demands(
-        event_at=_longs(event_at),
-        event=_longs(event),
-        subject=_longs(subject),
+        event_at=_longs([0, *itertools.accumulate(map(len, happens_in))]),
+        event=_longs([what for what, _ in flat]),
+        subject=_longs([whom for _, whom in flat]),
         size=_longs([round_up(tensors[t].bytes) for t in own]),
         readers=_longs(readers),
         reserved=_longs([round_up(size) for size in demand.reserved]),

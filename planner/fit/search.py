@@ -97,7 +97,7 @@ def fit(
     arena = arena_for(demands)
     peak = _in_use(demands, plain, arena)
     need = _least_arena(demands, plain, arena, max(peak, cap_bytes)) / cap_bytes
-    if peak > cap_bytes or need > _HOPELESS:
+    if peak > cap_bytes or need > _HOPELESS or not demands.are_in_order:
         return Fit(order=None, need=need)
     in_use_bytes = min(cap_bytes, peak + more_in_use_bytes)
     firsts, ran = _firsts(demands, plain, arena, Limits(cap_bytes, 0, in_use_bytes))

@@ -151,3 +151,24 @@ def test_the_same_order_is_found_on_any_number_of_cores() -> None:
         if compared == 5:
             return
     raise AssertionError(f"only {compared} to compare")
+
+
+@_QUICK
+@given(seed=st.integers(0, 10**6), nodes=st.integers(2, 40), data=st.data())
+def test_each_event_is_in_one_unit_however_the_nodes_are_shared_out(
+    seed: int, nodes: int, data: st.DataObject
+) -> None:
+    """Units without nodes, or whose nodes are apart: some events were in two, and written past the end
+    of the arena's arrays."""
+    graph = random_graph(seed, nodes)
+    order = default_order(graph)
+    plain = demands(graph, order)
+    units = st.integers(0, 2 * nodes)
+    shared = demands_of(graph, order, {op: data.draw(units) for op in order}, {})
+    assert np.all(np.diff(shared.event_at) >= 0)
+    assert shared.event_at[-1] == len(shared.event) == len(plain.event)
+    assert sorted(zip(shared.event, shared.subject, strict=True)) == sorted(
+        zip(plain.event, plain.subject, strict=True)
+    )
+    found = fit(shared, in_use(graph, order), time_limit_s=0.05, workers=1)
+    assert found.order is None or shared.are_in_order
