@@ -69,7 +69,8 @@ class Fit:
 
     Attributes:
         order: units in an order in which two runs fit into the arena; None where none was found.
-        need: of the order as it was: how many times the arena it needs.
+        need: of the order as it was: how many times the arena it needs; a guess where nodes of one
+            unit are apart, so that units have no order as wholes.
     """
 
     order: tuple[int, ...] | None
@@ -91,13 +92,15 @@ def fit(
         more_in_use_bytes: by which the most bytes in use may exceed that of the order as it is.
         workers: threads; None for one on each core.
     """
+    if not demands.are_in_order:  # an arena cannot be told to run what is not there yet
+        return Fit(order=None, need=_HOPELESS)
     COMPILATION.warm_up()
     deadline = time.monotonic() + time_limit_s
     plain = np.arange(demands.units, dtype=np.int64)
     arena = arena_for(demands)
     peak = _in_use(demands, plain, arena)
     need = _least_arena(demands, plain, arena, max(peak, cap_bytes)) / cap_bytes
-    if peak > cap_bytes or need > _HOPELESS or not demands.are_in_order:
+    if peak > cap_bytes or need > _HOPELESS:
         return Fit(order=None, need=need)
     in_use_bytes = min(cap_bytes, peak + more_in_use_bytes)
     firsts, ran = _firsts(demands, plain, arena, Limits(cap_bytes, 0, in_use_bytes))
