@@ -15,11 +15,19 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, as_completed, wait
 from typing import Any, BinaryIO, TypeVar
 
 from planner.children import child_environment, end_with_parent
 from planner.errors import MemoryLimitError
+
+_GIVE_UP: signal.Signals | None = getattr(signal, "SIGURG", None)
+"""Ends the call that a process is at; ignored by one that is only starting."""
+
+_AGAIN_S = 0.05
+
+_COURTEOUS, _NICENESS = "--courteous", 10
+"""A process that gives way to the others: how it is told so, and by how much."""
 
 Call = Callable[[Any, Any], Any]
 T = TypeVar("T")
@@ -77,11 +85,14 @@ def workers(count: int, shared: Any) -> Iterator[Run]:
 
 
 class Beside:
-    """One process that works while this one does something else; see `beside`."""
+    """One process that works while this one does something else, with what this one leaves of the
+    cores; see `beside`."""
 
-    def __init__(self, process: subprocess.Popen[bytes], pool: ThreadPoolExecutor) -> None:
-        self._process = process
-        self._pool = pool
+    def __init__(self) -> None:
+        self._process = _started(_COURTEOUS)
+        self._pool = ThreadPoolExecutor(1)
+        with contextlib.suppress(_EndedError):  # the first call says so
+            _send(self._process, pickle.dumps(None))
 
     def begin(self, call: Callable[[None, Any], T], task: Any) -> Future[T]:
         """Have `call(None, task)` made there. Its answer, or the error that it raised, comes later.
@@ -89,6 +100,21 @@ class Beside:
         The answer is a MemoryLimitError where the system has ended the process.
         """
         return self._pool.submit(self._answer, call, task)
+
+    def give_up(self, answer: Future[Any]) -> None:
+        """End a call whose answer nobody waits for, where the system can tell a process so: its answer is
+        an error then. Elsewhere it goes on to its end."""
+        if answer.cancel() or _GIVE_UP is None:
+            return
+        while not answer.done():
+            self._process.send_signal(_GIVE_UP)  # again if it came before the call began there
+            wait([answer], timeout=_AGAIN_S)
+
+    def end(self) -> None:
+        """End the process, whatever it does."""
+        self._process.kill()
+        self._pool.shutdown(cancel_futures=True)
+        self._process.communicate()
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
@@ -115,19 +141,19 @@ class Beside:
 @contextlib.contextmanager
 def beside() -> Iterator[Beside]:
     """A process beside this one for the length of a block, for one call at a time."""
-    process = _started()
-    pool = ThreadPoolExecutor(1)
+    helper = Beside()
     try:
-        _send(process, pickle.dumps(None))
-        yield Beside(process, pool)
+        yield helper
     finally:
-        process.kill()
-        pool.shutdown(cancel_futures=True)
-        process.communicate()
+        helper.end()
 
 
 class _EndedError(Exception):
     """A process has ended without an answer."""
+
+
+class _GivenUpError(BaseException):
+    """Nobody waits for the answer any longer."""
 
 
 def _send(process: subprocess.Popen[bytes], content: bytes) -> None:
@@ -156,9 +182,9 @@ def _ask(process: subprocess.Popen[bytes], call: Call, task: Any) -> Any:
     return found
 
 
-def _started() -> subprocess.Popen[bytes]:
+def _started(*options: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        [sys.executable, "-m", __name__],
+        [sys.executable, "-m", __name__, *options],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         env=child_environment(),
@@ -168,6 +194,14 @@ def _started() -> subprocess.Popen[bytes]:
 
 def _serve(requests: BinaryIO, answers: BinaryIO) -> None:
     """Answer calls until there are no more."""
+    is_busy = False
+
+    def give_up(_signal: int, _frame: Any) -> None:
+        if is_busy:
+            raise _GivenUpError
+
+    if _GIVE_UP is not None:
+        signal.signal(_GIVE_UP, give_up)
     shared = pickle.load(requests)
     while True:
         try:
@@ -175,15 +209,21 @@ def _serve(requests: BinaryIO, answers: BinaryIO) -> None:
         except EOFError:
             return
         try:
-            answer = (False, call(shared, task))
+            is_busy = True
+            answer = False, call(shared, task)
+            is_busy = False
+        except _GivenUpError:
+            is_busy, answer = False, (True, CancelledError())
         except Exception as error:
-            answer = (True, error)
+            is_busy, answer = False, (True, error)
         pickle.dump(answer, answers, protocol=pickle.HIGHEST_PROTOCOL)
         answers.flush()
 
 
 if __name__ == "__main__":
     end_with_parent()
+    if _COURTEOUS in sys.argv and hasattr(os, "nice"):
+        os.nice(_NICENESS)
     with os.fdopen(os.dup(1), "wb") as answers:
         os.dup2(2, 1)  # what is printed does not get among the answers
         _serve(sys.stdin.buffer, answers)

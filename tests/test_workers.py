@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from concurrent.futures import CancelledError
 
 import pytest
 
@@ -75,6 +76,35 @@ def test_an_error_beside_is_raised_where_the_answer_is_asked_for():
         refusal = helper.begin(refused, 3)
         with pytest.raises(UsageError, match="3 is refused"):
             refusal.result()
+
+
+def waited(_: None, seconds: float) -> float:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        time.sleep(0.01)
+    return seconds
+
+
+def test_a_call_that_is_given_up_makes_room_for_the_next():
+    with beside() as helper:
+        begun = time.monotonic()
+        long, pending = helper.begin(waited, 600.0), helper.begin(waited, 600.0)
+        for answer in (pending, long):
+            helper.give_up(answer)
+        assert helper.begin(doubled, 1).result()[0] == 2
+        assert time.monotonic() - begun < 300
+        assert pending.cancelled()
+        with pytest.raises(CancelledError):
+            long.result()
+
+
+def test_an_answer_that_is_given_up_too_late_is_kept():
+    with beside() as helper:
+        answer = helper.begin(doubled, 1)
+        one, pid = answer.result()
+        helper.give_up(answer)
+        assert answer.result() == (one, pid)
+        assert helper.begin(doubled, 2).result() == (4, pid)
 
 
 def test_a_process_beside_that_was_ended_is_said():

@@ -18,6 +18,8 @@ import numpy.typing as npt
 
 from planner.graph.effects import SHARED_GENERATOR
 from planner.graph.model import OpId, Role, Tensor, TensorId, TrainingGraph
+from planner.plan.candidate import Candidate
+from planner.plan.problem import ActionKind, Problem
 from planner.runtime.allocation import Kind
 from planner.runtime.arena import demand_under_cap
 from planner.runtime.bfc import round_up
@@ -123,6 +125,47 @@ def demands_of(
         before=before,
         after_at=after_at,
         after=after,
+    )
+
+
+def demands_of_plan(problem: Problem, plan: Candidate) -> Demands:
+    """What a plan that was not lowered yet asks of the arena, about: what pins its order is missing, and
+    what is written in place takes a buffer of its own, of the same size, as the other is returned.
+
+    Its units are the actions, in an order that nothing but the plan's own is compared with.
+    """
+    steps = len(plan.actions)
+    happens_in: list[list[tuple[int, int]]] = [[] for _ in range(steps)]
+    returned: list[list[int]] = [[] for _ in range(steps)]
+    sizes: list[int] = []
+    readers: list[int] = []
+    for tensor, start, end in plan.replay.copies:
+        size = problem.tensors[tensor].bytes
+        if not size:
+            continue
+        happens_in[start].append((TAKE, len(sizes)))
+        if end < steps:
+            returned[max(start, end - 1)].append(len(sizes))
+        sizes.append(round_up(size))
+        readers.append(int(end < steps))
+    for step, action in enumerate(plan.actions):
+        if action.kind is ActionKind.RUN and (size := problem.ops[action.target].workspace_bytes):
+            happens_in[step] += [(SCRATCH, round_up(size)), (RETURN, 0)]
+        happens_in[step] += [(READ, buffer) for buffer in returned[step]]
+    flat = list(itertools.chain.from_iterable(happens_in))
+    none, free = _longs(()), _longs([0] * (steps + 1))
+    return Demands(
+        event_at=_longs([0, *itertools.accumulate(map(len, happens_in))]),
+        event=_longs([what for what, _ in flat]),
+        subject=_longs([whom for _, whom in flat]),
+        size=_longs(sizes),
+        readers=_longs(readers),
+        reserved=none,
+        fed=none,
+        before_at=free,
+        before=none,
+        after_at=free,
+        after=none,
     )
 
 

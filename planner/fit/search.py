@@ -45,8 +45,9 @@ _UNLIMITED = 1 << 60
 _HOPELESS = 1.06
 """No search is begun where the order as it is needs so many times the arena: none was seen to succeed."""
 
-_NEEDS, _STRIDE = (_HOPELESS, 1.12, 1.2, 1.3), 4
-"""What is told apart, and which of the first regions are tried, where a rough answer will do."""
+_STRIDE, _ROUGHLY = 4, 0.01
+"""Which of the first regions are tried, and how exactly the need is looked for, where a rough answer
+will do."""
 
 _PRECISION = 0.004  # of the arena, to which that need is looked for
 
@@ -120,18 +121,40 @@ def fit(
     return Fit(order=found, need=need)
 
 
-def need_of(demands: Demands) -> float:
-    """About how many times its own bytes in use an arena needs, for the order as it is; 1.0 where that
-    is little enough for another order to be found."""
+def need_of(demands: Demands, cap_bytes: int | None = None) -> float:
+    """About how many times `cap_bytes` an arena needs, for the order as it is.
+
+    Args:
+        cap_bytes: None for the most bytes in use.
+    """
     COMPILATION.warm_up()
     order, arena = np.arange(demands.units, dtype=np.int64), arena_for(demands)
     peak = _in_use(demands, order, arena)
-    for need in _NEEDS:
-        limits = Limits(int(need * peak), 0, _UNLIMITED)
-        _, ran = _firsts(demands, order, arena, limits, stride=_STRIDE)
-        if int(ran.max(initial=0)) == demands.units:
-            return 1.0 if need == _HOPELESS else need
-    return _NEEDS[-1]
+    least = max(peak, cap_bytes or 0)
+    if least <= 0:
+        return 1.0
+    found = _least_arena(demands, order, arena, least, stride=_STRIDE, precision=_ROUGHLY)
+    return found / (cap_bytes or peak)
+
+
+def first_region(demands: Demands, cap_bytes: int) -> int | None:
+    """The first of the first regions with which two runs fit into an arena of `cap_bytes`; None where
+    there is none. `planner.runtime.arena.first_region`, compiled.
+
+    Args:
+        demands: with a unit for each node.
+    """
+    COMPILATION.warm_up()
+    order, arena = np.arange(demands.units, dtype=np.int64), arena_for(demands)
+    firsts = np.array(region_sizes(cap_bytes, demands.units), dtype=np.int64)
+    if _in_use(demands, order, arena) > cap_bytes:
+        return None  # whatever the regions
+    ran = np.zeros(1, dtype=np.int64)
+    for i, size in enumerate(firsts):
+        rooms(demands, order, arena, Limits(cap_bytes, 0, _UNLIMITED), firsts[i : i + 1], ran)
+        if ran[0] == demands.units:
+            return int(size)
+    return None
 
 
 def _in_use(demands: Demands, order: Longs, arena: Arena) -> int:
@@ -153,18 +176,32 @@ def _firsts(
     return firsts, ran
 
 
-def _least_arena(demands: Demands, order: Longs, arena: Arena, least: int) -> int:
-    """About the least bytes, from `least` on, of an arena in which two runs of `order` fit."""
+def _least_arena(
+    demands: Demands,
+    order: Longs,
+    arena: Arena,
+    least: int,
+    *,
+    stride: int = 1,
+    precision: float = _PRECISION,
+) -> int:
+    """About the least bytes, from `least` on, of an arena in which two runs of `order` fit.
+
+    Args:
+        stride: one of so many first regions is tried.
+        precision: as a share of `least`.
+    """
 
     def fits(cap_bytes: int) -> bool:
-        _, ran = _firsts(demands, order, arena, Limits(cap_bytes, 0, _UNLIMITED))
+        limits = Limits(cap_bytes, 0, _UNLIMITED)
+        _, ran = _firsts(demands, order, arena, limits, stride=stride)
         return int(ran.max(initial=0)) == demands.units
 
-    low, step = least, round_up(int(4 * _PRECISION * least) + 1)
+    low, step = least, round_up(int(4 * precision * least) + 1)
     while not fits(low + step):
         low, step = low + step, 2 * step
     high = low + step
-    while high - low > _PRECISION * least + ROUNDING:
+    while high - low > precision * least + ROUNDING:
         middle = (low + high) // 2
         low, high = (low, middle) if fits(middle) else (middle, high)
     return high

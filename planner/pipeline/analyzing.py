@@ -18,7 +18,7 @@ each of them takes at most."""
 
 def analyzed(request: Request, progress: Progress) -> Analysis:
     """The model as it is, the least budget found, and what others would cost."""
-    compile_ahead(request.levers.copies)
+    compile_ahead(request)
     prepared = prepare(request, progress=progress, to_rewrite=False)
     share_s = _SHARE * request.limits.time_limit_s
     progress("searching for a better order")

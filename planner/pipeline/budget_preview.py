@@ -154,10 +154,9 @@ def preview_budgets(question: Question, progress: Progress = silent) -> BudgetPr
 
 
 class PreviewBeside:
-    """What other budgets would cost, looked at in a process beside this one; see `preview_beside`."""
+    """What other budgets would cost, looked at in a process beside this one."""
 
     def __init__(self, process: Beside) -> None:
-        self.paused = process.paused
         self._process = process
         self._answer: Future[BudgetPreview] | None = None
 
@@ -171,11 +170,11 @@ class PreviewBeside:
 
 
 @contextlib.contextmanager
-def preview_beside(settings: Settings) -> Iterator[PreviewBeside]:
-    """A process in which a question can be looked at, for the length of a block."""
+def helper_beside(settings: Settings) -> Iterator[Beside]:
+    """A process in which searches can be made, for the length of a block."""
     with beside() as process:
         process.begin(_get_ready, settings.overlap)
-        yield PreviewBeside(process)
+        yield process
 
 
 def _preview_there(_: None, question: Question) -> BudgetPreview:

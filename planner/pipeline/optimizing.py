@@ -11,7 +11,7 @@ from planner.errors import InfeasibleBudgetError, ModelError, UsageError, Verifi
 from planner.lower.rewrite import Rewritten
 from planner.onnxio.save import Together, written_together
 from planner.pipeline import assemble as plans
-from planner.pipeline.budget_preview import PreviewBeside, beside_a_plan, preview_beside
+from planner.pipeline.budget_preview import PreviewBeside, beside_a_plan, helper_beside
 from planner.pipeline.comparing import compared
 from planner.pipeline.compiling import compile_ahead
 from planner.pipeline.files import Files, save_rewritten
@@ -29,9 +29,10 @@ from planner.request import Request
 from planner.results import ModelView, OptimizeResult
 from planner.targets import target_named
 from planner.units import format_both, format_percent, parse_slowdown
+from planner.workers import Beside
 
-SearchContext = Callable[[], AbstractContextManager[None]]
-"""Makes what surrounds the search."""
+Context = Callable[[], AbstractContextManager[None]]
+"""Makes what surrounds the search, or a timing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +74,7 @@ class OptimizeJob:
     request: Request
     files: Files
     verify: bool | Literal["thorough"]
-    search_context: SearchContext | None
+    search_context: Context | None
     progress: Progress
 
     def run(self) -> OptimizeResult:
@@ -86,15 +87,16 @@ class OptimizeJob:
         prepared = self._prepared()
         settings = settings_of(prepared)
         with ExitStack() as stack:
-            beside = None
+            helper = preview = None
             if plans.fits_as_it_is(prepared, settings):
                 plan = plans.unchanged_plan(prepared, settings)
                 made = Made(prepared=prepared, plan=plan, after=prepared.baseline.view)
             else:
                 _check_layout(prepared)
+                helper = stack.enter_context(helper_beside(settings))
                 if self.files.report is not None:
-                    beside = stack.enter_context(preview_beside(settings))
-                made = self._made(prepared, settings, beside)
+                    preview = PreviewBeside(helper)
+                made = self._made(prepared, settings, helper, preview)
             result = OptimizeResult(
                 plan=made.plan,
                 model_path=self.request.model,
@@ -103,10 +105,12 @@ class OptimizeJob:
                 verification=None,
             )
             together = stack.enter_context(written_together())
-            result = self._write_and_verify(result, made, together, beside)
-            if beside is not None:
+            quiet = nullcontext if helper is None else helper.paused
+            result = self._write_and_verify(result, made, together, quiet)
+            if preview is not None:
                 self.progress("waiting for what other budgets would cost")
-                result = replace(result, budget_preview=beside.result())
+                _pack(result)
+                result = replace(result, budget_preview=preview.result())
             result = self._report(result, together)
         if result.verification is not None and not result.verification.passed:
             raise VerificationError(
@@ -120,18 +124,24 @@ class OptimizeJob:
         """The model, read and analysed, while what is not compiled yet on this machine is."""
         if self.verify:
             check_can_run(target_named(self.request.device))
-        compile_ahead(self.request.levers.copies)
+        compile_ahead(self.request)
         prepared = prepare(self.request, progress=self.progress)
         if self.verify:
             check_can_hold(prepared)
         return prepared
 
-    def _made(self, prepared: Prepared, settings: Settings, beside: PreviewBeside | None) -> Made:
+    def _made(
+        self,
+        prepared: Prepared,
+        settings: Settings,
+        helper: Beside,
+        preview: PreviewBeside | None,
+    ) -> Made:
         """Formulate, solve, lower, read back; what other budgets would cost is begun beside it."""
         if not self.verify or self.files.model is None:
             prepared = compared(prepared, progress=self.progress)
         with (self.search_context or nullcontext)():
-            chosen = self._chosen(prepared, settings)
+            chosen = self._chosen(prepared, settings, helper)
         planned, most = chosen.planned, self.request.max_slowdown
         plan = replace(
             plans.assemble(prepared, chosen.settings, planned),
@@ -144,11 +154,11 @@ class OptimizeJob:
             rewritten=with_metadata(planned.rewritten, plan, prepared.target),
             after=rewritten_view(planned, plan, prepared.target),
         )
-        if beside is not None:
-            beside.begin(beside_a_plan(chosen.settings, planned))
+        if preview is not None:
+            preview.begin(beside_a_plan(chosen.settings, planned))
         return made
 
-    def _chosen(self, prepared: Prepared, settings: Settings) -> _Chosen:
+    def _chosen(self, prepared: Prepared, settings: Settings, helper: Beside) -> _Chosen:
         """The fastest plan within the budget or, with a slowdown alone, the one with the least peak."""
         most, time_us = self.request.max_slowdown, prepared.baseline.time_us
         if self.request.budget is None:
@@ -157,7 +167,9 @@ class OptimizeJob:
             within = plan_within(prepared, settings, parse_slowdown(most), self.progress)
             return _Chosen(planned=within.planned, settings=within.settings, binds="slowdown")
         keep = self.search_context is not None
-        planned = make_plan(prepared, settings, self.progress, keep_on_interrupt=keep)
+        planned = make_plan(
+            prepared, settings, self.progress, keep_on_interrupt=keep, helper=helper
+        )
         assert planned.solved.candidate is not None
         added = planned.solved.candidate.time_us / time_us - 1
         if most is not None and added > parse_slowdown(most):
@@ -171,7 +183,7 @@ class OptimizeJob:
         return _Chosen(planned=planned, settings=settings, binds="budget" if added > 1e-9 else "")
 
     def _write_and_verify(
-        self, result: OptimizeResult, made: Made, together: Together, beside: PreviewBeside | None
+        self, result: OptimizeResult, made: Made, together: Together, quiet: Context
     ) -> OptimizeResult:
         """The rewritten model, written and run, as far as that was asked for."""
         if self.files.model is None:
@@ -187,7 +199,7 @@ class OptimizeJob:
             rewrite,
             self.progress,
             thorough=self.verify == "thorough",
-            quiet=nullcontext if beside is None else beside.paused,
+            quiet=quiet,
         )
         return replace(result, verification=verification)
 
@@ -213,6 +225,12 @@ class OptimizeJob:
             with together.writing(files.report) as path:
                 path.write_text(page, encoding="utf-8")
         return result
+
+
+def _pack(result: OptimizeResult) -> None:
+    """What the report shows packed, packed while another process works."""
+    for view in (result.before, result.after):
+        _ = view.packed
 
 
 def _check_layout(prepared: Prepared) -> None:

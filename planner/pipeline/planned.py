@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from planner.fit.demands import demands_of
+from planner.fit.search import first_region
 from planner.formulate import Formulation
 from planner.graph.liveness import Timeline
 from planner.graph.model import OpId, TrainingGraph
@@ -13,6 +15,7 @@ from planner.pipeline.prepare import Prepared
 from planner.pipeline.read_back import lowered, read_back
 from planner.pipeline.timelines import full_timeline
 from planner.plan.solved import Solved
+from planner.runtime.cap import arena_cap
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,16 +55,14 @@ def lowered_plan(
     Raises:
         TakenError: ONNX Runtime's optimizers take nodes of it away, however they are pinned.
     """
-    from planner.runtime.arena import first_region
-    from planner.runtime.cap import arena_cap
-
     assert solved.candidate is not None
     rewritten = lowered(
         prepared, form, solved.candidate.actions, order_target=settings.order_target
     )
     back = read_back(prepared, rewritten, order_target=settings.order_target)
     graph, order = back.graph, back.order
-    budget = settings.budget_bytes - settings.reserve_bytes
+    cap = arena_cap(graph, settings.budget_bytes - settings.reserve_bytes)
+    demands = demands_of(graph, order, {op: i for i, op in enumerate(order)}, rewritten.like)
     return Planned(
         prepared=prepared,
         formulation=form,
@@ -72,5 +73,5 @@ def lowered_plan(
         order=order,
         timeline=full_timeline(graph, order, prepared.target),
         orders=orders,
-        fits_arena=first_region(graph, order, arena_cap(graph, budget)) is not None,
+        fits_arena=first_region(demands, cap) is not None,
     )

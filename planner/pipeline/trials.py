@@ -9,9 +9,11 @@ from planner.pipeline.orders import BaseOrder
 SHARES = (1.0, 0.995, 0.98, 0.965, 0.95, 0.935, 0.92, 0.9, 0.87, 0.83, 0.78)
 """Capacities to try, as shares of the budget, until ONNX Runtime's arena fits the budget too."""
 
-
 _MENDED = 1.04
 """A plan that needs no more than so many times the arena may be mended, or one much like it fit."""
+
+MENDABLE = 1.07
+"""The same of a plan that is not lowered yet, of which the need is not known as exactly."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,24 +85,29 @@ class Trials:
         """The trial that is expected to add the least time, those last of which nothing is known."""
         if not self.open:
             return None
-        cheapest = min(
-            self.open,
-            key=lambda trial: (trial.added_us is None, trial.expected_us(left=left)),
-        )
+        cheapest = self.ranked(left=left)[0]
         self.open.remove(cheapest)
         return cheapest
 
-    def judge(self, trial: Trial, need: float) -> None:
+    def ranked(self, *, left: float) -> list[Trial]:
+        """The trials in the order in which they would be taken."""
+        return sorted(
+            self.open,
+            key=lambda trial: (trial.added_us is None, trial.expected_us(left=left)),
+        )
+
+    def judge(self, trial: Trial, need: float, added_us: float | None) -> None:
         """Put a trial back, at a lower capacity where the arena breaks up in its order anyway.
 
         Args:
-            need: how many times its own bytes in use the arena needs in this order, unplanned.
+            need: how many times the arena it needs in this order, as far as can be told.
+            added_us: what a rough plan adds; None where there is none.
         """
-        if need <= _MENDED:
-            self.open.append(replace(trial, is_judged=True))
+        if need <= MENDABLE:
+            self.open.append(replace(trial, added_us=added_us, is_judged=True))
         else:
             most = int(self.room / need * _MENDED)
-            self._lower(trial, trial.added_us, most, step=trial.step + 1)
+            self._lower(trial, added_us, most, step=trial.step + 1)
 
     def retry(self, trial: Trial, outcome: Outcome, *, is_late: bool) -> None:
         """Add the next capacity to try in the order of a trial, if there is one.

@@ -110,7 +110,7 @@ def race(
     if any(r.solved for r in field.runners):
         return field.ranked()  # an order that fits as it is: nothing is better
     turns = (
-        (field.distinct(), _ROUGH, _rough, _single_kinds),
+        (field.distinct(), _ROUGH, rough_plan, _single_kinds),
         (None, _FIRST, _quick, _single_kinds),
         (None, 1.0, _quick, lambda problem: [problem]),
     )
@@ -134,8 +134,12 @@ def _single_kinds(problem: Problem) -> list[Problem]:
     return [problem]
 
 
-def _rough(problem: Problem, time_limit_s: float, start: Solved | None) -> Solved:
-    """The base order, repaired, and what the LP of one instant gives."""
+def rough_plan(problem: Problem, time_limit_s: float, start: Solved | None = None) -> Solved:
+    """The base order, repaired, and what the LP of one instant gives.
+
+    Args:
+        start: not looked at.
+    """
     state = new_state(problem, SearchSettings(limit_s=time_limit_s))
     run_engine(Greedy(max_slowdown=_EXPLODED), state, At(state.began + 0.5 * time_limit_s))
     run_engine(LpRounding(max_instants=1), state, At(state.began + time_limit_s))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,13 +11,15 @@ import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from planner.fit.demands import Demands, demands_of
+from planner.fit import search
+from planner.fit.demands import Demands, demands_of, demands_of_plan
 from planner.fit.replay import PEAK, Limits, arena_for, rooms
-from planner.fit.search import _NEEDS, fit, need_of
+from planner.fit.search import fit, need_of
 from planner.graph.model import OpId, TrainingGraph
 from planner.graph.schedule import default_order
-from planner.runtime.arena import RECOMMENDED, first_region, fits, simulate
-from tests.graphs import graph_of, onnx_graphs
+from planner.runtime.arena import RECOMMENDED, first_region, fits, region_sizes, simulate
+from planner.search.evaluate import Evaluator
+from tests.graphs import decisions_for, graph_of, onnx_graphs, problems
 from tests.runtime.support import random_model, save
 
 _QUICK = settings(
@@ -50,9 +52,8 @@ def room(wanted: Demands, order: Sequence[int], cap: int, first: int) -> int:
     return int(found[0])
 
 
-def in_use(graph: TrainingGraph, order: Sequence[OpId]) -> int:
-    """The most bytes in use under a cap, which splits every chunk."""
-    wanted = demands(graph, order)
+def most_in_use(wanted: Demands) -> int:
+    """The most bytes in use in an arena without limits."""
     arena = arena_for(wanted)
     found = np.zeros(1, dtype=np.int64)
     anything = np.array([1 << 60], dtype=np.int64)
@@ -60,6 +61,11 @@ def in_use(graph: TrainingGraph, order: Sequence[OpId]) -> int:
     rooms(wanted, order_of, arena, Limits(1 << 60, 0, 1 << 60), anything, found)
     assert found[0] == wanted.units
     return int(arena.state[PEAK])
+
+
+def in_use(graph: TrainingGraph, order: Sequence[OpId]) -> int:
+    """The most bytes in use under a cap, which splits every chunk."""
+    return most_in_use(demands(graph, order))
 
 
 @_QUICK
@@ -107,25 +113,58 @@ def test_an_order_that_is_found_is_legal_and_fits(proto, seed: int) -> None:
 
 
 @_QUICK
+@given(seed=st.integers(0, 10**6), nodes=st.integers(2, 60), share=st.floats(0.9, 1.3))
+def test_the_compiled_search_finds_the_first_region_of_the_plain_one(
+    seed: int, nodes: int, share: float
+) -> None:
+    graph = random_graph(seed, nodes)
+    order = default_order(graph)
+    cap = int(share * in_use(graph, order))
+    compiled = search.first_region(demands(graph, order), cap)
+    assert compiled == first_region(graph, order, cap)
+
+
+@_QUICK
 @given(seed=st.integers(0, 10**6), nodes=st.integers(2, 60))
 def test_an_arena_as_large_as_is_said_to_be_needed_has_room(seed: int, nodes: int) -> None:
     graph = random_graph(seed, nodes)
     order = default_order(graph)
-    need = need_of(demands(graph, order))
+    wanted = demands(graph, order)
+    need = need_of(wanted)
     assert need >= 1.0
-    cap = int(max(need, _NEEDS[0]) * in_use(graph, order))
-    assert need == _NEEDS[-1] or first_region(graph, order, cap) is not None
+    cap = round(need * in_use(graph, order))
+    firsts = region_sizes(cap, len(wanted.event))
+    assert any(fits(graph, order, cap, first_region_bytes=first) for first in firsts)
+
+
+@_QUICK
+@given(problem=problems(), data=st.data())
+def test_a_plan_that_is_not_lowered_asks_for_its_live_bytes(problem, data) -> None:
+    rounded = replace(
+        problem,
+        ops=tuple(replace(op, workspace_bytes=256 * op.workspace_bytes) for op in problem.ops),
+        tensors=tuple(replace(tensor, bytes=256 * tensor.bytes) for tensor in problem.tensors),
+    )
+    plan = Evaluator(rounded).evaluate(data.draw(decisions_for(rounded)))
+    asked = demands_of_plan(rounded, plan)
+    assert asked.units == len(plan.actions)
+    assert most_in_use(asked) == plan.peak_bytes - rounded.fixed_bytes
+
+
+def broken_arenas() -> Iterator[tuple[TrainingGraph, tuple[OpId, ...], int]]:
+    """Random graphs, their plain orders, and arenas that have no room for them: of the bytes in use."""
+    for seed in range(60):
+        graph = random_graph(seed, 50)
+        order = default_order(graph)
+        cap = in_use(graph, order)
+        if first_region(graph, order, cap) is None:
+            yield graph, order, cap
 
 
 def test_orders_are_found_where_the_plain_one_does_not_fit() -> None:
     """Of random graphs whose arena breaks up in the plain order, most fit in another one."""
     broken = found = 0
-    for seed in range(60):
-        graph = random_graph(seed, 50)
-        order = default_order(graph)
-        cap = in_use(graph, order)
-        if first_region(graph, order, cap) is not None:
-            continue
+    for graph, order, cap in broken_arenas():
         broken += 1
         other = fit(demands(graph, order), cap, time_limit_s=60, workers=1)
         assert other.need >= 1
@@ -137,12 +176,7 @@ def test_orders_are_found_where_the_plain_one_does_not_fit() -> None:
 def test_the_same_order_is_found_on_any_number_of_cores() -> None:
     """Whichever thread is quicker; one seed's graph was planned in two ways on a busy machine."""
     compared = 0
-    for seed in range(60):
-        graph = random_graph(seed, 50)
-        order = default_order(graph)
-        cap = in_use(graph, order)
-        if first_region(graph, order, cap) is not None:
-            continue
+    for graph, order, cap in broken_arenas():
         wanted = demands(graph, order)
         alone, beside = (fit(wanted, cap, time_limit_s=60, workers=count) for count in (1, 3))
         if None not in (alone.order, beside.order):

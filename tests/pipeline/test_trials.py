@@ -92,15 +92,19 @@ def test_steps_are_larger_where_time_is_out() -> None:
 def test_an_order_that_breaks_the_arena_up_anyway_begins_at_a_lower_capacity() -> None:
     trials = Trials(room=ROOM)
     trials.add(order("broken", 1200), 3.0)
-    trials.judge(cheapest(trials), 1.3)
+    trials.judge(cheapest(trials), 1.3, 3.0)
     (judged,) = trials.open
     assert judged.is_judged
     assert trials.capacity_bytes(judged) <= ROOM * 1.04 / 1.3
     assert judged.added_us == pytest.approx(3.0 * (1200 - trials.capacity_bytes(judged)) / 200)
     trials.open.clear()
     trials.add(order("of which nothing is known", 1200), None)
-    trials.judge(cheapest(trials), 1.3)
+    trials.judge(cheapest(trials), 1.3, None)
     assert [trial.added_us for trial in trials.open] == [None]
+    trials.open.clear()
+    trials.add(order("of which a rough plan is known now", 1200), None)
+    trials.judge(cheapest(trials), 1.0, 4.0)
+    assert [trial.added_us for trial in trials.open] == [4.0]
 
 
 def test_an_order_that_does_not_is_tried_as_it_would_have_been() -> None:
@@ -108,7 +112,7 @@ def test_an_order_that_does_not_is_tried_as_it_would_have_been() -> None:
     trials.add(order("whole", 1200), 3.0)
     trials.add(order("unknown", 1200), None)
     for trial in [cheapest(trials), cheapest(trials)]:
-        trials.judge(trial, 1.0)
+        trials.judge(trial, 1.0, trial.added_us)
     assert [(t.base.name, t.step, t.added_us) for t in trials.open] == [
         ("whole", 0, 3.0),
         ("unknown", 0, None),

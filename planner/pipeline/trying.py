@@ -1,0 +1,318 @@
+"""Solving, lowering and accepting, trial by trial, until what is left is not worth the wait."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+
+from planner.formulate import Formulation
+from planner.pipeline.fitting import fitted_plan, need_before_planning, need_of_plan
+from planner.pipeline.least_plan import LeastPeak
+from planner.pipeline.orders import BaseOrder, formulate_in, least_bound_order
+from planner.pipeline.planned import Planned, lowered_plan
+from planner.pipeline.prepare import Prepared, Progress
+from planner.pipeline.serial_first import solve
+from planner.pipeline.settings import Settings
+from planner.pipeline.trials import MENDABLE, Outcome, Trial, Trials
+from planner.pipeline.working_ahead import ToJudge, ToSolve, WorkingAhead, judged
+from planner.plan.solved import Solved
+from planner.search.patience import Patience
+from planner.search.state import SearchSettings
+from planner.units import format_bytes
+
+_MIN_SEARCH_S = 2.0
+
+_FIRST, _LATER = 0.5, 0.3
+"""Shares of the time left that the first search may take, and each of those after it."""
+
+_UNTIL = 0.85  # share of the time after which no lower capacity is tried, if there is a plan
+
+LATE = 0.1  # share of the time that a search gets beyond its end, while nothing is accepted
+
+_MAX_SLOWER = 1.25  # how much time a fitting arena may cost
+
+_AHEAD = 8  # so many trials at most are worked on before their turn
+
+_JUDGE = 0.02  # share of the time left for a rough plan
+
+_FIT_S = 2.0  # for an order that the arena has room for: those that are found are found soon
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A plan that was not lowered."""
+
+    base: BaseOrder
+    form: Formulation
+    solved: Solved
+
+
+@dataclass(slots=True, kw_only=True)
+class TrialSearch:
+    """Trials, from the one that promises most, until none is worth the wait.
+
+    Attributes:
+        forms: the problem in each base order, with the whole budget for a capacity.
+        kept: where the best plan so far is put; None where nobody wants it.
+        raced: orders in which something may fit, each with what was found in it so far.
+        ahead: where the next trials are worked on while a plan is lowered.
+        accepted: the best plan so far, lowered. `least` is the one with the least peak.
+        passed: the fastest plan that was not lowered since the arena has no room for it.
+        left: share of what a plan of the race added that a search leaves of it.
+        longest_s: no search takes longer.
+    """
+
+    prepared: Prepared
+    settings: Settings
+    progress: Progress
+    forms: Mapping[BaseOrder, Formulation]
+    raced: dict[BaseOrder, Solved | None]
+    kept: list[Planned] | None
+    ahead: WorkingAhead
+    patience: Patience
+    deadline: float
+    accepted: Planned | None = None
+    passed: _Found | None = None
+    least: LeastPeak | None = None
+    left: float = 1.0
+    longest_s: float = float("inf")
+
+    def solve_all(self) -> None:
+        """Solve, lower and accept, in the orders that were compared and at lower capacities; where
+        nothing may fit in any of them, in the one with the least bound all the same."""
+        trials = Trials(room=self.settings.budget_bytes)
+        for base, solved in self.raced.items():
+            trials.add(base, self._added_us(solved))
+        if not self.raced:
+            trials.add(least_bound_order(tuple(self.forms)), None)
+        has_plan = True
+        while (trial := trials.take(left=self.left)) is not None:
+            if not self._is_worth(trial, has_plan=has_plan):
+                break
+            if not trial.is_judged and self.accepted is not None:
+                self._judge(trials, trial)
+                continue
+            outcome = self._try(trials, trial)
+            has_plan = outcome is not None
+            if outcome is not None:
+                trials.retry(trial, outcome, is_late=time.monotonic() > self.deadline)
+        if self.accepted is None:
+            return
+        if self.accepted.fits_arena:
+            self._refine(self.accepted)
+        elif self.passed is not None and _could_beat(self.accepted, self.passed.solved):
+            self._lower(self.passed)
+
+    @property
+    def _base_us(self) -> float:
+        return next(iter(self.forms.values())).problem.base_duration_us
+
+    def _is_worth(self, trial: Trial, *, has_plan: bool) -> bool:
+        """Whether to wait for a trial.
+
+        Args:
+            has_plan: the one before found a plan, accepted or not.
+        """
+        now = time.monotonic()
+        if self.accepted is None:
+            return now <= self.deadline or has_plan
+        if now > self.deadline - (1 - _UNTIL) * self.settings.time_limit_s:
+            return False
+        assert self.accepted.solved.candidate is not None
+        accepted_us = self.accepted.solved.candidate.time_us
+        expected_us = self._base_us + trial.expected_us(left=self.left)
+        if not self.accepted.fits_arena:
+            return expected_us < _MAX_SLOWER * accepted_us
+        return self.patience.is_worth(accepted_us - expected_us, self._base_us)
+
+    def _judge(self, trials: Trials, trial: Trial) -> None:
+        """Put a trial back, once it is known how the arena breaks up in its order: by what a rough plan
+        asks of it or, where there is none, by what the order does as it is."""
+        task = self._to_judge(trial.base)
+        if task.rough is None:
+            self.progress(f"comparing base orders: {trial.base.name}")
+        found = self.ahead.judged(trial.base) or judged(task)
+        self.raced[trial.base] = found.rough
+        need = found.need
+        if need is None:
+            need = need_before_planning(self.prepared, trial.base)
+        trials.judge(trial, need, self._added_us(found.rough))
+
+    def _to_judge(self, base: BaseOrder) -> ToJudge:
+        left_s = max(0.0, self.deadline - time.monotonic())
+        return ToJudge(
+            problem=self.forms[base].problem,
+            rough=known if (known := self.raced.get(base)) and known.candidate else None,
+            time_limit_s=min(self.longest_s, _JUDGE * left_s),
+        )
+
+    def _added_us(self, solved: Solved | None) -> float | None:
+        """What a plan adds to the time of the operations; None where there is none."""
+        if solved is None or solved.candidate is None:
+            return None
+        return solved.candidate.time_us - self._base_us
+
+    def _try(self, trials: Trials, trial: Trial) -> Outcome | None:
+        """Solve one trial, and accept its plan if it is better; None where none was found. While that
+        is lowered, the next ones are worked on.
+
+        Args:
+            trials: the others.
+        """
+        is_first = self.least is None
+        begun = time.monotonic()
+        capacity = trials.capacity_bytes(trial)
+        self.progress(f"solving for {format_bytes(capacity)}, order: {trial.base.name}")
+        # before anything is kept, Ctrl-C must find the search here
+        solved = None if self.kept == [] else self.ahead.solved(trial)
+        form = self._form(trial, capacity)
+        if solved is None:
+            solved = solve(
+                form.problem,
+                self._limits(is_first=is_first),
+                start=self._start(trial),
+                progress=lambda text: self.progress(f"solving: {text}"),
+            )
+        if self.least is None or solved.least.peak_bytes < self.least.candidate.peak_bytes:
+            self.least = LeastPeak(trial.base, form, solved.least)
+        if is_first:  # what ended early is good: no other gets much longer
+            self.longest_s = 2 * max(_MIN_SEARCH_S, time.monotonic() - begun)
+        added_us = self._added_us(solved)
+        if solved.candidate is None or added_us is None:
+            return None
+        if is_first and trial.added_us:
+            self.left = min(1.0, added_us / trial.added_us)
+        self._look_ahead(trials)
+        need = self._accept(_Found(trial.base, form, solved))
+        return Outcome(added_us=added_us, peak_bytes=solved.candidate.peak_bytes, need=need)
+
+    def _look_ahead(self, trials: Trials) -> None:
+        """Have what comes next worked on, unless a plan is accepted that is better: the next trial, and
+        how the arena breaks up in those behind it."""
+        expected: list[tuple[Hashable, ToSolve | ToJudge]] = []
+        for trial in trials.ranked(left=self.left)[:_AHEAD]:
+            if not trial.is_judged:
+                expected.append((trial.base, self._to_judge(trial.base)))
+            elif not expected and self._is_worth(trial, has_plan=True):
+                problem = self._form(trial, trials.capacity_bytes(trial)).problem
+                limits = self._limits(is_first=False)
+                task = ToSolve(problem=problem, settings=limits, start=self._start(trial))
+                expected.append((trial, task))
+        self.ahead.expect(expected)
+
+    def _start(self, trial: Trial) -> Solved | None:
+        """What a search begins from: what is known of the whole budget is of no use for less."""
+        return None if trial.step else self.raced.get(trial.base)
+
+    def _form(self, trial: Trial, capacity: int) -> Formulation:
+        """The problem of a trial."""
+        if not trial.step:
+            return self.forms[trial.base]
+        return formulate_in(self.prepared, trial.base.order, self.settings, capacity)
+
+    def _limits(self, *, is_first: bool) -> SearchSettings:
+        """What one search may take of the time that is left."""
+        left_s = self.deadline - time.monotonic()
+        share_s = min(self.longest_s, max(1.0, left_s * (_FIRST if is_first else _LATER)))
+        if left_s < 0:
+            share_s = max(share_s, LATE * self.settings.time_limit_s)
+        return self.settings.search(
+            share_s, patience=self.patience, keep_on_interrupt=self.kept == []
+        )
+
+    def _accept(self, found: _Found) -> float:
+        """Take a plan, lowered, where it is better than what is accepted so far; returns how many times
+        the arena it needs, 1.0 where it fits or nobody looked.
+
+        Raises:
+            KeyboardInterrupt: the search was interrupted; what there is, is kept.
+        """
+        is_interrupted = found.solved.is_interrupted
+        try:
+            need = self._weigh(found)
+        except KeyboardInterrupt:
+            if self.kept != []:
+                raise
+            is_interrupted = True  # the first plan is lowered all the same
+            need = self._weigh(found)
+        if is_interrupted:
+            raise KeyboardInterrupt
+        return need
+
+    def _weigh(self, found: _Found) -> float:
+        """`_accept`, with no thought of interrupts. A plan that the arena has no room for in any order,
+        as far as can be told, is not lowered as long as there is another."""
+        candidate = found.solved.candidate
+        assert candidate is not None
+        if candidate.time_us > self.settings.most_us:
+            return 1.0
+        if self.accepted is None:
+            return self._lower(found)
+        if not _could_beat(self.accepted, found.solved):
+            return 1.0
+        need = need_of_plan(self.forms[found.base].problem, candidate)
+        if need <= MENDABLE:
+            return self._lower(found)
+        passed = self.passed.solved.candidate if self.passed is not None else None
+        if passed is None or candidate.time_us < passed.time_us:
+            self.passed = found
+        return need
+
+    def _lower(self, found: _Found) -> float:
+        """Lower a plan, put it into an order that the arena has room for, and take it where it is better
+        than what is accepted so far; returns how many times the arena it needed."""
+        settings, need = self.settings, 1.0
+        planned = lowered_plan(
+            self.prepared, settings, found.base, found.form, found.solved, tuple(self.forms)
+        )
+        if planned.timeline.peak_bytes > settings.budget_bytes - settings.reserve_bytes:
+            return need  # the anchors' few bytes: the next capacity leaves room for them
+        if not planned.fits_arena:
+            self._take(planned)
+            self.progress("looking for an order that the arena has room for")
+            fitted, need = fitted_plan(planned, settings, time_limit_s=_FIT_S)
+            planned = fitted or planned
+        self._take(planned)
+        return need
+
+    def _take(self, planned: Planned) -> None:
+        if self.accepted is None or _better(planned, self.accepted):
+            self.accepted = planned
+            if self.kept is not None:
+                self.kept[:] = [planned]
+
+    def _refine(self, accepted: Planned) -> None:
+        """Search on in the time left: the plan may come of a short search at a lower capacity."""
+        left_s = self.deadline - time.monotonic()
+        problem = accepted.formulation.problem
+        candidate = accepted.solved.candidate
+        assert candidate is not None
+        gain_us = candidate.time_us - accepted.solved.bound_us
+        is_worth = self.patience.is_worth(gain_us, problem.base_duration_us)
+        if left_s < 1 or accepted.solved.is_tight or not is_worth:
+            return
+        self.progress(f"improving the plan for {format_bytes(problem.capacity_bytes)}")
+        better = solve(
+            problem,
+            self.settings.search(left_s, patience=self.patience),
+            start=accepted.solved,
+            progress=lambda text: self.progress(f"improving: {text}"),
+        )
+        if better.candidate is not None:
+            self._weigh(_Found(accepted.base, accepted.formulation, better))
+
+
+def _could_beat(accepted: Planned, solved: Solved) -> bool:
+    """A plan whose arena fits is only beaten by a faster one, and no plan by a much slower one."""
+    assert solved.candidate is not None and accepted.solved.candidate is not None
+    ratio = solved.candidate.time_us / accepted.solved.candidate.time_us
+    return ratio < (1.0 if accepted.fits_arena else _MAX_SLOWER)
+
+
+def _better(planned: Planned, accepted: Planned) -> bool:
+    """Fitting the arena first, then time."""
+    assert planned.solved.candidate is not None and accepted.solved.candidate is not None
+    if planned.fits_arena != accepted.fits_arena:
+        return planned.fits_arena
+    return planned.solved.candidate.time_us < accepted.solved.candidate.time_us

@@ -1,0 +1,71 @@
+"""What is worked on ahead is what would have been found here, and nobody waits for what nobody asks."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from planner.pipeline.serial_first import solve
+from planner.pipeline.working_ahead import ToJudge, ToSolve, WorkingAhead, judged, may_work_ahead
+from planner.search.state import SearchSettings
+from planner.workers import beside
+from reports.solver.build import with_budget
+from reports.solver.synthetic import irregular
+
+PROBLEM = with_budget(irregular(40), 80, "recompute", overlap=False)
+SOLVE = ToSolve(problem=PROBLEM, settings=SearchSettings(limit_s=60, workers=1), start=None)
+JUDGE = ToJudge(problem=PROBLEM, rough=None, time_limit_s=60)
+
+
+def test_answers_are_those_that_would_be_found_here() -> None:
+    here = solve(PROBLEM, SOLVE.settings)
+    with beside() as process:
+        ahead = WorkingAhead(process)
+        ahead.expect([("solve", SOLVE), ("judge", JUDGE)])
+        time.sleep(0.5)  # the first is begun by then, and not cancelled
+        found = ahead.solved("solve")
+        ahead.expect([("judge", JUDGE)])
+        time.sleep(0.5)
+        known = ahead.judged("judge")
+    assert found is not None and found.candidate is not None and here.candidate is not None
+    assert found.candidate.time_us == pytest.approx(here.candidate.time_us)
+    expected = judged(JUDGE)
+    if known is not None:  # else it was still waiting for its turn
+        assert known.need == expected.need
+    assert expected.need is not None and expected.need >= 0.9
+
+
+def test_what_is_not_begun_is_done_by_who_asks() -> None:
+    with beside() as process:
+        ahead = WorkingAhead(process)
+        assert ahead.solved("never expected") is None
+        ahead.expect([("first", SOLVE), ("second", SOLVE)])
+        time.sleep(0.2)
+        assert ahead.solved("second") is None
+        ahead.expect([])
+        ahead.end()
+    alone = WorkingAhead(None)
+    alone.expect([("first", SOLVE)])
+    assert alone.solved("first") is None
+    alone.end()
+
+
+def test_a_search_is_given_up_at_the_end() -> None:
+    endless = ToSolve(
+        problem=with_budget(irregular(250), 80, "recompute", overlap=False),
+        settings=SearchSettings(limit_s=600, workers=1),
+        start=None,
+    )
+    with beside() as process:
+        ahead = WorkingAhead(process)
+        ahead.expect([("endless", endless)])
+        time.sleep(3)
+        begun = time.monotonic()
+        ahead.end()
+        assert time.monotonic() - begun < 300
+
+
+def test_one_thread_works_on_nothing_ahead() -> None:
+    assert not may_work_ahead(1)
+    assert may_work_ahead(2)
