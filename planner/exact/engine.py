@@ -18,7 +18,8 @@ import numpy as np
 import numpy.typing as npt
 from ortools.sat.python import cp_model
 
-from planner.exact.local_search import improve_locally
+from planner.exact.descent import descend
+from planner.exact.local_search import Until, improve_locally
 from planner.exact.neighbourhoods import Neighbourhoods
 from planner.exact.overlap import OverlapModel, starts_of
 from planner.exact.part import PartModel
@@ -31,6 +32,7 @@ from planner.plan.stages import (
     Run,
     StageSchedule,
     actions_of,
+    base_plan,
     latest,
     may_swap,
     stage_schedule,
@@ -60,6 +62,12 @@ _SHARE_OF_PARTS = 0.15
 _SHARE_TO_FIT = 0.6
 """The same, from a plan that does not fit."""
 
+_SHARE_AT_A_PRICE = 0.25
+"""Of that: where it does not fit by then, it is made to fit step by step."""
+
+_DESCENT, _DESCENT_BEFORE_WHOLE = 0.95, 0.4
+"""Of what is left, for that: the less where the whole may be solved too."""
+
 _SMALL = 60
 """Free runs that are solved at once: parts would not be smaller."""
 
@@ -69,6 +77,7 @@ class Exact:
     """What was found.
 
     Attributes:
+        candidate: with the least peak found, where none fits.
         optimal: no schedule that the module's model covers takes less time.
         bound_us: no such schedule takes less time than this; the base duration where the whole was
             not solved for.
@@ -114,8 +123,8 @@ def solve_exact(
     bounds: Bounds = _NO_BOUNDS,
     stop: Callable[[], bool] | None = None,
 ) -> Exact | None:
-    """Improve on `incumbent`; None where nothing that fits was found, or where copies run beside the
-    operations and these are too many.
+    """Improve on `incumbent`; None where copies run beside the operations and these are too many, or
+    nothing that fits was found.
 
     Args:
         bounds: what is known of the time of plans.
@@ -128,19 +137,17 @@ def solve_exact(
     deadline = time.monotonic() + settings.limit_s
     actions = list(incumbent.actions)
 
-    def improve(share: float) -> None:
+    def within(share: float) -> SearchSettings:
+        limit_s = share * (deadline - time.monotonic())
+        return replace(settings, limit_s=limit_s, workers=settings.workers or 2)
+
+    def improve(share: float, *, fit: float = 1.0) -> None:
         nonlocal actions
-        actions, _ = improve_locally(
-            problem,
-            actions,
-            replace(
-                settings,
-                limit_s=share * (deadline - time.monotonic()),
-                workers=settings.workers or 2,
-            ),
-            lower_bound_us=bounds.lower_us,
-            stop=stop,
+        limits = within(share)
+        until = Until(
+            bound_us=bounds.lower_us, fit_s=fit * limits.limit_s, asked=stop or (lambda: False)
         )
+        actions, _ = improve_locally(problem, actions, limits, until=until)
 
     def fits(trial: Sequence[Action]) -> bool:
         return simulate(problem, trial).peak_bytes <= problem.capacity_bytes
@@ -148,7 +155,13 @@ def solve_exact(
     whole = _whole(problem, actions, bounds.upper_us)
     if whole is None or len(whole) > _SMALL:
         if not fits(actions):
-            improve(_SHARE_TO_FIT)
+            improve(_SHARE_TO_FIT, fit=_SHARE_AT_A_PRICE)
+            if not fits(actions):
+                start = actions_of(problem, base_plan())
+                is_small = whole is not None and len(whole) <= _MAX_RUNS
+                limits = within(_DESCENT_BEFORE_WHOLE if is_small else _DESCENT)
+                lower = descend(problem, start, limits, stop=stop)
+                actions = min(actions, lower, key=lambda a: simulate(problem, a).peak_bytes)
         else:
             improve(1.0 if whole is None else _SHARE_OF_PARTS)
         whole = _whole(problem, actions, bounds.upper_us)
@@ -175,8 +188,6 @@ def solve_exact(
             better = not fits(actions) or again.time_us <= replay.time_us
             if fits(trial) and better:
                 actions, replay = trial, again
-    if replay.peak_bytes > problem.capacity_bytes:
-        return None
     return Exact(
         candidate=Candidate(decisions=Decisions(), actions=actions, replay=replay),
         optimal=optimal,

@@ -11,6 +11,7 @@ at one price, the price rises, so that cheap relief comes first.
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections.abc import Callable, Sequence
@@ -66,13 +67,34 @@ class LocalStats:
     by_kind: dict[str, tuple[int, int]] = field(default_factory=dict)
 
 
+def _never() -> bool:
+    return False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Until:
+    """When local search ends, besides the time limit.
+
+    Attributes:
+        bound_us: where a plan that fits takes no more time.
+        fit_s: after so many seconds, if none fits by then.
+        asked: where this says so; asked between rounds.
+    """
+
+    bound_us: float = 0.0
+    fit_s: float = math.inf
+    asked: Callable[[], bool] = _never
+
+
+NO_END = Until()
+
+
 def improve_locally(
     problem: Problem,
     actions: Sequence[Action],
     settings: SearchSettings,
     *,
-    lower_bound_us: float = 0.0,
-    stop: Callable[[], bool] | None = None,
+    until: Until = NO_END,
     progress: Callable[[str], None] | None = None,
 ) -> tuple[list[Action], LocalStats]:
     """Improve a schedule whose base operations run in base order, on one stream.
@@ -83,8 +105,6 @@ def improve_locally(
 
     Args:
         settings: with workers for the rounds at a time, each on one thread; one if not given.
-        lower_bound_us: stop once the plan takes no more time.
-        stop: asked between rounds.
 
     Returns:
         The best schedule: `actions` unless one is better. One that fits is better than one that does
@@ -101,8 +121,7 @@ def improve_locally(
     search.run(
         deadline=time.monotonic() + settings.limit_s,
         workers=settings.workers or 1,
-        bound_us=lower_bound_us,
-        stop=stop or (lambda: False),
+        until=until,
         progress=progress or (lambda _: None),
         stats=stats,
     )
@@ -166,12 +185,11 @@ class _Search:
         *,
         deadline: float,
         workers: int,
-        bound_us: float,
-        stop: Callable[[], bool],
+        until: Until,
         progress: Callable[[str], None],
         stats: LocalStats,
     ) -> None:
-        """Rounds until the deadline, the bound or `stop`."""
+        """Rounds until the deadline, or `until`."""
         base_us = self.problem.base_duration_us
         start = time.monotonic()
         running: dict[Future[cp_model.CpSolverStatus], _Part] = {}
@@ -180,8 +198,12 @@ class _Search:
                 while True:
                     if not self.excess and stats.fit_s is None:
                         stats.fit_s = time.monotonic() - start
-                    done = not self.excess and base_us + self.added_us <= bound_us * (1 + 1e-9)
-                    if done or stop() or time.monotonic() >= deadline:
+                    now = time.monotonic()
+                    if self.excess:
+                        is_done = now - start >= until.fit_s
+                    else:
+                        is_done = base_us + self.added_us <= until.bound_us * (1 + 1e-9)
+                    if is_done or until.asked() or now >= deadline:
                         break
                     while len(running) < workers:
                         part = self._part(deadline)

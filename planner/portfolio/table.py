@@ -7,7 +7,7 @@ when it has no more ideas; what it leaves goes to those that follow.
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from planner.exact.cp_sat import CpSat
 from planner.plan.problem import Problem
@@ -90,9 +90,11 @@ class Policy:
         return turn.when is When.ALWAYS or state.is_within(self.close_gap)
 
 
+_GREEDY = Turn(engine=Greedy(), until=0.15, until_if_large=0.5)
+"""It takes next to none of its share but on very large problems, where it may be all that there is time
+for, and where no plan is near: there the rest is better spent on what can find one."""
+
 _FLOOR = (
-    # takes next to none of its share but on very large problems, where it may be all there is time for
-    Turn(engine=Greedy(), until=0.5),
     Turn(engine=Checkpoints(), until=0.1),
     Turn(engine=SwapByDistance(), until=0.1),
     # on large problems one lever takes a while to be planned
@@ -103,6 +105,7 @@ _CLOSE = When.CLOSE
 
 POLICY = Policy(
     rough=(
+        replace(_GREEDY, until=0.5),
         *_FLOOR,
         Turn(engine=LpRounding(max_instants=6), until=0.9),
         Turn(engine=EverythingSwapped(), until=0.9, when=_NO_PLAN),
@@ -110,6 +113,7 @@ POLICY = Policy(
         Turn(engine=Refine(), until=0.9),
     ),
     serial=(
+        _GREEDY,
         *_FLOOR,
         Turn(engine=LpRounding(program_share=0.15, give_up_gap=0.05), until=0.25),
         Turn(engine=IntervalPrograms(), until=0.3),
@@ -121,6 +125,7 @@ POLICY = Policy(
         Turn(engine=CpSat(), until=1.0),
     ),
     other=(
+        _GREEDY,
         *_FLOOR,
         Turn(engine=LpRounding(program_share=0.15), until=0.5),
         Turn(engine=EverythingSwapped(), until=0.55, when=_NO_PLAN),

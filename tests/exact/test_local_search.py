@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planner.exact.local_search import improve_locally
+from planner.exact.descent import descend
+from planner.exact.local_search import Until, improve_locally
 from planner.exact.neighbourhoods import Kind, Neighbourhoods
 from planner.plan.problem import ActionKind, Problem
 from planner.plan.stages import MemoryProfile, base_plan, stage_schedule
@@ -38,7 +39,10 @@ def test_what_does_not_fit_is_made_to_fit(data, problem):
     tight = at_capacity(problem, simulate(problem, known).peak_bytes)
     start = base_actions(tight)
     found, stats = improve_locally(
-        tight, start, SearchSettings(limit_s=1.0), lower_bound_us=simulate(tight, known).time_us
+        tight,
+        start,
+        SearchSettings(limit_s=1.0),
+        until=Until(bound_us=simulate(tight, known).time_us),
     )
     assert simulate(tight, found).peak_bytes <= tight.capacity_bytes
     assert stats.rounds > 0 or found == start
@@ -72,17 +76,55 @@ def test_one_worker_finds_the_same_for_the_same_seed():
     long = SearchSettings(limit_s=60)
     for _ in range(2):
         rounds[0] = 0
-        plans.append(improve_locally(problem, base_actions(problem), long, stop=stop)[0])
+        until = Until(asked=stop)
+        plans.append(improve_locally(problem, base_actions(problem), long, until=until)[0])
     assert plans[0] == plans[1]
 
 
 def test_two_workers_fit_a_layered_graph():
     problem = layered(60, seed=5)
     found, stats = improve_locally(
-        problem, base_actions(problem), SearchSettings(limit_s=30, workers=2), lower_bound_us=1e12
+        problem,
+        base_actions(problem),
+        SearchSettings(limit_s=30, workers=2),
+        until=Until(bound_us=1e12),
     )
     assert simulate(problem, found).peak_bytes <= problem.capacity_bytes
     assert stats.fit_s is not None
+
+
+@settings(max_examples=10, deadline=None)
+@given(data=st.data(), problem=problems(max_ops=14))
+def test_a_descent_ends_at_the_capacity_or_lower_than_it_began(data, problem):
+    known = Decoder(problem).schedule(data.draw(decisions_for(problem)))
+    tight = at_capacity(problem, simulate(problem, known).peak_bytes)
+    start = base_actions(tight)
+    found = descend(tight, start, SearchSettings(limit_s=1.0, workers=1))
+    after = simulate(tight, found).peak_bytes
+    assert after <= max(tight.capacity_bytes, simulate(tight, start).peak_bytes)
+    assert found == start or after < simulate(tight, start).peak_bytes
+
+
+def test_a_descent_fits_where_memory_is_tight():
+    problem = layered(60, seed=5)
+    base = simulate(problem, base_actions(problem)).peak_bytes
+    tight = at_capacity(problem, int(0.65 * base))
+    found = descend(tight, base_actions(tight), SearchSettings(limit_s=60, workers=2))
+    assert simulate(tight, found).peak_bytes <= tight.capacity_bytes
+
+
+def test_a_descent_ends_when_it_is_told():
+    problem = at_capacity(layered(60, seed=5), 1)
+    rounds = 0
+
+    def stop() -> bool:
+        nonlocal rounds
+        rounds += 1
+        return rounds > 5
+
+    found = descend(problem, base_actions(problem), SearchSettings(limit_s=600), stop=stop)
+    assert rounds <= 10
+    assert simulate(problem, found).peak_bytes > 1
 
 
 @settings(max_examples=30, deadline=None)
