@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from planner.errors import InfeasibleBudgetError, TimeLimitError
@@ -23,6 +23,12 @@ from planner.plan.solved import Solved
 from planner.portfolio.min_peak import min_peak_of
 from planner.units import format_both, format_budget, format_bytes
 
+_LATE = 0.1
+"""Share of the time limit for each search beyond its end."""
+
+_OF_ALL_S = 30.0
+"""For the least peak over all base orders, at most."""
+
 
 @dataclass(frozen=True, slots=True)
 class LeastPeak:
@@ -32,11 +38,18 @@ class LeastPeak:
     form: Formulation
     candidate: Candidate
 
+    def is_same(self, other: LeastPeak) -> bool:
+        """Whether they do the same; actions are indices into operations in base order."""
+        return (self.base.order, self.candidate.actions) == (
+            other.base.order,
+            other.candidate.actions,
+        )
+
 
 def least_plan(
     prepared: Prepared,
     settings: Settings,
-    found: Sequence[LeastPeak],
+    found: Iterable[Sequence[LeastPeak]],
     orders: tuple[BaseOrder, ...],
     *,
     is_late: bool,
@@ -46,23 +59,46 @@ def least_plan(
     than the one whose rounded peak is least.
 
     Args:
+        found: the plans; more of them are asked for as long as none is within the budget.
         is_late: the time limit had passed before they were looked for.
 
     Raises:
         InfeasibleBudgetError: it is not.
     """
-    # actions are indices into operations in base order
-    distinct = {(p.base.order, *p.candidate.actions): p for p in reversed(found)}
     room = settings.budget_bytes - settings.reserve_bytes
     tried: list[tuple[int, LeastPeak]] = []
-    for least in sorted(distinct.values(), key=lambda least: least.candidate.peak_bytes):
-        planned = _lower_least(prepared, settings, least, orders)
-        peak_bytes = planned.timeline.peak_bytes
-        if peak_bytes <= room and least.candidate.time_us <= settings.most_us:
-            return planned
-        tried.append((peak_bytes, least))
+    for some in found:
+        for least in sorted(some, key=lambda least: least.candidate.peak_bytes):
+            if any(least.is_same(other) for _, other in tried):
+                continue
+            planned = _lower_least(prepared, settings, least, orders)
+            peak_bytes = planned.timeline.peak_bytes
+            if peak_bytes <= room and least.candidate.time_us <= settings.most_us:
+                return planned
+            tried.append((peak_bytes, least))
     peak_bytes, least = min(tried, key=lambda pair: pair[0])
     raise _infeasible(prepared, settings, least, peak_bytes, is_late=is_late)
+
+
+def least_peaks(
+    prepared: Prepared,
+    settings: Settings,
+    known: LeastPeak,
+    forms: Mapping[BaseOrder, Formulation],
+    *,
+    is_late: bool,
+) -> Iterator[Sequence[LeastPeak]]:
+    """Plans with little peak, for `least_plan`: beyond the time limit the one that is known comes alone,
+    and others are looked for in a tenth of it each.
+
+    Args:
+        forms: the problem in each base order.
+    """
+    if is_late:
+        yield [known]
+    limit_s = (_LATE if is_late else 0.5) * settings.time_limit_s
+    alone = _least_alone(prepared, settings, tuple(forms), limit_s)
+    yield [known, alone, _least_of(forms, min(_OF_ALL_S, 2 * limit_s))]
 
 
 def _lower_least(
@@ -79,22 +115,22 @@ def _lower_least(
     return lowered_plan(prepared, settings, least.base, least.form, solved, orders)
 
 
-def least_alone(prepared: Prepared, settings: Settings, orders: tuple[BaseOrder, ...]) -> LeastPeak:
+def _least_alone(
+    prepared: Prepared, settings: Settings, orders: tuple[BaseOrder, ...], limit_s: float
+) -> LeastPeak:
     """The least peak as it is searched for where nothing fits: whatever the budget, the same one is
     found, so that the least budget which an error names has a plan."""
     base = least_bound_order(orders)
     form = formulate_in(prepared, base.order, settings, 1)
-    solved = solve(form.problem, settings.search(max(1.0, 0.5 * settings.time_limit_s)))
+    solved = solve(form.problem, settings.search(max(1.0, limit_s)))
     return LeastPeak(base, form, solved.least)
 
 
-def least_of(settings: Settings, forms: Mapping[BaseOrder, Formulation]) -> list[LeastPeak]:
+def _least_of(forms: Mapping[BaseOrder, Formulation], limit_s: float) -> LeastPeak:
     """The least peak in the base order where it is least."""
-    index, best = min_peak_of(
-        [form.problem for form in forms.values()], time_limit_s=min(30.0, settings.time_limit_s)
-    )
+    index, best = min_peak_of([form.problem for form in forms.values()], time_limit_s=limit_s)
     base = list(forms)[index]
-    return [LeastPeak(base, forms[base], best)]
+    return LeastPeak(base, forms[base], best)
 
 
 def _infeasible(

@@ -18,7 +18,7 @@ from planner.formulate import Formulation
 from planner.graph.model import TensorId
 from planner.graph.reasons import WhyOnce, WhyStay
 from planner.pipeline.compiling import compile_packing
-from planner.pipeline.least_plan import least_alone, least_of, least_plan
+from planner.pipeline.least_plan import least_peaks, least_plan
 from planner.pipeline.orders import (
     BaseOrder,
     Settings,
@@ -152,8 +152,8 @@ def _planned(
     if search.accepted is not None:
         return search.accepted
     assert search.least is not None
-    is_late = time.monotonic() > search.deadline
-    found = [search.least, least_alone(prepared, settings, orders), *least_of(settings, forms)]
+    is_late = time.monotonic() > deadline
+    found = least_peaks(prepared, settings, search.least, forms, is_late=is_late)
     return least_plan(prepared, settings, found, orders, is_late=is_late)
 
 

@@ -12,6 +12,9 @@ SHARES = (1.0, 0.995, 0.98, 0.965, 0.95, 0.935, 0.92, 0.9, 0.87, 0.83, 0.78)
 _MENDED = 1.04
 """A plan that needs no more than so many times the arena may be mended, or one much like it fit."""
 
+_OVER = 1.1
+"""Another plan is pinned by other nodes: a little more room is left for them than the last one took."""
+
 MENDABLE = 1.07
 """The same of a plan that is not lowered yet, of which the need is not known as exactly."""
 
@@ -51,11 +54,13 @@ class Outcome:
         added_us: by the plan that was found, to the time of the operations.
         peak_bytes: of that plan.
         need: how many times the arena it needs.
+        over_bytes: by which the rewritten model is above the budget.
     """
 
     added_us: float
     peak_bytes: int
-    need: float
+    need: float = 1.0
+    over_bytes: int = 0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -63,7 +68,7 @@ class Trials:
     """One trial for each base order that is still worth one.
 
     Attributes:
-        room: the budget, in bytes.
+        room: what a plan may take of the budget, in bytes.
     """
 
     room: int
@@ -113,12 +118,17 @@ class Trials:
         """Add the next capacity to try in the order of a trial, if there is one.
 
         A plan within a lower capacity as well would be found again there, so such a capacity is left
-        out, and so is what would leave the arena far too small for a plan like this one.
+        out, and so is what would leave the arena far too small for a plan like this one. What pins the
+        order takes about as many bytes in any order: where it is too much, there is less room in all.
 
         Args:
             is_late: time is out: larger steps.
         """
         tried = self.capacity_bytes(trial)
+        if outcome.over_bytes:
+            self.room = max(1, self.room - int(_OVER * outcome.over_bytes))
+            self._lower(trial, outcome.added_us, self.room, step=trial.step)
+            return
         most = tried * min(1.0 - (outcome.need - 1.0) / 2, _MENDED / outcome.need)
         most = self.room if is_late else min(int(most), outcome.peak_bytes - 1)
         self._lower(trial, outcome.added_us, most, step=trial.step + 1 + is_late)

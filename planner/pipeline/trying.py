@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from planner.formulate import Formulation
 from planner.pipeline.fitting import fitted_plan, need_before_planning, need_of_plan
@@ -16,6 +16,7 @@ from planner.pipeline.serial_first import solve
 from planner.pipeline.settings import Settings
 from planner.pipeline.trials import MENDABLE, Outcome, Trial, Trials
 from planner.pipeline.working_ahead import ToJudge, ToSolve, WorkingAhead, judged
+from planner.plan.candidate import Candidate
 from planner.plan.solved import Solved
 from planner.search.patience import Patience
 from planner.search.state import SearchSettings
@@ -29,6 +30,8 @@ _FIRST, _LATER = 0.5, 0.3
 _UNTIL = 0.85  # share of the time after which no lower capacity is tried, if there is a plan
 
 LATE = 0.1  # share of the time that a search gets beyond its end, while nothing is accepted
+
+_MOST_LATE = 3  # so many trials at most begin beyond the end
 
 _MAX_SLOWER = 1.25  # how much time a fitting arena may cost
 
@@ -61,6 +64,7 @@ class TrialSearch:
         passed: the fastest plan that was not lowered since the arena has no room for it.
         left: share of what a plan of the race added that a search leaves of it.
         longest_s: no search takes longer.
+        late: how many trials began beyond the deadline.
     """
 
     prepared: Prepared
@@ -77,11 +81,16 @@ class TrialSearch:
     least: LeastPeak | None = None
     left: float = 1.0
     longest_s: float = float("inf")
+    late: int = 0
+    trials: Trials = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.trials = Trials(room=self.settings.budget_bytes)
 
     def solve_all(self) -> None:
         """Solve, lower and accept, in the orders that were compared and at lower capacities; where
         nothing may fit in any of them, in the one with the least bound all the same."""
-        trials = Trials(room=self.settings.budget_bytes)
+        trials = self.trials
         for base, solved in self.raced.items():
             trials.add(base, self._added_us(solved))
         if not self.raced:
@@ -91,9 +100,9 @@ class TrialSearch:
             if not self._is_worth(trial, has_plan=has_plan):
                 break
             if not trial.is_judged and self.accepted is not None:
-                self._judge(trials, trial)
+                self._judge(trial)
                 continue
-            outcome = self._try(trials, trial)
+            outcome = self._try(trial)
             has_plan = outcome is not None
             if outcome is not None:
                 trials.retry(trial, outcome, is_late=time.monotonic() > self.deadline)
@@ -116,7 +125,8 @@ class TrialSearch:
         """
         now = time.monotonic()
         if self.accepted is None:
-            return now <= self.deadline or has_plan
+            self.late += now > self.deadline
+            return now <= self.deadline or (has_plan and self.late <= _MOST_LATE)
         if now > self.deadline - (1 - _UNTIL) * self.settings.time_limit_s:
             return False
         assert self.accepted.solved.candidate is not None
@@ -126,7 +136,7 @@ class TrialSearch:
             return expected_us < _MAX_SLOWER * accepted_us
         return self.patience.is_worth(accepted_us - expected_us, self._base_us)
 
-    def _judge(self, trials: Trials, trial: Trial) -> None:
+    def _judge(self, trial: Trial) -> None:
         """Put a trial back, once it is known how the arena breaks up in its order: by what a rough plan
         asks of it or, where there is none, by what the order does as it is."""
         task = self._to_judge(trial.base)
@@ -137,7 +147,7 @@ class TrialSearch:
         need = found.need
         if need is None:
             need = need_before_planning(self.prepared, trial.base)
-        trials.judge(trial, need, self._added_us(found.rough))
+        self.trials.judge(trial, need, self._added_us(found.rough))
 
     def _to_judge(self, base: BaseOrder) -> ToJudge:
         left_s = max(0.0, self.deadline - time.monotonic())
@@ -153,25 +163,21 @@ class TrialSearch:
             return None
         return solved.candidate.time_us - self._base_us
 
-    def _try(self, trials: Trials, trial: Trial) -> Outcome | None:
+    def _try(self, trial: Trial) -> Outcome | None:
         """Solve one trial, and accept its plan if it is better; None where none was found. While that
-        is lowered, the next ones are worked on.
-
-        Args:
-            trials: the others.
-        """
+        is lowered, the next ones are worked on."""
         is_first = self.least is None
         begun = time.monotonic()
-        capacity = trials.capacity_bytes(trial)
+        capacity = self.trials.capacity_bytes(trial)
         self.progress(f"solving for {format_bytes(capacity)}, order: {trial.base.name}")
         # before anything is kept, Ctrl-C must find the search here
-        solved = None if self.kept == [] else self.ahead.solved(trial)
-        form = self._form(trial, capacity)
+        solved = None if self.kept == [] else self.ahead.solved((trial.base, capacity))
+        form = self._form(trial.base, capacity)
         if solved is None:
             solved = solve(
                 form.problem,
                 self._limits(is_first=is_first),
-                start=self._start(trial),
+                start=self._start(trial.base, capacity),
                 progress=lambda text: self.progress(f"solving: {text}"),
             )
         if self.least is None or solved.least.peak_bytes < self.least.candidate.peak_bytes:
@@ -183,33 +189,35 @@ class TrialSearch:
             return None
         if is_first and trial.added_us:
             self.left = min(1.0, added_us / trial.added_us)
-        self._look_ahead(trials)
-        need = self._accept(_Found(trial.base, form, solved))
-        return Outcome(added_us=added_us, peak_bytes=solved.candidate.peak_bytes, need=need)
+        self._look_ahead()
+        return self._accept(_Found(trial.base, form, solved))
 
-    def _look_ahead(self, trials: Trials) -> None:
+    def _look_ahead(self) -> None:
         """Have what comes next worked on, unless a plan is accepted that is better: the next trial, and
         how the arena breaks up in those behind it."""
         expected: list[tuple[Hashable, ToSolve | ToJudge]] = []
-        for trial in trials.ranked(left=self.left)[:_AHEAD]:
+        for trial in self.trials.ranked(left=self.left)[:_AHEAD]:
             if not trial.is_judged:
                 expected.append((trial.base, self._to_judge(trial.base)))
             elif not expected and self._is_worth(trial, has_plan=True):
-                problem = self._form(trial, trials.capacity_bytes(trial)).problem
-                limits = self._limits(is_first=False)
-                task = ToSolve(problem=problem, settings=limits, start=self._start(trial))
-                expected.append((trial, task))
+                capacity = self.trials.capacity_bytes(trial)
+                task = ToSolve(
+                    problem=self._form(trial.base, capacity).problem,
+                    settings=self._limits(is_first=False),
+                    start=self._start(trial.base, capacity),
+                )
+                expected.append(((trial.base, capacity), task))
         self.ahead.expect(expected)
 
-    def _start(self, trial: Trial) -> Solved | None:
+    def _start(self, base: BaseOrder, capacity: int) -> Solved | None:
         """What a search begins from: what is known of the whole budget is of no use for less."""
-        return None if trial.step else self.raced.get(trial.base)
+        return self.raced.get(base) if capacity == self.settings.budget_bytes else None
 
-    def _form(self, trial: Trial, capacity: int) -> Formulation:
+    def _form(self, base: BaseOrder, capacity: int) -> Formulation:
         """The problem of a trial."""
-        if not trial.step:
-            return self.forms[trial.base]
-        return formulate_in(self.prepared, trial.base.order, self.settings, capacity)
+        if capacity == self.settings.budget_bytes:
+            return self.forms[base]
+        return formulate_in(self.prepared, base.order, self.settings, capacity)
 
     def _limits(self, *, is_first: bool) -> SearchSettings:
         """What one search may take of the time that is left."""
@@ -221,60 +229,70 @@ class TrialSearch:
             share_s, patience=self.patience, keep_on_interrupt=self.kept == []
         )
 
-    def _accept(self, found: _Found) -> float:
-        """Take a plan, lowered, where it is better than what is accepted so far; returns how many times
-        the arena it needs, 1.0 where it fits or nobody looked.
+    def _accept(self, found: _Found) -> Outcome:
+        """Take a plan, lowered, where it is better than what is accepted so far.
 
         Raises:
             KeyboardInterrupt: the search was interrupted; what there is, is kept.
         """
         is_interrupted = found.solved.is_interrupted
         try:
-            need = self._weigh(found)
+            outcome = self._weigh(found)
         except KeyboardInterrupt:
             if self.kept != []:
                 raise
             is_interrupted = True  # the first plan is lowered all the same
-            need = self._weigh(found)
+            outcome = self._weigh(found)
         if is_interrupted:
             raise KeyboardInterrupt
-        return need
+        return outcome
 
-    def _weigh(self, found: _Found) -> float:
+    def _weigh(self, found: _Found) -> Outcome:
         """`_accept`, with no thought of interrupts. A plan that the arena has no room for in any order,
         as far as can be told, is not lowered as long as there is another."""
         candidate = found.solved.candidate
         assert candidate is not None
         if candidate.time_us > self.settings.most_us:
-            return 1.0
+            return self._outcome(candidate)
         if self.accepted is None:
             return self._lower(found)
         if not _could_beat(self.accepted, found.solved):
-            return 1.0
+            return self._outcome(candidate)
         need = need_of_plan(self.forms[found.base].problem, candidate)
         if need <= MENDABLE:
             return self._lower(found)
         passed = self.passed.solved.candidate if self.passed is not None else None
         if passed is None or candidate.time_us < passed.time_us:
             self.passed = found
-        return need
+        return self._outcome(candidate, need=need)
 
-    def _lower(self, found: _Found) -> float:
+    def _outcome(self, candidate: Candidate, *, need: float = 1.0, over_bytes: int = 0) -> Outcome:
+        return Outcome(
+            added_us=candidate.time_us - self._base_us,
+            peak_bytes=candidate.peak_bytes,
+            need=need,
+            over_bytes=over_bytes,
+        )
+
+    def _lower(self, found: _Found) -> Outcome:
         """Lower a plan, put it into an order that the arena has room for, and take it where it is better
-        than what is accepted so far; returns how many times the arena it needed."""
+        than what is accepted so far."""
         settings, need = self.settings, 1.0
+        candidate = found.solved.candidate
+        assert candidate is not None
         planned = lowered_plan(
             self.prepared, settings, found.base, found.form, found.solved, tuple(self.forms)
         )
-        if planned.timeline.peak_bytes > settings.budget_bytes - settings.reserve_bytes:
-            return need  # the anchors' few bytes: the next capacity leaves room for them
+        over = planned.timeline.peak_bytes - (settings.budget_bytes - settings.reserve_bytes)
+        if over > 0:  # what pins its order takes a few bytes
+            return self._outcome(candidate, over_bytes=over)
         if not planned.fits_arena:
             self._take(planned)
             self.progress("looking for an order that the arena has room for")
             fitted, need = fitted_plan(planned, settings, time_limit_s=_FIT_S)
             planned = fitted or planned
         self._take(planned)
-        return need
+        return self._outcome(candidate, need=need)
 
     def _take(self, planned: Planned) -> None:
         if self.accepted is None or _better(planned, self.accepted):

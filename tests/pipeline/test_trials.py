@@ -56,6 +56,20 @@ def test_a_lower_capacity_is_tried_before_an_order_that_adds_more() -> None:
     assert 3 <= steps <= 7  # until the cheap one is expected to add as much
 
 
+def test_what_pins_an_order_is_taken_off_the_room_of_all() -> None:
+    trials = Trials(room=ROOM)
+    trials.add(order("other", 1200), 3.0)
+    trials.add(order("pinned", 1200), 3.0)
+    outcome = Outcome(added_us=3.0, peak_bytes=ROOM, over_bytes=20)
+    trials.retry(cheapest(trials), outcome, is_late=False)
+    assert ROOM - 30 <= trials.room <= ROOM - 20
+    taken = [cheapest(trials) for _ in range(2)]
+    assert {trials.capacity_bytes(trial) for trial in taken} == {trials.room}
+    trials.retry(taken[0], Outcome(added_us=3.0, peak_bytes=1, over_bytes=2 * ROOM), is_late=True)
+    again = trials.take(left=1.0)
+    assert again is None or trials.capacity_bytes(again) > 0
+
+
 def test_a_capacity_that_the_plan_is_within_is_left_out() -> None:
     trials = Trials(room=ROOM)
     trials.add(order("only", 1200), 3.0)
