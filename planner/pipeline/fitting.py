@@ -59,14 +59,16 @@ def fitted_plan(
     return None, need
 
 
-def need_of_plan(problem: Problem, plan: Candidate) -> float:
+def need_of_plan(problem: Problem, plan: Candidate, *, underrated: float = 1.0) -> float:
     """About how many times the arena of the problem's capacity a plan needs, before it is lowered: as a
-    rule within 3% of what it needs then.
+    rule within 3% of what it needs then, and at least 1.
 
     Args:
         plan: any plan in the problem's base order.
+        underrated: how many times as much plans like this one needed once they were lowered.
     """
-    return need_of(demands_of_plan(problem, plan), problem.capacity_bytes - problem.fixed_bytes)
+    room = (problem.capacity_bytes - problem.fixed_bytes) / underrated
+    return need_of(demands_of_plan(problem, plan), int(room))
 
 
 def need_before_planning(prepared: Prepared, base: BaseOrder) -> float:

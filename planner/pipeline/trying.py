@@ -39,6 +39,8 @@ _AHEAD = 8  # so many trials at most are worked on before their turn
 
 _JUDGE = 0.02  # share of the time left for a rough plan
 
+_EXACT = 1.03  # what a plan is thought to need is as a rule as near as this
+
 _FIT_S = 2.0  # for an order that the arena has room for: those that are found are found soon
 
 
@@ -65,6 +67,8 @@ class TrialSearch:
         left: share of what a plan of the race added that a search leaves of it.
         longest_s: no search takes longer.
         late: how many trials began beyond the deadline.
+        underrated: how many times as much of the arena lowered plans needed as was thought: what pins
+            an order takes a buffer for each node, which is a lot beside buffers as small.
     """
 
     prepared: Prepared
@@ -82,6 +86,7 @@ class TrialSearch:
     left: float = 1.0
     longest_s: float = float("inf")
     late: int = 0
+    underrated: float = 1.0
     trials: Trials = field(init=False)
 
     def __post_init__(self) -> None:
@@ -110,8 +115,16 @@ class TrialSearch:
             return
         if self.accepted.fits_arena:
             self._refine(self.accepted)
-        elif self.passed is not None and _could_beat(self.accepted, self.passed.solved):
+        elif self.passed is not None and self._gains(self.passed):
             self._lower(self.passed)
+
+    def _gains(self, passed: _Found) -> bool:
+        """Whether a plan is so much faster than the accepted one, into whose arena neither fits, that it
+        is worth being lowered."""
+        assert self.accepted is not None and self.accepted.solved.candidate is not None
+        assert passed.solved.candidate is not None
+        gain_us = self.accepted.solved.candidate.time_us - passed.solved.candidate.time_us
+        return self.patience.is_worth(gain_us, self._base_us)
 
     @property
     def _base_us(self) -> float:
@@ -147,7 +160,7 @@ class TrialSearch:
         need = found.need
         if need is None:
             need = need_before_planning(self.prepared, trial.base)
-        self.trials.judge(trial, need, self._added_us(found.rough))
+        self.trials.judge(trial, self.underrated * need, self._added_us(found.rough))
 
     def _to_judge(self, base: BaseOrder) -> ToJudge:
         left_s = max(0.0, self.deadline - time.monotonic())
@@ -258,7 +271,7 @@ class TrialSearch:
             return self._lower(found)
         if not _could_beat(self.accepted, found.solved):
             return self._outcome(candidate)
-        need = need_of_plan(self.forms[found.base].problem, candidate)
+        need = need_of_plan(self.forms[found.base].problem, candidate, underrated=self.underrated)
         if need <= MENDABLE:
             return self._lower(found)
         passed = self.passed.solved.candidate if self.passed is not None else None
@@ -290,6 +303,8 @@ class TrialSearch:
             self._take(planned)
             self.progress("looking for an order that the arena has room for")
             fitted, need = fitted_plan(planned, settings, time_limit_s=_FIT_S)
+            estimated = need_of_plan(self.forms[found.base].problem, candidate)
+            self.underrated = max(self.underrated, need / (_EXACT * estimated))
             planned = fitted or planned
         self._take(planned)
         return self._outcome(candidate, need=need)
