@@ -14,6 +14,8 @@ from planner.pipeline.prepare import BOUND_SIZES, prepare, silent
 from planner.pipeline.settings import noted_copies, settings_of
 from planner.pipeline.sweep import even_budgets, frontiers, graphs_of, largest
 from planner.plan.planfile import Swap
+from planner.portfolio.params import read_params
+from planner.portfolio.table import POLICY
 from planner.request import Costs, Levers, Limits, Request
 from planner.results import Sweep
 from planner.units import parse_budget
@@ -40,6 +42,7 @@ def sweep(
     ort_optimize: bool = True,
     device: str = "cpu",
     inputs: Path | None = None,
+    params: Path | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> Sweep:
     """What each budget costs in time, and the largest size that fits each.
@@ -51,12 +54,15 @@ def sweep(
         copies: as for `optimize`.
         time_limit_s: for all points together.
         jobs, ray_address: see `planner.pipeline.sweep.frontiers`.
+        params: the numbers of the search's policy, as `planner solve --print-params` prints them; its
+            table `least-peak` changes nothing here.
 
     Raises:
         UsageError, ModelError: see `planner.errors`.
     """
     start = time.monotonic()
     report = progress or silent
+    policy = POLICY if params is None else read_params(Path(params))
     request = Request(
         model=Path(model),
         device=device,
@@ -87,7 +93,7 @@ def sweep(
         settings = settings_of(prepared, budget_bytes=NO_LIMIT)
         overlap = settings.overlap
         report("searching for base orders")
-        graphs.append(graphs_of(prepared, settings))
+        graphs.append(graphs_of(prepared, settings, policy.frontier))
         noted = (*prepared.graph.assumptions, *noted_copies(settings))
         assumptions |= dict.fromkeys(a for a in noted if not a.startswith(BOUND_SIZES))
     whole = max(g.baseline_bytes for g in graphs)
@@ -95,7 +101,9 @@ def sweep(
     if not asked:
         asked = even_budgets(graphs, points)
     asked = sorted(set(asked))
-    found = frontiers(graphs, asked, jobs=jobs, ray_address=ray_address, progress=report)
+    found = frontiers(
+        graphs, asked, jobs=jobs, ray_address=ray_address, progress=report, policy=policy
+    )
     first = graphs[0].prepared
     return Sweep(
         model_path=Path(model),

@@ -125,6 +125,14 @@ NoOrtOptimize = Annotated[
         "are opened with ORT_DISABLE_ALL.",
     ),
 ]
+Params = Annotated[
+    Path | None,
+    typer.Option(
+        "--params",
+        metavar="FILE.toml",
+        help="The numbers of the search's policy, as planner solve --print-params prints them [its own].",
+    ),
+]
 Force = Annotated[bool, typer.Option("-f", "--force", help="Overwrite outputs that exist.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
 Verbose = Annotated[

@@ -13,6 +13,7 @@ from planner.cli import options as o
 from planner.cli.console import emit_json, note, progress, verbosity
 from planner.cli.ending import signals_raise
 from planner.cli.outputs import check_outputs
+from planner.cli.params import read_noting
 from planner.errors import InfeasibleBudgetError
 from planner.units import (
     check_budget,
@@ -73,12 +74,7 @@ def solve(
     time_limit: o.TimeLimit = 60.0,
     seed: o.Seed = 0,
     workers: o.Workers = None,
-    params: Annotated[
-        Path | None,
-        typer.Option(
-            "--params", metavar="FILE.toml", help="The numbers of the search's policy [its own]."
-        ),
-    ] = None,
+    params: o.Params = None,
     print_params: Annotated[
         bool,
         typer.Option(
@@ -97,7 +93,8 @@ def solve(
 ) -> None:
     """Solve a planning problem: what to keep, recompute or swap to stay within a budget.
 
-    Ctrl-C ends the search and gives the best plan so far, if one fits, with its gap.
+    Ctrl-C ends the search and gives the best plan so far, if one fits, with its gap. The operations stay
+    in the order of the file: the tables race, least-peak and frontier of FILE.toml change nothing here.
 
     \b
     Examples:
@@ -112,16 +109,16 @@ def solve(
     check_time_limit(time_limit)
     o.check_input(problem, what="problem")
     if output is not None:
-        check_outputs(output, inputs=(problem,), force=force)
+        check_outputs(output, inputs=(problem, params), force=force)
 
     from planner.order.reorder import peak_of
     from planner.plan.problemfile import read_problem
-    from planner.portfolio.params import read_params
+    from planner.portfolio.params import STAGES
     from planner.portfolio.solve import solve as solve_problem
     from planner.portfolio.table import POLICY
     from planner.search.state import SearchSettings
 
-    policy = POLICY if params is None else read_params(params)
+    policy = POLICY if params is None else read_noting(params, unused=tuple(STAGES))
     read = read_problem(problem)
     base_peak = peak_of(read, range(len(read.ops)))
     asked = _asked(read, base_peak, budget, swap, overlap)

@@ -9,6 +9,7 @@ import typer
 from planner.cli import options as o
 from planner.cli.console import emit_json, note, progress, verbosity
 from planner.cli.outputs import check_outputs
+from planner.cli.params import read_noting
 from planner.errors import UsageError
 from planner.reading import shown
 from planner.units import check_budget, check_time_limit, parse_bytes, parse_whole
@@ -61,6 +62,7 @@ def sweep(
     device: o.Device = "cpu",
     inputs: o.Inputs = None,
     no_ort_optimize: o.NoOrtOptimize = False,
+    params: o.Params = None,
     force: o.Force = False,
     json: o.Json = False,
     memory_limit: o.MemoryLimit = None,
@@ -70,7 +72,8 @@ def sweep(
 ) -> None:
     """Show what each memory budget costs in time, and the largest size that fits each.
 
-    Plans are searched for and simulated; no model is written. Times are predicted.
+    Plans are searched for and simulated; no model is written. Times are predicted. The table least-peak
+    of FILE.toml changes nothing here.
 
     \b
     Examples:
@@ -87,7 +90,9 @@ def sweep(
     check_time_limit(time_limit)
     o.check_inputs(model=model, profile=profile, inputs=inputs)
     if output is not None:
-        check_outputs(output, inputs=(model, profile, inputs), force=force)
+        check_outputs(output, inputs=(model, profile, inputs, params), force=force)
+    if params is not None:
+        read_noting(params, unused=("least-peak",))
 
     from planner import api_sweep
 
@@ -110,6 +115,7 @@ def sweep(
             ort_optimize=not no_ort_optimize,
             device=device,
             inputs=inputs,
+            params=params,
             progress=report_progress,
         )
         from planner.report.sweep import print_sweep, sweep_payload, write_sweep

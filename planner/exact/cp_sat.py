@@ -5,16 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from planner.exact.policy import ExactPolicy
 from planner.plan.problem import Problem
 from planner.search.state import SearchState
 from planner.search.stop import Stop
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CpSat:
+class CpSat(ExactPolicy):
     """Parts of the best plan by constraint programming, and the whole where it is small.
 
-    Attributes:
+    Attributes (besides those of `ExactPolicy`):
         max_ops: on larger problems a part takes longer to set up than to solve.
         far_gap: from a plan farther than that from its bound, parts take longer to undo what it does
             than to make one fit that is about as fast as any, or the base order.
@@ -66,6 +67,7 @@ class CpSat:
                 upper_us=state.best.time_us if state.best else float("inf"),
             ),
             stop=is_settled,
+            policy=self,
         )
         if found is not None:
             state.prove(found.bound_us - problem.base_duration_us, BOUND_CLASS)

@@ -15,15 +15,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from planner.exact.local_search import Until, improve_locally
+from planner.exact.policy import EXACT, ExactPolicy
 from planner.plan.problem import Action, Problem
 from planner.search.state import SearchSettings
 from planner.simulate.simulate import simulate
-
-_STEP = 0.015
-"""By how much the capacity is lowered each time, as a share of the peak."""
-
-_ROUNDS = 60
-"""Parts that are solved at one capacity, after which the descent begins anew from a plan farther up."""
 
 
 def descend(
@@ -32,6 +27,7 @@ def descend(
     settings: SearchSettings,
     *,
     stop: Callable[[], bool] | None = None,
+    policy: ExactPolicy = EXACT,
 ) -> list[Action]:
     """The schedule with the least peak found, from `actions` on; it ends at the capacity.
 
@@ -39,6 +35,7 @@ def descend(
         actions: base operations run in base order, on one stream.
         settings: as for `improve_locally`.
         stop: asked between rounds.
+        policy: the steps, and the rounds of each.
     """
     deadline = time.monotonic() + settings.limit_s
     path = [list(actions)]  # each has less peak than the one before
@@ -50,19 +47,20 @@ def descend(
     def is_over() -> bool:
         nonlocal asked
         asked += 1
-        return asked > _ROUNDS or (stop is not None and stop())
+        return asked > policy.descent_rounds or (stop is not None and stop())
 
     while least > problem.capacity_bytes:
         left_s = deadline - time.monotonic()
         if left_s <= 0 or (stop is not None and stop()):
             break
         asked = 0
-        rung = max(problem.capacity_bytes, int((1 - _STEP) * peaks[-1]))
+        rung = max(problem.capacity_bytes, int((1 - policy.descent_step) * peaks[-1]))
         found, _ = improve_locally(
             replace(problem, capacity_bytes=rung),
             path[-1],
             replace(settings, limit_s=left_s, seed=settings.seed + turn),
             until=Until(bound_us=math.inf, asked=is_over),  # any plan that fits will do
+            policy=policy,
         )
         reached = simulate(problem, found).peak_bytes
         if reached <= rung:

@@ -23,6 +23,7 @@ from planner.exact.local_search import Until, improve_locally
 from planner.exact.neighbourhoods import Neighbourhoods
 from planner.exact.overlap import OverlapModel, starts_of
 from planner.exact.part import PartModel
+from planner.exact.policy import EXACT, ExactPolicy
 from planner.exact.solving import SOLVED, new_solver, solve_interruptibly
 from planner.plan.candidate import Candidate
 from planner.plan.decisions import Decisions
@@ -45,31 +46,13 @@ BOUND_CLASS = (
     "others again in this order, each at most once"
 )
 
-_WHOLE_OPS = 600
-_MAX_RUNS = 5_000
-"""Operations, and free runs, of the whole; with more, only parts are solved."""
-
 _OVERLAP_OPS = 150
 _OVERLAP_RUNS = 300
-"""The same where copies run beside the operations; with more runs, only those that close a gap."""
+"""Operations, and free runs, of the whole where copies run beside the operations; with more runs, only
+those that close a gap."""
 
 _SHARE_OF_START = 0.2
 """Of the time, at most, to find when the incumbent's own decisions are carried out."""
-
-_SHARE_OF_PARTS = 0.15
-"""Of the time, where the whole may be solved too."""
-
-_SHARE_TO_FIT = 0.6
-"""The same, from a plan that does not fit."""
-
-_SHARE_AT_A_PRICE = 0.25
-"""Of that: where it does not fit by then, it is made to fit step by step."""
-
-_DESCENT, _DESCENT_BEFORE_WHOLE = 0.95, 0.4
-"""Of what is left, for that: the less where the whole may be solved too."""
-
-_SMALL = 60
-"""Free runs that are solved at once: parts would not be smaller."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,6 +105,7 @@ def solve_exact(
     *,
     bounds: Bounds = _NO_BOUNDS,
     stop: Callable[[], bool] | None = None,
+    policy: ExactPolicy = EXACT,
 ) -> Exact | None:
     """Improve on `incumbent`; None where copies run beside the operations and these are too many, or
     nothing that fits was found.
@@ -129,6 +113,8 @@ def solve_exact(
     Args:
         bounds: what is known of the time of plans.
         stop: asked while parts are solved, whether to leave it at that.
+        policy: how the time is shared out, and how large parts and the whole may be; of no effect where
+            copies run beside the operations.
     """
     if problem.overlap:
         if _copies_us(problem) > _MAX_COPIES * problem.base_duration_us:
@@ -147,52 +133,68 @@ def solve_exact(
         until = Until(
             bound_us=bounds.lower_us, fit_s=fit * limits.limit_s, asked=stop or (lambda: False)
         )
-        actions, _ = improve_locally(problem, actions, limits, until=until)
+        actions, _ = improve_locally(problem, actions, limits, until=until, policy=policy)
 
-    def fits(trial: Sequence[Action]) -> bool:
-        return simulate(problem, trial).peak_bytes <= problem.capacity_bytes
-
-    whole = _whole(problem, actions, bounds.upper_us)
-    if whole is None or len(whole) > _SMALL:
-        if not fits(actions):
-            improve(_SHARE_TO_FIT, fit=_SHARE_AT_A_PRICE)
-            if not fits(actions):
+    whole = _whole(problem, actions, bounds.upper_us, policy)
+    if whole is None or len(whole) > policy.at_once_runs:
+        if not _fits(problem, actions):
+            improve(policy.fit_share, fit=policy.price_share)
+            if not _fits(problem, actions):
                 start = actions_of(problem, base_plan())
-                is_small = whole is not None and len(whole) <= _MAX_RUNS
-                limits = within(_DESCENT_BEFORE_WHOLE if is_small else _DESCENT)
-                lower = descend(problem, start, limits, stop=stop)
+                is_small = whole is not None and len(whole) <= policy.whole_runs
+                share = policy.descent_before_whole_share if is_small else policy.descent_share
+                lower = descend(problem, start, within(share), stop=stop, policy=policy)
                 actions = min(actions, lower, key=lambda a: simulate(problem, a).peak_bytes)
         else:
-            improve(1.0 if whole is None else _SHARE_OF_PARTS)
-        whole = _whole(problem, actions, bounds.upper_us)
-    if whole is None or len(whole) > _MAX_RUNS:
+            improve(1.0 if whole is None else policy.parts_share)
+        whole = _whole(problem, actions, bounds.upper_us, policy)
+    if whole is None or len(whole) > policy.whole_runs:
         improve(1.0)
         whole = None
-    replay = simulate(problem, actions)
-    optimal, bound_us = False, problem.base_duration_us
     is_open = stop is None or not stop()
-    to_gain = is_open and (not fits(actions) or replay.time_us > bounds.lower_us * (1 + 1e-9))
-    if whole is not None and to_gain:
-        left = max(0.5, deadline - time.monotonic())
-        found = solve_whole(
-            problem,
-            stage_schedule(problem, actions),
-            whole,
-            lower_bound_us=bounds.lower_us,
-            solver=new_solver(seed=settings.seed, workers=settings.workers, time_limit_s=left),
-        )
-        if found is not None:
-            plan, optimal, bound_us = found
-            trial = actions_of(problem, plan)
-            again = simulate(problem, trial)
-            better = not fits(actions) or again.time_us <= replay.time_us
-            if fits(trial) and better:
-                actions, replay = trial, again
+    if whole is None or not is_open:
+        return _exact(problem, actions)
+    left = max(policy.whole_s, deadline - time.monotonic())
+    solver = new_solver(seed=settings.seed, workers=settings.workers, time_limit_s=left)
+    return _with_whole(problem, actions, whole, bounds.lower_us, solver)
+
+
+def _fits(problem: Problem, actions: Sequence[Action]) -> bool:
+    return simulate(problem, actions).peak_bytes <= problem.capacity_bytes
+
+
+def _exact(problem: Problem, actions: Sequence[Action]) -> Exact:
+    """A plan of which nothing is proved."""
+    replay = simulate(problem, actions)
     return Exact(
-        candidate=Candidate(decisions=Decisions(), actions=actions, replay=replay),
-        optimal=optimal,
-        bound_us=bound_us,
+        candidate=Candidate(decisions=Decisions(), actions=list(actions), replay=replay),
+        optimal=False,
+        bound_us=problem.base_duration_us,
     )
+
+
+def _with_whole(
+    problem: Problem,
+    actions: Sequence[Action],
+    whole: set[Run],
+    lower_bound_us: float,
+    solver: cp_model.CpSolver,
+) -> Exact:
+    """The plan, or what the solver finds for the whole where that is better."""
+    given = _exact(problem, actions)
+    fits = given.candidate.peak_bytes <= problem.capacity_bytes
+    if fits and given.candidate.time_us <= lower_bound_us * (1 + 1e-9):
+        return given
+    plan = stage_schedule(problem, actions)
+    found = solve_whole(problem, plan, whole, lower_bound_us=lower_bound_us, solver=solver)
+    if found is None:
+        return given
+    plan, optimal, bound_us = found
+    best = _exact(problem, actions_of(problem, plan)).candidate
+    is_better = not fits or best.time_us <= given.candidate.time_us
+    if best.peak_bytes > problem.capacity_bytes or not is_better:
+        best = given.candidate
+    return Exact(candidate=best, optimal=optimal, bound_us=bound_us)
 
 
 def _solve_overlapped(
@@ -238,8 +240,10 @@ def _solve_overlapped(
     )
 
 
-def _whole(problem: Problem, actions: Sequence[Action], upper_bound_us: float) -> set[Run] | None:
-    if len(problem.ops) > _WHOLE_OPS:
+def _whole(
+    problem: Problem, actions: Sequence[Action], upper_bound_us: float, policy: ExactPolicy
+) -> set[Run] | None:
+    if len(problem.ops) > policy.whole_ops:
         return None
     replay = simulate(problem, actions)
     if replay.peak_bytes <= problem.capacity_bytes:

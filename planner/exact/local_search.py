@@ -22,6 +22,7 @@ from ortools.sat.python import cp_model
 
 from planner.exact.neighbourhoods import Freed, Kind, Neighbourhoods
 from planner.exact.part import PartModel
+from planner.exact.policy import EXACT, ExactPolicy
 from planner.exact.solving import SOLVED, new_solver
 from planner.plan.problem import Action, Problem
 from planner.plan.stages import (
@@ -35,21 +36,6 @@ from planner.plan.stages import (
 from planner.search.state import SearchSettings
 from planner.simulate.simulate import simulate
 from planner.units import format_part
-
-_START_SIZE = 60.0
-_MIN_SIZE, _MAX_SIZE = 12.0, 3_000.0
-_STAGES_EACH = (3, 6, 10)
-_ROUND_WORK = 0.12
-"""Deterministic time of one round, in the solver's units: a second or two."""
-
-_FIRST_PRICE = 0.2
-"""Base durations for the whole excess of the first plan."""
-
-_PRICE_RISE = 1.05
-"""Each round; twofold after `_PATIENCE` rounds in which nothing helped."""
-
-_PATIENCE = 10
-_MAX_PRICE = 100.0
 
 
 @dataclass(slots=True)
@@ -96,6 +82,7 @@ def improve_locally(
     *,
     until: Until = NO_END,
     progress: Callable[[str], None] | None = None,
+    policy: ExactPolicy = EXACT,
 ) -> tuple[list[Action], LocalStats]:
     """Improve a schedule whose base operations run in base order, on one stream.
 
@@ -105,6 +92,7 @@ def improve_locally(
 
     Args:
         settings: with workers for the rounds at a time, each on one thread; one if not given.
+        policy: sizes of parts, and prices.
 
     Returns:
         The best schedule: `actions` unless one is better. One that fits is better than one that does
@@ -117,7 +105,7 @@ def improve_locally(
         return best, stats
     if MemoryProfile(problem, base_plan()).peak_bytes <= problem.capacity_bytes:
         return actions_of(problem, base_plan()), stats
-    search = _Search(problem, stage_schedule(problem, actions), settings.seed)
+    search = _Search(problem, stage_schedule(problem, actions), settings.seed, policy)
     search.run(
         deadline=time.monotonic() + settings.limit_s,
         workers=settings.workers or 1,
@@ -147,16 +135,19 @@ class _Part:
 
 
 class _Search:
-    def __init__(self, problem: Problem, plan: StageSchedule, seed: int) -> None:
+    def __init__(
+        self, problem: Problem, plan: StageSchedule, seed: int, policy: ExactPolicy
+    ) -> None:
         self.problem = problem
+        self.policy = policy
         self.draw = random.Random(seed)
         self.neighbourhoods = Neighbourhoods(problem)
         self._set(MemoryProfile(problem, plan))
         capacity = problem.capacity_bytes
-        self.price = _FIRST_PRICE * capacity / max(1, self.excess)
-        self.size = dict.fromkeys(Kind, _START_SIZE)
+        self.price = policy.first_price_factor * capacity / max(1, self.excess)
+        self.size = dict.fromkeys(Kind, float(policy.part_runs))
         self.gain = dict.fromkeys(Kind, 1.0)
-        self.work = dict.fromkeys(Kind, 0.1 * _ROUND_WORK)
+        self.work = dict.fromkeys(Kind, 0.1 * policy.round_work)
         self.rounds = dict.fromkeys(Kind, 0)
         self.wins = dict.fromkeys(Kind, 0)
         self.idle = 0
@@ -232,8 +223,9 @@ class _Search:
         """The next neighbourhood, as a model to solve; None where nothing may be freed."""
         for _ in range(20):
             kind = self.draw.choices(list(Kind), [self.gain[k] / self.work[k] for k in Kind])[0]
+            stages = self.draw.choice(self.policy.part_stages)
             free = self.neighbourhoods.choose(
-                self.held, kind, int(self.size[kind]), self.draw.choice(_STAGES_EACH), self.draw
+                self.held, kind, int(self.size[kind]), stages, self.draw
             )
             if len(free):
                 break
@@ -247,28 +239,28 @@ class _Search:
             time_limit_s=max(0.05, deadline - time.monotonic()),
         )
         solver.parameters.cp_model_presolve = False  # takes longer than such a model does
-        solver.parameters.max_deterministic_time = _ROUND_WORK
+        solver.parameters.max_deterministic_time = self.policy.round_work
         return _Part(kind, free, self.plan, model, solver)
 
     def _take(self, part: _Part, status: cp_model.CpSolverStatus) -> bool:
         """Take over the result of a round if it is better; an equal plan is taken too."""
-        kind = part.kind
+        kind, policy = part.kind, self.policy
         optimal = status == cp_model.OPTIMAL
         improved = status in SOLVED and self._take_plan(part, part.model.plan_of(part.solver))
         self.rounds[kind] += 1
         self.wins[kind] += improved
         used = part.solver.response_proto.deterministic_time
         if not optimal:
-            self.size[kind] = max(0.75 * self.size[kind], _MIN_SIZE)
-        elif used < _ROUND_WORK / 3:
-            self.size[kind] = min(1.15 * self.size[kind], _MAX_SIZE)
+            self.size[kind] = max(0.75 * self.size[kind], policy.min_part_runs)
+        elif used < policy.round_work / 3:
+            self.size[kind] = min(1.15 * self.size[kind], policy.max_part_runs)
         self.gain[kind] = max(0.1, 0.85 * self.gain[kind] + 0.15 * improved)
-        self.work[kind] = max(0.1 * _ROUND_WORK, 0.85 * self.work[kind] + 0.15 * used)
+        self.work[kind] = max(0.1 * policy.round_work, 0.85 * self.work[kind] + 0.15 * used)
         self.idle = 0 if improved else self.idle + 1
         if self.excess:
-            rise = _PRICE_RISE if self.idle < _PATIENCE else 2.0
-            self.price = min(rise * self.price, _MAX_PRICE)
-            self.idle %= _PATIENCE
+            rise = policy.price_factor if self.idle < policy.price_patience else 2.0
+            self.price = min(rise * self.price, policy.max_price)
+            self.idle %= policy.price_patience
         return improved
 
     def _take_plan(self, part: _Part, plan: StageSchedule) -> bool:

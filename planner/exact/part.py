@@ -48,8 +48,8 @@ _PRICE_UNITS = 100
 """Whole units of the objective for one unit of cost, where prices of bytes are small."""
 
 _MAX_WEIGHT = 1 << 40
-"""Of a run or copy in the objective, which is 64 bits wide: what takes 100,000 times the step is not
-worth telling from what takes more."""
+"""Of a run, a copy or a step of excess in the objective, which is 64 bits wide: what takes 100,000 times
+the step is not worth telling from what takes more."""
 
 _EXCESS_STEPS = 100_000
 """Excess is counted in this fraction of the capacity."""
@@ -254,9 +254,8 @@ class PartModel(GapModel):
         total = self.cost
         if self.price is not None:
             price = self.price * COST_UNITS * self.step * self.unit / problem.capacity_bytes
-            total = total * _PRICE_UNITS + sum(
-                max(1, round(price * _PRICE_UNITS)) * e.stages * e.variable for e in self.excess
-            )
+            weight = max(1, round(min(price * _PRICE_UNITS, _MAX_WEIGHT)))
+            total = total * _PRICE_UNITS + sum(weight * e.stages * e.variable for e in self.excess)
             for excess in self.excess:
                 self.cp.add_hint(excess.variable, excess.hint)
         self.cp.minimize(total)

@@ -30,7 +30,8 @@ from planner.pipeline.prepare import Prepared, Progress
 from planner.pipeline.trying import LATE, TrialSearch
 from planner.pipeline.working_ahead import WorkingAhead, may_work_ahead
 from planner.plan.solved import Solved
-from planner.portfolio.race import RACE, race
+from planner.portfolio.race import race
+from planner.portfolio.table import POLICY
 from planner.runtime.fusion_pins import TakenError
 from planner.search.fast.warm import warm_up
 from planner.search.patience import Patience
@@ -175,5 +176,6 @@ def _race(
 
     left_s = deadline - time.monotonic()
     problems = [form.problem for form in forms.values()]
-    runners = race(problems, time_limit_s=RACE * left_s, progress=begins, patience=patience)
+    share_s = POLICY.race.share * left_s
+    runners = race(problems, time_limit_s=share_s, progress=begins, patience=patience)
     return {orders[r.index]: r.solved for r in runners if not r.is_impossible}

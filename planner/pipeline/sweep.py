@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,21 +22,13 @@ from planner.pipeline.settings import Settings
 from planner.plan.points import Point, monotone
 from planner.plan.problem import Problem
 from planner.portfolio.frontier import solve_point
+from planner.portfolio.policies import FrontierPolicy
 from planner.portfolio.race import race
+from planner.portfolio.table import POLICY, Policy
 from planner.results import Frontier, Largest
 from planner.search.fast.warm import warm_up
 from planner.units import format_bytes
 from planner.workers import workers
-
-_ORDER_S = 5.0
-"""For the search for base orders, at most."""
-
-_MIN_POINT_S = 1.0
-"""No point gets less, however many there are."""
-
-_SAMPLING, _SAMPLES, _BEST = 0.2, (0.2, 0.45, 0.75), 2
-"""Base orders are compared in this share of the time, at budgets so far from the least possible to
-the best order's own peak; the best few at each go into the sweep."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,18 +48,27 @@ class Graphs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Task:
-    """Something to do at one budget of one size; `orders`: indices of those to do it in."""
+    """Something to do at one budget of one size.
+
+    Attributes:
+        orders: indices of those to do it in.
+        policy: of the searches.
+    """
 
     graph: int
     capacity_bytes: int
     orders: tuple[int, ...]
     time_limit_s: float
     seed: int
+    policy: Policy
 
 
-def graphs_of(prepared: Prepared, settings: Settings) -> Graphs:
+def graphs_of(
+    prepared: Prepared, settings: Settings, numbers: FrontierPolicy = POLICY.frontier
+) -> Graphs:
     """The base orders of a prepared model, each with its problem."""
-    orders = base_orders(prepared, time_limit_s=min(_ORDER_S, 0.1 * settings.time_limit_s))
+    share_s = numbers.orders_share * settings.time_limit_s
+    orders = base_orders(prepared, time_limit_s=min(numbers.max_orders_s, share_s))
     return Graphs(
         prepared=prepared,
         orders=orders,
@@ -93,6 +94,7 @@ def frontiers(
     jobs: int | None,
     ray_address: str | None,
     progress: Progress,
+    policy: Policy = POLICY,
 ) -> tuple[Frontier, ...]:
     """Solve every size at every budget.
 
@@ -102,12 +104,11 @@ def frontiers(
         graphs: the sizes, all of one request.
         jobs: processes; None for one on each core (or all that the cluster has).
         ray_address: of a Ray cluster, "local" for one made here; None for processes of this machine.
+        policy: of the frontier, the race of base orders, and the searches.
 
     Raises:
         UsageError: Ray is not installed, or the cluster cannot be reached.
     """
-    request = graphs[0].prepared.request
-    time_limit_s, seed = request.limits.time_limit_s, request.seed
     cores = jobs or os.cpu_count() or 1
     if ray_address is None:
         cores = min(cores, len(graphs) * len(budgets))
@@ -116,34 +117,12 @@ def frontiers(
         # processes that compiled side by side would spoil their common cache
         warm_up(overlap=overlap)
     with _mapped([g.problems for g in graphs], cores, ray_address) as run:
-        samples = [
-            _Task(
-                graph=i,
-                capacity_bytes=budget,
-                orders=tuple(range(len(g.orders))),
-                time_limit_s=_share(_SAMPLING * time_limit_s, cores, len(graphs) * len(_SAMPLES)),
-                seed=seed,
-            )
-            for i, g in enumerate(graphs)
-            for budget in _samples(g)
-        ]
+        samples = _comparisons(graphs, cores, policy)
         chosen: dict[int, set[int]] = {i: {0} for i in range(len(graphs))}
         for done, (graph, best) in enumerate(run(_compare, samples), start=1):
             chosen[graph].update(best)
             progress(f"compared base orders at {done} of {len(samples)} budgets")
-        tasks = [
-            _Task(
-                graph=i,
-                capacity_bytes=budget,
-                orders=tuple(sorted(chosen[i])),
-                time_limit_s=_share(
-                    (1 - _SAMPLING) * time_limit_s, cores, len(graphs) * len(budgets)
-                ),
-                seed=seed,
-            )
-            for i in range(len(graphs))
-            for budget in budgets
-        ]
+        tasks = _points(graphs, budgets, chosen, cores, policy)
         found: dict[int, list[Point]] = {i: [] for i in range(len(graphs))}
         for done, (graph, point) in enumerate(run(_solve, tasks), start=1):
             found[graph].append(point)
@@ -184,13 +163,51 @@ def largest(found: Sequence[Frontier], dim: str, budgets: Sequence[int]) -> tupl
     return tuple(rows)
 
 
-def _share(time_limit_s: float, cores: int, tasks: int) -> float:
-    return max(_MIN_POINT_S, time_limit_s * cores / max(1, tasks))
+def _comparisons(graphs: Sequence[Graphs], cores: int, policy: Policy) -> list[_Task]:
+    """All orders of each size, at a few budgets."""
+    request, numbers = graphs[0].prepared.request, policy.frontier
+    whole_s = numbers.comparing_share * request.limits.time_limit_s * cores
+    each_s = whole_s / (len(graphs) * len(numbers.compared_shares))
+    found: list[_Task] = []
+    for i, graph in enumerate(graphs):
+        low, high = graph.least_bound_bytes, graph.orders[0].peak_bytes
+        found += [
+            _Task(
+                graph=i,
+                capacity_bytes=int(low + share * (high - low)),
+                orders=tuple(range(len(graph.orders))),
+                time_limit_s=max(numbers.min_point_s, each_s),
+                seed=request.seed,
+                policy=policy,
+            )
+            for share in numbers.compared_shares
+        ]
+    return found
 
 
-def _samples(graph: Graphs) -> list[int]:
-    low, high = graph.least_bound_bytes, graph.orders[0].peak_bytes
-    return [int(low + share * (high - low)) for share in _SAMPLES]
+def _points(
+    graphs: Sequence[Graphs],
+    budgets: Sequence[int],
+    chosen: Mapping[int, set[int]],
+    cores: int,
+    policy: Policy,
+) -> list[_Task]:
+    """The chosen orders of each size, at every budget."""
+    request, numbers = graphs[0].prepared.request, policy.frontier
+    whole_s = (1 - numbers.comparing_share) * request.limits.time_limit_s * cores
+    each_s = whole_s / max(1, len(graphs) * len(budgets))
+    return [
+        _Task(
+            graph=i,
+            capacity_bytes=budget,
+            orders=tuple(sorted(chosen[i])),
+            time_limit_s=max(numbers.min_point_s, each_s),
+            seed=request.seed,
+            policy=policy,
+        )
+        for i in range(len(graphs))
+        for budget in budgets
+    ]
 
 
 def _said(graph: Graphs, point: Point) -> str:
@@ -221,8 +238,9 @@ def _work(what: tuple[Callable[[Orders, _Task], Any], _Task]) -> Any:
 def _compare(orders: Orders, task: _Task) -> tuple[int, list[int]]:
     """The size, and the best orders at the task's budget."""
     problems = [replace(p, capacity_bytes=task.capacity_bytes) for p in orders[task.graph]]
-    runners = race(problems, time_limit_s=task.time_limit_s)
-    return task.graph, [r.index for r in runners if not r.is_impossible][:_BEST]
+    runners = race(problems, time_limit_s=task.time_limit_s, policy=task.policy)
+    kept = task.policy.frontier.kept_orders
+    return task.graph, [r.index for r in runners if not r.is_impossible][:kept]
 
 
 def _solve(orders: Orders, task: _Task) -> tuple[int, Point]:
@@ -232,6 +250,7 @@ def _solve(orders: Orders, task: _Task) -> tuple[int, Point]:
         task.capacity_bytes,
         time_limit_s=task.time_limit_s,
         seed=task.seed,
+        policy=task.policy,
     )
     return task.graph, point
 

@@ -14,18 +14,25 @@ from planner.plan.candidate import Candidate
 from planner.plan.points import Point, PointPlan
 from planner.plan.problem import Problem
 from planner.portfolio.race import solve_orders
+from planner.portfolio.table import POLICY, Policy
 
 
 def solve_point(
-    problems: Sequence[Problem], capacity_bytes: int, *, time_limit_s: float, seed: int = 0
+    problems: Sequence[Problem],
+    capacity_bytes: int,
+    *,
+    time_limit_s: float,
+    seed: int = 0,
+    policy: Policy = POLICY,
 ) -> Point:
     """The best plan found at one budget, on one core.
 
     Args:
         problems: the same problem in several base orders; their own capacities do not count.
+        policy: of the race between the orders, and of the searches.
     """
     tight = [replace(problem, capacity_bytes=capacity_bytes) for problem in problems]
-    found = solve_orders(tight, time_limit_s=time_limit_s, seed=seed, workers=1)
+    found = solve_orders(tight, time_limit_s=time_limit_s, seed=seed, workers=1, policy=policy)
     candidate = found.solved.candidate
     if candidate is None:
         return Point(capacity_bytes=capacity_bytes, plan=None, bound_us=found.bound_us)

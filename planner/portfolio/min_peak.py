@@ -21,6 +21,8 @@ from dataclasses import replace
 from planner.bound.instants import min_peak_bound
 from planner.plan.candidate import Candidate
 from planner.plan.problem import Problem
+from planner.portfolio.policies import LeastPeakPolicy
+from planner.portfolio.table import POLICY
 from planner.search.engine import run_engine
 from planner.search.engines.rounding import LpRounding
 from planner.search.engines.simple import Greedy
@@ -32,59 +34,46 @@ from planner.search.state import new_state
 from planner.search.stop import At
 from planner.simulate.simulate import candidate_of
 
-_MAX_INSTANTS = 6
-
-_MAX_MISSES = 200
-"""Blurred evictions in a row that find nothing."""
-
-_SHARE_AT_BOUND = 0.1
-"""Of the time, for a plan that meets the bound by eviction."""
-
-_SHARE_OF_LP, _SHARE_OF_EVICTION = 0.8, 0.6
-"""Of the time left each; the last is left to chance."""
-
-_ROUNDS = ((0.5, None), (0.75, 4), (1.0, 1))
-"""Of the time, when each round over several orders ends, and how many orders are in it."""
-
-_MIN_S = 0.1
-
-_SHARE_OF_ATTEMPT = 0.4
-"""Of the time left, at most, for one capacity."""
-
 
 def min_peak(
     problem: Problem,
     *,
     time_limit_s: float,
     start: Candidate | None = None,
-    precision: float = 0.005,
+    policy: LeastPeakPolicy = POLICY.least_peak,
 ) -> tuple[Candidate, int]:
     """The plan with the least peak found, and bytes below which none is.
 
     The bound holds for `planner.bound.lp.BOUND_CLASS`. The search ends at the bound, at the time
-    limit, or where no capacity is left to try but those within `precision` of one at which nothing
-    was found, and chance finds nothing more.
+    limit, or where no capacity is left to try but those within the policy's `precision` of one at which
+    nothing was found, and chance finds nothing more.
 
     Args:
         start: a plan that is known already.
+        policy: how the time is shared out.
     """
     deadline = time.monotonic() + time_limit_s
     low, _ = min_peak_bound(problem)
-    search = _Search(problem, deadline)
+    search = _Search(problem, deadline, policy)
     if start is not None:
         search.take(start)
     if search.best.peak_bytes > low and problem.allow_swap:
         tight = replace(problem, capacity_bytes=low)  # or copies in are put where they hide
         search.take(Evaluator(tight).evaluate(everything_swapped(problem)))
     if search.best.peak_bytes > low:
-        search.by_eviction(low, time.monotonic() + _SHARE_AT_BOUND * time_limit_s)
-    low = max(low, search.bisect(search.by_lp, low, precision, share=_SHARE_OF_LP))
-    search.bisect(search.by_eviction, low, precision, share=_SHARE_OF_EVICTION)
-    search.by_chance(low, precision)
+        search.by_eviction(low, time.monotonic() + policy.bound_share * time_limit_s)
+    low = max(low, search.bisect(search.by_lp, low, share=policy.lp_share))
+    search.bisect(search.by_eviction, low, share=policy.eviction_share)
+    search.by_chance(low)
     return search.best, low
 
 
-def min_peak_of(problems: Sequence[Problem], *, time_limit_s: float) -> tuple[int, Candidate]:
+def min_peak_of(
+    problems: Sequence[Problem],
+    *,
+    time_limit_s: float,
+    policy: LeastPeakPolicy = POLICY.least_peak,
+) -> tuple[int, Candidate]:
     """The least peak found over several base orders: short searches in all, longer ones in the best.
 
     How low a search gets in half a second says more of an order than its own peak or its bound do:
@@ -97,7 +86,12 @@ def min_peak_of(problems: Sequence[Problem], *, time_limit_s: float) -> tuple[in
     bounds = [min_peak_bound(problem)[0] for problem in problems]
     found: dict[int, Candidate] = {}
     turn = sorted(range(len(problems)), key=lambda i: bounds[i])
-    for share, most in _ROUNDS:
+    rounds = (
+        (policy.all_until, None),
+        (policy.few_until, policy.few_orders),
+        (1.0, policy.last_orders),
+    )
+    for share, most in rounds:
         until = start + share * time_limit_s
         turn = sorted(turn, key=lambda i: (_peak(found, i), bounds[i]))[:most]
         for number, index in enumerate(turn):
@@ -107,8 +101,9 @@ def min_peak_of(problems: Sequence[Problem], *, time_limit_s: float) -> tuple[in
                 continue
             best, _ = min_peak(
                 problems[index],
-                time_limit_s=max(_MIN_S, left_s / (len(turn) - number)),
+                time_limit_s=max(policy.min_s, left_s / (len(turn) - number)),
                 start=found.get(index),
+                policy=policy,
             )
             if best.peak_bytes < _peak(found, index):
                 found[index] = best
@@ -123,8 +118,9 @@ def _peak(found: Mapping[int, Candidate], index: int) -> float:
 class _Search:
     """Tries capacities; keeps the plan with the least peak."""
 
-    def __init__(self, problem: Problem, deadline: float) -> None:
+    def __init__(self, problem: Problem, deadline: float, numbers: LeastPeakPolicy) -> None:
         self.problem = problem
+        self.numbers = numbers
         self.deadline = deadline
         self.best = Evaluator(problem).base
         self.evicting = Eviction(problem)
@@ -135,17 +131,16 @@ class _Search:
         if candidate.peak_bytes < self.best.peak_bytes:
             self.best = candidate
 
-    def bisect(
-        self, attempt: Callable[[int, float], bool], low: int, precision: float, *, share: float
-    ) -> int:
+    def bisect(self, attempt: Callable[[int, float], bool], low: int, *, share: float) -> int:
         """Call `attempt` with capacities between `low` and the best peak, and with when to end, for a
         share of the time left; returns the least capacity not proved impossible."""
         now = time.monotonic()
         until = now + share * (self.deadline - now)
+        near = 1 + self.numbers.precision
         failed, capacity = low - 1, low  # the largest capacity at which no plan was found
-        while self.best.peak_bytes > (failed + 1) * (1 + precision) and time.monotonic() < until:
+        while self.best.peak_bytes > (failed + 1) * near and time.monotonic() < until:
             now = time.monotonic()
-            if attempt(capacity, now + _SHARE_OF_ATTEMPT * (until - now)):
+            if attempt(capacity, now + self.numbers.attempt_share * (until - now)):
                 low = max(low, capacity + 1)
             if self.best.peak_bytes > capacity:
                 failed = capacity
@@ -166,12 +161,13 @@ class _Search:
                 break
         return False
 
-    def by_chance(self, low: int, precision: float) -> None:
+    def by_chance(self, low: int) -> None:
         """Eviction with blurred scores, always a little below the best plan, until it has missed too
         often or the deadline."""
         draw = random.Random(0)
-        misses = 0 if self.problem.allow_recompute else _MAX_MISSES
-        while misses < _MAX_MISSES and time.monotonic() < self.deadline:
+        precision, most = self.numbers.precision, self.numbers.max_misses
+        misses = 0 if self.problem.allow_recompute else most
+        while misses < most and time.monotonic() < self.deadline:
             if self.best.peak_bytes <= low * (1 + precision):
                 return
             capacity = max(low, int(self.best.peak_bytes * (1 - precision)))
@@ -191,6 +187,7 @@ class _Search:
         state = new_state(replace(self.problem, capacity_bytes=capacity))
         run_engine(Greedy(), state, At(until))
         if state.best is None:
-            run_engine(LpRounding(max_instants=_MAX_INSTANTS), state, At(until))
+            rounding = LpRounding(max_instants=self.numbers.max_instants)
+            run_engine(rounding, state, At(until))
         self.take(state.least)
         return state.is_impossible

@@ -3,6 +3,9 @@
     [portfolio]
     near_s = 5.0
 
+    [race]                      # of base orders; likewise [least-peak] and [frontier]
+    first_orders = 4
+
     [engines.anneal]            # in every table
     enabled = false
 
@@ -10,7 +13,8 @@
     until = 0.45
     strides = [1, 2, 4]
 
-`planner solve --print-params` prints all of them.
+`planner solve --print-params` prints all of them. A command that does not do what one of the tables is
+about says so (`changed_stages`).
 """
 
 from __future__ import annotations
@@ -33,6 +37,14 @@ from planner.structuring import Source, fields_of, structured
 _WHAT = "a file of parameters"
 _TABLES = ("rough", "serial", "other")
 _OF_TURN = ("until", "until_if_large")
+STAGES = {"race": "race", "least-peak": "least_peak", "frontier": "frontier"}
+"""The tables of what is done besides one search, and the fields of `Policy` that hold their numbers."""
+
+_SHARES = ("share", "_shares", "_until", "_gap")
+"""How the names of shares end."""
+
+_MIN = 1e-9
+"""Smaller times and factors make no sense, and what divides by them overflows."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,15 +84,16 @@ def policy_of(data: Mapping[str, Any], *, where: str, base: Policy = POLICY) -> 
     Raises:
         UsageError: as `read_params`.
     """
-    known = ("portfolio", "engines", *_TABLES)
+    known = ("portfolio", *STAGES, "engines", *_TABLES)
     for key, value in data.items():
         if key not in known:
             raise _wrong(where, f"unknown table {shown(key)}; there are {', '.join(known)}")
         if not isinstance(value, dict):
             raise _wrong(where, f"{key} is {shown(value)}, not a table")
-    top = data.get("portfolio", {})
-    head = structured(top, _Head, _source(where, "portfolio"))
-    _check_numbers(head, "portfolio", where)
+    head = _Head(**{key: getattr(base, key) for key in _Head.__slots__})
+    found = fields_of(_with(head, data.get("portfolio", {}), "portfolio", where))
+    for name, field in STAGES.items():
+        found[field] = _with(getattr(base, field), data.get(name, {}), name, where)
     tables = {name: getattr(base, name) for name in _TABLES}
     for section in ("engines", *_TABLES):
         for engine, given in data.get(section, {}).items():
@@ -90,15 +103,24 @@ def policy_of(data: Mapping[str, Any], *, where: str, base: Policy = POLICY) -> 
             _check_engine(engine, [t for n in concerned for t in tables[n]], section, where)
             for name in concerned:
                 tables[name] = _changed(tables[name], engine, given, f"{section}.{engine}", where)
-    return replace(base, **tables, **dataclasses.asdict(head))
+    return replace(base, **tables, **found)
 
 
 def params_text(policy: Policy = POLICY) -> str:
     """The policy as a TOML file; numbers without a limit are left out."""
     data: dict[str, Any] = {"portfolio": {k: getattr(policy, k) for k in _Head.__slots__}}
+    for name, field in STAGES.items():
+        data[name] = fields_of(getattr(policy, field))
     for name in _TABLES:
         data[name] = {turn.engine.name: _given(turn) for turn in getattr(policy, name)}
     return tomli_w.dumps(data)
+
+
+def changed_stages(policy: Policy) -> tuple[str, ...]:
+    """The tables among `STAGES` whose numbers are not the default."""
+    return tuple(
+        name for name, field in STAGES.items() if getattr(policy, field) != getattr(POLICY, field)
+    )
 
 
 def _given(turn: Turn) -> dict[str, Any]:
@@ -135,10 +157,7 @@ def _source(where: str, section: str) -> Source:
 
 def _changed_turn(turn: Turn, given: Mapping[str, Any], section: str, where: str) -> Turn:
     own = {k: v for k, v in given.items() if k not in ("enabled", *_OF_TURN)}
-    kind: Any = type(turn.engine)
-    made: Any = structured(own, kind, _source(where, section))
-    _check_numbers(made, section, where)
-    engine = replace(made, **{k: v for k, v in fields_of(turn.engine).items() if k not in own})
+    engine = _with(turn.engine, own, section, where)
     times = {}
     for key in _OF_TURN:
         value = given.get(key, getattr(turn, key))
@@ -150,15 +169,24 @@ def _changed_turn(turn: Turn, given: Mapping[str, Any], section: str, where: str
     return replace(turn, engine=engine, **times)
 
 
+def _with(value: Any, given: Mapping[str, Any], section: str, where: str) -> Any:
+    """A dataclass of numbers, `value`, with those that are given."""
+    made: Any = structured(given, type(value), _source(where, section))
+    _check_numbers(made, section, where)
+    return replace(value, **{key: getattr(made, key) for key in given})
+
+
 def _check_numbers(made: Any, section: str, where: str) -> None:
     """Counts, sizes and times are above 0, shares between 0 and 1."""
     for key, value in fields_of(made).items():
         for number in value if isinstance(value, tuple) else (value,):
-            if key.endswith(("_share", "_gap")):
+            if key.endswith(_SHARES):
                 if not 0 <= number <= 1 and number != math.inf:
                     raise _wrong(where, f"{section}.{key} is {number}, not between 0 and 1")
             elif number <= 0:
                 raise _wrong(where, f"{section}.{key} is {number}, not above 0")
+            elif number < _MIN:
+                raise _wrong(where, f"{section}.{key} is {number}, below {_MIN:g}")
         if isinstance(value, tuple) and not value:
             raise _wrong(where, f"{section}.{key} is empty")
 

@@ -14,7 +14,9 @@ from planner.bound.instants import min_peak_bound
 from planner.order.reorder import peak_of
 from planner.plan.problem import Problem
 from planner.plan.solved import Solved
+from planner.portfolio.policies import RacePolicy
 from planner.portfolio.solve import solve, solved_of
+from planner.portfolio.table import POLICY, Policy
 from planner.search.cutting_loop import bound_at_peak
 from planner.search.engine import run_engine
 from planner.search.engines.rounding import LpRounding
@@ -23,25 +25,6 @@ from planner.search.fast.warm import warm_up
 from planner.search.patience import Patience
 from planner.search.state import SearchSettings, new_state
 from planner.search.stop import At
-
-RACE = 0.4
-"""Share of the time of a whole search that the race should take."""
-
-_BOUNDS, _ROUGH, _FIRST = 0.15, 0.45, 0.7
-"""Shares of the race at which the bounds end, the rough plans, and the first search."""
-
-_FIELDS = (None, 6, 3)
-"""How many orders run in the three rounds."""
-
-_EXPLODED = 4.0
-"""A greedy plan that takes so many times the base order's time is given up."""
-
-_LEVER_TRIES, _LEVER_BEHIND = 3, 1.5
-"""After so many orders, a lever that alone adds so much more time than the other is left out."""
-
-_MIN_S = 0.2
-"""No search is shorter."""
-
 
 _Engine = Callable[[Problem, float, Solved | None], Solved]
 _Kinds = Callable[[Problem], list[Problem]]
@@ -86,6 +69,7 @@ def race(
     time_limit_s: float,
     progress: Callable[[int], None] | None = None,
     patience: Patience | None = None,
+    policy: Policy = POLICY,
 ) -> list[Runner]:
     """A rough plan in each order, a search in the best few, then a longer one in the best of those.
 
@@ -99,24 +83,32 @@ def race(
             duration.
         progress: called with the index of a problem when its search begins.
         patience: orders that promise too little for the wait are not searched in; None searches in all.
+        policy: of the race, and of the searches in it.
 
     Returns:
         One runner for each problem, the best first.
     """
     _warm_up(problems)
     start = time.monotonic()
-    field = _Field(problems, progress or (lambda _: None), patience)
-    field.bound(start + _BOUNDS * time_limit_s)
+    numbers = policy.race
+    field = _Field(problems, progress or (lambda _: None), patience, numbers)
+    field.bound(start + numbers.bounds_until * time_limit_s)
     if any(r.solved for r in field.runners):
         return field.ranked()  # an order that fits as it is: nothing is better
-    turns = (
-        (field.distinct(), _ROUGH, rough_plan, _single_kinds),
-        (None, _FIRST, _quick, _single_kinds),
-        (None, 1.0, _quick, lambda problem: [problem]),
-    )
-    for (turn, share, engine, kinds), most in zip(turns, _FIELDS, strict=True):
-        runners = (turn or field.ranked())[:most]
-        field.search(runners, start + share * time_limit_s, engine=engine, kinds=kinds)
+
+    def rough(problem: Problem, limit_s: float, start: Solved | None) -> Solved:
+        return rough_plan(problem, limit_s, numbers)
+
+    def quick(problem: Problem, limit_s: float, start: Solved | None) -> Solved:
+        settings = SearchSettings(limit_s=limit_s, thorough=False)
+        return solve(problem, settings, start=start, policy=policy)
+
+    until = start + numbers.rough_until * time_limit_s
+    field.search(field.distinct(), until, engine=rough, kinds=_single_kinds)
+    until = start + numbers.first_until * time_limit_s
+    field.search(field.ranked()[: numbers.first_orders], until, engine=quick, kinds=_single_kinds)
+    until = start + time_limit_s
+    field.search(field.ranked()[: numbers.last_orders], until, engine=quick, kinds=lambda p: [p])
     return field.ranked()
 
 
@@ -134,21 +126,14 @@ def _single_kinds(problem: Problem) -> list[Problem]:
     return [problem]
 
 
-def rough_plan(problem: Problem, time_limit_s: float, start: Solved | None = None) -> Solved:
-    """The base order, repaired, and what the LP of one instant gives.
-
-    Args:
-        start: not looked at.
-    """
+def rough_plan(problem: Problem, time_limit_s: float, numbers: RacePolicy = POLICY.race) -> Solved:
+    """The base order, repaired, and what the LP of one instant, or a few, gives."""
     state = new_state(problem, SearchSettings(limit_s=time_limit_s))
-    run_engine(Greedy(max_slowdown=_EXPLODED), state, At(state.began + 0.5 * time_limit_s))
-    run_engine(LpRounding(max_instants=1), state, At(state.began + time_limit_s))
+    greedy = Greedy(max_slowdown=numbers.exploded_factor)
+    run_engine(greedy, state, At(state.began + numbers.greedy_share * time_limit_s))
+    rounding = LpRounding(max_instants=numbers.rough_instants)
+    run_engine(rounding, state, At(state.began + time_limit_s))
     return solved_of(state)
-
-
-def _quick(problem: Problem, time_limit_s: float, start: Solved | None) -> Solved:
-    """A short search, on from what is known."""
-    return solve(problem, SearchSettings(limit_s=time_limit_s, thorough=False), start=start)
 
 
 class _Field:
@@ -159,8 +144,10 @@ class _Field:
         problems: Sequence[Problem],
         progress: Callable[[int], None],
         patience: Patience | None,
+        numbers: RacePolicy,
     ) -> None:
         self.problems = problems
+        self.numbers = numbers
         self.progress = progress
         self.patience = patience
         self.levers: dict[
@@ -212,7 +199,7 @@ class _Field:
             limit_s = (until - time.monotonic()) / (len(turn) - number)
             best_us = min((r.rank[1] for r in self.runners if not r.rank[0]), default=float("inf"))
             is_settled = runner.solved is not None and runner.solved.is_tight
-            if limit_s < _MIN_S or runner.bound_us >= best_us or is_settled:
+            if limit_s < self.numbers.min_s or runner.bound_us >= best_us or is_settled:
                 continue
             if number and not self._promises(runner, left, best_us):
                 continue
@@ -254,8 +241,8 @@ class _Field:
             for part in parts
             if not (part.allow_recompute and mark_us >= best_us)
             and not (
-                len(us := self.levers.get(part.allow_recompute, [])) >= _LEVER_TRIES
-                and min(us) > _LEVER_BEHIND * least_us
+                len(us := self.levers.get(part.allow_recompute, [])) >= self.numbers.lever_tries
+                and min(us) > self.numbers.lever_factor * least_us
             )
         ]
 
@@ -302,6 +289,7 @@ def solve_orders(
     time_limit_s: float,
     seed: int = 0,
     workers: int | None = None,
+    policy: Policy = POLICY,
 ) -> Raced:
     """Compare the orders, then search at length in the best one, and in others where time is left and
     more might be gained.
@@ -311,26 +299,27 @@ def solve_orders(
     """
     _warm_up(problems)
     start = time.monotonic()
-    limit_s = time_limit_s
+    limit_s, numbers = time_limit_s, policy.race
     index, best = 0, None
     bounds_us: list[float] = []
-    for runner in race(problems, time_limit_s=RACE * time_limit_s):
+    for runner in race(problems, time_limit_s=numbers.share * time_limit_s, policy=policy):
         left_s = limit_s - (time.monotonic() - start)
         best_us = best.candidate.time_us if best and best.candidate else float("inf")
         bounds_us.append(runner.bound_us)
-        if best is not None and (left_s < _MIN_S or runner.bound_us >= best_us):
+        if best is not None and (left_s < numbers.min_s or runner.bound_us >= best_us):
             continue
         found = solve(
             problems[runner.index],
             SearchSettings(limit_s=left_s, seed=seed, workers=workers),
             start=runner.solved,
+            policy=policy,
         )
         bounds_us[-1] = (
             float("inf") if found.is_impossible else max(runner.bound_us, found.bound_us)
         )
         if best is None and found.candidate is not None:
-            # what ended early is good: the others get no longer than it took
-            limit_s = min(time_limit_s, 2 * (time.monotonic() - start))
+            # what ended early is good: the others are not worth much more time
+            limit_s = min(time_limit_s, numbers.others_factor * (time.monotonic() - start))
         if best is None or _figure(found) < _figure(best):
             index, best = runner.index, found
     assert best is not None

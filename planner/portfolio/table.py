@@ -7,10 +7,11 @@ when it has no more ideas; what it leaves goes to those that follow.
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from planner.exact.cp_sat import CpSat
 from planner.plan.problem import Problem
+from planner.portfolio.policies import FrontierPolicy, LeastPeakPolicy, RacePolicy
 from planner.search.engine import Engine
 from planner.search.engines.intervals import IntervalPrograms
 from planner.search.engines.local import Anneal, Refine
@@ -60,6 +61,7 @@ class Policy:
             once: rounding does badly on irregular graphs.
         near_s, near_share: how much longer a search goes on whose plan is within 0.1% of its bound:
             seconds, and share of the time limit, whichever is more.
+        race, least_peak, frontier: what is done besides one search.
     """
 
     rough: tuple[Turn, ...]
@@ -70,6 +72,9 @@ class Policy:
     close_gap: float = 0.01
     near_s: float = 10.0
     near_share: float = 0.1
+    race: RacePolicy = field(default_factory=RacePolicy)
+    least_peak: LeastPeakPolicy = field(default_factory=LeastPeakPolicy)
+    frontier: FrontierPolicy = field(default_factory=FrontierPolicy)
 
     def turns(self, problem: Problem, *, thorough: bool) -> tuple[Turn, ...]:
         """The table for a problem."""

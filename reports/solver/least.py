@@ -1,12 +1,14 @@
 """The least budget that can be met: how near the plans found come to the proven bound.
 
-    python -m reports.solver.least [--instances FOLDER] [--limit SECONDS] [MODEL.onnx ...]
+    python -m reports.solver.least [--instances FOLDER] [--limit SECONDS] [--params FILE.toml]
+                                   [MODEL.onnx ...]
 
 For the training graphs of `models/zoo` (or those named): with copies to the host and in the order that
 `planner.order.min_peak` finds, where the bound holds over all orders; and with recompute only in the
 best base order known, where it holds for that order. For the published instances in FOLDER
 (`reports.solver.moccasin`; training graphs): recompute only, in their own order. Every plan is replayed
-by the simulator. Rows go to `least.json` beside this file.
+by the simulator. Of a file of parameters (`planner.portfolio.params`) only the table `least-peak` has an
+effect. Rows go to `least.json` beside this file, or in --folder.
 """
 
 from __future__ import annotations
@@ -23,6 +25,9 @@ from planner.order.min_peak import min_peak_order
 from planner.order.reorder import peak_of, reorder
 from planner.plan.problem import Problem
 from planner.portfolio.min_peak import min_peak
+from planner.portfolio.params import read_params
+from planner.portfolio.policies import LeastPeakPolicy
+from planner.portfolio.table import POLICY
 from planner.search.fast.warm import warm_up
 from planner.simulate.simulate import simulate
 from reports.solver.moccasin import read, read_folder, short_name
@@ -31,7 +36,9 @@ from reports.solver.real import ZOO, real
 _NAME = "least.json"
 
 
-def measure(problem: Problem, *, limit_s: float) -> dict[str, Any]:
+def measure(
+    problem: Problem, *, limit_s: float, policy: LeastPeakPolicy = POLICY.least_peak
+) -> dict[str, Any]:
     """Figures of one problem: bytes, seconds, and the plan's runs and time as ratios of the base
     order's.
 
@@ -39,7 +46,7 @@ def measure(problem: Problem, *, limit_s: float) -> dict[str, Any]:
         AssertionError: the simulator's peak is not the one claimed.
     """
     start = time.monotonic()
-    found, bound = min_peak(problem, time_limit_s=limit_s)
+    found, bound = min_peak(problem, time_limit_s=limit_s, policy=policy)
     seconds = time.monotonic() - start
     replay = simulate(problem, found.actions)
     if replay.peak_bytes != found.peak_bytes:
@@ -77,13 +84,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("models", nargs="*", type=Path)
     parser.add_argument("--instances", type=Path, metavar="FOLDER")
     parser.add_argument("--limit", type=float, default=20.0, metavar="SECONDS")
+    parser.add_argument("--params", type=Path, metavar="FILE.toml", help="its table least-peak")
     parser.add_argument("--folder", type=Path, default=Path(__file__).parent)
     options = parser.parse_args(arguments)
+    policy = POLICY if options.params is None else read_params(options.params)
     models = options.models or sorted(ZOO.glob("*.onnx"))
     warm_up(overlap=False)
     rows: list[dict[str, Any]] = []
     for plans, problem in problems_of(models, options.instances):
-        figures = measure(problem, limit_s=options.limit)
+        figures = measure(problem, limit_s=options.limit, policy=policy.least_peak)
         rows.append({"name": problem.name, "plans": plans, "limit_s": options.limit, **figures})
         text = json.dumps(rows, indent=1) + "\n"
         (options.folder / _NAME).write_text(text, encoding="utf-8")

@@ -15,7 +15,7 @@ from planner.cli.main import main
 from planner.order.reorder import peak_of
 from planner.plan.problem import Action, ActionKind, Problem
 from planner.plan.problemfile import problem_to_json, read_problem
-from planner.portfolio.params import read_params
+from planner.portfolio.params import params_text, read_params
 from planner.portfolio.table import POLICY
 from planner.simulate.simulate import simulate
 from tests.graphs import at_capacity
@@ -134,6 +134,23 @@ def test_the_params_that_are_printed_are_those_that_hold(tmp_path: Path, capsys)
     params = tmp_path / "params.toml"
     params.write_text(capsys.readouterr().out)
     assert read_params(params) == POLICY
+
+
+def test_tables_of_what_is_not_done_here_are_said_to_change_nothing(
+    problem_path: Path, tmp_path: Path, capsys
+):
+    params = tmp_path / "params.toml"
+    for text, said in (
+        (params_text(), ""),
+        ("[race]\nshare = 0.3\n", f"[race] of {params} changes nothing in this command"),
+        ("[frontier]\nkept_orders = 3\n[least-peak]\nmin_s = 1", "[least-peak] and [frontier] of "),
+    ):
+        params.write_text(text)
+        arguments = ("--budget", "80%", "--time-limit", "1", "--json", "--params", str(params))
+        assert solve(problem_path, *arguments) == 0
+        err = capsys.readouterr().err
+        assert said in err
+        assert ("nothing" in err) == bool(said)
 
 
 def test_an_engine_that_does_not_exist(problem_path: Path, tmp_path: Path, capsys):

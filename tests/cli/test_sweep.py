@@ -15,6 +15,7 @@ from models import zoo
 from planner.cli.main import main
 from planner.cli.sweep import parse_sizes
 from planner.errors import UsageError
+from planner.portfolio.table import POLICY
 
 
 @pytest.fixture(scope="module")
@@ -94,6 +95,36 @@ def test_the_largest_batch(where, chain, capsys):
         for frontier in document["frontiers"]:
             point = next(p for p in frontier["points"] if p["budget_bytes"] == row["budget_bytes"])
             assert (point["peak_bytes"] is None) == (frontier["dims"]["batch"] > (row["size"] or 0))
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_the_policy_holds_in_every_process(jobs, tmp_path, capsys):
+    turns = (*POLICY.rough, *POLICY.serial, *POLICY.other)
+    others = sorted({turn.engine.name for turn in turns} - {"greedy"})
+    params = tmp_path / "params.toml"
+    params.write_text(
+        "[race]\nrough_until = 0.0\n[frontier]\nkept_orders = 1\ncompared_shares = [0.5]\n"
+        + "".join(f"[engines.{name}]\nenabled = false\n" for name in others)
+    )
+    document = swept(
+        capsys, zoo.path("mlp_adamw"), "--points", 4, "--time-limit", 4, "--swap", "none",
+        "-j", jobs, "--params", params,
+    )  # fmt: skip
+    (frontier,) = document["frontiers"]
+    check_points(frontier)
+    assert len(frontier["orders"]) <= 2
+    assert {point["engine"] for point in frontier["points"]} <= {"greedy", "order", None}
+
+
+def test_a_policy_that_makes_no_sense_or_changes_nothing(chain, tmp_path, capsys):
+    params = tmp_path / "params.toml"
+    arguments = ["sweep", str(chain), "--dim", "batch=8", "--points", "2", "--time-limit", "2"]
+    params.write_text("[frontier]\nkept_orders = 0\n")
+    assert main([*arguments, "--params", str(params)]) == 2
+    assert "frontier.kept_orders is 0, not above 0" in capsys.readouterr().err
+    params.write_text("[least-peak]\nmin_s = 3\n")
+    assert main([*arguments, "-j", "1", "--params", str(params)]) == 0
+    assert f"[least-peak] of {params} changes nothing in this command" in capsys.readouterr().err
 
 
 def test_the_table_and_the_page(chain, tmp_path, capsys):

@@ -14,13 +14,17 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from planner.exact.engine import Bounds, Exact, solve_exact
+from planner.exact.cp_sat import CpSat
+from planner.exact.engine import BOUND_CLASS, Bounds, Exact, solve_exact
 from planner.plan.candidate import Candidate
 from planner.plan.decisions import Choice, Decisions, Gap
 from planner.plan.problem import ActionKind, PlanOp, PlanTensor, Problem
+from planner.search.engine import run_engine
+from planner.search.engines.simple import Greedy
 from planner.search.evaluate import Evaluator
 from planner.search.improve import Improver
-from planner.search.state import SearchSettings
+from planner.search.state import SearchSettings, new_state
+from planner.search.stop import after
 from planner.simulate.simulate import simulate
 from tests.graphs import at_capacity, decisions_for, problems
 
@@ -151,6 +155,22 @@ def test_a_start_that_does_not_fit_is_no_worse_than_one_that_does(count: int):
     )
     assert found is not None
     assert found.candidate.time_us == pytest.approx(best_us)
+
+
+def test_the_whole_is_solved_up_to_the_size_that_is_given():
+    problem = there_and_back(5).without_swaps()
+    tight = at_capacity(problem, int(0.75 * Evaluator(problem).base.peak_bytes))
+    states = {}
+    for engine in (CpSat(), CpSat(whole_ops=9), CpSat(whole_runs=1, at_once_runs=1)):
+        state = new_state(tight, SearchSettings(limit_s=3.0, seed=1, workers=1))
+        run_engine(Greedy(), state, after(3.0))
+        run_engine(engine, state, after(3.0))
+        states[engine] = state
+    whole, *parts = states.values()
+    assert whole.bound_class == BOUND_CLASS
+    assert whole.is_tight
+    assert all(state.bound_class != BOUND_CLASS for state in parts)
+    assert all(state.best.time_us >= whole.best.time_us * (1 - ROUNDING) for state in parts)
 
 
 def test_ctrl_c_ends_the_search():

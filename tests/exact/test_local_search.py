@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from planner.exact.descent import descend
 from planner.exact.local_search import Until, improve_locally
 from planner.exact.neighbourhoods import Kind, Neighbourhoods
+from planner.exact.policy import ExactPolicy
 from planner.plan.problem import ActionKind, Problem
 from planner.plan.stages import MemoryProfile, base_plan, stage_schedule
 from planner.search.decode import Decoder
@@ -125,6 +126,44 @@ def test_a_descent_ends_when_it_is_told():
     found = descend(problem, base_actions(problem), SearchSettings(limit_s=600), stop=stop)
     assert rounds <= 10
     assert simulate(problem, found).peak_bytes > 1
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        ExactPolicy(part_runs=2, min_part_runs=1, max_part_runs=2, part_stages=(1,)),
+        ExactPolicy(first_price_factor=1e9, price_factor=1e9, max_price=1e9),
+        ExactPolicy(first_price_factor=1e-9, price_patience=1, max_price=1e-9),
+        ExactPolicy(round_work=1e-9, part_runs=1_000, min_part_runs=1_000),
+    ],
+)
+def test_numbers_far_from_the_default_break_nothing(policy):
+    problem = layered(30, seed=3)
+    start = base_actions(problem)
+    settings = SearchSettings(limit_s=1.0, seed=1)
+    found, stats = improve_locally(problem, start, settings, policy=policy)
+    lower = descend(problem, start, settings, policy=policy)
+    assert stats.rounds > 0
+    before = simulate(problem, start).peak_bytes
+    assert simulate(problem, found).peak_bytes <= before
+    assert simulate(problem, lower).peak_bytes <= before
+
+
+def test_a_part_is_no_larger_than_the_policy_says(monkeypatch):
+    sizes: list[tuple[int, int]] = []
+    choose = Neighbourhoods.choose
+
+    def counting(self, held, kind, size, most_stages, draw):
+        sizes.append((size, most_stages))
+        return choose(self, held, kind, size, most_stages, draw)
+
+    monkeypatch.setattr(Neighbourhoods, "choose", counting)
+    problem = layered(30, seed=3)
+    policy = ExactPolicy(part_runs=8, min_part_runs=5, max_part_runs=9, part_stages=(2, 4))
+    improve_locally(problem, base_actions(problem), SearchSettings(limit_s=1.0), policy=policy)
+    assert sizes[0][0] == 8
+    assert {size for size, _ in sizes} <= set(range(5, 10))
+    assert {stages for _, stages in sizes} == {2, 4}
 
 
 @settings(max_examples=30, deadline=None)

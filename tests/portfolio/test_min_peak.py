@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 
 from planner.bound.instants import min_peak_bound
 from planner.order.min_peak import min_peak_order
-from planner.order.reorder import reorder
+from planner.order.reorder import peak_of, reorder
 from planner.plan.candidate import Candidate
 from planner.plan.problem import PlanOp, PlanTensor, Problem
 from planner.portfolio.min_peak import everything_swapped, min_peak, min_peak_of
+from planner.portfolio.policies import LeastPeakPolicy
 from planner.search.decode import Decoder
 from planner.search.eviction import EVICTION_POLICIES, Eviction
 from planner.simulate.simulate import simulate
@@ -291,6 +292,15 @@ def test_a_chain_is_recomputed_in_little_memory(layers):
     found, bound = min_peak(chain(layers), time_limit_s=20.0)
     assert bound == 30
     assert found.peak_bytes <= 40
+
+
+def test_nothing_is_tried_within_the_precision_of_the_policy():
+    problem = chain(12)
+    coarse = LeastPeakPolicy(bound_share=0.0, precision=1e3)
+    found, _ = min_peak(problem, time_limit_s=20.0, policy=coarse)
+    index, again = min_peak_of([problem], time_limit_s=1.0, policy=coarse)
+    assert index == 0
+    assert found.peak_bytes == again.peak_bytes == peak_of(problem, range(len(problem.ops)))
 
 
 @settings(max_examples=100, deadline=None)

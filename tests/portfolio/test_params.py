@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import tomllib
+from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+import tomli_w
 
 from planner.errors import UsageError
-from planner.portfolio.params import params_text, policy_of, read_params
+from planner.exact.policy import ExactPolicy
+from planner.portfolio.params import STAGES, changed_stages, params_text, policy_of, read_params
 from planner.portfolio.table import POLICY, Policy
+from planner.structuring import fields_of
 
 
 def policy(text: str) -> Policy:
@@ -22,6 +27,52 @@ def named(turns, name: str):
 
 def test_the_default_is_printed_and_read_again():
     assert policy(params_text()) == POLICY
+
+
+def other_numbers(values: dict[str, Any]) -> dict[str, Any]:
+    """Each number changed, to one that makes sense too."""
+    return {
+        key: [v / 2 if isinstance(v, float) else v + 1 for v in value]
+        if isinstance(value, tuple)
+        else value / 2
+        if isinstance(value, float)
+        else value + 1
+        for key, value in values.items()
+    }
+
+
+@pytest.mark.parametrize("name", STAGES)
+def test_every_number_of_a_stage_is_printed_and_can_be_given(name: str):
+    before = fields_of(getattr(POLICY, STAGES[name]))
+    assert set(tomllib.loads(params_text())[name]) == set(before)
+    given = other_numbers(before)
+    found = policy(tomli_w.dumps({name: given}))
+    after = fields_of(getattr(found, STAGES[name]))
+    assert {k: list(v) if isinstance(v, tuple) else v for k, v in after.items()} == given
+    assert replace(found, **{STAGES[name]: getattr(POLICY, STAGES[name])}) == POLICY
+    assert policy(params_text(found)) == found
+    assert changed_stages(found) == (name,)
+
+
+def test_every_number_of_the_exact_engine_is_printed_and_can_be_given():
+    before = {field.name: getattr(ExactPolicy(), field.name) for field in fields(ExactPolicy)}
+    assert set(before) <= set(tomllib.loads(params_text())["serial"]["cp-sat"])
+    given = other_numbers(before)
+    found = policy(tomli_w.dumps({"serial": {"cp-sat": given}}))
+    engine = named(found.serial, "cp-sat").engine
+    for key, value in given.items():
+        assert getattr(engine, key) == (tuple(value) if isinstance(value, list) else value)
+    assert policy(params_text(found)) == found
+    assert changed_stages(found) == ()
+
+
+def test_what_is_not_given_is_as_in_the_policy_that_is_changed():
+    base = policy("[race]\nmin_s = 7.0\n[portfolio]\nnear_s = 3.0\n")
+    found = policy_of(
+        tomllib.loads("[race]\nshare = 0.5\n[portfolio]\nlarge_ops = 9\n"), where="", base=base
+    )
+    assert (found.race.min_s, found.race.share) == (7.0, 0.5)
+    assert (found.near_s, found.large_ops) == (3.0, 9)
 
 
 def test_an_engine_is_left_out_of_every_table():
@@ -74,6 +125,21 @@ def test_a_number_of_one_table_is_its_own():
         ("engines = 1", "engines is 1, not a table"),
         ("[engines]\nanneal = 1", "engines.anneal is 1, not a table"),
         ("[speed]", "unknown table 'speed'"),
+        ("race = 1", "race is 1, not a table"),
+        ("[race]\nspeed = 1", "unknown key 'speed' - at `race`"),
+        ("[race]\nshare = 1.5", "race.share is 1.5, not between 0 and 1"),
+        ("[race]\nrough_until = -0.1", "race.rough_until is -0.1, not between 0 and 1"),
+        ("[race]\nfirst_orders = 0", "race.first_orders is 0, not above 0"),
+        ("[race]\nlast_orders = 1.5", "Expected `int`, got `float` - at `race.last_orders`"),
+        ("[race]\nmin_s = nan", "nan is not a finite number - at `race.min_s`"),
+        ("[least_peak]", "unknown table 'least_peak'; there are portfolio, race, least-peak, "),
+        ("[least-peak]\nprecision = 0", "least-peak.precision is 0.0, not above 0"),
+        ("[least-peak]\nmin_s = 1e-300", "least-peak.min_s is 1e-300, below 1e-09"),
+        ("[frontier]\ncompared_shares = []", "frontier.compared_shares is empty"),
+        ("[frontier]\ncompared_shares = [0.5, 2]", "compared_shares is 2.0, not between 0 and 1"),
+        ("[serial.cp-sat]\nfit_share = 2", "serial.cp-sat.fit_share is 2.0, not between 0 and 1"),
+        ("[serial.cp-sat]\npart_stages = [0]", "serial.cp-sat.part_stages is 0, not above 0"),
+        ("[serial.cp-sat]\nround_work = 0.0", "serial.cp-sat.round_work is 0.0, not above 0"),
     ],
 )
 def test_what_makes_no_sense_is_one_clear_line(text: str, says: str):

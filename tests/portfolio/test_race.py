@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -10,9 +11,10 @@ from hypothesis import strategies as st
 from planner.bound.instants import min_peak_bound
 from planner.order.lists import late_schedule, list_schedule
 from planner.order.reorder import peak_of, reorder
-from planner.plan.problem import Problem
+from planner.plan.problem import PlanOp, PlanTensor, Problem
 from planner.portfolio.race import race, solve_orders
 from planner.portfolio.solve import solve
+from planner.portfolio.table import POLICY, Policy
 from planner.search.state import SearchSettings
 from planner.simulate.simulate import simulate
 from tests.graphs import at_capacity, problems
@@ -65,6 +67,58 @@ def test_the_answer_is_a_plan_in_the_order_that_it_names(problem, share):
     assert found.bound_us <= solved.candidate.time_us * (1 + 1e-6)
     if raced is not None and raced.candidate is not None:
         assert solved.candidate.time_us <= raced.candidate.time_us
+
+
+def uneven() -> list[Problem]:
+    """A chain there and back in four orders, alike but for their names; recompute alone, at 70%."""
+    count = 12
+    reads = [[i - 1] if i else [] for i in range(2 * count)]
+    for i in range(count, 2 * count):
+        reads[i].append(2 * count - 1 - i)
+    uses = [tuple(u for u in range(2 * count) if t in reads[u]) for t in range(2 * count)]
+    problem = Problem(
+        name="there and back",
+        ops=tuple(
+            PlanOp(name=f"op{i}", duration_us=5.0 + i % 7, inputs=tuple(sorted(r)), outputs=(i,))
+            for i, r in enumerate(reads)
+        ),
+        tensors=tuple(
+            PlanTensor(name=f"t{t}", bytes=100 + 37 * (t % 5), producer=t, uses=u)
+            for t, u in enumerate(uses)
+        ),
+        fixed_bytes=0,
+        capacity_bytes=1,
+    )
+    tight = at_capacity(problem, int(0.7 * peak_of(problem, range(2 * count))))
+    return [replace(tight, name=f"{tight.name} {i}") for i in range(4)]
+
+
+def only_greedy(policy: Policy) -> Policy:
+    """The policy with one engine, and no time for rough plans in the race."""
+    tables = {
+        name: tuple(t for t in getattr(policy, name) if t.engine.name == "greedy")
+        for name in ("rough", "serial", "other")
+    }
+    return replace(policy, race=replace(policy.race, rough_until=0.0), **tables)
+
+
+def test_no_search_is_shorter_than_the_policy_says():
+    moved = uneven()
+    assert any(r.solved for r in race(moved, time_limit_s=4.0))
+    patient = replace(POLICY, race=replace(POLICY.race, min_s=5.0))
+    assert not any(r.solved for r in race(moved, time_limit_s=4.0, policy=patient))
+
+
+def test_the_searches_are_those_of_the_policy():
+    moved = uneven()
+    policy = only_greedy(POLICY)
+    raced = race(moved, time_limit_s=4.0, policy=policy)
+    found = [r.solved for r in raced if r.solved] + [
+        solve_orders(moved, time_limit_s=4.0, workers=1, policy=policy).solved
+    ]
+    assert len(found) > 1
+    for solved in found:
+        assert {engine.name for engine in solved.engines} == {"greedy"}
 
 
 @FEW

@@ -1,0 +1,101 @@
+"""The numbers of what the portfolio does besides one search: the race of base orders, the search for
+the least peak, and the frontier.
+
+They are apart from the code that reads them since `planner.portfolio.table` holds them all, and that
+code needs the table.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RacePolicy:
+    """Every number of the race of base orders (`planner.portfolio.race`).
+
+    The race has three rounds: a rough plan in each order, a short search in the best of them, a longer
+    one in the best of those. A round whose end lies before that of the one before it has no time.
+
+    Attributes:
+        share: of the time of a whole search that the race takes.
+        bounds_until, rough_until, first_until: shares of the race at which the bounds end, the rough
+            plans, and the first round of searches.
+        greedy_share: of a rough plan's time, for greedy repair; the rest is for the LP.
+        rough_instants: of that LP.
+        first_orders, last_orders: how many orders are searched in, in the first round and in the last.
+        exploded_factor: a greedy plan that takes so many times the base order's time is given up.
+        lever_tries, lever_factor: after so many orders, a lever that alone adds so many times what the
+            other does is left out.
+        min_s: seconds; no search is shorter.
+        others_factor: once a plan is found in the best order, those in the others end after so many
+            times what it took.
+    """
+
+    share: float = 0.4
+    bounds_until: float = 0.15
+    rough_until: float = 0.45
+    first_until: float = 0.7
+    greedy_share: float = 0.5
+    rough_instants: int = 1
+    first_orders: int = 6
+    last_orders: int = 3
+    exploded_factor: float = 4.0
+    lever_tries: int = 3
+    lever_factor: float = 1.5
+    min_s: float = 0.2
+    others_factor: float = 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeastPeakPolicy:
+    """Every number of the search for the least peak (`planner.portfolio.min_peak`).
+
+    Attributes:
+        bound_share: of the time, for a plan that meets the bound by eviction.
+        lp_share, eviction_share: of the time left each, for capacities tried by the LP and by eviction;
+            the last is left to chance.
+        attempt_share: of that time's rest, at most, for one capacity.
+        max_instants: of the LP.
+        max_misses: blurred evictions in a row that find nothing, after which chance is given up.
+        precision: no capacity is tried within this share of one at which nothing was found.
+        all_until, few_until: shares of the time at which the rounds over several orders end: of all
+            orders, and of a few; the last ends with the time.
+        few_orders, last_orders: how many orders are in the second round, and in the last.
+        min_s: seconds; no search in one order is shorter.
+    """
+
+    bound_share: float = 0.1
+    lp_share: float = 0.8
+    eviction_share: float = 0.6
+    attempt_share: float = 0.4
+    max_instants: int = 6
+    max_misses: int = 200
+    precision: float = 0.005
+    all_until: float = 0.5
+    few_until: float = 0.75
+    few_orders: int = 4
+    last_orders: int = 1
+    min_s: float = 0.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrontierPolicy:
+    """Every number of a frontier over many budgets (`planner.pipeline.sweep`).
+
+    Attributes:
+        orders_share, max_orders_s: the search for base orders takes this share of the time, and at most
+            so many seconds.
+        comparing_share: of the time, for comparing the orders at a few budgets.
+        compared_shares: these budgets, as shares of the way from the least that may be possible to the
+            best order's own peak.
+        kept_orders: the best so many at each of them go into the frontier.
+        min_point_s: seconds; no point gets less, however many there are.
+    """
+
+    orders_share: float = 0.1
+    max_orders_s: float = 5.0
+    comparing_share: float = 0.2
+    compared_shares: tuple[float, ...] = (0.2, 0.45, 0.75)
+    kept_orders: int = 2
+    min_point_s: float = 1.0
