@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -70,7 +71,9 @@ def run(
     """The figures of one method; see `measure`.
 
     `added`, `bound` and `gap` are ratios (0.01 is 1%): time over the base order's, bound likewise,
-    and how far the plan may be from its bound. All of them absent where no plan was found.
+    and how far the plan may be from its bound. All of them absent where no plan was found. `engines`, of
+    planner's rows: what each engine did, as `planner.plan.statistics` has it; where several base orders
+    raced, in the search that came last in the order that won, the race left out.
     """
     read_mib = _peak_rss_mib()
     start = time.monotonic()
@@ -107,6 +110,7 @@ def _planner(
     row |= {
         "seconds": round(solved.solve_s, 2),
         "engine": solved.engine,
+        "engines": [asdict(engine) for engine in solved.engines],
         "bound_class": solved.bound_class,
         "least_found_bytes": solved.least.peak_bytes,
         "bound": solved.bound_us / problem.base_duration_us - 1,

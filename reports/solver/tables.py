@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+
+from reports.solver.parts import PARTS
 
 Row = dict[str, Any]
 FOLDER = Path(__file__).parent
@@ -66,6 +69,16 @@ copies, and the base order given. There the bound counts what an operation holds
 what its recomputes hold.
 """
 
+_ENGINES = """## Engines
+
+What each engine did, over planner's rows of the tables above: {rows:,}, of which {counted:,} have counts.
+*turns*: that it had. *seconds*: that these took, those of the engines that it called left out.
+*accepted*: its plans that were better than any before. *final*: rows whose plan is its own; counted over
+all rows, the other columns over those with counts. `order` is the base order, where it fits as it is.
+`instant-program` is called by `lp-rounding` and `guards`. Where base orders raced, the race is not
+counted, but the final plan may come from it.
+"""
+
 _THEIR_CODE = {
     ("random layered n100", 90): "the optimum, 101 s",
     ("random layered n100", 80): "the optimum, 163 s",
@@ -124,6 +137,8 @@ def markdown(folder: Path = FOLDER) -> str:
         )
     if rows := rows_of("growth", folder):
         parts.append(f"## Growth\n\nThe same graphs, larger and larger.\n\n{_levers(rows)}")
+    if rows := [row for part in PARTS for row in rows_of(part, folder)]:
+        parts.append(_engines(rows))
     if rows := rows_of("least", folder):
         parts.append(f"{_LEAST}\n{_least(rows)}")
     if rows := rows_of("offsets", folder):
@@ -131,6 +146,28 @@ def markdown(folder: Path = FOLDER) -> str:
 
         parts.append(offsets.markdown(rows).rstrip("\n") + "\n")
     return "\n".join(parts)
+
+
+def _engines(rows: list[Row]) -> str:
+    """The section on engines; empty where no row is planner's own."""
+    ours = [row for row in rows if row["method"] == "planner" and "error" not in row]
+    finals = Counter(row["engine"] for row in ours if "added" in row)
+    counted = [row for row in ours if "engines" in row]
+    sums: dict[str, Counter[str]] = {}
+    for row in counted:
+        for engine in row["engines"]:
+            figures = {key: engine[key] for key in ("calls", "seconds", "improvements")}
+            sums.setdefault(engine["name"], Counter()).update(figures)
+    names = sorted({*finals, *sums}, key=lambda name: (-finals[name], name))
+    lines = [[name, *_sums(sums.get(name)), f"{finals[name]:,}"] for name in names]
+    head = _ENGINES.format(rows=len(ours), counted=len(counted))
+    return f"{head}\n{_table(['engine', 'turns', 'seconds', 'accepted', 'final'], lines)}"
+
+
+def _sums(sums: Counter[str] | None) -> list[str]:
+    if sums is None:
+        return ["", "", ""]
+    return [f"{sums['calls']:,}", f"{sums['seconds']:,.1f}", f"{sums['improvements']:,}"]
 
 
 def _least(rows: list[Row]) -> str:

@@ -32,6 +32,10 @@ def test_a_row_is_what_the_method_found_confirmed(method, problem: Problem):
     assert row["added"] > 0
     assert row["gap"] >= 0
     assert 0 < row["read_mib"] <= row["rss_mib"]
+    assert ("engines" in row) == (method == "planner")
+    if method == "planner":
+        assert sum(engine["improvements"] for engine in row["engines"]) >= 1
+        assert sum(engine["seconds"] for engine in row["engines"]) <= row["wall_s"] + 0.1
 
 
 def test_methods_that_prove_agree(problem: Problem):
@@ -103,6 +107,31 @@ def published(method: str, limit_s: float, **figures) -> dict:
     row = {"instance": "net", "percent": 90, "mode": "recompute", "copies": "none", "ops": 9}
     row |= {"method": method, "limit_s": limit_s, "capacity_bytes": 10, "added": 0.01}
     return row | {"peak_bytes": 10, "engine": "x", "seconds": 1.0} | figures
+
+
+def counts(name: str, calls: int, seconds: float, improvements: int) -> dict:
+    return {"name": name, "calls": calls, "seconds": seconds, "improvements": improvements}
+
+
+def test_what_each_engine_did_is_summed(tmp_path: Path):
+    counted = {"engines": [counts("greedy", 1, 0.5, 1), counts("anneal", 2, 3.0, 0)]}
+    rows = [
+        published("planner", 60.0, engine="greedy"),  # an older row
+        published("planner", 300.0, engine="greedy", **counted),
+        published("moccasin", 60.0, engine="optimal"),
+        {**published("planner", 600.0, engine="cut-lp"), "percent": 80},
+    ]
+    none = published("planner", 600.0, engine="", **counted)
+    del none["added"]
+    (tmp_path / "moccasin.json").write_text(json.dumps(rows), encoding="utf-8")
+    (tmp_path / "real.json").write_text(json.dumps([{**none, "hardware": "cpu"}]), encoding="utf-8")
+    text = markdown(tmp_path).split("## Engines")[1]
+    assert "4, of which 2 have counts" in text
+    assert [line for line in text.splitlines() if line.startswith("|")][2:] == [
+        "| greedy | 2 | 1.0 | 2 | 2 |",
+        "| cut-lp |  |  |  | 1 |",
+        "| anneal | 4 | 6.0 | 0 | 0 |",
+    ]
 
 
 @pytest.mark.parametrize(("proved", "cells"), [(True, "3.000%"), (False, "not run")])
