@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -130,8 +130,7 @@ def prepare(request: Request, *, progress: Progress = silent, to_rewrite: bool =
             "(NCHWc) under default options, which is not modelled: the figures are those of "
             "the level ORT_ENABLE_EXTENDED"
         )
-    unsized = unsized_values(model, types)
-    graph = _as_run_here(build_graph(model, types, unsized=unsized, placement=placement))
+    graph = typed_graph(model, types, placement=placement)
     if not graph.operations:
         raise ModelError(
             f"{path} has nothing to plan: ONNX Runtime folds all of its nodes into constants"
@@ -154,7 +153,7 @@ def prepare(request: Request, *, progress: Progress = silent, to_rewrite: bool =
             model, types = unfolded.model, unfolded.types
             if placement is not None:
                 placement = replace(placement, on_cpu=placement.on_cpu | unfolded.on_cpu)
-            graph = _as_run_here(build_graph(model, types, unsized=unsized, placement=placement))
+            graph = typed_graph(model, types, placement=placement)
             durations = costs.of_changed(graph, original, original_us)
             notes.append(
                 f"{len(unfolded.names)} constant(s) that ONNX Runtime's folding would keep on the "
@@ -216,14 +215,20 @@ def analysed_graph(
 
 
 def typed_graph(
-    model: ir.Model, types: Mapping[str, ValueType], *, placement: Placement | None = None
+    model: ir.Model,
+    types: Mapping[str, ValueType],
+    *,
+    placement: Placement | None = None,
+    unsized: Set[str] | None = None,
 ) -> TrainingGraph:
     """The training graph of `model`, whose values are of these types.
 
     Args:
         placement: as for `analysed_graph`.
+        unsized: values whose shape ONNX Runtime learns only as it runs; asked of it if not given.
     """
-    unsized = unsized_values(model, types)
+    if unsized is None:
+        unsized = unsized_values(model, types)
     return _as_run_here(build_graph(model, types, unsized=unsized, placement=placement))
 
 

@@ -13,6 +13,7 @@ from planner.onnxio.load import checked_types
 from planner.pipeline.everywhere import devices_here
 from planner.pipeline.prepare import Prepared, typed_graph
 from planner.plan.problem import Action
+from planner.runtime.shapes import unsized_copies
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +66,8 @@ def read_back(prepared: Prepared, rewritten: Rewritten, *, order_target: str) ->
     # what inference would find: tests/lower/test_types.py
     types = checked_types(rewritten.model, {**prepared.types, **rewritten.types})
     placement = _placement(prepared.placement, rewritten)
-    graph = typed_graph(rewritten.model, types, placement=placement)
+    unsized = unsized_copies(prepared.graph, rewritten.model, types, rewritten.like)
+    graph = typed_graph(rewritten.model, types, placement=placement, unsized=unsized)
     graph = _with_categories(graph, prepared.graph, rewritten.like)
     order = priority_order(graph) if order_target == "priority" else default_order(graph)
     names = tuple(graph.operations[op].name for op in order)

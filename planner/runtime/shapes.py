@@ -12,6 +12,7 @@ import onnx
 import onnx_ir as ir
 
 from planner.errors import ModelError
+from planner.graph.model import TrainingGraph
 from planner.onnxio.load import InferredTypes, ValueType
 from planner.runtime.build import is_training_build
 from planner.runtime.messages import first_line
@@ -91,6 +92,52 @@ def unsized_values(model: ir.Model, types: Mapping[str, ValueType]) -> set[str]:
         if any(dim is None for dim in out.shape)
         or (not out.shape and out.name in types and types[str(out.name)].shape)
     }
+
+
+def unsized_copies(
+    graph: TrainingGraph,
+    model: ir.Model,
+    types: Mapping[str, ValueType],
+    like: Mapping[str, str],
+) -> set[str]:
+    """`unsized_values` of a model that copies of nodes were added to, with no session where none is
+    needed: a copy's shape is learned as its original's is, unless it follows from elements of a copy.
+
+    Args:
+        graph: of the model without the copies.
+        types: of the values of `model`.
+        like: for each copy of a value, the value that it is a copy of.
+
+    Raises:
+        ModelError: as `unsized_values` does.
+    """
+    unsized = {t.name for t in graph.tensors if t.unsized}
+    follows = not all(_is_static(value.shape) for value in model.graph.inputs)
+    follows = follows or not _sizes(graph).isdisjoint(like.values())
+    known = {t.name for t in graph.tensors}
+    found: set[str] = set()
+    for node in model.graph:
+        for name in (str(v.name) for v in node.outputs if v.name):
+            if like.get(name, name) in unsized:
+                found.add(name)
+            elif name not in known and name not in like and types[name].shape:
+                # an anchor whose result is no scalar: its rank may be unknown
+                follows = follows or node.inputs[0] is None or node.inputs[0].name in found
+    return unsized_values(model, types) if follows else found
+
+
+def _sizes(graph: TrainingGraph) -> set[str]:
+    """Values whose elements a shape may be inferred from: a few integers, and what is made of them."""
+    found = {t.name for t in graph.tensors if len(t.shape) <= 1 and _is_whole(t.dtype)}
+    tensors = graph.tensors
+    for op in graph.operations:
+        if any(tensors[t].name in found for t in op.inputs):
+            found.update(tensors[t].name for t in op.outputs if len(tensors[t].shape) <= 1)
+    return found
+
+
+def _is_whole(dtype: str) -> bool:
+    return not ir.DataType[dtype.upper()].is_floating_point()
 
 
 def _is_static(shape: ir.Shape | None) -> bool:

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 from pathlib import Path
 
 import onnx
 import onnx_ir as ir
 import pytest
 from onnx import TensorProto as T
+from onnx import helper as h
 
 from planner.errors import ModelError
 from planner.graph.model import Placement, Role
-from planner.lower.rewrite import rewrite
+from planner.lower.rewrite import Rewritten, rewrite
 from planner.onnxio.load import ValueType, checked_types, inferred_types, value_types
-from planner.pipeline.prepare import analysed_graph, prepare
+from planner.pipeline.prepare import Prepared, analysed_graph, prepare
 from planner.pipeline.read_back import lowered, read_back
 from planner.plan.decisions import Choice, Decisions
 from planner.plan.problem import Problem
 from planner.request import Request
+from planner.runtime import shapes
+from planner.runtime.shapes import unsized_values
 from planner.search.decode import Decoder
 from planner.targets import CPU, CUDA, WEBGPU
 from tests.fuzz.cases import draw_case
@@ -63,9 +67,64 @@ def test_types_are_those_of_inference_on_random_graphs(tmp_path: Path) -> None:
             assert dtype in (None, types[name].dtype), (seed, name)
             assert shape in (None, types[name].shape), (seed, name)
         back = read_back(prepared, rewritten, order_target=case.mode.order)
+        unsized = {t.name for t in back.graph.tensors if t.unsized}
+        assert unsized == unsized_values(rewritten.model, types), seed
         roles |= {op.role for op in back.graph.operations}
     assert refused < len(CASES) // 2
     assert set(Role) - {Role.SCRATCH} <= roles
+
+
+def rewritten_with_sizes(tmp_path: Path, *, drop: str) -> tuple[Prepared, Rewritten]:
+    """`c` is reshaped to what `shape` says; `drop` is made again for its last reader."""
+    nodes = [
+        h.make_node("Tanh", ["x"], ["a"], name="a"),
+        h.make_node("Shape", ["x"], ["of_x"], name="of_x"),
+        h.make_node("Gather", ["of_x", "first"], ["rows"], name="rows"),
+        h.make_node("Gather", ["of_x", "second"], ["columns"], name="columns"),
+        h.make_node("Concat", ["columns", "rows"], ["shape"], axis=0, name="shape"),
+        h.make_node("Sin", ["a"], ["b"], name="b"),
+        h.make_node("Add", ["a", "b"], ["c"], name="c"),
+        h.make_node("Reshape", ["c", "shape"], ["y"], name="y"),
+        h.make_node("Abs", ["shape"], ["other"], name="other"),
+    ]
+    graph = h.make_graph(
+        nodes,
+        "sizes",
+        [h.make_tensor_value_info("x", T.FLOAT, (4, 8))],
+        [
+            h.make_tensor_value_info("y", T.FLOAT, None),
+            h.make_tensor_value_info("other", T.INT64, (2,)),
+        ],
+        [h.make_tensor(name, T.INT64, (1,), (i,)) for i, name in enumerate(("first", "second"))],
+    )
+    path = tmp_path / "sizes.onnx"
+    onnx.save(h.make_model(graph, opset_imports=[h.make_opsetid("", 18)], ir_version=10), path)
+    prepared = prepare(Request(model=path, ort_optimize=False))
+    form = formulation_of(prepared.graph)
+    names = [t.name for t in form.problem.tensors]
+    tensor = names.index(drop)
+    gaps = {(tensor, gap): Choice.DROP for gap in range(1, len(form.problem.tensors[tensor].uses))}
+    actions = Decoder(form.problem).schedule(Decisions(gaps=gaps))
+    return prepared, lowered(prepared, form, actions, order_target="default")
+
+
+@pytest.mark.parametrize(("drop", "sessions"), [("a", 0), ("shape", 1)])
+def test_a_session_is_asked_for_shapes_only_where_a_copy_may_say_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, drop: str, sessions: int
+) -> None:
+    prepared, rewritten = rewritten_with_sizes(tmp_path, drop=drop)
+    assert drop in rewritten.like.values()
+    asked: list[ir.Model] = []
+
+    def ask(model: ir.Model, types: Mapping[str, ValueType]) -> set[str]:
+        asked.append(model)
+        return unsized_values(model, types)
+
+    monkeypatch.setattr(shapes, "unsized_values", ask)
+    types = checked_types(rewritten.model, {**prepared.types, **rewritten.types})
+    found = shapes.unsized_copies(prepared.graph, rewritten.model, types, rewritten.like)
+    assert len(asked) == sessions
+    assert found == unsized_values(rewritten.model, types)
 
 
 @pytest.mark.parametrize(
