@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 _LOOKAHEAD = 64
@@ -119,12 +119,12 @@ def _walk(
     search = _Search(parents, order)
     roots: list[tuple[int, bool]] = []
     for leaf in leaves:
-        stack = [(leaf, False)]
+        way = _Way(leaf)
         while search.position <= leaf:
-            reached = search.go_on(stack)
+            reached = search.go_on(way)
             while adjust and reached != leaf and search.put_right():
-                stack = [(leaf, False)]
-                reached = search.go_on(stack)
+                way = _Way(leaf)
+                reached = search.go_on(way)
             if reached == leaf:
                 search.advance(leaf)
                 roots.append((leaf, False))
@@ -133,8 +133,10 @@ def _walk(
             step = search.farthest_root(reached, leaf, can_anchor, adjust=adjust)
             search.advance(step)
             roots.append((step, True))
-            if step < reached or order.changes != changes:
-                stack = [(leaf, False)]  # some of what the search ran has not run, or has moved
+            if order.changes != changes:
+                way = _Way(leaf)
+            elif step < reached:  # some of what the search ran has not run
+                way.back_to(step)
     return roots
 
 
@@ -164,11 +166,11 @@ class DynamicOrder:
     """
 
     def __init__(self, parents: Sequence[Sequence[int]], order: Sequence[int]) -> None:
+        self.nodes = list(order)
         self.place = [len(order)] * len(parents)
         for place, step in enumerate(order):
             self.place[step] = place
         inside = set(order)
-        self.nodes = list(order)
         self.before: list[list[int]] = [[] for _ in parents]
         self.after: list[list[int]] = [[] for _ in parents]
         for step in order:
@@ -179,33 +181,87 @@ class DynamicOrder:
 
     def order(self) -> list[int]:
         """The nodes in their present order."""
-        return sorted(self.nodes, key=self.place.__getitem__)
+        return list(self.nodes)
 
     def add(self, first: int, second: int) -> bool:
         """Require `first` to stand before `second`; False (and no change) if that makes a cycle."""
-        if self.place[first] >= self.place[second]:
-            ahead = self._reach(second, self.after, 0, self.place[first])
+        place = self.place
+        if place[first] >= place[second]:
+            ahead = self._ahead(second, place[first])
             if first in ahead:
                 return False
-            behind = self._reach(first, self.before, self.place[second], len(self.place))
-            moved = sorted(behind, key=self.place.__getitem__)
-            moved += sorted(ahead, key=self.place.__getitem__)
-            for place, step in zip(sorted(self.place[v] for v in moved), moved, strict=True):
-                self.place[step] = place
+            self._move(first, second, ahead)
             self.changes += 1
         self.after[first].append(second)
         self.before[second].append(first)
         return True
 
-    def _reach(self, start: int, edges: list[list[int]], low: int, high: int) -> set[int]:
+    def _ahead(self, start: int, high: int) -> set[int]:
+        """`start` and what must follow it, of the places up to `high`."""
+        place, after = self.place, self.after
         seen = {start}
         stack = [start]
         while stack:
-            for v in edges[stack.pop()]:
-                if v not in seen and low <= self.place[v] <= high:
+            for v in after[stack.pop()]:
+                if v not in seen and place[v] <= high:
                     seen.add(v)
                     stack.append(v)
         return seen
+
+    def _move(self, first: int, second: int, ahead: set[int]) -> None:
+        """Put `first` and what it must follow before `ahead`, which is `second` and what must follow it.
+        Together they keep their places, and each of the two its order.
+
+        Where there are many nodes between, nearly all of them move: going through them from the end
+        is cheaper than a search, and needs no sorting.
+        """
+        place, nodes, before = self.place, self.nodes, self.before
+        moved = sorted(ahead, key=place.__getitem__, reverse=True)
+        following = iter(moved)  # it goes on to what is appended
+        behind = {first}
+        for free in range(place[first], place[second] - 1, -1):
+            step = nodes[free]
+            if step in behind:
+                moved.append(step)
+                behind.update(before[step])
+            elif step not in ahead:
+                continue
+            step = next(following)
+            place[step] = free
+            nodes[free] = step
+
+
+_Stack = tuple[int, bool, "_Stack"] | None
+"""Of a search, the top first: (step, whether all that it waits for has been visited, what is below)."""
+
+
+class _Way:
+    """A search from one root, as far as it has gone.
+
+    Attributes:
+        stack: as the search left it. What leads from the root to the step that ran too early is on it,
+            with True.
+        begun, left: for each step that it ran since it last went on, `begun` the first of them, the
+            stack as it was then.
+    """
+
+    def __init__(self, root: int) -> None:
+        self.root = root
+        self.stack: _Stack = (root, False, None)
+        self.begun = 0
+        self.left: list[_Stack] = []
+
+    def back_to(self, step: int) -> None:
+        """Forget what the search ran behind `step`."""
+        self.stack = self.left[step - self.begun]
+
+    def down(self) -> Iterator[int]:
+        """Steps from the one that ran too early up to the root, each read by the next."""
+        stack = self.stack
+        while stack is not None:
+            step, leaving, stack = stack
+            if leaving:
+                yield step
 
 
 class _Search:
@@ -222,7 +278,7 @@ class _Search:
             for p in self.parents[step]:
                 self.first_reader[p] = step
         self.position = 0
-        self.wrong_stack: list[tuple[int, bool]] = []
+        self.wrong_way = _Way(0)
         self.wrong_at = 0
         self._ancestors: list[int] | None = None
 
@@ -231,38 +287,41 @@ class _Search:
 
         Equal to `root` where the search runs exactly the steps from `position` to `root`.
         """
-        return self.go_on([(root, False)])
+        return self.go_on(_Way(root))
 
-    def go_on(self, stack: list[tuple[int, bool]]) -> int:
-        """`probe`, from where an earlier search from the same root went wrong, its stack as that left it.
+    def go_on(self, way: _Way) -> int:
+        """`probe`, from where an earlier search from the same root went wrong, or was put back to.
 
         The way down to what has run since is the same: of what a node waits for, the search takes the
         first, and that is still the first of fewer. So no way is gone twice, however often it is left
         for an anchor. All that the earlier search ran must have run by now.
-
-        Args:
-            stack: of (step, whether all that it waits for has been visited). What leads from the root
-                to the step that ran too early is on it afterwards, with True.
         """
-        expected = self.position
+        expected = way.begun = self.position
+        left: list[_Stack] = []
+        way.left = left
+        stack = way.stack
         place = self.order.place
-        while stack:
-            step, leaving = stack.pop()
+        while stack is not None:
+            step, leaving, below = stack
             if step < expected:
+                stack = below
                 continue
             if leaving:
                 if step != expected:
-                    stack.append((step, True))
-                    self.wrong_stack = stack
+                    self.wrong_way = way
                     self.wrong_at = expected
-                    return expected - 1
+                    break
+                stack = below
+                left.append(stack)
                 expected += 1
                 continue
-            stack.append((step, True))
+            stack = (step, True, below)
             waiting = [p for p in self.parents[step] if p >= expected]
             if len(waiting) > 1:
                 waiting.sort(key=place.__getitem__)
-            stack.extend((p, False) for p in waiting)
+            for p in waiting:
+                stack = (p, False, stack)
+        way.stack = stack
         return expected - 1
 
     def put_right(self) -> bool:
@@ -271,10 +330,9 @@ class _Search:
         False where there are none (the expected step is not needed here) or a cycle forbids it.
         """
         expected = self.wrong_at
-        path = [step for step, leaving in self.wrong_stack if leaving]
-        if not self._needs(path[0], expected):
+        if not self._needs(self.wrong_way.root, expected):
             return False
-        for node, child in zip(reversed(path[:-1]), reversed(path[1:]), strict=True):
+        for child, node in itertools.pairwise(self.wrong_way.down()):
             for other in self.parents[node]:
                 if other != child and other >= expected and self._needs(other, expected):
                     return self.order.add(child, other)
@@ -306,7 +364,9 @@ class _Search:
         for step in range(self.position, last + 1):
             if needed_by <= step and can_anchor[step]:
                 candidates.append(step)
-            needed_by = max(needed_by, self.first_reader[step])
+            reader = self.first_reader[step]
+            if reader > needed_by:
+                needed_by = reader
         for step in reversed(candidates):
             if self.probe(step) == step:
                 return step

@@ -8,7 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.graph.schedule import reverse_dfs_order
-from planner.lower.realize import DynamicOrder, UnanchoredError, _late_first, _Search, realize
+from planner.lower.realize import (
+    DynamicOrder,
+    UnanchoredError,
+    _late_first,
+    _Search,
+    _Way,
+    realize,
+)
 
 
 @st.composite
@@ -137,15 +144,18 @@ def test_a_search_that_goes_on_is_one_from_the_start(parents, data):
     has_reader = [any(v in ps for ps in parents) for v in range(len(parents))]
     search = _Search(parents, DynamicOrder(parents, _late_first(parents, has_reader)))
     root = len(parents) - 1
-    stack = [(root, False)]
+    way = _Way(root)
     while search.position <= root:
-        reached = search.go_on(stack)
-        way = [step for step, leaving in stack if leaving]
+        reached = search.go_on(way)
+        down = list(way.down())
         assert search.probe(root) == reached
         if reached == root:
             break
-        assert [step for step, leaving in search.wrong_stack if leaving] == way
-        search.advance(data.draw(st.integers(max(reached, search.position), root)))
+        assert list(search.wrong_way.down()) == down
+        step = data.draw(st.integers(search.position, root))
+        if step < reached:
+            way.back_to(step)
+        search.advance(step)
 
 
 def test_the_way_down_to_an_anchor_is_gone_once(monkeypatch):
