@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from planner.graph.reasons import WhyClosed
+from planner.pipeline.chains import Chain, chains_of
 from planner.pipeline.closed import Closed, recompute_closed, swap_closed
 from planner.pipeline.planned import Planned
 from planner.plan.planfile import Decision
 from planner.plan.problem import ActionKind, Problem, TensorIndex
-from planner.search.repair import closure
 from planner.units import format_duration
-
-_Copies = Mapping[int, Sequence[tuple[int, int]]]
 
 
 def decisions_of(planned: Planned) -> tuple[Decision, ...]:
@@ -27,18 +25,16 @@ def decisions_of(planned: Planned) -> tuple[Decision, ...]:
     for tensor, birth, end in candidate.replay.copies:
         copies.setdefault(tensor, []).append((birth, end))
     swap_ins = {step for step, a in enumerate(candidate.actions) if a.kind is ActionKind.SWAP_IN}
-    found = [
-        _decision(
-            planned,
-            copies,
-            _Return(tensor=tensor, end=end, birth=birth, swapped=birth in swap_ins),
-            node_step,
-        )
+    returns = [
+        _Return(tensor=tensor, end=end, birth=birth, swapped=birth in swap_ins)
         for tensor, lives in copies.items()
         for (_, end), (birth, _) in itertools.pairwise(lives)
         if end <= birth  # what stays to the end is there, though a second run makes it again
     ]
-    return tuple(sorted(found, key=lambda d: (-d.bytes, d.tensor, d.start)))
+    chains = chains_of(planned.formulation.problem, copies, [(r.tensor, r.birth) for r in returns])
+    found = {i: _decision(planned, chain, returns[i], node_step) for i, chain in chains}
+    in_order = (found[i] for i in range(len(returns)))
+    return tuple(sorted(in_order, key=lambda d: (-d.bytes, d.tensor, d.start)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,12 +48,12 @@ class _Return:
 
 
 def _decision(
-    planned: Planned, copies: _Copies, back: _Return, node_step: Sequence[int]
+    planned: Planned, chain_to_it: Chain, back: _Return, node_step: Sequence[int]
 ) -> Decision:
     """What was decided for a tensor that comes back, and what else could have been.
 
     Args:
-        copies: by tensor, the half-open ranges of actions in which it is on the device.
+        chain_to_it: what would have to run again for it.
         node_step: by action, the step of its node in the rewritten model.
     """
     tensor, swapped = back.tensor, back.swapped
@@ -65,7 +61,7 @@ def _decision(
     problem = form.problem
     item = problem.tensors[tensor]
     source = prepared.graph.tensors[form.tensors[tensor]]
-    chain, blocker = closure(problem, copies, tensor, back.birth)
+    chain, blocker = chain_to_it
     no_recompute = recompute_closed(prepared, form, problem, blocker)
     no_swap = swap_closed(prepared, form, problem, tensor)
     again = chain if no_recompute is None else None

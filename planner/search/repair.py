@@ -10,7 +10,9 @@ from planner.plan.candidate import Candidate
 from planner.plan.decisions import Choice, Decisions, Gap
 from planner.plan.problem import ActionKind, Problem
 
-_MAX_CLOSURE = 400
+MAX_CLOSURE = 400
+"""No chain of operations that run again for one tensor is longer than that and one more."""
+
 _NEVER = float("inf")
 _HIDDEN = 0.5
 """Share of a copy's time that is taken to show where copies run beside the operations."""
@@ -172,7 +174,7 @@ def closure(
         if producer in seen:
             continue
         op = problem.ops[producer]
-        if not op.recomputable or len(seen) > _MAX_CLOSURE:
+        if not op.recomputable or len(seen) > MAX_CLOSURE:
             return list(seen), producer
         seen[producer] = None
         for t in op.inputs:
