@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from planner.plan.problem import Problem
 
@@ -24,24 +24,25 @@ def held_at(problem: Problem, p: int) -> int:
     return size
 
 
-def min_peak_bound(problem: Problem) -> tuple[int, int]:
+def min_peak_bound(problem: Problem, order: Sequence[int] | None = None) -> tuple[int, int]:
     """(bytes, operation): no schedule of the class has a peak below this, whatever it recomputes.
 
     `held_at` for every operation, in O(operations + tensors).
+
+    Args:
+        order: of the operations, where they first run in another one than the problem's.
     """
-    outputs_before = [0] * (len(problem.ops) + 1)
-    for t in problem.tensors:
-        if t.to_end:
-            outputs_before[t.producer + 1] += t.bytes
-    best, where, stay = problem.fixed_bytes, 0, 0
-    for p, op in enumerate(problem.ops):
-        stay += outputs_before[p]
-        own = problem.fixed_bytes + op.workspace_bytes + stay
-        own += sum(problem.tensors[t].bytes for t in op.outputs)
-        own += sum(problem.tensors[t].bytes for t in op.inputs if not problem.tensors[t].to_end)
-        own -= sum(problem.tensors[t].bytes for t in {b for _, b in op.inplace})
+    tensors = problem.tensors
+    best, where, stay = problem.fixed_bytes, 0, problem.fixed_bytes
+    for p in range(len(problem.ops)) if order is None else order:
+        op = problem.ops[p]
+        own = stay + op.workspace_bytes
+        own += sum(tensors[t].bytes for t in op.outputs)
+        own += sum(tensors[t].bytes for t in op.inputs if not tensors[t].to_end)
+        own -= sum(tensors[t].bytes for t in {b for _, b in op.inplace})
         if own > best:
             best, where = own, p
+        stay += sum(tensors[t].bytes for t in op.outputs if tensors[t].to_end)
     return best, where
 
 

@@ -14,6 +14,11 @@ _UPDATE_OUTPUTS = 4  # a new parameter with up to three states
 
 _SCALAR_BYTES = 1024
 
+_MAX_MOVED = 24
+"""Tensors held at the peak, the largest first, of which a move is tried."""
+
+_MAX_PULLED = 200  # one move pulls fewer operations ahead of the peak
+
 
 def updates_last(problem: Problem, order: Sequence[int]) -> Order:
     """The same order with the operations that only finish a few outputs moved behind all others.
@@ -108,9 +113,10 @@ def improve_order(
     """Local moves: pull an operation that frees memory before the peak, or push one that allocates
     behind it, while the peak falls."""
     parents = parents_of(problem)
-    best = list(order)
     lives = Lives(problem)
+    best = np.array(order, dtype=np.int64)
     best_live = lives.live_bytes(best)
+    least = _height(best_live)
     for _ in range(rounds):
         if out_of_time():
             break
@@ -120,41 +126,45 @@ def improve_order(
             if out_of_time():
                 break
             live = lives.live_bytes(trial)
-            if (int(live.max()), int((live == live.max()).sum())) < (
-                int(best_live.max()),
-                int((best_live == best_live.max()).sum()),
-            ):
-                best, best_live, moved = trial, live, True
+            if (height := _height(live)) < least:
+                best, best_live, least, moved = trial, live, height, True
                 break
         if not moved:
             break
-    return tuple(best)
+    return tuple(best.tolist())
+
+
+def _height(live: np.ndarray) -> tuple[int, int]:
+    """(peak, how many operations it is reached at)."""
+    peak = live.max()
+    return int(peak), int(np.count_nonzero(live == peak))
 
 
 def _moves(
-    lives: Lives, parents: list[list[int]], order: list[int], peak: int
-) -> Iterator[list[int]]:
+    lives: Lives, parents: list[list[int]], order: np.ndarray, peak: int
+) -> Iterator[np.ndarray]:
     """Orders in which one operation, with what it needs, moves across the peak."""
     problem = lives.problem
     place, birth, last = lives.ranges(order)
     position = place.tolist()
-    at_peak = order[peak]
-    waiting = np.flatnonzero((birth < peak) & (peak < last) & ~lives.to_end).tolist()
-    for t in sorted(waiting, key=lambda t: (problem.tensors[t].bytes, t), reverse=True)[:24]:
+    early, late = order[:peak], order[peak:]
+    waiting = np.flatnonzero((birth < peak) & (peak < last) & ~lives.to_end)
+    largest = np.lexsort((waiting, lives.bytes[waiting]))[::-1]
+    for t in waiting[largest[:_MAX_MOVED]].tolist():
         tensor = problem.tensors[t]
-        later = sorted(position[u] for u in tensor.uses if position[u] > peak)
         pulled: set[int] = set()
-        stack = [order[i] for i in later]
+        stack = [u for u in tensor.uses if position[u] > peak]
         while stack:
             op = stack.pop()
             if op in pulled or position[op] < peak:
                 continue
             pulled.add(op)
             stack.extend(p for p in parents[op] if position[p] >= peak)
-        if at_peak not in pulled and len(pulled) < 200:
-            front = [op for op in order[peak:] if op in pulled]
-            rest = [op for op in order[peak:] if op not in pulled]
-            yield [*order[:peak], *front, *rest]
+        if order[peak] not in pulled and len(pulled) < _MAX_PULLED:
+            is_pulled = np.zeros(len(order), dtype=bool)
+            is_pulled[list(pulled)] = True
+            first = is_pulled[late]
+            yield np.concatenate([early, late[first], late[~first]])
         if all(position[u] > peak for u in tensor.uses):
             pushed = _push(problem, order, position, tensor.producer, peak)
             if pushed is not None:
@@ -162,12 +172,12 @@ def _moves(
 
 
 def _push(
-    problem: Problem, order: list[int], position: list[int], op: int, peak: int
-) -> list[int] | None:
+    problem: Problem, order: np.ndarray, position: list[int], op: int, peak: int
+) -> np.ndarray | None:
     """Move `op` behind the peak, just before its first reader."""
     readers = [position[u] for t in problem.ops[op].outputs for u in problem.tensors[t].uses]
     if not readers or min(readers) <= peak:
         return None
     target = min(readers)
     start = position[op]
-    return [*order[:start], *order[start + 1 : target], op, *order[target:]]
+    return np.concatenate([order[:start], order[start + 1 : target], [op], order[target:]])

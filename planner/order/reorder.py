@@ -59,9 +59,15 @@ class Lives:
         uses = [t.uses or (t.producer,) for t in tensors]
         self.uses = np.fromiter((u for us in uses for u in us), dtype=np.int64)
         self.starts = np.cumsum([0, *(len(us) for us in uses[:-1])]) if uses else np.zeros(0, int)
-        self.inplace = [(v, op.inplace) for v, op in enumerate(problem.ops) if op.inplace]
+        pairs = [(v, *op.inplace[0]) for v, op in enumerate(problem.ops) if len(op.inplace) == 1]
+        self.inplace = np.array(pairs, dtype=np.int64).reshape(-1, 3).T
+        self.several_inplace = [
+            (v, op.inplace) for v, op in enumerate(problem.ops) if op.inplace[1:]
+        ]
 
-    def ranges(self, order: Sequence[int]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def ranges(
+        self, order: Sequence[int] | np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """(place in the order by operation, place of the producer by tensor, and of the last reader:
         the producer's, where there is none)."""
         place = np.empty(len(order), dtype=np.int64)
@@ -69,21 +75,31 @@ class Lives:
         birth = place[self.producer]
         return place, birth, np.maximum(np.maximum.reduceat(place[self.uses], self.starts), birth)
 
-    def live_bytes(self, order: Sequence[int]) -> np.ndarray:
+    def live_bytes(self, order: Sequence[int] | np.ndarray) -> np.ndarray:
         """int64 [operations], by place in the order."""
         steps = len(order)
         at = np.asarray(order, dtype=np.int64)
         place, birth, last = self.ranges(order)
         end = last + 1
         end[self.to_end] = steps
-        for v, pairs in self.inplace:
-            taken: set[int] = set()
-            for source, target in pairs:
-                dies = end[source] == place[v] + 1 and not self.to_end[source]
-                if dies and birth[source] < place[v] and target not in taken:
-                    end[source] -= 1
-                    taken.add(target)
+        end[self._overwritten(place, birth, last)] -= 1
         delta = np.zeros(steps + 1, dtype=np.int64)
         np.add.at(delta, birth, self.bytes)
         np.add.at(delta, end, -self.bytes)
         return np.cumsum(delta)[:steps] + self.problem.fixed_bytes + self.workspace[at]
+
+    def _overwritten(self, place: np.ndarray, birth: np.ndarray, last: np.ndarray) -> np.ndarray:
+        """Tensors, each once, whose last reader writes over them."""
+        ops, sources, _ = self.inplace
+        here = place[ops]
+        dies = (last[sources] == here) & (birth[sources] < here) & ~self.to_end[sources]
+        found = sources[dies]
+        more: list[int] = []
+        for v, pairs in self.several_inplace:
+            taken: dict[int, int] = {}
+            for source, target in pairs:
+                dies = birth[source] < place[v] == last[source] and not self.to_end[source]
+                if dies and target not in taken and source not in taken.values():
+                    taken[target] = source
+            more += taken.values()
+        return np.concatenate([found, np.array(more, dtype=np.int64)])

@@ -16,7 +16,7 @@ from planner.graph.schedule import file_order
 from planner.order.lists import late_schedule, list_schedule
 from planner.order.min_peak import min_peak_order
 from planner.order.moves import improve_order, pull_early, push_late, updates_last
-from planner.order.reorder import peak_of, reorder
+from planner.order.reorder import Lives
 from planner.pipeline.prepare import Prepared
 from planner.pipeline.settings import Settings
 from planner.portfolio.min_peak import min_peak_of
@@ -90,11 +90,12 @@ def base_orders(prepared: Prepared, *, time_limit_s: float) -> tuple[BaseOrder, 
     for name, start in starts.items():
         if not late():
             found.setdefault(improve_order(problem, start, out_of_time=late), f"{name}, moved")
-    peaks = {order: peak_of(problem, order) for order in found}
+    lives = Lives(problem)
+    peaks = {order: int(lives.live_bytes(order).max()) for order in found}
     flat = min(peaks, key=lambda order: peaks[order])
     deepest = tuple(min_peak_order(problem, flat)[0])
     found.setdefault(deepest, f"{found[flat]}, outputs late")
-    peaks[deepest] = peak_of(problem, deepest)
+    peaks[deepest] = int(lives.live_bytes(deepest).max())
     if is_large:  # each takes as long again to be bounded and to be made a problem of
         least = sorted(found, key=peaks.__getitem__)[:_MAX_LATE]
         found = {order: found[order] for order in (plain, *least)}
@@ -104,7 +105,7 @@ def base_orders(prepared: Prepared, *, time_limit_s: float) -> tuple[BaseOrder, 
             name=name,
             order=tuple(whole.ops[i] for i in order),
             peak_bytes=peaks[order],
-            least_bound_bytes=min_peak_bound(reorder(problem, order))[0],
+            least_bound_bytes=min_peak_bound(problem, order)[0],
         )
         for order, name in found.items()
         if _keeps(order, sorted(drawn))
