@@ -26,6 +26,8 @@ from planner.units import format_both, format_budget, format_bytes
 _LATE = 0.1
 """Share of the time limit for each search beyond its end."""
 
+_MIN_S = 1.0
+
 _OF_ALL_S = 30.0
 """For the least peak over all base orders, at most."""
 
@@ -96,7 +98,7 @@ def least_peaks(
     """
     if is_late:
         yield [known]
-    limit_s = (_LATE if is_late else 0.5) * settings.time_limit_s
+    limit_s = max(_MIN_S, (_LATE if is_late else 0.5) * settings.time_limit_s)
     alone = _least_alone(prepared, settings, tuple(forms), limit_s)
     yield [known, alone, _least_of(forms, min(_OF_ALL_S, 2 * limit_s))]
 
@@ -122,7 +124,7 @@ def _least_alone(
     found, so that the least budget which an error names has a plan."""
     base = least_bound_order(orders)
     form = formulate_in(prepared, base.order, settings, 1)
-    solved = solve(form.problem, settings.search(max(1.0, limit_s)))
+    solved = solve(form.problem, settings.search(limit_s))
     return LeastPeak(base, form, solved.least)
 
 
