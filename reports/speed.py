@@ -37,7 +37,7 @@ STAGES = {
     "ONNX Runtime's optimizers, types": ("letting ONNX Runtime",),
     "base orders": ("compiling", "searching", "comparing"),
     "solve, lower, read back": ("solving", "improving", "again"),
-    "other budgets": ("finding", "what ", "waiting"),
+    "other budgets": ("finding", "what ", "waiting", "drawing"),
     "write": ("writing the rewritten",),
     "verify": ("original model", "rewritten model", "both models"),
     "report": ("writing the report",),

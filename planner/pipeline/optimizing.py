@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Literal
 
 from planner.errors import InfeasibleBudgetError, ModelError, UsageError, VerificationError
@@ -107,11 +108,9 @@ class OptimizeJob:
             together = stack.enter_context(written_together())
             quiet = nullcontext if helper is None else helper.paused
             result = self._write_and_verify(result, made, together, quiet)
-            if preview is not None:
-                self.progress("waiting for what other budgets would cost")
-                _pack(result)
-                result = replace(result, budget_preview=preview.result())
-            result = self._report(result, together)
+            result = self._plan_and_trace(result, together)
+            if self.files.report is not None:
+                result = self._report(result, self.files.report, preview, together)
         if result.verification is not None and not result.verification.passed:
             raise VerificationError(
                 f"ONNX Runtime does not confirm the plan: {result.verification.failures[0]}; "
@@ -203,8 +202,8 @@ class OptimizeJob:
         )
         return replace(result, verification=verification)
 
-    def _report(self, result: OptimizeResult, together: Together) -> OptimizeResult:
-        """The plan, the trace and the page, written as far as they were asked for."""
+    def _plan_and_trace(self, result: OptimizeResult, together: Together) -> OptimizeResult:
+        """The plan and the trace, written as far as they were asked for."""
         files = self.files
         if files.plan is not None:
             with together.writing(files.plan) as path:
@@ -216,21 +215,29 @@ class OptimizeJob:
             with together.writing(files.trace) as path:
                 write_trace(result, path)
             result = replace(result, trace_path=files.trace)
-        if files.report is not None:
-            from planner.report.html import page_of
-
-            result = replace(result, report_path=files.report)
-            self.progress("writing the report")
-            page = page_of(result)
-            with together.writing(files.report) as path:
-                path.write_text(page, encoding="utf-8")
         return result
 
+    def _report(
+        self,
+        result: OptimizeResult,
+        report: Path,
+        preview: PreviewBeside | None,
+        together: Together,
+    ) -> OptimizeResult:
+        """The page; most of it is drawn while other budgets are looked at."""
+        from planner.report.html import draft_of, page_of
 
-def _pack(result: OptimizeResult) -> None:
-    """What the report shows packed, packed while another process works."""
-    for view in (result.before, result.after):
-        _ = view.packed
+        result = replace(result, report_path=report)
+        draft = None
+        if preview is not None:
+            self.progress("drawing the report; then waiting for what other budgets would cost")
+            draft = draft_of(result)
+            result = replace(result, budget_preview=preview.result())
+        self.progress("writing the report")
+        page = page_of(result, draft)
+        with together.writing(report) as path:
+            path.write_text(page, encoding="utf-8")
+        return result
 
 
 def _check_layout(prepared: Prepared) -> None:

@@ -7,6 +7,7 @@ every other source. Text from a model is escaped by the template, and in the emb
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -42,14 +43,25 @@ def write_report(result: OptimizeResult | Analysis, path: Path) -> None:
         temporary.write_text(page_of(result), encoding="utf-8")
 
 
-def page_of(result: OptimizeResult | Analysis) -> str:
-    """The page of `result`."""
-    analysed = isinstance(result, Analysis)
-    return render_page(analysis_payload(result) if analysed else optimize_payload(result))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draft:
+    """What the page shows of the model before and after, which takes most of the time to draw.
+
+    Attributes:
+        views: the model, as it is and as planned.
+        measured: measured lines of each.
+        figures: of memory, live ranges and time, as Bokeh embeds them.
+        is_timed: operations and copies are drawn against time.
+    """
+
+    views: dict[str, Payload]
+    measured: dict[str, Any]
+    figures: Payload
+    is_timed: bool
 
 
-def render_page(payload: Payload) -> str:
-    """The page of an optimize or analyze document."""
+def drafted(payload: Payload) -> Draft:
+    """The figures of an optimize or analyze document but that of other budgets, which may be missing."""
     if payload["schema"] == ANALYZE_SCHEMA:
         views, budget, measured = {"view": payload["view"]}, None, {}
     else:
@@ -59,12 +71,46 @@ def render_page(payload: Payload) -> str:
     figures = page_figures(views, budget_bytes=budget, measured=measured)
     last, last_view = list(views.items())[-1]
     timed = time_figures(last_view, last, budget_bytes=budget)
-    figures |= timed
+    return Draft(
+        views=views,
+        measured=measured,
+        figures=embedded_figures(figures | timed),
+        is_timed=bool(timed),
+    )
+
+
+def draft_of(result: OptimizeResult) -> Draft:
+    """`drafted`, of a result whose other budgets are still looked at."""
+    return drafted(optimize_payload(result))
+
+
+def page_of(result: OptimizeResult | Analysis, draft: Draft | None = None) -> str:
+    """The page of `result`.
+
+    Args:
+        draft: what was drawn of it already.
+    """
+    analysed = isinstance(result, Analysis)
+    return render_page(analysis_payload(result) if analysed else optimize_payload(result), draft)
+
+
+def render_page(payload: Payload, draft: Draft | None = None) -> str:
+    """The page of an optimize or analyze document.
+
+    Args:
+        draft: what was drawn of it already.
+    """
+    draft = draft or drafted(payload)
+    views, measured, figures = draft.views, draft.measured, draft.figures
+    last, last_view = list(views.items())[-1]
     preview = payload["budget_preview"]
     if preview is not None:
-        figures["frontier"] = frontier_figure(
-            [preview["frontier"]], chosen=_chosen(payload), height=320
-        )
+        frontier = frontier_figure([preview["frontier"]], chosen=_chosen(payload), height=320)
+        more = embedded_figures({"frontier": frontier}, document="budgets")
+        figures = {
+            "docs": figures["docs"] | more["docs"],
+            "items": figures["items"] + more["items"],
+        }
     decisions = payload.get("decisions", [])
     return (
         environment()
@@ -77,10 +123,10 @@ def render_page(payload: Payload) -> str:
             categories=categories_of(views),
             colors=CATEGORY_COLORS,
             groups=GROUP_COLORS,
-            timed=last if timed else None,
+            timed=last if draft.is_timed else None,
             kind_names=KIND_NAMES,
-            sections=_sections(payload, is_timed=bool(timed)),
-            kinds=kinds_of(last_view) if timed else [],
+            sections=_sections(payload, is_timed=draft.is_timed),
+            kinds=kinds_of(last_view) if draft.is_timed else [],
             fates=[f for f in HATCHES if any(_has_fate(v, f) for v in views.values())],
             largest=sorted(decisions, key=lambda d: -d["bytes"])[:ROWS_SHOWN],
             rows_shown=ROWS_SHOWN,
@@ -91,7 +137,7 @@ def render_page(payload: Payload) -> str:
                 }
             ),
             decisions_json=embedded_json([_row(d) for d in decisions]),
-            figures_json=embedded_json(embedded_figures(figures)),
+            figures_json=embedded_json(figures),
             bokeh_js=bokeh_scripts(),
         )
     )
@@ -105,14 +151,18 @@ def embedded_json(value: object) -> Markup:
     return Markup(text)
 
 
-def embedded_figures(figures: dict[str, Any]) -> Payload:
-    """What `Bokeh.embed.embed_items` takes: each figure goes into the element `figure-<name>`."""
-    document = Document()
+def embedded_figures(figures: dict[str, Any], *, document: str = "page") -> Payload:
+    """What `Bokeh.embed.embed_items` takes: each figure goes into the element `figure-<name>`.
+
+    Args:
+        document: its name, of which there is one in a page.
+    """
+    made = Document()
     for root in figures.values():
-        document.add_root(root)
+        made.add_root(root)
     roots = {root.id: f"figure-{name}" for name, root in figures.items()}
-    item = {"docid": "page", "roots": roots, "root_ids": list(roots)}
-    return {"docs": {"page": document.to_json(deferred=False)}, "items": [item]}
+    item = {"docid": document, "roots": roots, "root_ids": list(roots)}
+    return {"docs": {document: made.to_json(deferred=False)}, "items": [item]}
 
 
 def bokeh_scripts() -> list[Markup]:

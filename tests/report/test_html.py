@@ -182,7 +182,7 @@ def test_written_whole_or_not_at_all(tmp_path, monkeypatch):
     path = tmp_path / "report.html"
     write_report(examples.analysis(), path)
     assert path.read_text(encoding="utf-8").endswith("</html>\n")
-    monkeypatch.setattr("planner.report.html.render_page", lambda _: 1 / 0)
+    monkeypatch.setattr("planner.report.html.render_page", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         write_report(examples.analysis(), tmp_path / "other.html")
     with pytest.raises((UsageError, ZeroDivisionError)):
