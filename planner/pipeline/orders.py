@@ -5,10 +5,10 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from planner.bound.instants import min_peak_bound
-from planner.formulate import NO_LIMIT, Formulation, Room, formulate
+from planner.formulate import NO_LIMIT, Formulation
 from planner.graph.effects import SHARED_GENERATOR
 from planner.graph.model import OpId
 from planner.graph.rules import FROM_HOST, TO_HOST
@@ -16,7 +16,7 @@ from planner.graph.schedule import file_order
 from planner.order.lists import late_schedule, list_schedule
 from planner.order.min_peak import min_peak_order
 from planner.order.moves import improve_order, pull_early, push_late, updates_last
-from planner.order.reorder import Lives
+from planner.order.reorder import Lives, reorder
 from planner.pipeline.prepare import Prepared
 from planner.pipeline.settings import Settings
 from planner.portfolio.min_peak import min_peak_of
@@ -50,7 +50,7 @@ _MAX_LATE = 4
 def base_orders(prepared: Prepared, *, time_limit_s: float) -> tuple[BaseOrder, ...]:
     """Candidate base orders, least peak first; ONNX Runtime's own is always among them."""
     deadline = time.monotonic() + time_limit_s
-    whole = formulate(prepared.graph, prepared.order, prepared.costs)
+    whole = prepared.formulated()
     problem = whole.problem
     place = {op: i for i, op in enumerate(whole.ops)}
     in_file = tuple(place[op] for op in file_order(prepared.graph) if op in place)
@@ -127,13 +127,26 @@ def least_bound_order(orders: Sequence[BaseOrder]) -> BaseOrder:
 def formulate_in(
     prepared: Prepared, order: Sequence[OpId], settings: Settings, capacity: int
 ) -> Formulation:
-    """The problem in one base order, buffers rounded up as ONNX Runtime's arena does."""
-    room = Room(
+    """The problem in one base order, buffers rounded up as ONNX Runtime's arena does.
+
+    What `formulate` makes of that order; but the operations are the same in each, and kept.
+    """
+    whole = prepared.formulated(GRANULARITY_BYTES)
+    place = {op: i for i, op in enumerate(whole.ops)}
+    moved = [place[op] for op in order if op in place]
+    allowed = settings.allowed
+    problem = replace(
+        reorder(whole.problem, moved),
+        fixed_bytes=whole.problem.fixed_bytes + settings.reserve_bytes,
         capacity_bytes=capacity,
-        reserve_bytes=settings.reserve_bytes,
-        granularity=GRANULARITY_BYTES,
+        swap_out_bytes_per_s=allowed.swap_out_bytes_per_s,
+        swap_in_bytes_per_s=allowed.swap_in_bytes_per_s,
+        allow_recompute=allowed.recompute,
+        overlap=allowed.overlap,
     )
-    return formulate(prepared.graph, order, prepared.costs, room=room, allowed=settings.allowed)
+    return Formulation(
+        problem=problem, ops=tuple(whole.ops[i] for i in moved), tensors=whole.tensors
+    )
 
 
 def least_found_peak(
@@ -162,5 +175,5 @@ def pinning_bytes(prepared: Prepared, actions: int) -> int:
 def least_possible_peak(prepared: Prepared) -> int:
     """Bytes below which no plan in any order can be: what one operation holds while it runs, with
     the graph outputs made before it, in the order that is best for this."""
-    whole = formulate(prepared.graph, prepared.order, prepared.costs)
+    whole = prepared.formulated()
     return min_peak_order(whole.problem, range(len(whole.ops)))[1]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import onnx_ir as ir
@@ -11,7 +11,7 @@ import onnx_ir as ir
 from planner.cost.hardware import Hardware, load_hardware
 from planner.cost.model import durations_us
 from planner.errors import ModelError, UsageError
-from planner.formulate import OpCosts
+from planner.formulate import Formulation, OpCosts, Room, formulate
 from planner.graph.build import build_graph
 from planner.graph.model import OpId, Placement, TrainingGraph
 from planner.graph.reasons import WhyClosed
@@ -86,6 +86,21 @@ class Prepared:
     ort_optimized: bool
     why_no_swaps: WhyClosed | None = None
     blocked: tuple[str, ...] = ()
+    _formulated: dict[int, Formulation] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+
+    def formulated(self, granularity: int = 1) -> Formulation:
+        """The problem in `order`, with no limits and nothing but recompute allowed; made once.
+
+        Args:
+            granularity: as `Room` has it.
+        """
+        if granularity not in self._formulated:
+            room = Room(granularity=granularity)
+            found = formulate(self.graph, self.order, self.costs, room=room)
+            self._formulated[granularity] = found
+        return self._formulated[granularity]
 
     @property
     def costs(self) -> OpCosts:

@@ -89,7 +89,9 @@ def _with_categories(
     """The graph, its tensors of the categories of the original's: where a copy is read says nothing
     of what it is."""
     known = {t.name: t.category for t in original.tensors}
-    tensors = tuple(
-        replace(t, category=known.get(like.get(t.name, t.name), t.category)) for t in graph.tensors
-    )
-    return replace(graph, tensors=tensors)
+    tensors = list(graph.tensors)
+    for t in graph.tensors:
+        category = known.get(like.get(t.name, t.name), t.category)
+        if category is not t.category:
+            tensors[t.id] = replace(t, category=category)
+    return replace(graph, tensors=tuple(tensors))

@@ -1,0 +1,41 @@
+"""The problem of a model in each of its base orders."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from planner.formulate import Room, formulate
+from planner.pipeline.orders import GRANULARITY_BYTES, base_orders, formulate_in
+from planner.pipeline.prepare import prepare
+from planner.pipeline.settings import Settings
+from planner.request import Request
+
+MODEL = Path(__file__).parents[2] / "models" / "zoo" / "mlp_adamw.onnx"
+
+
+@pytest.mark.parametrize("barred", [False, True])
+def test_a_problem_in_another_order_is_what_is_formulated_in_it(barred: bool) -> None:
+    prepared = prepare(Request(model=MODEL))
+    settings = Settings(
+        budget_bytes=1 << 30,
+        reserve_bytes=100,
+        swap_out_bytes_per_s=1e9,
+        swap_in_bytes_per_s=2e9,
+        allow_recompute=False,
+    )
+    orders = base_orders(prepared, time_limit_s=60)
+    if barred:  # another graph has other problems
+        operations = tuple(
+            replace(op, effect=op.effect, inplace=()) for op in prepared.graph.operations
+        )
+        prepared = replace(prepared, graph=replace(prepared.graph, operations=operations))
+    room = Room(capacity_bytes=1 << 20, reserve_bytes=100, granularity=GRANULARITY_BYTES)
+    assert len(orders) > 2
+    for base in orders:
+        found = formulate_in(prepared, base.order, settings, 1 << 20)
+        assert found == formulate(
+            prepared.graph, base.order, prepared.costs, room=room, allowed=settings.allowed
+        )
