@@ -8,7 +8,7 @@ from typing import ClassVar
 from planner.exact.policy import ExactPolicy
 from planner.plan.problem import Problem
 from planner.search.state import SearchState
-from planner.search.stop import Stop
+from planner.search.stop import First, Stop, after
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,12 +20,14 @@ class CpSat(ExactPolicy):
         far_gap: from a plan farther than that from its bound, parts take longer to undo what it does
             than to make one fit that is about as fast as any, or the base order.
         min_s: with less time left it does not begin.
+        repair_s: for plans of the programs beside that do not fit, each time that there are any.
     """
 
     name: ClassVar[str] = "cp-sat"
     max_ops: int = 5_000
     far_gap: float = 0.05
     min_s: float = 1.0
+    repair_s: float = 1.0
 
     def supports(self, problem: Problem) -> bool:
         """Where copies and operations share one stream."""
@@ -36,8 +38,12 @@ class CpSat(ExactPolicy):
         from planner.exact.engine import BOUND_CLASS, Bounds, solve_exact  # a second to import
 
         problem, beside = state.problem, state.intervals
-        if beside is not None:
-            beside.give(state, stop)
+
+        def take_from_beside() -> None:
+            if beside is not None:
+                beside.give(state, First((stop, after(self.repair_s))))
+
+        take_from_beside()
         if state.is_settled or stop.left_s < self.min_s:
             return
         nearest = None
@@ -49,8 +55,7 @@ class CpSat(ExactPolicy):
         workers = state.settings.workers
 
         def is_settled() -> bool:
-            if beside is not None:
-                beside.give(state, stop)
+            take_from_beside()
             return state.is_settled
 
         near = state.best if state.is_within(self.far_gap) else None

@@ -41,9 +41,9 @@ class ExactPolicy:
     whole_s: float = 0.5
     parts_share: float = 0.15
     fit_share: float = 0.6
-    price_share: float = 0.25
+    price_share: float = 0.12
     descent_share: float = 0.95
-    descent_before_whole_share: float = 0.4
+    descent_before_whole_share: float = 0.7
     descent_step: float = 0.015
     descent_rounds: int = 60
     part_runs: int = 60
