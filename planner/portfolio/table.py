@@ -118,7 +118,7 @@ POLICY = Policy(
         Turn(engine=Refine(), until=0.9),
     ),
     serial=(
-        replace(_GREEDY, until=0.08),
+        replace(_GREEDY, until=0.04),
         *_FLOOR,
         Turn(engine=LpRounding(program_share=0.15, give_up_gap=0.05), until=0.25),
         Turn(engine=IntervalPrograms(), until=0.25),
