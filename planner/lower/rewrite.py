@@ -51,38 +51,51 @@ class Rewritten:
     on_cpu: frozenset[str] = frozenset()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sessions:
+    """The sessions that will run the file.
+
+    Attributes:
+        target: what they run on.
+        order: "default" or "priority": their execution order.
+    """
+
+    target: Target = CPU
+    order: str = "default"
+
+
+_AS_USUAL = Sessions()
+
+
 def rewrite(
     model: ir.Model,
     graph: TrainingGraph,
     formulation: Formulation,
     actions: Sequence[Action],
     *,
-    order: str = "default",
     pinned: frozenset[str] = frozenset(),
-    metadata: dict[str, str] | None = None,
-    target: Target = CPU,
+    sessions: Sessions = _AS_USUAL,
 ) -> Rewritten:
     """Lower a schedule.
 
     Args:
         model: the model that `graph` was built from; it is cloned, not changed.
-        order: "default" or "priority": the execution order that sessions will use.
+        graph: what stands in it, and in which order.
+        formulation: the problem that the schedule is of.
+        actions: the schedule.
         pinned: values that get an anchor of their own, so that no fusion takes them in, and whose
             nodes get the unique attribute, so that no common-subexpression elimination does.
-        metadata: entries for the model, without the prefix.
-        target: what the model is written for.
+        sessions: what will run the file.
     """
     opset = model.graph.opset_imports.get("", 1)
     names = FreeNames(model)
-    sequencer = Sequencer(graph, formulation, names, target, opset)
+    sequencer = Sequencer(graph, formulation, names, sessions.target, opset)
     steps = sequencer.build(actions)
     if pinned:
         steps = [s for step in steps for s in (step, *_pins(sequencer, step, pinned))]
-    file_steps, planned = _arrange(sequencer, steps, order)
+    file_steps, planned = _arrange(sequencer, steps, sessions.order)
     writer = _Writer(model.clone(), graph, names, pinned)
     writer.write(file_steps)
-    for key, value in (metadata or {}).items():
-        writer.model.metadata_props[METADATA_PREFIX + key] = value
     anchors = sum(step.role is Role.ANCHOR for step in planned)
     return Rewritten(
         model=writer.model,

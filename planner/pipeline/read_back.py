@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from planner.formulate import Formulation
 from planner.graph.model import OpId, Placement, TrainingGraph
 from planner.graph.schedule import default_order, priority_order
-from planner.lower.rewrite import Rewritten, rewrite
+from planner.lower.rewrite import Rewritten, Sessions, rewrite
 from planner.onnxio.load import checked_types
 from planner.pipeline.everywhere import devices_here
 from planner.pipeline.prepare import Prepared, typed_graph
@@ -41,9 +41,8 @@ def lowered(
             prepared.graph,
             form,
             actions,
-            order=order_target,
             pinned=pinned,
-            target=prepared.target,
+            sessions=Sessions(target=prepared.target, order=order_target),
         )
 
     return pin_against_fusion(

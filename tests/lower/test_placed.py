@@ -18,7 +18,7 @@ from onnx import helper as h
 from planner.graph.model import Placement, Role, TrainingGraph
 from planner.graph.rules import COPIES
 from planner.graph.schedule import default_order
-from planner.lower.rewrite import Rewritten, rewrite
+from planner.lower.rewrite import Rewritten, Sessions, rewrite
 from planner.onnxio.load import load_model
 from planner.pipeline.prepare import analysed_graph
 from planner.plan.decisions import Choice, Decisions
@@ -52,7 +52,7 @@ def lowered(
     actions = Decoder(form.problem).schedule(decide(form.problem))
 
     def lower(pinned: frozenset[str]) -> Rewritten:
-        return rewrite(model, graph, form, actions, pinned=pinned, target=WEBGPU)
+        return rewrite(model, graph, form, actions, pinned=pinned, sessions=Sessions(target=WEBGPU))
 
     rewritten = pin_against_fusion(lower, loaded, enabled=True)
     after = Placement(on_cpu=placement.on_cpu | rewritten.on_cpu, inplace=placement.inplace)
@@ -150,7 +150,7 @@ def test_a_half_copy_is_anchored_where_cuda_has_no_kernel(tmp_path: Path) -> Non
     before = analysed_graph(model, {}, placement=placement)
     form = formulation_of(before)
     actions = Decoder(form.problem).schedule(swap_a(form.problem))
-    rewritten = rewrite(model, before, form, actions, target=CUDA)
+    rewritten = rewrite(model, before, form, actions, sessions=Sessions(target=CUDA))
     graph = analysed_graph(rewritten.model, {}, placement=Placement(on_cpu=rewritten.on_cpu))
     maker = {t: op for op in graph.operations for t in op.outputs}
     anchored = {

@@ -18,7 +18,7 @@ from planner.graph.build import PLANNER_ATTRIBUTE
 from planner.graph.liveness import timeline
 from planner.graph.model import Role
 from planner.graph.schedule import default_order, priority_order
-from planner.lower.rewrite import rewrite
+from planner.lower.rewrite import Sessions, rewrite
 from planner.onnxio.load import load_model
 from planner.pipeline.prepare import analysed_graph
 from planner.plan.decisions import Choice, Decisions
@@ -63,7 +63,7 @@ def _settled(
     actions = Decoder(form.problem).schedule(decide(form.problem))
 
     def lower(pinned: frozenset[str]):
-        return rewrite(model, graph, form, actions, order=order, pinned=pinned)
+        return rewrite(model, graph, form, actions, pinned=pinned, sessions=Sessions(order=order))
 
     return loaded, graph, form, actions, pin_against_fusion(lower, loaded, enabled=True)
 

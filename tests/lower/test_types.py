@@ -14,7 +14,7 @@ from onnx import helper as h
 
 from planner.errors import ModelError
 from planner.graph.model import Placement, Role
-from planner.lower.rewrite import Rewritten, rewrite
+from planner.lower.rewrite import Rewritten, Sessions, rewrite
 from planner.onnxio.load import ValueType, checked_types, inferred_types, value_types
 from planner.pipeline.prepare import Prepared, analysed_graph, prepare
 from planner.pipeline.read_back import lowered, read_back
@@ -147,7 +147,9 @@ def test_types_of_anchors(target, dtype, operators) -> None:
     form = formulation_of(graph)
     actions = Decoder(form.problem).schedule(swap_a(form.problem))
     pinned = frozenset({"a", "b", "c", "d"})
-    rewritten = rewrite(model, graph, form, actions, target=target, pinned=pinned)
+    rewritten = rewrite(
+        model, graph, form, actions, pinned=pinned, sessions=Sessions(target=target)
+    )
     anchors = {op.op_type for op in rewritten.model.graph if op.op_type in operators}
     assert anchors == operators
     said = {**value_types(model, {}), **rewritten.types}
