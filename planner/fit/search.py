@@ -49,6 +49,8 @@ _STRIDE, _ROUGHLY = 4, 0.01
 """Which of the first regions are tried, and how exactly the need is looked for, where a rough answer
 will do."""
 
+_NEED_S = 5.0  # for a rough answer: with very many units one replay takes seconds
+
 _PRECISION = 0.004  # of the arena, to which that need is looked for
 
 
@@ -100,8 +102,9 @@ def fit(
     plain = np.arange(demands.units, dtype=np.int64)
     arena = arena_for(demands)
     peak = _in_use(demands, plain, arena)
-    need = _least_arena(demands, plain, arena, max(peak, cap_bytes)) / cap_bytes
-    if peak > cap_bytes or need > _HOPELESS:
+    least = max(peak, cap_bytes)
+    need = _least_arena(demands, plain, arena, least, deadline=deadline) / cap_bytes
+    if peak > cap_bytes or need > _HOPELESS or time.monotonic() > deadline:
         return Fit(order=None, need=need)
     in_use_bytes = min(cap_bytes, peak + more_in_use_bytes)
     firsts, ran = _firsts(demands, plain, arena, Limits(cap_bytes, 0, in_use_bytes))
@@ -133,7 +136,10 @@ def need_of(demands: Demands, cap_bytes: int | None = None) -> float:
     least = max(peak, cap_bytes or 0)
     if least <= 0:
         return 1.0
-    found = _least_arena(demands, order, arena, least, stride=_STRIDE, precision=_ROUGHLY)
+    deadline = time.monotonic() + _NEED_S
+    found = _least_arena(
+        demands, order, arena, least, stride=_STRIDE, precision=_ROUGHLY, deadline=deadline
+    )
     return found / (cap_bytes or peak)
 
 
@@ -165,12 +171,9 @@ def _in_use(demands: Demands, order: Longs, arena: Arena) -> int:
     return int(arena.state[PEAK])
 
 
-def _firsts(
-    demands: Demands, order: Longs, arena: Arena, limits: Limits, *, stride: int = 1
-) -> tuple[Longs, Longs]:
-    """(first regions, one of `stride` of them; for how many units of `order` there is room with each)."""
-    sizes = region_sizes(limits.arena_bytes, len(demands.event))
-    firsts = np.array(sizes, dtype=np.int64)[::stride]
+def _firsts(demands: Demands, order: Longs, arena: Arena, limits: Limits) -> tuple[Longs, Longs]:
+    """(first regions; for how many units of `order` there is room with each)."""
+    firsts = np.array(region_sizes(limits.arena_bytes, len(demands.event)), dtype=np.int64)
     ran = np.zeros(len(firsts), dtype=np.int64)
     rooms(demands, order, arena, limits, firsts, ran)
     return firsts, ran
@@ -184,24 +187,32 @@ def _least_arena(
     *,
     stride: int = 1,
     precision: float = _PRECISION,
+    deadline: float = float("inf"),
 ) -> int:
     """About the least bytes, from `least` on, of an arena in which two runs of `order` fit.
 
     Args:
         stride: one of so many first regions is tried.
         precision: as a share of `least`.
+        deadline: after it, what was found so far is as near as it gets: too little, as a rule.
     """
+    ran = np.zeros(1, dtype=np.int64)
 
     def fits(cap_bytes: int) -> bool:
         limits = Limits(cap_bytes, 0, _UNLIMITED)
-        _, ran = _firsts(demands, order, arena, limits, stride=stride)
-        return int(ran.max(initial=0)) == demands.units
+        sizes = region_sizes(cap_bytes, len(demands.event))[::stride]
+        firsts = np.array(sizes, dtype=np.int64)
+        for i in range(len(firsts)):
+            rooms(demands, order, arena, limits, firsts[i : i + 1], ran)
+            if ran[0] == demands.units or time.monotonic() > deadline:
+                return bool(ran[0] == demands.units)
+        return False
 
     low, step = least, round_up(int(4 * precision * least) + 1)
-    while not fits(low + step):
+    while not fits(low + step) and time.monotonic() <= deadline:
         low, step = low + step, 2 * step
     high = low + step
-    while high - low > precision * least + ROUNDING:
+    while high - low > precision * least + ROUNDING and time.monotonic() <= deadline:
         middle = (low + high) // 2
         low, high = (low, middle) if fits(middle) else (middle, high)
     return high

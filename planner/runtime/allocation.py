@@ -59,10 +59,10 @@ def place(
         operation = graph.operations[op]
         for index, tensor in enumerate(operation.outputs):
             t = tensors[tensor]
-            if t.is_output:
-                kind[tensor] = Kind.OUTPUT
-            elif t.on_host and not host_in_arena:
+            if t.on_host and not host_in_arena:
                 kind[tensor] = Kind.SHARED
+            elif t.is_output:
+                kind[tensor] = Kind.OUTPUT
             elif operation.is_view and index == 0:
                 share(operation.inputs[0], tensor)
             elif t.buffer != tensor:
