@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Literal
@@ -23,6 +23,7 @@ from planner.pipeline.rebuild import prepare_for, rebuild
 from planner.pipeline.verifying import Rewrite, check_can_hold, run_both, stand_in_plan
 from planner.plan.planfile import OrderTarget, Swap
 from planner.request import Costs, Levers, Limits, Request
+from planner.residing import Feeds, Reside, check_residence
 from planner.results import Analysis, OptimizeResult, Verification
 from planner.targets import Device, target_named
 
@@ -87,6 +88,12 @@ def optimize(
     calibrate: bool = False,
     swap: Swap = "auto",
     copies: Copies = "serial",
+    resident: Reside = "auto",
+    feeds: Feeds = "auto",
+    recompute: bool = True,
+    include: Sequence[str] = (),
+    exclude: Sequence[str] = (),
+    min_tensor: str | None = None,
     order: OrderTarget = "default",
     reserve: str = "0B",
     time_limit_s: float = 60.0,
@@ -112,6 +119,14 @@ def optimize(
         swap: "auto" lets the solver choose, "none" forbids copies, "only" forbids recompute.
         copies: "serial" plans them on the stream of the operations, as ONNX Runtime runs them;
             "overlapped" beside the operations, which is a what-if; "auto" whichever is safe.
+        resident: where parameters, state, other inputs, gradients and new values live: on the
+            "device", on the "host", or "auto": each where the plan takes less time, and on the device
+            where swap is "none".
+        feeds: where the caller has them: "host", "device", or "auto": see `planner.residing`.
+        recompute: False forbids that operations run again.
+        include, exclude: patterns of what may be recomputed or live on the host, and of what may not:
+            names as a shell matches them, `"op:Softmax"`, `"category:activation"`.
+        min_tensor: `"1MiB"`: what is smaller is not copied; None for what is not worth a copy.
         order: the session option the file is written for.
         reserve: set aside out of the budget.
         verify: each model runs once under each set of options; "thorough" runs them again, and at other
@@ -136,10 +151,20 @@ def optimize(
         budget=budget,
         max_slowdown=max_slowdown,
         reserve=reserve,
-        levers=Levers(swap=swap, copies=copies),
+        levers=Levers(
+            swap=swap,
+            copies=copies,
+            resident=resident,
+            feeds=feeds,
+            recompute=recompute,
+            include=tuple(include),
+            exclude=tuple(exclude),
+            min_tensor=min_tensor,
+        ),
         order=order,
         limits=Limits(time_limit_s=time_limit_s, workers=workers),
     )
+    check_residence(resident, feeds)
     files = Files(model=output, plan=plan_path, report=report_path, trace=trace_path)
     files.check(request.model, force=force or dry_run)
     job = OptimizeJob(

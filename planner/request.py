@@ -13,6 +13,7 @@ from pathlib import Path
 
 from planner.pipeline.copies import Copies
 from planner.plan.planfile import OrderTarget, Swap
+from planner.residing import Feeds, Reside
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,10 +39,27 @@ class Levers:
         swap: "auto" lets the solver choose, "none" forbids copies, "only" forbids recompute.
         copies: "serial" plans copies on the stream of the operations, "overlapped" beside them;
             "auto" is whichever is safe. See `planner.pipeline.copies`.
+        resident: where inputs, initializers and outputs live; see `planner.residing`.
+        recompute: operations may run again.
+        include, exclude: patterns of what may be recomputed or live on the host (all, where there is
+            none), and of what may not: see `planner.pipeline.limiting`.
+        min_tensor: what is smaller is not copied; None for what is too small to be worth it.
+        feeds: where the caller has what the step reads and wants what it leaves.
     """
 
     swap: Swap = "auto"
     copies: Copies = "serial"
+    resident: Reside = "device"
+    feeds: Feeds = "auto"
+    recompute: bool = True
+    include: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+    min_tensor: str | None = None
+
+    @property
+    def residence(self) -> Reside:
+        """Where what outlives a step lives: where copies are forbidden, "auto" is the device."""
+        return "device" if self.resident == "auto" and self.swap == "none" else self.resident
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -71,6 +71,12 @@ def optimize(
     calibrate: o.Calibrate = False,
     swap: o.Swap = "auto",
     copies: o.Copies = "serial",
+    resident: o.Resident = "auto",
+    feeds: o.Feeds = "auto",
+    recompute: o.Recompute = "auto",
+    include: o.Include = None,
+    exclude: o.Exclude = None,
+    min_tensor: o.MinTensor = None,
     order: Annotated[
         Literal["default", "priority"],
         typer.Option("--order", help="The session's execution order that the file is made for."),
@@ -117,6 +123,8 @@ def optimize(
       planner optimize model.onnx --budget 60% --dry-run --json > plan.json
       planner optimize model.onnx --budget 60% --device webgpu
       planner optimize model.onnx --budget 16GB --device cuda --no-verify
+      planner optimize model.onnx --budget 30% --hardware a100-40gb --resident host
+      planner optimize model.onnx --budget 60% --exclude 'op:Softmax' --min-tensor 1MiB
       planner optimize model.onnx --budget 16GB --fail-if-slower-than 5%
     """
     if budget is None and max_slowdown is None:
@@ -130,7 +138,10 @@ def optimize(
     parse_bytes(reserve, what="--reserve", zero_ok=True)
     thresholds = parse_thresholds(fail_if_peak_above, fail_if_slower_than)
     dims = o.parse_dims(dim)
+    swap, resident = o.with_recompute(recompute, swap=swap, resident=resident)
     o.check_copies(copies, swap)
+    if min_tensor is not None:
+        parse_bytes(min_tensor, what="--min-tensor", zero_ok=True)
     check_time_limit(time_limit)
     o.check_inputs(model=model, profile=profile, inputs=inputs)
     files = name_outputs(model, output=output, plan=plan, report=report)
@@ -158,6 +169,12 @@ def optimize(
                 calibrate=calibrate,
                 swap=swap,
                 copies=copies,
+                resident=resident,
+                feeds=feeds,
+                recompute=recompute != "none",
+                include=include or (),
+                exclude=exclude or (),
+                min_tensor=min_tensor,
                 order=order,
                 reserve=reserve,
                 time_limit_s=time_limit,

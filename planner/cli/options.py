@@ -11,6 +11,8 @@ from planner.cli.console import verbosity
 from planner.cli.limits import limit_memory, limit_time
 from planner.errors import UsageError
 from planner.reading import shown, why_not_a_file
+from planner.residing import Feeds as Fed
+from planner.residing import Reside
 from planner.units import MAX_SEED, parse_whole
 
 
@@ -169,6 +171,63 @@ def parse_dims(texts: list[str] | None) -> dict[str, int]:
             raise UsageError(f"--dim {name} is given twice, as {dims[name]} and as {size}")
         dims[name] = size
     return dims
+
+
+Resident = Annotated[
+    Reside,
+    typer.Option(
+        "--resident",
+        help="Where parameters, state, other inputs, gradients and new values live: on the device, on "
+        "the host, or each where it takes less time.",
+    ),
+]
+Feeds = Annotated[
+    Fed,
+    typer.Option(
+        "--feeds",
+        help="Where the caller has what it feeds and wants: what the host has is copied in any case.",
+    ),
+]
+
+
+Recompute = Annotated[
+    Literal["auto", "none", "only"],
+    typer.Option("--recompute", help="Run operations again: when it pays, never, or only that."),
+]
+Include = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--include",
+        metavar="PATTERN",
+        help="Recompute and copy nothing else: 'layers.3.*', 'op:Softmax', 'category:activation'; may "
+        "be repeated.",
+    ),
+]
+Exclude = Annotated[
+    list[str] | None,
+    typer.Option("--exclude", metavar="PATTERN", help="Leave these as they are; may be repeated."),
+]
+MinTensor = Annotated[
+    str | None,
+    typer.Option("--min-tensor", metavar="SIZE", help="Copy no tensor that is smaller."),
+]
+SwapChoice = Literal["auto", "none", "only"]
+
+
+def with_recompute(
+    recompute: str, *, swap: SwapChoice, resident: Reside
+) -> tuple[SwapChoice, Reside]:
+    """What `--swap` and `--resident` come to with `--recompute`.
+
+    Raises:
+        UsageError: they contradict each other.
+    """
+    if recompute == "only":
+        if swap == "only" or resident == "host":
+            other = "--swap only" if swap == "only" else "--resident host"
+            raise UsageError(f"--recompute only and {other} contradict each other")
+        return "none", "device"
+    return swap, resident
 
 
 def check_copies(copies: str, swap: str) -> None:

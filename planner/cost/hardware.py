@@ -43,6 +43,8 @@ class Hardware:
         vector_flops_per_s: peak of everything else.
         memory_bytes: capacity; memory_bytes_per_s: peak bandwidth of the device's memory.
         copy_to_host_bytes_per_s, copy_from_host_bytes_per_s: usable bandwidth of one copy.
+        is_host: its memory is the host's: what a caller feeds is read where it is. A profile says so
+            with `is_host = true`.
         op_overhead_us: time of an operation that does nothing.
         compute_efficiency, memory_efficiency: fraction of the peaks that kernels reach.
         sources, assumptions: one line each.
@@ -61,6 +63,7 @@ class Hardware:
     memory_efficiency: float
     sources: tuple[str, ...]
     assumptions: tuple[str, ...]
+    is_host: bool = False
 
 
 def hardware_names() -> tuple[str, ...]:
@@ -103,6 +106,7 @@ def _parse(text: str, name: str, where: str) -> Hardware:
     except ValueError as error:
         raise UsageError(f"{where} is not TOML: {error}") from None
     known = {"name", "title", "matrix_flops_per_s", "vector_flops_per_s", "sources", "assumptions"}
+    known.add("is_host")
     for key in table:
         if key not in known and key not in _NUMBERS:
             raise UsageError(f"{where}: unknown key {key!r}")
@@ -121,6 +125,7 @@ def _parse(text: str, name: str, where: str) -> Hardware:
         memory_efficiency=float(values["memory_efficiency"]),
         sources=_texts(table, "sources", where),
         assumptions=_texts(table, "assumptions", where),
+        is_host=_flag(table, "is_host", where),
     )
 
 
@@ -134,6 +139,13 @@ def _figure(
         raise UsageError(
             f"{where}: {key} must be a number from {least:g} to {most:g}, not {shown(value)}"
         )
+    return value
+
+
+def _flag(table: Mapping[str, Any], key: str, where: str) -> bool:
+    value: Any = table.get(key, False)
+    if type(value) is not bool:
+        raise UsageError(f"{where}: {key} must be true or false, not {shown(value)}")
     return value
 
 

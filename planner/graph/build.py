@@ -377,9 +377,19 @@ def mark_of(value: object) -> tuple[Role, int] | None:
 
 def role_of(node: ir.Node) -> Role:
     """Why the node is in the graph, by its mark."""
-    attribute = node.attributes.get(PLANNER_ATTRIBUTE)
-    mark = mark_of(_plain(attribute)) if attribute is not None else None
+    mark = _mark(node)
     return mark[0] if mark is not None else Role.ORIGINAL
+
+
+def number_of(node: ir.Node) -> int:
+    """The number in its mark; 0 where it has none."""
+    mark = _mark(node)
+    return mark[1] if mark is not None else 0
+
+
+def _mark(node: ir.Node) -> tuple[Role, int] | None:
+    attribute = node.attributes.get(PLANNER_ATTRIBUTE)
+    return mark_of(_plain(attribute)) if attribute is not None else None
 
 
 def _plain(attribute: ir.Attr) -> object | None:

@@ -47,6 +47,8 @@ class Role(enum.StrEnum):
     SWAP_IN = "swap-in"
     SCRATCH = "scratch"
     ANCHOR = "anchor"
+    PAGE_IN = "page-in"
+    PAGE_OUT = "page-out"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

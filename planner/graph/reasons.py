@@ -55,6 +55,7 @@ class WhyOnce(_Reason):
         "{op} is of the domain {domain!r}, whose effects we don't know",
     )
     TAKEN = "taken", "ONNX Runtime's optimizers would take nodes away"
+    EXCLUDED = "excluded", "it was left out (--include, --exclude)"
 
     def of(self, op_type: str, domain: str) -> str:
         """The sentence for an operation of this type."""
@@ -66,7 +67,10 @@ class WhyStay(_Reason):
 
     NO_BYTES = "no-bytes", "it has no bytes"
     ON_HOST = "on-host", "it is on the host already"
+    PAGED = "paged", "it lives on the host, and can be copied to the device again"
     TAKEN = "taken", "ONNX Runtime's optimizers would take nodes away"
+    EXCLUDED = "excluded", "it was left out (--include, --exclude)"
+    SMALL = "small", "it is smaller than --min-tensor"
 
 
 class WhyClosed(_Reason):

@@ -17,7 +17,11 @@ from planner.lower.rewrite import METADATA_PREFIX, Rewritten
 from planner.plan.planfile import Decision
 from planner.units import format_bytes
 
-_PAST = {"recompute": "recomputed", "swap": "copied back from the host"}
+_PAST = {
+    "recompute": "recomputed",
+    "swap": "copied back from the host",
+    "page-in": "copied to it again",
+}
 
 
 def annotate(rewritten: Rewritten, decisions: Sequence[Decision]) -> None:
@@ -39,7 +43,7 @@ def annotate(rewritten: Rewritten, decisions: Sequence[Decision]) -> None:
         if role not in tuple(Role):
             continue
         _put(node, "step", str(step))
-        if role in (Role.RECOMPUTE, Role.SWAP_IN):
+        if role in (Role.RECOMPUTE, Role.SWAP_IN, Role.PAGE_IN):
             here = by_end.get(step, [])
         elif role == Role.SWAP_OUT:
             here = by_tensor.get(node.metadata_props.get(METADATA_PREFIX + "tensor", ""), [])

@@ -192,7 +192,7 @@ class Sequencer:
         }
         self.steps.append(
             Step(
-                role=Role.RECOMPUTE,
+                role=Role.PAGE_IN if op.role is Role.PAGE_IN else Role.RECOMPUTE,
                 name=self.names.fresh(f"{op.name}__recompute_{copy}"),
                 op=op_id,
                 copy=copy,
@@ -283,6 +283,10 @@ class Sequencer:
         steps: list[Step] = []
         for step in self.steps:
             steps.append(step)
+            if step.role is Role.SWAP_IN and step.writes[""] not in read:
+                # its reader was a copy to the host, which the swap-out has made
+                anchor = self.anchor(step)
+                steps.extend([anchor] if anchor is not None else [])
             if step.op is None:
                 continue
             for t in self.graph.operations[step.op].outputs:

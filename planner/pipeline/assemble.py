@@ -14,13 +14,15 @@ from planner import __version__
 from planner.errors import ModelError
 from planner.formulate import Allowed, Formulation, OpCosts, Room, formulate
 from planner.graph.liveness import Timeline
-from planner.graph.model import Category, TrainingGraph
+from planner.graph.model import Category, Role, TrainingGraph
 from planner.pipeline.barring import barred_in, barred_note
 from planner.pipeline.decisions import decisions_of
 from planner.pipeline.orders import GRANULARITY_BYTES, least_possible_peak
 from planner.pipeline.planned import Planned
 from planner.pipeline.prepare import Prepared
+from planner.pipeline.residence import feeds_are_copied, is_paged_at_a_price, residence_note
 from planner.pipeline.settings import Settings
+from planner.plan.candidate import Candidate
 from planner.plan.planfile import (
     PLAN_VERSION,
     PeakMoment,
@@ -61,7 +63,7 @@ def assemble(prepared: Prepared, settings: Settings, planned: Planned) -> Plan:
             peak_bytes=min(planned.orders[0].peak_bytes, prepared.baseline.peak_bytes),
             time_us=problem.base_duration_us,
         ),
-        planned=_planned_cost(planned.timeline.peak_bytes, replay, candidate.actions),
+        planned=_planned_cost(planned, candidate),
         one_stream_us=_one_stream_us(replay),
         least_peak_bound_bytes=least_possible_peak(prepared) + settings.reserve_bytes,
         bound_us=bound,
@@ -76,6 +78,7 @@ def assemble(prepared: Prepared, settings: Settings, planned: Planned) -> Plan:
         assumptions=(
             *prepared.graph.assumptions,
             *_copies_note(settings, replay),
+            *residence_note(prepared),
             *_arena_note(planned),
             *barred_note(barred),
             *((INTERRUPTED,) if planned.solved.is_interrupted else ()),
@@ -85,10 +88,12 @@ def assemble(prepared: Prepared, settings: Settings, planned: Planned) -> Plan:
 
 def _bound_class(settings: Settings, planned: Planned) -> str:
     """What the bound holds for: where fragmentation takes a part of the budget, plans within the rest."""
-    capacity = planned.formulation.problem.capacity_bytes
-    if capacity >= settings.budget_bytes:
-        return planned.solved.bound_class
-    return f"{planned.solved.bound_class}, within {format_bytes(capacity)} of live bytes"
+    capacity, said = planned.formulation.problem.capacity_bytes, planned.solved.bound_class
+    if is_paged_at_a_price(planned.prepared):
+        said = f"{said}, with the same inputs and outputs on the host"
+    if capacity < settings.budget_bytes:
+        said = f"{said}, within {format_bytes(capacity)} of live bytes"
+    return said
 
 
 def _as_asked(prepared: Prepared, settings: Settings) -> Plan:
@@ -107,6 +112,12 @@ def _as_asked(prepared: Prepared, settings: Settings) -> Plan:
         swap_mode=request.levers.swap,
         device=prepared.target.name,
         copies="overlapped" if settings.overlap else "serial",
+        resident=prepared.resident,
+        feeds="host" if feeds_are_copied(prepared) else "device",
+        recompute=request.levers.recompute,
+        include=request.levers.include,
+        exclude=request.levers.exclude,
+        min_tensor=request.levers.min_tensor,
         order_target=settings.order_target,
         ort_optimized=prepared.ort_optimized,
         baseline=cost,
@@ -208,19 +219,41 @@ def peak_moment(graph: TrainingGraph, line: Timeline, like: Mapping[str, str]) -
     )
 
 
-def _planned_cost(peak: int, replay: Replay, actions: Sequence[Action]) -> PredictedCost:
+def _planned_cost(planned: Planned, candidate: Candidate) -> PredictedCost:
+    replay, actions = candidate.replay, candidate.actions
+    form, graph = planned.formulation, planned.prepared.graph
     swapped = {a.target for a in actions if a.kind is ActionKind.SWAP_OUT}
+    runs = [a.target for a in actions if a.kind is ActionKind.RUN]
+    page_ins = [i for i in runs if graph.operations[form.ops[i]].role is Role.PAGE_IN]
+    page_outs = [i for i in runs if graph.operations[form.ops[i]].role is Role.PAGE_OUT]
+    again = list((Counter(page_ins) - Counter(set(page_ins))).elements())
+
+    def size(op: int) -> int:
+        return graph.tensors[graph.operations[form.ops[op]].outputs[0]].bytes
+
+    def us(ops: Sequence[int]) -> float:
+        return sum(form.problem.ops[op].duration_us for op in ops)
+
     return PredictedCost(
-        peak_bytes=peak,
+        peak_bytes=planned.timeline.peak_bytes,
         time_us=replay.time_us,
-        recomputed_ops=replay.recomputed_ops,
-        recompute_us=replay.recompute_us,
-        recomputed_bytes=replay.recomputed_bytes,
+        recomputed_ops=replay.recomputed_ops - len(again),
+        recompute_us=max(0.0, replay.recompute_us - us(again)) if again else replay.recompute_us,
+        recomputed_bytes=replay.recomputed_bytes - sum(_planned_bytes(form, op) for op in again),
+        paged_tensors=len(planned.prepared.resident),
+        page_in_bytes=sum(map(size, page_ins)),
+        page_out_bytes=sum(map(size, page_outs)),
+        page_us=us([*page_ins, *page_outs]),
         swapped_tensors=len(swapped),
         swap_out_bytes=replay.swap_out_bytes,
         swap_in_bytes=replay.swap_in_bytes,
         swap_us=replay.swap_us,
     )
+
+
+def _planned_bytes(form: Formulation, op: int) -> int:
+    """Of an operation's outputs, as the simulator counts them: rounded up."""
+    return sum(form.problem.tensors[t].bytes for t in form.problem.ops[op].outputs)
 
 
 def _schedule(form: Formulation, actions: Sequence[Action]) -> tuple[PlannedAction, ...]:
@@ -249,6 +282,7 @@ def plan_digest(plan: Plan) -> str:
     """Digest of what the plan decides: its schedule and the model it belongs to."""
     core = [plan.version, plan.model_sha256, plan.order_target, plan.ort_optimized]
     core += [plan.device] if plan.device != "cpu" else []  # as before there were targets
+    core += [sorted(plan.resident)] if plan.resident else []
     core += [[a.kind, a.target] for a in plan.schedule]
     return hashlib.sha256(json.dumps(core).encode()).hexdigest()
 

@@ -12,17 +12,17 @@ from planner.plan.planfile import Barred
 
 
 def barred_in(graph: TrainingGraph) -> tuple[Barred, ...]:
-    """What planning barred in a graph, operations first."""
+    """What planning barred in a graph, operations first; the rest follows from what was asked."""
     return (
         *(
             Barred(action="recompute", name=op.name, reason_code=op.barred.value)
             for op in graph.operations
-            if op.barred is not None
+            if op.barred is WhyOnce.TAKEN
         ),
         *(
             Barred(action="swap", name=t.name, reason_code=t.barred.value)
             for t in graph.tensors
-            if t.barred is not None
+            if t.barred is WhyStay.TAKEN
         ),
     )
 

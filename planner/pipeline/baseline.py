@@ -25,6 +25,8 @@ class Baseline:
             known place.
         duration_us: microseconds by OpId.
         target: where the model runs.
+        fed_us: copies of what the caller feeds from the host and wants there, which a session makes in
+            any case; of those alone that plans make as nodes.
     """
 
     graph: TrainingGraph
@@ -32,6 +34,7 @@ class Baseline:
     others: tuple[tuple[OpId, ...], ...]
     duration_us: tuple[float, ...]
     target: Target
+    fed_us: float = 0.0
 
     @cached_property
     def timeline(self) -> Timeline:
@@ -51,8 +54,8 @@ class Baseline:
 
     @property
     def time_us(self) -> float:
-        """Of all operations, each once."""
-        return sum(self.duration_us)
+        """Of all operations, each once, and of the copies of `fed_us`."""
+        return sum(self.duration_us) + self.fed_us
 
     @property
     def cost(self) -> PredictedCost:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from planner.pipeline.orders import BaseOrder, formulate_in
 from planner.pipeline.planned import Planned
 from planner.pipeline.prepare import Prepared, Progress, silent
+from planner.pipeline.residence import is_paged_at_a_price
 from planner.pipeline.settings import Settings
 from planner.plan.points import Point, PointPlan, monotone
 from planner.plan.problem import Problem
@@ -57,6 +58,8 @@ class Question:
         planned: the problem that was solved; None where there is no plan.
         step: place of each node in the rewritten model.
         time_limit_s: for everything.
+        most_bound_us: no bound on a time is taken for higher: with other inputs and outputs on the host
+            there may be quicker plans.
     """
 
     problem: Problem
@@ -68,6 +71,7 @@ class Question:
     seed: int
     workers: int | None
     time_limit_s: float
+    most_bound_us: float = float("inf")
 
 
 def before_a_plan(prepared: Prepared, settings: Settings, orders: Sequence[BaseOrder]) -> Question:
@@ -113,17 +117,18 @@ def _question(
         frontier=Frontier(
             dims=dict(prepared.loaded.dims),
             baseline_bytes=own,
-            base_us=problem.base_duration_us,
+            base_us=prepared.baseline.time_us,
             order_alone_bytes=orders[0].peak_bytes,
             least_bound_bytes=base.least_bound_bytes,
             orders=(base.name, "as it is"),
             points=(),
         ),
-        points=(_as_it_is(own + settings.reserve_bytes, problem.base_duration_us),),
+        points=(_as_it_is(own + settings.reserve_bytes, prepared.baseline.time_us),),
         budgets=tuple(b for b in budgets if b - settings.reserve_bytes >= base.least_bound_bytes),
         seed=settings.seed,
         workers=settings.workers,
         time_limit_s=time_limit_s,
+        most_bound_us=prepared.baseline.time_us if is_paged_at_a_price(prepared) else float("inf"),
     )
 
 
@@ -146,6 +151,7 @@ def preview_budgets(question: Question, progress: Progress = silent) -> BudgetPr
         progress(f"what {format_bytes(budget)} would cost ({done + 1} of {count})")
         share_s = max(_MIN_POINT_S, left_s / (count - done))
         points.append(_point(question, budget, time_limit_s=share_s))
+    points = [replace(p, bound_us=min(p.bound_us, question.most_bound_us)) for p in points]
     return BudgetPreview(
         frontier=replace(question.frontier, points=monotone(points)),
         binding=binding,

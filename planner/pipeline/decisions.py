@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from planner.graph.model import Role
 from planner.graph.reasons import WhyClosed
 from planner.pipeline.chains import Chain, chains_of
 from planner.pipeline.closed import Closed, recompute_closed, swap_closed
@@ -74,12 +75,15 @@ def _decision(
     else:
         why = _why_recomputed(problem, tensor, again, no_swap, swap_us or 0.0)
     cost = swap_us if swapped else problem.ops[item.producer].duration_us
+    paged = prepared.graph.operations[form.ops[item.producer]].role is Role.PAGE_IN
+    if paged:
+        why = f"it lives on the host; one more copy takes {format_duration(cost or 0.0)}"
     other = no_recompute if swapped else no_swap
     return Decision(
         tensor=item.name,
         bytes=source.bytes,
         category=source.category.value,
-        action="swap" if swapped else "recompute",
+        action="page-in" if paged else "swap" if swapped else "recompute",
         start=node_step[min(back.end, len(node_step) - 1)],
         end=node_step[back.birth],
         cost_us=cost or 0.0,

@@ -13,21 +13,30 @@ from planner.lower.rewrite import Rewritten
 from planner.onnxio.save import Together, written_together
 from planner.pipeline import assemble as plans
 from planner.pipeline.budget_preview import PreviewBeside, beside_a_plan, helper_beside
+from planner.pipeline.choose_residence import (
+    Chosen,
+    at_no_cost,
+    choose_residence,
+    more_on_host,
+)
 from planner.pipeline.comparing import compared
 from planner.pipeline.compiling import compile_ahead
 from planner.pipeline.files import Files, save_rewritten
+from planner.pipeline.limiting import limited
 from planner.pipeline.modelviews import rewritten_view
 from planner.pipeline.placing import check_can_run
 from planner.pipeline.planned import Planned
 from planner.pipeline.planning import make_plan
 from planner.pipeline.prepare import Prepared, Progress, prepare
 from planner.pipeline.rebuild import with_metadata
+from planner.pipeline.residence import around_taken, resided
 from planner.pipeline.settings import Settings, settings_of
 from planner.pipeline.slowdown import plan_within
 from planner.pipeline.verifying import Rewrite, check_can_hold, run_both
 from planner.plan.planfile import Plan
 from planner.request import Request
 from planner.results import ModelView, OptimizeResult
+from planner.runtime.fusion_pins import TakenError
 from planner.targets import target_named
 from planner.units import format_both, format_percent, parse_slowdown
 from planner.workers import Beside
@@ -54,8 +63,10 @@ class Made:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Chosen:
-    """A plan, the settings that it was found with, and what binds: "budget", "slowdown", or nothing."""
+    """A plan, what it was made for, the settings that it was found with, and what binds: "budget",
+    "slowdown", or nothing."""
 
+    prepared: Prepared
     planned: Planned
     settings: Settings
     binds: str
@@ -124,7 +135,7 @@ class OptimizeJob:
         if self.verify:
             check_can_run(target_named(self.request.device))
         compile_ahead(self.request)
-        prepared = prepare(self.request, progress=self.progress)
+        prepared = limited(prepare(self.request, progress=self.progress))
         if self.verify:
             check_can_hold(prepared)
         return prepared
@@ -141,6 +152,7 @@ class OptimizeJob:
             prepared = compared(prepared, progress=self.progress)
         with (self.search_context or nullcontext)():
             chosen = self._chosen(prepared, settings, helper)
+        prepared = chosen.prepared
         planned, most = chosen.planned, self.request.max_slowdown
         plan = replace(
             plans.assemble(prepared, chosen.settings, planned),
@@ -159,16 +171,20 @@ class OptimizeJob:
 
     def _chosen(self, prepared: Prepared, settings: Settings, helper: Beside) -> _Chosen:
         """The fastest plan within the budget or, with a slowdown alone, the one with the least peak."""
-        most, time_us = self.request.max_slowdown, prepared.baseline.time_us
+        most = self.request.max_slowdown
         if self.request.budget is None:
             if most is None:
                 raise UsageError("give a --budget, a --max-slowdown, or both")
+            prepared = at_no_cost(prepared, settings)
             within = plan_within(prepared, settings, parse_slowdown(most), self.progress)
-            return _Chosen(planned=within.planned, settings=within.settings, binds="slowdown")
-        keep = self.search_context is not None
-        planned = make_plan(
-            prepared, settings, self.progress, keep_on_interrupt=keep, helper=helper
-        )
+            return _Chosen(
+                prepared=prepared,
+                planned=within.planned,
+                settings=within.settings,
+                binds="slowdown",
+            )
+        prepared, planned = self._within_budget(prepared, settings, helper)
+        time_us = prepared.baseline.time_us
         assert planned.solved.candidate is not None
         added = planned.solved.candidate.time_us / time_us - 1
         if most is not None and added > parse_slowdown(most):
@@ -179,7 +195,38 @@ class OptimizeJob:
                 f"{format_percent(max(0.0, bound))}): the slowdown binds; allow more of it, or a "
                 "larger budget"
             )
-        return _Chosen(planned=planned, settings=settings, binds="budget" if added > 1e-9 else "")
+        binds = "budget" if added > 1e-9 else ""
+        return _Chosen(prepared=prepared, planned=planned, settings=settings, binds=binds)
+
+    def _within_budget(
+        self, prepared: Prepared, settings: Settings, helper: Beside
+    ) -> tuple[Prepared, Planned]:
+        """The fastest plan within the budget; where what was chosen to be on the host is too little for
+        one, everything that may be there is."""
+        chosen = choose_residence(prepared, settings, self.progress)
+        stays: frozenset[str] = frozenset()  # on the device
+        while True:
+            try:
+                planned = make_plan(
+                    chosen.prepared,
+                    settings,
+                    self.progress,
+                    orders=chosen.orders,
+                    keep_on_interrupt=self.search_context is not None,
+                    helper=helper,
+                )
+            except TakenError as error:
+                if not chosen.prepared.resident:
+                    raise
+                stays |= around_taken(chosen.prepared, error)
+                names = frozenset(chosen.prepared.resident) - stays
+            except InfeasibleBudgetError:
+                names = more_on_host(chosen.prepared, prepared, settings) - stays
+                if names <= frozenset(chosen.prepared.resident):
+                    raise
+            else:
+                return chosen.prepared, planned
+            chosen = Chosen(prepared=resided(prepared, names))
 
     def _write_and_verify(
         self, result: OptimizeResult, made: Made, together: Together, quiet: Context

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from planner.bound.instants import min_peak_bound
 from planner.formulate import NO_LIMIT, Formulation
 from planner.graph.effects import SHARED_GENERATOR
-from planner.graph.model import OpId
+from planner.graph.model import OpId, Role
 from planner.graph.rules import FROM_HOST, TO_HOST
 from planner.graph.schedule import file_order
 from planner.order.lists import late_schedule, list_schedule
@@ -19,6 +19,7 @@ from planner.order.moves import improve_order, pull_early, push_late, updates_la
 from planner.order.reorder import Lives, reorder
 from planner.pipeline.prepare import Prepared
 from planner.pipeline.settings import Settings
+from planner.plan.problem import Problem
 from planner.portfolio.min_peak import min_peak_of
 
 GRANULARITY_BYTES = 256
@@ -135,8 +136,12 @@ def formulate_in(
     place = {op: i for i, op in enumerate(whole.ops)}
     moved = [place[op] for op in order if op in place]
     allowed = settings.allowed
+    ordered = reorder(whole.problem, moved)
+    if prepared.resident and not allowed.recompute:
+        ordered = _paging_alone(prepared, [whole.ops[i] for i in moved], ordered)
+        allowed = replace(allowed, recompute=True)
     problem = replace(
-        reorder(whole.problem, moved),
+        ordered,
         fixed_bytes=whole.problem.fixed_bytes + settings.reserve_bytes,
         capacity_bytes=capacity,
         swap_out_bytes_per_s=allowed.swap_out_bytes_per_s,
@@ -147,6 +152,16 @@ def formulate_in(
     return Formulation(
         problem=problem, ops=tuple(whole.ops[i] for i in moved), tensors=whole.tensors
     )
+
+
+def _paging_alone(prepared: Prepared, ops: Sequence[OpId], problem: Problem) -> Problem:
+    """The problem in which nothing runs again but the copies of what lives on the host."""
+    operations = prepared.graph.operations
+    again = tuple(
+        replace(op, recomputable=op.recomputable and operations[i].role is Role.PAGE_IN)
+        for i, op in zip(ops, problem.ops, strict=True)
+    )
+    return replace(problem, ops=again)
 
 
 def least_found_peak(

@@ -66,6 +66,7 @@ class Prepared:
         workspace_bytes: by OpId: what its kernel takes besides its outputs while it runs.
         duration_us: by OpId. `cost_source` says where they come from.
         blocked: convolutions and pools that default options lay out anew, which no plan survives.
+        resident: names of inputs, initializers and outputs that live on the host.
         why_no_swaps: why ONNX Runtime here cannot copy to the host; None where it can.
     """
 
@@ -86,6 +87,7 @@ class Prepared:
     ort_optimized: bool
     why_no_swaps: WhyClosed | None = None
     blocked: tuple[str, ...] = ()
+    resident: tuple[str, ...] = ()
     _formulated: dict[int, Formulation] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )

@@ -8,12 +8,15 @@ from pathlib import Path
 from planner.errors import ModelError, UsageError
 from planner.formulate import Formulation
 from planner.lower.annotate import annotate
+from planner.lower.residence import may_live_on_host
 from planner.lower.rewrite import Rewritten
 from planner.onnxio.load import model_digest
 from planner.pipeline import assemble as plans
+from planner.pipeline.limiting import limited
 from planner.pipeline.placing import is_assumed
 from planner.pipeline.prepare import Prepared, Progress, prepare, silent
 from planner.pipeline.read_back import lowered, read_back
+from planner.pipeline.residence import resided
 from planner.pipeline.targeting import target_metadata
 from planner.plan.planfile import Plan
 from planner.plan.problem import Action
@@ -58,10 +61,23 @@ def prepare_for(
         ort_optimize=plan.ort_optimized,
         seed=plan.seed,
         costs=Costs(hardware=plan.hardware, profile=profile),
-        levers=Levers(swap=plan.swap_mode, copies=plan.copies),
+        levers=Levers(
+            swap=plan.swap_mode,
+            copies=plan.copies,
+            feeds=plan.feeds,
+            recompute=plan.recompute,
+            include=plan.include,
+            exclude=plan.exclude,
+            min_tensor=plan.min_tensor,
+        ),
         order=plan.order_target,
     )
-    return prepare(request, progress=progress)
+    prepared = limited(prepare(request, progress=progress))
+    known = {t.name for t in may_live_on_host(prepared.graph)}
+    strange = next((name for name in plan.resident if name not in known), None)
+    if strange is not None:
+        raise ModelError(f"the plan has {strange!r} on the host, which cannot live there")
+    return resided(prepared, frozenset(plan.resident))
 
 
 def rebuild(prepared: Prepared, plan: Plan) -> Rebuilt:

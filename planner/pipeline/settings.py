@@ -137,7 +137,7 @@ def _with_levers(settings: Settings, swap: Swap, prepared: Prepared) -> Settings
     hardware = prepared.hardware
     return replace(
         settings,
-        allow_recompute=swap != "only",
+        allow_recompute=swap != "only" and prepared.request.levers.recompute,
         swap_out_bytes_per_s=hardware.copy_to_host_bytes_per_s if with_swaps else 0.0,
         swap_in_bytes_per_s=hardware.copy_from_host_bytes_per_s if with_swaps else 0.0,
     )

@@ -131,7 +131,7 @@ def frontiers(
         Frontier(
             dims=dict(g.prepared.loaded.dims),
             baseline_bytes=g.baseline_bytes,
-            base_us=g.problems[0].base_duration_us,
+            base_us=g.prepared.baseline.time_us,
             order_alone_bytes=g.orders[0].peak_bytes,
             least_bound_bytes=g.least_bound_bytes,
             orders=tuple(g.orders[order].name for order in sorted(chosen[i])),

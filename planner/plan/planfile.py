@@ -48,9 +48,10 @@ class Decision:
     """What happens to one tensor in one retention interval, and what the alternative would cost.
 
     Attributes:
-        action: "recompute" or "swap" ("keep" is not listed).
+        action: "recompute", "swap", or "page-in" for what lives on the host ("keep" is not listed).
         start, end: half-open range of steps in the planned schedule in which the tensor is absent.
-        cost_us: time of its own run, or of its two copies, which may run beside the operations.
+        cost_us: time of its own run, of its two copies, which may run beside the operations, or of
+            the one copy of what lives on the host.
         recompute_us, swap_us: what either would cost here; None where it may not be done.
         why: one sentence.
         reason_code: why the other way was closed (`planner.graph.reasons`); "" where it was open,
@@ -60,7 +61,7 @@ class Decision:
     tensor: str
     bytes: Count
     category: str
-    action: Literal["recompute", "swap"]
+    action: Literal["recompute", "swap", "page-in"]
     start: Count
     end: Count
     cost_us: Amount
@@ -87,7 +88,12 @@ class Barred:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PredictedCost:
     """Predicted figures of one schedule. `time_us` adds operations and copies on one stream, unless
-    the plan's `copies` are "overlapped"."""
+    the plan's `copies` are "overlapped".
+
+    `paged_tensors` live on the host: `page_in_bytes` are copied to the device, some tensors more than
+    once, and `page_out_bytes` to the host. What a session copies in any case is in the baseline's
+    `time_us` too.
+    """
 
     peak_bytes: Count
     time_us: Amount
@@ -98,6 +104,10 @@ class PredictedCost:
     swap_out_bytes: Count = 0
     swap_in_bytes: Count = 0
     swap_us: Amount = 0.0
+    paged_tensors: Count = 0
+    page_in_bytes: Count = 0
+    page_out_bytes: Count = 0
+    page_us: Amount = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,6 +156,9 @@ class Plan:
         binds: what kept the peak from being lower or the plan from being faster: "budget",
             "slowdown", or "" where neither did.
         device: the target that the file is written for: "cpu", "webgpu", "cuda" or "any".
+        resident: names of the inputs, initializers and outputs that live on the host; `feeds` says where
+            the caller has what it feeds and wants ("host", "device").
+        recompute, include, exclude, min_tensor: what the plan might do, as it was asked for.
         order_target: "default" or "priority": the session option the file is written for.
         baseline: the original model in the order ONNX Runtime runs it by default.
         best_order: the original operations in the base order that planner chose.
@@ -180,6 +193,12 @@ class Plan:
     swap_mode: Swap = "none"
     device: Device = "cpu"
     copies: Literal["serial", "overlapped"] = "serial"
+    resident: tuple[str, ...] = ()
+    feeds: Literal["host", "device"] = "device"
+    recompute: bool = True
+    include: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+    min_tensor: str | None = None
     order_target: OrderTarget = "default"
     ort_optimized: bool = True
     engine: str = ""

@@ -21,7 +21,7 @@ _WHAT_PRICES_ARE = (
     "says that no plan in this base order takes less time. That program may keep a part of a "
     "tensor; what another MiB saves the plan itself comes in jumps, and may be nothing."
 )
-_PAST = {"recompute": "recomputed", "swap": "copied back"}
+_PAST = {"recompute": "recomputed", "swap": "copied back", "page-in": "copied from the host"}
 
 Payload = dict[str, Any]
 

@@ -58,6 +58,12 @@ def _at_what_cost(headline: dict[str, Any]) -> str:
     if headline["swapped_tensors"]:
         moved = format_bytes(headline["swap_out_bytes"] + headline["swap_in_bytes"])
         done.append(f"swapping {_count(headline['swapped_tensors'], 'tensor')} ({moved} copied)")
+    if headline["paged_tensors"]:
+        done.append(
+            f"keeping {_count(headline['paged_tensors'], 'input and output')} on the host"
+            if headline["paged_tensors"] == 1
+            else f"keeping {headline['paged_tensors']:,} inputs and outputs on the host"
+        )
     by = " and ".join(done) if done else "by a better order of the same operations"
     if not isinstance(ratio, int | float):
         return by

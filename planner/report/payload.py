@@ -140,6 +140,10 @@ def _headline(result: OptimizeResult) -> dict[str, Any]:
         "swap_out_bytes": planned.swap_out_bytes,
         "swap_in_bytes": planned.swap_in_bytes,
         "swap_us": number(planned.swap_us),
+        "paged_tensors": planned.paged_tensors,
+        "page_in_bytes": planned.page_in_bytes,
+        "page_out_bytes": planned.page_out_bytes,
+        "page_us": number(planned.page_us),
         "gap": number(plan.gap),
         "proved_optimal": plan.proved_optimal,
         "copies": plan.copies,
@@ -193,6 +197,8 @@ def _plan(plan: Plan) -> dict[str, Any]:
         "binds": plan.binds or None,
         "swap_mode": plan.swap_mode,
         "copies": plan.copies,
+        "resident": list(plan.resident),
+        "feeds": plan.feeds,
         "order_target": plan.order_target,
         "ort_optimized": plan.ort_optimized,
         "engine": plan.engine,
@@ -225,6 +231,10 @@ def _cost(cost: PredictedCost) -> dict[str, Any]:
         "swap_out_bytes": cost.swap_out_bytes,
         "swap_in_bytes": cost.swap_in_bytes,
         "swap_us": number(cost.swap_us),
+        "paged_tensors": cost.paged_tensors,
+        "page_in_bytes": cost.page_in_bytes,
+        "page_out_bytes": cost.page_out_bytes,
+        "page_us": number(cost.page_us),
     }
 
 

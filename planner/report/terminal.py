@@ -86,6 +86,10 @@ def print_optimize(payload: Payload, console: Console | None = None) -> None:
         moved = f"{_size(head['swap_out_bytes'])} out, {_size(head['swap_in_bytes'])} in"
         what = f"{head['swapped_tensors']:,} tensors, {moved}"
         _fact(facts, "Swapped", f"{what}, {_duration(head['swap_us'])}")
+    if head["paged_tensors"]:
+        moved = f"{_size(head['page_in_bytes'])} in, {_size(head['page_out_bytes'])} out"
+        what = f"{head['paged_tensors']:,} inputs and outputs, {moved}"
+        _fact(facts, "On the host", f"{what}, {_duration(head['page_us'])}")
     _fact(facts, "Search", _search(head, plan))
     out.print(facts)
     _decisions(out, payload["decisions"])

@@ -25,7 +25,12 @@ Event = dict[str, Any]
 PID = 1
 RUN, COMPUTE, COPY_OUT, COPY_IN = range(4)
 LANES = {RUN: "step", COMPUTE: "compute", COPY_OUT: "copy to host", COPY_IN: "copy from host"}
-_LANE_OF = {Role.SWAP_OUT: COPY_OUT, Role.SWAP_IN: COPY_IN}
+_LANE_OF = {
+    Role.SWAP_OUT: COPY_OUT,
+    Role.PAGE_OUT: COPY_OUT,
+    Role.SWAP_IN: COPY_IN,
+    Role.PAGE_IN: COPY_IN,
+}
 _DIGITS = 3  # nanoseconds
 
 

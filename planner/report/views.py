@@ -34,6 +34,8 @@ KIND_OF_ROLE: dict[str, str] = {
     Role.RECOMPUTE: "recompute",
     Role.SWAP_OUT: "copy_out",
     Role.SWAP_IN: "copy_in",
+    Role.PAGE_IN: "copy_in",
+    Role.PAGE_OUT: "copy_out",
 }
 """What a step's time goes into; "compute" for every other role."""
 
@@ -161,12 +163,14 @@ def _fates(decisions: Sequence[Decision]) -> dict[str, str]:
     return {d.tensor: _PAST.get(d.action, d.action) for d in decisions}
 
 
-_PAST = {"recompute": "recomputed", "swap": "swapped"}
+_PAST = {"recompute": "recomputed", "swap": "swapped", "page-in": "swapped"}
 _FATE_OF_ROLE = {
     Role.RECOMPUTE: "recomputed",
     Role.BARRIER: "recomputed",
     Role.SWAP_IN: "swapped",
     Role.SWAP_OUT: "swapped",
+    Role.PAGE_IN: "swapped",
+    Role.PAGE_OUT: "swapped",
 }
 
 

@@ -26,6 +26,7 @@ class Mode:
     swap: str = "auto"
     ort_optimize: bool = True
     order: str = "default"
+    resident: str = "device"
 
     @property
     def level(self) -> str:
@@ -80,6 +81,7 @@ def _mode(b: Builder) -> Mode:
         swap=b.choose(("auto", "auto", "none", "none", "only")),
         ort_optimize=not b.chance(4),
         order="priority" if b.chance(6) else "default",
+        resident=b.choose(("device", "device", "host", "auto")),
     )
 
 

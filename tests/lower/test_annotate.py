@@ -35,6 +35,7 @@ def done(request, tmp_path_factory) -> OptimizeResult:
         folder / "model.onnx",
         budget=budget,
         swap=swap,
+        resident="device",
         order=order,
         output=folder / "out.onnx",
         plan_path=folder / "plan.json",

@@ -14,10 +14,12 @@ from onnx import helper as h
 
 from planner.errors import ModelError
 from planner.graph.model import Placement, Role
+from planner.lower.residence import may_live_on_host
 from planner.lower.rewrite import Rewritten, Sessions, rewrite
 from planner.onnxio.load import ValueType, checked_types, inferred_types, value_types
 from planner.pipeline.prepare import Prepared, analysed_graph, prepare
 from planner.pipeline.read_back import lowered, read_back
+from planner.pipeline.residence import resided
 from planner.plan.decisions import Choice, Decisions
 from planner.plan.problem import Problem
 from planner.request import Request
@@ -56,6 +58,9 @@ def test_types_are_those_of_inference_on_random_graphs(tmp_path: Path) -> None:
             prepared = prepare(
                 Request(model=path, dims=dict(case.dims), ort_optimize=case.mode.ort_optimize)
             )
+            if seed % 2:
+                movable = [t.name for t in may_live_on_host(prepared.graph)]
+                prepared = resided(prepared, {name for name in movable if rng.random() < 0.5})
             form = formulation_of(prepared.graph)
             actions = Decoder(form.problem).schedule(decide(form.problem, rng))
             rewritten = lowered(prepared, form, actions, order_target=case.mode.order)

@@ -1,0 +1,177 @@
+"""Let graph inputs, initializers and outputs live on the host.
+
+What the step reads is copied to the device by a node, when it is needed; what it leaves is copied to
+the host by a node, when it is made:
+
+    x ─────────────→ op → y            x → MemcpyFromHost → op → MemcpyToHost → y
+    x, y on the device throughout      on the device while they are needed
+
+A page-in is an operation that may run again, at the price of a copy, and a page-out one that reads the
+output and leaves it on the host: planning needs no more than that (`planner.formulate`). An input whose
+readers on the device are all page-ins stays on the host, and so does an initializer.
+
+Constant folding would run the page-in of an initializer when a session is created, and keep its result
+on the device. An initializer that is a graph input too is left alone; `get_inputs()` of a session does
+not list it (core/graph/graph.cc: `GetInputs` leaves out what has an initializer).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Set
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from planner.graph.build import PLANNER_ATTRIBUTE, number_of
+from planner.graph.effects import Effect
+from planner.graph.model import Role, Tensor, TrainingGraph
+from planner.graph.rules import FROM_HOST, TO_HOST
+from planner.lower.rewrite import METADATA_PREFIX
+from planner.onnxio.load import ValueType
+from planner.onnxio.names import FreeNames
+
+_READS_ALONE = frozenset(
+    {
+        Effect.PURE,
+        Effect.RANDOM_SEEDED,
+        Effect.RANDOM_UNSEEDED,
+        Effect.RANDOM_IN_TRAINING,
+        Effect.ANY_ORDER,
+        Effect.LEFT_ON_HOST,
+    }
+)
+"""Operations that leave what they read as it is."""
+
+
+_MIN_ELEMENTS = 64
+"""Initializers with fewer stay: shapes, axes and scalars, which operators want as constants."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resided:
+    """A clone in which some tensors live on the host; `types` covers its values.
+
+    Attributes:
+        page_ins, page_outs: by the name of the node, the tensor on the host.
+    """
+
+    model: ir.Model
+    types: Mapping[str, ValueType]
+    page_ins: Mapping[str, str]
+    page_outs: Mapping[str, str]
+
+
+def may_live_on_host(graph: TrainingGraph) -> tuple[Tensor, ...]:
+    """Inputs, initializers and outputs that the device holds and that can be moved to the host.
+
+    What is read by a node that may write over it stays, and so does an output that is a view.
+    """
+    written = {t for op in graph.operations if op.effect not in _READS_ALONE for t in op.inputs}
+    return tuple(t for t in graph.tensors if _may_move(graph, t) and t.id not in written)
+
+
+def _may_move(graph: TrainingGraph, tensor: Tensor) -> bool:
+    if tensor.on_host or not tensor.bytes or tensor.barred is not None:
+        return False
+    if tensor.is_initializer and math.prod(tensor.shape) < _MIN_ELEMENTS:
+        return False
+    if tensor.is_persistent:
+        return not tensor.is_output and bool(tensor.consumers)
+    if not tensor.is_output or tensor.buffer != tensor.id:
+        return False
+    assert tensor.producer is not None
+    producer = graph.operations[tensor.producer]
+    # an output has a buffer of its own; what is none may be written over what the node reads
+    is_own = producer.effect in _READS_ALONE
+    return is_own and not producer.on_cpu and producer.op_type != TO_HOST
+
+
+def with_residence(
+    model: ir.Model,
+    types: Mapping[str, ValueType],
+    names: Set[str],
+    *,
+    on_cpu: Set[str] = frozenset(),
+) -> Resided:
+    """Let the named tensors live on the host.
+
+    Args:
+        model: not changed.
+        types: of its values.
+        names: of graph inputs, initializers and outputs (`may_live_on_host`).
+        on_cpu: names of nodes that run on the CPU, beside a device with a memory of its own: they read
+            what is on the host where it is.
+    """
+    clone = model.clone()
+    build = _Builder(clone, types)
+    inputs: dict[str, ir.Value] = {str(v.name): v for v in clone.graph.inputs}
+    sources = {**clone.graph.initializers, **inputs}
+    for name, value in sources.items():
+        if name in names:
+            build.page_in(value, on_cpu)
+            if name not in inputs:
+                clone.graph.inputs.append(value)
+    for place, value in enumerate(clone.graph.outputs):
+        if value.name in names and value.producer() is not None:
+            build.page_out(place, value)
+    return Resided(
+        model=clone, types=build.types, page_ins=build.page_ins, page_outs=build.page_outs
+    )
+
+
+class _Builder:
+    """Adds copies to one model, under names that nothing in it has."""
+
+    def __init__(self, model: ir.Model, types: Mapping[str, ValueType]) -> None:
+        self.model = model
+        self.types = dict(types)
+        self.page_ins: dict[str, str] = {}
+        self.page_outs: dict[str, str] = {}
+        self._names = FreeNames(model)
+        self._number = max((number_of(node) for node in model.graph), default=0)
+
+    def page_in(self, value: ir.Value, on_cpu: Set[str]) -> None:
+        """Copy an input to the device; its readers there read the copy."""
+        readers = [use for use in value.uses() if use.node.name not in on_cpu]
+        name = str(value.name)
+        here = self._like(value, self._names.fresh(f"{name}__here"))
+        node = self._copy(FROM_HOST, Role.PAGE_IN, value, here, f"{name}__page_in")
+        self.page_ins[str(node.name)] = name
+        for use in readers:
+            use.node.replace_input_with(use.idx, here)
+        first = next((n for n in self.model.graph if here in n.inputs), None)
+        if first is None:
+            self.model.graph.append(node)
+        else:
+            self.model.graph.insert_before(first, node)
+
+    def page_out(self, place: int, value: ir.Value) -> None:
+        """Copy an output to the host; what else reads it reads it where it was made."""
+        name, producer = str(value.name), value.producer()
+        assert producer is not None
+        value.name = self._names.fresh(f"{name}__here")
+        self.types[value.name] = self.types[name]
+        out = self._like(value, name)
+        node = self._copy(TO_HOST, Role.PAGE_OUT, value, out, f"{name}__page_out")
+        self.page_outs[str(node.name)] = name
+        self.model.graph.outputs[place] = out
+        self.model.graph.insert_after(producer, node)
+
+    def _like(self, value: ir.Value, name: str) -> ir.Value:
+        """A value of the type of another, as the file has it: what has no shape there gets none."""
+        kind = self.types[str(value.name)]
+        self.types[name] = kind
+        return ir.Value(name=name, shape=value.shape, type=value.type or ir.TensorType(kind.dtype))
+
+    def _copy(
+        self, op_type: str, role: Role, source: ir.Value, made: ir.Value, wish: str
+    ) -> ir.Node:
+        self._number += 1
+        mark = ir.AttrString(PLANNER_ATTRIBUTE, f"{role.value}:{self._number}")
+        name, kind = self._names.fresh(wish), self.types[str(made.name)]
+        node = ir.Node("", op_type, [source], attributes=[mark], outputs=[made], name=name)
+        host = source if role is Role.PAGE_IN else made
+        facts = {"role": role.value, "tensor": str(host.name), "bytes": str(kind.bytes)}
+        node.metadata_props.update((METADATA_PREFIX + key, fact) for key, fact in facts.items())
+        return node

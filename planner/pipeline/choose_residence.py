@@ -1,0 +1,263 @@
+"""Which inputs, initializers and outputs live on the host: chosen with the plan that they allow.
+
+What a session copies in any case costs nothing more. Everything else costs a copy, or two where it is
+needed on both sides of the peak; by the byte that it frees, each costs the same. So they are ranked by
+how much of the time that is over the budget they would be away, and the first so many of the ranking
+live on the host: how many, quick searches tell, in the order with the least peak.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from planner.errors import UsageError
+from planner.graph.liveness import timeline
+from planner.graph.model import OpId, Role, Tensor
+from planner.graph.schedule import with_folded
+from planner.lower.residence import may_live_on_host
+from planner.pipeline.orders import BaseOrder, base_orders, formulate_in, least_possible_peak
+from planner.pipeline.prepare import Prepared, Progress, silent
+from planner.pipeline.residence import feeds_are_copied, in_order, resided
+from planner.pipeline.settings import Settings
+from planner.portfolio.solve import solve
+from planner.search.fast.warm import warm_up
+from planner.search.state import SearchSettings
+
+_MIN_BYTES = 4096
+"""What is smaller stays: a copy of it takes as long as its node takes to start."""
+
+_OF_PEAK = 1 / 2000
+"""So does what is smaller than this share of the peak."""
+
+_SHARE, _MOST_S = 0.1, 8.0
+"""Of the time limit, for all searches of this module, and their most seconds."""
+
+_SEARCHES = 8
+
+_WORTH = 0.01
+"""Share of the step's time by which a plan with less on the device must be quicker."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidates:
+    """What may live on the host.
+
+    Attributes:
+        free: names whose copies a session makes in any case.
+        ranked: the others, what promises most first.
+    """
+
+    free: tuple[str, ...]
+    ranked: tuple[str, ...]
+
+    def first(self, count: int) -> frozenset[str]:
+        """What is free, and the first so many of the others."""
+        return frozenset((*self.free, *self.ranked[:count]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chosen:
+    """A model with what was chosen on the host, and base orders of it where they are known."""
+
+    prepared: Prepared
+    orders: tuple[BaseOrder, ...] = ()
+
+
+def choose_residence(prepared: Prepared, settings: Settings, progress: Progress) -> Chosen:
+    """The model with what pays on the host, as its request asks.
+
+    Raises:
+        UsageError: the host is asked for, and ONNX Runtime here has no copies.
+    """
+    lever, no_copies = prepared.request.levers.residence, prepared.why_no_swaps
+    if lever == "host" and no_copies is not None:
+        raise UsageError(f"--resident host: {no_copies.sentence}; use --resident device")
+    if lever == "device" or no_copies is not None:
+        return Chosen(prepared=prepared)
+    found = candidates_of(prepared, settings)
+    if lever == "host" or not (found.free or found.ranked):
+        return Chosen(prepared=resided(prepared, found.first(len(found.ranked))))
+    search = _Search(prepared=prepared, settings=settings, candidates=found)
+    return search.choose(progress)
+
+
+def at_no_cost(prepared: Prepared, settings: Settings) -> Prepared:
+    """The model with that on the host whose copies a session makes in any case; with all that may be
+    there, or nothing, where the request says so."""
+    lever = prepared.request.levers.residence
+    if lever != "auto" or prepared.why_no_swaps is not None:
+        return choose_residence(prepared, settings, silent).prepared
+    return resided(prepared, candidates_of(prepared, settings).first(0))
+
+
+def more_on_host(chosen: Prepared, prepared: Prepared, settings: Settings) -> frozenset[str]:
+    """All that may live on the host, where that is left to choose; else what was chosen.
+
+    Args:
+        chosen: with what was put there.
+        prepared: the model as it is.
+    """
+    if prepared.request.levers.residence != "auto" or prepared.why_no_swaps is not None:
+        return frozenset(chosen.resident)
+    found = candidates_of(prepared, settings)
+    return found.first(len(found.ranked))
+
+
+def everything_on_host(prepared: Prepared, settings: Settings) -> Prepared:
+    """The model with all that may on the host."""
+    found = candidates_of(prepared, settings)
+    return resided(prepared, found.first(len(found.ranked)))
+
+
+def candidates_of(prepared: Prepared, settings: Settings) -> Candidates:
+    """What may live on the host, ranked."""
+    least = max(_MIN_BYTES, int(_OF_PEAK * prepared.baseline.peak_bytes))
+    if prepared.request.levers.min_tensor is not None:
+        least = 1  # what is smaller is barred
+    tensors = [t for t in may_live_on_host(prepared.graph) if t.bytes >= least]
+    copied = feeds_are_copied(prepared)
+    free = tuple(t.name for t in tensors if copied and not t.is_initializer)
+    away = _Away(prepared, settings)
+    rest = [(away.share(t), t) for t in tensors if t.name not in free]
+    rest.sort(key=lambda pair: (-pair[0], -pair[1].bytes, pair[1].name))
+    return Candidates(free=free, ranked=tuple(t.name for share, t in rest))
+
+
+class _Away:
+    """For how much of the time that is over the budget a tensor would be away."""
+
+    def __init__(self, prepared: Prepared, settings: Settings) -> None:
+        graph = prepared.graph
+        line = timeline(graph, prepared.order)
+        live = np.asarray(line.live_bytes)
+        room = settings.budget_bytes - settings.reserve_bytes
+        self.high = live > min(room, int(live.max()) - 1)
+        self.before = np.concatenate([[0], np.cumsum(self.high)])
+        self.peak = int(live.argmax())
+        self.graph = graph
+        self.step = {op: i for i, op in enumerate(prepared.order)}
+
+    def share(self, tensor: Tensor) -> float:
+        """Of the steps over the budget, for each copy."""
+        total = int(self.before[-1])
+        if tensor.producer is not None:
+            readers = self._steps(tensor)
+            last = max([self.step[tensor.producer], *readers])
+            return (total - int(self.before[last + 1])) / total
+        uses = self._steps(tensor)
+        first, last = uses[0], uses[-1]
+        once = total - self._high(first, last)
+        early = [s for s in uses if s < self.peak] or [first]
+        late = [s for s in uses if s >= self.peak] or [last]
+        twice = total - self._high(early[0], early[-1]) - self._high(late[0], late[-1])
+        return max(once, twice / 2) / total
+
+    def _steps(self, tensor: Tensor) -> list[int]:
+        return sorted(self.step[op] for op in tensor.consumers)
+
+    def _high(self, first: int, last: int) -> int:
+        return int(self.before[last + 1] - self.before[first])
+
+
+@dataclass(slots=True, kw_only=True)
+class _Search:
+    """Quick searches with more or less on the host.
+
+    Attributes:
+        plain_us: predicted time with everything on the device; infinite where nothing fits.
+        times: the same by how many of the ranking are on the host, less the copies that a session
+            makes in any case.
+        until: when the searches end.
+    """
+
+    prepared: Prepared
+    settings: Settings
+    candidates: Candidates
+    plain_us: float = float("inf")
+    times: dict[int, float] = field(default_factory=dict)
+    until: float = 0.0
+
+    def choose(self, progress: Progress) -> Chosen:
+        """The number that is quickest; nothing, where that is as good."""
+        prepared, settings = self.prepared, self.settings
+        share_s = min(_MOST_S, _SHARE * settings.time_limit_s)
+        self.until = time.monotonic() + share_s
+        warm_up(overlap=settings.overlap)
+        room = settings.budget_bytes - settings.reserve_bytes
+        on_device = Chosen(prepared=prepared)
+        if least_possible_peak(prepared) <= room:
+            progress("planning with everything on the device")
+            orders = base_orders(prepared, time_limit_s=share_s)
+            on_device = Chosen(prepared=prepared, orders=orders)
+            if orders[0].peak_bytes <= room:
+                return on_device
+            self.plain_us = self._quick(prepared, orders[0].order)
+        progress("planning with parameters, state, inputs and outputs on the host")
+        if on_device.orders and self.plain_us < float("inf"):
+            order = _names(prepared, on_device.orders[0].order)
+        else:
+            whole = everything_on_host(prepared, settings)
+            order = _names(whole, base_orders(whole, time_limit_s=share_s)[0].order)
+        best = self._number(order)
+        if self.times[best] == self.plain_us == float("inf"):
+            best = len(self.candidates.ranked)
+            return Chosen(prepared=resided(prepared, self.candidates.first(best)))
+        if self.times[best] > self._worth_us:
+            return on_device
+        return Chosen(prepared=resided(prepared, self.candidates.first(best)))
+
+    @property
+    def _worth_us(self) -> float:
+        """With something on the host, a plan may take so long."""
+        return self.plain_us - _WORTH * self.prepared.baseline.time_us
+
+    def _number(self, order: Sequence[str]) -> int:
+        """How many of the ranking: all are tried, then none or half, then what lies between the best and
+        its neighbours; no more where everything on the device is as good."""
+        most = len(self.candidates.ranked)
+        self._try(most, order)
+        self._try(0 if self.plain_us == float("inf") else most // 2, order)
+        if min(self.times.values()) > self.plain_us:
+            return self._best()
+        self._try(0, order)
+        while len(self.times) < _SEARCHES and time.monotonic() < self.until:
+            tried = sorted(self.times)
+            place = tried.index(self._best())
+            beside = list(itertools.pairwise(tried))[max(0, place - 1) : place + 1]
+            gaps = [(b - a, (a + b) // 2) for a, b in beside if b - a > 1]
+            if not gaps:
+                break
+            self._try(max(gaps)[1], order)
+        return self._best()
+
+    def _best(self) -> int:
+        return min(self.times, key=lambda n: (self.times[n], n))
+
+    def _try(self, count: int, order: Sequence[str]) -> None:
+        if count in self.times:
+            return
+        names = self.candidates.first(count)
+        prepared = resided(self.prepared, names)
+        in_graph = in_order(prepared.graph, order)
+        self.times[count] = self._quick(prepared, in_graph) - prepared.baseline.fed_us
+
+    def _quick(self, prepared: Prepared, order: Sequence[OpId]) -> float:
+        """Time of a plan that a short search finds, in microseconds; infinite where it finds none."""
+        settings = self.settings
+        form = formulate_in(prepared, order, settings, settings.budget_bytes)
+        left_s = max(0.3, (self.until - time.monotonic()) / _SEARCHES)
+        search = SearchSettings(limit_s=left_s, workers=settings.workers, thorough=False)
+        found = solve(form.problem, search).candidate
+        return float("inf") if found is None else found.time_us
+
+
+def _names(prepared: Prepared, order: Sequence[OpId]) -> list[str]:
+    """Names of an order's operations, folded ones too, without copies of what lives on the host."""
+    whole = with_folded(prepared.graph, order)
+    operations = (prepared.graph.operations[op] for op in whole)
+    return [op.name for op in operations if op.role not in (Role.PAGE_IN, Role.PAGE_OUT)]
