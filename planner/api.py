@@ -94,6 +94,7 @@ def optimize(
     include: Sequence[str] = (),
     exclude: Sequence[str] = (),
     min_tensor: str | None = None,
+    host_budget: str | None = None,
     order: OrderTarget = "default",
     reserve: str = "0B",
     time_limit_s: float = 60.0,
@@ -127,6 +128,8 @@ def optimize(
         include, exclude: patterns of what may be recomputed or live on the host, and of what may not:
             names as a shell matches them, `"op:Softmax"`, `"category:activation"`.
         min_tensor: `"1MiB"`: what is smaller is not copied; None for what is not worth a copy.
+        host_budget: `"32GB"`: the most that may be on the host at once: what lives there and copies of
+            what is swapped out; what a file holds is not counted.
         order: the session option the file is written for.
         reserve: set aside out of the budget.
         verify: each model runs once under each set of options; "thorough" runs them again, and at other
@@ -160,6 +163,7 @@ def optimize(
             include=tuple(include),
             exclude=tuple(exclude),
             min_tensor=min_tensor,
+            host_budget=host_budget,
         ),
         order=order,
         limits=Limits(time_limit_s=time_limit_s, workers=workers),

@@ -44,6 +44,7 @@ class Levers:
         include, exclude: patterns of what may be recomputed or live on the host (all, where there is
             none), and of what may not: see `planner.pipeline.limiting`.
         min_tensor: what is smaller is not copied; None for what is too small to be worth it.
+        host_budget: the most that planner may have on the host at once: `"32GB"`; None for any.
         feeds: where the caller has what the step reads and wants what it leaves.
     """
 
@@ -55,6 +56,7 @@ class Levers:
     include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
     min_tensor: str | None = None
+    host_budget: str | None = None
 
     @property
     def residence(self) -> Reside:

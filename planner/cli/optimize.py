@@ -77,6 +77,7 @@ def optimize(
     include: o.Include = None,
     exclude: o.Exclude = None,
     min_tensor: o.MinTensor = None,
+    host_budget: o.HostBudget = None,
     order: Annotated[
         Literal["default", "priority"],
         typer.Option("--order", help="The session's execution order that the file is made for."),
@@ -142,6 +143,8 @@ def optimize(
     o.check_copies(copies, swap)
     if min_tensor is not None:
         parse_bytes(min_tensor, what="--min-tensor", zero_ok=True)
+    if host_budget is not None:
+        parse_bytes(host_budget, what="--host-budget")
     check_time_limit(time_limit)
     o.check_inputs(model=model, profile=profile, inputs=inputs)
     files = name_outputs(model, output=output, plan=plan, report=report)
@@ -175,6 +178,7 @@ def optimize(
                 include=include or (),
                 exclude=exclude or (),
                 min_tensor=min_tensor,
+                host_budget=host_budget,
                 order=order,
                 reserve=reserve,
                 time_limit_s=time_limit,

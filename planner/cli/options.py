@@ -211,6 +211,10 @@ MinTensor = Annotated[
     str | None,
     typer.Option("--min-tensor", metavar="SIZE", help="Copy no tensor that is smaller."),
 ]
+HostBudget = Annotated[
+    str | None,
+    typer.Option("--host-budget", metavar="SIZE", help="The most to have on the host at once."),
+]
 SwapChoice = Literal["auto", "none", "only"]
 
 

@@ -70,6 +70,7 @@ class WhyStay(_Reason):
     PAGED = "paged", "it lives on the host, and can be copied to the device again"
     TAKEN = "taken", "ONNX Runtime's optimizers would take nodes away"
     EXCLUDED = "excluded", "it was left out (--include, --exclude)"
+    HOST_BUDGET = "host-budget", "the host budget has no room for it"
     SMALL = "small", "it is smaller than --min-tensor"
 
 

@@ -17,6 +17,7 @@ from planner.graph.liveness import Timeline
 from planner.graph.model import Category, Role, TrainingGraph
 from planner.pipeline.barring import barred_in, barred_note
 from planner.pipeline.decisions import decisions_of
+from planner.pipeline.host_budget import host_budget_of, host_memory_of
 from planner.pipeline.orders import GRANULARITY_BYTES, least_possible_peak
 from planner.pipeline.planned import Planned
 from planner.pipeline.prepare import Prepared
@@ -118,6 +119,7 @@ def _as_asked(prepared: Prepared, settings: Settings) -> Plan:
         include=request.levers.include,
         exclude=request.levers.exclude,
         min_tensor=request.levers.min_tensor,
+        host_budget_bytes=host_budget_of(prepared),
         order_target=settings.order_target,
         ort_optimized=prepared.ort_optimized,
         baseline=cost,
@@ -228,6 +230,8 @@ def _planned_cost(planned: Planned, candidate: Candidate) -> PredictedCost:
     page_outs = [i for i in runs if graph.operations[form.ops[i]].role is Role.PAGE_OUT]
     again = list((Counter(page_ins) - Counter(set(page_ins))).elements())
 
+    host = host_memory_of(planned)
+
     def size(op: int) -> int:
         return graph.tensors[graph.operations[form.ops[op]].outputs[0]].bytes
 
@@ -244,6 +248,8 @@ def _planned_cost(planned: Planned, candidate: Candidate) -> PredictedCost:
         page_in_bytes=sum(map(size, page_ins)),
         page_out_bytes=sum(map(size, page_outs)),
         page_us=us([*page_ins, *page_outs]),
+        host_bytes=host.peak_bytes,
+        file_bytes=host.file_bytes,
         swapped_tensors=len(swapped),
         swap_out_bytes=replay.swap_out_bytes,
         swap_in_bytes=replay.swap_in_bytes,

@@ -13,12 +13,7 @@ from planner.lower.rewrite import Rewritten
 from planner.onnxio.save import Together, written_together
 from planner.pipeline import assemble as plans
 from planner.pipeline.budget_preview import PreviewBeside, beside_a_plan, helper_beside
-from planner.pipeline.choose_residence import (
-    Chosen,
-    at_no_cost,
-    choose_residence,
-    more_on_host,
-)
+from planner.pipeline.choose_residence import at_no_cost
 from planner.pipeline.comparing import compared
 from planner.pipeline.compiling import compile_ahead
 from planner.pipeline.files import Files, save_rewritten
@@ -26,17 +21,15 @@ from planner.pipeline.limiting import limited
 from planner.pipeline.modelviews import rewritten_view
 from planner.pipeline.placing import check_can_run
 from planner.pipeline.planned import Planned
-from planner.pipeline.planning import make_plan
 from planner.pipeline.prepare import Prepared, Progress, prepare
 from planner.pipeline.rebuild import with_metadata
-from planner.pipeline.residence import around_taken, resided
 from planner.pipeline.settings import Settings, settings_of
 from planner.pipeline.slowdown import plan_within
 from planner.pipeline.verifying import Rewrite, check_can_hold, run_both
+from planner.pipeline.within_budget import PlanWithin
 from planner.plan.planfile import Plan
 from planner.request import Request
 from planner.results import ModelView, OptimizeResult
-from planner.runtime.fusion_pins import TakenError
 from planner.targets import target_named
 from planner.units import format_both, format_percent, parse_slowdown
 from planner.workers import Beside
@@ -183,7 +176,13 @@ class OptimizeJob:
                 settings=within.settings,
                 binds="slowdown",
             )
-        prepared, planned = self._within_budget(prepared, settings, helper)
+        prepared, planned = PlanWithin(
+            prepared=prepared,
+            settings=settings,
+            progress=self.progress,
+            keep_on_interrupt=self.search_context is not None,
+            helper=helper,
+        ).run()
         time_us = prepared.baseline.time_us
         assert planned.solved.candidate is not None
         added = planned.solved.candidate.time_us / time_us - 1
@@ -197,36 +196,6 @@ class OptimizeJob:
             )
         binds = "budget" if added > 1e-9 else ""
         return _Chosen(prepared=prepared, planned=planned, settings=settings, binds=binds)
-
-    def _within_budget(
-        self, prepared: Prepared, settings: Settings, helper: Beside
-    ) -> tuple[Prepared, Planned]:
-        """The fastest plan within the budget; where what was chosen to be on the host is too little for
-        one, everything that may be there is."""
-        chosen = choose_residence(prepared, settings, self.progress)
-        stays: frozenset[str] = frozenset()  # on the device
-        while True:
-            try:
-                planned = make_plan(
-                    chosen.prepared,
-                    settings,
-                    self.progress,
-                    orders=chosen.orders,
-                    keep_on_interrupt=self.search_context is not None,
-                    helper=helper,
-                )
-            except TakenError as error:
-                if not chosen.prepared.resident:
-                    raise
-                stays |= around_taken(chosen.prepared, error)
-                names = frozenset(chosen.prepared.resident) - stays
-            except InfeasibleBudgetError:
-                names = more_on_host(chosen.prepared, prepared, settings) - stays
-                if names <= frozenset(chosen.prepared.resident):
-                    raise
-            else:
-                return chosen.prepared, planned
-            chosen = Chosen(prepared=resided(prepared, names))
 
     def _write_and_verify(
         self, result: OptimizeResult, made: Made, together: Together, quiet: Context

@@ -70,7 +70,8 @@ def around_taken(prepared: Prepared, error: TakenError) -> frozenset[str]:
 def feeds_are_copied(prepared: Prepared) -> bool:
     """Whether a session copies to the device what the caller feeds, and back what it wants."""
     feeds = prepared.request.levers.feeds
-    return feeds == "host" or (feeds == "auto" and not prepared.hardware.is_host)
+    apart = prepared.target.own_memory or not prepared.hardware.is_host
+    return feeds == "host" or (feeds == "auto" and apart)
 
 
 def is_paged_at_a_price(prepared: Prepared) -> bool:

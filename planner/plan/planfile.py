@@ -92,7 +92,8 @@ class PredictedCost:
 
     `paged_tensors` live on the host: `page_in_bytes` are copied to the device, some tensors more than
     once, and `page_out_bytes` to the host. What a session copies in any case is in the baseline's
-    `time_us` too.
+    `time_us` too. `host_bytes` is the most that is on the host at once, buffers rounded up as the
+    arena does; `file_bytes` of initializers on the host live in files and are in no other figure.
     """
 
     peak_bytes: Count
@@ -108,6 +109,8 @@ class PredictedCost:
     page_in_bytes: Count = 0
     page_out_bytes: Count = 0
     page_us: Amount = 0.0
+    host_bytes: Count = 0
+    file_bytes: Count = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,6 +162,7 @@ class Plan:
         resident: names of the inputs, initializers and outputs that live on the host; `feeds` says where
             the caller has what it feeds and wants ("host", "device").
         recompute, include, exclude, min_tensor: what the plan might do, as it was asked for.
+        host_budget_bytes: the most on the host at once; None for no limit.
         order_target: "default" or "priority": the session option the file is written for.
         baseline: the original model in the order ONNX Runtime runs it by default.
         best_order: the original operations in the base order that planner chose.
@@ -199,6 +203,7 @@ class Plan:
     include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
     min_tensor: str | None = None
+    host_budget_bytes: Count | None = None
     order_target: OrderTarget = "default"
     ort_optimized: bool = True
     engine: str = ""

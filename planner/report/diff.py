@@ -254,6 +254,8 @@ _AMOUNTS: dict[str, tuple[str, Any, Any]] = {
     "page_in_bytes": ("paged in", format_bytes, _signed_bytes),
     "page_out_bytes": ("paged out", format_bytes, _signed_bytes),
     "page_us": ("paging time", format_duration, _signed_duration),
+    "host_bytes": ("most on the host", format_bytes, _signed_bytes),
+    "file_bytes": ("in files", format_bytes, _signed_bytes),
 }
 
 

@@ -144,6 +144,9 @@ def _headline(result: OptimizeResult) -> dict[str, Any]:
         "page_in_bytes": planned.page_in_bytes,
         "page_out_bytes": planned.page_out_bytes,
         "page_us": number(planned.page_us),
+        "host_bytes": planned.host_bytes,
+        "file_bytes": planned.file_bytes,
+        "host_budget_bytes": plan.host_budget_bytes,
         "gap": number(plan.gap),
         "proved_optimal": plan.proved_optimal,
         "copies": plan.copies,
@@ -235,6 +238,8 @@ def _cost(cost: PredictedCost) -> dict[str, Any]:
         "page_in_bytes": cost.page_in_bytes,
         "page_out_bytes": cost.page_out_bytes,
         "page_us": number(cost.page_us),
+        "host_bytes": cost.host_bytes,
+        "file_bytes": cost.file_bytes,
     }
 
 

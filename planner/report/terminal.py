@@ -90,6 +90,10 @@ def print_optimize(payload: Payload, console: Console | None = None) -> None:
         moved = f"{_size(head['page_in_bytes'])} in, {_size(head['page_out_bytes'])} out"
         what = f"{head['paged_tensors']:,} inputs and outputs, {moved}"
         _fact(facts, "On the host", f"{what}, {_duration(head['page_us'])}")
+    if head["host_bytes"] or head["file_bytes"]:
+        most = f", at most {_size(head['host_budget_bytes'])}" if head["host_budget_bytes"] else ""
+        files = f"; {_size(head['file_bytes'])} more in files" if head["file_bytes"] else ""
+        _fact(facts, "Host memory", f"{_size(head['host_bytes'])} at once{most}{files}")
     _fact(facts, "Search", _search(head, plan))
     out.print(facts)
     _decisions(out, payload["decisions"])
