@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, replace
 
 from planner.errors import InfeasibleBudgetError
 from planner.pipeline.choose_residence import Chosen, choose_residence, more_on_host
@@ -14,6 +15,9 @@ from planner.pipeline.residence import around_taken, resided
 from planner.pipeline.settings import Settings
 from planner.runtime.fusion_pins import TakenError
 from planner.workers import Beside
+
+_LEAST = 0.2
+"""Share of the time limit that each further plan gets at least."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -42,11 +46,12 @@ class PlanWithin:
             InfeasibleBudgetError: no plan fits the budget, or none the host budget.
             TakenError: ONNX Runtime's optimizers take nodes of every plan away.
         """
+        began = time.monotonic()
         chosen = choose_residence(self.prepared, self.settings, self.progress)
         while True:
             before = frozenset(chosen.prepared.resident)
             try:
-                planned = self._plan(chosen)
+                planned = self._plan(chosen, time.monotonic() - began)
                 fewer = over_host_budget(planned)
             except TakenError as error:
                 if not before:
@@ -66,10 +71,11 @@ class PlanWithin:
                 names = before - self.stays
             chosen = Chosen(prepared=without(resided(self.prepared, names), self.swaps))
 
-    def _plan(self, chosen: Chosen) -> Planned:
+    def _plan(self, chosen: Chosen, spent_s: float) -> Planned:
+        limit_s = self.settings.time_limit_s
         return make_plan(
             chosen.prepared,
-            self.settings,
+            replace(self.settings, time_limit_s=max(_LEAST * limit_s, limit_s - spent_s)),
             self.progress,
             orders=chosen.orders,
             keep_on_interrupt=self.keep_on_interrupt,

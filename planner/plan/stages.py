@@ -10,7 +10,7 @@ other place is faster or takes less memory.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -39,26 +39,45 @@ class StageSchedule:
     back: frozenset[tuple[Run, int]]
 
 
-def stage_schedule(problem: Problem, actions: Iterable[Action]) -> StageSchedule:
+def stage_schedule(problem: Problem, actions: Sequence[Action]) -> StageSchedule:
     """The schedule by stages. Second runs in one stage, and copies in that no run reads, are left
-    out; the order within a stage may change, so the result may hold more bytes than `actions`."""
+    out; the order within a stage may change, so the result may hold more bytes than `actions`.
+
+    Where first runs are not in base order, they are put there; a second run is in the stage of the first
+    run that it comes before, and left out where what it reads is made later.
+    """
+    runs = [a.target if a.kind is ActionKind.RUN else None for a in actions]
+    stages = _stages(runs, len(problem.ops))
     reruns: set[Run] = set()
     back: set[tuple[Run, int]] = set()
     waiting: set[int] = set()
-    stage = 0
-    for action in actions:
+    for action, stage in zip(actions, stages, strict=True):
         if action.kind is ActionKind.SWAP_IN:
             waiting.add(action.target)
         elif action.kind is ActionKind.RUN:
             run = (stage, action.target)
             op = problem.ops[action.target]
+            needs = [action.target, *(problem.tensors[t].producer for t in op.inputs)]
+            if stage != action.target:
+                if max(needs) >= stage:
+                    continue
+                reruns.add(run)
             back.update((run, t) for t in op.inputs if t in waiting)
             waiting.difference_update(op.inputs, op.outputs)
-            if action.target == stage:
-                stage += 1
-            else:
-                reruns.add(run)
     return StageSchedule(reruns=frozenset(reruns), back=frozenset(back))
+
+
+def _stages(runs: Sequence[int | None], count: int) -> list[int]:
+    """The stage of each action: a first run's own, else that of the next first run."""
+    seen: set[int] = set()
+    is_first = [m is not None and m not in seen and not seen.add(m) for m in runs]
+    stages, stage = [count] * len(runs), count
+    for i in range(len(runs) - 1, -1, -1):
+        m = runs[i]
+        if is_first[i] and m is not None:
+            stage = m
+        stages[i] = stage
+    return stages
 
 
 def actions_of(problem: Problem, plan: StageSchedule) -> list[Action]:

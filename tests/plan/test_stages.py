@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planner.plan.problem import ActionKind, Problem
+from planner.plan.problem import Action, ActionKind, Problem
 from planner.plan.stages import (
     MemoryProfile,
     actions_of,
@@ -17,7 +17,7 @@ from planner.plan.stages import (
     stage_schedule,
 )
 from planner.search.decode import Decoder
-from planner.simulate.simulate import simulate
+from planner.simulate.simulate import InvalidScheduleError, simulate
 from tests.graphs import base_actions, decisions_for, problems
 
 
@@ -44,6 +44,28 @@ def test_the_base_order_is_the_empty_plan(problem: Problem):
     assert stage_schedule(problem, base_actions(problem)) == base_plan()
     assert actions_of(problem, base_plan()) == base_actions(problem)
     assert runs_of(problem, base_plan()) == [(q, q) for q in range(len(problem.ops))]
+
+
+def is_valid(problem: Problem, actions: list[Action]) -> bool:
+    try:
+        simulate(problem, actions)
+    except InvalidScheduleError:
+        return False
+    return True
+
+
+@settings(max_examples=100, deadline=None)
+@given(data=st.data(), problem=problems())
+def test_first_runs_out_of_base_order_are_put_there(data, problem):
+    actions = Decoder(problem).schedule(data.draw(decisions_for(problem)))
+    for place in data.draw(st.lists(st.integers(0, max(0, len(actions) - 2)), max_size=60)):
+        swapped = [*actions]
+        swapped[place : place + 2] = reversed(swapped[place : place + 2])
+        actions = swapped if is_valid(problem, swapped) else actions
+    plan = stage_schedule(problem, actions)
+    simulate(problem, actions_of(problem, plan))  # raises where it cannot be carried out
+    again = [a.target for a in actions if a.kind is ActionKind.RUN]
+    assert len(plan.reruns) <= len(again) - len(problem.ops)
 
 
 @settings(max_examples=80, deadline=None)
