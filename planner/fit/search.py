@@ -15,6 +15,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -45,13 +46,20 @@ _UNLIMITED = 1 << 60
 _HOPELESS = 1.06
 """No search is begun where the order as it is needs so many times the arena: none was seen to succeed."""
 
-_STRIDE, _ROUGHLY = 4, 0.01
-"""Which of the first regions are tried, and how exactly the need is looked for, where a rough answer
-will do."""
+
+class _Nearness(NamedTuple):
+    """How exactly the least arena is looked for: one of `stride` first regions is tried, down to a
+    `share` of the arena, until the `deadline`: after it, what was found so far, too little as a rule."""
+
+    stride: int
+    share: float
+    deadline: float
+
+
+_ROUGHLY, _EXACTLY = (4, 0.01), (1, 0.004)
+"""Stride and share where a rough answer will do, and where not."""
 
 _NEED_S = 5.0  # for a rough answer: with very many units one replay takes seconds
-
-_PRECISION = 0.004  # of the arena, to which that need is looked for
 
 
 def compile_search() -> None:
@@ -103,7 +111,8 @@ def fit(
     arena = arena_for(demands)
     peak = _in_use(demands, plain, arena)
     least = max(peak, cap_bytes)
-    need = _least_arena(demands, plain, arena, least, deadline=deadline) / cap_bytes
+    near = _Nearness(*_EXACTLY, deadline)
+    need = _least_arena(demands, plain, arena, least, near) / cap_bytes
     if peak > cap_bytes or need > _HOPELESS or time.monotonic() > deadline:
         return Fit(order=None, need=need)
     in_use_bytes = min(cap_bytes, peak + more_in_use_bytes)
@@ -136,10 +145,8 @@ def need_of(demands: Demands, cap_bytes: int | None = None) -> float:
     least = max(peak, cap_bytes or 0)
     if least <= 0:
         return 1.0
-    deadline = time.monotonic() + _NEED_S
-    found = _least_arena(
-        demands, order, arena, least, stride=_STRIDE, precision=_ROUGHLY, deadline=deadline
-    )
+    near = _Nearness(*_ROUGHLY, time.monotonic() + _NEED_S)
+    found = _least_arena(demands, order, arena, least, near)
     return found / (cap_bytes or peak)
 
 
@@ -179,40 +186,28 @@ def _firsts(demands: Demands, order: Longs, arena: Arena, limits: Limits) -> tup
     return firsts, ran
 
 
-def _least_arena(
-    demands: Demands,
-    order: Longs,
-    arena: Arena,
-    least: int,
-    *,
-    stride: int = 1,
-    precision: float = _PRECISION,
-    deadline: float = float("inf"),
-) -> int:
-    """About the least bytes, from `least` on, of an arena in which two runs of `order` fit.
-
-    Args:
-        stride: one of so many first regions is tried.
-        precision: as a share of `least`.
-        deadline: after it, what was found so far is as near as it gets: too little, as a rule.
-    """
+def _least_arena(demands: Demands, order: Longs, arena: Arena, least: int, near: _Nearness) -> int:
+    """About the least bytes, from `least` on, of an arena in which two runs of `order` fit."""
     ran = np.zeros(1, dtype=np.int64)
+
+    def is_late() -> bool:
+        return time.monotonic() > near.deadline
 
     def fits(cap_bytes: int) -> bool:
         limits = Limits(cap_bytes, 0, _UNLIMITED)
-        sizes = region_sizes(cap_bytes, len(demands.event))[::stride]
+        sizes = region_sizes(cap_bytes, len(demands.event))[:: near.stride]
         firsts = np.array(sizes, dtype=np.int64)
         for i in range(len(firsts)):
             rooms(demands, order, arena, limits, firsts[i : i + 1], ran)
-            if ran[0] == demands.units or time.monotonic() > deadline:
+            if ran[0] == demands.units or is_late():
                 return bool(ran[0] == demands.units)
         return False
 
-    low, step = least, round_up(int(4 * precision * least) + 1)
-    while not fits(low + step) and time.monotonic() <= deadline:
+    low, step = least, round_up(int(4 * near.share * least) + 1)
+    while not fits(low + step) and not is_late():
         low, step = low + step, 2 * step
     high = low + step
-    while high - low > precision * least + ROUNDING and time.monotonic() <= deadline:
+    while high - low > near.share * least + ROUNDING and not is_late():
         middle = (low + high) // 2
         low, high = (low, middle) if fits(middle) else (middle, high)
     return high

@@ -236,7 +236,7 @@ def _planned_cost(planned: Planned, candidate: Candidate) -> PredictedCost:
         return graph.tensors[graph.operations[form.ops[op]].outputs[0]].bytes
 
     def us(ops: Sequence[int]) -> float:
-        return sum(form.problem.ops[op].duration_us for op in ops)
+        return sum((form.problem.ops[op].duration_us for op in ops), 0.0)
 
     return PredictedCost(
         peak_bytes=planned.timeline.peak_bytes,

@@ -31,6 +31,11 @@ def recompute_closed(
         return _closed(WhyClosed.NOT_ASKED)
     if blocker is None:
         return None
+    levers = prepared.request.levers
+    if (
+        levers.swap == "only" or not levers.recompute
+    ):  # and yet what lives on the host is copied again
+        return _closed(WhyClosed.NOT_ASKED)
     op = prepared.graph.operations[form.ops[blocker]]
     if op.why_once is None:
         return _closed(WhyClosed.TOO_MANY)

@@ -32,7 +32,15 @@ LIMIT_S = 3.0
 
 @pytest.fixture(scope="module")
 def serial() -> OptimizeResult:
-    return optimize(MODEL, budget="80%", swap="only", time_limit_s=LIMIT_S, workers=1, dry_run=True)
+    return optimize(
+        MODEL,
+        budget="80%",
+        swap="only",
+        resident="device",
+        time_limit_s=LIMIT_S,
+        workers=1,
+        dry_run=True,
+    )
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +51,7 @@ def done(tmp_path_factory) -> OptimizeResult:
         MODEL,
         budget="80%",
         swap="only",
+        resident="device",
         copies="overlapped",
         output=folder / "out.onnx",
         plan_path=folder / "plan.json",

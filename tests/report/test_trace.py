@@ -34,6 +34,7 @@ def done(folder) -> OptimizeResult:
         MODEL,
         budget="80%",
         swap="only",
+        resident="device",
         output=folder / "out.onnx",
         trace_path=folder / "trace.json",
         time_limit_s=2.0,
