@@ -34,7 +34,13 @@ from planner.pipeline.targeting import check_target, fit_target
 from planner.pipeline.timelines import workspace_of
 from planner.request import Request
 from planner.runtime.build import check_build, is_training_build, why_no_copies
-from planner.runtime.normalize import MAX_PASSES, Normalized, added_nodes, blocked_nodes
+from planner.runtime.normalize import (
+    MAX_PASSES,
+    Normalized,
+    added_nodes,
+    blocked_nodes,
+    is_of_large_files,
+)
 from planner.runtime.shapes import runtime_types, unsized_values
 from planner.targets import ANY, Target, target_named
 from planner.units import format_bytes
@@ -138,6 +144,12 @@ def prepare(request: Request, *, progress: Progress = silent, to_rewrite: bool =
         notes.append(
             "planned on the graph as it is, for sessions of the level ORT_DISABLE_ALL: at others ONNX "
             "Runtime's optimizers may fuse or fold planned nodes"
+        )
+    elif is_of_large_files(loaded):
+        notes.append(
+            "initializers in files are not loaded for planning: they are taken for graph inputs, whose "
+            "nodes no session folds, and the rewritten model lists them so, behind its inputs "
+            "(`get_inputs()` stays as it is)"
         )
     elif not target.own_memory:
         blocked = blocked_nodes(loaded, model)

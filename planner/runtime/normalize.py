@@ -29,10 +29,15 @@ from planner.runtime.device.client import optimize
 from planner.runtime.device.copies import name_copies
 from planner.runtime.messages import explain
 from planner.runtime.options import Level, asking_options
+from planner.runtime.shapes import without_large_initializers
 from planner.targets import CPU, Target
 from planner.temporary import temporary_folder
 
 MAX_PASSES = 10
+
+LARGE_FILES_BYTES = 1 << 30
+"""Initializers in files that take more are neither loaded nor copied."""
+
 _POOLS = frozenset({"AveragePool", "GlobalAveragePool", "GlobalMaxPool", "MaxPool"})
 
 
@@ -85,11 +90,15 @@ def normalize_for(
     placed: dict[str, bool] = {}
     with temporary_folder() as folder:
         source, before = loaded.path, _node_keys(loaded.model)
+        in_files = is_of_large_files(loaded)
+        if in_files:
+            source = folder / "without_data.onnx"
+            ir.save(without_large_initializers(loaded.model), source)
         model = first = loaded.model
         output = source
         for number in range(passes):
             output = folder / f"optimized_{number}.onnx"
-            external = loaded.has_external_data
+            external = loaded.has_external_data and not in_files
             if target.own_memory:
                 placed |= optimize(target, source, output, level=level, external=external)
             else:
@@ -105,9 +114,10 @@ def normalize_for(
         if target.own_memory and not _names(model) <= placed.keys():
             # fusions come after placement: what they made is placed when the file is read again
             placed |= optimize(target, output, folder / "placed.onnx", level="disabled")
-        _restore(model, loaded.model)
-        if _is_another(first, model):
-            _restore(first, loaded.model)
+        for made in (model, first) if _is_another(first, model) else (model,):
+            if in_files:
+                _list_initializers(made, loaded.model)
+            _restore(made, loaded.model)
     if not target.own_memory:
         name_nodes(model)
         if not _is_another(first, model):
@@ -203,6 +213,8 @@ def _is_same(before: ir.TensorProtocol | None, after: ir.TensorProtocol | None) 
     (core/optimizer/transpose_optimization), and the old value is then wrong for the new graph."""
     if before is None or after is None:
         return False
+    if before is after:
+        return True
     if before.dtype != after.dtype or tuple(before.shape) != tuple(after.shape):
         return False
     return bool(np.array_equal(_bits(before), _bits(after)))
@@ -212,19 +224,37 @@ def _bits(tensor: ir.TensorProtocol) -> npt.NDArray[np.uint8]:
     return np.ascontiguousarray(tensor.numpy()).reshape(-1).view(np.uint8)
 
 
+def is_of_large_files(loaded: LoadedModel) -> bool:
+    """Whether a model's initializers are read by ONNX Runtime alone, in the sessions that run it: so much
+    of them lies in files that copies of it would be a burden. The optimizers are shown the graph without
+    them, and the initializers are listed as graph inputs, too: a session then folds none of them."""
+    values = loaded.model.graph.initializers.values()
+    tensors = [v.const_value for v in values if isinstance(v.const_value, ir.ExternalTensor)]
+    return sum(tensor.nbytes for tensor in tensors) > LARGE_FILES_BYTES
+
+
+def _list_initializers(model: ir.Model, original: ir.Model) -> None:
+    """Make initializers, listed as inputs, of those inputs that stand for one."""
+    for value in model.graph.inputs:
+        source = original.graph.initializers.get(str(value.name))
+        if source is not None:
+            value.const_value = source.const_value
+            model.graph.register_initializer(value)
+
+
 def _restore(model: ir.Model, original: ir.Model) -> None:
     """Put back what is not the graph, and load what only lives in a temporary file."""
     for side in ("inputs", "outputs"):
         before = [v.name for v in getattr(original.graph, side)]
-        after = [v.name for v in getattr(model.graph, side)]
+        mine = set(original.graph.initializers) - set(before) if side == "inputs" else ()
+        after = [v.name for v in getattr(model.graph, side) if v.name not in mine]
         if before != after:
             raise ModelError(
                 f"ONNX Runtime's optimizers changed the graph {side}; use --no-ort-optimize"
             )
         # it writes what it infers; the file keeps what its author declared
-        for known, value in zip(
-            getattr(original.graph, side), getattr(model.graph, side), strict=True
-        ):
+        values = [v for v in getattr(model.graph, side) if v.name not in mine]
+        for known, value in zip(getattr(original.graph, side), values, strict=True):
             value.shape, value.type = known.shape, known.type
     for name, value in model.graph.initializers.items():
         source = original.graph.initializers.get(name)
