@@ -6,6 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnx_ir as ir
+import onnxruntime as ort
 import pytest
 from onnx import TensorProto as T
 from onnx import helper as h
@@ -15,6 +17,7 @@ from planner import api
 from planner.errors import InfeasibleBudgetError, UsageError
 from planner.graph.model import Role
 from planner.pipeline.choose_residence import candidates_of
+from planner.pipeline.limiting import limited
 from planner.pipeline.prepare import prepare
 from planner.pipeline.settings import settings_of
 from planner.plan.planfile import Plan
@@ -213,6 +216,25 @@ def test_weights_in_a_file_are_paged_from_it_and_not_written_again(tmp_path: Pat
     assert plan.planned.host_bytes < SIDE * SIDE * 4
     assert (tmp_path / "stored.data").stat() == data
     assert (tmp_path / "planned.onnx").stat().st_size < SIDE * SIDE * 4
+
+
+def test_large_files_are_not_read_to_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = stored(tmp_path)
+    monkeypatch.setattr("planner.runtime.normalize.LARGE_FILES_BYTES", SIDE * SIDE * 4)
+    with monkeypatch.context() as patch:
+        patch.setattr(ir.ExternalTensor, "numpy", lambda _: pytest.fail("data was read"))
+        request = Request(model=path, budget="40%")
+        prepared = limited(prepare(request))
+        form = prepared.formulated()
+    assert len(form.problem.ops) == 12
+    assert [t.name for t in prepared.graph.tensors if t.is_input and t.is_initializer]
+    result = api.optimize(
+        path, budget="40%", output=tmp_path / "planned.onnx", time_limit_s=5.0, min_tensor="1KiB"
+    )
+    assert result.verification is not None and result.verification.passed
+    assert any("not loaded for planning" in text for text in result.plan.assumptions)
+    session = ort.InferenceSession(str(tmp_path / "planned.onnx"))
+    assert [v.name for v in session.get_inputs()] == ["x"]
 
 
 def test_what_is_needed_at_both_ends_is_ranked_behind(tmp_path: Path) -> None:

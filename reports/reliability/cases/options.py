@@ -154,8 +154,25 @@ def _options() -> Iterator[tuple[tuple[str, ...], tuple[int, ...]]]:
     for threshold in ("0%", "x", "16", "-5%", _DIGITS + "GB"):
         yield ("--fail-if-peak-above", threshold), (USAGE,)
     yield ("--fail-if-slower-than", "5"), (USAGE,)
-    for option in ("--swap", "--copies", "--order", "--device"):
+    for option in (
+        "--swap",
+        "--copies",
+        "--order",
+        "--device",
+        "--recompute",
+        "--resident",
+        "--feeds",
+    ):
         yield (option, "sometimes"), (USAGE,)
+    for option in ("--include", "--exclude"):
+        for pattern in ("ghost", "op:Ghost", "category:ghost", "op:", "", "n" * 5000, "[", "{x}"):
+            yield (option, pattern), (USAGE,)
+    for option in ("--host-budget", "--min-tensor"):
+        for size in ("much", "-1GB", "1.5.2GB", _DIGITS + "GB"):
+            yield (option, size), (USAGE,)
+    yield ("--host-budget", "0B"), (USAGE,)
+    yield ("--recompute", "only", "--swap", "only"), (USAGE,)
+    yield ("--recompute", "only", "--resident", "host"), (USAGE,)
     yield ("--copies", "overlapped", "--swap", "none"), (USAGE,)
     for option in ("--inputs", "--profile"):
         yield (option, "gone.file"), (USAGE,)

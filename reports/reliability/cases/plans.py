@@ -143,6 +143,11 @@ def _edited() -> Iterator[tuple[str, Change, tuple[str, ...]]]:
         ("peak is a number", "peak", 5),
         ("assumptions is a text", "assumptions", "none"),
         ("hardware is a number", "hardware", 1),
+        ("resident is a text", "resident", "everything"),
+        ("resident holds a number", "resident", [1]),
+        ("feeds is unknown", "feeds", "disk"),
+        ("recompute is a text", "recompute", "no"),
+        ("host_budget_bytes is -1", "host_budget_bytes", -1),
         ("model_sha256 is null", "model_sha256", None),
     ):
         yield f"the plan's {wrong}", _set(key, value), ()
@@ -165,6 +170,8 @@ def _unfit() -> Iterator[tuple[str, Change, tuple[str, ...]]]:
         lambda p: p["schedule"].insert(3, {"kind": "run", "target": "ghost", "copy": 0}),
         ("ghost",),
     )
+    yield "a tensor on the host that is none", _set("resident", ["ghost"]), ("ghost",)
+    yield "a pattern that matches nothing", _set("exclude", ["ghost"]), ("ghost",)
     yield "an action of no known kind", lambda p: p["schedule"][0].update(kind="fly"), ("fly",)
     yield "the first action is missing", lambda p: p["schedule"].pop(0), ()
     yield "the last action is missing", lambda p: p["schedule"].pop(), ()
