@@ -39,7 +39,7 @@ _SHARE, _MOST_S = 0.1, 8.0
 
 _SEARCHES = 8
 
-_WORTH = 0.01
+WORTH = 0.01
 """Share of the step's time by which a plan with less on the device must be quicker."""
 
 
@@ -60,6 +60,14 @@ class Candidates:
         return frozenset((*self.free, *self.ranked[:count]))
 
 
+@dataclass(frozen=True, slots=True)
+class Plain:
+    """A plan with everything on the device: its predicted time, and the base order that it is in."""
+
+    time_us: float
+    order: Sequence[OpId]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chosen:
     """A model with what was chosen on the host, and base orders of it where they are known."""
@@ -68,8 +76,24 @@ class Chosen:
     orders: tuple[BaseOrder, ...] = ()
 
 
-def choose_residence(prepared: Prepared, settings: Settings, progress: Progress) -> Chosen:
+def is_device_first(prepared: Prepared, settings: Settings) -> bool:
+    """Whether a plan with everything on the device is to be looked for first: there may be one, and to
+    have anything on the host costs copies."""
+    if prepared.request.levers.residence != "auto" or prepared.why_no_swaps is not None:
+        return False
+    room = settings.budget_bytes - settings.reserve_bytes
+    found = candidates_of(prepared, settings)
+    return not found.free and (not found.ranked or least_possible_peak(prepared) <= room)
+
+
+def choose_residence(
+    prepared: Prepared, settings: Settings, progress: Progress, plain: Plain | None = None
+) -> Chosen:
     """The model with what pays on the host, as its request asks.
+
+    Args:
+        plain: the plan with everything on the device, which another has to beat; None where there is
+            none.
 
     Raises:
         UsageError: the host is asked for, and ONNX Runtime here has no copies.
@@ -83,7 +107,7 @@ def choose_residence(prepared: Prepared, settings: Settings, progress: Progress)
     if lever == "host" or not (found.free or found.ranked):
         return Chosen(prepared=resided(prepared, found.first(len(found.ranked))))
     search = _Search(prepared=prepared, settings=settings, candidates=found)
-    return search.choose(progress)
+    return search.choose(progress, plain)
 
 
 def at_no_cost(prepared: Prepared, settings: Settings) -> Prepared:
@@ -182,39 +206,35 @@ class _Search:
     times: dict[int, float] = field(default_factory=dict)
     until: float = 0.0
 
-    def choose(self, progress: Progress) -> Chosen:
+    def choose(self, progress: Progress, plain: Plain | None) -> Chosen:
         """The number that is quickest; nothing, where that is as good."""
         prepared, settings = self.prepared, self.settings
         share_s = min(_MOST_S, _SHARE * settings.time_limit_s)
         self.until = time.monotonic() + share_s
         warm_up(overlap=settings.overlap)
         room = settings.budget_bytes - settings.reserve_bytes
-        on_device = Chosen(prepared=prepared)
-        if least_possible_peak(prepared) <= room:
-            progress("planning with everything on the device")
+        if plain is None and least_possible_peak(prepared) <= room:
             orders = base_orders(prepared, time_limit_s=share_s)
-            on_device = Chosen(prepared=prepared, orders=orders)
-            if orders[0].peak_bytes <= room:
-                return on_device
-            self.plain_us = self._quick(prepared, orders[0].order)
+            if orders[0].peak_bytes <= room:  # the order alone is enough
+                return Chosen(prepared=prepared, orders=orders)
         progress("planning with parameters, state, inputs and outputs on the host")
-        if on_device.orders and self.plain_us < float("inf"):
-            order = _names(prepared, on_device.orders[0].order)
+        if plain is not None:
+            self.plain_us = plain.time_us
+            order = _names(prepared, plain.order)
         else:
             whole = everything_on_host(prepared, settings)
             order = _names(whole, base_orders(whole, time_limit_s=share_s)[0].order)
         best = self._number(order)
-        if self.times[best] == self.plain_us == float("inf"):
+        if self.times[best] == float("inf"):
             best = len(self.candidates.ranked)
-            return Chosen(prepared=resided(prepared, self.candidates.first(best)))
-        if self.times[best] > self._worth_us:
-            return on_device
+        if plain is not None and self.times[best] > self._worth_us:
+            return Chosen(prepared=prepared)
         return Chosen(prepared=resided(prepared, self.candidates.first(best)))
 
     @property
     def _worth_us(self) -> float:
         """With something on the host, a plan may take so long."""
-        return self.plain_us - _WORTH * self.prepared.baseline.time_us
+        return self.plain_us - WORTH * self.prepared.baseline.time_us
 
     def _number(self, order: Sequence[str]) -> int:
         """How many of the ranking: all are tried, then none or half, then what lies between the best and

@@ -6,7 +6,14 @@ import time
 from dataclasses import dataclass, replace
 
 from planner.errors import InfeasibleBudgetError
-from planner.pipeline.choose_residence import Chosen, choose_residence, more_on_host
+from planner.pipeline.choose_residence import (
+    WORTH,
+    Chosen,
+    Plain,
+    choose_residence,
+    is_device_first,
+    more_on_host,
+)
 from planner.pipeline.host_budget import over_host_budget, without
 from planner.pipeline.planned import Planned
 from planner.pipeline.planning import make_plan
@@ -18,6 +25,28 @@ from planner.workers import Beside
 
 _LEAST = 0.2
 """Share of the time limit that each further plan gets at least."""
+
+
+_DEVICE = 0.6
+"""Share of the time limit for a plan with everything on the device, where others may be quicker."""
+
+_SLOWER = 1.25
+"""A plan that the arena has room for may take so much longer than one that it has none for."""
+
+Made = tuple[Prepared, Planned]
+
+
+def _time_us(planned: Planned) -> float:
+    assert planned.solved.candidate is not None
+    return planned.solved.candidate.time_us
+
+
+def _is_better(one: Planned, other: Planned) -> bool:
+    """Whether `one` is quicker, or the arena has room for it alone."""
+    if one.fits_arena == other.fits_arena:
+        return _time_us(one) < _time_us(other)
+    slower = _SLOWER if one.fits_arena else 1 / _SLOWER
+    return _time_us(one) < slower * _time_us(other)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -38,20 +67,64 @@ class PlanWithin:
     helper: Beside | None
     stays: frozenset[str] = frozenset()
     swaps: frozenset[str] = frozenset()
+    began: float = 0.0
 
-    def run(self) -> tuple[Prepared, Planned]:
+    def run(self) -> Made:
         """(the model with what lives on the host, its plan).
+
+        Where a plan with everything on the device may be good enough, it is looked for first, and another
+        has to be quicker.
 
         Raises:
             InfeasibleBudgetError: no plan fits the budget, or none the host budget.
             TakenError: ONNX Runtime's optimizers take nodes of every plan away.
         """
-        began = time.monotonic()
-        chosen = choose_residence(self.prepared, self.settings, self.progress)
+        self.began = time.monotonic()
+        if not is_device_first(self.prepared, self.settings):
+            return self._made(choose_residence(self.prepared, self.settings, self.progress))
+        plain = self._on_device()
+        if plain is not None and not self._is_slow(plain[1]):
+            return plain
+        known = None
+        if plain is not None:
+            known = Plain(_time_us(plain[1]), plain[1].base.order)
+        chosen = choose_residence(self.prepared, self.settings, self.progress, known)
+        if plain is None:
+            return self._made(chosen)
+        if not chosen.prepared.resident:
+            return plain
+        try:
+            made = self._made(chosen)
+        except (InfeasibleBudgetError, KeyboardInterrupt):
+            return plain
+        return made if _is_better(made[1], plain[1]) else plain
+
+    def _on_device(self) -> Made | None:
+        """A plan with everything on the device; None where none is found."""
+        self.progress("planning with everything on the device")
+        try:
+            return self._made(Chosen(prepared=self.prepared), _DEVICE, may_add=False)
+        except InfeasibleBudgetError:
+            return None
+
+    def _is_slow(self, planned: Planned) -> bool:
+        """Whether there is enough to gain with something on the host."""
+        if planned.solved.is_interrupted:
+            return False
+        base_us = self.prepared.baseline.time_us
+        return not planned.fits_arena or _time_us(planned) - base_us > WORTH * base_us
+
+    def _made(self, chosen: Chosen, share: float = 1.0, *, may_add: bool = True) -> Made:
+        """The plan for what was chosen, or for as much of that as can be had.
+
+        Args:
+            share: of the time limit, that may have gone by at its end.
+            may_add: everything that may is put on the host, where nothing fits.
+        """
         while True:
             before = frozenset(chosen.prepared.resident)
             try:
-                planned = self._plan(chosen, time.monotonic() - began)
+                planned = self._plan(chosen, share)
                 fewer = over_host_budget(planned)
             except TakenError as error:
                 if not before:
@@ -59,7 +132,9 @@ class PlanWithin:
                 self.stays |= around_taken(chosen.prepared, error)
                 names = before - self.stays
             except InfeasibleBudgetError as error:
-                names = more_on_host(chosen.prepared, self.prepared, self.settings) - self.stays
+                names = before
+                if may_add:
+                    names = more_on_host(chosen.prepared, self.prepared, self.settings) - self.stays
                 if names <= before:
                     raise self._with_host_budget(error) from None
             else:
@@ -71,11 +146,12 @@ class PlanWithin:
                 names = before - self.stays
             chosen = Chosen(prepared=without(resided(self.prepared, names), self.swaps))
 
-    def _plan(self, chosen: Chosen, spent_s: float) -> Planned:
+    def _plan(self, chosen: Chosen, share: float) -> Planned:
         limit_s = self.settings.time_limit_s
+        left_s = share * limit_s - (time.monotonic() - self.began)
         return make_plan(
             chosen.prepared,
-            replace(self.settings, time_limit_s=max(_LEAST * limit_s, limit_s - spent_s)),
+            replace(self.settings, time_limit_s=max(_LEAST * limit_s, left_s)),
             self.progress,
             orders=chosen.orders,
             keep_on_interrupt=self.keep_on_interrupt,
