@@ -144,6 +144,9 @@ def candidates_of(prepared: Prepared, settings: Settings) -> Candidates:
     if prepared.request.levers.min_tensor is not None:
         least = 1  # what is smaller is barred
     tensors = [t for t in may_live_on_host(prepared.graph) if t.bytes >= least]
+    if prepared.request.levers.residence == "auto" and not prepared.target.own_memory:
+        # what can be fed is not packed by the CPU's kernels: last bits may change
+        tensors = [t for t in tensors if not t.is_initializer]
     copied = feeds_are_copied(prepared)
     free = tuple(t.name for t in tensors if copied and not t.is_initializer)
     away = _Away(prepared, settings)

@@ -178,6 +178,7 @@ def _on_cpu(
         optimized=plan.ort_optimized,
         order="priority" if plan.order_target == "priority" else "default",
         has_swaps=_has_swaps(after.graph),
+        packed=not _can_be_fed(prepared, after.graph),
         thorough=thorough,
         quiet=quiet,
         progress=progress,
@@ -197,6 +198,12 @@ def _on_one_stream(plan: Plan) -> tuple[str, ...]:
 
 def _names(view: ModelView) -> tuple[str, ...]:
     return tuple(view.graph.operations[op].name for op in view.timeline.order)
+
+
+def _can_be_fed(prepared: Prepared, graph: TrainingGraph) -> bool:
+    """Whether an initializer can be fed to the rewritten model that cannot to the original."""
+    mine = {str(v.name) for v in prepared.loaded.model.graph.inputs}
+    return any(t.is_initializer and t.is_input and t.name not in mine for t in graph.tensors)
 
 
 def _has_swaps(graph: TrainingGraph) -> bool:

@@ -71,6 +71,7 @@ def session_options(
     order: Order = "default",
     profile_prefix: Path | None = None,
     threads: int | None = None,
+    packed: bool = True,
 ) -> ort.SessionOptions:
     """Options for one session.
 
@@ -81,6 +82,8 @@ def session_options(
         order: "priority" runs the nodes as they stand in the file (`PRIORITY_BASED`).
         profile_prefix: where to write ONNX Runtime's profile; None for no profile.
         threads: intra-operator threads; None leaves it to ONNX Runtime.
+        packed: False keeps kernels from packing constant weights when the session is created; a product
+            with packed weights may have other last bits.
     """
     import onnxruntime as ort
 
@@ -100,6 +103,8 @@ def session_options(
     if profile_prefix is not None:
         options.enable_profiling = True
         options.profile_file_prefix = str(profile_prefix)
+    if not packed:
+        options.add_session_config_entry("session.disable_prepacking", "1")
     if memory == "recommended":
         options.enable_mem_pattern = False
         options.enable_mem_reuse = False
@@ -115,6 +120,7 @@ class Opening:
     level: Level = "all"
     order: Order = "default"
     threads: int | None = None
+    packed: bool = True
 
     def options(self, *, profile_prefix: Path | None = None) -> ort.SessionOptions:
         """The options of one session."""
@@ -124,6 +130,7 @@ class Opening:
             order=self.order,
             profile_prefix=profile_prefix,
             threads=self.threads,
+            packed=self.packed,
         )
 
 

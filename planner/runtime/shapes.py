@@ -157,7 +157,7 @@ def without_large_initializers(model: ir.Model) -> ir.Model:
         if tensor is not None and tensor.nbytes > _SMALL_BYTES:
             asked[name] = _input_like(value, tensor)
         else:
-            kept.append(value)
+            kept.append(_loaded(value))
     inputs = {str(v.name): v for v in graph.inputs}
     view = ir.GraphView(
         list({**inputs, **asked}.values()),
@@ -180,6 +180,16 @@ def without_large_initializers(model: ir.Model) -> ir.Model:
         functions=list(model.functions.values()),
         metadata_props=model.metadata_props,
     )
+
+
+def _loaded(initializer: ir.Value) -> ir.Value:
+    """The same with its data in the model, where it lies in a file: the view may be written elsewhere."""
+    tensor = initializer.const_value
+    if not isinstance(tensor, ir.ExternalTensor):
+        return initializer
+    value = _input_like(initializer, tensor)
+    value.const_value = ir.Tensor(tensor.numpy().copy(), name=initializer.name)
+    return value
 
 
 def _input_like(initializer: ir.Value, tensor: ir.TensorProtocol) -> ir.Value:

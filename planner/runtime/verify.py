@@ -75,6 +75,8 @@ class CpuJob:
         thorough: run twice, at other levels and under other options too, and time at length.
         is_timed: False times nothing.
         quiet: makes the context in which steps are timed.
+        packed: kernels may pack constant weights; not where a constant of the original is none in the
+            rewritten model.
         threads: intra-operator threads; the machine's cores, 8 at most, if not given.
     """
 
@@ -92,6 +94,7 @@ class CpuJob:
     has_swaps: bool = False
     thorough: bool = True
     is_timed: bool = True
+    packed: bool = True
     quiet: Callable[[], AbstractContextManager[None]] = nullcontext
     threads: int = field(default_factory=lambda: min(_MAX_THREADS, os.cpu_count() or 1))
     progress: Callable[[str], None] = lambda _: None
@@ -109,6 +112,12 @@ class CpuJob:
         import onnxruntime as ort
 
         self.notes.append(f"sessions ran with {self.threads} intra-operator thread(s)")
+        if not self.packed:
+            self.notes.append(
+                "initializers that can be fed, as those on the host are, are not packed by kernels when "
+                "a session is created, which may change last bits: both models ran without packing "
+                "(session.disable_prepacking)"
+            )
         outputs = self._outputs()
         self._recommended()
         if self.is_copy:
@@ -400,7 +409,9 @@ class CpuJob:
     def _opening(self, model: str, level: Level, memory: Memory = "default") -> Opening:
         """A session of a model, in the order that it is made for."""
         order = self._order_of(model)
-        return Opening(memory=memory, level=level, order=order, threads=self.threads)
+        return Opening(
+            memory=memory, level=level, order=order, threads=self.threads, packed=self.packed
+        )
 
     def _order_of(self, model: str) -> Order:
         """The session option that the model is made for."""

@@ -29,6 +29,11 @@ class Mode:
     resident: str = "device"
 
     @property
+    def packed(self) -> bool:
+        """Whether constant weights may be packed: they are none where they live on the host."""
+        return self.resident != "host"
+
+    @property
     def level(self) -> str:
         """The optimization level whose graph is planned: what the original is run at."""
         return "extended" if self.ort_optimize else "disabled"

@@ -79,8 +79,8 @@ def check_case(case: Case, folder: Path, *, twice: bool = True, verify: bool = F
     onnx.save(case.model, path)
     feeds = feeds_of(case)
     try:
-        ran = run(path, feeds, level=case.mode.level)
-        run(path, feeds, level="all")
+        ran = run(path, feeds, level=case.mode.level, packed=case.mode.packed)
+        run(path, feeds, level="all", packed=case.mode.packed)
     except Exception as error:
         outcome.counts["not a model that ONNX Runtime runs"] += 1
         outcome.refusal = f"ONNX Runtime: {error}"[:200]
@@ -201,9 +201,10 @@ def _check_plan(
     if result.plan.unchanged:  # the levels of a copy differ as those of the original do
         levels = [model.case.mode.level]
     priority = model.case.mode.order == "priority" and not result.plan.unchanged
+    packed = model.case.mode.packed
     for level in levels:
         try:
-            ran = run(output, model.feeds, level=level, priority=priority)
+            ran = run(output, model.feeds, level=level, priority=priority, packed=packed)
         except Exception as error:
             outcome.found("bits", f"level {level}: does not run: {error}")
             continue
@@ -225,7 +226,7 @@ def _check_plan(
     if not model.case.mode.ort_optimize and not result.plan.unchanged:
         for level in LEVELS:
             try:
-                run(output, model.feeds, level=level, priority=priority)
+                run(output, model.feeds, level=level, priority=priority, packed=packed)
             except Exception as error:
                 outcome.found("survival", f"level {level}: {error}")
 
@@ -289,7 +290,7 @@ def _check_again(
     try:
         level = "all" if model.case.mode.ort_optimize else "disabled"
         priority = model.case.mode.order == "priority"
-        ran = run(twice, model.feeds, level=level, priority=priority)
+        ran = run(twice, model.feeds, level=level, priority=priority, packed=model.case.mode.packed)
     except Exception as error:
         outcome.found("again", f"does not run: {error}")
         return

@@ -206,7 +206,7 @@ def test_weights_in_a_file_are_paged_from_it_and_not_written_again(tmp_path: Pat
     path = stored(tmp_path)
     data = (tmp_path / "stored.data").stat()
     result = api.optimize(
-        path, budget="40%", output=tmp_path / "planned.onnx", time_limit_s=5.0, min_tensor="1KiB"
+        path, budget="40%", output=tmp_path / "planned.onnx", time_limit_s=5.0, resident="host"
     )
     assert result.verification is not None and result.verification.passed
     plan = result.plan
@@ -229,7 +229,7 @@ def test_large_files_are_not_read_to_plan(tmp_path: Path, monkeypatch: pytest.Mo
     assert len(form.problem.ops) == 12
     assert [t.name for t in prepared.graph.tensors if t.is_input and t.is_initializer]
     result = api.optimize(
-        path, budget="40%", output=tmp_path / "planned.onnx", time_limit_s=5.0, min_tensor="1KiB"
+        path, budget="40%", output=tmp_path / "planned.onnx", time_limit_s=5.0, resident="host"
     )
     assert result.verification is not None and result.verification.passed
     assert any("not loaded for planning" in text for text in result.plan.assumptions)
