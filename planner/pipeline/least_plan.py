@@ -28,6 +28,11 @@ _LATE = 0.1
 
 _MIN_S = 1.0
 
+_ELSEWHERE = {
+    "device": " while parameters, state, inputs and outputs stay on the device (--resident)"
+}
+"""What else would help, where it was not allowed."""
+
 _OF_ALL_S = 30.0
 """For the least peak over all base orders, at most."""
 
@@ -152,7 +157,8 @@ def _infeasible(
     step = best.replay.peak_action
     sizes = least.form.problem.tensors
     resident = [(sizes[t].name, sizes[t].bytes) for t, b, e in best.replay.copies if b <= step < e]
-    persistent = [(t.name, t.bytes) for t in prepared.graph.tensors if t.is_persistent]
+    graph = prepared.graph
+    persistent = [(t.name, t.bytes) for t in graph.tensors if t.is_persistent and not t.on_host]
     binding = tuple(sorted([*resident, *persistent], key=lambda item: -item[1])[:10])
     is_open = is_late and bound <= settings.budget_bytes
     kind = TimeLimitError if is_open else InfeasibleBudgetError
@@ -164,6 +170,7 @@ def _infeasible(
     return kind(
         f"{what} {format_both(settings.budget_bytes)}: the least peak found is "
         f"{format_budget(found)}, and no plan in any order can be below {format_bytes(bound)}"
+        + ("" if prepared.resident else _ELSEWHERE.get(prepared.request.levers.residence, ""))
         + ("; give it more --time-limit, or a larger budget" if is_open else ""),
         least_peak_bytes=found,
         bound_bytes=bound,

@@ -87,7 +87,8 @@ def analysis_sentence(headline: dict[str, Any]) -> str:
     least = headline["least_peak_bytes"]
     if least is not None:
         text += f", and with recompute and swaps {format_bytes(least, up=True)} is feasible"
-    return f"{text}; no plan needs less than {format_bytes(headline['least_peak_bound_bytes'])}."
+    least_of_all = format_bytes(headline["least_peak_bound_bytes"])
+    return f"{text}; no plan with inputs and outputs on the device needs less than {least_of_all}."
 
 
 def provenance(
@@ -102,7 +103,8 @@ def provenance(
     ]
     if plan.bound_us is not None or plan.proved_optimal:
         rows.append(("Bound and gap", "proved", f"for {plan.bound_class or 'the class searched'}"))
-    rows.append(("Least feasible peak (bound)", "proved", "no plan of this class can be below it"))
+    where = "the same inputs and outputs on the host" if plan.resident else "all on the device"
+    rows.append(("Least feasible peak (bound)", "proved", f"no plan with {where} can be below it"))
     if verification is not None:
         for key, label in (("before", "original"), ("after", "rewritten model")):
             how = headline[f"measured_peak_{key}_how"]
@@ -136,7 +138,11 @@ def analysis_provenance(analysis: Analysis) -> list[dict[str, str]]:
         [
             ("Peak and composition", "predicted", "live ranges over ONNX Runtime's default order"),
             ("Step time", "predicted", f"cost model: {analysis.cost_source or analysis.hardware}"),
-            ("Least possible peak (bound)", "proved", "no plan of this class can be below it"),
+            (
+                "Least possible peak (bound)",
+                "proved",
+                "no plan with all on the device can be below it",
+            ),
         ]
     )
 
