@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import stat
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,19 @@ def shown(value: Any) -> str:
     except (ValueError, RecursionError):  # an integer of thousands of digits; too deep
         return f"a {type(value).__name__}"
     return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."
+
+
+def closest(wish: str, known: Sequence[str], said: str, *, most: int) -> str:
+    """The end of a message that names what looks most like `wish`; "" where nothing does.
+
+    Args:
+        said: what comes before them: "are", "names are".
+        most: so many at most.
+    """
+    import difflib
+
+    close = difflib.get_close_matches(wish, known, n=most, cutoff=0.4)
+    return f"; the closest {said} {', '.join(map(repr, close))}" if close else ""
 
 
 def is_amount(value: float, *, at_most: float = math.inf) -> bool:

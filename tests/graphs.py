@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -214,6 +215,18 @@ def between(problem: Problem, share: float) -> Problem:
 
 
 LEVELS = ("ORT_DISABLE_ALL", "ORT_ENABLE_EXTENDED", "ORT_ENABLE_ALL")
+
+
+def check_runs_as_planned(
+    path: str, order: Sequence[str], expected: Mapping[str, np.ndarray], folder: Path
+) -> None:
+    """A rewritten random graph runs in its planned order and gives the same bits, at every level."""
+    for level in LEVELS:
+        ran, results = run_on_ort(path, feeds_for(), folder, level)
+        assert tuple(ran) == order, level
+        assert list(results) == list(expected)
+        for name, value in expected.items():
+            assert results[name].tobytes() == value.tobytes(), (level, name)
 
 
 def run_on_ort(

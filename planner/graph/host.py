@@ -27,14 +27,11 @@ class HostMemory:
     """Bytes on the host, buffers rounded up as the arena does.
 
     Attributes:
-        peak_bytes: the most at once; at `peak_step` of the order first.
-        resident_bytes: of them, what the caller feeds, throughout.
+        peak_bytes: the most at once.
         file_bytes: of initializers that live in files; in no other figure.
     """
 
     peak_bytes: int
-    peak_step: int
-    resident_bytes: int
     file_bytes: int
 
 
@@ -68,7 +65,5 @@ def host_memory(
     held = np.cumsum(change)[:steps] + resident
     return HostMemory(
         peak_bytes=int(held.max(initial=resident)),
-        peak_step=int(held.argmax()) if steps else 0,
-        resident_bytes=resident,
         file_bytes=in_file,
     )

@@ -129,6 +129,7 @@ class _Builder:
         self.page_ins: dict[str, str] = {}
         self.page_outs: dict[str, str] = {}
         self._names = FreeNames(model)
+        self._place = {node: i for i, node in enumerate(model.graph)}
         self._number = max((number_of(node) for node in model.graph), default=0)
 
     def page_in(self, value: ir.Value, on_cpu: Set[str]) -> None:
@@ -140,11 +141,11 @@ class _Builder:
         self.page_ins[str(node.name)] = name
         for use in readers:
             use.node.replace_input_with(use.idx, here)
-        first = next((n for n in self.model.graph if here in n.inputs), None)
-        if first is None:
-            self.model.graph.append(node)
-        else:
+        if readers:
+            first = min((use.node for use in readers), key=self._place.__getitem__)
             self.model.graph.insert_before(first, node)
+        else:
+            self.model.graph.append(node)
 
     def page_out(self, place: int, value: ir.Value) -> None:
         """Copy an output to the host; what else reads it reads it where it was made."""

@@ -83,7 +83,7 @@ def is_device_first(prepared: Prepared, settings: Settings) -> bool:
         return False
     room = settings.budget_bytes - settings.reserve_bytes
     found = candidates_of(prepared, settings)
-    return not found.free and (not found.ranked or least_possible_peak(prepared) <= room)
+    return bool(found.ranked) and not found.free and least_possible_peak(prepared) <= room
 
 
 def choose_residence(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import itertools
 from bisect import bisect_left
 from dataclasses import dataclass, replace
@@ -22,6 +21,7 @@ from planner.pipeline.settings import settings_as_planned
 from planner.pipeline.timelines import full_timeline
 from planner.plan.planfile import Plan
 from planner.plan.problem import Action, ActionKind, Problem
+from planner.reading import closest
 from planner.search.repair import closure
 from planner.search.shadow_prices import ShadowPrices, shadow_prices
 from planner.simulate.simulate import simulate
@@ -105,8 +105,7 @@ def _find(name: str, prepared: Prepared) -> Tensor:
     except KeyError:
         pass
     names = [t.name for t in graph.tensors]
-    close = difflib.get_close_matches(name, names, n=_CLOSEST, cutoff=0.4)
-    hint = f"; the closest names are {', '.join(map(repr, close))}" if close else ""
+    hint = closest(name, names, "names are", most=_CLOSEST)
     values = {str(v.name) for node in prepared.loaded.model.graph for v in node.outputs}
     if name in values:
         raise UsageError(

@@ -11,7 +11,6 @@ What matches --exclude is left as it is. Where there is an --include, so is all 
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
@@ -20,6 +19,7 @@ from planner.errors import UsageError
 from planner.graph.model import Category, Operation, Tensor, TensorId, TrainingGraph
 from planner.graph.reasons import WhyOnce, WhyStay
 from planner.pipeline.prepare import Prepared
+from planner.reading import closest
 from planner.units import parse_bytes
 
 _OP, _CATEGORY = "op:", "category:"
@@ -106,5 +106,4 @@ def _hint(graph: TrainingGraph, pattern: str) -> str:
             [t.name for t in graph.tensors] + [op.name for op in graph.operations],
             pattern,
         )
-    close = difflib.get_close_matches(wish, known, n=_CLOSEST, cutoff=0.4)
-    return f"; the closest are {', '.join(map(repr, close))}" if close else ""
+    return closest(wish, known, "are", most=_CLOSEST)
