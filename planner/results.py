@@ -161,14 +161,24 @@ class Analysis:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputComparison:
-    """One graph output of both models. `identical` is bit for bit (NaN payloads included)."""
+    """One graph output of both models.
+
+    Attributes:
+        identical: bit for bit, NaN payloads included.
+        is_near: within the tolerance of its type (`planner.exactness.RELATIVE`).
+        max_abs_diff, max_rel_diff: of single elements; infinite where types or shapes differ, or where a
+            NaN or an infinity is on one side only.
+        rms_rel_diff: root mean square of the difference, by that of the original's elements.
+    """
 
     name: str
     dtype: str
     shape: tuple[int, ...]
     identical: bool
+    is_near: bool
     max_abs_diff: float
     max_rel_diff: float
+    rms_rel_diff: float
     has_nan: bool
 
 

@@ -114,6 +114,7 @@ def _as_asked(prepared: Prepared, settings: Settings) -> Plan:
         device=prepared.target.name,
         copies="overlapped" if settings.overlap else "serial",
         resident=prepared.resident,
+        numbers=prepared.numbers,
         feeds="host" if feeds_are_copied(prepared) else "device",
         recompute=request.levers.recompute,
         include=request.levers.include,

@@ -11,6 +11,7 @@ import onnx_ir as ir
 from planner.cost.hardware import Hardware, load_hardware
 from planner.cost.model import durations_us
 from planner.errors import ModelError, UsageError
+from planner.exactness import Numbers
 from planner.formulate import Formulation, OpCosts, Room, formulate
 from planner.graph.build import build_graph
 from planner.graph.model import OpId, Placement, TrainingGraph
@@ -73,6 +74,7 @@ class Prepared:
         duration_us: by OpId. `cost_source` says where they come from.
         blocked: convolutions and pools that default options lay out anew, which no plan survives.
         resident: names of inputs, initializers and outputs that live on the host.
+        numbers: how close the numbers of `model` are to the original's.
         why_no_swaps: why ONNX Runtime here cannot copy to the host; None where it can.
     """
 
@@ -94,6 +96,7 @@ class Prepared:
     why_no_swaps: WhyClosed | None = None
     blocked: tuple[str, ...] = ()
     resident: tuple[str, ...] = ()
+    numbers: Numbers = "exact"
     _formulated: dict[int, Formulation] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )

@@ -153,6 +153,7 @@ def _on_device(rewrite: Rewrite, inputs: _Inputs, progress: Progress) -> Verific
         budget_bytes=plan.budget_bytes,
         order="priority" if plan.order_target == "priority" else "default",
         is_copy=plan.unchanged,
+        numbers=plan.numbers,
         seed=prepared.request.seed,
         progress=progress,
     ).run()
@@ -179,6 +180,7 @@ def _on_cpu(
         order="priority" if plan.order_target == "priority" else "default",
         has_swaps=_has_swaps(after.graph),
         packed=not _can_be_fed(prepared, after.graph),
+        numbers=plan.numbers,
         thorough=thorough,
         quiet=quiet,
         progress=progress,

@@ -15,6 +15,7 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from planner.errors import ModelError
+from planner.exactness import Numbers
 from planner.plan.problem import ActionKind
 from planner.plan.statistics import EngineStatistics
 from planner.reading import MAX_BYTES, shown
@@ -161,6 +162,7 @@ class Plan:
         device: the target that the file is written for: "cpu", "webgpu", "cuda" or "any".
         resident: names of the inputs, initializers and outputs that live on the host; `feeds` says where
             the caller has what it feeds and wants ("host", "device").
+        numbers: how close the rewritten model's outputs are to the original's (`planner.exactness`).
         recompute, include, exclude, min_tensor: what the plan might do, as it was asked for.
         host_budget_bytes: the most on the host at once; None for no limit.
         order_target: "default" or "priority": the session option the file is written for.
@@ -198,6 +200,7 @@ class Plan:
     device: Device = "cpu"
     copies: Literal["serial", "overlapped"] = "serial"
     resident: tuple[str, ...] = ()
+    numbers: Numbers = "exact"
     feeds: Literal["host", "device"] = "device"
     recompute: bool = True
     include: tuple[str, ...] = ()

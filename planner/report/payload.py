@@ -201,6 +201,7 @@ def _plan(plan: Plan) -> dict[str, Any]:
         "swap_mode": plan.swap_mode,
         "copies": plan.copies,
         "resident": list(plan.resident),
+        "numbers": plan.numbers,
         "feeds": plan.feeds,
         "order_target": plan.order_target,
         "ort_optimized": plan.ort_optimized,
@@ -276,8 +277,10 @@ def verification_body(v: Verification) -> dict[str, Any]:
                 "dtype": o.dtype,
                 "shape": list(o.shape),
                 "identical": o.identical,
+                "is_near": o.is_near,
                 "max_abs_diff": number(o.max_abs_diff),
                 "max_rel_diff": number(o.max_rel_diff),
+                "rms_rel_diff": number(o.rms_rel_diff),
                 "has_nan": o.has_nan,
             }
             for o in v.outputs

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from planner.exactness import RELATIVE, Numbers
 from planner.results import OrderCheck, OutputComparison
 
 _CHUNK = 1 << 22  # elements compared at a time: a few temporaries of 32 MiB at most
+_SHOWN = 3
 
 
 class KeptResults:
@@ -68,49 +72,112 @@ def compare_orders(
 def compare(name: str, before: npt.NDArray[Any], after: npt.NDArray[Any]) -> OutputComparison:
     """One output of both models. Types or shapes that differ are infinitely far apart."""
     before, after = np.asarray(before), np.asarray(after)
+    apart, same, has_nan = _Apart(), False, False
     if before.dtype != after.dtype or before.shape != after.shape:
-        return _result(name, after, False, float("inf"), float("inf"), False)
-    flat = before.reshape(-1), after.reshape(-1)
-    identical, absolute, relative, has_nan = True, 0.0, 0.0, False
-    for start in range(0, flat[0].size, _CHUNK):
-        a, b = (np.ascontiguousarray(x[start : start + _CHUNK]) for x in flat)
-        if a.dtype.kind in "fc" and (np.isnan(a).any() or np.isnan(b).any()):
-            has_nan = True
-        if np.array_equal(a.view(np.uint8), b.view(np.uint8)):
-            continue
-        identical = False
-        chunk = _differences(a, b)
-        absolute, relative = max(absolute, chunk[0]), max(relative, chunk[1])
-    return _result(name, after, identical, absolute, relative, has_nan)
-
-
-def _differences(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> tuple[float, float]:
-    """Largest absolute and relative difference; a NaN or infinity on one side only is infinite."""
-    wide = np.complex128 if a.dtype.kind == "c" else np.float64
-    x, y = a.astype(wide), b.astype(wide)
-    same = (x == y) | (np.isnan(x) & np.isnan(y))
-    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-        gap = np.where(same, 0.0, np.abs(x - y))
-        gap = np.where(np.isnan(gap), np.inf, gap)
-        ratio = np.where(same, 0.0, gap / np.maximum(np.abs(x), np.abs(y)))
-    ratio = np.where(np.isnan(ratio), np.inf, ratio)
-    return float(gap.max(initial=0.0)), float(ratio.max(initial=0.0))
-
-
-def _result(
-    name: str,
-    array: npt.NDArray[Any],
-    identical: bool,
-    absolute: float,
-    relative: float,
-    has_nan: bool,
-) -> OutputComparison:
+        apart = _Apart(absolute=np.inf, relative=np.inf, squares=np.inf)
+    else:
+        same = all(
+            np.array_equal(a.view(np.uint8), b.view(np.uint8)) for a, b in _both(before, after)
+        )
+        if before.dtype.kind in "fc":
+            has_nan = any(np.isnan(a).any() or np.isnan(b).any() for a, b in _both(before, after))
+        for a, b in () if same else _both(before, after):
+            apart.add(a, b)
     return OutputComparison(
         name=name,
-        dtype=str(array.dtype),
-        shape=tuple(array.shape),
-        identical=identical,
-        max_abs_diff=absolute,
-        max_rel_diff=relative,
+        dtype=str(after.dtype),
+        shape=tuple(after.shape),
+        identical=same,
+        is_near=apart.is_within(RELATIVE.get(str(before.dtype), 0.0)),
+        max_abs_diff=apart.absolute,
+        max_rel_diff=apart.relative,
+        rms_rel_diff=apart.rms,
         has_nan=has_nan,
     )
+
+
+_Pair = tuple[npt.NDArray[Any], npt.NDArray[Any]]
+
+
+def _both(before: npt.NDArray[Any], after: npt.NDArray[Any]) -> Iterator[_Pair]:
+    """Two arrays, so many elements of each at a time."""
+    flat = before.reshape(-1), after.reshape(-1)
+    for start in range(0, flat[0].size, _CHUNK):
+        a, b = (np.ascontiguousarray(x[start : start + _CHUNK]) for x in flat)
+        yield a, b
+
+
+@dataclass(slots=True)
+class _Apart:
+    """How far two arrays are apart; a NaN or an infinity on one side only is infinitely far.
+
+    Attributes:
+        absolute, relative: of single elements, at most.
+        largest: of the first's finite elements, by magnitude.
+        squares, of_squares: sums of squares, of the differences and of the first's finite elements.
+    """
+
+    absolute: float = 0.0
+    relative: float = 0.0
+    largest: float = 0.0
+    squares: float = 0.0
+    of_squares: float = 0.0
+
+    def add(self, a: npt.NDArray[Any], b: npt.NDArray[Any]) -> None:
+        wide = np.complex128 if a.dtype.kind == "c" else np.float64
+        x, y = a.astype(wide), b.astype(wide)
+        same = (x == y) | (np.isnan(x) & np.isnan(y))
+        with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+            gap = np.where(same, 0.0, np.abs(x - y))
+            gap = np.where(np.isnan(gap), np.inf, gap)
+            ratio = np.where(same, 0.0, gap / np.maximum(np.abs(x), np.abs(y)))
+            finite = np.abs(x[np.isfinite(x)])
+            self.squares += float(np.square(gap).sum())
+            self.of_squares += float(np.square(finite).sum())
+        ratio = np.where(np.isnan(ratio), np.inf, ratio)
+        self.absolute = max(self.absolute, float(gap.max(initial=0.0)))
+        self.relative = max(self.relative, float(ratio.max(initial=0.0)))
+        self.largest = max(self.largest, float(finite.max(initial=0.0)))
+
+    def is_within(self, share: float) -> bool:
+        """Whether no element is further off than a share of the largest."""
+        return self.absolute <= share * self.largest
+
+    @property
+    def rms(self) -> float:
+        if not self.squares:
+            return 0.0
+        return math.sqrt(self.squares / self.of_squares) if self.of_squares else math.inf
+
+
+def judged(
+    comparisons: Sequence[OutputComparison], numbers: Numbers
+) -> tuple[list[str], list[str]]:
+    """(failures, notes) of outputs that should be as close to the original's as `numbers` says."""
+    off = [c for c in comparisons if not c.identical]
+    if numbers == "exact":
+        far = off
+    elif numbers == "rounding":
+        far = [c for c in off if not c.is_near]
+    else:
+        far = [c for c in off if math.isinf(c.max_abs_diff)]
+    failures = [
+        f"output {c.name!r} differs from the original's: by {c.max_abs_diff:.3g} at most "
+        f"({c.max_rel_diff:.3g} relative)"
+        for c in far[:_SHOWN]
+    ]
+    if len(far) > _SHOWN:
+        failures.append(f"{len(far) - _SHOWN} more outputs differ")
+    if numbers == "exact" or not off:
+        return failures, []
+    worst = max(off, key=lambda c: c.rms_rel_diff)
+    why = {
+        "rounding": "what is split is added in another order: these differ in rounding, within "
+        f"{RELATIVE['float32']:g} of the largest element",
+        "lossy": "lossy, as asked for",
+    }[numbers]
+    note = (
+        f"{len(off)} of {len(comparisons)} outputs are not bit-identical ({why}); the root mean square "
+        f"of the difference is at most {worst.rms_rel_diff:.3g} of the output's own, in {worst.name!r}"
+    )
+    return failures, [note]

@@ -31,6 +31,7 @@ import onnx_ir as ir
 from google.protobuf.message import EncodeError
 
 from planner.errors import ModelError, UsageError, VerificationError
+from planner.exactness import RELATIVE
 from planner.graph.effects import SHARED_GENERATOR, Effect
 from planner.graph.model import OpId, TrainingGraph
 from planner.runtime.compare import compare
@@ -41,9 +42,6 @@ from planner.runtime.timing import available_bytes
 from planner.runtime.written import as_left, with_own, written_inputs
 
 Array = npt.NDArray[Any]
-
-RELATIVE = {"float16": 2e-2, "bfloat16": 1e-1, "float32": 1e-3, "float64": 1e-6}
-"""Tolerance of an output by type, as a share of its largest element; other types must be equal."""
 
 _MAX_THREADS = 8
 _TIMES_PEAK = 4
@@ -99,15 +97,16 @@ def same_numbers(
         return _unrun(subject, f"it could not be run here ({str(error).splitlines()[0]})")
     drawn = drawn_outputs(subject.graph)
     names = [name for name in theirs if name not in drawn]
-    far = [name for name in names if not is_near(theirs[name], ours.get(name))]
+    compared = {n: compare(n, theirs[n], ours.get(n, np.zeros(0))) for n in names}
+    far = [name for name, found in compared.items() if not found.is_near]
     if far:
-        found = compare(far[0], theirs[far[0]], ours.get(far[0], np.zeros(0)))
+        found = compared[far[0]]
         raise VerificationError(
             f"the graph that ONNX Runtime's optimizers made of {subject.path} computes something else: "
             f"output {far[0]!r} differs from the file's by {found.max_abs_diff:.3g} at most "
             f"({found.max_rel_diff:.3g} relative); plan the graph as it is with --no-ort-optimize"
         )
-    same = all(compare(name, theirs[name], ours[name]).identical for name in names)
+    same = all(found.identical for found in compared.values())
     said = (
         "the graph that ONNX Runtime's optimizers made was compared with the file by numbers, on one "
         f"run of seeded inputs: {len(names)} of {len(theirs)} results are "
@@ -117,19 +116,6 @@ def same_numbers(
     if drawn:
         said += "; the others come of random numbers without a seed and were not compared"
     return said + _without_optimizations(subject, file, feeds, ours, seed)
-
-
-def is_near(expected: Array, found: Array | None) -> bool:
-    """Whether an output agrees within the tolerance of its type."""
-    if found is None or expected.dtype != found.dtype or expected.shape != found.shape:
-        return False
-    relative = RELATIVE.get(str(expected.dtype))
-    if relative is None:
-        return bool(np.array_equal(expected, found))
-    a, b = expected.astype(np.float64), found.astype(np.float64)
-    finite = np.abs(a[np.isfinite(a)])
-    limit = relative * float(finite.max(initial=0.0))
-    return bool(np.allclose(a, b, rtol=0.0, atol=limit, equal_nan=True))
 
 
 def _without_optimizations(
@@ -145,7 +131,8 @@ def _without_optimizations(
         plain = _run(subject, file, feeds, "disabled", seed)
     except ModelError:
         return "; without optimizations the file does not run here"
-    far = [n for n in plain if n not in random and not is_near(plain[n], ours.get(n))]
+    names = [n for n in plain if n not in random]
+    far = [n for n in names if not compare(n, plain[n], ours.get(n, np.zeros(0))).is_near]
     if far:
         return (
             f"; ONNX Runtime's own optimizations change {len(far)} of them, first {far[0]!r}, by more "

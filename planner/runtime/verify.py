@@ -30,6 +30,7 @@ from typing import Any
 import numpy.typing as npt
 
 from planner.errors import ModelError
+from planner.exactness import Numbers
 from planner.graph.effects import Effect
 from planner.graph.liveness import timeline
 from planner.graph.model import OpId, TrainingGraph
@@ -43,7 +44,7 @@ from planner.results import (
 )
 from planner.runtime import memcheck
 from planner.runtime.cap_both import Contestant, cap_both
-from planner.runtime.compare import KeptResults, compare_orders
+from planner.runtime.compare import KeptResults, compare_orders, judged
 from planner.runtime.draws import compare_draws, drawn_outputs
 from planner.runtime.options import Level, Memory, Opening, Order
 from planner.runtime.profile import Run, profile
@@ -55,7 +56,6 @@ from planner.units import format_bytes
 
 Array = npt.NDArray[Any]
 _MAX_THREADS = 8
-_SHOWN = 3
 
 
 @dataclass(kw_only=True)
@@ -77,6 +77,7 @@ class CpuJob:
         quiet: makes the context in which steps are timed.
         packed: kernels may pack constant weights; not where a constant of the original is none in the
             rewritten model.
+        numbers: how close to the original's outputs the rewritten model's should be.
         threads: intra-operator threads; the machine's cores, 8 at most, if not given.
     """
 
@@ -95,6 +96,7 @@ class CpuJob:
     thorough: bool = True
     is_timed: bool = True
     packed: bool = True
+    numbers: Numbers = "exact"
     quiet: Callable[[], AbstractContextManager[None]] = nullcontext
     threads: int = field(default_factory=lambda: min(_MAX_THREADS, os.cpu_count() or 1))
     progress: Callable[[str], None] = lambda _: None
@@ -280,14 +282,9 @@ class CpuJob:
             self.orders = {**self.orders, "original": executed}
 
     def _judge_outputs(self, comparisons: Sequence[OutputComparison]) -> None:
-        off = [c for c in comparisons if not c.identical]
-        for c in off[:_SHOWN]:
-            self.failures.append(
-                f"output {c.name!r} differs from the original's: by {c.max_abs_diff:.3g} at most "
-                f"({c.max_rel_diff:.3g} relative)"
-            )
-        if len(off) > _SHOWN:
-            self.failures.append(f"{len(off) - _SHOWN} more outputs differ")
+        failures, notes = judged(comparisons, self.numbers)
+        self.failures += failures
+        self.notes += notes
 
     def _recommended(self) -> None:
         if self.thorough:

@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from planner.exactness import Numbers
 from planner.graph.model import OpId, TrainingGraph
 from planner.results import OutputComparison
-from planner.runtime.compare import compare
+from planner.runtime.compare import compare, judged
 from planner.targets import Target
 
 Array = npt.NDArray[Any]
@@ -31,12 +32,14 @@ class OutputJudge:
 
     Attributes:
         summed: outputs that may differ in rounding: see `summed_outputs`.
+        numbers: how close to the original's they should be.
     """
 
     target: Target
     summed: frozenset[str]
     failures: list[str]
     notes: list[str]
+    numbers: Numbers = "exact"
 
     def judge(
         self, original: Sequence[Outputs], rewritten: Outputs, cpu: Outputs
@@ -54,6 +57,11 @@ class OutputJudge:
                 f"{where}: those are compared within its tolerance"
             )
         comparisons = tuple(compare(n, first[n], rewritten[n]) for n in first)
+        if self.numbers != "exact":
+            failures, notes = judged(comparisons, self.numbers)
+            self.failures.extend(failures)
+            self.notes.extend(notes)
+            return comparisons
         differ = [c for c in comparisons if not c.identical]
         near = {
             c.name

@@ -23,6 +23,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from planner.errors import ModelError
+from planner.exactness import Numbers
 from planner.graph.model import OpId, TrainingGraph
 from planner.graph.rules import COPIES
 from planner.results import (
@@ -114,6 +115,7 @@ class DeviceJob:
         budget_bytes: of the device, as asked.
         order: the session option that the rewritten model is written for.
         is_copy: the rewritten model is the original, which has no planned order.
+        numbers: how close to the original's outputs the rewritten model's should be.
         timing_runs: of each model, on hardware; 0 times nothing.
         reference: what the original does, where that is known from an earlier job.
     """
@@ -126,6 +128,7 @@ class DeviceJob:
     budget_bytes: int
     order: Order = "default"
     is_copy: bool = False
+    numbers: Numbers = "exact"
     seed: int = 0
     timing_runs: int = 5
     progress: Callable[[str], None] = lambda _: None
@@ -157,6 +160,7 @@ class DeviceJob:
             summed=summed_outputs(self.original.graph, self.original.order, self.target),
             failures=self.failures,
             notes=self.notes,
+            numbers=self.numbers,
         )
         drawn = drawn_outputs(self.original.graph)
         if drawn:

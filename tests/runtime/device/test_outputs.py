@@ -10,6 +10,7 @@ import pytest
 from onnx import TensorProto as T
 from onnx import helper as h
 
+from planner.exactness import Numbers
 from planner.graph.model import Placement
 from planner.graph.schedule import default_order
 from planner.pipeline.prepare import analysed_graph
@@ -53,13 +54,20 @@ def test_types_shapes_and_integers_are_exact() -> None:
     assert tolerance(TARGET) == "1e-05 + 0.01 of the largest element"
 
 
-def judged(second: float, rewritten: float, cpu: float = 1.0, summed: bool = False):
+def judged(
+    second: float,
+    rewritten: float,
+    cpu: float = 1.0,
+    summed: bool = False,
+    numbers: Numbers = "exact",
+):
     """(failures, notes) where the original's first run gives 1."""
     judge = OutputJudge(
         target=TARGET,
         summed=frozenset({"y"} if summed else ()),
         failures=[],
         notes=[],
+        numbers=numbers,
     )
     runs = [{"y": np.array([value], dtype=np.float32)} for value in (1.0, second, rewritten, cpu)]
     judge.judge(runs[:2], runs[2], runs[3])
@@ -110,3 +118,11 @@ def test_outputs_behind_a_scatter_that_adds_on_the_device() -> None:
     assert graph("add", set()) == {"y"}
     assert graph("none", set()) == frozenset()
     assert graph("add", {"s"}) == frozenset()
+
+
+def test_other_bits_pass_where_rounding_or_a_smaller_type_was_asked_for() -> None:
+    assert judged(1.0, 1.0001, numbers="rounding")[0] == []
+    assert judged(1.0, 1.1, numbers="rounding")[0] != []
+    failures, notes = judged(1.0, 1.1, numbers="lossy")
+    assert failures == [] and "lossy" in notes[0]
+    assert judged(1.0, float("inf"), numbers="lossy")[0] != []
