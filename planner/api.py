@@ -41,6 +41,8 @@ def analyze(
     ort_optimize: bool = True,
     device: Device = "cpu",
     copies: Copies = "serial",
+    resident: Reside = "auto",
+    feeds: Feeds = "auto",
     time_limit_s: float = 60.0,
     seed: int = 0,
     progress: Progress | None = None,
@@ -53,7 +55,8 @@ def analyze(
         hardware: name of a shipped profile, or a TOML file.
         profile: an ONNX Runtime profile of this model, to take times from.
         calibrate: run the model once to measure times.
-        copies: how copies are planned in what a budget would cost; as for `optimize`.
+        copies, resident, feeds: as for `optimize`, in what a budget would cost; what lives on the host
+            is as much as costs nothing, or all that may.
         time_limit_s: for the searches: a better order, the least budget, what budgets cost.
 
     Raises:
@@ -67,9 +70,10 @@ def analyze(
         inputs=inputs,
         seed=seed,
         costs=Costs(hardware=hardware, profile=profile, calibrate=calibrate),
-        levers=Levers(copies=copies),
+        levers=Levers(copies=copies, resident=resident, feeds=feeds),
         limits=Limits(time_limit_s=time_limit_s),
     )
+    check_residence(resident, feeds)
     return analyzed(request, progress or silent)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -11,12 +12,15 @@ from planner.errors import UsageError
 from planner.formulate import NO_LIMIT
 from planner.pipeline.copies import Copies
 from planner.pipeline.prepare import BOUND_SIZES, prepare, silent
+from planner.pipeline.residence import residence_note
 from planner.pipeline.settings import noted_copies, settings_of
-from planner.pipeline.sweep import even_budgets, frontiers, graphs_of, largest
+from planner.pipeline.sweep import Graphs, even_budgets, frontiers, graphs_of, largest
+from planner.pipeline.ways import merged, ways_of
 from planner.plan.planfile import Swap
 from planner.portfolio.params import read_params
 from planner.portfolio.table import POLICY
 from planner.request import Costs, Levers, Limits, Request
+from planner.residing import Feeds, Reside, check_residence
 from planner.results import Sweep
 from planner.units import parse_budget
 
@@ -34,6 +38,8 @@ def sweep(
     calibrate: bool = False,
     swap: Swap = "auto",
     copies: Copies = "serial",
+    resident: Reside = "auto",
+    feeds: Feeds = "auto",
     reserve: str = "0B",
     time_limit_s: float = 120.0,
     seed: int = 0,
@@ -51,7 +57,8 @@ def sweep(
         budgets: as for `optimize`; a percentage is of the peak at the largest size. None asks for
             `points` budgets, from the least that may be possible to the largest size's own peak.
         dims: sizes of symbolic dims; one of them may have several.
-        copies: as for `optimize`.
+        copies, resident, feeds: as for `optimize`; at each budget what lives on the host is as much as
+            costs nothing, or all that may.
         time_limit_s: for all points together.
         jobs, ray_address: see `planner.pipeline.sweep.frontiers`.
         params: the numbers of the search's policy, as `planner solve --print-params` prints them; its
@@ -62,6 +69,7 @@ def sweep(
     """
     start = time.monotonic()
     report = progress or silent
+    check_residence(resident, feeds)
     policy = POLICY if params is None else read_params(Path(params))
     request = Request(
         model=Path(model),
@@ -71,7 +79,7 @@ def sweep(
         seed=seed,
         costs=Costs(hardware=hardware, profile=profile, calibrate=calibrate),
         reserve=reserve,
-        levers=Levers(swap=swap, copies=copies),
+        levers=Levers(swap=swap, copies=copies, resident=resident, feeds=feeds),
         limits=Limits(time_limit_s=time_limit_s),
     )
     sizes = {name: sorted(set(values)) for name, values in (dims or {}).items()}
@@ -82,10 +90,11 @@ def sweep(
     if count > MAX_POINTS:
         raise UsageError(f"{count} points are too many; {MAX_POINTS} at most")
     dim = several[0] if several else next(iter(sizes), "")
-    graphs = []
+    graphs: list[Graphs] = []
+    sizes_of: list[int] = []
     overlap = False
     assumptions: dict[str, None] = {}
-    for size in sizes.get(dim, [0]):
+    for number, size in enumerate(sizes.get(dim, [0])):
         bound = {name: values[0] for name, values in sizes.items()} | ({dim: size} if dim else {})
         if several:
             report(f"{dim} = {size}")
@@ -93,8 +102,11 @@ def sweep(
         settings = settings_of(prepared, budget_bytes=NO_LIMIT)
         overlap = settings.overlap
         report("searching for base orders")
-        graphs.append(graphs_of(prepared, settings, policy.frontier))
-        noted = (*prepared.graph.assumptions, *noted_copies(settings))
+        ways = ways_of(prepared, settings)
+        graphs += [graphs_of(way, settings, policy.frontier) for way in ways]
+        sizes_of += [number] * len(ways)
+        notes = [note for way in ways for note in residence_note(way)]
+        noted = (*prepared.graph.assumptions, *noted_copies(settings), *notes)
         assumptions |= dict.fromkeys(a for a in noted if not a.startswith(BOUND_SIZES))
     whole = max(g.baseline_bytes for g in graphs)
     asked = [parse_budget(text, baseline_bytes=whole) for text in budgets]
@@ -104,6 +116,8 @@ def sweep(
     found = frontiers(
         graphs, asked, jobs=jobs, ray_address=ray_address, progress=report, policy=policy
     )
+    by_size = itertools.groupby(zip(sizes_of, found, strict=True), key=lambda pair: pair[0])
+    found = tuple(merged([frontier for _, frontier in ways]) for _, ways in by_size)
     first = graphs[0].prepared
     return Sweep(
         model_path=Path(model),
@@ -112,6 +126,7 @@ def sweep(
         cost_source=first.cost_source,
         swap_mode=swap,
         copies="overlapped" if overlap else "serial",
+        resident=request.levers.residence,
         seed=seed,
         seconds=time.monotonic() - start,
         dim=dim,

@@ -132,6 +132,14 @@ class BudgetPreview:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LeastPeak:
+    """The least peak of any plan that was found, and what no plan can be below, in bytes."""
+
+    found_bytes: int
+    bound_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Analysis:
     """`planner analyze`: the model as it is.
 
@@ -140,6 +148,8 @@ class Analysis:
         best_order: predicted figures of the best order found (same operations).
         least_peak_bound_bytes: no plan of planner's class has a peak below this.
         least_peak_bytes: the least peak of any plan found; None where none was searched for.
+        on_host: the same two with all inputs, initializers and outputs that may be there on the host;
+            None where that is not allowed, or nothing may.
         budget_preview: what a budget would cost, recompute and swaps allowed; None where it was not
             asked for.
     """
@@ -155,6 +165,7 @@ class Analysis:
     best_order_name: str
     least_peak_bound_bytes: int
     least_peak_bytes: int | None
+    on_host: LeastPeak | None = None
     assumptions: tuple[str, ...]
     budget_preview: BudgetPreview | None = None
 
@@ -336,6 +347,7 @@ class Sweep:
     cost_source: str
     swap_mode: str
     copies: str = "serial"
+    resident: str = "device"
     seed: int
     seconds: float
     dim: str

@@ -44,6 +44,8 @@ def sweep(
     calibrate: o.Calibrate = False,
     swap: o.Swap = "auto",
     copies: o.Copies = "serial",
+    resident: o.Resident = "auto",
+    feeds: o.Feeds = "auto",
     reserve: o.Reserve = "0B",
     time_limit: o.TimeLimit = 120.0,
     jobs: Annotated[
@@ -107,6 +109,8 @@ def sweep(
             calibrate=calibrate,
             swap=swap,
             copies=copies,
+            resident=resident,
+            feeds=feeds,
             reserve=reserve,
             time_limit_s=time_limit,
             seed=seed,

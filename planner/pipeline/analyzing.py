@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from planner.pipeline.budget_preview import before_a_plan, preview_budgets
 from planner.pipeline.compiling import compile_ahead
 from planner.pipeline.orders import base_orders, least_found_peak, least_possible_peak
 from planner.pipeline.prepare import Progress, prepare
+from planner.pipeline.residence import residence_note
 from planner.pipeline.settings import noted_copies, settings_of
+from planner.pipeline.ways import merged, ways_of
 from planner.plan.planfile import PredictedCost
 from planner.request import Request
-from planner.results import Analysis
+from planner.results import Analysis, BudgetPreview, LeastPeak
 
 _ORDER_S, _MIN_S, _SHARE = 5.0, 2.0, 0.1
 """Seconds for a better order and for the least feasible budget, and the share of the time limit that
@@ -26,8 +30,17 @@ def analyzed(request: Request, progress: Progress) -> Analysis:
     progress("searching for the least budget")
     least = least_found_peak(prepared, orders, time_limit_s=min(_MIN_S, share_s))
     settings = settings_of(prepared)
-    progress("comparing base orders")
-    question = before_a_plan(prepared, settings, orders)
+    previews: list[BudgetPreview] = []
+    on_host, notes = None, []
+    for way in ways_of(prepared, settings):
+        notes += residence_note(way)
+        if way.resident:
+            orders = base_orders(way, time_limit_s=min(_ORDER_S, share_s))
+            found = least_found_peak(way, orders, time_limit_s=min(_MIN_S, share_s))
+            on_host = LeastPeak(found_bytes=found, bound_bytes=least_possible_peak(way))
+        progress("comparing base orders")
+        question = before_a_plan(way, settings, orders)
+        previews.append(preview_budgets(question, progress))
     return Analysis(
         model_path=request.model,
         model_sha256=prepared.loaded.sha256,
@@ -42,6 +55,11 @@ def analyzed(request: Request, progress: Progress) -> Analysis:
         best_order_name=orders[0].name,
         least_peak_bound_bytes=least_possible_peak(prepared),
         least_peak_bytes=min(least, prepared.baseline.peak_bytes),
-        assumptions=(*prepared.graph.assumptions, *noted_copies(settings)),
-        budget_preview=preview_budgets(question, progress),
+        assumptions=(*prepared.graph.assumptions, *noted_copies(settings), *notes),
+        on_host=on_host,
+        budget_preview=replace(
+            previews[0],
+            frontier=merged([preview.frontier for preview in previews]),
+            seconds=sum(preview.seconds for preview in previews),
+        ),
     )

@@ -88,7 +88,11 @@ def analysis_sentence(headline: dict[str, Any]) -> str:
     if least is not None:
         text += f", and with recompute and swaps {format_bytes(least, up=True)} is feasible"
     least_of_all = format_bytes(headline["least_peak_bound_bytes"])
-    return f"{text}; no plan with inputs and outputs on the device needs less than {least_of_all}."
+    text += f"; no plan with inputs and outputs on the device needs less than {least_of_all}"
+    on_host = headline["least_peak_on_host_bytes"]
+    if on_host is not None:
+        text += f", and with them on the host {format_bytes(on_host, up=True)} is feasible"
+    return f"{text}."
 
 
 def provenance(

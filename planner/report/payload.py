@@ -73,6 +73,7 @@ def optimize_payload(result: OptimizeResult) -> dict[str, Any]:
 
 def analysis_payload(analysis: Analysis) -> dict[str, Any]:
     """The document of `planner analyze`."""
+    on_host = analysis.on_host
     headline = {
         "peak_bytes": analysis.default.timeline.peak_bytes,
         "persistent_bytes": analysis.default.timeline.persistent_bytes,
@@ -81,6 +82,8 @@ def analysis_payload(analysis: Analysis) -> dict[str, Any]:
         "best_order_name": analysis.best_order_name,
         "least_peak_bytes": analysis.least_peak_bytes,
         "least_peak_bound_bytes": analysis.least_peak_bound_bytes,
+        "least_peak_on_host_bytes": on_host.found_bytes if on_host else None,
+        "least_peak_on_host_bound_bytes": on_host.bound_bytes if on_host else None,
     }
     return {
         "schema": ANALYZE_SCHEMA,

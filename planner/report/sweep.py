@@ -35,6 +35,7 @@ def sweep_payload(sweep: Sweep) -> Payload:
         "cost_source": sweep.cost_source,
         "swap": sweep.swap_mode,
         "copies": sweep.copies,
+        "resident": sweep.resident,
         "seed": sweep.seed,
         "seconds": sweep.seconds,
         "dim": sweep.dim or None,

@@ -37,6 +37,10 @@ def print_analysis(payload: Payload, console: Console | None = None) -> None:
     if head["least_peak_bytes"] is not None:
         _fact(facts, "Least feasible", format_budget(head["least_peak_bytes"]))
     _fact(facts, "No plan below", format_both(head["least_peak_bound_bytes"]))
+    if head["least_peak_on_host_bytes"] is not None:
+        least, bound = head["least_peak_on_host_bytes"], head["least_peak_on_host_bound_bytes"]
+        said = f"{format_budget(least)}; no plan below {format_both(bound)}"
+        _fact(facts, "Inputs, outputs on the host", said)
     _fact(facts, "Step time", f"{_duration(head['time_us'])} (predicted: {payload['cost_source']})")
     _fact(facts, "Packed arena", _packed(view["packed_arena"]))
     for arena in view["arena"]:
