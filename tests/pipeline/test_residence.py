@@ -218,6 +218,40 @@ def test_weights_in_a_file_are_paged_from_it_and_not_written_again(tmp_path: Pat
     assert (tmp_path / "planned.onnx").stat().st_size < SIDE * SIDE * 4
 
 
+@pytest.mark.parametrize("resident", ["host", "auto"])
+def test_what_the_caller_feeds_in_place_of_an_initializer_is_what_is_copied(
+    resident: str, tmp_path: Path
+) -> None:
+    path = stored(tmp_path)
+    model = onnx.load(path)
+    model.graph.input.append(h.make_tensor_value_info("w3", T.FLOAT, [SIDE, SIDE]))
+    path = tmp_path / "overridable.onnx"
+    onnx.save(model, path)
+    random = np.random.default_rng(3)
+    fed = {"x": random.normal(size=(4, SIDE)).astype("f4")}
+    mine = {**fed, "w3": random.normal(size=(SIDE, SIDE)).astype("f4")}
+    np.savez(tmp_path / "mine.npz", **mine)
+    planned = tmp_path / "planned.onnx"
+    result = api.optimize(
+        path,
+        budget="40%" if resident == "host" else "100%",
+        output=planned,
+        inputs=tmp_path / "mine.npz",
+        time_limit_s=5.0,
+        resident=resident,  # pyright: ignore[reportArgumentType]
+    )
+    assert result.verification is not None and result.verification.passed
+    assert ("w3" in result.plan.resident) == (resident == "host")
+    options = ort.SessionOptions()
+    options.add_session_config_entry("session.disable_prepacking", "1")
+    before, after = (ort.InferenceSession(str(p), options) for p in (path, planned))
+    assert [v.name for v in after.get_overridable_initializers()].count("w3") == 1
+    for feeds in (fed, mine):
+        (expected,), (found,) = before.run(None, feeds), after.run(None, feeds)
+        assert expected.tobytes() == found.tobytes()
+    assert before.run(None, fed)[0].tobytes() != before.run(None, mine)[0].tobytes()
+
+
 def test_large_files_are_not_read_to_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = stored(tmp_path)
     monkeypatch.setattr("planner.runtime.normalize.LARGE_FILES_BYTES", SIDE * SIDE * 4)
