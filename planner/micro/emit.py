@@ -5,7 +5,7 @@
 
 The total takes the name of the value, so that an output keeps its own. What is computed from totals is
 that of the full step in the last run, and of no use before. A count is read as each run has it where
-samples are worked on, and as a total elsewhere.
+samples are worked on (1 where a run counts nothing), and as a total elsewhere.
 """
 
 from __future__ import annotations
@@ -89,6 +89,7 @@ class _Builder:
         self.values = {str(v.name): v for node in model.graph for v in node.outputs if v.name}
         self.names = FreeNames(model)
         self.nodes = list(model.graph)
+        self.place = set(self.nodes)
         self.totals: dict[ir.Value, ir.Value] = {}
         self.raw: dict[str, ir.Value] = {}
         self.fed: dict[str, ir.Value] = {}
@@ -157,6 +158,8 @@ class _Builder:
         total = self._op(after, "Add", list(parts), "", named=name)
         total.shape, total.type = fed.shape, fed.type
         self.totals[value] = total
+        if name in self.flow.counts:
+            self._read_safely(value, total)
         if not any(v is value for v in self.model.graph.outputs):
             self.model.graph.outputs.append(total)
         return Accumulator(
@@ -166,6 +169,18 @@ class _Builder:
             scale=scale,
             count="" if scale is not None else kind,
         )
+
+    def _read_safely(self, count: ir.Value, total: ir.Value) -> None:
+        """Let a run that counts nothing divide by 1: what it divides is 0 then, and no more is added."""
+        name, dtype = str(count.name), count.dtype or self.flow.types[str(total.name)].dtype
+        readers = [use for use in count.uses() if use.node in self.place]
+        zero = self._constant(f"{dtype.name}_0", np.zeros((), dtype.numpy()))
+        one = self._constant(f"{dtype.name}_1", np.ones((), dtype.numpy()))
+        empty = self._op(_made_by(count), "Equal", [count, zero], f"{name}_none")
+        safe = self._op(_made_by(empty), "Where", [empty, one, count], f"{name}_or_1")
+        for use in readers:
+            use.node.replace_input_with(use.idx, safe)
+        self.totals[safe] = total
 
     def read_totals(self) -> None:
         """Let outputs, and what lies behind the frontier, read totals."""

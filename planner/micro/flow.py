@@ -24,6 +24,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from planner.errors import ModelError
+from planner.graph.effects import Effect, kind_of
 from planner.micro.batch import Batch
 from planner.onnxio.load import ValueType
 
@@ -183,8 +184,16 @@ class _Walk:
     def check(self, node: ir.Node) -> None:
         """Raise ModelError where a node puts samples in relation to each other."""
         what = f"node {node.name!r} ({node.op_type})"
-        if node.graph is None or not any(n in self.samples for n in _read(node)):
+        if not any(n in self.samples for n in _read(node)):
             return
+        if (
+            kind_of(node.op_type, node.domain) is Effect.STATE_UPDATE
+            and node.op_type not in ACCUMULATORS
+        ):
+            raise ModelError(
+                f"{what} updates a state in place, and would do so in each run of a step; make the "
+                f"update a model of its own, or {NEXT_STEP}"
+            )
         for name in (str(v.name) for v in node.outputs if v.name):
             if name in self.samples and len(self.axes.get(name, ())) > 1:
                 raise ModelError(

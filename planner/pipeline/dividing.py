@@ -151,8 +151,8 @@ def _notes(loaded: LoadedModel, flow: Flow, kinds: Kinds) -> list[str]:
     if any(kind not in (SUM, MEAN) for kind in kinds.of.values()):
         found.append(
             "micro-batches: means over targets that are not ignored are weighted with their number, "
-            "which may differ from run to run; a run all of whose targets are ignored makes its "
-            "gradients 0/0"
+            "which may differ from run to run (a step all of whose targets are ignored has gradients of "
+            "0 in place of 0/0)"
         )
     for node in model.graph:
         if "ignore_index" in node.attributes:

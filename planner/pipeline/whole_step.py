@@ -11,8 +11,11 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import onnx_ir as ir
+
 from planner.errors import InfeasibleBudgetError
 from planner.micro.draws import random_nodes, without_draws
+from planner.micro.flow import ACCUMULATORS
 from planner.onnxio.load import read_model
 from planner.onnxio.save import write_model
 from planner.pipeline.prepare import Prepared
@@ -140,9 +143,7 @@ class WholeStep:
         )
         free = available_bytes()
         why = ""
-        if not self.batches.accumulators:
-            why = "the gradients are added up by the model's own nodes, in buffers of the training API"
-        elif self.prepared.target.name not in ("cpu", "any"):
+        if self.prepared.target.name not in ("cpu", "any"):
             why = f"this is done on the CPU, and the model is written for {self.prepared.target.title}"
         elif free is not None and _TIMES_PEAK * self.prepared.baseline.peak_bytes > free:
             why = (
@@ -185,6 +186,7 @@ class WholeStep:
             openings=(Opening(level=level), Opening(level=level, order=order)),
             batches=self.batches,
             feeds=feeds,
+            own=_own_buffers(loaded.model),
             note=note,
             quiet=quiet,
         )
@@ -200,6 +202,16 @@ class WholeStep:
             f"output {name!r}{more} differs{by}{'; ' + counted if counted else ''}; leave --micro-batch "
             "out"
         )
+
+
+def _own_buffers(model: ir.Model) -> dict[str, str]:
+    """Inputs in which nodes of the model's own add gradients up, each with the flag that resets it."""
+    found: dict[str, str] = {}
+    for node in model.graph:
+        if node.op_type in ACCUMULATORS:
+            names = ["" if v is None else str(v.name) for v in node.inputs]
+            found[names[0]] = names[2] if len(names) > 2 else ""
+    return found
 
 
 def _times(cost: PredictedCost, runs: int) -> PredictedCost:

@@ -11,7 +11,7 @@ import statistics
 from typing import Any
 
 from planner import __version__
-from planner.plan.planfile import Decision, Plan, PredictedCost
+from planner.plan.planfile import Decision, MicroBatches, Plan, PredictedCost
 from planner.report import narrative
 from planner.report.frontier import frontier_payload
 from planner.report.next_steps import next_steps
@@ -208,7 +208,7 @@ def _plan(plan: Plan) -> dict[str, Any]:
         "copies": plan.copies,
         "resident": list(plan.resident),
         "feeds": plan.feeds,
-        "micro": None if plan.micro is None else fields_of(plan.micro),
+        "micro": None if plan.micro is None else _micro(plan.micro),
         "order_target": plan.order_target,
         "ort_optimized": plan.ort_optimized,
         "engine": plan.engine,
@@ -228,6 +228,11 @@ def _plan(plan: Plan) -> dict[str, Any]:
             for bar in plan.barred
         ],
     }
+
+
+def _micro(micro: MicroBatches) -> dict[str, Any]:
+    pairs = [fields_of(accumulator) for accumulator in micro.accumulators]
+    return {**fields_of(micro), "accumulators": pairs}
 
 
 def _cost(cost: PredictedCost) -> dict[str, Any]:

@@ -160,7 +160,7 @@ class Probe:
             for n in (str(v.name) for v in node.outputs if v.name)
             if n in flow.axis and n in flow.samples and n in flow.needed
         ]
-        runs = self._runs(model, real, self.feeds)
+        runs = self._runs(model, real, self.feeds) if real else Runs({}, ({}, {}))
         for other in real:
             if other != name and self._mixes(runs, other):
                 text += f"; samples first meet in {other!r}{self._maker(other)}"

@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ import numpy.typing as npt
 import onnxruntime as ort
 
 from planner.micro.parts import part, reordered
-from planner.plan.planfile import MicroBatches
+from planner.plan.planfile import Accumulator, MicroBatches
 from planner.results import MicroCheck, OutputComparison, TimeCheck
 from planner.runtime.compare import compare
 from planner.runtime.options import Opening
@@ -51,6 +51,8 @@ class MicroJob:
         original: run on all samples at once; `run` is the model of one run on a part of them.
         openings: how the two are opened.
         feeds: inputs of the original.
+        own: where nodes of the models add up, by name of the input that is each one's buffer, that of the
+            flag that says whether it is to be overwritten ("": it has none).
         note: what to say of how this was done.
         quiet: makes the context in which steps are timed.
     """
@@ -60,6 +62,7 @@ class MicroJob:
     openings: tuple[Opening, Opening]
     batches: MicroBatches
     feeds: Mapping[str, Array]
+    own: Mapping[str, str] = field(default_factory=dict)
     note: str = ""
     quiet: Callable[[], AbstractContextManager[None]] = nullcontext
 
@@ -71,24 +74,24 @@ class MicroJob:
         """
         whole = create_session(self.original, self.openings[0].options())
         parts = create_session(self.run, self.openings[1].options())
-        expected = _outputs(whole, self.feeds)
-        found = self._joined(parts)
-        totals = {a.output for a in self.batches.accumulators}
+        cuts = self._cuts()
+        expected, found = self._step(whole, [self.feeds]), self._step(parts, cuts)
+        if self.own:  # the loss of a run is of its own samples
+            expected = {name: expected[name] for name in self.own}
+        totals = {*self.own, *(a.output for a in self.batches.accumulators)}
         tensors = [a for n, a in expected.items() if n in totals and a.dtype.kind == "f" and a.ndim]
         largest = max((_largest(a) for a in tensors), default=0.0)
         floors = {n: _NOISE * largest if n in totals else 0.0 for n in expected}
         names = [n for n in expected if n in found]
         far = [n for n in names if not _agrees(expected[n], found[n], floors[n])]
-        reordered_says = 0
+        rounding = len(far)
         if far and not totals & set(far):
-            again = _outputs(whole, reordered(self.feeds, self.batches.inputs))
-            reordered_says = len(far)
+            again = self._step(whole, [reordered(self.feeds, self.batches.inputs)])
             for name in far:
                 if name not in self.batches.per_run:
                     change = np.abs(_real(again[name]) - _real(expected[name]))
                     floors[name] = _REORDERED * float(change.max(initial=0.0))
             far = [n for n in far if not _agrees(expected[n], found[n], floors[n])]
-            reordered_says -= len(far)
         comparisons = tuple(compare(n, expected[n], found[n]) for n in names)
         shares = {c.name: _share(c, expected[c.name]) for c in comparisons if not c.identical}
         worst = max(shares, key=shares.__getitem__, default="")
@@ -98,59 +101,65 @@ class MicroJob:
             far=(*far, *(n for n in expected if n not in found)),
             worst=worst,
             worst_share=shares.get(worst, 0.0),
-            by_rounding=reordered_says,
+            by_rounding=rounding - len(far),
             note=self.note,
         )
-        return check, self._times(whole, parts)
+        return check, self._times(whole, parts, cuts)
 
-    def _joined(self, session: ort.InferenceSession) -> dict[str, Array]:
-        """Outputs of a step of K runs: those of the last, and those of all where each has its own."""
+    def _cuts(self) -> list[dict[str, Array]]:
+        """The inputs of each run."""
         batches = self.batches
         size = batches.batch // batches.runs
-        totals = zeros(session, batches)
+        starts = range(0, batches.batch, size)
+        return [part(self.feeds, batches.inputs, start, start + size) for start in starts]
+
+    def _step(
+        self, session: ort.InferenceSession, cuts: Sequence[Mapping[str, Array]]
+    ) -> dict[str, Array]:
+        """Outputs of a step of these runs: those of the last, those of all where each has its own, and
+        what the model's own nodes have added up in their buffers."""
+        batches = self.batches
+        known = {i.name for i in session.get_inputs()}
+        totals = zeros(session, [a for a in batches.accumulators if a.input in known])
+        buffers = {name: np.zeros_like(self.feeds[name]) for name in self.own}
         rows: dict[str, list[Array]] = {name: [] for name in batches.per_run}
         made: dict[str, Array] = {}
-        for k in range(batches.runs):
-            fed = part(self.feeds, batches.inputs, k * size, (k + 1) * size)
-            made = _outputs(session, {**fed, **totals})
-            totals = {a.input: made[a.output] for a in batches.accumulators}
+        for k, fed in enumerate(cuts):
+            begins = {flag: np.full_like(self.feeds[flag], k == 0) for flag in self.own.values()}
+            begins.pop("", None)
+            made = _outputs(session, {**fed, **totals, **buffers, **begins})
+            totals = {a.input: made[a.output] for a in batches.accumulators if a.input in known}
             for name, found in rows.items():
                 found.append(made[name])
-        axes = batches.per_run
-        return {**made, **{n: np.concatenate(a, axis=axes[n]) for n, a in rows.items()}}
+        joined = {n: np.concatenate(a, axis=batches.per_run[n]) for n, a in rows.items()}
+        return {**made, **joined, **buffers}
 
-    def _times(self, whole: ort.InferenceSession, parts: ort.InferenceSession) -> TimeCheck:
-        """Of one run of the original, and of K runs, in turns."""
+    def _times(
+        self,
+        whole: ort.InferenceSession,
+        parts: ort.InferenceSession,
+        cuts: Sequence[Mapping[str, Array]],
+    ) -> TimeCheck:
+        """Of a step in one run of the original, and in K runs, in turns."""
         times: tuple[list[float], list[float]] = ([], [])
-        batches = self.batches
-        size = batches.batch // batches.runs
-        cut = [
-            part(self.feeds, batches.inputs, k * size, (k + 1) * size) for k in range(batches.runs)
-        ]
         with self.quiet():
             for _ in range(_REPEATS):
-                start = time.perf_counter()
-                run_session(whole, self.feeds)
-                times[0].append((time.perf_counter() - start) * 1e6)
-                totals = zeros(parts, batches)
-                names = [output.name for output in parts.get_outputs()]
-                start = time.perf_counter()
-                for fed in cut:
-                    made = dict(zip(names, run_session(parts, {**fed, **totals}), strict=True))
-                    totals = {a.input: made[a.output] for a in batches.accumulators}
-                times[1].append((time.perf_counter() - start) * 1e6)
+                for session, inputs, found in ((whole, [self.feeds], 0), (parts, cuts, 1)):
+                    start = time.perf_counter()
+                    self._step(session, inputs)
+                    times[found].append((time.perf_counter() - start) * 1e6)
                 if times[0][-1] + times[1][-1] > _LONG_S * 1e6:
                     break
         ratio = statistics.median(times[1]) / statistics.median(times[0])
         return TimeCheck(original_us=tuple(times[0]), rewritten_us=tuple(times[1]), ratio=ratio)
 
 
-def zeros(session: ort.InferenceSession, batches: MicroBatches) -> dict[str, Array]:
+def zeros(session: ort.InferenceSession, accumulators: Sequence[Accumulator]) -> dict[str, Array]:
     """What the first run of a step is fed for its totals."""
     types = {"float": "float32", "double": "float64"}
     found = {i.name: i for i in session.get_inputs()}
     made: dict[str, Array] = {}
-    for accumulator in batches.accumulators:
+    for accumulator in accumulators:
         spec = found[accumulator.input]
         kind = spec.type.removeprefix("tensor(").removesuffix(")")
         made[accumulator.input] = np.zeros(spec.shape, types.get(kind, kind))
