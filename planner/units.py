@@ -184,4 +184,5 @@ def parse_micro_batch(text: str) -> int | None:
         return None
     if text.isascii() and text.isdecimal() and 1 <= len(text) <= 9 and int(text) >= 1:
         return int(text)
-    raise UsageError(f"--micro-batch is auto or a number of runs from 1 up, not {text!r}")
+    said = repr(text) if len(text) <= 40 else f"{text[:40]!r}..."
+    raise UsageError(f"--micro-batch is auto or a number of runs from 1 up, not {said}")
