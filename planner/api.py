@@ -21,7 +21,13 @@ from planner.pipeline.optimizing import OptimizeJob
 from planner.pipeline.placing import check_can_run
 from planner.pipeline.prepare import prepare, silent
 from planner.pipeline.rebuild import prepared_for, rebuild, whole_dims
-from planner.pipeline.verifying import Rewrite, check_can_hold, run_both, stand_in_plan
+from planner.pipeline.verifying import (
+    Rewrite,
+    check_can_hold,
+    check_same_inputs,
+    run_both,
+    stand_in_plan,
+)
 from planner.plan.planfile import OrderTarget, Swap
 from planner.request import Costs, Levers, Limits, Request
 from planner.residing import Feeds, Reside, check_residence
@@ -252,6 +258,8 @@ def verify(
     check_can_hold(prepared)
     target = the_plan.order_target if the_plan else "default"
     after = file_view(Path(rewritten), request.dims, target, prepared)
+    if the_plan is None:
+        check_same_inputs(prepared, Path(rewritten), after)
     the_plan = the_plan or stand_in_plan(prepared)
     rewrite = Rewrite(prepared=prepared, path=Path(rewritten), after=after, plan=the_plan)
     return run_both(rewrite, report, thorough=not fast)

@@ -12,7 +12,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from planner.errors import UsageError
+from planner.errors import InfeasibleBudgetError, UsageError
 from planner.micro.batch import batch_of, check_runs, divisors
 from planner.onnxio.load import load_model
 from planner.pipeline.assemble import fits_as_it_is
@@ -78,7 +78,12 @@ def optimized(job: OptimizeJob) -> OptimizeResult:
         )
         for_run = step.run_request(made.request, prepared)
         prepared = replace(prepared, request=for_run)
-        return replace(job, request=for_run, prepared=prepared, step=step).run()
+        try:
+            return replace(job, request=for_run, prepared=prepared, step=step).run()
+        except InfeasibleBudgetError as error:
+            size = batch.size // runs
+            error.args = (f"in {runs} runs on {size} samples each, {error}",)
+            raise
 
 
 def verified(

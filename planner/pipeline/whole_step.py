@@ -142,15 +142,11 @@ class WholeStep:
             ),
         )
         free = available_bytes()
-        why = ""
-        if self.prepared.target.name not in ("cpu", "any"):
-            why = f"this is done on the CPU, and the model is written for {self.prepared.target.title}"
-        elif free is not None and _TIMES_PEAK * self.prepared.baseline.peak_bytes > free:
+        if free is not None and _TIMES_PEAK * self.prepared.baseline.peak_bytes > free:
             why = (
                 f"a run on the whole batch may take more than the {format_bytes(free)} of memory that "
                 "are free here"
             )
-        if why:
             notes.append(f"whether the runs add up to one on the whole batch was not seen: {why}")
             check = MicroCheck(runs=self.batches.runs, note=why)
             return replace(changed, time=None, notes=tuple(notes), micro=check)
@@ -162,7 +158,7 @@ class WholeStep:
             passed=verification.passed and not check.far,
             failures=tuple(failures),
             notes=tuple(notes),
-            time=time,
+            time=None if self.prepared.target.own_memory else time,
             micro=check,
         )
 
@@ -175,6 +171,11 @@ class WholeStep:
         level = "all" if plan.ort_optimized else "disabled"
         order = "priority" if plan.order_target == "priority" else "default"
         original, run, note = loaded.path, rewritten, ""
+        if prepared.target.own_memory:
+            run, note = (
+                self.run,
+                "on the CPU, with the model of a run as it is before it is rewritten",
+            )
         if random_nodes(loaded.model):
             note = "random numbers switched off in both, and the model of a run not rewritten"
             original, run = (self.folder / f"without-draws-{i}.onnx" for i in range(2))
