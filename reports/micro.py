@@ -45,7 +45,7 @@ NETWORKS: Mapping[str, str] = {
 """What `models.build` makes of each, its batch symbolic and bound to what stands here."""
 
 BUDGETS = ("50%", "25%")
-RUNS = (2, 4, 8, 16)
+RUNS = (2, 4, 8)
 
 
 def built(name: str, folder: Path) -> tuple[Path, int]:

@@ -201,7 +201,8 @@ class _Walk:
                     "on more than one axis, for pairs of samples: micro-batches have other pairs, so "
                     f"that the result is not the same; {NEXT_STEP}"
                 )
-        if self.reads_batch(node):
+        makes_batch = any(v.name in self.axes for v in node.outputs)
+        if self.reads_batch(node) or makes_batch:
             self._check_axis(node, what)
             for value in self._coupled(node):
                 raise ModelError(

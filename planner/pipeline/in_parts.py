@@ -1,15 +1,15 @@
 """`optimize` with micro-batches: how many runs a step is made in, and the plan for one of them.
 
-With "auto", more and more runs are looked at, by quick searches for a plan of one run within the budget.
-All runs together take as long as their operations at least, and more the more runs there are: each reads
-all parameters again. So the looking ends where that alone is no less than the best found.
+With "auto", the least number of runs is found first that an order alone brings within the budget. More
+runs take longer: each reads all parameters again. Fewer may be quicker with operations that run again, or
+copies: quick searches for a plan of one run tell, as long as the operations alone are quicker.
 """
 
 from __future__ import annotations
 
 import time
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from planner.errors import InfeasibleBudgetError, UsageError
@@ -21,7 +21,7 @@ from planner.pipeline.dividing import Divisible, RunModel, divisible, run_model,
 from planner.pipeline.limiting import limited
 from planner.pipeline.modelviews import file_view
 from planner.pipeline.optimizing import OptimizeJob
-from planner.pipeline.orders import base_orders, formulate_in
+from planner.pipeline.orders import BaseOrder, base_orders, formulate_in
 from planner.pipeline.prepare import Prepared, Progress, prepare
 from planner.pipeline.rebuild import run_as_planned
 from planner.pipeline.settings import budget_of, settings_of
@@ -134,13 +134,28 @@ def _new(folder: Path) -> Path:
 
 
 @dataclass(frozen=True, slots=True)
+class _Way:
+    """A model of one run, and its base order with the least peak."""
+
+    prepared: Prepared
+    order: BaseOrder
+
+
+@dataclass(slots=True)
 class _Choice:
-    """In how many runs a step takes least time, within the budget."""
+    """In how many runs a step takes least time, within the budget.
+
+    Attributes:
+        ways: by number of runs, with as much on the host as may be at no cost, then all that may.
+        times: by number of runs, of all of them together, in microseconds; infinite where none was found.
+    """
 
     whole: Prepared
     divided: Divisible
     folder: Path
     progress: Progress
+    ways: dict[int, list[_Way]] = field(default_factory=dict)
+    times: dict[int, float] = field(default_factory=dict)
 
     def runs(self) -> tuple[int, str]:
         """(the number of runs, a sentence on why)."""
@@ -148,40 +163,87 @@ class _Choice:
         if fits_as_it_is(whole, settings_of(whole)):
             return 1, "micro-batches: the whole batch is within the budget as it is"
         warm_up(overlap=False)
+        known = divisors(self.divided.batch.size)
+        least = self._least_by_order(known)
+        fewer = known if least is None else known[: known.index(least)]
         limit_s = whole.request.limits.time_limit_s
         until = time.monotonic() + min(_MOST_S, _SHARE * limit_s)
-        times: dict[int, float] = {}
-        peaks: dict[int, int] = {}
-        for runs in divisors(self.divided.batch.size):
-            best = min(times.values(), default=float("inf"))
-            if runs > 1 and best < float("inf") and time.monotonic() > until:
+        for runs in reversed(fewer):
+            best = min(self.times.values(), default=float("inf"))
+            if best < float("inf") and (len(self.times) > 1 and time.monotonic() > until):
                 break
-            self.progress(
-                f"looking at {runs} runs on {self.divided.batch.size // runs} samples each"
-            )
-            prepared = whole if runs == 1 else self._prepared(runs)
-            if runs * sum(prepared.duration_us) >= best:
-                break
-            time_us, peaks[runs] = self._quick(prepared)
-            times[runs] = runs * time_us
-        found = {runs: t for runs, t in times.items() if t < float("inf")}
+            if runs * sum(self._ways(runs)[0].prepared.duration_us) < (1 - WORTH) * best:
+                self.times[runs] = runs * self._searched(runs)
+        return self._chosen()
+
+    def _chosen(self) -> tuple[int, str]:
+        found = {runs: t for runs, t in self.times.items() if t < float("inf")}
         if not found:
-            runs = min(peaks, key=lambda k: (peaks[k], k))
+            runs = min(self.ways, key=lambda k: (self.ways[k][-1].order.least_bound_bytes, k))
             return runs, (
-                f"micro-batches: no number of runs was found with a plan within the budget; {runs} "
-                "need least"
+                "micro-batches: no number of runs was found with a plan within the budget; "
+                f"{runs} need least"
             )
         least = min(found.values())
         runs = min(k for k, t in found.items() if t <= (1 + WORTH) * least)
         looked = ", ".join(
             f"{k}: {format_duration(t)}" if t < float("inf") else f"{k}: no plan"
-            for k, t in times.items()
+            for k, t in sorted(self.times.items())
         )
-        budget = format_bytes(budget_of(whole))
+        budget = format_bytes(budget_of(self.whole))
         return runs, (
             f"micro-batches: {runs} run{'s' if runs > 1 else ''} a step, the quickest within {budget} by "
             f"short searches ({looked})"
         )
+
+    def _least_by_order(self, known: list[int]) -> int | None:
+        """The least number of runs that a better order of the operations brings within the budget, by
+        bisection: more runs hold less."""
+        low, high = 0, len(known) - 1
+        while low <= high:
+            middle = 0 if not self.ways else (low + high + 1) // 2
+            if self._fits(known[middle]):
+                high = middle - 1
+            else:
+                low = middle + 1
+        if not self.times:
+            return None
+        return min(self.times)
+
+    def _fits(self, runs: int) -> bool:
+        """Whether an order alone is enough, of which the time is kept then."""
+        for way in self._ways(runs):
+            settings = settings_of(way.prepared)
+            if way.order.peak_bytes <= settings.budget_bytes - settings.reserve_bytes:
+                self.times[runs] = runs * sum(way.prepared.duration_us)
+                return True
+        return False
+
+    def _searched(self, runs: int) -> float:
+        """Time of a plan for one run that a short search finds, in microseconds; infinite where it finds
+        none."""
+        for way in self._ways(runs):
+            settings = settings_of(way.prepared)
+            form = formulate_in(way.prepared, way.order.order, settings, settings.budget_bytes)
+            search = SearchSettings(limit_s=_SEARCH_S, workers=settings.workers, thorough=False)
+            found = solve(form.problem, search).candidate
+            if found is not None:
+                return found.time_us
+        return float("inf")
+
+    def _ways(self, runs: int) -> list[_Way]:
+        if runs not in self.ways:
+            size = self.divided.batch.size // runs
+            self.progress(f"looking at {runs} run(s) on {size} samples each")
+            prepared = self.whole if runs == 1 else self._prepared(runs)
+            settings = settings_of(prepared)
+            models = [at_no_cost(prepared, settings)]
+            if prepared.request.levers.residence == "auto" and prepared.why_no_swaps is None:
+                models.append(everything_on_host(prepared, settings))
+            self.ways[runs] = [
+                _Way(model, base_orders(model, time_limit_s=_ORDERS_S)[0]) for model in models
+            ]
+        return self.ways[runs]
 
     def _prepared(self, runs: int) -> Prepared:
         """The model of one run of so many, with the whole step's budget."""
@@ -189,25 +251,3 @@ class _Choice:
         made: RunModel = run_model(self.divided, self.whole.request, runs, folder)
         budget = f"{budget_of(self.whole)}B"
         return limited(prepare(replace(made.request, budget=budget)))
-
-    def _quick(self, prepared: Prepared) -> tuple[float, int]:
-        """(time of a plan for one run that a short search finds, in microseconds, infinite where it finds
-        none; the least peak seen)."""
-        settings = settings_of(prepared)
-        if fits_as_it_is(prepared, settings):
-            return prepared.baseline.time_us, prepared.baseline.peak_bytes
-        tried = [at_no_cost(prepared, settings)]
-        if prepared.request.levers.residence == "auto" and prepared.why_no_swaps is None:
-            tried.append(everything_on_host(prepared, settings))
-        room, peak = settings.budget_bytes - settings.reserve_bytes, 0
-        for model in tried:
-            order = base_orders(model, time_limit_s=_ORDERS_S)[0]
-            peak = order.least_bound_bytes
-            if order.peak_bytes <= room:
-                return sum(model.duration_us), order.peak_bytes
-            form = formulate_in(model, order.order, settings, settings.budget_bytes)
-            search = SearchSettings(limit_s=_SEARCH_S, workers=settings.workers, thorough=False)
-            found = solve(form.problem, search).candidate
-            if found is not None:
-                return found.time_us, order.peak_bytes
-        return float("inf"), peak

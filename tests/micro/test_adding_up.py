@@ -184,6 +184,12 @@ def _reduced(path: Path, kind: str) -> Path:
         g.op("Sub", "x", "mean", to="c")
         g.op("Mul", "c", "c", to="cc")
         g.op("ReduceSum", "cc", to="t", keepdims=0)
+    elif kind == "expanded":
+        g.op("ReduceMean", "x", to="mean", axes=[0], keepdims=1)
+        g.op("Shape", "x", to="shape")
+        g.op("Expand", "mean", "shape", to="e")
+        g.op("Mul", "x", "e", to="p")
+        g.op("ReduceSum", "p", to="t", keepdims=0)
     elif kind == "first":
         g.const("at", 0, "int64")
         g.op("Gather", "x", "at", to="f", axis=0)
@@ -212,6 +218,7 @@ def _reduced(path: Path, kind: str) -> Path:
         ("pairs", "MatMul:similar"),
         ("softmax", "Softmax:s"),
         ("centred", "Sub:c"),
+        ("expanded", "Expand:e"),
         ("first", "Gather:f"),
         ("turned", "Slice:flipped"),
         ("size", "Cast:m"),
