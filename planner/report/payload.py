@@ -11,12 +11,12 @@ import statistics
 from typing import Any
 
 from planner import __version__
-from planner.plan.planfile import Decision, MicroBatches, Plan, PredictedCost
+from planner.plan.planfile import Decision, Plan, PredictedCost
 from planner.report import narrative
 from planner.report.frontier import frontier_payload
 from planner.report.next_steps import next_steps
 from planner.report.session_code import session_code, step_code
-from planner.report.views import number, view_payload
+from planner.report.views import micro_payload, number, view_payload
 from planner.results import (
     Analysis,
     BudgetPreview,
@@ -26,7 +26,6 @@ from planner.results import (
     TimeCheck,
     Verification,
 )
-from planner.structuring import fields_of
 
 OPTIMIZE_SCHEMA = "planner.optimize/1"
 ANALYZE_SCHEMA = "planner.analyze/1"
@@ -208,7 +207,7 @@ def _plan(plan: Plan) -> dict[str, Any]:
         "copies": plan.copies,
         "resident": list(plan.resident),
         "feeds": plan.feeds,
-        "micro": None if plan.micro is None else _micro(plan.micro),
+        "micro": None if plan.micro is None else micro_payload(plan.micro),
         "order_target": plan.order_target,
         "ort_optimized": plan.ort_optimized,
         "engine": plan.engine,
@@ -228,11 +227,6 @@ def _plan(plan: Plan) -> dict[str, Any]:
             for bar in plan.barred
         ],
     }
-
-
-def _micro(micro: MicroBatches) -> dict[str, Any]:
-    pairs = [fields_of(accumulator) for accumulator in micro.accumulators]
-    return {**fields_of(micro), "accumulators": pairs}
 
 
 def _cost(cost: PredictedCost) -> dict[str, Any]:
