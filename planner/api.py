@@ -15,12 +15,19 @@ from planner.pipeline.assemble import read_plan
 from planner.pipeline.comparing import compared
 from planner.pipeline.copies import Copies
 from planner.pipeline.files import Files, save_rewritten
+from planner.pipeline.in_parts import optimized, verified
 from planner.pipeline.modelviews import file_view
 from planner.pipeline.optimizing import OptimizeJob
 from planner.pipeline.placing import check_can_run
 from planner.pipeline.prepare import prepare, silent
-from planner.pipeline.rebuild import prepare_for, rebuild
-from planner.pipeline.verifying import Rewrite, check_can_hold, run_both, stand_in_plan
+from planner.pipeline.rebuild import prepared_for, rebuild, whole_dims
+from planner.pipeline.verifying import (
+    Rewrite,
+    check_can_hold,
+    check_same_inputs,
+    run_both,
+    stand_in_plan,
+)
 from planner.plan.planfile import OrderTarget, Swap
 from planner.request import Costs, Levers, Limits, Request
 from planner.residing import Feeds, Reside, check_residence
@@ -99,6 +106,7 @@ def optimize(
     exclude: Sequence[str] = (),
     min_tensor: str | None = None,
     host_budget: str | None = None,
+    micro_batch: int | str = 1,
     order: OrderTarget = "default",
     reserve: str = "0B",
     time_limit_s: float = 60.0,
@@ -134,6 +142,9 @@ def optimize(
         min_tensor: `"1MiB"`: what is smaller is not copied; None for what is not worth a copy.
         host_budget: `"32GB"`: the most that may be on the host at once: what lives there and copies of
             what is swapped out; what a file holds is not counted.
+        micro_batch: make a step in so many runs on parts of its batch, whose totals (loss, gradients) are
+            fed back from run to run: `result.plan.micro` says how. "auto" chooses how many. The model
+            needs a symbolic batch, bound in `dims`.
         order: the session option the file is written for.
         reserve: set aside out of the budget.
         verify: each model runs once under each set of options; "thorough" runs them again, and at other
@@ -168,6 +179,7 @@ def optimize(
             exclude=tuple(exclude),
             min_tensor=min_tensor,
             host_budget=host_budget,
+            micro_batch=str(micro_batch),
         ),
         order=order,
         limits=Limits(time_limit_s=time_limit_s, workers=workers),
@@ -182,7 +194,7 @@ def optimize(
         search_context=search_context,
         progress=progress or silent,
     )
-    return job.run()
+    return optimized(job)
 
 
 def apply(model: Path, plan: Path, *, output: Path, force: bool = False) -> Path:
@@ -194,12 +206,12 @@ def apply(model: Path, plan: Path, *, output: Path, force: bool = False) -> Path
     model, output = Path(model), Path(output)
     Files(model=output).check(model, force=force)
     loaded_plan = read_plan(Path(plan))
-    prepared = prepare_for(model, loaded_plan)
-    if not loaded_plan.unchanged:
-        compared(prepared, progress=silent)
-    rewritten = None if loaded_plan.unchanged else rebuild(prepared, loaded_plan).rewritten
-    with atomic_write(output) as temporary:
-        save_rewritten(model, rewritten, temporary)
+    with prepared_for(model, loaded_plan) as prepared:
+        if not loaded_plan.unchanged:
+            compared(prepared, progress=silent)
+        rewritten = None if loaded_plan.unchanged else rebuild(prepared, loaded_plan).rewritten
+        with atomic_write(output) as temporary:
+            save_rewritten(prepared.loaded.path, rewritten, temporary)
     return output
 
 
@@ -236,7 +248,7 @@ def verify(
         raise ModelError(f"{plan} belongs to another model than {original} (digests differ)")
     request = Request(
         model=Path(original),
-        dims=dims or (the_plan.dims if the_plan else {}),
+        dims=dims or (whole_dims(the_plan) if the_plan else {}),
         device=device,
         ort_optimize=the_plan.ort_optimized if the_plan else True,
         inputs=inputs,
@@ -244,10 +256,14 @@ def verify(
         costs=Costs(hardware=the_plan.hardware if the_plan else "cpu"),
         budget=budget,
     )
+    if the_plan is not None and the_plan.micro is not None:
+        return verified(request, Path(rewritten), the_plan, thorough=not fast, progress=report)
     prepared = prepare(request, progress=report)
     check_can_hold(prepared)
     target = the_plan.order_target if the_plan else "default"
     after = file_view(Path(rewritten), request.dims, target, prepared)
+    if the_plan is None:
+        check_same_inputs(prepared, Path(rewritten), after)
     the_plan = the_plan or stand_in_plan(prepared)
     rewrite = Rewrite(prepared=prepared, path=Path(rewritten), after=after, plan=the_plan)
     return run_both(rewrite, report, thorough=not fast)

@@ -46,6 +46,8 @@ class Levers:
         min_tensor: what is smaller is not copied; None for what is too small to be worth it.
         host_budget: the most that planner may have on the host at once: `"32GB"`; None for any.
         feeds: where the caller has what the step reads and wants what it leaves.
+        micro_batch: in how many runs on parts of the batch a step is made: "4", or "auto" for the number
+            that takes least time.
     """
 
     swap: Swap = "auto"
@@ -57,6 +59,7 @@ class Levers:
     exclude: tuple[str, ...] = ()
     min_tensor: str | None = None
     host_budget: str | None = None
+    micro_batch: str = "1"
 
     @property
     def residence(self) -> Reside:

@@ -286,6 +286,29 @@ class TimeCheck:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MicroCheck:
+    """One run of the original on the whole batch against several on its parts.
+
+    Attributes:
+        outputs: of the original, each against the last run's, or against all runs' joined.
+        far: names of those that differ by more than rounding.
+        worst: name of the output with the largest difference, which is `worst_share` of its largest
+            element; "" where all are identical.
+        by_rounding: outputs that are rounding alone: they change by as much in the original where the
+            samples are in another order.
+        note: how it was done; why not, where `outputs` is empty.
+    """
+
+    runs: int
+    outputs: tuple[OutputComparison, ...] = ()
+    far: tuple[str, ...] = ()
+    worst: str = ""
+    worst_share: float = 0.0
+    by_rounding: int = 0
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Verification:
     """Everything ONNX Runtime said. `passed` is the verdict; `failures` say what did not hold."""
 
@@ -303,6 +326,7 @@ class Verification:
     caps: tuple[CapCheck, ...]
     time: TimeCheck | None
     copies: CopyCheck | None = None
+    micro: MicroCheck | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

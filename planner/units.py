@@ -172,3 +172,17 @@ def format_part(part_us: float, base_us: float) -> str:
 def format_percent(ratio: float) -> str:
     """`0.0312` -> `3.12%`."""
     return f"{100 * ratio:.2f}%"
+
+
+def parse_micro_batch(text: str) -> int | None:
+    """`"4"` -> 4 runs; `"auto"` -> None.
+
+    Raises:
+        UsageError: neither.
+    """
+    if text == "auto":
+        return None
+    if text.isascii() and text.isdecimal() and 1 <= len(text) <= 9 and int(text) >= 1:
+        return int(text)
+    said = repr(text) if len(text) <= 40 else f"{text[:40]!r}..."
+    raise UsageError(f"--micro-batch is auto or a number of runs from 1 up, not {said}")

@@ -78,6 +78,7 @@ def optimize(
     exclude: o.Exclude = None,
     min_tensor: o.MinTensor = None,
     host_budget: o.HostBudget = None,
+    micro_batch: o.MicroBatch = "1",
     order: Annotated[
         Literal["default", "priority"],
         typer.Option("--order", help="The session's execution order that the file is made for."),
@@ -126,6 +127,7 @@ def optimize(
       planner optimize model.onnx --budget 16GB --device cuda --no-verify
       planner optimize model.onnx --budget 30% --hardware a100-40gb --resident host
       planner optimize model.onnx --budget 60% --exclude 'op:Softmax' --min-tensor 1MiB
+      planner optimize model.onnx --budget 40% --dim batch=64 --micro-batch auto
       planner optimize model.onnx --budget 16GB --fail-if-slower-than 5%
     """
     if budget is None and max_slowdown is None:
@@ -145,6 +147,7 @@ def optimize(
         parse_bytes(min_tensor, what="--min-tensor", zero_ok=True)
     if host_budget is not None:
         parse_bytes(host_budget, what="--host-budget")
+    o.check_micro_batch(micro_batch)
     check_time_limit(time_limit)
     o.check_inputs(model=model, profile=profile, inputs=inputs)
     files = name_outputs(model, output=output, plan=plan, report=report)
@@ -179,6 +182,7 @@ def optimize(
                 exclude=exclude or (),
                 min_tensor=min_tensor,
                 host_budget=host_budget,
+                micro_batch=micro_batch,
                 order=order,
                 reserve=reserve,
                 time_limit_s=time_limit,

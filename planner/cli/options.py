@@ -215,6 +215,15 @@ HostBudget = Annotated[
     str | None,
     typer.Option("--host-budget", metavar="SIZE", help="The most to have on the host at once."),
 ]
+MicroBatch = Annotated[
+    str,
+    typer.Option(
+        "--micro-batch",
+        metavar="auto|K",
+        help="Make a step in K runs on parts of the batch, whose gradients add up; auto: as many as take "
+        "least time.",
+    ),
+]
 SwapChoice = Literal["auto", "none", "only"]
 
 
@@ -239,6 +248,13 @@ def check_copies(copies: str, swap: str) -> None:
     from planner.pipeline.copies import check_copies
 
     check_copies(copies, swap)
+
+
+def check_micro_batch(text: str) -> None:
+    """Raise UsageError where it is neither auto nor a number of runs."""
+    from planner.units import parse_micro_batch
+
+    parse_micro_batch(text)
 
 
 def check_inputs(**paths: Path | None) -> None:

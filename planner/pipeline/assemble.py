@@ -290,6 +290,7 @@ def plan_digest(plan: Plan) -> str:
     core = [plan.version, plan.model_sha256, plan.order_target, plan.ort_optimized]
     core += [plan.device] if plan.device != "cpu" else []  # as before there were targets
     core += [sorted(plan.resident)] if plan.resident else []
+    core += [[plan.micro.runs, plan.micro.dim]] if plan.micro is not None else []
     core += [[a.kind, a.target] for a in plan.schedule]
     return hashlib.sha256(json.dumps(core).encode()).hexdigest()
 

@@ -16,7 +16,7 @@ from planner.pipeline.explanation import Absence, Explanation, Instant, Interval
 from planner.pipeline.orders import formulate_in
 from planner.pipeline.prepare import Prepared, Progress, silent
 from planner.pipeline.read_back import read_back
-from planner.pipeline.rebuild import Rebuilt, prepare_for, rebuild
+from planner.pipeline.rebuild import Rebuilt, prepared_for, rebuild
 from planner.pipeline.settings import settings_as_planned
 from planner.pipeline.timelines import full_timeline
 from planner.plan.planfile import Plan
@@ -50,7 +50,18 @@ def explain(
     """
     report = progress or silent
     plan = read_plan(plan_path)
-    prepared = prepare_for(model, plan, profile=profile, progress=report)
+    with prepared_for(model, plan, profile=profile, progress=report) as prepared:
+        return _explained(prepared, plan, plan_path, name, time_limit_s, report)
+
+
+def _explained(
+    prepared: Prepared,
+    plan: Plan,
+    plan_path: Path,
+    name: str,
+    time_limit_s: float,
+    report: Progress,
+) -> Explanation:
     graph = with_barred(prepared.graph, plan.barred, where=str(plan_path))
     prepared = replace(prepared, graph=graph)
     tensor = _find(name, prepared)

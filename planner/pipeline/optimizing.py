@@ -26,6 +26,7 @@ from planner.pipeline.rebuild import with_metadata
 from planner.pipeline.settings import Settings, settings_of
 from planner.pipeline.slowdown import plan_within
 from planner.pipeline.verifying import Rewrite, check_can_hold, run_both
+from planner.pipeline.whole_step import WholeStep
 from planner.pipeline.within_budget import PlanWithin
 from planner.plan.planfile import Plan
 from planner.request import Request
@@ -74,6 +75,9 @@ class OptimizeJob:
         verify: run both models; False leaves the rewritten one unrun.
         search_context: made for the search; within it Ctrl-C ends the search and keeps the best plan.
             None: Ctrl-C is raised, as elsewhere.
+        step: what the request's model is one run of; None where it is a step of its own.
+        prepared: the request's model, where it is prepared already.
+        notes: assumptions of the plan besides its own.
     """
 
     request: Request
@@ -81,6 +85,9 @@ class OptimizeJob:
     verify: bool | Literal["thorough"]
     search_context: Context | None
     progress: Progress
+    step: WholeStep | None = None
+    prepared: Prepared | None = None
+    notes: tuple[str, ...] = ()
 
     def run(self) -> OptimizeResult:
         """Plan, rewrite, verify, report.
@@ -94,18 +101,19 @@ class OptimizeJob:
         with ExitStack() as stack:
             helper = preview = None
             if plans.fits_as_it_is(prepared, settings):
-                plan = plans.unchanged_plan(prepared, settings)
+                plan = self._as_step(plans.unchanged_plan(prepared, settings), prepared)
                 made = Made(prepared=prepared, plan=plan, after=prepared.baseline.view)
             else:
                 _check_layout(prepared)
                 helper = stack.enter_context(helper_beside(settings))
-                if self.files.report is not None:
+                if self.files.report is not None and self.step is None:
                     preview = PreviewBeside(helper)
                 made = self._made(prepared, settings, helper, preview)
+            whole = prepared if self.step is None else self.step.prepared
             result = OptimizeResult(
                 plan=made.plan,
-                model_path=self.request.model,
-                before=prepared.baseline.view,
+                model_path=whole.request.model,
+                before=whole.baseline.view,
                 after=made.after,
                 verification=None,
             )
@@ -128,7 +136,7 @@ class OptimizeJob:
         if self.verify:
             check_can_run(target_named(self.request.device))
         compile_ahead(self.request)
-        prepared = limited(prepare(self.request, progress=self.progress))
+        prepared = self.prepared or limited(prepare(self.request, progress=self.progress))
         if self.verify:
             check_can_hold(prepared)
         return prepared
@@ -147,20 +155,26 @@ class OptimizeJob:
             chosen = self._chosen(prepared, settings, helper)
         prepared = chosen.prepared
         planned, most = chosen.planned, self.request.max_slowdown
-        plan = replace(
+        run_plan = replace(
             plans.assemble(prepared, chosen.settings, planned),
             max_slowdown=None if most is None else parse_slowdown(most),
             binds=chosen.binds,
         )
+        plan = self._as_step(run_plan, prepared)
         made = Made(
             prepared=prepared,
             plan=plan,
             rewritten=with_metadata(planned.rewritten, plan, prepared.target),
-            after=rewritten_view(planned, plan, prepared.target),
+            after=rewritten_view(planned, run_plan, prepared.target),
         )
         if preview is not None:
             preview.begin(beside_a_plan(chosen.settings, planned))
         return made
+
+    def _as_step(self, plan: Plan, prepared: Prepared) -> Plan:
+        """The plan, which is one for all runs of a step where there are several."""
+        plan = replace(plan, assumptions=(*self.notes, *plan.assumptions))
+        return plan if self.step is None else self.step.planned(plan, prepared)
 
     def _chosen(self, prepared: Prepared, settings: Settings, helper: Beside) -> _Chosen:
         """The fastest plan within the budget or, with a slowdown alone, the one with the least peak."""
@@ -216,6 +230,9 @@ class OptimizeJob:
             thorough=self.verify == "thorough",
             quiet=quiet,
         )
+        if self.step is not None:
+            self.progress("running the whole batch at once, and in parts")
+            verification = self.step.verified(verification, path, made.plan, quiet)
         return replace(result, verification=verification)
 
     def _plan_and_trace(self, result: OptimizeResult, together: Together) -> OptimizeResult:

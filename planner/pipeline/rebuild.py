@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,8 +12,9 @@ from planner.formulate import Formulation
 from planner.lower.annotate import annotate
 from planner.lower.residence import may_live_on_host
 from planner.lower.rewrite import Rewritten
-from planner.onnxio.load import model_digest
+from planner.onnxio.load import load_model, model_digest
 from planner.pipeline import assemble as plans
+from planner.pipeline.dividing import RunModel, as_planned, run_model
 from planner.pipeline.limiting import limited
 from planner.pipeline.placing import is_assumed
 from planner.pipeline.prepare import Prepared, Progress, prepare, silent
@@ -23,6 +26,7 @@ from planner.plan.problem import Action
 from planner.request import Costs, Levers, Request
 from planner.runtime.device.sessions import why_missing
 from planner.targets import LEVEL_KEY, OPTIONS_KEY, Target, target_named
+from planner.temporary import temporary_folder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,10 +38,12 @@ class Rebuilt:
     rewritten: Rewritten
 
 
-def prepare_for(
+@contextlib.contextmanager
+def prepared_for(
     model: Path, plan: Plan, *, profile: Path | None = None, progress: Progress = silent
-) -> Prepared:
-    """The model, prepared as it was for its plan.
+) -> Iterator[Prepared]:
+    """The model, prepared as it was for its plan; the model of one run, where a step has several, which
+    is in a file of its own as long as the block lasts.
 
     Args:
         profile: to take times from, which a plan file does not hold.
@@ -48,6 +54,36 @@ def prepare_for(
     """
     if model_digest(model) != plan.model_sha256:
         raise ModelError(f"the plan belongs to another model than {model} (digests differ)")
+    if plan.micro is None:
+        yield _prepared(model, plan, profile, progress)
+        return
+    with temporary_folder() as folder:
+        run = run_as_planned(Request(model=model, dims=whole_dims(plan)), plan, folder)
+        yield _prepared(run.request.model, plan, profile, progress)
+
+
+def run_as_planned(request: Request, plan: Plan, folder: Path) -> RunModel:
+    """The model of one run of a plan's step, written again.
+
+    Args:
+        request: for the original, on the whole batch.
+        folder: empty.
+
+    Raises:
+        ModelError: the plan's micro-batches are none of this model's.
+    """
+    assert plan.micro is not None
+    loaded = load_model(request.model, dims=request.dims)
+    divided = as_planned(loaded, plan.micro)
+    return run_model(divided, request, plan.micro.runs, folder)
+
+
+def whole_dims(plan: Plan) -> dict[str, int]:
+    """Symbolic dims of the whole step, of which a run may have a part."""
+    return {**plan.dims, **({} if plan.micro is None else {plan.micro.dim: plan.micro.batch})}
+
+
+def _prepared(model: Path, plan: Plan, profile: Path | None, progress: Progress) -> Prepared:
     target = target_named(plan.device)
     if plan.ort_optimized and is_assumed(target):
         raise UsageError(

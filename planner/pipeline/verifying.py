@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from planner.errors import UsageError
 from planner.graph.model import TrainingGraph
 from planner.graph.rules import COPIES
 from planner.pipeline.everywhere import devices_here
@@ -50,6 +51,19 @@ def check_can_hold(prepared: Prepared) -> None:
 
     if not prepared.target.own_memory:
         check_memory(prepared.baseline.peak_bytes, "the model's tensors")
+
+
+def check_same_inputs(prepared: Prepared, path: Path, after: ModelView) -> None:
+    """Raise UsageError where the rewritten model at `path` has to be fed what the original is not."""
+    mine = {str(v.name) for v in prepared.loaded.model.graph.inputs}
+    tensors = after.graph.tensors
+    fed = [tensors[t] for t in after.graph.inputs]
+    new = [t.name for t in fed if not t.is_initializer and t.name not in mine]
+    if new:
+        raise UsageError(
+            f"{path} has the input {new[0]!r}, which the original has not: where it was made with "
+            "--micro-batch, give its plan with --plan"
+        )
 
 
 def stand_in_plan(prepared: Prepared) -> Plan:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from msgspec import Meta
@@ -148,6 +148,55 @@ class PeakMoment:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Accumulator:
+    """A total that the runs of a step add up: graph output `output` of a run is fed to the next one as
+    graph input `input`, which is zeros at first.
+
+    Attributes:
+        scale: of what a run adds: 1 for a sum over samples, 1/runs for a mean; None where it is weighted
+            with `count`, whose own total is an accumulator too.
+        count: name of the count that the value is a mean over ("" where `scale` is given).
+    """
+
+    input: str
+    output: str
+    bytes: Count
+    scale: Amount | None
+    count: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MicroBatches:
+    """A step as several runs on parts of its batch.
+
+    Attributes:
+        runs: how many; each has `batch / runs` samples.
+        dim: the symbolic dim of the batch; `batch` is its size in the whole step.
+        inputs: by name of each input that is cut into parts, the axis along which.
+        accumulators: what is fed back from run to run; none where nodes of the model's own add up
+            (InPlaceAccumulatorV2).
+        scaled: means that a run scales by 1/runs and that are no accumulators: what the model's own nodes
+            add up, and outputs of `per_run`.
+        per_run: by name of each output that a run has for its own samples, the axis along which the
+            caller joins them.
+        run_us, baseline_run_us: of one run as planned, and of the model as it is with the same
+            accumulators.
+        baseline_run_bytes: the peak of that.
+    """
+
+    runs: Annotated[int, Meta(ge=1, le=MAX_BYTES)]
+    dim: str
+    batch: Dim
+    inputs: dict[str, Count]
+    accumulators: tuple[Accumulator, ...] = ()
+    scaled: tuple[str, ...] = ()
+    per_run: dict[str, Count] = field(default_factory=dict)
+    run_us: Amount = 0.0
+    baseline_run_us: Amount = 0.0
+    baseline_run_bytes: Count = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """The plan file.
 
@@ -180,6 +229,9 @@ class Plan:
         peak: everything that is resident at the planned peak; None in older files.
         barred: what was ruled out while it was made; empty in older files.
         engines: what each engine did in the search that found the plan; empty in older files.
+        micro: the step as several runs on parts of the batch; None for one run. `baseline` is one run of
+            the original on the whole batch then, `planned` has the peak of a run and the time, copies and
+            recomputes of all runs together, and `dims` has the batch of a run.
         unchanged: the budget is at or above the baseline peak: the model is copied as it is.
         ort_optimized: planned on the graph as ONNX Runtime's optimizers leave it.
     """
@@ -207,6 +259,7 @@ class Plan:
     exclude: tuple[str, ...] = ()
     min_tensor: str | None = None
     host_budget_bytes: Count | None = None
+    micro: MicroBatches | None = None
     order_target: OrderTarget = "default"
     ort_optimized: bool = True
     engine: str = ""

@@ -15,7 +15,7 @@ def verdict(fits: bool, plan: Plan, verification: Verification | None) -> str:
         return "Verification failed"
     if not fits:
         return "Does not fit"
-    if plan.unchanged:
+    if plan.unchanged and plan.micro is None:
         return "Fits as it is"
     return "Fits, not verified" if verification is None else "Fits, verified"
 
@@ -24,7 +24,7 @@ def optimize_sentence(headline: dict[str, Any]) -> str:
     """The outcome of `planner optimize` in one sentence (two where something went wrong)."""
     before, after = headline["peak_before_bytes"], headline["peak_after_bytes"]
     budget = format_bytes(headline["budget_bytes"])
-    if headline["unchanged"]:
+    if headline["unchanged"] and headline["micro"] is None:
         return (
             f"The model's peak of {format_bytes(before)} is already within the budget of {budget}; "
             "it was copied unchanged."
@@ -53,6 +53,9 @@ def _at_what_cost(headline: dict[str, Any]) -> str:
     measured, predicted = headline["measured_time_ratio"], headline["predicted_time_ratio"]
     ratio, how = (measured, "measured") if measured is not None else (predicted, "predicted")
     done = []
+    if headline["micro"] is not None:
+        runs, samples = headline["micro"]["runs"], headline["micro"]["samples"]
+        done.append(f"making the step in {runs} runs on {_count(samples, 'sample')} each")
     if headline["recomputed_ops"]:
         done.append(f"recomputing {_count(headline['recomputed_ops'], 'operation')}")
     if headline["swapped_tensors"]:
@@ -117,7 +120,12 @@ def provenance(
         if verification.time is not None:
             repeats = len(verification.time.rewritten_us)
             detail = f"medians of {_count(repeats, 'alternating run')} in one process"
+            if plan.micro is not None:
+                detail += f", {plan.micro.runs} runs a step against one on the whole batch"
             rows.append(("Step-time ratio", "measured", detail))
+        if verification.micro is not None and verification.micro.outputs:
+            detail = f"one run on the whole batch against {verification.micro.runs} on its parts"
+            rows.append(("Differences of the totals", "measured", detail))
         if verification.outputs:
             detail = f"{_count(len(verification.outputs), 'output')}, same inputs, both models"
             rows.append(("Differences of the outputs", "measured", detail))

@@ -36,7 +36,7 @@ def next_steps(result: OptimizeResult, preview: Payload | None) -> list[Payload]
     if preview is not None:
         steps += _budgets(result, preview)
     spare = plan.budget_bytes - plan.reserve_bytes - plan.planned.peak_bytes
-    if spare > _SPARE * plan.budget_bytes and plan.dims:
+    if spare > _SPARE * plan.budget_bytes and plan.dims and plan.micro is None:
         dim, size = next(iter(plan.dims.items()))
         steps.append(
             _step(
@@ -71,7 +71,7 @@ def next_steps(result: OptimizeResult, preview: Payload | None) -> list[Payload]
                 f"--tensor {shlex.quote(largest.tensor)}",
             )
         )
-    if not plan.unchanged:
+    if not plan.unchanged and plan.micro is None:
         steps.append(
             _step(
                 "Compare many budgets, in every base order and on all cores:",
@@ -157,7 +157,12 @@ def _optimize(result: OptimizeResult, budget: str, more: str = "") -> str:
 
 def _typed_options(plan: Plan, *, but: str = "") -> str:
     """The options that say what is planned, as typed, with a space behind; `but`: a dim to leave out."""
-    words = [f"--dim {shlex.quote(n)}={size}" for n, size in plan.dims.items() if n != but]
+    dims = dict(plan.dims)
+    if plan.micro is not None:
+        dims[plan.micro.dim] = plan.micro.batch
+    words = [f"--dim {shlex.quote(n)}={size}" for n, size in dims.items() if n != but]
+    if plan.micro is not None:
+        words.append(f"--micro-batch {plan.micro.runs}")
     if plan.swap_mode != "auto":
         words.append(f"--swap {plan.swap_mode}")
     if plan.copies != "serial":

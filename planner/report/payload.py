@@ -15,13 +15,14 @@ from planner.plan.planfile import Decision, Plan, PredictedCost
 from planner.report import narrative
 from planner.report.frontier import frontier_payload
 from planner.report.next_steps import next_steps
-from planner.report.session_code import session_code
-from planner.report.views import number, view_payload
+from planner.report.session_code import session_code, step_code
+from planner.report.views import micro_payload, number, view_payload
 from planner.results import (
     Analysis,
     BudgetPreview,
     CopyCheck,
     OptimizeResult,
+    OutputComparison,
     TimeCheck,
     Verification,
 )
@@ -64,7 +65,8 @@ def optimize_payload(result: OptimizeResult) -> dict[str, Any]:
             device=plan.device,
             optimized=plan.ort_optimized,
             budget_bytes=max([plan.budget_bytes, *(a.held_bytes for a in result.after.arena)]),
-        ),
+        )
+        + step_code(plan.micro, result.plan_path.name if result.plan_path else "model.plan.json"),
         "budget_preview": preview,
         "next_steps": next_steps(result, preview),
         "provenance": narrative.provenance(headline, plan, verification),
@@ -155,6 +157,9 @@ def _headline(result: OptimizeResult) -> dict[str, Any]:
         "copies": plan.copies,
         "one_stream_us": number(plan.one_stream_us),
         "copies_sentence": narrative.copies_sentence(plan),
+        "micro": None
+        if plan.micro is None
+        else {"runs": plan.micro.runs, "samples": plan.micro.batch // plan.micro.runs},
     }
 
 
@@ -206,6 +211,7 @@ def _plan(plan: Plan) -> dict[str, Any]:
         "resident": list(plan.resident),
         "numbers": plan.numbers,
         "feeds": plan.feeds,
+        "micro": None if plan.micro is None else micro_payload(plan.micro),
         "order_target": plan.order_target,
         "ort_optimized": plan.ort_optimized,
         "engine": plan.engine,
@@ -274,20 +280,7 @@ def verification_body(v: Verification) -> dict[str, Any]:
         "device": v.device,
         "seed": v.seed,
         "inputs_source": v.inputs_source,
-        "outputs": [
-            {
-                "name": o.name,
-                "dtype": o.dtype,
-                "shape": list(o.shape),
-                "identical": o.identical,
-                "is_near": o.is_near,
-                "max_abs_diff": number(o.max_abs_diff),
-                "max_rel_diff": number(o.max_rel_diff),
-                "rms_rel_diff": number(o.rms_rel_diff),
-                "has_nan": o.has_nan,
-            }
-            for o in v.outputs
-        ],
+        "outputs": _outputs(v.outputs),
         "orders": [
             {
                 "level": o.level,
@@ -333,7 +326,35 @@ def verification_body(v: Verification) -> dict[str, Any]:
         ],
         "time": _time(v.time),
         "copies": _copies(v.copies),
+        "micro": None
+        if v.micro is None
+        else {
+            "runs": v.micro.runs,
+            "outputs": _outputs(v.micro.outputs),
+            "far": list(v.micro.far),
+            "worst": v.micro.worst or None,
+            "worst_share": number(v.micro.worst_share),
+            "by_rounding": v.micro.by_rounding,
+            "note": v.micro.note or None,
+        },
     }
+
+
+def _outputs(found: tuple[OutputComparison, ...]) -> list[dict[str, Any]]:
+    return [
+        {
+            "name": o.name,
+            "dtype": o.dtype,
+            "shape": list(o.shape),
+            "identical": o.identical,
+            "is_near": o.is_near,
+            "max_abs_diff": number(o.max_abs_diff),
+            "max_rel_diff": number(o.max_rel_diff),
+            "rms_rel_diff": number(o.rms_rel_diff),
+            "has_nan": o.has_nan,
+        }
+        for o in found
+    ]
 
 
 def _copies(copies: CopyCheck | None) -> dict[str, Any] | None:

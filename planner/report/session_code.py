@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from planner.plan.planfile import MicroBatches
 from planner.results import CapCheck
 
 _HEAD = """\
@@ -51,6 +52,44 @@ session = ort.InferenceSession({model!r}, options)
 assert "WebGpuExecutionProvider" in session.get_providers(), "fell back to the CPU"
 """
 
+_STEP = """
+
+import json
+import numpy as np
+
+with open({plan!r}) as file:
+    micro = json.load(file)["micro"]  # which outputs are fed back as which inputs
+KINDS = {{"tensor(float)": "float32", "tensor(double)": "float64", "tensor(int64)": "int64",
+         "tensor(int32)": "int32", "tensor(float16)": "float16"}}
+
+
+def step(feeds):
+    \"""A step on {batch} samples in {runs} runs on {size} each; returns what one run on all would.\"""
+    inputs = {{i.name: i for i in session.get_inputs()}}
+    names = [o.name for o in session.get_outputs()]
+    pairs = {{pair["input"]: pair["output"] for pair in micro["accumulators"]}}
+    totals = {{name: np.zeros(inputs[name].shape, KINDS[inputs[name].type]) for name in pairs}}
+    rows = {{name: [] for name in micro["per_run"]}}
+    for k in range({runs}):
+        part = {{name: np.take(a, range({size} * k, {size} * (k + 1)), axis=micro["inputs"][name])
+                if name in micro["inputs"] else a for name, a in feeds.items()}}
+        results = dict(zip(names, session.run(None, {{**part, **totals}})))
+        totals = {{name: results[output] for name, output in pairs.items()}}
+        for name in rows:
+            rows[name].append(results[name])
+    axes = micro["per_run"]
+    return {{**results, **{{name: np.concatenate(a, axes[name]) for name, a in rows.items()}}}}
+"""
+
+_OWN_STEP = """
+
+# A step is {runs} runs on {size} samples each: the model's own nodes add the gradients up.
+# for k in range({runs}):
+#     loss = module(*parts[k])  # onnxruntime.training.api
+# optimizer.step()
+# module.lazy_reset_grad()
+"""
+
 _BODIES = {"cpu": _CPU, "webgpu": _WEBGPU, "cuda": _CUDA, "any": _CPU}
 
 
@@ -87,3 +126,16 @@ def session_code(
         + order
         + body.format(model=model, budget_bytes=budget_bytes, comment=comment, arena=arena)
     )
+
+
+def step_code(micro: MicroBatches | None, plan: str) -> str:
+    """Python that makes a step of several runs in the session of `session_code`; "" where it is one.
+
+    Args:
+        plan: the plan file.
+    """
+    if micro is None:
+        return ""
+    code = _STEP if micro.accumulators else _OWN_STEP
+    size = micro.batch // micro.runs
+    return code.format(plan=plan, batch=micro.batch, runs=micro.runs, size=size)

@@ -215,6 +215,8 @@ def _verification(out: Console, v: Payload) -> None:
     if v["outputs"]:
         same = sum(o["identical"] for o in v["outputs"])
         _fact(facts, "Outputs", f"{same:,} of {len(v['outputs']):,} bit-identical{_worst(v)}")
+    if v["micro"] and v["micro"]["outputs"]:
+        _fact(facts, "Micro-batches", _micro(v["micro"]))
     for order in v["orders"]:
         said = "as planned" if order["equal"] else f"differs: {order['first_difference']}"
         where = f", {order['queue']}" if order["queue"] else ""
@@ -254,6 +256,20 @@ def _copies(copies: Payload) -> str:
         f"{copies['ran']:,} of {copies['planned']:,} ran as planned "
         f"({_size(copies['planned_bytes'])}), {extra or 'none'} unplanned"
     )
+
+
+def _micro(micro: Payload) -> str:
+    count, far = len(micro["outputs"]), len(micro["far"])
+    text = f"{micro['runs']:,} runs against one on the whole batch: {count - far:,} of {count:,} outputs"
+    text += " are the same within rounding"
+    if micro["worst"]:
+        share = float(micro["worst_share"])
+        text += (
+            f"; the largest difference is {share:.2g} of the largest element, in {micro['worst']}"
+        )
+    if micro["by_rounding"]:
+        text += f" ({micro['by_rounding']:,} are rounding alone: so much changes with the samples' order)"
+    return text
 
 
 def _worst(v: Payload) -> str:

@@ -14,8 +14,9 @@ from typing import Any
 
 from planner.graph.liveness import LiveRange
 from planner.graph.model import Category, Role, Tensor, TrainingGraph
-from planner.plan.planfile import Decision
+from planner.plan.planfile import Decision, MicroBatches
 from planner.results import ModelView, PackedArena
+from planner.structuring import fields_of
 
 MAX_RESIDENTS = 200
 
@@ -195,3 +196,9 @@ def _range(
         "category": str(r.category),
         "fate": _FATE_OF_ROLE.get(r.role) or fates.get(name, "kept"),
     }
+
+
+def micro_payload(micro: MicroBatches) -> dict[str, Any]:
+    """How the runs of a step are made, with every total that is fed back."""
+    pairs = [fields_of(accumulator) for accumulator in micro.accumulators]
+    return {**fields_of(micro), "accumulators": pairs}

@@ -29,6 +29,8 @@ CLASSES = (
     planfile.PredictedCost,
     planfile.PeakMoment,
     planfile.Resident,
+    planfile.MicroBatches,
+    planfile.Accumulator,
 )
 
 

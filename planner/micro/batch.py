@@ -1,0 +1,99 @@
+"""Which dim of a model is its batch, which inputs carry it, and what it divides into."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from planner.errors import ModelError, UsageError
+from planner.onnxio.load import LoadedModel, symbolic_dims
+
+_USUAL = ("batch", "batch_size", "batchsize", "bs", "n", "b")
+"""Names of a batch dim, the plainest first."""
+
+_SHOWN = 12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """The batch of a model.
+
+    Attributes:
+        dim: name of the symbolic dim; `size` is what it is bound to.
+        inputs: by name of each graph input that carries it, the axis on which it does.
+    """
+
+    dim: str
+    size: int
+    inputs: Mapping[str, int]
+
+
+def batch_of(loaded: LoadedModel) -> Batch:
+    """The batch of a model whose dims are bound.
+
+    It is the one symbolic dim that some input has first; of several, the one that is called a batch.
+
+    Raises:
+        ModelError: the file fixes the batch, or an input has it on two axes.
+        UsageError: several dims may be the batch.
+    """
+    model, path = loaded.model, loaded.path
+    shapes = (v.shape for v in model.graph.inputs)
+    dims = (shape[0] for shape in shapes if shape)
+    first = dict.fromkeys(str(d.value) for d in dims if isinstance(d, ir.SymbolicDim))
+    if not first:
+        known = ", ".join(sorted(symbolic_dims(model)))
+        has = f"its dims {known} stand first in no input" if known else "all of its dims are fixed"
+        raise ModelError(
+            f"{path} has no symbolic batch ({has}), so that it cannot be run on a part of it; export it "
+            "with one (planner export --dynamic-batch, or dynamic_axes / dynamic_shapes of "
+            "torch.onnx.export) and bind it with --dim batch=N"
+        )
+    named = sorted(
+        (name for name in first if name.lower() in _USUAL), key=lambda n: _USUAL.index(n.lower())
+    )
+    if len(first) > 1 and not named:
+        raise UsageError(
+            f"--micro-batch: the dims {', '.join(first)} each stand first in an input, and none is "
+            "called batch; call the one that counts samples 'batch' in the export"
+        )
+    dim = named[0] if named else next(iter(first))
+    return Batch(dim=dim, size=loaded.dims[dim], inputs=_carriers(model, dim))
+
+
+def _carriers(model: ir.Model, dim: str) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for value in model.graph.inputs:
+        axes = [
+            i
+            for i, d in enumerate(value.shape or ())
+            if isinstance(d, ir.SymbolicDim) and str(d.value) == dim
+        ]
+        if len(axes) > 1:
+            raise ModelError(
+                f"input {value.name!r} has the batch {dim!r} on two axes, a row for each pair of "
+                "samples: a part of the batch has other pairs, so that micro-batches are not the same"
+            )
+        if axes:
+            found[str(value.name)] = axes[0]
+    return found
+
+
+def divisors(size: int) -> list[int]:
+    """What divides `size`, ascending, 1 and `size` included."""
+    low = [k for k in range(1, int(size**0.5) + 1) if size % k == 0]
+    return sorted({*low, *(size // k for k in low)})
+
+
+def check_runs(runs: int, batch: Batch) -> None:
+    """Raise UsageError where a batch cannot be divided into so many parts of one size."""
+    if runs >= 1 and batch.size % runs == 0:
+        return
+    all_of_them = divisors(batch.size)
+    fit = ", ".join(map(str, all_of_them[:_SHOWN])) + (", ..." if len(all_of_them) > _SHOWN else "")
+    raise UsageError(
+        f"--micro-batch {runs}: the batch of {batch.size} ({batch.dim}={batch.size}) does not divide "
+        f"into {runs} parts of one size; what does: {fit}"
+    )

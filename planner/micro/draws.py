@@ -1,0 +1,88 @@
+"""Random numbers switched off, so that two models can be compared that would draw others."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from planner.errors import ModelError
+from planner.graph.effects import effect_of
+from planner.onnxio.names import FreeNames
+
+_LIKE = frozenset({"RandomNormalLike", "RandomUniformLike"})
+
+
+def random_nodes(model: ir.Model) -> list[ir.Node]:
+    """Nodes that draw random numbers, dropout among them."""
+    return [node for node in model.graph if _is_random(node)]
+
+
+def without_draws(model: ir.Model) -> ir.Model:
+    """A clone in which dropout lets everything through, and what is drawn is one half throughout.
+
+    Raises:
+        ModelError: an operator that this is not known of.
+    """
+    clone = model.clone()
+    names = FreeNames(clone)
+    for node in random_nodes(clone):
+        if node.op_type == "Dropout" and len(node.inputs) > 2:
+            off = _constant(clone, names, np.zeros((), np.bool_))
+            node.replace_input_with(2, off)
+        elif node.op_type in _LIKE:
+            _replace_like(clone, names, node)
+        else:
+            raise ModelError(
+                f"node {node.name!r} ({node.op_type}) draws random numbers, others in each run, and "
+                "planner cannot switch that off to see how the runs of micro-batches add up; "
+                "leave --micro-batch out"
+            )
+    return clone
+
+
+def _is_random(node: ir.Node) -> bool:
+    attributes = dict.fromkeys(node.attributes)
+    return effect_of(node.op_type, node.domain, attributes, training=_may_train(node)).is_random
+
+
+def _may_train(node: ir.Node) -> bool:
+    """Whether a dropout node may be in training mode."""
+    if node.op_type != "Dropout":
+        return True
+    if len(node.inputs) < 3 or node.inputs[2] is None:
+        return False
+    mode = node.inputs[2].const_value
+    return mode is None or bool(mode.numpy().reshape(-1)[0])
+
+
+def _replace_like(model: ir.Model, names: FreeNames, node: ir.Node) -> None:
+    """Put halves in the place of a random tensor of the shape of another."""
+    out, data = node.outputs[0], node.inputs[0]
+    said = node.attributes.get("dtype")
+    dtype = ir.DataType(said.as_int()) if said is not None else (out.dtype or ir.DataType.FLOAT)
+    shape = ir.Value(name=names.fresh("draws_shape"))
+    half = ir.Value(name=names.fresh("draws_half"), type=ir.TensorType(dtype))
+    value = ir.AttrTensor("value", ir.Tensor(np.full(1, 0.5).astype(dtype.numpy())))
+    first = ir.Node("", "Shape", [data], outputs=[shape], name=names.fresh("Shape:draws"))
+    second = ir.Node(
+        "", "ConstantOfShape", [shape], [value], outputs=[half], name=names.fresh("Halves:draws")
+    )
+    model.graph.insert_before(node, [first, second])
+    for use in list(out.uses()):
+        use.node.replace_input_with(use.idx, half)
+    for place, output in enumerate(model.graph.outputs):
+        if output is out:
+            name, out.name = out.name, names.fresh("draws_old")
+            half.name = name
+            model.graph.outputs[place] = half
+    model.graph.remove(node)
+
+
+def _constant(model: ir.Model, names: FreeNames, array: np.ndarray) -> ir.Value:
+    name = names.fresh("draws_off")
+    tensor = ir.Tensor(array, name=name)
+    value = ir.Value(
+        name=name, shape=ir.Shape(array.shape), type=ir.TensorType(tensor.dtype), const_value=tensor
+    )
+    model.graph.register_initializer(value)
+    return value

@@ -1,0 +1,308 @@
+"""What in a model depends on samples, and where that ends: found in its data flow, not in its names.
+
+A value *carries* the batch where its shape follows the batch's size, and *depends on samples* where it
+is computed from the data of inputs that carry the batch. The *frontier* is where values that depend on
+samples stop carrying it: they are summed or averaged over the batch, as the loss and each gradient are.
+What is computed from those alone lies *behind* the frontier (clipping by the norm, the update).
+
+    x [batch] ─ op ─ [batch] ─┬─ ReduceSum ─ gradient ─ AdamW ─ new parameter
+                              │              frontier   behind
+    only `Shape` of x ─ sized: follows the size of the batch, and no sample
+
+Where an operation that works on each sample reads a value from the frontier, the samples of a batch
+are coupled: batch normalization reads means over the batch, and parts of the batch have others. There
+the runs do not add up. One such value is no harm: the *count* of what a loss is averaged over (targets
+that are not ignored). It comes from integers, as a mask, and tells nothing but a number; gradients that
+were divided by it are weighted with it when they are added up (`planner.micro.kinds`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Set
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from planner.errors import ModelError
+from planner.graph.effects import Effect, kind_of
+from planner.micro.batch import Batch
+from planner.onnxio.load import ValueType
+
+_ONLY_SHAPE = frozenset({"Shape", "Size"})
+"""They read the shape of their input, and none of its elements."""
+
+_STATISTICS = frozenset(
+    {"BatchNormalizationGrad", "BatchNormInternal", "MeanVarianceNormalization", "SyncBatchNorm"}
+)
+"""Operators that take statistics over the batch, whatever their attributes say."""
+
+_ALONG_AXIS: Mapping[str, int] = {
+    "Softmax": -1,
+    "LogSoftmax": -1,
+    "Hardmax": -1,
+    "LpNormalization": -1,
+    "TopK": -1,
+    "ArgMax": 0,
+    "ArgMin": 0,
+}
+"""Operators that put elements along one axis in relation to each other, and the axis by default."""
+
+ACCUMULATORS = frozenset({"InPlaceAccumulator", "InPlaceAccumulatorV2", "GradientAccumulator"})
+"""onnxruntime-training's own: they add their second input up in their first, run by run."""
+
+NEXT_STEP = "leave --micro-batch out"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flow:
+    """Where samples go in a model. Values are known by name.
+
+    Attributes:
+        batch: of the model.
+        types: of all values, at the size of the batch.
+        axis: of the values that carry the batch and are needed, where it is.
+        samples: depend on samples.
+        sized: follow the batch's size, or may, and no sample.
+        masks: depend on samples through masks alone, which were made of integers.
+        needed: reach an output of the graph.
+        frontier: needed values that depend on samples, do not carry the batch, and are made of what does;
+            in the order of the graph.
+        counts: of those, masks that operations on samples read.
+    """
+
+    batch: Batch
+    types: Mapping[str, ValueType]
+    axis: Mapping[str, int]
+    samples: frozenset[str]
+    sized: frozenset[str]
+    masks: frozenset[str]
+    needed: frozenset[str]
+    frontier: tuple[str, ...]
+    counts: tuple[str, ...]
+
+    def is_behind(self, node: ir.Node) -> bool:
+        """Whether a node reads values that depend on samples, and none that carries the batch."""
+        read = [n for n in _read(node) if n in self.samples]
+        return bool(read) and not any(n in self.axis for n in read)
+
+
+def flow_of(
+    model: ir.Model,
+    batch: Batch,
+    types: Mapping[str, ValueType],
+    other: Mapping[str, ValueType],
+) -> Flow:
+    """Follow the samples through a model.
+
+    Args:
+        types: of its values at `batch.size`.
+        other: the same at another size of the batch.
+
+    Raises:
+        ModelError: samples are coupled, so that runs on parts of the batch do not add up to one on all of
+            it; the operation is named.
+    """
+    walk = _Walk(model, batch, types, other)
+    walk.follow()
+    needed = _needed(model)
+    nodes = [node for node in model.graph if any(v.name in needed for v in node.outputs)]
+    for node in nodes:  # what normalizes is named before what helps it
+        walk.check_statistics(node)
+    for node in nodes:
+        walk.check(node)
+    frontier, coupled = [], set[str]()
+    for node in model.graph:
+        made = [str(v.name) for v in node.outputs if v.name in needed]
+        for name in made:
+            if name in walk.samples and name not in walk.axes and walk.reads_batch(node):
+                frontier.append(name)
+        if any(n in walk.samples and n in walk.axes for n in made):
+            coupled.update(n for n in _read(node) if n in walk.masks and n not in walk.axes)
+    roots = _roots(model, coupled, set(frontier))
+    return Flow(
+        batch=batch,
+        types=types,
+        axis={name: axes[0] for name, axes in walk.axes.items() if axes},
+        samples=frozenset(walk.samples),
+        sized=frozenset(walk.sized),
+        masks=frozenset(walk.masks),
+        needed=frozenset(needed),
+        frontier=tuple(frontier),
+        counts=tuple(name for name in frontier if name in roots),
+    )
+
+
+class _Walk:
+    """One pass through the nodes of a model, in their order."""
+
+    def __init__(
+        self,
+        model: ir.Model,
+        batch: Batch,
+        types: Mapping[str, ValueType],
+        other: Mapping[str, ValueType],
+    ) -> None:
+        self.model, self.batch, self.types = model, batch, types
+        self.axes = {
+            name: tuple(
+                i for i, (a, b) in enumerate(zip(kind.shape, found.shape, strict=True)) if a != b
+            )
+            for name, kind in types.items()
+            if (found := other.get(name)) is not None
+            and len(found.shape) == len(kind.shape)
+            and found.shape != kind.shape
+        }
+        self.samples = set(batch.inputs)
+        self.sized: set[str] = set()
+        self.whole = {n for n in batch.inputs if not _is_real(types[n])}
+        self.masks: set[str] = set()
+
+    def follow(self) -> None:
+        for node in self.model.graph:
+            read, made = list(_read(node)), [str(v.name) for v in node.outputs if v.name]
+            known = [n for n in read if n in self.samples]
+            if node.op_type in _ONLY_SHAPE:
+                if any(n in self.axes for n in read):
+                    self.sized.update(made)
+                continue
+            if not known:
+                if any(n in self.sized for n in read) or any(n in self.axes for n in made):
+                    self.sized.update(made)
+                continue
+            self.samples.update(made)
+            is_whole = all(n in self.whole for n in known)
+            is_mask = all(n in self.masks for n in known)
+            for name in made:
+                if is_whole and not _is_real(self.types[name]):
+                    self.whole.add(name)
+                if is_mask or (name in self.whole and self.types[name].dtype == ir.DataType.BOOL):
+                    self.masks.add(name)
+
+    def reads_batch(self, node: ir.Node) -> bool:
+        return any(n in self.samples and n in self.axes for n in _read(node))
+
+    def check(self, node: ir.Node) -> None:
+        """Raise ModelError where a node puts samples in relation to each other."""
+        what = f"node {node.name!r} ({node.op_type})"
+        if not any(n in self.samples for n in _read(node)):
+            return
+        if (
+            kind_of(node.op_type, node.domain) is Effect.STATE_UPDATE
+            and node.op_type not in ACCUMULATORS
+        ):
+            raise ModelError(
+                f"{what} updates a state in place, and would do so in each run of a step; make the "
+                f"update a model of its own, or {NEXT_STEP}"
+            )
+        for name in (str(v.name) for v in node.outputs if v.name):
+            if name in self.samples and len(self.axes.get(name, ())) > 1:
+                raise ModelError(
+                    f"{what} makes {name!r} of shape {list(self.types[name].shape)}, which has the batch "
+                    "on more than one axis, for pairs of samples: micro-batches have other pairs, so "
+                    f"that the result is not the same; {NEXT_STEP}"
+                )
+        makes_batch = any(v.name in self.axes for v in node.outputs)
+        if self.reads_batch(node) or makes_batch:
+            self._check_axis(node, what)
+            for value in self._coupled(node):
+                raise ModelError(
+                    f"{what} reads {self._origin(value)}, taken over all samples (as a batch's mean "
+                    "and variance are): micro-batches have others, so that the result is not the same; "
+                    f"normalize each sample alone (LayerNorm, GroupNorm), or {NEXT_STEP}"
+                )
+
+    def check_statistics(self, node: ir.Node) -> None:
+        """Raise ModelError where a node normalizes with what it, or another, took over the batch."""
+        if not self.reads_batch(node):
+            return
+        mode = node.attributes.get("training_mode")
+        is_batch_norm = node.op_type == "BatchNormalization"
+        what = f"node {node.name!r} ({node.op_type}) normalizes with "
+        rest = (
+            ": micro-batches have others, so that the result is not the same; export the network with "
+            "its batch normalization in evaluation mode, normalize each sample alone (LayerNorm, "
+            f"GroupNorm), or {NEXT_STEP}"
+        )
+        if node.op_type in _STATISTICS or (is_batch_norm and mode is not None and mode.as_int()):
+            raise ModelError(f"{what}the statistics of the batch{rest}")
+        for value in self._coupled(node) if is_batch_norm else ():
+            raise ModelError(f"{what}statistics of the batch, {self._origin(value)}{rest}")
+
+    def _check_axis(self, node: ir.Node, what: str) -> None:
+        data = str(node.inputs[0].name) if node.inputs and node.inputs[0] else ""
+        if data not in self.axes or data not in self.samples:
+            return
+        if node.op_type == "CumSum":
+            given = node.inputs[1].const_value if node.inputs[1] is not None else None
+            along = None if given is None else int(given.numpy().reshape(-1)[0])
+        elif node.op_type in _ALONG_AXIS:
+            said = node.attributes.get("axis")
+            along = _ALONG_AXIS[node.op_type] if said is None else said.as_int()
+        else:
+            return
+        rank = len(self.types[data].shape)
+        if along is None or along % max(1, rank) in self.axes[data]:
+            raise ModelError(
+                f"{what} works along the batch: each sample's result follows from the others, and "
+                f"micro-batches have fewer of them, so that the result is not the same; {NEXT_STEP}"
+            )
+
+    def _coupled(self, node: ir.Node) -> Iterator[ir.Value]:
+        """What a node that works on samples reads and was taken over all of them; no masks."""
+        for value in node.inputs:
+            name = "" if value is None else str(value.name)
+            if value is not None and name in self.samples - self.axes.keys() - self.masks:
+                yield value
+
+    def _origin(self, value: ir.Value) -> str:
+        """A value that was taken over the batch, and the node that took it."""
+        node = value.producer()
+        while node is not None and not self.reads_batch(node):
+            before = next(
+                (v for v in node.inputs if v is not None and v.name in self.samples), None
+            )
+            node = None if before is None else before.producer()
+        return f"{value.name!r}" + (
+            "" if node is None else f" from node {node.name!r} ({node.op_type})"
+        )
+
+
+def _needed(model: ir.Model) -> set[str]:
+    """Values that reach an output of the graph, or an operation that is there for what it does."""
+    found: set[str] = set()
+    stack = list(model.graph.outputs)
+    stack += [
+        v for n in model.graph if n.op_type in ACCUMULATORS for v in n.inputs if v is not None
+    ]
+    while stack:
+        value = stack.pop()
+        if str(value.name) in found:
+            continue
+        found.add(str(value.name))
+        if (node := value.producer()) is not None:
+            stack.extend(v for v in node.inputs if v is not None)
+    return found
+
+
+def _roots(model: ir.Model, names: Set[str], frontier: Set[str]) -> set[str]:
+    """The values of the frontier that the named ones are computed from, themselves among them."""
+    makers = {str(v.name): node for node in model.graph for v in node.outputs}
+    found, seen, stack = set[str](), set[str](), list(names)
+    while stack:
+        name = stack.pop()
+        if name in seen:
+            continue
+        seen.add(name)
+        if name in frontier:
+            found.add(name)
+        elif name in makers:
+            stack.extend(_read(makers[name]))
+    return found
+
+
+def _is_real(kind: ValueType) -> bool:
+    return kind.dtype.is_floating_point()
+
+
+def _read(node: ir.Node) -> Iterator[str]:
+    return (str(v.name) for v in node.inputs if v is not None)

@@ -1,0 +1,65 @@
+"""Where totals are added up: as far behind the frontier as the operations are linear.
+
+Each value of the frontier could be added up over the runs. What follows from it by linear operations
+alone could as well, and had better be: two gradients of one parameter are added first, a transposed
+gradient is an output under its own name, and a sum that is divided by the size of the batch is a mean by
+then, of which each run has its own size.
+
+    sum_1 ─ Reshape ─ bias_grad (output)       bias_grad is added up, under the name that it has
+    total ─ Neg ─ Div(count) ─ loss            the negated total is; loss follows from it and the count
+"""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from planner.micro.flow import Flow
+
+_VIEWS = frozenset({"Identity", "Neg", "Transpose", "Reshape", "Squeeze", "Unsqueeze", "Flatten"})
+_SUMS = frozenset({"Add", "Sub", "Sum"})
+
+
+def values_to_add_up(model: ir.Model, flow: Flow) -> tuple[str, ...]:
+    """Names of the values whose totals the runs add up, counts included, in the order of the graph.
+
+    Everything else that depends on samples and does not carry the batch follows from them.
+    """
+    outputs = {str(v.name) for v in model.graph.outputs}
+    pending = dict.fromkeys(flow.frontier)
+    for node in model.graph:
+        made = [str(v.name) for v in node.outputs if v.name]
+        if len(made) != 1 or made[0] not in flow.needed or not flow.is_behind(node):
+            continue
+        read = [v for v in node.inputs if v is not None and str(v.name) in flow.samples]
+        names = list(dict.fromkeys(str(v.name) for v in read))
+        alone = all(
+            n in pending and n not in flow.counts and n not in outputs and _is_read_once(v)
+            for n, v in zip(names, dict.fromkeys(read), strict=True)
+        )
+        if not alone or not _is_linear(node, names):
+            continue
+        if flow.types[made[0]].bytes > sum(flow.types[n].bytes for n in names):
+            continue
+        for name in names:
+            del pending[name]
+        pending[made[0]] = None
+    place = {str(v.name): i for i, node in enumerate(model.graph) for v in node.outputs}
+    return tuple(sorted(pending, key=place.__getitem__))
+
+
+def _is_read_once(value: ir.Value) -> bool:
+    return len({use.node for use in value.uses()}) == 1
+
+
+def _is_linear(node: ir.Node, names: list[str]) -> bool:
+    """Whether what a node makes is linear in the named inputs together."""
+    inputs = ["" if v is None else str(v.name) for v in node.inputs]
+    if node.op_type in _VIEWS:
+        return inputs[:1] == names
+    if node.op_type in _SUMS:
+        return all(name in names for name in inputs)
+    if node.op_type == "Mul":
+        return len(names) == 1 and inputs.count(names[0]) == 1
+    if node.op_type == "Div":
+        return names == inputs[:1] and inputs[1] != inputs[0]
+    return False
