@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Literal
 
+from planner.chunking import SplitMode, check_split
 from planner.errors import ModelError, UsageError
 from planner.onnxio.load import model_digest
 from planner.onnxio.save import atomic_write
@@ -99,6 +100,7 @@ def optimize(
     exclude: Sequence[str] = (),
     min_tensor: str | None = None,
     host_budget: str | None = None,
+    split: SplitMode = "none",
     order: OrderTarget = "default",
     reserve: str = "0B",
     time_limit_s: float = 60.0,
@@ -134,6 +136,8 @@ def optimize(
         min_tensor: `"1MiB"`: what is smaller is not copied; None for what is not worth a copy.
         host_budget: `"32GB"`: the most that may be on the host at once: what lives there and copies of
             what is swapped out; what a file holds is not counted.
+        split: "auto" lets operations that are too large for the budget run in chunks of rows, where no
+            plan fits without that or one takes less time: see `planner.chunking`.
         order: the session option the file is written for.
         reserve: set aside out of the budget.
         verify: each model runs once under each set of options; "thorough" runs them again, and at other
@@ -168,11 +172,13 @@ def optimize(
             exclude=tuple(exclude),
             min_tensor=min_tensor,
             host_budget=host_budget,
+            split=split,
         ),
         order=order,
         limits=Limits(time_limit_s=time_limit_s, workers=workers),
     )
     check_residence(resident, feeds)
+    check_split(split)
     files = Files(model=output, plan=plan_path, report=report_path, trace=trace_path)
     files.check(request.model, force=force or dry_run)
     job = OptimizeJob(

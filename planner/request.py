@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from planner.chunking import SplitMode
 from planner.pipeline.copies import Copies
 from planner.plan.planfile import OrderTarget, Swap
 from planner.residing import Feeds, Reside
@@ -46,6 +47,7 @@ class Levers:
         min_tensor: what is smaller is not copied; None for what is too small to be worth it.
         host_budget: the most that planner may have on the host at once: `"32GB"`; None for any.
         feeds: where the caller has what the step reads and wants what it leaves.
+        split: operations that are too large may run in chunks of rows; see `planner.chunking`.
     """
 
     swap: Swap = "auto"
@@ -57,6 +59,7 @@ class Levers:
     exclude: tuple[str, ...] = ()
     min_tensor: str | None = None
     host_budget: str | None = None
+    split: SplitMode = "none"
 
     @property
     def residence(self) -> Reside:

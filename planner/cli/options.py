@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from planner.chunking import SplitMode
 from planner.cli.console import verbosity
 from planner.cli.limits import limit_memory, limit_time
 from planner.errors import UsageError
@@ -214,6 +215,14 @@ MinTensor = Annotated[
 HostBudget = Annotated[
     str | None,
     typer.Option("--host-budget", metavar="SIZE", help="The most to have on the host at once."),
+]
+Split = Annotated[
+    SplitMode,
+    typer.Option(
+        "--split",
+        help="Run operations that are too large in chunks of rows: never, or where no plan fits without "
+        "that or one takes less time.",
+    ),
 ]
 SwapChoice = Literal["auto", "none", "only"]
 

@@ -24,7 +24,7 @@ from planner.graph.model import TrainingGraph
 from planner.lower.rows import Subject, Way, ways_of
 from planner.onnxio.load import ValueType
 
-MAX_CONSTANT_BYTES = 1 << 20
+MAX_CONSTANT_BYTES = 1 << 18
 """Constants up to this size are cut when the model is written; larger ones are read whole."""
 
 _MAX_READ_BYTES = 1 << 16

@@ -23,6 +23,9 @@ import onnx_ir as ir
 
 from planner.graph.effects import ONNX_DOMAINS
 
+_MAX_ROWS = (1 << 31) - 1
+"""What 32 bits hold: where a chunk begins and ends."""
+
 Shape = tuple[int, ...]
 Axes = tuple[int | None, ...]
 
@@ -130,7 +133,7 @@ def _has_rows(subject: Subject, way: Way) -> bool:
         for s, a in zip(shapes, axes, strict=True)
         if s and a is not None
     ]
-    return bool(cut) and min(cut) > 1
+    return bool(cut) and min(cut) > 1 and max(cut) <= _MAX_ROWS
 
 
 def _axis(value: int, rank: int) -> int:

@@ -89,7 +89,7 @@ class _Writer:
         self.parts: dict[str, str] = {}
         self._names = FreeNames(self.model)
         self._number = max((number_of(node) for node in self.model.graph), default=0)
-        self._shapes: dict[tuple[int, ...], ir.Value] = {}
+        self._integers: dict[tuple[str, tuple[int, ...]], ir.Value] = {}
 
     def write(self, region: Region) -> None:
         """Put chunks in place of a region's nodes."""
@@ -135,13 +135,13 @@ class _Writer:
         self.types[name] = ValueType(dtype=dtype, shape=array.shape)
         return value
 
-    def integers(self, numbers: tuple[int, ...]) -> ir.Value:
-        """A vector of int64, the same initializer for the same numbers."""
-        if numbers not in self._shapes:
-            text = "_".join(str(n).replace("-", "m") for n in numbers) or "none"
-            array = np.array(numbers, dtype=np.int64)
-            self._shapes[numbers] = self.constant(f"planner__integers_{text}", array)
-        return self._shapes[numbers]
+    def integers(self, numbers: tuple[int, ...], dtype: str = "int64") -> ir.Value:
+        """A vector of integers, the same initializer for the same numbers."""
+        key = (dtype, numbers)
+        if key not in self._integers:
+            wish = f"planner__{dtype}_{'_'.join(map(str, numbers)) or 'none'}"
+            self._integers[key] = self.constant(wish, np.array(numbers, dtype=dtype))
+        return self._integers[key]
 
     def add(self, node: ir.Node, wish: str, of: str, place: Place) -> None:
         """Take a new node in, under a name of its own, with its mark."""
@@ -264,7 +264,9 @@ class _RegionWriter:
             index = (slice(None),) * axis + (slice(first, behind),)
             return to.constant(wish, np.ascontiguousarray(constant.numpy()[index]))
         made = to.value(wish, self._kind(name, axis, chunk), value)
-        numbers = (to.integers((n,)) for n in (first, behind, axis))
+        # Slices by int64 that share an input become a Split, whose chunks are there all at once
+        # (core/optimizer/gather_fusion.cc, GatherSliceToSplitFusion)
+        numbers = (to.integers((n,), "int32") for n in (first, behind, axis))
         node = ir.Node("", "Slice", [value, *numbers], outputs=[made])
         to.add(node, f"{made.name}__slice", of=name, place=place.before())
         return made

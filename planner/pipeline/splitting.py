@@ -7,12 +7,15 @@ from dataclasses import replace
 from typing import TypeVar
 
 from planner.cost.model import durations_us
+from planner.errors import ModelError
 from planner.exactness import Numbers, least_exact
 from planner.graph.model import TrainingGraph
-from planner.lower.regions import Ground, Region
+from planner.lower.regions import Ground, Region, Seed, grow
 from planner.lower.split import Split, with_split
 from planner.pipeline.prepare import Prepared, typed_graph
 from planner.pipeline.timelines import workspace_of
+from planner.plan.planfile import SplitRegion
+from planner.reading import shown
 
 _T = TypeVar("_T")
 
@@ -46,6 +49,53 @@ def split(prepared: Prepared, regions: Sequence[Region]) -> Prepared:
         split=(*prepared.split, tuple(regions)),
         numbers=_numbers(prepared, regions),
     )
+
+
+def planned_regions(prepared: Prepared) -> tuple[tuple[SplitRegion, ...], ...]:
+    """What runs in chunks, as the plan file has it."""
+    return tuple(
+        tuple(
+            SplitRegion(
+                tensor=region.seed.tensor,
+                axis=region.seed.axis,
+                chunks=region.seed.chunks,
+                large_bytes=region.seed.large_bytes,
+                nodes=tuple(region.ways),
+            )
+            for region in together
+        )
+        for together in prepared.split
+    )
+
+
+def split_as_planned(prepared: Prepared, planned: Sequence[Sequence[SplitRegion]]) -> Prepared:
+    """The model with the regions of a plan file in chunks.
+
+    Raises:
+        ModelError: there is no such region in the model.
+    """
+    for together in planned:
+        ground = ground_of(prepared)
+        found: list[Region] = []
+        taken: set[str] = set()
+        for wanted in together:
+            seed = Seed(
+                tensor=wanted.tensor,
+                axis=wanted.axis,
+                chunks=wanted.chunks,
+                large_bytes=wanted.large_bytes,
+            )
+            region = grow(ground, seed, without=taken)
+            if region is None or tuple(region.ways) != wanted.nodes:
+                raise ModelError(
+                    f"the plan has nodes around {shown(wanted.tensor)} in {wanted.chunks} chunks, and in "
+                    "this model others would be: it was edited by hand, or made by another version of "
+                    "planner; make the plan again"
+                )
+            found.append(region)
+            taken |= region.ways.keys()
+        prepared = split(prepared, found)
+    return prepared
 
 
 def _numbers(prepared: Prepared, regions: Sequence[Region]) -> Numbers:
