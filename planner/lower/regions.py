@@ -21,7 +21,8 @@ import onnx_ir as ir
 
 from planner.graph.effects import Effect
 from planner.graph.model import TrainingGraph
-from planner.lower.rows import Subject, Way, ways_of
+from planner.lower.row_rules import ways_of
+from planner.lower.rows import Subject, Way
 from planner.onnxio.load import ValueType
 
 MAX_CONSTANT_BYTES = 1 << 18

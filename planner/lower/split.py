@@ -4,8 +4,8 @@ Each node of a region (`planner.lower.regions`) becomes one node for each chunk.
 outside the region is cut by a Slice for each chunk; what they make in chunks and others read whole is put
 together by a Concat of the old name; partial results are added up in order, in a product by its C:
 
-    x[rows] → op → y[rows]        x → Slice → op__chunk0 → y__chunk0 ┐
-                                  x → Slice → op__chunk1 → y__chunk1 ┴ Concat → y
+    x[rows] → op → y[rows]        x → Slice → op__chunk0 → y__rows0 ┐
+                                  x → Slice → op__chunk1 → y__rows1 ┴ Concat → y
 
 Node by node the rewritten graph computes what the old one did, whatever lies between the nodes of a
 region: what is not in it reads whole values, and what is in it reads chunks, or whole values.
@@ -16,21 +16,16 @@ of them, and names such as `op__chunk3`.
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import numpy as np
 import onnx_ir as ir
 
-from planner.graph.build import PLANNER_ATTRIBUTE, number_of
-from planner.graph.model import Role
+from planner.lower.chunked_model import ChunkedModel, Split
 from planner.lower.regions import Ground, Region
-from planner.lower.rewrite import METADATA_PREFIX
 from planner.lower.rows import Way
-from planner.lower.stages import Keys, Place
+from planner.lower.stages import Place
 from planner.onnxio.load import ValueType
-from planner.onnxio.names import FreeNames
 
 _SUMMING = frozenset({"FusedMatMul", "Gemm", "MatMul"})
 """Products that a Gemm can make, which adds what it is given as C."""
@@ -43,23 +38,6 @@ _SHAPED = frozenset({"Flatten", "Reshape", "Squeeze"})
 """Views that become a Reshape to a constant shape, which differs between chunks."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Split:
-    """A clone in which regions run in chunks; `types` covers its values.
-
-    Attributes:
-        order: names of all nodes, in the order in which they stand: each region's chunk after chunk.
-        values: by new value, the name of the one that it is a part of.
-        nodes: by new node, the name of the one that it does a part of.
-    """
-
-    model: ir.Model
-    types: Mapping[str, ValueType]
-    order: tuple[str, ...]
-    values: Mapping[str, str]
-    nodes: Mapping[str, str]
-
-
 def with_split(ground: Ground, regions: Sequence[Region], order: Sequence[str]) -> Split:
     """Run regions in chunks.
 
@@ -68,105 +46,16 @@ def with_split(ground: Ground, regions: Sequence[Region], order: Sequence[str]) 
         regions: of it; no two have a node in common.
         order: names of its nodes, in an order in which they can run.
     """
-    writer = _Writer(ground, order)
+    model = ChunkedModel(ground, order)
     for region in regions:
-        writer.write(region)
-    return writer.done()
-
-
-class _Writer:
-    """Rewrites one clone, region by region."""
-
-    def __init__(self, ground: Ground, order: Sequence[str]) -> None:
-        self.ground = ground
-        self.model = ground.model.clone()
-        self.types = dict(ground.types)
-        self.old = {str(node.name): node for node in self.model.graph}
-        self.keys = Keys(ground, order)
-        self.places: dict[str, Place] = {name: self.keys.alone(name) for name in self.old}
-        self.nodes = dict(self.old)
-        self.like: dict[str, str] = {}
-        self.parts: dict[str, str] = {}
-        self._names = FreeNames(self.model)
-        self._number = max((number_of(node) for node in self.model.graph), default=0)
-        self._integers: dict[tuple[str, tuple[int, ...]], ir.Value] = {}
-
-    def write(self, region: Region) -> None:
-        """Put chunks in place of a region's nodes."""
-        _RegionWriter(self, region).write()
-
-    def done(self) -> Split:
-        """The rewritten model, its nodes in order."""
-        names = _topological(self.nodes, self.places)
-        graph = self.model.graph
-        graph.remove(list(graph))
-        graph.extend(self.nodes[name] for name in names)
-        return Split(
-            model=self.model,
-            types=self.types,
-            order=tuple(names),
-            values=self.like,
-            nodes=self.parts,
-        )
-
-    def value(self, wish: str, kind: ValueType, like: ir.Value) -> ir.Value:
-        """A new value; one that is like a value without a shape gets none."""
-        value = self.named(self._names.fresh(wish), kind, like)
-        self.like[str(value.name)] = str(like.name)
-        return value
-
-    def named(self, name: str, kind: ValueType, like: ir.Value) -> ir.Value:
-        """A value of a certain name."""
-        self.types[name] = kind
-        shape = None if like.shape is None else ir.Shape(kind.shape)
-        return ir.Value(name=name, shape=shape, type=ir.TensorType(kind.dtype))
-
-    def constant(self, wish: str, array: np.ndarray) -> ir.Value:
-        """A new initializer."""
-        name = self._names.fresh(wish)
-        dtype = ir.DataType.from_numpy(array.dtype)
-        value = ir.Value(
-            name=name,
-            shape=ir.Shape(array.shape),
-            type=ir.TensorType(dtype),
-            const_value=ir.Tensor(array, name=name),
-        )
-        self.model.graph.register_initializer(value)
-        self.types[name] = ValueType(dtype=dtype, shape=array.shape)
-        return value
-
-    def integers(self, numbers: tuple[int, ...], dtype: str = "int64") -> ir.Value:
-        """A vector of integers, the same initializer for the same numbers."""
-        key = (dtype, numbers)
-        if key not in self._integers:
-            wish = f"planner__{dtype}_{'_'.join(map(str, numbers)) or 'none'}"
-            self._integers[key] = self.constant(wish, np.array(numbers, dtype=dtype))
-        return self._integers[key]
-
-    def add(self, node: ir.Node, wish: str, of: str, place: Place) -> None:
-        """Take a new node in, under a name of its own, with its mark."""
-        self._number += 1
-        node.name = self._names.fresh(wish)
-        mark = f"{Role.CHUNK.value}:{self._number}"
-        node.attributes[PLANNER_ATTRIBUTE] = ir.AttrString(PLANNER_ATTRIBUTE, mark)
-        facts = {"role": Role.CHUNK.value, "part_of": of}
-        node.metadata_props.update((METADATA_PREFIX + key, fact) for key, fact in facts.items())
-        self.nodes[node.name] = node
-        self.places[node.name] = place
-        self.parts[node.name] = of
-
-    def drop(self, name: str) -> None:
-        """Take an old node out."""
-        node = self.nodes.pop(name)
-        del self.places[name]
-        for i in range(len(node.inputs)):
-            node.replace_input_with(i, None)
+        _RegionWriter(model, region).write()
+    return model.done()
 
 
 class _RegionWriter:
     """Writes the chunks of one region."""
 
-    def __init__(self, to: _Writer, region: Region) -> None:
+    def __init__(self, to: ChunkedModel, region: Region) -> None:
         self.to = to
         self.region = region
         self.count = region.seed.chunks
@@ -257,7 +146,7 @@ class _RegionWriter:
         to, name = self.to, str(value.name)
         value = self.whole.get(name, value)
         first, behind = self.region.stretch(chunk, to.types[name].shape[axis])
-        wish = f"{name}__chunk{chunk}"
+        wish = f"{name}__rows{chunk}"
         if to.ground.is_small_constant(name):
             constant = value.const_value
             assert constant is not None
@@ -280,7 +169,7 @@ class _RegionWriter:
             if not name:
                 outputs.append(ir.Value(name=""))
                 continue
-            made = to.value(f"{name}__chunk{chunk}", self._kind(name, axis, chunk), value)
+            made = to.value(f"{name}__rows{chunk}", self._kind(name, axis, chunk), value)
             self.chunks[name, chunk] = made
             outputs.append(made)
         self._node(node, self._inputs(node, way, chunk), outputs, chunk)
@@ -332,7 +221,7 @@ class _RegionWriter:
                 continue
             kind = self.to.types[str(value.name)]
             # a product begins its own sum
-            part = self.to.value(f"{value.name}__chunk{chunk}", kind, value)
+            part = self.to.value(f"{value.name}__part{chunk}", kind, value)
             self._node(node, inputs, [part], chunk)
             if way.is_mean:
                 part = self._weighted(node, way, part, chunk)
@@ -382,27 +271,4 @@ class _RegionWriter:
         node = ir.Node("", "Concat", parts, attributes=[axis], outputs=[whole])
         maker = self.to.ground.producer[name]
         place = self.place(maker, self.count - 1).behind()
-        self.to.add(node, f"{name}__chunks", of=name, place=place)
-
-
-def _topological(nodes: Mapping[str, ir.Node], places: Mapping[str, Place]) -> list[str]:
-    """Names of nodes in an order in which they can run: the first place first among those that may."""
-    maker = {v: name for name, node in nodes.items() for v in node.outputs}
-    readers: dict[str, list[str]] = {name: [] for name in nodes}
-    waits: dict[str, int] = {}
-    for name, node in nodes.items():
-        before = {maker[v] for v in node.inputs if v is not None and v in maker}
-        waits[name] = len(before)
-        for other in before:
-            readers[other].append(name)
-    ready = [(places[name], name) for name, count in waits.items() if not count]
-    heapq.heapify(ready)
-    found: list[str] = []
-    while ready:
-        _, name = heapq.heappop(ready)
-        found.append(name)
-        for other in readers[name]:
-            waits[other] -= 1
-            if not waits[other]:
-                heapq.heappush(ready, (places[other], other))
-    return found
+        self.to.add(node, f"{name}__together", of=name, place=place)

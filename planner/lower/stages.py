@@ -8,8 +8,11 @@ each stage all of a chunk's nodes run before the next chunk's.
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+
+import onnx_ir as ir
 
 from planner.lower.regions import Ground, Region
 
@@ -120,3 +123,26 @@ class Keys:
                 if maker is not None and maker not in stages:
                     needed[stage] = max(needed.get(stage, 0), self.step[maker])
         return {stage: max(first[stage], needed.get(stage, 0)) for stage in first}
+
+
+def in_turn(nodes: Mapping[str, ir.Node], places: Mapping[str, Place]) -> list[str]:
+    """Names of nodes in an order in which they can run: the first place first among those that may."""
+    maker = {v: name for name, node in nodes.items() for v in node.outputs}
+    readers: dict[str, list[str]] = {name: [] for name in nodes}
+    waits: dict[str, int] = {}
+    for name, node in nodes.items():
+        before = {maker[v] for v in node.inputs if v is not None and v in maker}
+        waits[name] = len(before)
+        for other in before:
+            readers[other].append(name)
+    ready = [(places[name], name) for name, count in waits.items() if not count]
+    heapq.heapify(ready)
+    found: list[str] = []
+    while ready:
+        _, name = heapq.heappop(ready)
+        found.append(name)
+        for other in readers[name]:
+            waits[other] -= 1
+            if not waits[other]:
+                heapq.heappush(ready, (places[other], other))
+    return found

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from planner.errors import InfeasibleBudgetError
-from planner.lower.rows import MIN_OPSET
+from planner.lower.row_rules import MIN_OPSET
 from planner.pipeline.choose_residence import WORTH, everything_on_host
 from planner.pipeline.orders import base_orders, formulate_in, least_possible_peak
 from planner.pipeline.planned import Planned

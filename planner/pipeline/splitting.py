@@ -10,8 +10,9 @@ from planner.cost.model import durations_us
 from planner.errors import ModelError
 from planner.exactness import Numbers, least_exact
 from planner.graph.model import TrainingGraph
+from planner.lower.chunked_model import Split
 from planner.lower.regions import Ground, Region, Seed, grow
-from planner.lower.split import Split, with_split
+from planner.lower.split import with_split
 from planner.pipeline.prepare import Prepared, typed_graph
 from planner.pipeline.timelines import workspace_of
 from planner.plan.planfile import SplitRegion
