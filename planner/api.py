@@ -178,7 +178,7 @@ def optimize(
         limits=Limits(time_limit_s=time_limit_s, workers=workers),
     )
     check_residence(resident, feeds)
-    check_split(split)
+    check_split(split, budget)
     files = Files(model=output, plan=plan_path, report=report_path, trace=trace_path)
     files.check(request.model, force=force or dry_run)
     job = OptimizeJob(

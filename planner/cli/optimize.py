@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from planner.chunking import check_split
 from planner.cli import options as o
 from planner.cli.console import emit_json, note, progress, verbosity
 from planner.cli.ending import signals_raise
@@ -146,6 +147,7 @@ def optimize(
         parse_bytes(min_tensor, what="--min-tensor", zero_ok=True)
     if host_budget is not None:
         parse_bytes(host_budget, what="--host-budget")
+    check_split(split, budget)
     check_time_limit(time_limit)
     o.check_inputs(model=model, profile=profile, inputs=inputs)
     files = name_outputs(model, output=output, plan=plan, report=report)

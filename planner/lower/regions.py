@@ -21,6 +21,7 @@ import onnx_ir as ir
 
 from planner.graph.effects import Effect
 from planner.graph.model import TrainingGraph
+from planner.graph.reasons import WhyOnce
 from planner.lower.row_rules import ways_of
 from planner.lower.rows import Subject, Way
 from planner.onnxio.load import ValueType
@@ -103,6 +104,7 @@ class Ground:
             op.name
             for op in graph.operations
             if op.effect is Effect.PURE
+            and op.barred is not WhyOnce.EXCLUDED
             and not op.on_cpu
             and not op.per_reader
             and not unsized & {graph.tensors[t].name for t in (*op.inputs, *op.outputs)}

@@ -107,9 +107,12 @@ class _Splitting:
             if plain is not None and not self._is_slow(plain[1]):
                 return plain
         self.progress("splitting what is too large")
-        tried = self._tried(lean, plain)
         if plain is not None:
-            return self._quicker(plain, tried)
+            try:
+                return self._quicker(plain, self._tried(lean, plain))
+            except KeyboardInterrupt:
+                return plain
+        tried = self._tried(lean, None)
         error: InfeasibleBudgetError | None = None
         for one in tried:
             try:
@@ -128,7 +131,7 @@ class _Splitting:
             return plain
         try:
             made = self.within(tried[0].prepared, self._for_rest())
-        except (InfeasibleBudgetError, TakenError, KeyboardInterrupt):
+        except (InfeasibleBudgetError, TakenError):
             return plain
         is_better = _time_us(made[1]) <= _time_us(plain[1]) - worth_us
         return made if is_better and made[1].fits_arena >= plain[1].fits_arena else plain

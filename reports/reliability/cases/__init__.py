@@ -17,6 +17,7 @@ from reports.reliability.cases import (
     problems,
     profiles,
     sizes,
+    splitting,
     tensors,
 )
 
@@ -35,6 +36,7 @@ _ROOMS = (
     options,
     outputs,
     params,
+    splitting,
 )
 
 
