@@ -10,9 +10,11 @@ from planner.cost.model import durations_us
 from planner.errors import ModelError
 from planner.exactness import Numbers, least_exact
 from planner.graph.model import TrainingGraph
+from planner.graph.reasons import WhyStay
 from planner.lower.chunked_model import Split
 from planner.lower.regions import Ground, Region, Seed, grow
 from planner.lower.split import with_split
+from planner.pipeline.limiting import least_copied
 from planner.pipeline.prepare import Prepared, typed_graph
 from planner.pipeline.timelines import workspace_of
 from planner.plan.planfile import SplitRegion
@@ -38,6 +40,7 @@ def split(prepared: Prepared, regions: Sequence[Region]) -> Prepared:
     order = [before.operations[op].name for op in prepared.order]
     made = with_split(ground_of(prepared), regions, order)
     graph = _as_before(typed_graph(made.model, made.types), before, made)
+    graph = _without_small(graph, least_copied(prepared.request.levers))
     ids = {op.name: op.id for op in graph.operations}
     return replace(
         prepared,
@@ -140,6 +143,15 @@ def _as_before(graph: TrainingGraph, before: TrainingGraph, made: Split) -> Trai
             for op in graph.operations
         ),
     )
+
+
+def _without_small(graph: TrainingGraph, least_bytes: int) -> TrainingGraph:
+    """The graph, where chunks that are too small to be copied stay."""
+    tensors = tuple(
+        replace(t, barred=WhyStay.SMALL) if t.barred is None and t.bytes < least_bytes else t
+        for t in graph.tensors
+    )
+    return replace(graph, tensors=tensors)
 
 
 def _of(known: Mapping[str, _T], name: str, parts: Mapping[str, str]) -> _T | None:
