@@ -32,7 +32,7 @@ Within = Callable[[Prepared, Settings], Made]
 _ROOMS = (1.0, 0.8, 0.6, 0.4, 0.25)
 """Shares of the budget for which what is too large is split."""
 
-_PLAIN = 0.5
+_PLAIN = 0.6
 """Share of the time limit for a plan without chunks."""
 
 _QUICK, _MAX_QUICK_S = 0.08, 6.0
@@ -44,10 +44,10 @@ _LEAST = 0.2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Tried:
-    """A model in chunks, and the time that a quick search found for it; infinite where it found none."""
+    """A model in chunks, and the time that a quick search's plan adds; infinite where it found none."""
 
     prepared: Prepared
-    time_us: float
+    added_us: float
 
 
 def why_no_split(prepared: Prepared) -> str | None:
@@ -104,7 +104,7 @@ class _Splitting:
                 plain = self.within(self.prepared, self._for(_PLAIN * self.settings.time_limit_s))
             except InfeasibleBudgetError:
                 plain = None
-            if plain is not None and not self._is_slow(plain[1]):
+            if plain is not None and not self._is_slow(plain):
                 return plain
         self.progress("splitting what is too large")
         if plain is not None:
@@ -126,28 +126,28 @@ class _Splitting:
 
     def _quicker(self, plain: Made, tried: list[_Tried]) -> Made:
         """The plan without chunks, or one with them that is worth it."""
-        worth_us = WORTH * self.prepared.baseline.time_us
-        if not tried or tried[0].time_us > _time_us(plain[1]) - worth_us:
+        most_us = _added_us(plain) - WORTH * self.prepared.baseline.time_us
+        if not tried or tried[0].added_us > most_us:
             return plain
         try:
             made = self.within(tried[0].prepared, self._for_rest())
         except (InfeasibleBudgetError, TakenError):
             return plain
-        is_better = _time_us(made[1]) <= _time_us(plain[1]) - worth_us
+        is_better = _added_us(made) <= most_us
         return made if is_better and made[1].fits_arena >= plain[1].fits_arena else plain
 
     def _tried(self, lean: Prepared, plain: Made | None) -> list[_Tried]:
         """Models in chunks, each other in what is split: those with the quickest plan first; where no
-        quick search found one, those with the most room."""
+        quick search found one, those with the smallest operations."""
         hosted = frozenset((plain[0] if plain is not None else lean).resident)
         found: list[_Tried] = []
         for one in self._splits(lean):
-            time_us = self._quick(with_hosted(one, hosted))
-            found.append(_Tried(prepared=one, time_us=time_us))
+            added_us = self._quick(with_hosted(one, hosted))
+            found.append(_Tried(prepared=one, added_us=added_us))
             if time.monotonic() > self.until - _LEAST * self.settings.time_limit_s:
                 break
-        found.reverse()  # of those without a plan, the one with the smallest operations comes first
-        return sorted(found, key=lambda one: one.time_us)
+        found.reverse()
+        return sorted(found, key=lambda one: one.added_us)
 
     def _splits(self, lean: Prepared) -> Iterator[Prepared]:
         """By room, what is split for it, where it is something else each time and has room."""
@@ -163,14 +163,14 @@ class _Splitting:
                 yield _noted(one, *_said(one))
 
     def _quick(self, prepared: Prepared) -> float:
-        """Time of a plan that a short search finds, in microseconds; infinite where it finds none."""
+        """Microseconds that a plan of a short search adds; infinite where it finds none."""
         settings = self.settings
         limit_s = min(_MAX_QUICK_S, _QUICK * settings.time_limit_s) / 2
         orders = base_orders(prepared, time_limit_s=limit_s)
         form = formulate_in(prepared, orders[0].order, settings, settings.budget_bytes)
         search = SearchSettings(limit_s=limit_s, workers=settings.workers, thorough=False)
         found = solve(form.problem, search).candidate
-        return float("inf") if found is None else found.time_us - prepared.baseline.fed_us
+        return float("inf") if found is None else found.time_us - prepared.baseline.time_us
 
     def _lean(self) -> Prepared:
         """The model with as much on the host as may be."""
@@ -179,11 +179,11 @@ class _Splitting:
             return self.prepared
         return everything_on_host(self.prepared, self.settings)
 
-    def _is_slow(self, planned: Planned) -> bool:
-        if planned.solved.is_interrupted:
+    def _is_slow(self, made: Made) -> bool:
+        """Whether there is enough to gain in chunks."""
+        if made[1].solved.is_interrupted:
             return False
-        base_us = self.prepared.baseline.time_us
-        return not planned.fits_arena or _time_us(planned) - base_us > WORTH * base_us
+        return not made[1].fits_arena or _added_us(made) > WORTH * self.prepared.baseline.time_us
 
     def _for(self, limit_s: float) -> Settings:
         return replace(self.settings, time_limit_s=limit_s)
@@ -193,9 +193,11 @@ class _Splitting:
         return self._for(max(left_s, _LEAST * self.settings.time_limit_s))
 
 
-def _time_us(planned: Planned) -> float:
+def _added_us(made: Made) -> float:
+    """What a plan adds to the time of the model as it is, where that is kept in the same places."""
+    prepared, planned = made
     assert planned.solved.candidate is not None
-    return planned.solved.candidate.time_us
+    return planned.solved.candidate.time_us - prepared.baseline.time_us
 
 
 def _is_less(found: InfeasibleBudgetError, known: InfeasibleBudgetError | None) -> bool:
