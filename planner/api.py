@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Literal
 
+from planner.chunking import SplitMode, check_split
 from planner.errors import ModelError, UsageError
 from planner.onnxio.load import model_digest
 from planner.onnxio.save import atomic_write
@@ -107,6 +108,7 @@ def optimize(
     min_tensor: str | None = None,
     host_budget: str | None = None,
     micro_batch: int | str = 1,
+    split: SplitMode = "none",
     order: OrderTarget = "default",
     reserve: str = "0B",
     time_limit_s: float = 60.0,
@@ -145,6 +147,8 @@ def optimize(
         micro_batch: make a step in so many runs on parts of its batch, whose totals (loss, gradients) are
             fed back from run to run: `result.plan.micro` says how. "auto" chooses how many. The model
             needs a symbolic batch, bound in `dims`.
+        split: "auto" lets operations that are too large for the budget run in chunks of rows, where no
+            plan fits without that or one takes less time: see `planner.chunking`.
         order: the session option the file is written for.
         reserve: set aside out of the budget.
         verify: each model runs once under each set of options; "thorough" runs them again, and at other
@@ -180,11 +184,13 @@ def optimize(
             min_tensor=min_tensor,
             host_budget=host_budget,
             micro_batch=str(micro_batch),
+            split=split,
         ),
         order=order,
         limits=Limits(time_limit_s=time_limit_s, workers=workers),
     )
     check_residence(resident, feeds)
+    check_split(split, budget)
     files = Files(model=output, plan=plan_path, report=report_path, trace=trace_path)
     files.check(request.model, force=force or dry_run)
     job = OptimizeJob(

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from planner.chunking import SplitMode
 from planner.pipeline.copies import Copies
 from planner.plan.planfile import OrderTarget, Swap
 from planner.residing import Feeds, Reside
@@ -48,6 +49,7 @@ class Levers:
         feeds: where the caller has what the step reads and wants what it leaves.
         micro_batch: in how many runs on parts of the batch a step is made: "4", or "auto" for the number
             that takes least time.
+        split: operations that are too large may run in chunks of rows; see `planner.chunking`.
     """
 
     swap: Swap = "auto"
@@ -60,6 +62,7 @@ class Levers:
     min_tensor: str | None = None
     host_budget: str | None = None
     micro_batch: str = "1"
+    split: SplitMode = "none"
 
     @property
     def residence(self) -> Reside:

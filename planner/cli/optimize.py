@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from planner.chunking import check_split
 from planner.cli import options as o
 from planner.cli.console import emit_json, note, progress, verbosity
 from planner.cli.ending import signals_raise
@@ -79,6 +80,7 @@ def optimize(
     min_tensor: o.MinTensor = None,
     host_budget: o.HostBudget = None,
     micro_batch: o.MicroBatch = "1",
+    split: o.Split = "none",
     order: Annotated[
         Literal["default", "priority"],
         typer.Option("--order", help="The session's execution order that the file is made for."),
@@ -148,6 +150,7 @@ def optimize(
     if host_budget is not None:
         parse_bytes(host_budget, what="--host-budget")
     o.check_micro_batch(micro_batch)
+    check_split(split, budget)
     check_time_limit(time_limit)
     o.check_inputs(model=model, profile=profile, inputs=inputs)
     files = name_outputs(model, output=output, plan=plan, report=report)
@@ -183,6 +186,7 @@ def optimize(
                 min_tensor=min_tensor,
                 host_budget=host_budget,
                 micro_batch=micro_batch,
+                split=split,
                 order=order,
                 reserve=reserve,
                 time_limit_s=time_limit,

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from planner.chunking import SplitMode
 from planner.cli.console import verbosity
 from planner.cli.limits import limit_memory, limit_time
 from planner.errors import UsageError
@@ -222,6 +223,14 @@ MicroBatch = Annotated[
         metavar="auto|K",
         help="Make a step in K runs on parts of the batch, whose gradients add up; auto: as many as take "
         "least time.",
+    ),
+]
+Split = Annotated[
+    SplitMode,
+    typer.Option(
+        "--split",
+        help="Run operations that are too large in chunks of rows: never, or where no plan fits without "
+        "that or one takes less time.",
     ),
 ]
 SwapChoice = Literal["auto", "none", "only"]

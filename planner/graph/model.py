@@ -49,6 +49,7 @@ class Role(enum.StrEnum):
     ANCHOR = "anchor"
     PAGE_IN = "page-in"
     PAGE_OUT = "page-out"
+    CHUNK = "chunk"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,6 +23,7 @@ from planner.pipeline.planned import Planned
 from planner.pipeline.prepare import Prepared
 from planner.pipeline.residence import feeds_are_copied, is_paged_at_a_price, residence_note
 from planner.pipeline.settings import Settings
+from planner.pipeline.splitting import planned_regions
 from planner.plan.candidate import Candidate
 from planner.plan.planfile import (
     PLAN_VERSION,
@@ -92,6 +93,8 @@ def _bound_class(settings: Settings, planned: Planned) -> str:
     capacity, said = planned.formulation.problem.capacity_bytes, planned.solved.bound_class
     if is_paged_at_a_price(planned.prepared):
         said = f"{said}, with the same inputs and outputs on the host"
+    if planned.prepared.split:
+        said = f"{said}, with the same operations in chunks"
     if capacity < settings.budget_bytes:
         said = f"{said}, within {format_bytes(capacity)} of live bytes"
     return said
@@ -114,6 +117,7 @@ def _as_asked(prepared: Prepared, settings: Settings) -> Plan:
         device=prepared.target.name,
         copies="overlapped" if settings.overlap else "serial",
         resident=prepared.resident,
+        split=planned_regions(prepared),
         numbers=prepared.numbers,
         feeds="host" if feeds_are_copied(prepared) else "device",
         recompute=request.levers.recompute,
@@ -291,6 +295,7 @@ def plan_digest(plan: Plan) -> str:
     core += [plan.device] if plan.device != "cpu" else []  # as before there were targets
     core += [sorted(plan.resident)] if plan.resident else []
     core += [[plan.micro.runs, plan.micro.dim]] if plan.micro is not None else []
+    core += [fields_of(region) for together in plan.split for region in together]
     core += [[a.kind, a.target] for a in plan.schedule]
     return hashlib.sha256(json.dumps(core).encode()).hexdigest()
 

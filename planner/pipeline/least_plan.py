@@ -33,6 +33,8 @@ _ELSEWHERE = {
 }
 """What else would help, where it was not allowed."""
 
+_IN_CHUNKS = "; --split auto runs operations that are too large in chunks of rows"
+
 _OF_ALL_S = 30.0
 """For the least peak over all base orders, at most."""
 
@@ -160,6 +162,8 @@ def _infeasible(
     graph = prepared.graph
     persistent = [(t.name, t.bytes) for t in graph.tensors if t.is_persistent and not t.on_host]
     binding = tuple(sorted([*resident, *persistent], key=lambda item: -item[1])[:10])
+    levers = prepared.request.levers
+    is_one_too_large = least.form.problem.fixed_bytes < settings.budget_bytes < bound
     is_open = is_late and bound <= settings.budget_bytes
     kind = TimeLimitError if is_open else InfeasibleBudgetError
     what = (
@@ -170,7 +174,9 @@ def _infeasible(
     return kind(
         f"{what} {format_both(settings.budget_bytes)}: the least peak found is "
         f"{format_budget(found)}, and no plan in any order can be below {format_bytes(bound)}"
-        + ("" if prepared.resident else _ELSEWHERE.get(prepared.request.levers.residence, ""))
+        + (" with the same operations in chunks" if prepared.split else "")
+        + ("" if prepared.resident else _ELSEWHERE.get(levers.residence, ""))
+        + (_IN_CHUNKS if is_one_too_large and levers.split == "none" else "")
         + ("; give it more --time-limit, or a larger budget" if is_open else ""),
         least_peak_bytes=found,
         bound_bytes=bound,

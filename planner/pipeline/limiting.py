@@ -20,6 +20,7 @@ from planner.graph.model import Category, Operation, Tensor, TensorId, TrainingG
 from planner.graph.reasons import WhyOnce, WhyStay
 from planner.pipeline.prepare import Prepared
 from planner.reading import closest
+from planner.request import Levers
 from planner.units import parse_bytes
 
 _OP, _CATEGORY = "op:", "category:"
@@ -35,9 +36,7 @@ def limited(prepared: Prepared) -> Prepared:
     levers = prepared.request.levers
     if not (levers.include or levers.exclude or levers.min_tensor):
         return prepared
-    least = 0
-    if levers.min_tensor is not None:
-        least = parse_bytes(levers.min_tensor, what="--min-tensor", zero_ok=True)
+    least = least_copied(levers)
     graph = prepared.graph
     included = _matched(graph, levers.include, "--include")
     excluded = _matched(graph, levers.exclude, "--exclude")
@@ -55,6 +54,16 @@ def limited(prepared: Prepared) -> Prepared:
         for op in graph.operations
     )
     return replace(prepared, graph=replace(graph, tensors=tensors, operations=operations))
+
+
+def least_copied(levers: Levers) -> int:
+    """Bytes below which a tensor is not copied.
+
+    Raises:
+        UsageError: the size cannot be read.
+    """
+    text = levers.min_tensor
+    return 0 if text is None else parse_bytes(text, what="--min-tensor", zero_ok=True)
 
 
 def _why(tensor: Tensor, out: set[TensorId], least: int) -> WhyStay | None:

@@ -25,6 +25,7 @@ from planner.pipeline.prepare import Prepared, Progress, prepare
 from planner.pipeline.rebuild import with_metadata
 from planner.pipeline.settings import Settings, settings_of
 from planner.pipeline.slowdown import plan_within
+from planner.pipeline.split_within import split_within
 from planner.pipeline.verifying import Rewrite, check_can_hold, run_both
 from planner.pipeline.whole_step import WholeStep
 from planner.pipeline.within_budget import PlanWithin
@@ -190,13 +191,7 @@ class OptimizeJob:
                 settings=within.settings,
                 binds="slowdown",
             )
-        prepared, planned = PlanWithin(
-            prepared=prepared,
-            settings=settings,
-            progress=self.progress,
-            keep_on_interrupt=self.search_context is not None,
-            helper=helper,
-        ).run()
+        prepared, planned = self._within(prepared, settings, helper)
         time_us = prepared.baseline.time_us
         assert planned.solved.candidate is not None
         added = planned.solved.candidate.time_us / time_us - 1
@@ -210,6 +205,24 @@ class OptimizeJob:
             )
         binds = "budget" if added > 1e-9 else ""
         return _Chosen(prepared=prepared, planned=planned, settings=settings, binds=binds)
+
+    def _within(
+        self, prepared: Prepared, settings: Settings, helper: Beside
+    ) -> tuple[Prepared, Planned]:
+        """The fastest plan within the budget, in chunks of rows where that may be and pays."""
+
+        def within(prepared: Prepared, settings: Settings) -> tuple[Prepared, Planned]:
+            return PlanWithin(
+                prepared=prepared,
+                settings=settings,
+                progress=self.progress,
+                keep_on_interrupt=self.search_context is not None,
+                helper=helper,
+            ).run()
+
+        if self.request.levers.split == "none":
+            return within(prepared, settings)
+        return split_within(prepared, settings, self.progress, within)
 
     def _write_and_verify(
         self, result: OptimizeResult, made: Made, together: Together, quiet: Context

@@ -20,6 +20,7 @@ from planner.pipeline.placing import is_assumed
 from planner.pipeline.prepare import Prepared, Progress, prepare, silent
 from planner.pipeline.read_back import lowered, read_back
 from planner.pipeline.residence import resided
+from planner.pipeline.splitting import split_as_planned
 from planner.pipeline.targeting import target_metadata
 from planner.plan.planfile import Plan
 from planner.plan.problem import Action
@@ -105,10 +106,12 @@ def _prepared(model: Path, plan: Plan, profile: Path | None, progress: Progress)
             include=plan.include,
             exclude=plan.exclude,
             min_tensor=plan.min_tensor,
+            split="auto" if plan.split else "none",
         ),
         order=plan.order_target,
     )
     prepared = limited(prepare(request, progress=progress))
+    prepared = split_as_planned(prepared, plan.split)
     known = {t.name for t in may_live_on_host(prepared.graph)}
     strange = next((name for name in plan.resident if name not in known), None)
     if strange is not None:

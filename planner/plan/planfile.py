@@ -14,6 +14,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
+from planner.chunking import MAX_CHUNKS
 from planner.errors import ModelError
 from planner.exactness import Numbers
 from planner.plan.problem import ActionKind
@@ -23,6 +24,7 @@ from planner.targets import Device
 from planner.units import MAX_SEED
 
 PLAN_VERSION = 1
+MAX_RANK = 64
 
 Swap = Literal["none", "auto", "only"]
 OrderTarget = Literal["default", "priority"]
@@ -31,6 +33,8 @@ Count = Annotated[int, Meta(ge=0, le=MAX_BYTES)]
 Amount = Annotated[float, Meta(ge=0, le=MAX_BYTES)]
 """Of time, or a ratio."""
 Dim = Annotated[int, Meta(ge=1, le=MAX_BYTES)]
+Axis = Annotated[int, Meta(ge=0, le=MAX_RANK)]
+Chunks = Annotated[int, Meta(ge=2, le=MAX_CHUNKS)]
 Seed = Annotated[int, Meta(ge=0, le=MAX_SEED)]
 
 
@@ -84,6 +88,23 @@ class Barred:
     action: Literal["recompute", "swap"]
     name: str
     reason_code: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SplitRegion:
+    """Nodes that run in chunks of rows.
+
+    Attributes:
+        tensor, axis: what was cut first, into so many `chunks`.
+        large_bytes: values of so many bytes were taken in, with what makes and reads them.
+        nodes: all that run in chunks, in file order.
+    """
+
+    tensor: str
+    axis: Axis
+    chunks: Chunks
+    large_bytes: Count
+    nodes: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,6 +232,8 @@ class Plan:
         device: the target that the file is written for: "cpu", "webgpu", "cuda" or "any".
         resident: names of the inputs, initializers and outputs that live on the host; `feeds` says where
             the caller has what it feeds and wants ("host", "device").
+        split: regions of the model that run in chunks of rows; those that stand together were split
+            together, each list in the model that the ones before it left.
         numbers: how close the rewritten model's outputs are to the original's (`planner.exactness`).
         recompute, include, exclude, min_tensor: what the plan might do, as it was asked for.
         host_budget_bytes: the most on the host at once; None for no limit.
@@ -252,6 +275,7 @@ class Plan:
     device: Device = "cpu"
     copies: Literal["serial", "overlapped"] = "serial"
     resident: tuple[str, ...] = ()
+    split: tuple[tuple[SplitRegion, ...], ...] = ()
     numbers: Numbers = "exact"
     feeds: Literal["host", "device"] = "device"
     recompute: bool = True

@@ -61,6 +61,8 @@ def _at_what_cost(headline: dict[str, Any]) -> str:
     if headline["swapped_tensors"]:
         moved = format_bytes(headline["swap_out_bytes"] + headline["swap_in_bytes"])
         done.append(f"swapping {_count(headline['swapped_tensors'], 'tensor')} ({moved} copied)")
+    if headline["split_nodes"]:
+        done.append(f"running {_count(headline['split_nodes'], 'node')} in chunks of rows")
     if headline["paged_tensors"]:
         done.append(
             f"keeping {_count(headline['paged_tensors'], 'input and output')} on the host"
@@ -111,6 +113,8 @@ def provenance(
     if plan.bound_us is not None or plan.proved_optimal:
         rows.append(("Bound and gap", "proved", f"for {plan.bound_class or 'the class searched'}"))
     where = "the same inputs and outputs on the host" if plan.resident else "all on the device"
+    if plan.split:
+        where += " and the same nodes in chunks"
     rows.append(("Least feasible peak (bound)", "proved", f"no plan with {where} can be below it"))
     if verification is not None:
         for key, label in (("before", "original"), ("after", "rewritten model")):

@@ -26,6 +26,7 @@ from planner.results import (
     TimeCheck,
     Verification,
 )
+from planner.structuring import fields_of
 
 OPTIMIZE_SCHEMA = "planner.optimize/1"
 ANALYZE_SCHEMA = "planner.analyze/1"
@@ -145,6 +146,9 @@ def _headline(result: OptimizeResult) -> dict[str, Any]:
         "swap_out_bytes": planned.swap_out_bytes,
         "swap_in_bytes": planned.swap_in_bytes,
         "swap_us": number(planned.swap_us),
+        "split_nodes": sum(len(r.nodes) for together in plan.split for r in together),
+        "split_regions": sum(map(len, plan.split)),
+        "split_chunks": max((r.chunks for together in plan.split for r in together), default=0),
         "paged_tensors": planned.paged_tensors,
         "page_in_bytes": planned.page_in_bytes,
         "page_out_bytes": planned.page_out_bytes,
@@ -209,6 +213,7 @@ def _plan(plan: Plan) -> dict[str, Any]:
         "swap_mode": plan.swap_mode,
         "copies": plan.copies,
         "resident": list(plan.resident),
+        "split": [[fields_of(region) for region in together] for together in plan.split],
         "numbers": plan.numbers,
         "feeds": plan.feeds,
         "micro": None if plan.micro is None else micro_payload(plan.micro),

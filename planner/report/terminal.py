@@ -90,6 +90,9 @@ def print_optimize(payload: Payload, console: Console | None = None) -> None:
         moved = f"{_size(head['swap_out_bytes'])} out, {_size(head['swap_in_bytes'])} in"
         what = f"{head['swapped_tensors']:,} tensors, {moved}"
         _fact(facts, "Swapped", f"{what}, {_duration(head['swap_us'])}")
+    if head["split_nodes"]:
+        what = f"{head['split_nodes']:,} nodes, in {head['split_regions']:,} regions"
+        _fact(facts, "In chunks", f"{what} of up to {head['split_chunks']} chunks of rows")
     if head["paged_tensors"]:
         moved = f"{_size(head['page_in_bytes'])} in, {_size(head['page_out_bytes'])} out"
         what = f"{head['paged_tensors']:,} inputs and outputs, {moved}"

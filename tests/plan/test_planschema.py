@@ -25,6 +25,7 @@ CLASSES = (
     planfile.PlannedAction,
     planfile.Decision,
     planfile.Barred,
+    planfile.SplitRegion,
     EngineStatistics,
     planfile.PredictedCost,
     planfile.PeakMoment,

@@ -18,6 +18,7 @@ from reports.reliability.cases import (
     problems,
     profiles,
     sizes,
+    splitting,
     tensors,
 )
 
@@ -37,6 +38,7 @@ _ROOMS = (
     options,
     outputs,
     params,
+    splitting,
 )
 
 

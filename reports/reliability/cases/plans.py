@@ -32,12 +32,14 @@ def cases() -> list[Case]:
         for arguments in _COMMANDS if wrong in _WITH_ALL else (_COMMANDS[i % 4],):
             found.append(_case(wrong, build, arguments))
     for i, (wrong, change, words) in enumerate(_edited()):
-        found.append(_case(wrong, partial(_change, "plan.json", change), _COMMANDS[i % 4], words))
+        found.append(
+            _case(wrong, partial(change_plan, "plan.json", change), _COMMANDS[i % 4], words)
+        )
     for wrong, change, words in _unfit():
-        case = _case(wrong, partial(_change, "plan.json", change), _APPLY, words)
+        case = _case(wrong, partial(change_plan, "plan.json", change), _APPLY, words)
         found.append(replace(case, exits=(MODEL, USAGE)))
     for wrong, change in _swapped():
-        found.append(_case(wrong, partial(_change, "swaps.json", change), _APPLY))
+        found.append(_case(wrong, partial(change_plan, "swaps.json", change), _APPLY))
     return found + _mixed()
 
 
@@ -65,7 +67,8 @@ def _cut(share: float, folder: Path) -> None:
     _write(data[: int(len(data) * share)], folder)
 
 
-def _change(source: str, change: Change, folder: Path) -> None:
+def change_plan(source: str, change: Change, folder: Path) -> None:
+    """A model, and a plan of it that was changed."""
     plan = document(source)
     change(plan)
     _write(json.dumps(plan).encode(), folder)
@@ -281,21 +284,21 @@ def _mixed() -> list[Case]:
             room="plan",
             wrong="a key of a later release, which is legal",
             arguments=_APPLY,
-            build=partial(_change, "plan.json", _set("of_a_later_release", [1])),
+            build=partial(change_plan, "plan.json", _set("of_a_later_release", [1])),
             exits=(OK,),
         ),
         Case(
             room="plan",
             wrong="nothing: the plan as it is",
             arguments=_APPLY,
-            build=partial(_change, "plan.json", lambda plan: None),
+            build=partial(change_plan, "plan.json", lambda plan: None),
             exits=(OK,),
         ),
         Case(
             room="plan",
             wrong="nothing: the plan with copies as it is",
             arguments=_APPLY,
-            build=partial(_change, "swaps.json", lambda plan: None),
+            build=partial(change_plan, "swaps.json", lambda plan: None),
             exits=(OK,),
         ),
     ]

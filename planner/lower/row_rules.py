@@ -1,0 +1,355 @@
+"""The ways in which each operator can be split into chunks of rows.
+
+They follow from the operators' definitions (onnx/docs/Operators.md, and for com.microsoft
+onnxruntime/docs/ContribOperators.md). An operator that is not here has no way: nothing is guessed.
+Which of them give the same bits, whatever the chunks, `tests/lower/test_row_rules.py` asks ONNX Runtime:
+not the products, whose kernel takes another path for one row, or for fewer columns, nor sums in parts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+from planner.graph.effects import ONNX_DOMAINS
+from planner.lower.rows import Axes, Shape, Subject, Way
+
+MIN_OPSET = 13
+"""Operator set from which on the rules hold: axes are inputs where data may be, Softmax is along one."""
+
+_MAX_ROWS = (1 << 31) - 1
+"""What 32 bits hold: where a chunk begins and ends."""
+
+Rule = Callable[[Subject], Iterator[Way]]
+
+
+def ways_of(subject: Subject) -> tuple[Way, ...]:
+    """All ways in which a node can be split; none where its operator has no rule.
+
+    Every axis that is cut has at least two rows.
+    """
+    node = subject.node
+    domain = "" if node.domain in ONNX_DOMAINS else node.domain
+    rule = _RULES.get((domain, node.op_type))
+    if rule is None or subject.opset < MIN_OPSET or not subject.outputs or not subject.outputs[0]:
+        return ()
+    return tuple(way for way in rule(subject) if _has_rows(subject, way))
+
+
+def with_rule() -> frozenset[tuple[str, str]]:
+    """(domain, operator) of each that has a rule."""
+    return frozenset(_RULES)
+
+
+def _has_rows(subject: Subject, way: Way) -> bool:
+    sides = ((subject.inputs, way.inputs), (subject.outputs, way.outputs))
+    cut = [
+        s[a]
+        for shapes, axes in sides
+        for s, a in zip(shapes, axes, strict=True)
+        if s and a is not None
+    ]
+    return bool(cut) and min(cut) > 1 and max(cut) <= _MAX_ROWS
+
+
+def _axis(value: int, rank: int) -> int:
+    return value + rank if value < 0 else value
+
+
+def _aligned(shape: Shape | None, made: Shape, axis: int) -> int | None:
+    """The axis of a broadcast input that lies under one of the result; None where it is repeated."""
+    place = axis - len(made) + len(shape or ())
+    return place if shape is not None and place >= 0 and shape[place] == made[axis] else None
+
+
+def _elementwise(subject: Subject) -> Iterator[Way]:
+    made = subject.made
+    for axis, dim in enumerate(made):
+        if dim > 1:
+            inputs = tuple(_aligned(shape, made, axis) for shape in subject.inputs)
+            yield Way(inputs=inputs, outputs=_all(subject.outputs, axis))
+
+
+def _by_vectors(subject: Subject) -> Iterator[Way]:
+    """Functions whose kernels take one path for whole vectors of elements and another for what is left
+    (Eigen's packet operations): where a chunk ends decides which."""
+    for way in _elementwise(subject):
+        yield replace(way, exact=False)
+
+
+def _all(shapes: Sequence[Shape | None], axis: int) -> Axes:
+    return tuple(None if shape is None else axis for shape in shapes)
+
+
+def _only_first(subject: Subject, axis: int) -> Axes:
+    return (axis, *(None for _ in subject.inputs[1:]))
+
+
+def _along(subject: Subject, others: Iterator[int]) -> Iterator[Way]:
+    """Rows of the first input make the same rows of every output."""
+    for axis in others:
+        yield Way(inputs=_only_first(subject, axis), outputs=_all(subject.outputs, axis))
+
+
+def _softmax(subject: Subject) -> Iterator[Way]:
+    rank = len(subject.made)
+    along = _axis(subject.integer("axis", -1), rank)
+    for axis in range(rank):
+        if axis != along:
+            yield Way(inputs=_all(subject.inputs, axis), outputs=(axis,))
+
+
+def _normalization(subject: Subject) -> Iterator[Way]:
+    rank = len(subject.made)
+    first = _axis(subject.integer("axis", -1), rank)
+    scales = [s for s in subject.inputs[1:] if s is not None]
+    if all(len(s) <= rank - first for s in scales):
+        yield from _along(subject, iter(range(first)))
+
+
+def _skip_normalization(subject: Subject) -> Iterator[Way]:
+    """(input, skip, gamma, beta, bias) → (result, mean, deviation, sum); the middle two are not made by
+    the CPU's kernel (contrib_ops/cpu/skip_layer_norm.cc)."""
+    made = subject.made
+    if any(subject.outputs[1:3]):
+        return
+    for axis in range(len(made) - 1):
+        both = (_aligned(s, made, axis) for s in subject.inputs[:2])
+        rest = (None for _ in subject.inputs[2:])
+        yield Way(inputs=(*both, *rest), outputs=_all(subject.outputs, axis))
+
+
+def _reduced(subject: Subject) -> tuple[tuple[int, ...], bool] | None:
+    """(axes that are reduced, whether they stay as dims of 1); None where they are not known."""
+    rank = len(subject.read(0))
+    found = subject.numbers(1, "axes")
+    if found is None:
+        return None
+    if not found and not subject.integer("noop_with_empty_axes"):
+        found = tuple(range(rank))
+    return tuple(_axis(a, rank) for a in found), bool(subject.integer("keepdims", 1))
+
+
+def _reduce(subject: Subject) -> Iterator[Way]:
+    found = _reduced(subject)
+    if found is None:
+        return
+    axes, keeps = found
+    kind = subject.node.op_type
+    for axis in range(len(subject.read(0))):
+        inputs = _only_first(subject, axis)
+        if axis not in axes:
+            lost = 0 if keeps else sum(a < axis for a in axes)
+            # what is added may be added in another order where there are fewer rows
+            is_exact = kind in ("ReduceMax", "ReduceMin")
+            yield Way(inputs=inputs, outputs=(axis - lost,), exact=is_exact)
+        elif kind in _SUMS:
+            is_mean = kind == "ReduceMean"
+            yield Way(inputs=inputs, outputs=(None,), is_partial=True, is_mean=is_mean, exact=False)
+
+
+_SUMS = frozenset({"ReduceL1", "ReduceMean", "ReduceSum", "ReduceSumSquare"})
+"""Reductions whose parts can be added up."""
+
+
+def _arg(subject: Subject) -> Iterator[Way]:
+    rank, keeps = len(subject.read(0)), bool(subject.integer("keepdims", 1))
+    along = _axis(subject.integer("axis", 0), rank)
+    for axis in range(rank):
+        if axis != along:
+            lost = 0 if keeps or axis < along else 1
+            yield Way(inputs=(axis,), outputs=(axis - lost,))
+
+
+def _product(subject: Subject) -> Iterator[Way]:
+    """A[…, M, K] · B[…, K, N], either's last two axes swapped where it is transposed."""
+    first, second, made = subject.read(0), subject.read(1), subject.made
+    if len(first) < 2 or len(second) < 2:
+        return
+    if subject.integer("transBatchA") or subject.integer("transBatchB"):
+        return
+    rank, a, b = len(made), len(first), len(second)
+    rows, inner = (a - 1, a - 2) if subject.integer("transA") else (a - 2, a - 1)
+    outer, columns = (b - 1, b - 2) if subject.integer("transB") else (b - 2, b - 1)
+    for axis in range(rank - 2):
+        batch = (_aligned(first, made, axis), _aligned(second, made, axis))
+        if made[axis] > 1:
+            yield Way(inputs=batch, outputs=(axis,), exact=False)
+    yield Way(inputs=(rows, None), outputs=(rank - 2,), exact=False)
+    yield Way(inputs=(None, columns), outputs=(rank - 1,), exact=False)
+    yield Way(inputs=(inner, outer), outputs=(None,), is_partial=True, exact=False)
+
+
+def _gemm(subject: Subject) -> Iterator[Way]:
+    """The same, with C added; where the product is in parts, C is a part of the first."""
+    for way in _product(subject):
+        axis = way.outputs[0]
+        if axis is None and subject.node.op_type != "Gemm":
+            continue  # an activation wants the whole sum
+        more: Axes = ()
+        if len(subject.inputs) > 2:
+            shape = subject.inputs[2]
+            more = (None if axis is None else _aligned(shape, subject.made, axis),)
+        yield replace(way, inputs=(*way.inputs, *more))
+
+
+def _transpose(subject: Subject) -> Iterator[Way]:
+    rank = len(subject.made)
+    found = subject.node.attributes.get("perm")
+    order = tuple(range(rank))[::-1] if found is None else tuple(found.as_ints())
+    for axis in range(rank):
+        yield Way(inputs=(order[axis],), outputs=(axis,))
+
+
+def _view(subject: Subject) -> Iterator[Way]:
+    """Where as many elements lie before both axes, a stretch of one is a stretch of the other."""
+    before, after = subject.read(0), subject.made
+    for i, dim in enumerate(before):
+        for j, other in enumerate(after):
+            same = math.prod(before[:i]) == math.prod(after[:j])
+            if same and math.gcd(dim, other) > 1:
+                yield Way(inputs=_only_first(subject, i), outputs=(j,))
+
+
+def _gather(subject: Subject) -> Iterator[Way]:
+    data, indices = subject.read(0), subject.read(1)
+    along = _axis(subject.integer("axis", 0), len(data))
+    for axis in range(len(indices)):
+        yield Way(inputs=(None, axis), outputs=(along + axis,))
+    for axis in range(len(data)):
+        if axis != along:
+            later = len(indices) - 1 if axis > along else 0
+            yield Way(inputs=(axis, None), outputs=(axis + later,))
+
+
+def _gather_elements(subject: Subject) -> Iterator[Way]:
+    data, indices = subject.read(0), subject.read(1)
+    along = _axis(subject.integer("axis", 0), len(data))
+    for axis in range(len(data)):
+        if axis == along:
+            yield Way(inputs=(None, axis), outputs=(axis,))
+        elif data[axis] == indices[axis]:
+            yield Way(inputs=(axis, axis), outputs=(axis,))
+
+
+def _scatter_elements(subject: Subject) -> Iterator[Way]:
+    data, indices = subject.read(0), subject.read(1)
+    along = _axis(subject.integer("axis", 0), len(data))
+    for axis in range(len(data)):
+        if axis != along and data[axis] == indices[axis]:
+            yield Way(inputs=(axis, axis, axis), outputs=(axis,))
+
+
+def _one_hot(subject: Subject) -> Iterator[Way]:
+    rank = len(subject.made)
+    along = _axis(subject.integer("axis", -1), rank)
+    for axis in range(rank):
+        if axis != along:
+            yield Way(inputs=(axis - (axis > along), None, None), outputs=(axis,))
+
+
+def _slice(subject: Subject) -> Iterator[Way]:
+    rank = len(subject.made)
+    starts, axes = subject.numbers(1), subject.numbers(3)
+    if starts is None or axes is None:
+        return
+    cut = {_axis(a, rank) for a in axes or range(len(starts))}
+    yield from _along(subject, (axis for axis in range(rank) if axis not in cut))
+
+
+def _pad(subject: Subject) -> Iterator[Way]:
+    rank = len(subject.made)
+    pads, named = subject.numbers(1), subject.numbers(3)
+    if pads is None or named is None:
+        return
+    axes = [_axis(a, rank) for a in named or range(rank)]
+    count = len(axes)
+    sides = zip(axes, pads[:count], pads[count:], strict=True)
+    padded = {axis for axis, before, behind in sides if before or behind}
+    yield from _along(subject, (axis for axis in range(rank) if axis not in padded))
+
+
+def _concat(subject: Subject) -> Iterator[Way]:
+    rank = len(subject.made)
+    along = _axis(subject.integer("axis"), rank)
+    for axis in range(rank):
+        if axis != along:
+            yield Way(inputs=_all(subject.inputs, axis), outputs=(axis,))
+
+
+def _split(subject: Subject) -> Iterator[Way]:
+    rank = len(subject.read(0))
+    along = _axis(subject.integer("axis"), rank)
+    yield from _along(subject, (axis for axis in range(rank) if axis != along))
+
+
+def _expand(subject: Subject) -> Iterator[Way]:
+    made = subject.made
+    for axis in range(len(made)):
+        yield Way(inputs=(_aligned(subject.read(0), made, axis), None), outputs=(axis,))
+
+
+def _tile(subject: Subject) -> Iterator[Way]:
+    repeats = subject.numbers(1)
+    if repeats is not None:
+        yield from _along(subject, (axis for axis, times in enumerate(repeats) if times == 1))
+
+
+def _triangle(subject: Subject) -> Iterator[Way]:
+    yield from _along(subject, iter(range(len(subject.made) - 2)))
+
+
+def _running_sum(subject: Subject) -> Iterator[Way]:
+    along = subject.numbers(1)
+    if along:
+        rank = len(subject.made)
+        others = (axis for axis in range(rank) if axis != _axis(along[0], rank))
+        yield from _along(subject, others)
+
+
+_STANDARD: dict[Rule, str] = {
+    _elementwise: """
+        Abs Add And BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor Cast Ceil Clip Div Equal Erf Exp
+        Floor Gelu Greater GreaterOrEqual HardSigmoid HardSwish Identity IsInf IsNaN LeakyRelu Less
+        LessOrEqual Max Mean Min Mod Mul Neg Not Or PRelu Reciprocal Relu Round Shrink Sigmoid Sign
+        Softsign Sqrt Sub Sum Tanh ThresholdedRelu Where Xor""",
+    _by_vectors: """
+        Acos Acosh Asin Asinh Atan Atanh Celu Cos Cosh Elu Log Mish Pow Selu Sin Sinh Softplus Tan""",
+    _softmax: "Hardmax LogSoftmax Softmax",
+    _normalization: "LayerNormalization RMSNormalization SimplifiedLayerNormalization",
+    _reduce: """
+        ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd
+        ReduceSum ReduceSumSquare""",
+    _arg: "ArgMax ArgMin",
+    _product: "MatMul",
+    _gemm: "Gemm",
+    _transpose: "Transpose",
+    _view: "Flatten Reshape Squeeze Unsqueeze",
+    _gather: "Gather",
+    _gather_elements: "GatherElements",
+    _scatter_elements: "ScatterElements",
+    _one_hot: "OneHot",
+    _slice: "Slice",
+    _pad: "Pad",
+    _concat: "Concat",
+    _split: "Split",
+    _expand: "Expand",
+    _tile: "Tile",
+    _triangle: "Trilu",
+    _running_sum: "CumSum",
+}
+
+_CONTRIB: dict[Rule, str] = {
+    _elementwise: "BiasGelu FastGelu Gelu QuickGelu",
+    _skip_normalization: "SkipLayerNormalization SkipSimplifiedLayerNormalization",
+    _product: "FusedMatMul",
+    _gemm: "FusedGemm",
+}
+
+_RULES: dict[tuple[str, str], Rule] = {
+    (domain, name): rule
+    for domain, table in (("", _STANDARD), ("com.microsoft", _CONTRIB))
+    for rule, names in table.items()
+    for name in names.split()
+}
