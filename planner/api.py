@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from planner.errors import ModelError, UsageError
+from planner.graph.what_if import parse_what_if
 from planner.onnxio.load import model_digest
 from planner.onnxio.save import atomic_write
 from planner.pipeline.analyzing import analyzed
@@ -45,6 +46,7 @@ def analyze(
     feeds: Feeds = "auto",
     time_limit_s: float = 60.0,
     seed: int = 0,
+    what_if: Sequence[str] = (),
     progress: Progress | None = None,
 ) -> Analysis:
     """Where the memory of a model goes, as ONNX Runtime runs it.
@@ -58,6 +60,8 @@ def analyze(
         copies, resident, feeds: as for `optimize`, in what a budget would cost; what lives on the host
             is as much as costs nothing, or all that may.
         time_limit_s: for the searches: a better order, the least budget, what budgets cost.
+        what_if: `"bf16"`, `"fp16"`, `"sparse=0.3"`, or two with a comma: what the peak would be if the
+            model's tensors were stored so (`planner.graph.what_if`).
 
     Raises:
         UsageError, ModelError: see `planner.errors`.
@@ -74,7 +78,8 @@ def analyze(
         limits=Limits(time_limit_s=time_limit_s),
     )
     check_residence(resident, feeds)
-    return analyzed(request, progress or silent)
+    questions = [parse_what_if(text) for text in what_if]
+    return analyzed(request, progress or silent, what_if=questions)
 
 
 def optimize(

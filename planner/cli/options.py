@@ -194,6 +194,15 @@ Recompute = Annotated[
     Literal["auto", "none", "only"],
     typer.Option("--recompute", help="Run operations again: when it pays, never, or only that."),
 ]
+As = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--as",
+        metavar="WHAT",
+        help="Estimate the peak with every float in half (bf16, fp16), or with a share of each "
+        "parameter's elements kept (sparse=0.3); a comma asks for both at once; may be repeated.",
+    ),
+]
 Include = Annotated[
     list[str] | None,
     typer.Option(
@@ -239,6 +248,14 @@ def check_copies(copies: str, swap: str) -> None:
     from planner.pipeline.copies import check_copies
 
     check_copies(copies, swap)
+
+
+def check_what_if(texts: list[str] | None) -> None:
+    """Raise UsageError where one of them is no way to store tensors."""
+    from planner.graph.what_if import parse_what_if
+
+    for text in texts or []:
+        parse_what_if(text)
 
 
 def check_inputs(**paths: Path | None) -> None:

@@ -17,6 +17,7 @@ from planner.report.frontier import frontier_payload
 from planner.report.next_steps import next_steps
 from planner.report.session_code import session_code
 from planner.report.views import number, view_payload
+from planner.report.what_if import what_if_payload
 from planner.results import (
     Analysis,
     BudgetPreview,
@@ -98,6 +99,7 @@ def analysis_payload(analysis: Analysis) -> dict[str, Any]:
         "best_order": _cost(analysis.best_order),
         "view": view_payload(analysis.default),
         "budget_preview": _budget_preview(analysis.budget_preview),
+        "what_if": what_if_payload(analysis),
         "assumptions": _unique(analysis.assumptions, analysis.default.graph.assumptions),
         "provenance": narrative.analysis_provenance(analysis),
     }

@@ -14,6 +14,12 @@ from rich.text import Text
 
 from planner.report.frontier import POINT_COLUMNS, point_row
 from planner.report.plain import printable
+from planner.report.what_if import (
+    WHAT_IF_COLUMNS,
+    WHAT_IF_TITLE,
+    what_if_assumptions,
+    what_if_rows,
+)
 from planner.units import format_both, format_budget, format_bytes, format_duration, format_percent
 
 Payload = dict[str, Any]
@@ -52,10 +58,11 @@ def print_analysis(payload: Payload, console: Console | None = None) -> None:
     out.print(facts)
     _composition(out, view)
     _residents(out, view)
+    print_table(out, WHAT_IF_TITLE, list(WHAT_IF_COLUMNS), what_if_rows(payload))
     if payload["budget_preview"] is not None:
         rows = [point_row(point) for point in payload["budget_preview"]["frontier"]["points"]]
         print_table(out, "What a budget would cost (predicted)", list(POINT_COLUMNS), rows)
-    print_assumptions(out, payload["assumptions"])
+    print_assumptions(out, [*payload["assumptions"], *what_if_assumptions(payload)])
 
 
 def print_optimize(payload: Payload, console: Console | None = None) -> None:

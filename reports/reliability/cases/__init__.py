@@ -14,6 +14,7 @@ from reports.reliability.cases import (
     outputs,
     params,
     plans,
+    precision,
     problems,
     profiles,
     sizes,
@@ -35,6 +36,7 @@ _ROOMS = (
     options,
     outputs,
     params,
+    precision,
 )
 
 
