@@ -9,11 +9,11 @@ from typing import Literal
 
 from planner.errors import ModelError, UsageError
 from planner.graph.what_if import parse_what_if
+from planner.halving import CastSaved, check_cast_saved
 from planner.onnxio.load import model_digest
 from planner.onnxio.save import atomic_write
 from planner.pipeline.analyzing import analyzed
 from planner.pipeline.assemble import read_plan
-from planner.pipeline.comparing import compared
 from planner.pipeline.copies import Copies
 from planner.pipeline.files import Files, save_rewritten
 from planner.pipeline.modelviews import file_view
@@ -104,6 +104,7 @@ def optimize(
     exclude: Sequence[str] = (),
     min_tensor: str | None = None,
     host_budget: str | None = None,
+    cast_saved: CastSaved = "none",
     order: OrderTarget = "default",
     reserve: str = "0B",
     time_limit_s: float = 60.0,
@@ -139,6 +140,9 @@ def optimize(
         min_tensor: `"1MiB"`: what is smaller is not copied; None for what is not worth a copy.
         host_budget: `"32GB"`: the most that may be on the host at once: what lives there and copies of
             what is swapped out; what a file holds is not counted.
+        cast_saved: "bf16" or "fp16": tensors that are saved from forward to backward may be stored so,
+            where that is quicker or nothing else fits. It is lossy: gradients differ, and the
+            verification says by how much.
         order: the session option the file is written for.
         reserve: set aside out of the budget.
         verify: each model runs once under each set of options; "thorough" runs them again, and at other
@@ -173,11 +177,13 @@ def optimize(
             exclude=tuple(exclude),
             min_tensor=min_tensor,
             host_budget=host_budget,
+            cast_saved=cast_saved,
         ),
         order=order,
         limits=Limits(time_limit_s=time_limit_s, workers=workers),
     )
     check_residence(resident, feeds)
+    check_cast_saved(cast_saved)
     files = Files(model=output, plan=plan_path, report=report_path, trace=trace_path)
     files.check(request.model, force=force or dry_run)
     job = OptimizeJob(
@@ -199,9 +205,7 @@ def apply(model: Path, plan: Path, *, output: Path, force: bool = False) -> Path
     model, output = Path(model), Path(output)
     Files(model=output).check(model, force=force)
     loaded_plan = read_plan(Path(plan))
-    prepared = prepare_for(model, loaded_plan)
-    if not loaded_plan.unchanged:
-        compared(prepared, progress=silent)
+    prepared = prepare_for(model, loaded_plan, compare=not loaded_plan.unchanged)
     rewritten = None if loaded_plan.unchanged else rebuild(prepared, loaded_plan).rewritten
     with atomic_write(output) as temporary:
         save_rewritten(model, rewritten, temporary)

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from planner.halving import CastSaved
 from planner.pipeline.copies import Copies
 from planner.plan.planfile import OrderTarget, Swap
 from planner.residing import Feeds, Reside
@@ -45,6 +46,7 @@ class Levers:
             none), and of what may not: see `planner.pipeline.limiting`.
         min_tensor: what is smaller is not copied; None for what is too small to be worth it.
         host_budget: the most that planner may have on the host at once: `"32GB"`; None for any.
+        cast_saved: as what tensors may be stored from forward to backward (`planner.halving`): lossy.
         feeds: where the caller has what the step reads and wants what it leaves.
     """
 
@@ -57,6 +59,7 @@ class Levers:
     exclude: tuple[str, ...] = ()
     min_tensor: str | None = None
     host_budget: str | None = None
+    cast_saved: CastSaved = "none"
 
     @property
     def residence(self) -> Reside:

@@ -78,6 +78,7 @@ def optimize(
     exclude: o.Exclude = None,
     min_tensor: o.MinTensor = None,
     host_budget: o.HostBudget = None,
+    cast_saved: o.CastSaved = "none",
     order: Annotated[
         Literal["default", "priority"],
         typer.Option("--order", help="The session's execution order that the file is made for."),
@@ -179,6 +180,7 @@ def optimize(
                 exclude=exclude or (),
                 min_tensor=min_tensor,
                 host_budget=host_budget,
+                cast_saved=cast_saved,
                 order=order,
                 reserve=reserve,
                 time_limit_s=time_limit,

@@ -10,6 +10,7 @@ import typer
 from planner.cli.console import verbosity
 from planner.cli.limits import limit_memory, limit_time
 from planner.errors import UsageError
+from planner.halving import CastSaved as CastSavedAs
 from planner.reading import shown, why_not_a_file
 from planner.residing import Feeds as Fed
 from planner.residing import Reside
@@ -193,6 +194,13 @@ Feeds = Annotated[
 Recompute = Annotated[
     Literal["auto", "none", "only"],
     typer.Option("--recompute", help="Run operations again: when it pays, never, or only that."),
+]
+CastSaved = Annotated[
+    CastSavedAs,
+    typer.Option(
+        "--cast-saved",
+        help="Lossy: store what is saved from forward to backward as bfloat16 or float16, where it pays.",
+    ),
 ]
 As = Annotated[
     list[str] | None,

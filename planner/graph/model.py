@@ -49,6 +49,8 @@ class Role(enum.StrEnum):
     ANCHOR = "anchor"
     PAGE_IN = "page-in"
     PAGE_OUT = "page-out"
+    HALF = "half"
+    WHOLE = "whole"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

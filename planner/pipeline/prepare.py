@@ -17,6 +17,7 @@ from planner.graph.build import build_graph
 from planner.graph.model import OpId, Placement, TrainingGraph
 from planner.graph.reasons import WhyClosed
 from planner.graph.schedule import default_order
+from planner.halving import CastSaved
 from planner.lower.unfold import unfold
 from planner.onnxio.load import (
     LoadedModel,
@@ -74,6 +75,7 @@ class Prepared:
         duration_us: by OpId. `cost_source` says where they come from.
         blocked: convolutions and pools that default options lay out anew, which no plan survives.
         resident: names of inputs, initializers and outputs that live on the host.
+        halved: names of tensors that are stored in half from forward to backward, `cast_saved` as which.
         numbers: how close the numbers of `model` are to the original's.
         why_no_swaps: why ONNX Runtime here cannot copy to the host; None where it can.
     """
@@ -96,6 +98,8 @@ class Prepared:
     why_no_swaps: WhyClosed | None = None
     blocked: tuple[str, ...] = ()
     resident: tuple[str, ...] = ()
+    halved: tuple[str, ...] = ()
+    cast_saved: CastSaved = "none"
     numbers: Numbers = "exact"
     _formulated: dict[int, Formulation] = field(
         default_factory=dict, init=False, repr=False, compare=False

@@ -149,6 +149,11 @@ def _headline(result: OptimizeResult) -> dict[str, Any]:
         "page_in_bytes": planned.page_in_bytes,
         "page_out_bytes": planned.page_out_bytes,
         "page_us": number(planned.page_us),
+        "cast_saved": plan.cast_saved if plan.halved else None,
+        "halved_tensors": planned.halved_tensors,
+        "halved_bytes": planned.halved_bytes,
+        "cast_us": number(planned.cast_us),
+        "worst_rms_rel_diff": _worst_rms(verification),
         "host_bytes": planned.host_bytes,
         "file_bytes": planned.file_bytes,
         "host_budget_bytes": plan.host_budget_bytes,
@@ -158,6 +163,12 @@ def _headline(result: OptimizeResult) -> dict[str, Any]:
         "one_stream_us": number(plan.one_stream_us),
         "copies_sentence": narrative.copies_sentence(plan),
     }
+
+
+def _worst_rms(verification: Verification | None) -> float | str | None:
+    """The largest root mean square difference of an output, by its own; None where nothing ran."""
+    outputs = verification.outputs if verification else ()
+    return number(max((o.rms_rel_diff for o in outputs), default=None))
 
 
 def _measured_peaks(verification: Verification | None) -> dict[str, Any]:
@@ -206,6 +217,8 @@ def _plan(plan: Plan) -> dict[str, Any]:
         "swap_mode": plan.swap_mode,
         "copies": plan.copies,
         "resident": list(plan.resident),
+        "cast_saved": plan.cast_saved,
+        "halved": list(plan.halved),
         "numbers": plan.numbers,
         "feeds": plan.feeds,
         "order_target": plan.order_target,
@@ -244,6 +257,9 @@ def _cost(cost: PredictedCost) -> dict[str, Any]:
         "page_in_bytes": cost.page_in_bytes,
         "page_out_bytes": cost.page_out_bytes,
         "page_us": number(cost.page_us),
+        "halved_tensors": cost.halved_tensors,
+        "halved_bytes": cost.halved_bytes,
+        "cast_us": number(cost.cast_us),
         "host_bytes": cost.host_bytes,
         "file_bytes": cost.file_bytes,
     }

@@ -81,7 +81,8 @@ def print_optimize(payload: Payload, console: Console | None = None) -> None:
     if head["reserve_bytes"]:
         _fact(facts, "Reserve", format_both(head["reserve_bytes"]))
     _fact(facts, "Peak before", format_both(head["peak_before_bytes"]))
-    _fact(facts, "by order alone", format_both(head["order_alone_peak_bytes"]))
+    alone = "by order and casts alone" if head["halved_tensors"] else "by order alone"
+    _fact(facts, alone, format_both(head["order_alone_peak_bytes"]))
     _fact(facts, "Peak after", format_both(head["peak_after_bytes"]))
     plain = head["default_options_peak_after_bytes"]
     if plain is not None and plain > head["budget_bytes"]:
@@ -101,6 +102,11 @@ def print_optimize(payload: Payload, console: Console | None = None) -> None:
         moved = f"{_size(head['page_in_bytes'])} in, {_size(head['page_out_bytes'])} out"
         what = f"{head['paged_tensors']:,} inputs and outputs, {moved}"
         _fact(facts, "On the host", f"{what}, {_duration(head['page_us'])}")
+    if head["halved_tensors"]:
+        what = f"{head['halved_tensors']:,} in {head['cast_saved']}, {_size(head['halved_bytes'])}"
+        worst = head["worst_rms_rel_diff"]
+        lossy = "" if worst is None else f"; outputs differ by {float(worst):.2g} at most (RMS)"
+        _fact(facts, "In half, lossy", f"{what}, {_duration(head['cast_us'])}{lossy}")
     if head["host_bytes"] or head["file_bytes"]:
         most = f", at most {_size(head['host_budget_bytes'])}" if head["host_budget_bytes"] else ""
         files = f"; {_size(head['file_bytes'])} more in files" if head["file_bytes"] else ""
