@@ -24,6 +24,7 @@ class Network:
         net, more: the recipe of `models.recipes`, and options of it.
         option: what grows, in steps of `step`; `power`: with which power of it memory grows.
         sizes: two sizes to measure, from which others are estimated.
+        grown: how many times as large the published batch is; `size`: the published size itself.
     """
 
     net: str
@@ -32,6 +33,12 @@ class Network:
     power: int
     sizes: tuple[int, int]
     more: tuple[str, ...]
+    grown: float = 1.0
+    size: int = 0
+
+    def published(self, without: int) -> int:
+        """The published size, or so many times what fits without a plan."""
+        return self.size or int(self.grown * without) // self.step * self.step
 
 
 NETWORKS = {
@@ -42,6 +49,7 @@ NETWORKS = {
         power=1,
         sizes=(32, 64),
         more=("--optimizer", "momentum"),
+        grown=4.7,
     ),
     "3D U-Net": Network(
         net="unet3d",
@@ -50,6 +58,7 @@ NETWORKS = {
         power=3,
         sizes=(64, 128),
         more=("--optimizer", "adamw"),
+        size=192,
     ),
 }
 
@@ -84,11 +93,14 @@ def _row(name: str, folder: Path) -> dict[str, Any]:
     return {
         "network": name,
         "option": network.option.removeprefix("--"),
+        "power": network.power,
         "without": without,
         "with": most,
         "growth": (most / without) ** network.power,
         "plan": plan,
         "published": PUBLISHED[name],
+        "published_size": (size := network.published(without)),
+        "published_plan": _plan(path(size)),
     }
 
 
