@@ -10,7 +10,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from models.nets import GPT, MLP, BERTClassifier, DenseNet, UNet, ViT, resnet18, resnet50
+from models.nets import (
+    GPT,
+    MLP,
+    BERTClassifier,
+    DenseNet,
+    Translator,
+    UNet,
+    UNet3d,
+    ViT,
+    WideResNet,
+    resnet18,
+    resnet50,
+)
 from planner.errors import UsageError
 from planner.export.inputs import InputSpec
 from planner.export.step import Loss
@@ -110,6 +122,37 @@ def _unet(size: Size) -> Step:
     return Step(module=module, inputs=inputs, loss=F.cross_entropy)
 
 
+def _wide_resnet(size: Size) -> Step:
+    module = WideResNet(depth=size.layers, widen=size.width, classes=size.classes)
+    return _classifier(module, size, "images", 3, size.image_size, size.image_size)
+
+
+def _unet3d(size: Size) -> Step:
+    space = (size.image_size,) * 3
+    inputs = {
+        "volumes": InputSpec(shape=(size.batch, 4, *space), dtype="float32", kind="normal"),
+        "labels": _labels(size.classes, size.batch, *space),
+    }
+    module = UNet3d(width=size.width, levels=size.layers, classes=size.classes)
+    return Step(module=module, inputs=inputs, loss=F.cross_entropy)
+
+
+def _translator(size: Size) -> Step:
+    module = Translator(
+        vocabulary=size.vocabulary,
+        positions=size.seq,
+        width=size.width,
+        heads=size.heads,
+        layers=size.layers,
+        dropout=size.dropout,
+    )
+    inputs = {
+        "tokens": _labels(size.vocabulary, size.batch, 2 * size.seq),
+        "targets": _labels(size.vocabulary, size.batch, size.seq),
+    }
+    return Step(module=module, inputs=inputs, loss=language_loss)
+
+
 def _gpt(size: Size) -> Step:
     module = GPT(
         vocabulary=size.vocabulary,
@@ -180,6 +223,24 @@ RECIPES: dict[str, Recipe] = {
         make=_densenet,
         default=Size(batch=8, image_size=224, width=32, classes=1000),
         free=_IMAGES,
+    ),
+    "wrn28-2": Recipe(
+        summary="WideResNet-28-2 for CIFAR-10; the layers are its depth, the width its widening",
+        make=_wide_resnet,
+        default=Size(batch=100, image_size=32, width=2, layers=28, classes=10),
+        free=_IMAGES | {"layers"},
+    ),
+    "unet3d": Recipe(
+        summary="3D U-Net for segmentation of volumes; the layers are its levels",
+        make=_unet3d,
+        default=Size(batch=1, image_size=128, width=32, layers=3, classes=3),
+        free=_IMAGES | {"layers"},
+    ),
+    "translator": Recipe(
+        summary="Transformer for IWSLT'14, encoder and decoder",
+        make=_translator,
+        default=Size(batch=128, seq=32, width=512, layers=6, heads=4, vocabulary=10000),
+        free=_TOKENS,
     ),
     "unet": Recipe(
         summary="U-Net for segmentation; the layers are its levels",

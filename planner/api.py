@@ -9,11 +9,12 @@ from typing import Literal
 
 from planner.chunking import SplitMode, check_split
 from planner.errors import ModelError, UsageError
+from planner.graph.what_if import parse_what_if
+from planner.halving import CastSaved, check_cast_saved
 from planner.onnxio.load import model_digest
 from planner.onnxio.save import atomic_write
 from planner.pipeline.analyzing import analyzed
 from planner.pipeline.assemble import read_plan
-from planner.pipeline.comparing import compared
 from planner.pipeline.copies import Copies
 from planner.pipeline.files import Files, save_rewritten
 from planner.pipeline.in_parts import optimized, verified
@@ -53,6 +54,7 @@ def analyze(
     feeds: Feeds = "auto",
     time_limit_s: float = 60.0,
     seed: int = 0,
+    what_if: Sequence[str] = (),
     progress: Progress | None = None,
 ) -> Analysis:
     """Where the memory of a model goes, as ONNX Runtime runs it.
@@ -66,6 +68,8 @@ def analyze(
         copies, resident, feeds: as for `optimize`, in what a budget would cost; what lives on the host
             is as much as costs nothing, or all that may.
         time_limit_s: for the searches: a better order, the least budget, what budgets cost.
+        what_if: `"bf16"`, `"fp16"`, `"sparse=0.3"`, or two with a comma: what the peak would be if the
+            model's tensors were stored so (`planner.graph.what_if`).
 
     Raises:
         UsageError, ModelError: see `planner.errors`.
@@ -82,7 +86,8 @@ def analyze(
         limits=Limits(time_limit_s=time_limit_s),
     )
     check_residence(resident, feeds)
-    return analyzed(request, progress or silent)
+    questions = [parse_what_if(text) for text in what_if]
+    return analyzed(request, progress or silent, what_if=questions)
 
 
 def optimize(
@@ -109,6 +114,7 @@ def optimize(
     host_budget: str | None = None,
     micro_batch: int | str = 1,
     split: SplitMode = "none",
+    cast_saved: CastSaved = "none",
     order: OrderTarget = "default",
     reserve: str = "0B",
     time_limit_s: float = 60.0,
@@ -149,6 +155,9 @@ def optimize(
             needs a symbolic batch, bound in `dims`.
         split: "auto" lets operations that are too large for the budget run in chunks of rows, where no
             plan fits without that or one takes less time: see `planner.chunking`.
+        cast_saved: "bf16" or "fp16": tensors that are saved from forward to backward may be stored so,
+            where that is quicker or nothing else fits. It is lossy: gradients differ, and the
+            verification says by how much.
         order: the session option the file is written for.
         reserve: set aside out of the budget.
         verify: each model runs once under each set of options; "thorough" runs them again, and at other
@@ -185,12 +194,18 @@ def optimize(
             host_budget=host_budget,
             micro_batch=str(micro_batch),
             split=split,
+            cast_saved=cast_saved,
         ),
         order=order,
         limits=Limits(time_limit_s=time_limit_s, workers=workers),
     )
     check_residence(resident, feeds)
     check_split(split, budget)
+    check_cast_saved(cast_saved)
+    if cast_saved != "none" and request.levers.micro_batch != "1":
+        raise UsageError(
+            "--cast-saved is lossy, and --micro-batch is proved up to rounding: give one of them"
+        )
     files = Files(model=output, plan=plan_path, report=report_path, trace=trace_path)
     files.check(request.model, force=force or dry_run)
     job = OptimizeJob(
@@ -212,9 +227,8 @@ def apply(model: Path, plan: Path, *, output: Path, force: bool = False) -> Path
     model, output = Path(model), Path(output)
     Files(model=output).check(model, force=force)
     loaded_plan = read_plan(Path(plan))
-    with prepared_for(model, loaded_plan) as prepared:
-        if not loaded_plan.unchanged:
-            compared(prepared, progress=silent)
+    compare = not loaded_plan.unchanged
+    with prepared_for(model, loaded_plan, compare=compare) as prepared:
         rewritten = None if loaded_plan.unchanged else rebuild(prepared, loaded_plan).rewritten
         with atomic_write(output) as temporary:
             save_rewritten(prepared.loaded.path, rewritten, temporary)

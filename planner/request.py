@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from planner.chunking import SplitMode
+from planner.halving import CastSaved
 from planner.pipeline.copies import Copies
 from planner.plan.planfile import OrderTarget, Swap
 from planner.residing import Feeds, Reside
@@ -46,6 +47,7 @@ class Levers:
             none), and of what may not: see `planner.pipeline.limiting`.
         min_tensor: what is smaller is not copied; None for what is too small to be worth it.
         host_budget: the most that planner may have on the host at once: `"32GB"`; None for any.
+        cast_saved: as what tensors may be stored from forward to backward (`planner.halving`): lossy.
         feeds: where the caller has what the step reads and wants what it leaves.
         micro_batch: in how many runs on parts of the batch a step is made: "4", or "auto" for the number
             that takes least time.
@@ -63,6 +65,7 @@ class Levers:
     host_budget: str | None = None
     micro_batch: str = "1"
     split: SplitMode = "none"
+    cast_saved: CastSaved = "none"
 
     @property
     def residence(self) -> Reside:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 from planner.graph.liveness import Timeline
-from planner.graph.model import TrainingGraph
+from planner.graph.model import Category, TrainingGraph
 from planner.plan.planfile import Plan, PredictedCost
 from planner.plan.points import Point
 
@@ -140,6 +140,24 @@ class LeastPeak:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WhatIfEstimate:
+    """What the model would take if its tensors were stored in another way.
+
+    Attributes:
+        what_if: the question, as it was asked: `"bf16"`, `"sparse=0.3"`.
+        peak_bytes: in the order in which ONNX Runtime runs the model as it is, `peak_step` in it.
+        composition: bytes at that step, by category.
+        assumptions: one sentence each.
+    """
+
+    what_if: str
+    peak_bytes: int
+    peak_step: int
+    composition: Mapping[Category, int]
+    assumptions: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Analysis:
     """`planner analyze`: the model as it is.
 
@@ -152,6 +170,7 @@ class Analysis:
             None where that is not allowed, or nothing may.
         budget_preview: what a budget would cost, recompute and swaps allowed; None where it was not
             asked for.
+        what_if: estimates for other ways to store its tensors, as they were asked for.
     """
 
     model_path: Path
@@ -168,6 +187,7 @@ class Analysis:
     on_host: LeastPeak | None = None
     assumptions: tuple[str, ...]
     budget_preview: BudgetPreview | None = None
+    what_if: tuple[WhatIfEstimate, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

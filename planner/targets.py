@@ -101,8 +101,11 @@ class Target:
     relative: float = 0.0
 
 
+_ASKABLE = frozenset({"float16"})
+"""Half types that OptionalHasElement takes (onnx, docs/Operators.md): bfloat16 is none of them."""
+
 _SIZELESS = (
-    AnchorRule(op_type="OptionalHasElement", dtypes=HALF, opset=18),
+    AnchorRule(op_type="OptionalHasElement", dtypes=_ASKABLE, opset=18),
     AnchorRule(op_type="GatherND", dtypes=HALF, scalars=False, opset=12),
 )
 """For half types, which have no kernel of Size (providers/cpu/tensor/size.cc): a session would put a
@@ -157,7 +160,7 @@ CUDA = Target(
     # GetCpuPreferredNodes (framework/fallback_cpu_capability.cc) moves Size of a host tensor to the
     # CPU, but leaves half types: those would be copied back. OptionalHasElement has no CUDA kernel.
     host_anchors=(
-        AnchorRule(op_type="OptionalHasElement", dtypes=HALF, opset=18),
+        AnchorRule(op_type="OptionalHasElement", dtypes=_ASKABLE, opset=18),
         AnchorRule(op_type="Size"),
     ),
     # `MayInplace` in providers/cuda: activation/activations.cc, nn/shrink.cc, tensor/

@@ -4,7 +4,10 @@ from models.nets.densenet import DenseNet
 from models.nets.mlp import MLP
 from models.nets.resnet import ResNet, resnet18, resnet50
 from models.nets.transformer import GPT, BERTClassifier, ViT
+from models.nets.translator import Translator
 from models.nets.unet import UNet
+from models.nets.unet3d import UNet3d
+from models.nets.wide_resnet import WideResNet
 
 __all__ = [
     "GPT",
@@ -12,8 +15,11 @@ __all__ = [
     "BERTClassifier",
     "DenseNet",
     "ResNet",
+    "Translator",
     "UNet",
+    "UNet3d",
     "ViT",
+    "WideResNet",
     "resnet18",
     "resnet50",
 ]

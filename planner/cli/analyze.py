@@ -18,6 +18,7 @@ def analyze(
     copies: o.Copies = "serial",
     resident: o.Resident = "auto",
     feeds: o.Feeds = "auto",
+    what_if: o.As = None,
     time_limit: o.TimeLimit = 60.0,
     seed: o.Seed = 0,
     device: o.Device = "cpu",
@@ -36,9 +37,11 @@ def analyze(
     Examples:
       planner analyze model.onnx
       planner analyze model.onnx --dim batch=32 -o memory.html
+      planner analyze model.onnx --as bf16 --as sparse=0.3 --as bf16,sparse=0.3
       planner analyze model.onnx --json > memory.json
     """
     dims = o.parse_dims(dim)
+    o.check_what_if(what_if)
     check_time_limit(time_limit)
     o.check_inputs(model=model, profile=profile, inputs=inputs)
     if output is not None:
@@ -61,6 +64,7 @@ def analyze(
             seed=seed,
             device=device,
             inputs=inputs,
+            what_if=what_if or (),
             progress=report_progress,
         )
         if output is not None:

@@ -81,6 +81,7 @@ def optimize(
     host_budget: o.HostBudget = None,
     micro_batch: o.MicroBatch = "1",
     split: o.Split = "none",
+    cast_saved: o.CastSaved = "none",
     order: Annotated[
         Literal["default", "priority"],
         typer.Option("--order", help="The session's execution order that the file is made for."),
@@ -187,6 +188,7 @@ def optimize(
                 host_budget=host_budget,
                 micro_batch=micro_batch,
                 split=split,
+                cast_saved=cast_saved,
                 order=order,
                 reserve=reserve,
                 time_limit_s=time_limit,

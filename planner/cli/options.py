@@ -11,6 +11,7 @@ from planner.chunking import SplitMode
 from planner.cli.console import verbosity
 from planner.cli.limits import limit_memory, limit_time
 from planner.errors import UsageError
+from planner.halving import CastSaved as CastSavedAs
 from planner.reading import shown, why_not_a_file
 from planner.residing import Feeds as Fed
 from planner.residing import Reside
@@ -195,6 +196,22 @@ Recompute = Annotated[
     Literal["auto", "none", "only"],
     typer.Option("--recompute", help="Run operations again: when it pays, never, or only that."),
 ]
+CastSaved = Annotated[
+    CastSavedAs,
+    typer.Option(
+        "--cast-saved",
+        help="Lossy: store what is saved from forward to backward as bfloat16 or float16, where it pays.",
+    ),
+]
+As = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--as",
+        metavar="WHAT",
+        help="Estimate the peak with every float in half (bf16, fp16), or with a share of each "
+        "parameter's elements kept (sparse=0.3); a comma asks for both at once; may be repeated.",
+    ),
+]
 Include = Annotated[
     list[str] | None,
     typer.Option(
@@ -264,6 +281,14 @@ def check_micro_batch(text: str) -> None:
     from planner.units import parse_micro_batch
 
     parse_micro_batch(text)
+
+
+def check_what_if(texts: list[str] | None) -> None:
+    """Raise UsageError where one of them is no way to store tensors."""
+    from planner.graph.what_if import parse_what_if
+
+    for text in texts or []:
+        parse_what_if(text)
 
 
 def check_inputs(**paths: Path | None) -> None:

@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from planner.errors import ModelError
 from planner.graph import rules
-from planner.graph.categories import input_categories, produced_category
+from planner.graph.categories import input_categories, loss_among, produced_category
 from planner.graph.effects import Effect, effect_of
 from planner.graph.model import (
     Category,
@@ -252,14 +252,12 @@ class _Builder:
         self, consumers: Mapping[str, list[OpId]], producer: Mapping[str, OpId]
     ) -> set[OpId]:
         """Ancestors of the loss: the output named so, else the first floating-point scalar."""
-        floats = [
-            str(v.name)
-            for v in self.graph.outputs
-            if self.types[str(v.name)].dtype.is_floating_point()
-            and self.types[str(v.name)].bytes <= 8
-        ]
-        named = [name for name in floats if "loss" in name.lower()]
-        roots = (named or floats)[:1] or [str(v.name) for v in self.graph.outputs]
+        names = [str(v.name) for v in self.graph.outputs]
+        types = [self.types[name] for name in names]
+        roots = loss_among(
+            (name, kind.dtype.is_floating_point(), kind.bytes)
+            for name, kind in zip(names, types, strict=True)
+        )
         last = {producer[name] for name in roots if name in producer}
         net: nx.DiGraph[OpId] = nx.DiGraph()
         net.add_nodes_from(last)

@@ -17,7 +17,7 @@ A training graph says this only through its names and its shape, so the rules ar
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence, Set
+from collections.abc import Iterable, Sequence, Set
 
 from planner.graph.model import Category
 
@@ -39,6 +39,19 @@ def updated_value_of(output: str) -> str | None:
     """`"w_new"` -> `"w"`; None where the name is not one of an updated value."""
     match = _UPDATED.match(output)
     return (match[1] or match[2]) if match else None
+
+
+def loss_among(outputs: Iterable[tuple[str, bool, int]]) -> list[str]:
+    """The output that is the loss: the floating-point scalar named so, else the first one; all outputs,
+    where there is no such scalar.
+
+    Args:
+        outputs: name, whether it is floating point, and bytes of each graph output.
+    """
+    found = list(outputs)
+    floats = [name for name, is_float, size in found if is_float and size <= 8]
+    named = [name for name in floats if "loss" in name.lower()]
+    return (named or floats)[:1] or [name for name, _, _ in found]
 
 
 def input_categories(inputs: Sequence[str], outputs: Sequence[str]) -> dict[str, Category]:

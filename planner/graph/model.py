@@ -50,6 +50,8 @@ class Role(enum.StrEnum):
     PAGE_IN = "page-in"
     PAGE_OUT = "page-out"
     CHUNK = "chunk"
+    HALF = "half"
+    WHOLE = "whole"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
+from planner.graph.what_if import WhatIf
 from planner.pipeline.budget_preview import before_a_plan, preview_budgets
 from planner.pipeline.compiling import compile_ahead
 from planner.pipeline.orders import base_orders, least_found_peak, least_possible_peak
@@ -11,6 +13,7 @@ from planner.pipeline.prepare import Progress, prepare
 from planner.pipeline.residence import residence_note
 from planner.pipeline.settings import noted_copies, settings_of
 from planner.pipeline.ways import merged, ways_of
+from planner.pipeline.what_if import estimated
 from planner.plan.planfile import PredictedCost
 from planner.request import Request
 from planner.results import Analysis, BudgetPreview, LeastPeak
@@ -20,10 +23,15 @@ _ORDER_S, _MIN_S, _SHARE = 5.0, 2.0, 0.1
 each of them takes at most."""
 
 
-def analyzed(request: Request, progress: Progress) -> Analysis:
-    """The model as it is, the least budget found, and what others would cost."""
+def analyzed(request: Request, progress: Progress, *, what_if: Sequence[WhatIf] = ()) -> Analysis:
+    """The model as it is, the least budget found, and what others would cost.
+
+    Args:
+        what_if: other ways to store its tensors, whose peak is asked for.
+    """
     compile_ahead(request)
     prepared = prepare(request, progress=progress, to_rewrite=False)
+    estimates = estimated(prepared.baseline, what_if)
     share_s = _SHARE * request.limits.time_limit_s
     progress("searching for a better order")
     orders = base_orders(prepared, time_limit_s=min(_ORDER_S, share_s))
@@ -62,4 +70,5 @@ def analyzed(request: Request, progress: Progress) -> Analysis:
             frontier=merged([preview.frontier for preview in previews]),
             seconds=sum(preview.seconds for preview in previews),
         ),
+        what_if=estimates,
     )

@@ -95,6 +95,8 @@ def _bound_class(settings: Settings, planned: Planned) -> str:
         said = f"{said}, with the same inputs and outputs on the host"
     if planned.prepared.split:
         said = f"{said}, with the same operations in chunks"
+    if planned.prepared.halved:
+        said = f"{said}, with the same tensors in half"
     if capacity < settings.budget_bytes:
         said = f"{said}, within {format_bytes(capacity)} of live bytes"
     return said
@@ -118,6 +120,8 @@ def _as_asked(prepared: Prepared, settings: Settings) -> Plan:
         copies="overlapped" if settings.overlap else "serial",
         resident=prepared.resident,
         split=planned_regions(prepared),
+        cast_saved=request.levers.cast_saved,
+        halved=prepared.halved,
         numbers=prepared.numbers,
         feeds="host" if feeds_are_copied(prepared) else "device",
         recompute=request.levers.recompute,
@@ -234,6 +238,8 @@ def _planned_cost(planned: Planned, candidate: Candidate) -> PredictedCost:
     page_ins = [i for i in runs if graph.operations[form.ops[i]].role is Role.PAGE_IN]
     page_outs = [i for i in runs if graph.operations[form.ops[i]].role is Role.PAGE_OUT]
     again = list((Counter(page_ins) - Counter(set(page_ins))).elements())
+    halves = [i for i in runs if graph.operations[form.ops[i]].role is Role.HALF]
+    wholes = [i for i in runs if graph.operations[form.ops[i]].role is Role.WHOLE]
 
     host = host_memory_of(planned)
 
@@ -253,6 +259,9 @@ def _planned_cost(planned: Planned, candidate: Candidate) -> PredictedCost:
         page_in_bytes=sum(map(size, page_ins)),
         page_out_bytes=sum(map(size, page_outs)),
         page_us=us([*page_ins, *page_outs]),
+        halved_tensors=len(planned.prepared.halved),
+        halved_bytes=sum(map(size, set(halves))),
+        cast_us=us([*halves, *wholes]),
         host_bytes=host.peak_bytes,
         file_bytes=host.file_bytes,
         swapped_tensors=len(swapped),
@@ -296,6 +305,7 @@ def plan_digest(plan: Plan) -> str:
     core += [sorted(plan.resident)] if plan.resident else []
     core += [[plan.micro.runs, plan.micro.dim]] if plan.micro is not None else []
     core += [fields_of(region) for together in plan.split for region in together]
+    core += [[plan.cast_saved, sorted(plan.halved)]] if plan.halved else []
     core += [[a.kind, a.target] for a in plan.schedule]
     return hashlib.sha256(json.dumps(core).encode()).hexdigest()
 

@@ -13,10 +13,12 @@ from planner.lower.rewrite import Rewritten
 from planner.onnxio.save import Together, written_together
 from planner.pipeline import assemble as plans
 from planner.pipeline.budget_preview import PreviewBeside, beside_a_plan, helper_beside
+from planner.pipeline.choose_halves import plan_with_halves
 from planner.pipeline.choose_residence import at_no_cost
 from planner.pipeline.comparing import compared
 from planner.pipeline.compiling import compile_ahead
 from planner.pipeline.files import Files, save_rewritten
+from planner.pipeline.halving import check_can_halve
 from planner.pipeline.limiting import limited
 from planner.pipeline.modelviews import rewritten_view
 from planner.pipeline.placing import check_can_run
@@ -138,6 +140,7 @@ class OptimizeJob:
             check_can_run(target_named(self.request.device))
         compile_ahead(self.request)
         prepared = self.prepared or limited(prepare(self.request, progress=self.progress))
+        check_can_halve(prepared)
         if self.verify:
             check_can_hold(prepared)
         return prepared
@@ -183,6 +186,8 @@ class OptimizeJob:
         if self.request.budget is None:
             if most is None:
                 raise UsageError("give a --budget, a --max-slowdown, or both")
+            if self.request.levers.cast_saved != "none":
+                raise UsageError("--cast-saved needs a --budget: what has to fit says what is cast")
             prepared = at_no_cost(prepared, settings)
             within = plan_within(prepared, settings, parse_slowdown(most), self.progress)
             return _Chosen(
@@ -191,7 +196,12 @@ class OptimizeJob:
                 settings=within.settings,
                 binds="slowdown",
             )
-        prepared, planned = self._within(prepared, settings, helper)
+
+        def plan(prepared: Prepared, share: float) -> tuple[Prepared, Planned]:
+            part = replace(settings, time_limit_s=share * settings.time_limit_s)
+            return self._within(prepared, part, helper)
+
+        prepared, planned = plan_with_halves(prepared, settings, self.progress, plan)
         time_us = prepared.baseline.time_us
         assert planned.solved.candidate is not None
         added = planned.solved.candidate.time_us / time_us - 1

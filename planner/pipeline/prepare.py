@@ -17,6 +17,7 @@ from planner.graph.build import build_graph
 from planner.graph.model import OpId, Placement, TrainingGraph
 from planner.graph.reasons import WhyClosed
 from planner.graph.schedule import default_order
+from planner.halving import CastSaved
 from planner.lower.regions import Region
 from planner.lower.unfold import unfold
 from planner.onnxio.load import (
@@ -75,6 +76,7 @@ class Prepared:
         duration_us: by OpId. `cost_source` says where they come from.
         blocked: convolutions and pools that default options lay out anew, which no plan survives.
         resident: names of inputs, initializers and outputs that live on the host.
+        halved: names of tensors that are stored in half from forward to backward, `cast_saved` as which.
         numbers: how close the numbers of `model` are to the original's.
         split: regions that run in chunks, those of one rewriting together.
         why_no_swaps: why ONNX Runtime here cannot copy to the host; None where it can.
@@ -98,6 +100,8 @@ class Prepared:
     why_no_swaps: WhyClosed | None = None
     blocked: tuple[str, ...] = ()
     resident: tuple[str, ...] = ()
+    halved: tuple[str, ...] = ()
+    cast_saved: CastSaved = "none"
     numbers: Numbers = "exact"
     split: tuple[tuple[Region, ...], ...] = ()
     _formulated: dict[int, Formulation] = field(

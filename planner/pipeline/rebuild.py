@@ -9,12 +9,15 @@ from pathlib import Path
 
 from planner.errors import ModelError, UsageError
 from planner.formulate import Formulation
+from planner.graph.saved import may_be_halved
 from planner.lower.annotate import annotate
 from planner.lower.residence import may_live_on_host
 from planner.lower.rewrite import Rewritten
 from planner.onnxio.load import load_model, model_digest
 from planner.pipeline import assemble as plans
+from planner.pipeline.comparing import compared
 from planner.pipeline.dividing import RunModel, as_planned, run_model
+from planner.pipeline.halving import check_can_halve, halved, name_of
 from planner.pipeline.limiting import limited
 from planner.pipeline.placing import is_assumed
 from planner.pipeline.prepare import Prepared, Progress, prepare, silent
@@ -41,26 +44,33 @@ class Rebuilt:
 
 @contextlib.contextmanager
 def prepared_for(
-    model: Path, plan: Plan, *, profile: Path | None = None, progress: Progress = silent
+    model: Path,
+    plan: Plan,
+    *,
+    profile: Path | None = None,
+    compare: bool = False,
+    progress: Progress = silent,
 ) -> Iterator[Prepared]:
     """The model, prepared as it was for its plan; the model of one run, where a step has several, which
     is in a file of its own as long as the block lasts.
 
     Args:
         profile: to take times from, which a plan file does not hold.
+        compare: its graph is compared with the file by numbers, before anything lossy is done to it.
 
     Raises:
         ModelError: the plan belongs to another model.
         UsageError: it was made with a provider that is not installed here.
+        VerificationError: the optimized graph computes something else than the file.
     """
     if model_digest(model) != plan.model_sha256:
         raise ModelError(f"the plan belongs to another model than {model} (digests differ)")
     if plan.micro is None:
-        yield _prepared(model, plan, profile, progress)
+        yield _prepared(model, plan, profile, compare, progress)
         return
     with temporary_folder() as folder:
         run = run_as_planned(Request(model=model, dims=whole_dims(plan)), plan, folder)
-        yield _prepared(run.request.model, plan, profile, progress)
+        yield _prepared(run.request.model, plan, profile, compare, progress)
 
 
 def run_as_planned(request: Request, plan: Plan, folder: Path) -> RunModel:
@@ -84,7 +94,9 @@ def whole_dims(plan: Plan) -> dict[str, int]:
     return {**plan.dims, **({} if plan.micro is None else {plan.micro.dim: plan.micro.batch})}
 
 
-def _prepared(model: Path, plan: Plan, profile: Path | None, progress: Progress) -> Prepared:
+def _prepared(
+    model: Path, plan: Plan, profile: Path | None, compare: bool, progress: Progress
+) -> Prepared:
     target = target_named(plan.device)
     if plan.ort_optimized and is_assumed(target):
         raise UsageError(
@@ -107,16 +119,38 @@ def _prepared(model: Path, plan: Plan, profile: Path | None, progress: Progress)
             exclude=plan.exclude,
             min_tensor=plan.min_tensor,
             split="auto" if plan.split else "none",
+            cast_saved=plan.cast_saved,
         ),
         order=plan.order_target,
     )
     prepared = limited(prepare(request, progress=progress))
+    if compare:
+        compared(prepared, progress=progress)
+    prepared = _in_half(prepared, plan)
     prepared = split_as_planned(prepared, plan.split)
     known = {t.name for t in may_live_on_host(prepared.graph)}
     strange = next((name for name in plan.resident if name not in known), None)
     if strange is not None:
         raise ModelError(f"the plan has {strange!r} on the host, which cannot live there")
     return resided(prepared, frozenset(plan.resident))
+
+
+def _in_half(prepared: Prepared, plan: Plan) -> Prepared:
+    """The model with what the plan stores in half.
+
+    Raises:
+        ModelError: the plan names what cannot be stored so.
+    """
+    if not plan.halved:
+        return prepared
+    if plan.cast_saved == "none":
+        raise ModelError(f"the plan has {plan.halved[0]!r} in half, and does not say in which type")
+    check_can_halve(prepared)
+    known = {name_of(prepared, saved) for saved in may_be_halved(prepared.graph)}
+    strange = next((name for name in plan.halved if name not in known), None)
+    if strange is not None:
+        raise ModelError(f"the plan has {strange!r} in half, which cannot be stored so")
+    return halved(prepared, frozenset(plan.halved), plan.cast_saved)
 
 
 def rebuild(prepared: Prepared, plan: Plan) -> Rebuilt:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from planner.errors import UsageError
+from planner.errors import ModelError, UsageError
 from planner.graph.model import TrainingGraph
 from planner.graph.rules import COPIES
+from planner.halving import DTYPE, LARGEST
 from planner.pipeline.everywhere import devices_here
 from planner.pipeline.modelviews import file_view
 from planner.pipeline.prepare import Prepared, Progress, prepare
@@ -24,6 +26,8 @@ from planner.units import format_duration
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+
+_SHOWN = 3
 
 Quiet = Callable[[], AbstractContextManager[None]]
 
@@ -108,7 +112,44 @@ def run_both(
         verification = _on_cpu(rewrite, inputs, progress, thorough=thorough, quiet=quiet)
     for target in devices_here(prepared.target):
         verification = _and_on(target, verification, rewrite, progress)
+    if rewrite.plan.halved:
+        progress("magnitudes of what is stored in half")
+        verification = _with_magnitudes(verification, rewrite, inputs[0])
     return replace(verification, notes=(*verification.notes, *_on_one_stream(rewrite.plan)))
+
+
+def _with_magnitudes(
+    verification: Verification, rewrite: Rewrite, feeds: Mapping[str, npt.NDArray[Any]]
+) -> Verification:
+    """With the largest magnitude of what is stored in half, which that type has to hold."""
+    from planner.runtime.magnitudes import largest_magnitudes
+
+    prepared, plan = rewrite.prepared, rewrite.plan
+    largest, most = LARGEST[plan.cast_saved], DTYPE[plan.cast_saved]
+    try:
+        found = largest_magnitudes(
+            prepared.model, plan.halved, feeds, prepared.loaded.path.parent, plan.seed
+        )
+    except ModelError as error:
+        said = f"magnitudes of what is stored in half were not measured: {error}"
+        return replace(verification, notes=(*verification.notes, said))
+    name = max(found, key=found.__getitem__)
+    note = (
+        f"of what is stored in {most}, {len(found):,} tensors, the largest magnitude seen is "
+        f"{found[name]:.4g}, in {name!r}; the largest {most} is {largest:.5g}"
+    )
+    over = [name for name, value in found.items() if largest < value < math.inf]
+    failures = [
+        f"tensor {name!r} reaches {found[name]:.4g}, and the largest {most} is {largest:g}: it is stored "
+        "as infinite; use --cast-saved bf16, or --exclude it"
+        for name in over[:_SHOWN]
+    ]
+    return replace(
+        verification,
+        passed=verification.passed and not over,
+        failures=(*failures, *verification.failures),
+        notes=(*verification.notes, note),
+    )
 
 
 def _and_on(

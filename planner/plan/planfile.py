@@ -17,6 +17,7 @@ from msgspec import Meta
 from planner.chunking import MAX_CHUNKS
 from planner.errors import ModelError
 from planner.exactness import Numbers
+from planner.halving import CastSaved
 from planner.plan.problem import ActionKind
 from planner.plan.statistics import EngineStatistics
 from planner.reading import MAX_BYTES, shown
@@ -114,8 +115,9 @@ class PredictedCost:
 
     `paged_tensors` live on the host: `page_in_bytes` are copied to the device, some tensors more than
     once, and `page_out_bytes` to the host. What a session copies in any case is in the baseline's
-    `time_us` too. `host_bytes` is the most that is on the host at once, buffers rounded up as the
-    arena does; `file_bytes` of initializers on the host live in files and are in no other figure.
+    `time_us` too. `halved_tensors` are kept in half from forward to backward, in `halved_bytes`, and all
+    their casts take `cast_us`. `host_bytes` is the most on the host at once, buffers rounded up as
+    the arena does; `file_bytes` of initializers on the host live in files and are in no other figure.
     """
 
     peak_bytes: Count
@@ -131,6 +133,9 @@ class PredictedCost:
     page_in_bytes: Count = 0
     page_out_bytes: Count = 0
     page_us: Amount = 0.0
+    halved_tensors: Count = 0
+    halved_bytes: Count = 0
+    cast_us: Amount = 0.0
     host_bytes: Count = 0
     file_bytes: Count = 0
 
@@ -234,6 +239,8 @@ class Plan:
             the caller has what it feeds and wants ("host", "device").
         split: regions of the model that run in chunks of rows; those that stand together were split
             together, each list in the model that the ones before it left.
+        cast_saved: as what tensors might be stored from forward to backward ("none", "bf16", "fp16"), and
+            `halved`: names of those that are.
         numbers: how close the rewritten model's outputs are to the original's (`planner.exactness`).
         recompute, include, exclude, min_tensor: what the plan might do, as it was asked for.
         host_budget_bytes: the most on the host at once; None for no limit.
@@ -276,6 +283,8 @@ class Plan:
     copies: Literal["serial", "overlapped"] = "serial"
     resident: tuple[str, ...] = ()
     split: tuple[tuple[SplitRegion, ...], ...] = ()
+    cast_saved: CastSaved = "none"
+    halved: tuple[str, ...] = ()
     numbers: Numbers = "exact"
     feeds: Literal["host", "device"] = "device"
     recompute: bool = True

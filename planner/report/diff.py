@@ -250,6 +250,7 @@ _AMOUNTS: dict[str, tuple[str, Any, Any]] = {
     "swap_out_bytes": ("copied to the host", format_bytes, _signed_bytes),
     "swap_in_bytes": ("copied back", format_bytes, _signed_bytes),
     "swap_us": ("copy time", format_duration, _signed_duration),
+    "halved_tensors": ("tensors in half", "{:,}".format, "{:+,}".format),
     "paged_tensors": ("tensors on the host", "{:,}".format, "{:+,}".format),
     "page_in_bytes": ("paged in", format_bytes, _signed_bytes),
     "page_out_bytes": ("paged out", format_bytes, _signed_bytes),

@@ -17,7 +17,8 @@ def verdict(fits: bool, plan: Plan, verification: Verification | None) -> str:
         return "Does not fit"
     if plan.unchanged and plan.micro is None:
         return "Fits as it is"
-    return "Fits, not verified" if verification is None else "Fits, verified"
+    how = "Fits, not verified" if verification is None else "Fits, verified"
+    return f"{how}, lossy" if plan.numbers == "lossy" else how
 
 
 def optimize_sentence(headline: dict[str, Any]) -> str:
@@ -69,6 +70,9 @@ def _at_what_cost(headline: dict[str, Any]) -> str:
             if headline["paged_tensors"] == 1
             else f"keeping {headline['paged_tensors']:,} inputs and outputs on the host"
         )
+    if headline["halved_tensors"]:
+        count = _count(headline["halved_tensors"], "saved tensor")
+        done.append(f"storing {count} in {headline['cast_saved']}, which is lossy")
     by = " and ".join(done) if done else "by a better order of the same operations"
     if not isinstance(ratio, int | float):
         return by

@@ -150,6 +150,8 @@ def _optimize(result: OptimizeResult, budget: str, more: str = "") -> str:
     options = _typed_options(plan)
     if plan.order_target != "default":
         options += f"--order {plan.order_target} "
+    if plan.cast_saved != "none":
+        options += f"--cast-saved {plan.cast_saved} "
     return (
         f"planner optimize {model} --budget {budget} {options}{more + ' ' if more else ''}--force"
     )

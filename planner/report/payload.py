@@ -17,6 +17,7 @@ from planner.report.frontier import frontier_payload
 from planner.report.next_steps import next_steps
 from planner.report.session_code import session_code, step_code
 from planner.report.views import micro_payload, number, view_payload
+from planner.report.what_if import what_if_payload
 from planner.results import (
     Analysis,
     BudgetPreview,
@@ -101,6 +102,7 @@ def analysis_payload(analysis: Analysis) -> dict[str, Any]:
         "best_order": _cost(analysis.best_order),
         "view": view_payload(analysis.default),
         "budget_preview": _budget_preview(analysis.budget_preview),
+        "what_if": what_if_payload(analysis),
         "assumptions": _unique(analysis.assumptions, analysis.default.graph.assumptions),
         "provenance": narrative.analysis_provenance(analysis),
     }
@@ -153,6 +155,11 @@ def _headline(result: OptimizeResult) -> dict[str, Any]:
         "page_in_bytes": planned.page_in_bytes,
         "page_out_bytes": planned.page_out_bytes,
         "page_us": number(planned.page_us),
+        "cast_saved": plan.cast_saved if plan.halved else None,
+        "halved_tensors": planned.halved_tensors,
+        "halved_bytes": planned.halved_bytes,
+        "cast_us": number(planned.cast_us),
+        "worst_rms_rel_diff": _worst_rms(verification),
         "host_bytes": planned.host_bytes,
         "file_bytes": planned.file_bytes,
         "host_budget_bytes": plan.host_budget_bytes,
@@ -165,6 +172,12 @@ def _headline(result: OptimizeResult) -> dict[str, Any]:
         if plan.micro is None
         else {"runs": plan.micro.runs, "samples": plan.micro.batch // plan.micro.runs},
     }
+
+
+def _worst_rms(verification: Verification | None) -> float | str | None:
+    """The largest root mean square difference of an output, by its own; None where nothing ran."""
+    outputs = verification.outputs if verification else ()
+    return number(max((o.rms_rel_diff for o in outputs), default=None))
 
 
 def _measured_peaks(verification: Verification | None) -> dict[str, Any]:
@@ -214,6 +227,8 @@ def _plan(plan: Plan) -> dict[str, Any]:
         "copies": plan.copies,
         "resident": list(plan.resident),
         "split": [[fields_of(region) for region in together] for together in plan.split],
+        "cast_saved": plan.cast_saved,
+        "halved": list(plan.halved),
         "numbers": plan.numbers,
         "feeds": plan.feeds,
         "micro": None if plan.micro is None else micro_payload(plan.micro),
@@ -253,6 +268,9 @@ def _cost(cost: PredictedCost) -> dict[str, Any]:
         "page_in_bytes": cost.page_in_bytes,
         "page_out_bytes": cost.page_out_bytes,
         "page_us": number(cost.page_us),
+        "halved_tensors": cost.halved_tensors,
+        "halved_bytes": cost.halved_bytes,
+        "cast_us": number(cost.cast_us),
         "host_bytes": cost.host_bytes,
         "file_bytes": cost.file_bytes,
     }

@@ -14,6 +14,12 @@ from rich.text import Text
 
 from planner.report.frontier import POINT_COLUMNS, point_row
 from planner.report.plain import printable
+from planner.report.what_if import (
+    WHAT_IF_COLUMNS,
+    WHAT_IF_TITLE,
+    what_if_assumptions,
+    what_if_rows,
+)
 from planner.units import format_both, format_budget, format_bytes, format_duration, format_percent
 
 Payload = dict[str, Any]
@@ -52,10 +58,11 @@ def print_analysis(payload: Payload, console: Console | None = None) -> None:
     out.print(facts)
     _composition(out, view)
     _residents(out, view)
+    print_table(out, WHAT_IF_TITLE, list(WHAT_IF_COLUMNS), what_if_rows(payload))
     if payload["budget_preview"] is not None:
         rows = [point_row(point) for point in payload["budget_preview"]["frontier"]["points"]]
         print_table(out, "What a budget would cost (predicted)", list(POINT_COLUMNS), rows)
-    print_assumptions(out, payload["assumptions"])
+    print_assumptions(out, [*payload["assumptions"], *what_if_assumptions(payload)])
 
 
 def print_optimize(payload: Payload, console: Console | None = None) -> None:
@@ -74,7 +81,8 @@ def print_optimize(payload: Payload, console: Console | None = None) -> None:
     if head["reserve_bytes"]:
         _fact(facts, "Reserve", format_both(head["reserve_bytes"]))
     _fact(facts, "Peak before", format_both(head["peak_before_bytes"]))
-    _fact(facts, "by order alone", format_both(head["order_alone_peak_bytes"]))
+    alone = "by order and casts alone" if head["halved_tensors"] else "by order alone"
+    _fact(facts, alone, format_both(head["order_alone_peak_bytes"]))
     _fact(facts, "Peak after", format_both(head["peak_after_bytes"]))
     plain = head["default_options_peak_after_bytes"]
     if plain is not None and plain > head["budget_bytes"]:
@@ -97,6 +105,11 @@ def print_optimize(payload: Payload, console: Console | None = None) -> None:
         moved = f"{_size(head['page_in_bytes'])} in, {_size(head['page_out_bytes'])} out"
         what = f"{head['paged_tensors']:,} inputs and outputs, {moved}"
         _fact(facts, "On the host", f"{what}, {_duration(head['page_us'])}")
+    if head["halved_tensors"]:
+        what = f"{head['halved_tensors']:,} in {head['cast_saved']}, {_size(head['halved_bytes'])}"
+        worst = head["worst_rms_rel_diff"]
+        lossy = "" if worst is None else f"; outputs differ by {float(worst):.2g} at most (RMS)"
+        _fact(facts, "In half, lossy", f"{what}, {_duration(head['cast_us'])}{lossy}")
     if head["host_bytes"] or head["file_bytes"]:
         most = f", at most {_size(head['host_budget_bytes'])}" if head["host_budget_bytes"] else ""
         files = f"; {_size(head['file_bytes'])} more in files" if head["file_bytes"] else ""

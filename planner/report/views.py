@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from planner.graph.liveness import LiveRange
@@ -48,6 +48,14 @@ def number(value: float | None) -> float | str | None:
     return str(float(value))
 
 
+def taxonomy_of(composition: Mapping[Category, int]) -> dict[str, int]:
+    """Bytes by the parts in which the literature counts, from bytes by category."""
+    return {
+        group: sum(composition.get(c, 0) for c in categories)
+        for group, categories in TAXONOMY.items()
+    }
+
+
 def view_payload(view: ModelView, decisions: Sequence[Decision] = ()) -> dict[str, Any]:
     """Everything the reports say of one model.
 
@@ -73,10 +81,7 @@ def view_payload(view: ModelView, decisions: Sequence[Decision] = ()) -> dict[st
         "composition_at_peak": {
             str(c): int(a[step]) for c, a in sorted(used.items()) if int(a[step])
         },
-        "taxonomy_at_peak": {
-            group: sum(int(used[c][step]) for c in categories if c in used)
-            for group, categories in TAXONOMY.items()
-        },
+        "taxonomy_at_peak": taxonomy_of({c: int(a[step]) for c, a in used.items()}),
         "time_by_kind_us": _time_by_kind(view),
         "residents_at_peak": residents[:MAX_RESIDENTS],
         "residents_at_peak_omitted": {

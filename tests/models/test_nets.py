@@ -18,7 +18,16 @@ from torch import nn
 
 from models.build import build
 from models.check import compare, distance, draw_rough, reference, run
-from models.nets import GPT, MLP, BERTClassifier, DenseNet, UNet, resnet50
+from models.nets import (
+    GPT,
+    MLP,
+    BERTClassifier,
+    DenseNet,
+    UNet,
+    UNet3d,
+    WideResNet,
+    resnet50,
+)
 from models.nets.resnet import BasicBlock, Bottleneck, ResNet
 from models.recipes import RECIPES, Step, language_loss
 from planner.export.inputs import InputSpec
@@ -31,10 +40,13 @@ SMALL = {
     "resnet18": {"batch": 4, "width": 8, "image_size": 64, "classes": 10},
     "resnet50": {"batch": 4, "width": 4, "image_size": 96, "classes": 10},
     "densenet121": {"batch": 2, "width": 4, "image_size": 64, "classes": 10},
+    "wrn28-2": {"batch": 2, "width": 1, "layers": 10, "image_size": 16},
+    "unet3d": {"batch": 2, "width": 2, "layers": 2, "image_size": 8},
     "unet": {"batch": 2, "width": 4, "layers": 2, "image_size": 32},
     "gpt2": {"batch": 2, "seq": 16, "width": 32, "layers": 2, "heads": 2, "vocabulary": 100},
     "gpt2-medium": {"batch": 1, "seq": 8, "width": 16, "layers": 1, "heads": 1, "vocabulary": 9},
     "bert": {"batch": 2, "seq": 16, "width": 32, "layers": 2, "heads": 2, "vocabulary": 100},
+    "translator": {"batch": 2, "seq": 8, "width": 32, "layers": 2, "heads": 2, "vocabulary": 50},
     "vit": {"batch": 2, "image_size": 32, "width": 16, "layers": 1, "heads": 2, "classes": 10},
 }
 
@@ -85,6 +97,20 @@ def tiny_unet() -> Step:
     return Step(module=module, inputs=images(2, 32, (32, 32)), loss=F.cross_entropy)
 
 
+def tiny_wide_resnet() -> Step:
+    module = WideResNet(depth=10, widen=1, classes=2, activation=nn.SiLU)
+    return Step(module=module, inputs=images(4, 16), loss=F.cross_entropy)
+
+
+def tiny_unet3d() -> Step:
+    module = UNet3d(channels=3, width=2, levels=2, classes=2, activation=nn.SiLU)
+    inputs = {
+        "volumes": InputSpec(shape=(2, 3, 8, 8, 8), dtype="float32", kind="normal"),
+        "labels": InputSpec(shape=(2, 8, 8, 8), dtype="int64", kind="randint", high=2),
+    }
+    return Step(module=module, inputs=inputs, loss=F.cross_entropy)
+
+
 def tiny_gpt(*, fused: bool = False) -> Step:
     module = GPT(vocabulary=100, positions=20, width=32, heads=2, layers=2, fused=fused)
     return Step(module=module, inputs=tokens(2, 16, each=True), loss=language_loss)
@@ -102,6 +128,8 @@ SMOOTH_STEPS: dict[str, Callable[[], Step]] = {
     "resnet, odd image": odd_image,
     "densenet": tiny_densenet,
     "unet": tiny_unet,
+    "wide resnet": tiny_wide_resnet,
+    "unet, volumes": tiny_unet3d,
     "gpt": tiny_gpt,
     "gpt, fused attention": lambda: tiny_gpt(fused=True),
     "bert": tiny_bert,
@@ -160,6 +188,7 @@ def test_published_sizes() -> None:
     assert count("resnet18") == 11_689_512
     assert count("resnet50") == 25_557_032
     assert count("densenet121") == 7_978_856
+    assert count("wrn28-2") == 1_467_610
     with torch.device("meta"):
         assert sum(p.numel() for p in GPT().parameters()) == 124_439_808
         assert sum(p.numel() for p in BERTClassifier().parameters()) == 109_482_240 - 2 * 768 + 1538

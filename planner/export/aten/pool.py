@@ -11,30 +11,31 @@ from torch import fx
 from planner.export.aten.registry import Lowering, Result, lowers, numpy_dtype, shape_of
 
 
-@lowers("max_pool2d_with_indices")
+@lowers("max_pool2d_with_indices", "max_pool3d_with_indices")
 def max_pool(
     low: Lowering,
     x: fx.Node,
     kernel: Sequence[int],
     strides: Sequence[int] = (),
-    padding: Sequence[int] = (0, 0),
-    dilations: Sequence[int] = (1, 1),
+    padding: Sequence[int] = (0,),
+    dilations: Sequence[int] = (1,),
     ceil: bool = False,
 ) -> Result:
     """-> maxima, and where each was found. ONNX counts from the start of the whole tensor."""
+    axes = len(shape_of(x)) - 2
     return low.ops(
         "MaxPool",
         low.value(x),
         tags=("", "indices"),
-        kernel_shape=_pair(kernel),
-        strides=_pair(strides or kernel),
-        pads=_pair(padding) * 2,
-        dilations=_pair(dilations),
+        kernel_shape=_each(kernel, axes),
+        strides=_each(strides or kernel, axes),
+        pads=_each(padding, axes) * 2,
+        dilations=_each(dilations, axes),
         ceil_mode=int(ceil),
     )
 
 
-@lowers("max_pool2d_with_indices_backward")
+@lowers("max_pool2d_with_indices_backward", "max_pool3d_with_indices_backward")
 def max_pool_backward(
     low: Lowering,
     dy: fx.Node,
@@ -119,5 +120,9 @@ def avg_pool_backward(
 
 
 def _pair(sizes: Sequence[int]) -> list[int]:
-    """One size per image axis, where ATen may give one for both."""
-    return list(sizes) * 2 if len(sizes) == 1 else list(sizes)
+    return _each(sizes, 2)
+
+
+def _each(sizes: Sequence[int], axes: int) -> list[int]:
+    """One size per spatial axis, where ATen may give one for all."""
+    return list(sizes) * axes if len(sizes) == 1 else list(sizes)

@@ -15,6 +15,7 @@ from reports.reliability.cases import (
     outputs,
     params,
     plans,
+    precision,
     problems,
     profiles,
     sizes,
@@ -39,6 +40,7 @@ _ROOMS = (
     outputs,
     params,
     splitting,
+    precision,
 )
 
 

@@ -1,0 +1,114 @@
+"""What is saved from forward to backward: made on the way to the loss, and read by what is not.
+
+    x ── relu ── a ── conv ── ...  loss
+                 │                  │
+                 └── conv_grad ─────┘         a is saved
+
+Views of one buffer are saved together: whoever reads one of them keeps the buffer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from planner.graph.categories import loss_among
+from planner.graph.model import OpId, Role, Tensor, TensorId, TrainingGraph
+
+SINGLE = frozenset({"float", "float32"})
+"""The element type whose tensors may be stored in half: not integers, booleans or doubles."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Saved:
+    """A buffer that is saved.
+
+    Attributes:
+        buffer: the tensor that owns it.
+        read: tensors of it that the backward pass reads: itself, or views made by the forward pass.
+        early: operations of the forward pass that read it, or a view of it.
+        late: those of the backward pass.
+    """
+
+    buffer: TensorId
+    read: tuple[TensorId, ...]
+    early: tuple[OpId, ...]
+    late: tuple[OpId, ...]
+
+
+def forward_operations(graph: TrainingGraph) -> frozenset[OpId]:
+    """The loss's operation and all that it depends on."""
+    tensors = [graph.tensors[t] for t in graph.outputs]
+    names = loss_among((t.name, _is_float(t), t.bytes) for t in tensors)
+    stack = [t.producer for t in tensors if t.name in names and t.producer is not None]
+    found: set[OpId] = set()
+    while stack:
+        op = stack.pop()
+        if op in found:
+            continue
+        found.add(op)
+        made = (graph.tensors[t].producer for t in graph.operations[op].inputs)
+        stack += [producer for producer in made if producer is not None]
+    return frozenset(found)
+
+
+def saved_for_backward(graph: TrainingGraph) -> tuple[Saved, ...]:
+    """Every buffer that a node of the forward pass makes and one of the backward pass reads."""
+    forward = forward_operations(graph)
+    of: dict[TensorId, list[Tensor]] = {}
+    for tensor in graph.tensors:
+        if tensor.producer in forward:
+            of.setdefault(tensor.buffer, []).append(tensor)
+    return tuple(
+        saved
+        for buffer, values in of.items()
+        if (saved := _saved(buffer, values, forward)) is not None
+    )
+
+
+def _saved(buffer: TensorId, values: Sequence[Tensor], forward: frozenset[OpId]) -> Saved | None:
+    if buffer not in {t.id for t in values}:  # of a graph input, say
+        return None
+    readers = {c for t in values for c in t.consumers}
+    late = tuple(sorted(readers - forward))
+    if not late:
+        return None
+    return Saved(
+        buffer=buffer,
+        read=tuple(t.id for t in values if any(c not in forward for c in t.consumers)),
+        early=tuple(sorted(readers & forward)),
+        late=late,
+    )
+
+
+def may_be_halved(graph: TrainingGraph) -> tuple[Saved, ...]:
+    """Those that may be stored in half: single precision, on the device, no output of the graph, made by
+    views and one operation alone, and not left out by the user."""
+    return tuple(saved for saved in saved_for_backward(graph) if _may(graph, saved))
+
+
+def _may(graph: TrainingGraph, saved: Saved) -> bool:
+    owner = graph.tensors[saved.buffer]
+    whole = [t for t in graph.tensors if t.buffer == saved.buffer]
+    return (
+        owner.dtype in SINGLE
+        and bool(owner.bytes)
+        and owner.barred is None
+        and not any(t.is_output or t.on_host or t.dtype not in SINGLE for t in whole)
+        and not any(_is_closed(graph, op) for op in saved.late)
+        and all(t.id == saved.buffer or _is_view(graph, t) for t in whole)
+    )
+
+
+def _is_closed(graph: TrainingGraph, op: OpId) -> bool:
+    """Whether an operation reads what it is given on the CPU, or stores it in half already."""
+    operation = graph.operations[op]
+    return operation.on_cpu or operation.role is Role.HALF
+
+
+def _is_view(graph: TrainingGraph, tensor: Tensor) -> bool:
+    return tensor.producer is not None and graph.operations[tensor.producer].is_view
+
+
+def _is_float(tensor: Tensor) -> bool:
+    return tensor.dtype.startswith(("float", "double", "bfloat"))

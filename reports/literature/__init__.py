@@ -1,0 +1,1 @@
+"""What the literature on low-memory training published, and what planner finds for the same networks."""

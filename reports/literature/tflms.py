@@ -1,0 +1,139 @@
+"""Le et al. 2019 (arXiv:1807.02037): how much larger a batch or image fits the same budget, by plan."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from planner import optimize
+from planner.errors import InfeasibleBudgetError
+from reports.literature.networks import built, least_on_gpu, on_gpu
+
+BUDGET_BYTES = 16_000_000_000
+HARDWARE = "v100"
+PROBE_S, PLAN_S = 2.0, 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Network:
+    """What grows until it no longer fits.
+
+    Attributes:
+        net, more: the recipe of `models.recipes`, and options of it.
+        option: what grows, in steps of `step`; `power`: with which power of it memory grows.
+        sizes: two sizes to measure, from which others are estimated.
+        grown: how many times as large the published batch is; `size`: the published size itself.
+    """
+
+    net: str
+    option: str
+    step: int
+    power: int
+    sizes: tuple[int, int]
+    more: tuple[str, ...]
+    grown: float = 1.0
+    size: int = 0
+
+    def published(self, without: int) -> int:
+        """The published size, or so many times what fits without a plan."""
+        return self.size or int(self.grown * without) // self.step * self.step
+
+
+NETWORKS = {
+    "ResNet-50": Network(
+        net="resnet50",
+        option="--batch",
+        step=8,
+        power=1,
+        sizes=(32, 64),
+        more=("--optimizer", "momentum"),
+        grown=4.7,
+    ),
+    "3D U-Net": Network(
+        net="unet3d",
+        option="--image-size",
+        step=8,
+        power=3,
+        sizes=(64, 128),
+        more=("--optimizer", "adamw"),
+        size=192,
+    ),
+}
+
+PUBLISHED = {
+    "ResNet-50": "a batch 4.7 times as large",
+    "3D U-Net": "a batch twice as large; images of 192³",
+}
+"""The abstract of arXiv:1807.02037."""
+
+
+def rows(folder: Path) -> list[dict[str, Any]]:
+    """One for each network."""
+    return [_row(name, folder) for name in NETWORKS]
+
+
+def _row(name: str, folder: Path) -> dict[str, Any]:
+    network = NETWORKS[name]
+
+    def path(size: int) -> Path:
+        return built(network.net, folder, *network.more, network.option, str(size))
+
+    def as_it_is(size: int) -> int:
+        return on_gpu(path(size), HARDWARE).baseline.peak_bytes
+
+    def planned(size: int) -> int:
+        return least_on_gpu(on_gpu(path(size), HARDWARE), PROBE_S)
+
+    without, most = _largest(as_it_is, network), _largest(planned, network)
+    plan: dict[str, Any] = {}
+    while most > without and not (plan := _plan(path(most))):
+        most -= network.step
+    return {
+        "network": name,
+        "option": network.option.removeprefix("--"),
+        "power": network.power,
+        "without": without,
+        "with": most,
+        "growth": (most / without) ** network.power,
+        "plan": plan,
+        "published": PUBLISHED[name],
+        "published_size": (size := network.published(without)),
+        "published_plan": _plan(path(size)),
+    }
+
+
+def _plan(path: Path) -> dict[str, Any]:
+    """The plan within the budget; {} where none is found."""
+    try:
+        result = optimize(
+            path,
+            budget=f"{BUDGET_BYTES}B",
+            device="cuda",
+            hardware=HARDWARE,
+            time_limit_s=PLAN_S,
+            dry_run=True,
+        )
+    except InfeasibleBudgetError:
+        return {}
+    cost = result.plan.planned
+    return {
+        "peak_bytes": cost.peak_bytes,
+        "baseline_bytes": result.plan.baseline.peak_bytes,
+        "ratio": cost.time_us / result.plan.baseline.time_us,
+        "recomputed_ops": cost.recomputed_ops,
+        "swapped_tensors": cost.swapped_tensors,
+    }
+
+
+def _largest(peak_of: Callable[[int], int], network: Network) -> int:
+    """The largest size within the budget: estimated from two, then checked."""
+    small, large = network.sizes
+    low, high = peak_of(small), peak_of(large)
+    per = (high - low) / (large**network.power - small**network.power)
+    room = large**network.power + (BUDGET_BYTES - high) / per
+    size = int(room ** (1 / network.power)) // network.step * network.step
+    while peak_of(size) > BUDGET_BYTES:
+        size -= network.step
+    return size
