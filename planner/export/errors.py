@@ -11,6 +11,8 @@ ExportError
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from planner.errors import ModelError
 
 
@@ -21,20 +23,34 @@ class ExportError(ModelError):
 class UnsupportedOperator(ExportError):
     """An ATen operator, or this use of it, has no lowering rule."""
 
-    def __init__(self, operator: str, where: str, reason: str = "no lowering rule") -> None:
+    def __init__(
+        self,
+        operator: str,
+        where: str,
+        reason: str = "no lowering rule",
+        others: Sequence[str] = (),
+    ) -> None:
         self.operator = operator
         self.where = where
         self.reason = reason
+        self.others = tuple(others)
+        beside = f"; neither can {', '.join(others)}" if others else ""
         super().__init__(
-            f"the operator {operator} cannot be exported ({reason}), at {where}; "
-            "write it with other operators"
+            f"the operator {operator} cannot be exported ({reason}), at {where}{beside}; "
+            "write it with other operators, or give a rule for it (planner.export.register)"
         )
 
     def called_at(self, line: str) -> UnsupportedOperator:
         """The same, with the line of source that calls the operator; "" where there is none."""
         if not line:
             return self
-        return UnsupportedOperator(self.operator, f"{self.where}, called from {line}", self.reason)
+        where = f"{self.where}, called from {line}"
+        return UnsupportedOperator(self.operator, where, self.reason, self.others)
+
+    def together_with(self, others: Sequence[UnsupportedOperator]) -> UnsupportedOperator:
+        """The same, with what else is missing."""
+        names = tuple(other.operator for other in others)
+        return UnsupportedOperator(self.operator, self.where, self.reason, names)
 
 
 class DataDependentControlFlow(ExportError):

@@ -35,6 +35,7 @@ from torch.fx.experimental.symbolic_shapes import (
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from planner.errors import UsageError
+from planner.export.decompose import decompositions
 from planner.export.errors import (
     DataDependentControlFlow,
     ExportError,
@@ -194,7 +195,11 @@ def _trace(
         # the tracer's last pass makes new tensors outside of any fake mode, and so of fixed sizes
         with mode if batch else contextlib.nullcontext():
             traced, signature = aot_export_module(
-                flat, fakes, trace_joint=True, output_loss_index=0, decompositions={}
+                flat,
+                fakes,
+                trace_joint=True,
+                output_loss_index=0,
+                decompositions=decompositions(),
             )
     except _ON_VALUES as error:
         raise _data_dependent(error) from error

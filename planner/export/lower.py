@@ -22,6 +22,7 @@ from planner.export.emit import Builder, Value, value_info
 from planner.export.errors import ExportError, UnsupportedOperator
 from planner.export.joint import JointGraph
 from planner.export.optim import Optimizer, StateTensor
+from planner.export.torchlib import translate
 
 LOSS = "loss"
 GRADIENT_SUFFIX = "_grad"
@@ -65,10 +66,7 @@ def lower(
     lowering = Lowering(builder, _symbols(joint))
     for key, node in {**joint.inputs, **tensors}.items():
         lowering.values[node] = builder.reserve(key)
-    try:
-        _lower_nodes(joint.module, lowering)
-    except UnsupportedOperator as error:
-        raise error.called_at(joint.first_use.get(error.operator, "")) from error
+    _lower_nodes(joint, lowering)
     _check_symbolic(joint)
 
     outputs = [_output(builder, lowering, joint.loss, LOSS)]
@@ -106,9 +104,15 @@ def lower(
     )
 
 
-def _lower_nodes(module: fx.GraphModule, lowering: Lowering) -> None:
-    """Lower each operator in the traced order, computing what is constant right away."""
+def _lower_nodes(joint: JointGraph, lowering: Lowering) -> None:
+    """Lower each operator in the traced order, computing what is constant right away.
+
+    Raises:
+        UnsupportedOperator: naming the first operator that has no rule, and all others.
+    """
+    module = joint.module
     folded: dict[fx.Node, torch.Tensor] = {}
+    missing: dict[str, UnsupportedOperator] = {}
     for node in module.graph.nodes:
         if node.op == "get_attr":
             folded[node] = getattr(module, node.target)
@@ -123,10 +127,36 @@ def _lower_nodes(module: fx.GraphModule, lowering: Lowering) -> None:
             if operand in folded and operand not in lowering.values:
                 array = folded[operand].detach().numpy()
                 lowering.values[operand] = lowering.builder.literal(array, operand.name)
-        lowering.values[node] = _apply(node, lowering)
+        try:
+            lowering.values[node] = _apply(node, lowering)
+        except UnsupportedOperator as error:
+            line = _line_of(node, joint.first_use)
+            missing.setdefault(error.operator, error.called_at(line))
+            lowering.values[node] = _stand_in(node, lowering)
+    if missing:
+        first, *others = missing.values()
+        raise first.together_with(others)
     for node in module.graph.find_nodes(op="output")[0].all_input_nodes:
         if node in folded and node not in lowering.values:
             lowering.values[node] = lowering.builder.constant(folded[node].detach().numpy())
+
+
+def _line_of(node: fx.Node, first_use: Mapping[str, str]) -> str:
+    """The line of source behind an operator, behind the one that it is a part of, or behind the one whose
+    gradient it computes; "" where none is known."""
+    for operator in (str(node.target), str(node.meta.get("original_aten"))):
+        for name in (operator, operator.replace("_backward", "")):
+            if name in first_use:
+                return first_use[name]
+    return ""
+
+
+def _stand_in(node: fx.Node, lowering: Lowering) -> Any:
+    """A name for what cannot be made, so that everything else that is missing is found too."""
+    held = node.meta.get("val")
+    if isinstance(held, tuple | list):
+        return [lowering.builder.fresh(f"{node.name}.{i}") for i in range(len(held))]
+    return lowering.builder.fresh(node.name)
 
 
 def _apply(node: fx.Node, lowering: Lowering) -> Any:
@@ -143,12 +173,23 @@ def _apply(node: fx.Node, lowering: Lowering) -> Any:
         return None
     rule = RULES.get(str(target).removeprefix("aten."))
     if rule is None:
-        raise UnsupportedOperator(str(target), describe(node))
+        return _translated(node, lowering)
     args, kwargs = fx.map_arg((node.args, node.kwargs), _dimension)
     try:
         return rule(lowering, *args, **kwargs)
     except (TypeError, KeyError) as error:
         raise UnsupportedOperator(str(target), describe(node), f"unknown form ({error})") from error
+
+
+def _translated(node: fx.Node, lowering: Lowering) -> Any:
+    """What torchlib makes of an operator without a rule."""
+    try:
+        found = translate(node, lowering)
+    except TypeError as error:
+        raise UnsupportedOperator(str(node.target), describe(node), str(error)) from error
+    if found is None:
+        raise UnsupportedOperator(str(node.target), describe(node))
+    return found
 
 
 def _dimension(operand: fx.Node) -> Any:

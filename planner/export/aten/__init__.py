@@ -6,6 +6,7 @@ nodes and gives back the value of the result, or one value for each of several r
 
 from planner.export.aten import (
     attention,
+    bags,
     conv,
     create,
     dropout,
@@ -14,9 +15,13 @@ from planner.export.aten import (
     loss,
     matmul,
     norm,
+    pad,
     pool,
+    random,
     reduce,
+    scan,
     shape,
+    strides,
 )
 from planner.export.aten.registry import RULES, Lowering
 
@@ -24,6 +29,7 @@ __all__ = [
     "RULES",
     "Lowering",
     "attention",
+    "bags",
     "conv",
     "create",
     "dropout",
@@ -32,7 +38,11 @@ __all__ = [
     "loss",
     "matmul",
     "norm",
+    "pad",
     "pool",
+    "random",
     "reduce",
+    "scan",
     "shape",
+    "strides",
 ]

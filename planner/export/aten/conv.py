@@ -44,7 +44,7 @@ def convolution(
     output_padding: Sequence[int],
     groups: int,
 ) -> Result:
-    window = Window(strides=strides, padding=padding, dilations=dilations, groups=groups)
+    window = _window(weight, strides, padding, dilations, groups)
     attributes = window.attributes(_spatial(weight))
     operands = [low.value(operand) for operand in (x, weight, bias) if operand is not None]
     if transposed:
@@ -69,7 +69,7 @@ def convolution_backward(
 ) -> Result:
     """-> gradients of x, weight, bias. A transposed convolution swaps the roles of x and dy."""
     del bias_shape, output_padding
-    window = Window(strides=strides, padding=padding, dilations=dilations, groups=groups)
+    window = _window(weight, strides, padding, dilations, groups)
     dx = dweight = dbias = None
     if wanted[0]:
         attributes = window.attributes(_spatial(weight))
@@ -83,7 +83,7 @@ def convolution_backward(
         large, small = (dy, x) if transposed else (x, dy)
         pointwise = (
             groups == 1
-            and all(size == 1 for size in [*_spatial(weight), *strides])
+            and all(size == 1 for size in [*_spatial(weight), *window.strides])
             and not any(padding)
         )
         gradient = _pointwise_gradient if pointwise else _weight_gradient
@@ -92,6 +92,19 @@ def convolution_backward(
         axes = [0, *range(2, len(shape_of(dy)))]
         dbias = low.reduce("Sum", low.value(dy), axes, tag="dbias")
     return [dx, dweight, dbias]
+
+
+def _window(
+    weight: fx.Node,
+    strides: Sequence[int],
+    padding: Sequence[int],
+    dilations: Sequence[int],
+    groups: int,
+) -> Window:
+    """One entry per spatial dimension, where ATen may give one for all (`padding="valid"`)."""
+    count = len(shape_of(weight)) - 2
+    each = [list(n) * count if len(n) == 1 else list(n) for n in (strides, padding, dilations)]
+    return Window(strides=each[0], padding=each[1], dilations=each[2], groups=groups)
 
 
 def _spatial(node: fx.Node) -> list[int]:

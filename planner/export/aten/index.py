@@ -171,17 +171,23 @@ def scatter_add(low: Lowering, x: fx.Node, axis: int, index: fx.Node, source: fx
     return low.op("ScatterElements", *operands, axis=axis, reduction="add")
 
 
-@lowers("index.Tensor")
+@lowers("index.Tensor", "_unsafe_index.Tensor")
 def index(low: Lowering, x: fx.Node, indices: Sequence[fx.Node | None]) -> Result:
-    """x[i, j, ...]: integer tensors that broadcast to the places wanted, for the first axes."""
-    places = _leading(low, indices)
+    """x[i, :, j, ...]: integer tensors that broadcast to the places wanted, for some of the axes."""
+    axes, places = _indexed(low, indices)
+    rank, depth = rank_of(x), len(low.shape) - rank_of(x) + len(places)
     if len(places) == 1:
-        return low.op("Gather", low.value(x), low.value(places[0]), axis=0)
-    common = low.shape[: len(low.shape) - rank_of(x) + len(places)]
-    return low.op("GatherND", low.value(x), _tuples(low, places, common))
+        return low.op("Gather", low.value(x), low.value(places[0]), axis=axes[0])
+    others = [axis for axis in range(rank) if axis not in axes]
+    first = low.transpose(low.value(x), [*axes, *others], "indexed_first")
+    at = _common_axis(axes)
+    common = low.shape[at : at + depth]
+    found = low.op("GatherND", first, _tuples(low, places, common), tag="found" if at else "")
+    order = list(range(depth + len(others)))
+    return low.transpose(found, order[depth : depth + at] + order[:depth] + order[depth + at :])
 
 
-@lowers("index_put")
+@lowers("index_put", "_unsafe_index_put")
 def index_put(
     low: Lowering,
     x: fx.Node,
@@ -189,35 +195,76 @@ def index_put(
     values: fx.Node,
     accumulate: bool = False,
 ) -> Result:
-    """x with `values` written at (or added to) x[i, j, ...], in rows of the axes not indexed."""
-    places = _leading(low, indices)
-    indexed, inner = shape_of(x)[: len(places)], shape_of(x)[len(places) :]
+    """x with `values` written at (or added to) x[i, :, j, ...]."""
+    if any(place is not None and dtype_of(place) == torch.bool for place in indices):
+        return _put_masked(low, x, indices, values, accumulate)
+    axes, places = _indexed(low, indices)
+    others = [axis for axis in range(rank_of(x)) if axis not in axes]
+    shape = shape_of(x)
+    indexed, inner = [shape[axis] for axis in axes], [shape[axis] for axis in others]
     common = list(torch.broadcast_shapes(*(place.meta["val"].shape for place in places)))
     row = low.scalar(0, torch.int64)
     for number, (place, size) in enumerate(zip(places, indexed, strict=True)):
         stride = low.extent(math.prod(indexed[number + 1 :]))
-        at = _positive(low, low.value(place), size, f"at_{number}")
+        whole = low.cast(low.value(place), dtype_of(place), torch.int64, f"whole_{number}")
+        at = _positive(low, whole, size, f"at_{number}")
         row = low.op("Add", row, low.op("Mul", at, stride, tag=f"step_{number}"), tag="row")
     wide = low.op("Expand", row, low.shape_value(common), tag="rows")
     width, count = math.prod(inner), math.prod(common)
     column = low.reshape(wide, [-1, 1], "column")
     where = low.op("Expand", column, low.shape_value([count, width]), tag="where")
-    spread = low.op("Expand", low.value(values), low.shape_value([*common, *inner]), tag="spread")
+    first = _common_axis(axes)
+    apart = [*inner[:first], *common, *inner[first:]]
+    spread = low.op("Expand", low.value(values), low.shape_value(apart), tag="spread")
+    order = list(range(len(apart)))
+    middle = order[first : first + len(common)]
+    spread = low.transpose(
+        spread, [*middle, *(at for at in order if at not in middle)], "put_first"
+    )
     updates = low.reshape(spread, [count, width], "updates")
-    flat = low.reshape(low.value(x), [math.prod(indexed), width], "flat")
+    turned = low.transpose(low.value(x), [*axes, *others], "indexed_first")
+    flat = low.reshape(turned, [math.prod(indexed), width], "flat")
     attributes = {"axis": 0, "reduction": "add" if accumulate else "none"}
     written = low.op("ScatterElements", flat, where, updates, tag="written", **attributes)
-    return low.reshape(written, shape_of(x))
+    back = low.reshape(
+        written, [*indexed, *inner], "back" if axes != sorted(range(len(axes))) else ""
+    )
+    return low.transpose(back, [[*axes, *others].index(axis) for axis in range(rank_of(x))])
 
 
-def _leading(low: Lowering, indices: Sequence[fx.Node | None]) -> list[fx.Node]:
-    """The index tensors, where they are integers for the first axes."""
-    places = [place for place in indices if place is not None]
-    if any(place is None for place in indices[: len(places)]):
-        raise low.unsupported("indices behind an axis that is taken whole")
-    if any(dtype_of(place) == torch.bool for place in places):
+def _indexed(low: Lowering, indices: Sequence[fx.Node | None]) -> tuple[list[int], list[fx.Node]]:
+    """The axes that are indexed, and the integer tensors that say where."""
+    found = [(axis, place) for axis, place in enumerate(indices) if place is not None]
+    if any(dtype_of(place) == torch.bool for _, place in found):
         raise low.unsupported("a mask as index, whose result's shape depends on its values")
-    return places
+    return [axis for axis, _ in found], [place for _, place in found]
+
+
+def _common_axis(axes: Sequence[int]) -> int:
+    """Where the axes of the places stand in the result: in place of what is indexed, or in front where
+    that is not in one piece."""
+    return axes[0] if axes[-1] - axes[0] == len(axes) - 1 else 0
+
+
+def _put_masked(
+    low: Lowering,
+    x: fx.Node,
+    indices: Sequence[fx.Node | None],
+    values: fx.Node,
+    accumulate: bool,
+) -> Result:
+    """x with one value, or one for all places of the axes not indexed, where a mask holds."""
+    mask, *more = indices
+    if mask is None or any(place is not None for place in more):
+        raise low.unsupported("a mask beside another index")
+    if rank_of(values) > rank_of(x) - rank_of(mask):
+        raise low.unsupported("a mask as index, and a value for each place of it")
+    thin = [*shape_of(mask), *[1] * (rank_of(x) - rank_of(mask))]
+    wide = low.reshape(low.value(mask), thin, "mask")
+    value = low.value(values)
+    if accumulate:
+        value = low.op("Add", low.value(x), value, tag="added")
+    return low.op("Where", wide, value, low.value(x))
 
 
 def _tuples(low: Lowering, places: Sequence[fx.Node], common: Sequence[Dim]) -> Value:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import fx
 
-from planner.export.aten.registry import Lowering, Result, lowers
+from planner.export.aten.registry import Lowering, Result, lowers, shape_of
 
 
 @lowers("mm")
@@ -30,3 +30,12 @@ def addmm(
 @lowers("bmm")
 def bmm(low: Lowering, x: fx.Node, y: fx.Node) -> Result:
     return low.op("MatMul", low.value(x), low.value(y))
+
+
+@lowers("mv")
+def matrix_vector(low: Lowering, matrix: fx.Node, vector: fx.Node) -> Result:
+    """By way of a column: onnxruntime 1.31.1 fuses a Transpose into a MatMul with a vector, which then
+    gives other numbers."""
+    column = low.reshape(low.value(vector), [*shape_of(vector), 1], "column")
+    product = low.builder.gemm(low.value(matrix), column, low.name("product"))
+    return low.reshape(product, low.shape)

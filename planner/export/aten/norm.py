@@ -171,3 +171,19 @@ def _blend(low: Lowering, old: Value, new: Value, momentum: float, tag: str) -> 
     kept = low.op("Mul", old, low.scalar(1 - momentum), tag=f"{tag}.kept")
     added = low.op("Mul", new, low.scalar(momentum), tag=f"{tag}.added")
     return low.op("Add", kept, added, tag=tag)
+
+
+@lowers("_weight_norm_interface_backward")
+def weight_norm_backward(
+    low: Lowering, dw: fx.Node, v: fx.Node, g: fx.Node, norms: fx.Node, axis: int
+) -> Result:
+    """-> gradients of the direction v and the length g, of w = g v / |v|, lengths along `axis`."""
+    rank = rank_of(v)
+    others = [at for at in range(rank) if at != axis % rank]
+    given, direction, length = low.value(dw), low.value(v), low.value(norms)
+    along = low.op("Mul", given, direction, tag="along")
+    total = low.reduce("Sum", along, others, keep=True, tag="total")
+    dg = low.op("Div", total, length, tag="dg")
+    back = low.op("Mul", direction, low.op("Div", dg, length, tag="share"), tag="back")
+    scale = low.op("Div", low.value(g), length, tag="scale")
+    return [low.op("Mul", scale, low.op("Sub", given, back, tag="across"), tag="dv"), dg]

@@ -52,6 +52,22 @@ def lowers(*operators: str) -> Callable[[Rule], Rule]:
     return register
 
 
+def register(*operators: str) -> Callable[[Rule], Rule]:
+    """Register a rule of one's own, in place of any that there is.
+
+    Args:
+        operators: by name, with the namespace and the overload where they are not `aten` and `default`:
+            `"erfinv"`, `"add.Tensor"`, `"mylib.attention.default"`.
+    """
+
+    def replace(rule: Rule) -> Rule:
+        for operator in operators:
+            RULES[operator if "." in operator else f"{operator}.default"] = rule
+        return rule
+
+    return replace
+
+
 def shape_of(node: fx.Node) -> list[Dim]:
     """Shape of a traced tensor; symbolic dimensions are SymInts."""
     return list(node.meta["val"].shape)
@@ -127,13 +143,17 @@ class Lowering:
     @property
     def dtype(self) -> torch.dtype:
         """Type of the (first) result."""
-        result = self.node.meta["val"]
-        return (result[0] if isinstance(result, tuple | list) else result).dtype
+        return self._first.dtype
 
     @property
     def shape(self) -> list[Dim]:
-        """Shape of the result."""
-        return shape_of(self.node)
+        """Shape of the (first) result."""
+        return list(self._first.shape)
+
+    @property
+    def _first(self) -> torch.Tensor:
+        result = self.node.meta["val"]
+        return result[0] if isinstance(result, tuple | list) else result
 
     def unsupported(self, reason: str) -> UnsupportedOperator:
         """The error to raise for a form of the operator that the rule does not cover."""
@@ -246,5 +266,6 @@ __all__ = [
     "normalize",
     "numpy_dtype",
     "rank_of",
+    "register",
     "shape_of",
 ]
