@@ -1,0 +1,1 @@
+"""Networks that people train, exported, checked against autograd, planned and verified."""

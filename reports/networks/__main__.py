@@ -1,0 +1,150 @@
+"""Networks that people train, through the whole line: `python -m reports.networks [WORD...]`.
+
+    pip install torchvision timm diffusers     beside planner[models]; what is missing is left out
+    python -m reports.networks                 every network
+    python -m reports.networks timm bert       those with one of these words in the name
+
+Each is exported, its loss and gradients are compared with autograd's, and a plan within 70% of its peak
+(85% where nothing fits that) is verified on ONNX Runtime, in a process of its own. Rows go to
+`reports/networks.json`, each as it is measured, and `reports/networks.md` is written from them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import sys
+import time
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
+from typing import Any
+
+FOLDER = Path(__file__).parents[1]
+RESULT, PAGE = FOLDER / "networks.json", FOLDER / "networks.md"
+Row = dict[str, Any]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure and write."""
+    assert __doc__ is not None
+    parser = argparse.ArgumentParser(prog="reports.networks", description=__doc__.split("\n")[0])
+    parser.add_argument("words", nargs="*")
+    parser.add_argument("--time-limit", type=float, default=5.0, help="seconds for each plan")
+    parser.add_argument("--missing", action="store_true", help="only what has no row yet")
+    options = parser.parse_args(arguments)
+    from reports.networks.catalogue import catalogue
+
+    networks, missing = catalogue()
+    rows = json.loads(RESULT.read_text()) if RESULT.exists() else {}
+    asked = [n for n in networks if not options.words or any(w in n for w in options.words)]
+    for name in asked:
+        if options.missing and name in rows:
+            continue
+        start = time.monotonic()
+        rows[name] = _apart(name, options.time_limit)
+        rows[name]["seconds"] = time.monotonic() - start
+        print(json.dumps(rows[name]), flush=True)
+        rows = {n: rows[n] for n in networks if n in rows}
+        RESULT.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+        PAGE.write_text(page(list(rows.values()), options.time_limit), encoding="utf-8")
+    for package in missing:
+        print(f"{package} is not installed: its networks are left out", file=sys.stderr)
+    return 0
+
+
+def _apart(name: str, time_limit_s: float) -> Row:
+    """The row of a network, in a process that goes with it."""
+    from reports.networks.measure import row_named
+
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, mp_context=context) as pool:
+        try:
+            return pool.submit(row_named, name, time_limit_s).result()
+        except BrokenProcessPool:
+            return {"network": name, "export": "the process ended"}
+
+
+def page(rows: Sequence[Row], time_limit_s: float) -> str:
+    """The rows as Markdown."""
+    import onnxruntime
+    import torch
+
+    from reports.networks.measure import BUDGETS, NEAR
+
+    exported = [row for row in rows if not row["export"] and not row.get("numbers")]
+    right = [row for row in exported if _is_right(row)]
+    verified = [row for row in exported if row["plan"] == "verified"]
+    refused = [row for row in exported if row["plan"] == "infeasible"]
+    same = [row for row in verified if row["identical"] == row["outputs"]]
+    text = [
+        "# Networks",
+        "",
+        f"PyTorch {torch.__version__}, onnxruntime {onnxruntime.__version__}; written by "
+        "`python -m reports.networks`. Small configurations of real module code, dropout set to 0.",
+        "",
+        f"Of {len(rows)}: {len(exported)} export and run, {len(right)} of these with autograd's numbers "
+        f"(below); {len(verified)} are planned in {time_limit_s:g} s, within {BUDGETS[0]} of the peak or "
+        f"{BUDGETS[1]} where nothing fits that, and verified, {len(same)} of these bit for bit; for "
+        f"{len(refused)} no plan was found.",
+        "",
+        f"*Gradients*: norm of the difference of all gradients, by their norm. Above {NEAR:g}, *PyTorch* "
+        "is the same between PyTorch and itself: in float64, or with inputs changed by a millionth, "
+        "whichever is more; batch normalization of few values amplifies rounding, and a ReLU near 0 "
+        "flips. A row counts as right where ONNX Runtime is no further off than three times that.",
+        "",
+        "| network | nodes | loss | gradients | PyTorch | plan | identical | MiB | slower | seconds |",
+        "|---|---:|---:|---:|---:|---|---:|---|---:|---:|",
+        *(_line(row) for row in exported),
+        "",
+    ]
+    failed = [row for row in rows if row not in exported]
+    if failed:
+        text += ["## Not exported", "", "| network | why |", "|---|---|"]
+        text += [f"| {r['network']} | {_short(r['export'] or r['numbers'])} |" for r in failed]
+        text.append("")
+    odd = [row for row in exported if row["plan"] != "verified"]
+    if odd:
+        text += ["## Not planned or not verified", "", "| network | why |", "|---|---|"]
+        text += [f"| {row['network']} | {_short(row.get('why', 'verification'))} |" for row in odd]
+        text.append("")
+    return "\n".join(text)
+
+
+def _is_right(row: Row) -> bool:
+    from reports.networks.measure import NEAR
+
+    return row["gradients_apart"] <= max(NEAR, 3 * row.get("torch_apart", 0.0))
+
+
+def _line(row: Row) -> str:
+    cells = [
+        row["network"] if _is_right(row) else f"**{row['network']}**",
+        f"{row['nodes']:,}",
+        f"{row['loss_apart']:.0e}",
+        f"{row['gradients_apart']:.0e}",
+        f"{row['torch_apart']:.0e}" if "torch_apart" in row else "",
+        f"{row['plan']}, {row['budget']}" if "budget" in row else row["plan"],
+    ]
+    if "outputs" in row:
+        before, after = (row[key] / 2**20 for key in ("peak_bytes", "planned_bytes"))
+        cells += [
+            f"{row['identical']} of {row['outputs']}",
+            f"{before:.2f} -> {after:.2f}",
+            f"{100 * row['added']:.1f}%",
+        ]
+    else:
+        cells += ["", "", ""]
+    cells.append(f"{row['seconds']:.0f}")
+    return f"| {' | '.join(cells)} |"
+
+
+def _short(text: str) -> str:
+    first = text.splitlines()[0].replace("|", "\\|")
+    return first if len(first) < 300 else first[:297] + "..."
+
+
+if __name__ == "__main__":
+    sys.exit(main())

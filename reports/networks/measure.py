@@ -1,0 +1,184 @@
+"""One network: exported, its loss and gradients beside autograd's, planned, verified."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import math
+import tempfile
+import time
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime as ort
+import torch
+from torch import Tensor, nn
+
+from planner import optimize
+from planner.errors import InfeasibleBudgetError, PlannerError
+from planner.export.training import ExportedGraph, export_training_graph
+from reports.networks.catalogue import Step, catalogue
+
+BUDGETS = ("70%", "85%")
+"""Of the network's own peak: the second where no plan fits the first, as in the smallest networks."""
+
+NEAR = 1e-3
+"""Relative L2 norm of the difference of all gradients, up to which nothing is to be explained."""
+
+_STILL = 1e-6
+"""Relative size of a change of the inputs that says how much a network amplifies rounding."""
+
+Row = dict[str, Any]
+
+
+def row_named(name: str, time_limit_s: float) -> Row:
+    """`row_of` one of the catalogue, its parameters and inputs drawn from one seed."""
+    warnings.simplefilter("ignore")
+    networks, _ = catalogue()
+    torch.manual_seed(0)
+    return row_of(name, networks[name](), time_limit_s)
+
+
+def row_of(name: str, step: Step, time_limit_s: float) -> Row:
+    """Measure a network; what fails is in the row, by its own message."""
+    row: Row = {"network": name}
+    _without_dropout(step.module.train())
+    start = time.monotonic()
+    try:
+        graph = export_training_graph(
+            step.module, step.inputs, step.loss, targets=step.targets, name="network"
+        )
+    except PlannerError as error:
+        return {**row, "export": str(error)}
+    row |= {
+        "export": "",
+        "nodes": len(graph.model.graph.node),
+        "parameters": sum(p.numel() for p in step.module.parameters()),
+        "export_s": time.monotonic() - start,
+    }
+    try:
+        row |= _against_autograd(graph, step)
+    except Exception as error:  # of ONNX Runtime, on a model that it does not load
+        return {**row, "numbers": f"{type(error).__name__}: {str(error).splitlines()[0]}"}
+    with tempfile.TemporaryDirectory() as folder:
+        return {**row, **_planned(graph, step, Path(folder), time_limit_s)}
+
+
+def _without_dropout(module: nn.Module) -> None:
+    """Random numbers would differ: every kind of dropout is set to 0."""
+    for part in module.modules():
+        for name, value in list(vars(part).items()):
+            if isinstance(value, float) and ("drop" in name or (name == "p" and _drops(part))):
+                setattr(part, name, 0.0)
+
+
+def _drops(part: nn.Module) -> bool:
+    return "Drop" in type(part).__name__
+
+
+def _loss(step: Step, module: nn.Module, inputs: Any, targets: tuple[Tensor, ...]) -> Tensor:
+    found = module(**inputs) if isinstance(inputs, dict) else module(*inputs)
+    return step.loss(found, *targets) if step.loss else found.loss
+
+
+def _gradients(step: Step, kind: torch.dtype, change: float) -> tuple[float, dict[str, np.ndarray]]:
+    """Loss and gradients of PyTorch, in one type, the inputs changed by a little noise."""
+    torch.manual_seed(1)
+
+    def moved(value: Any) -> Any:
+        if not isinstance(value, Tensor) or not value.is_floating_point():
+            return value
+        return (value * (1 + change * torch.randn_like(value))).to(kind)
+
+    module = copy.deepcopy(step.module).to(kind)
+    inputs = step.inputs
+    given = (
+        {k: moved(v) for k, v in inputs.items()}
+        if isinstance(inputs, dict)
+        else tuple(map(moved, inputs))
+    )
+    targets = tuple(t.to(kind) if t.is_floating_point() else t for t in step.targets)
+    loss = _loss(step, module, given, targets)
+    loss.backward()
+    found = {k: p.grad.double().numpy() for k, p in module.named_parameters() if p.grad is not None}
+    return float(loss), found
+
+
+def _apart(one: Mapping[str, np.ndarray], other: Mapping[str, np.ndarray]) -> float:
+    """Norm of the difference of all gradients together, by the norm of the second."""
+    off = sum(float(np.square(one[k] - other[k]).sum()) for k in other)
+    whole = sum(float(np.square(other[k]).sum()) for k in other)
+    return math.sqrt(off / whole) if whole else math.sqrt(off)
+
+
+def _feeds(graph: ExportedGraph, step: Step) -> dict[str, np.ndarray]:
+    given = step.inputs.values() if isinstance(step.inputs, dict) else step.inputs
+    tensors = [value for value in given if isinstance(value, Tensor)] + list(step.targets)
+    feeds = {name: t.numpy() for name, t in zip(graph.inputs, tensors, strict=True)}
+    held = {**dict(step.module.named_parameters()), **dict(step.module.named_buffers())}
+    for info in graph.model.graph.input:
+        if info.name not in feeds:
+            feeds[info.name] = held[info.name].detach().numpy()
+    return feeds
+
+
+def _against_autograd(graph: ExportedGraph, step: Step) -> Row:
+    session = ort.InferenceSession(graph.model.SerializeToString())
+    names = [output.name for output in session.get_outputs()]
+    feeds = {k: np.array(v) for k, v in _feeds(graph, step).items()}
+    arrays = [np.asarray(result) for result in session.run(names, feeds)]
+    found = dict(zip(names, arrays, strict=True))
+    loss, gradients = _gradients(step, torch.float32, 0.0)
+    ours = {k: found[f"{k}_grad"].astype(np.float64) for k in gradients if f"{k}_grad" in found}
+    row: Row = {
+        "numbers": "",
+        "loss_apart": abs(float(found["loss"]) - loss) / max(1e-9, abs(loss)),
+        "gradients_apart": _apart(ours, {k: gradients[k] for k in ours}),
+    }
+    if row["gradients_apart"] > NEAR:
+        # PyTorch beside itself: what rounding alone does to this network
+        others = [_gradients(step, torch.float32, _STILL)[1]]
+        with contextlib.suppress(RuntimeError):  # a type that is fixed in the network
+            others.append(_gradients(step, torch.float64, 0.0)[1])
+        row["torch_apart"] = max(_apart(other, gradients) for other in others)
+    return row
+
+
+def _planned(graph: ExportedGraph, step: Step, folder: Path, time_limit_s: float) -> Row:
+    model = folder / "network.onnx"
+    graph.save(model)
+    feeds = folder / "feeds.npz"
+    np.savez(feeds, allow_pickle=False, **_feeds(graph, step))
+    start = time.monotonic()
+    result, budget, why = None, "", ""
+    for budget in BUDGETS:
+        try:
+            result = optimize(
+                model,
+                budget=budget,
+                output=folder / "planned.onnx",
+                inputs=feeds,
+                time_limit_s=time_limit_s,
+            )
+            break
+        except InfeasibleBudgetError as error:
+            why = str(error)
+        except PlannerError as error:
+            return {"plan": "failed", "why": str(error)}
+    if result is None:
+        return {"plan": "infeasible", "why": why}
+    verification = result.verification
+    assert verification is not None
+    return {
+        "plan": "verified" if verification.passed else "failed",
+        "budget": budget,
+        "outputs": len(verification.outputs),
+        "identical": sum(output.identical for output in verification.outputs),
+        "peak_bytes": result.plan.baseline.peak_bytes,
+        "planned_bytes": result.plan.planned.peak_bytes,
+        "added": result.plan.planned.time_us / result.plan.baseline.time_us - 1,
+        "optimize_s": time.monotonic() - start,
+    }
