@@ -12,6 +12,7 @@ from onnx import helper as h
 
 from planner import api
 from planner.errors import ModelError, VerificationError
+from planner.pipeline import rebuild
 from planner.pipeline.comparing import compared
 from planner.pipeline.prepare import Prepared, prepare
 from planner.request import Request
@@ -91,7 +92,7 @@ def test_apply_compares_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     api.apply(path, plan, output=again)
     assert again.read_bytes() == out.read_bytes()
     seen: list[str] = []
-    monkeypatch.setattr(api, "compared", lambda prepared, **_: seen.append("asked"))
+    monkeypatch.setattr(rebuild, "compared", lambda prepared, **_: seen.append("asked"))
     api.apply(path, plan, output=again, force=True)
     assert seen == ["asked"]
 
