@@ -30,6 +30,9 @@ UPDATED_SUFFIX = "_new"
 BATCH = "batch"
 """Name of the symbolic first dimension."""
 
+_SYMBOLIC = (torch.SymInt, torch.SymFloat)
+"""Numbers that follow from open dimensions."""
+
 _FOLD_LIMIT = 1 << 20
 """Constants are computed at export time up to this many bytes."""
 
@@ -166,10 +169,10 @@ def _apply(node: fx.Node, lowering: Lowering) -> Any:
         if getattr(target, "__name__", "") == "getitem":
             source, index = node.args
             return cast(Sequence[Value], lowering.values[cast(fx.Node, source)])[cast(int, index)]
-        if isinstance(node.meta.get("val"), torch.SymInt):
+        if isinstance(node.meta.get("val"), _SYMBOLIC):
             return None  # Arithmetic on dimensions: rules read the result from the shapes.
         raise UnsupportedOperator(str(target), describe(node))
-    if isinstance(node.meta.get("val"), torch.SymInt):
+    if isinstance(node.meta.get("val"), _SYMBOLIC):
         return None
     rule = RULES.get(str(target).removeprefix("aten."))
     if rule is None:
@@ -193,9 +196,9 @@ def _translated(node: fx.Node, lowering: Lowering) -> Any:
 
 
 def _dimension(operand: fx.Node) -> Any:
-    """A traced dimension as the SymInt it stands for; tensors stay what they are."""
+    """A traced dimension, or a number made of some, as what it stands for; tensors stay what they are."""
     value = operand.meta.get("val")
-    return value if isinstance(value, torch.SymInt) else operand
+    return value if isinstance(value, _SYMBOLIC) else operand
 
 
 def _fold(node: fx.Node, folded: Mapping[fx.Node, torch.Tensor]) -> torch.Tensor | None:

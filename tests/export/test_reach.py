@@ -286,3 +286,40 @@ def test_a_rule_of_ones_own_is_used() -> None:
         assert loss == pytest.approx(ramp(module(x)).item(), rel=1e-5)
     finally:
         del registry.RULES["special_bessel_j0.default"]
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        F.hardswish,
+        lambda x: x.cumsum(1),
+        lambda x: x.max(1)[0] + x.topk(2, 1)[0].sum(1),
+        lambda x: x.roll(1, 1)[:, torch.tensor([1, 0, 2])],
+        lambda x: F.interpolate(x[:, None], scale_factor=2, mode="linear"),
+    ],
+)
+@pytest.mark.parametrize("loss", [lambda y: (y**2).mean(), lambda y: F.huber_loss(y, 0 * y)])
+def test_an_open_batch_stays_open_under_a_mean(
+    function: Callable[[Tensor], Tensor], loss: Callable[[Tensor], Tensor]
+) -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(6, 6)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return function(self.linear(x))
+
+    torch.manual_seed(0)
+    module, x = Net(), torch.randn(7, 6)
+    graph = export_training_graph(module, torch.randn(4, 6), loss, dynamic_batch=True)
+    session = ort.InferenceSession(graph.model.SerializeToString())
+    held = {name: p.detach().numpy() for name, p in module.named_parameters()}
+    names = [output.name for output in session.get_outputs()]
+    found = dict(zip(names, session.run(names, {"x": x.numpy(), **held}), strict=True))
+    expected = loss(module(x))
+    expected.backward()
+    assert found["loss"] == pytest.approx(expected.item(), rel=1e-5)
+    for name, parameter in module.named_parameters():
+        assert parameter.grad is not None
+        assert found[f"{name}_grad"] == pytest.approx(parameter.grad.numpy(), rel=1e-4, abs=1e-6)

@@ -22,6 +22,7 @@ Rule = Callable[..., Result]
 """`rule(lowering, *arguments, **keywords)`, the arguments as they stand in the traced graph."""
 
 Dim = int | torch.SymInt
+Number = float | torch.SymInt | torch.SymFloat
 
 RULES: dict[str, Rule] = {}
 """By operator and overload, without the leading `aten.`: `add.Tensor`."""
@@ -117,8 +118,10 @@ class Lowering:
         """The ONNX value of a traced tensor."""
         return cast(Value, self.values[operand])
 
-    def operand(self, operand: fx.Node | float, dtype: torch.dtype) -> Value:
-        """A traced tensor or a Python number, as an ONNX value of type `dtype`."""
+    def operand(self, operand: fx.Node | Number, dtype: torch.dtype) -> Value:
+        """A traced tensor, or a number that may be symbolic, as an ONNX value of type `dtype`."""
+        if isinstance(operand, torch.SymInt | torch.SymFloat):
+            return self._number(cast(sympy.Expr, operand.node.expr), dtype)
         if not isinstance(operand, fx.Node):
             return self.scalar(operand, dtype)
         return self.cast(self.value(operand), dtype_of(operand), dtype)
@@ -231,6 +234,28 @@ class Lowering:
                 first = self.builder.add(op_type, [first, other], f"extent.{op_type.lower()}")
             return first
         raise self.unsupported(f"cannot compute the dimension {expression} at run time")
+
+    def _number(self, expression: sympy.Expr, dtype: torch.dtype) -> Value:
+        """What follows from open dimensions, as a value of rank 0."""
+        if expression.is_number:
+            return self.scalar(float(expression), dtype)
+        kind = type(expression).__name__
+        parts = cast(tuple[sympy.Expr, ...], expression.args)
+        if kind == "ToFloat":
+            return self._number(parts[0], dtype)
+        if kind in ("IntTrueDiv", "FloatTrueDiv"):
+            over, under = (self._number(part, dtype) for part in parts)
+            return self.op("Div", over, under, tag="share")
+        if isinstance(expression, sympy.Pow) and parts[1] == -1:
+            return self.op("Reciprocal", self._number(parts[0], dtype), tag="reciprocal")
+        if isinstance(expression, sympy.Mul | sympy.Add) and not expression.is_integer:
+            op_type = "Mul" if isinstance(expression, sympy.Mul) else "Add"
+            first, *rest = (self._number(part, dtype) for part in parts)
+            for other in rest:
+                first = self.op(op_type, first, other, tag=op_type.lower())
+            return first
+        whole = self.op("Squeeze", self._extent(expression), tag="extent")
+        return self.cast(whole, torch.int64, dtype, "count")
 
     def count(self, dims: Sequence[Dim], tag: str = "count") -> Value:
         """Product of `dims` as a float of rank 0, of the result's type."""
