@@ -147,7 +147,8 @@ def trace(
         ExportError: see `planner.export.errors`.
     """
     step.train()
-    with _quiet():
+    # oneDNN's recurrent layers are operators of their own, which nothing translates
+    with _quiet(), torch.backends.mkldnn.flags(enabled=False):
         try:
             return _trace(step, step.module, inputs, dynamic_batch)
         except DataDependentControlFlow as error:

@@ -168,6 +168,19 @@ def test_sequence_module(name: str) -> None:
     check(nn.Sequential(Weighted(torch.tanh, SEQUENCE.shape), SEQUENCES[name]), SEQUENCE)
 
 
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+def test_recurrent_layers(kind: Callable[..., nn.Module]) -> None:
+    class Last(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.steps = kind(6, 5, 2, batch_first=True, bidirectional=True)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.steps(x)[0][:, -1]
+
+    check(Last(), SEQUENCE)
+
+
 LOSSES: dict[str, Callable[..., Tensor]] = {
     "absolute": F.l1_loss,
     "binary cross entropy": lambda y, t: F.binary_cross_entropy(y.sigmoid(), t.sigmoid()),
