@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import math
+import re
 import tempfile
 import time
 import warnings
@@ -52,7 +53,7 @@ def row_of(name: str, step: Step, time_limit_s: float) -> Row:
             step.module, step.inputs, step.loss, targets=step.targets, name="network"
         )
     except PlannerError as error:
-        return {**row, "export": str(error)}
+        return {**row, "export": re.sub(r"/\S*site-packages/", "", str(error))}
     row |= {
         "export": "",
         "nodes": len(graph.model.graph.node),
@@ -76,7 +77,7 @@ def _without_dropout(module: nn.Module) -> None:
 
 
 def _drops(part: nn.Module) -> bool:
-    return "Drop" in type(part).__name__
+    return any(word in type(part).__name__ for word in ("Drop", "StochasticDepth"))
 
 
 def _loss(step: Step, module: nn.Module, inputs: Any, targets: tuple[Tensor, ...]) -> Tensor:
