@@ -14,6 +14,7 @@ import torch
 
 from models.recipes import RECIPES, Size, Step
 from planner.errors import PlannerError
+from planner.export.dims import open_batch
 from planner.export.files import save
 from planner.export.initial import initial_specs
 from planner.export.inputs import InputSpec, write_specs
@@ -39,7 +40,7 @@ def build(
     whole = TrainingStep(step.module, tuple(inputs), targets=len(inputs) - 1, loss=step.loss)
     specs = initial_specs(step.module)
     graph = lower(
-        trace(whole, inputs, dynamic_batch=dynamic_batch),
+        trace(whole, inputs, dims=open_batch(inputs) if dynamic_batch else None),
         name,
         optimizer=OPTIMIZERS[optimizer] if optimizer else None,
         initializers=(

@@ -26,7 +26,7 @@ from models.recipes import RECIPES, Step
 from planner.errors import PlannerError, UsageError
 from planner.export.inputs import InputSpec
 from planner.export.lower import GRADIENT_SUFFIX, LOSS, UPDATED_SUFFIX
-from planner.export.optim import OPTIMIZERS, SGD, AdamW
+from planner.export.optim import OPTIMIZERS, SGD, Adam, AdamW
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,12 +168,13 @@ def _sgd(
     return _update(optimizer, trained, feeds, state)
 
 
-def _adamw(
+def _adam(
     name: str, trained: Mapping[str, nn.Parameter], feeds: Mapping[str, np.ndarray]
 ) -> dict[str, np.ndarray]:
     settings = OPTIMIZERS[name]
-    assert isinstance(settings, AdamW)
-    optimizer = torch.optim.AdamW(
+    assert isinstance(settings, Adam)
+    kind = torch.optim.AdamW if settings.decoupled else torch.optim.Adam
+    optimizer = kind(
         trained.values(),
         lr=float(feeds["lr"]),
         betas=(settings.beta1, settings.beta2),
@@ -206,7 +207,11 @@ def _update(
     return results
 
 
-_OPTIMIZE: dict[type, Callable[..., dict[str, np.ndarray]]] = {SGD: _sgd, AdamW: _adamw}
+_OPTIMIZE: dict[type, Callable[..., dict[str, np.ndarray]]] = {
+    SGD: _sgd,
+    Adam: _adam,
+    AdamW: _adam,
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

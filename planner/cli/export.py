@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -10,6 +11,7 @@ import typer
 from planner.cli import options as o
 from planner.cli.console import emit_json, note, progress, verbosity
 from planner.cli.outputs import check_outputs
+from planner.errors import UsageError
 
 if TYPE_CHECKING:
     from planner.export.training import ExportedGraph
@@ -29,16 +31,32 @@ def export(
         typer.Option("-o", "--output", metavar="FILE", help="The model.", show_default=False),
     ],
     optimizer: Annotated[
-        Literal["sgd", "momentum", "adamw"] | None,
+        Literal["sgd", "momentum", "adam", "adamw"] | None,
         typer.Option("--optimizer", help="Append the update [the gradients are the outputs]."),
     ] = None,
     dynamic_batch: Annotated[
         bool, typer.Option("--dynamic-batch", help="Leave the batch symbolic, as the dim batch.")
     ] = False,
+    dynamic: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--dynamic",
+            metavar="INPUT=DIM,...",
+            help="Leave axes of an input symbolic, as in ids=batch,sequence; nothing between commas "
+            "leaves one fixed [repeatable].",
+        ),
+    ] = None,
     params: Annotated[
         Literal["inputs", "initializers"],
         typer.Option("--params", help="Parameters are graph inputs, or stored in the model."),
     ] = "inputs",
+    specialize: Annotated[
+        bool,
+        typer.Option(
+            "--specialize",
+            help="What the module's Python reads of tensors is as in the example inputs.",
+        ),
+    ] = False,
     external_data: Annotated[
         bool, typer.Option("--external-data", help="Store tensors beside the model, in FILE.data.")
     ] = False,
@@ -46,6 +64,21 @@ def export(
         bool,
         typer.Option("--sidecar", help="Write .inputs.json too: how to draw the inputs."),
     ] = False,
+    autocast: Annotated[
+        Literal["bf16", "fp16"] | None,
+        typer.Option("--autocast", help="Trace under torch.autocast in this type."),
+    ] = None,
+    cast_for_cpu: Annotated[
+        bool,
+        typer.Option(
+            "--cast-for-cpu",
+            help="Casts around what the CPU has no bfloat16 kernel for, so that it runs there too.",
+        ),
+    ] = False,
+    random: Annotated[
+        Literal["graph", "inputs"],
+        typer.Option("--random", help="Dropout masks and the like: drawn in the graph, or inputs."),
+    ] = "graph",
     force: o.Force = False,
     json: o.Json = False,
     memory_limit: o.MemoryLimit = None,
@@ -78,7 +111,7 @@ def export(
     require_torch()
     from planner.export.callables import load_step
     from planner.export.files import data_path, sidecar_path
-    from planner.export.training import export_training_graph
+    from planner.export.training import KernelWarning, export_training_graph, half_type
 
     beside = [data_path(output)] * external_data + [sidecar_path(output)] * sidecar
     check_outputs(output, *beside, force=force)
@@ -88,19 +121,42 @@ def export(
         arguments = load_step(step)
         if report:
             report("tracing")
-        graph = export_training_graph(
-            **arguments,
-            optimizer=optimizer,
-            dynamic_batch=dynamic_batch,
-            store_parameters=params == "initializers",
-        )
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            graph = export_training_graph(
+                **arguments,
+                optimizer=optimizer,
+                dynamic_batch=dynamic_batch,
+                dynamic=_axes(dynamic) if dynamic else None,
+                store_parameters=params == "initializers",
+                specialize=specialize,
+                autocast=half_type(autocast),
+                cast_for_cpu=cast_for_cpu,
+                random=random,
+            )
         files = graph.save(output, external_data=external_data, sidecar=sidecar, force=force)
+    for warning in said:
+        if issubclass(warning.category, KernelWarning):
+            note(str(warning.message))
     summary = _summary(graph, files)
     if json:
         emit_json(summary)
     elif not verbosity.quiet:
         _print(summary)
+        for line in graph.assumed:
+            note(f"taken for granted, as the example inputs give it: {line}")
     note(f"wrote {', '.join(map(str, files))}")
+
+
+def _axes(options: list[str]) -> dict[str, dict[int, str]]:
+    """`["ids=batch,sequence"]` -> `{"ids": {0: "batch", 1: "sequence"}}`."""
+    found: dict[str, dict[int, str]] = {}
+    for option in options:
+        name, equals, dims = option.rpartition("=")
+        if not equals or not name or not dims.strip(","):
+            raise UsageError(f"--dynamic {option!r} is not INPUT=DIM,..., as in ids=batch,sequence")
+        found[name] = {axis: dim for axis, dim in enumerate(dims.split(",")) if dim}
+    return found
 
 
 def _summary(graph: ExportedGraph, files: tuple[Path, ...]) -> dict[str, Any]:
@@ -116,11 +172,13 @@ def _summary(graph: ExportedGraph, files: tuple[Path, ...]) -> dict[str, Any]:
         "inputs": list(graph.inputs),
         "parameters": list(graph.parameters),
         "buffers": list(graph.buffers),
+        "random": [draw.name for draw in graph.draws],
         "optimizer_state": [item.name for item in graph.state],
         "graph_inputs": [info.name for info in proto.input],
         "graph_outputs": [info.name for info in proto.output],
         "initializer_bytes": sum(len(tensor.raw_data) for tensor in proto.initializer),
         "symbolic_dims": sorted(symbols - {""}),
+        "assumed": list(graph.assumed),
     }
 
 

@@ -3,16 +3,19 @@
 `torch._decomp` says how an operator is made of others, for nearly every one of a backward pass. A rule of
 ours comes first: it makes fewer nodes, or saves less from forward to backward. Then torchlib, if the
 operator has one result; those with more save values that only its own backward operator understands, and
-are taken apart together with that.
+are taken apart together with that. In other types than float32 PyTorch comes before torchlib, which has
+some constants as float32.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch._decomp import decomposition_table
+from torch.utils._pytree import tree_leaves
 
 from planner.export import torchlib
 from planner.export.aten import RULES
@@ -27,10 +30,15 @@ _LEADS_NOWHERE = frozenset(
         "cumsum",
         "digamma",
         "erfinv",
+        "exp2",
+        "expm1",
         "flip",
+        "fmod",
         "index_select",
         "lgamma",
+        "log1p",
         "prod",
+        "sign",
         "sort",
         "special_bessel_j0",
         "special_bessel_j1",
@@ -43,18 +51,26 @@ _LEADS_NOWHERE = frozenset(
 
 def decompositions() -> dict[torch._ops.OpOverload, Callable[..., Any]]:
     """What PyTorch's tracer is to take apart, and how."""
-    return {
-        operator: how
-        for operator, how in decomposition_table.items()
-        if isinstance(operator, torch._ops.OpOverload)
-        and operator.namespace == "aten"
-        and _is_taken_apart(operator)
-    }
+    found: dict[torch._ops.OpOverload, Callable[..., Any]] = {}
+    for operator, how in decomposition_table.items():
+        if not isinstance(operator, torch._ops.OpOverload) or operator.namespace != "aten":
+            continue
+        name = str(operator).removeprefix("aten.")
+        if name in RULES or name.partition(".")[0] in _LEADS_NOWHERE:
+            continue
+        is_single = len(operator._schema.returns) == 1
+        translated = is_single and torchlib.knows(operator)
+        found[operator] = _unless_float32(how) if translated else how
+    return found
 
 
-def _is_taken_apart(operator: torch._ops.OpOverload) -> bool:
-    name = str(operator).removeprefix("aten.")
-    if name in RULES or name.partition(".")[0] in _LEADS_NOWHERE:
-        return False
-    is_single = len(operator._schema.returns) == 1
-    return not (is_single and torchlib.knows(operator))
+def _unless_float32(how: Callable[..., Any]) -> Callable[..., Any]:
+    """A decomposition that leaves operators on float32, and on no floating point, whole."""
+
+    @functools.wraps(how)
+    def decompose(*args: Any, **kwargs: Any) -> Any:
+        tensors = [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
+        kinds = {t.dtype for t in tensors if t.is_floating_point()}
+        return how(*args, **kwargs) if kinds - {torch.float32} else NotImplemented
+
+    return decompose

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
@@ -83,7 +84,7 @@ class Builder:
 
     def constant(self, array: np.ndarray) -> Value:
         """An initializer holding `array`; equal arrays share one."""
-        key = (array.dtype.str, array.shape, array.tobytes())
+        key = (array.dtype.name, array.shape, array.tobytes())
         if key not in self._constant_of:
             name = self.fresh(f"constant_{len(self._constant_of)}")
             self._constants[name] = numpy_helper.from_array(np.asarray(array, order="C"), name)
@@ -96,6 +97,9 @@ class Builder:
 
     def filled(self, shape: Value, value: float, dtype: np.dtype, name: str) -> Value:
         """A tensor of equal elements; `shape` is a 1-D int64 value."""
+        if dtype == ml_dtypes.bfloat16:  # which ConstantOfShape makes from opset 20 on
+            wide = self.filled(shape, value, np.dtype(np.float32), f"{name}.wide")
+            return self.add("Cast", [wide], name, to=TensorProto.BFLOAT16)
         element = numpy_helper.from_array(np.array([value], dtype))
         return self.add("ConstantOfShape", [shape], name, value=element)
 

@@ -2,6 +2,7 @@
 
 ExportError
 ├── UnsupportedOperator       an ATen operator, or a form of one, without a lowering rule
+├── UnsupportedKernel         ONNX Runtime's CPU provider cannot run the operator in this type
 ├── DataDependentControlFlow  the module's Python branches on the values of a tensor
 ├── InvalidLoss               the loss is not a scalar, or no parameter feeds it
 ├── ModuleFailure             the module or the loss raises on the example inputs
@@ -53,6 +54,19 @@ class UnsupportedOperator(ExportError):
         return UnsupportedOperator(self.operator, self.where, self.reason, names)
 
 
+class UnsupportedKernel(ExportError):
+    """ONNX Runtime's CPU provider has no kernel for what an operator becomes, in its type."""
+
+    def __init__(self, kernel: str, operator: str, where: str, line: str) -> None:
+        self.operator = operator
+        called = f", called from {line}" if line else ""
+        super().__init__(
+            f"ONNX Runtime's CPU provider has no kernel of {kernel}, which {operator} is exported as, "
+            f"at {where}{called}; it has them all in torch.float32: convert the module (module.float()) "
+            "and its inputs, or write the operator with others"
+        )
+
+
 class DataDependentControlFlow(ExportError):
     """The module reads a tensor's value to decide what to compute next."""
 
@@ -60,7 +74,8 @@ class DataDependentControlFlow(ExportError):
         self.where = where
         super().__init__(
             f"the graph depends on the value of a tensor{_at(where)} ({_first_line(detail)}); "
-            "use torch.where or a mask in place of the branch"
+            "use torch.where or a mask in place of the branch, or take what the example inputs give "
+            "(specialize)"
         )
 
 

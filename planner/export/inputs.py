@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-Kind = Literal["const", "normal", "randint"]
+Kind = Literal["const", "normal", "randint", "uniform", "bernoulli"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +33,8 @@ class InputSpec:
     """Standard deviation, of a `normal`; the mean is zero."""
     high: int = 2
     """Exclusive upper bound, of a `randint`; the lower one is zero."""
+    chance: float = 0.5
+    """Of a one, in a `bernoulli`. A `uniform` is in [0, 1)."""
 
     def draw(self, name: str) -> np.ndarray:
         """The array for the input called `name`."""
@@ -42,6 +44,10 @@ class InputSpec:
         if self.kind == "normal":
             sample = generator.standard_normal(self.shape, dtype=np.float32)
             return np.asarray(sample * np.float32(self.std)).astype(self.dtype)
+        if self.kind in ("uniform", "bernoulli"):
+            sample = generator.random(self.shape, dtype=np.float32)
+            drawn = sample if self.kind == "uniform" else sample < np.float32(self.chance)
+            return np.asarray(drawn).astype(self.dtype)
         return np.asarray(generator.integers(0, self.high, self.shape)).astype(self.dtype)
 
     def to_json(self) -> dict[str, Any]:
@@ -51,8 +57,9 @@ class InputSpec:
             "dtype": self.dtype,
             "kind": self.kind,
         }
-        field = {"const": "value", "normal": "std", "randint": "high"}[self.kind]
-        return entry | {field: getattr(self, field)}
+        fields = {"const": "value", "normal": "std", "randint": "high", "bernoulli": "chance"}
+        field = fields.get(self.kind)
+        return entry | ({field: getattr(self, field)} if field else {})
 
     @staticmethod
     def from_json(entry: Mapping[str, Any]) -> InputSpec:

@@ -9,13 +9,14 @@ modules break: no parameter may be registered twice, and each must receive a gra
 from __future__ import annotations
 
 import contextlib
+import copy
 import io
 import logging
 import traceback
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
@@ -32,10 +33,11 @@ from torch.fx.experimental.symbolic_shapes import (
     ShapeEnv,
     StatelessSymbolicContext,
 )
-from torch.utils._python_dispatch import TorchDispatchMode
 
-from planner.errors import UsageError
+from planner.export.autocast import on_cpu
+from planner.export.checkpointing import called_plainly
 from planner.export.decompose import decompositions
+from planner.export.dims import OpenDims, bind_equal, names_of
 from planner.export.errors import (
     DataDependentControlFlow,
     ExportError,
@@ -43,6 +45,10 @@ from planner.export.errors import (
     ModuleFailure,
     TracerFailure,
 )
+from planner.export.lines import line_of_user, lines_of
+from planner.export.source import FirstUse
+from planner.export.specialize import Read, Told, read_in_a_run
+from planner.export.stand_ins import StandIns
 from planner.export.step import PREFIX, TrainingStep
 
 _ON_VALUES = (
@@ -71,16 +77,35 @@ class JointGraph:
     """New value of each buffer that the forward pass changes."""
     first_use: Mapping[str, str]
     """The line of source where the forward pass first calls each operator."""
-    symbolic: frozenset[str]
-    """Inputs whose first dimension is to stay open."""
+    open: OpenDims
+    """Dimensions of the inputs that are to stay open."""
+    reads: tuple[Read, ...] = ()
+    """Values of the example inputs that the graph takes for granted."""
+
+
+class _Shapes(ShapeEnv):
+    """Remembers where in the user's source an open dimension became a constant.
+
+    Attributes:
+        fixed_at: the line; "" where it was elsewhere.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fixed_at = ""
+
+    def _set_replacement(self, a: Any, tgt: Any, msg: str) -> None:
+        if tgt.is_number and not self.fixed_at:
+            self.fixed_at = line_of_user(traceback.extract_stack()[:-1])
+        super()._set_replacement(a, tgt, msg)
 
 
 class _Flat(nn.Module):
     """Runs a step on tensors registered under flat names (no dots, no ties)."""
 
-    def __init__(self, step: nn.Module) -> None:
+    def __init__(self, functional: _Functional) -> None:
         super().__init__()
-        self.functional = _Functional(step)
+        self.functional = functional
         self.original: dict[str, str] = {}
 
     def add(self, name: str, tensor: Tensor, *, trained: bool) -> None:
@@ -106,32 +131,26 @@ def _view(tensor: Tensor) -> Tensor:
     return tensor.view(tensor.shape) if tensor.requires_grad else tensor
 
 
-class _FirstUse(TorchDispatchMode):
-    """Remembers the caller's line for the first call of each operator."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.lines: dict[str, str] = {}
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        if str(func) not in self.lines:
-            self.lines[str(func)] = _user_line(traceback.extract_stack())
-        return func(*args, **(kwargs or {}))
-
-
 class _Functional:
     """A step's loss as a function of its tensors. Not a Module: holds no parameters itself."""
 
-    def __init__(self, step: nn.Module) -> None:
+    def __init__(self, step: nn.Module, reads: Sequence[Read] = ()) -> None:
         self.step = step
+        self.reads = reads
 
     def __call__(self, tensors: Mapping[str, Tensor], inputs: Sequence[Tensor]) -> Tensor:
         named = {PREFIX + name: tensor for name, tensor in tensors.items()}
-        return torch.func.functional_call(self.step, named, tuple(inputs), tie_weights=True)
+        told = Told(self.reads) if self.reads else contextlib.nullcontext()
+        with StandIns(), told:
+            return torch.func.functional_call(self.step, named, tuple(inputs), tie_weights=True)
 
 
 def trace(
-    step: TrainingStep, inputs: Mapping[str, Tensor], *, dynamic_batch: bool = False
+    step: TrainingStep,
+    inputs: Mapping[str, Tensor],
+    *,
+    dims: OpenDims | None = None,
+    specialize: bool = False,
 ) -> JointGraph:
     """Trace the loss of a step and its gradients, in training mode.
 
@@ -141,26 +160,58 @@ def trace(
     Args:
         inputs: what the step takes, by name. Tensors give only shapes and types: parameters may be
             on the meta device.
-        dynamic_batch: leave the first dimension of the inputs symbolic, where it is the batch.
+        dims: dimensions of the inputs that stay symbolic.
+        specialize: run the step, and take what its Python reads of tensors for granted.
 
     Raises:
+        UsageError: `specialize`, and the step cannot run: a tensor is on the meta device.
         ExportError: see `planner.export.errors`.
     """
+    dims = dims or {}
     step.train()
     # oneDNN's recurrent layers are operators of their own, which nothing translates
-    with _quiet(), torch.backends.mkldnn.flags(enabled=False):
+    with (
+        _quiet(),
+        on_cpu(),
+        called_plainly(),
+        torch.backends.mkldnn.flags(enabled=False),
+    ):
         try:
-            return _trace(step, step.module, inputs, dynamic_batch)
+            return _trace(_Functional(step), step.module, inputs, dims)
         except DataDependentControlFlow as error:
-            program = _exported(step, inputs, dynamic_batch)
-            if program is None:
-                raise
-            exported = program.module(check_guards=False)
-            try:
-                found = _trace(exported, step.module, inputs, dynamic_batch)
-            except DataDependentControlFlow:
-                raise error from None
-            return replace(found, first_use=_lines_of(program))
+            found = _trace_exported(step, inputs, dims)
+            if found is None and specialize:
+                reads = _reads(step, inputs)
+                found = _trace(_Functional(step, reads), step.module, inputs, dims)
+                return replace(found, reads=reads)
+            if found is None:
+                raise error
+            return found
+
+
+def _trace_exported(
+    step: TrainingStep, inputs: Mapping[str, Tensor], dims: OpenDims
+) -> JointGraph | None:
+    """By way of `torch.export`; None where that fails, too."""
+    program = _exported(step, inputs, dims)
+    if program is None:
+        return None
+    exported = program.module(check_guards=False)
+    try:
+        found = _trace(_Functional(exported), step.module, inputs, dims)
+    except DataDependentControlFlow:
+        return None
+    return replace(found, first_use=lines_of(program))
+
+
+def _reads(step: TrainingStep, inputs: Mapping[str, Tensor]) -> tuple[Read, ...]:
+    """What the step's Python reads of the example inputs, in a run."""
+    functional = _Functional(step)
+    return read_in_a_run(
+        lambda tensors: functional(tensors, list(inputs.values())),
+        dict(step.module.named_parameters()),
+        dict(step.module.named_buffers()),
+    )
 
 
 @contextlib.contextmanager
@@ -180,24 +231,25 @@ def _quiet() -> Iterator[None]:
 
 
 def _trace(
-    step: nn.Module, module: nn.Module, inputs: Mapping[str, Tensor], dynamic_batch: bool
+    functional: _Functional, module: nn.Module, inputs: Mapping[str, Tensor], dims: OpenDims
 ) -> JointGraph:
-    trained, constant, first_use = _gradient_flow(step, module, inputs)
-    mode = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
-    flat = _Flat(step)
+    trained, constant, first_use = _gradient_flow(functional, module, inputs)
+    shapes = _Shapes()
+    mode = FakeTensorMode(shape_env=shapes, allow_non_fake_inputs=True)
+    flat = _Flat(functional)
     with mode:
         for name, tensor in trained.items():
             flat.add(name, _blank(tensor), trained=True)
         for name, tensor in constant.items():
             flat.add(name, _blank(tensor), trained=False)
-    batch = batch_size(inputs) if dynamic_batch else None
-    fakes = tuple(_fake_input(mode, tensor, batch) for tensor in inputs.values())
+    fakes = {key: _fake_input(mode, x, dims.get(key, {})) for key, x in inputs.items()}
+    bind_equal(dims, fakes)
     try:
         # the tracer's last pass makes new tensors outside of any fake mode, and so of fixed sizes
-        with mode if batch else contextlib.nullcontext():
+        with mode if dims else contextlib.nullcontext():
             traced, signature = aot_export_module(
                 flat,
-                fakes,
+                tuple(fakes.values()),
                 trace_joint=True,
                 output_loss_index=0,
                 decompositions=decompositions(),
@@ -205,58 +257,64 @@ def _trace(
     except _ON_VALUES as error:
         raise _data_dependent(error) from error
     except Exception as error:
-        raise TracerFailure(_user_line(traceback.extract_tb(error.__traceback__)), error) from error
+        raise TracerFailure(
+            line_of_user(traceback.extract_tb(error.__traceback__)), error
+        ) from error
+    names_of(dims, {key: fake.shape for key, fake in fakes.items()}, shapes.fixed_at)
     assert isinstance(traced, fx.GraphModule)
     traced.graph.eliminate_dead_code()
-    symbolic = {name for name, tensor in inputs.items() if batch and _has_batch(tensor, batch)}
-    return _read_signature(
-        traced, signature, flat.original, list(inputs), first_use, frozenset(symbolic)
-    )
+    return _read_signature(traced, signature, flat.original, list(inputs), first_use, dims)
 
 
 def _exported(
-    step: TrainingStep, inputs: Mapping[str, Tensor], dynamic_batch: bool
+    step: TrainingStep, inputs: Mapping[str, Tensor], dims: OpenDims
 ) -> torch.export.ExportedProgram | None:
     """The step as `torch.export` sees it; None where that fails as well."""
-    if any(tensor.is_meta for tensor in (*step.parameters(), *step.buffers())):
-        return None
-    batch = batch_size(inputs) if dynamic_batch else None
-    axes = tuple(
-        {0: torch.export.Dim.DYNAMIC} if batch and _has_batch(tensor, batch) else None
-        for tensor in inputs.values()
-    )
-    blank = tuple(torch.zeros_like(tensor, device="cpu") for tensor in inputs.values())
+    axes = tuple(dict.fromkeys(dims.get(key, {}), torch.export.Dim.DYNAMIC) for key in inputs)
     said = io.StringIO()  # it prints the graph so far where it fails
     try:
         with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
-            return torch.export.export(step, blank, dynamic_shapes=(axes,), strict=False)
+            module, blank = _on_cpu(step, inputs)
+            return torch.export.export(module, blank, dynamic_shapes=(axes,), strict=False)
     except Exception:  # of any kind: the error that led here says more to the caller
         return None
 
 
+def _on_cpu(
+    step: TrainingStep, inputs: Mapping[str, Tensor]
+) -> tuple[TrainingStep, tuple[Tensor, ...]]:
+    """The step and blank inputs, on the CPU: fake ones where the step has tensors on the meta device,
+    which would stay there in the exported program."""
+    if not any(tensor.is_meta for tensor in (*step.parameters(), *step.buffers())):
+        return step, tuple(torch.zeros_like(tensor, device="cpu") for tensor in inputs.values())
+    stand_in = copy.deepcopy(step)
+    with FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True):
+        stand_in.to_empty(device="cpu")
+        return stand_in, tuple(_blank(tensor) for tensor in inputs.values())
+
+
 def _gradient_flow(
-    step: nn.Module, module: nn.Module, inputs: Mapping[str, Tensor]
+    functional: _Functional, module: nn.Module, inputs: Mapping[str, Tensor]
 ) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, str]]:
     """The tensors that receive a gradient, all others, and where operators are first used.
 
     A fake step tells.
     """
     parameters, buffers = dict(module.named_parameters()), dict(module.named_buffers())
-    functional = _Functional(step)
     with FakeTensorMode(allow_non_fake_inputs=True):
         tensors = {name: _blank(tensor) for name, tensor in {**parameters, **buffers}.items()}
         candidates = [name for name, tensor in parameters.items() if tensor.requires_grad]
         for name in candidates:
             tensors[name].requires_grad_()
         try:
-            with _FirstUse() as uses:
+            with FirstUse(module) as uses:
                 value = functional(tensors, [_blank(tensor) for tensor in inputs.values()])
         except _ON_VALUES as error:
             raise _data_dependent(error) from error
         except ExportError:
             raise
         except Exception as error:
-            line = _user_line(traceback.extract_tb(error.__traceback__))
+            line = line_of_user(traceback.extract_tb(error.__traceback__))
             raise ModuleFailure(line, error) from error
         if value.dim() or not value.is_floating_point() or not value.requires_grad:
             raise InvalidLoss(
@@ -280,31 +338,9 @@ def _blank(tensor: Tensor) -> Tensor:
     return torch.empty(tensor.shape, dtype=tensor.dtype)
 
 
-def batch_size(inputs: Mapping[str, Tensor]) -> int:
-    """The first dimension of the first input.
-
-    Raises:
-        UsageError: it has none, or the example's is 1, which a tracer takes for a constant.
-    """
-    name, first = next(iter(inputs.items()))
-    if not first.dim():
-        raise UsageError(f"a symbolic batch: the first input, {name!r}, has no dimensions")
-    if first.shape[0] < 2:
-        raise UsageError(
-            f"a symbolic batch: the example of input {name!r} has a batch of {first.shape[0]}; "
-            "give one of at least 2"
-        )
-    return first.shape[0]
-
-
-def _has_batch(tensor: Tensor, batch: int) -> bool:
-    return bool(tensor.dim()) and tensor.shape[0] == batch
-
-
-def _fake_input(mode: FakeTensorMode, tensor: Tensor, batch: int | None) -> Tensor:
-    sizes = [DimDynamic.STATIC] * tensor.dim()
-    if batch and _has_batch(tensor, batch):
-        sizes[0] = DimDynamic.DYNAMIC
+def _fake_input(mode: FakeTensorMode, tensor: Tensor, open_axes: Container[int]) -> Tensor:
+    axes = range(tensor.dim())
+    sizes = [DimDynamic.DYNAMIC if axis in open_axes else DimDynamic.STATIC for axis in axes]
     return mode.from_tensor(
         _blank(tensor), symbolic_context=StatelessSymbolicContext(dynamic_sizes=sizes)
     )
@@ -312,34 +348,8 @@ def _fake_input(mode: FakeTensorMode, tensor: Tensor, batch: int | None) -> Tens
 
 def _data_dependent(error: Exception) -> DataDependentControlFlow:
     return DataDependentControlFlow(
-        _user_line(traceback.extract_tb(error.__traceback__)), str(error)
+        line_of_user(traceback.extract_tb(error.__traceback__)), str(error)
     )
-
-
-def _user_line(frames: Sequence[traceback.FrameSummary]) -> str:
-    """The innermost line of the module's or the loss's own source; "" where all are PyTorch's."""
-    torch_root, own = str(Path(nn.__file__).parents[1]), str(Path(__file__).parent)
-    for frame in reversed(frames):
-        if frame.filename.startswith(own):
-            if frame.name == _FirstUse.__torch_dispatch__.__name__:
-                continue
-            return ""  # from here on it is who called the exporter
-        if not frame.filename.startswith((torch_root, "<")):
-            return f"{frame.filename}:{frame.lineno} in {frame.name}: {frame.line}"
-    return ""
-
-
-def _lines_of(program: torch.export.ExportedProgram) -> dict[str, str]:
-    """The line of source that each operator of an exported program comes from."""
-    lines: dict[str, str] = {}
-    for node in program.graph.nodes:
-        entry = str(node.meta.get("stack_trace") or "").rpartition('File "')[2].splitlines()
-        if node.op == "call_function" and entry:
-            file, _, place = entry[0].partition('", line ')
-            number, _, function = place.partition(", in ")
-            text = f"{file}:{number} in {function}: {' '.join(entry[1:2]).strip()}"
-            lines.setdefault(str(node.target), text)
-    return lines
 
 
 def _read_signature(
@@ -348,7 +358,7 @@ def _read_signature(
     original: Mapping[str, str],
     input_names: Sequence[str],
     first_use: Mapping[str, str],
-    symbolic: frozenset[str],
+    open: OpenDims,
 ) -> JointGraph:
     """Sort placeholders and results of the traced graph by what they are."""
     inputs: dict[str, fx.Node] = {}
@@ -378,5 +388,5 @@ def _read_signature(
         gradients=dict(zip(parameters, gradients, strict=True)),
         updated_buffers={original[changed[node.name]]: node for node in updated},
         first_use=first_use,
-        symbolic=symbolic,
+        open=open,
     )

@@ -17,19 +17,19 @@ from onnx import ModelProto, ValueInfoProto
 from torch import fx
 
 from planner.export.aten import RULES, Lowering
-from planner.export.aten.registry import describe, dtype_of, numpy_dtype, shape_of
+from planner.export.aten.registry import Dim, array_of, describe, dtype_of, numpy_dtype, shape_of
+from planner.export.dims import named, names_of
+from planner.export.draws import Draw, Random
 from planner.export.emit import Builder, Value, value_info
-from planner.export.errors import ExportError, UnsupportedOperator
+from planner.export.errors import ExportError, UnsupportedKernel, UnsupportedOperator
 from planner.export.joint import JointGraph
-from planner.export.optim import Optimizer, StateTensor
+from planner.export.kernels import missing_bfloat16, refusal, with_casts
+from planner.export.optim import Optimizer, StateTensor, Trained
 from planner.export.torchlib import translate
 
 LOSS = "loss"
 GRADIENT_SUFFIX = "_grad"
 UPDATED_SUFFIX = "_new"
-BATCH = "batch"
-"""Name of the symbolic first dimension."""
-
 _SYMBOLIC = (torch.SymInt, torch.SymFloat)
 """Numbers that follow from open dimensions."""
 
@@ -49,6 +49,11 @@ class TrainingGraph:
     """Buffers, and parameters without gradient, that the graph reads."""
     state: tuple[StateTensor, ...]
     """Inputs of the optimizer."""
+    draws: tuple[Draw, ...] = ()
+    """Random tensors that are inputs."""
+    missing_on_cpu: tuple[str, ...] = ()
+    """Operators that ONNX Runtime's CPU provider cannot run in bfloat16, which keep the model from
+    loading there."""
 
 
 def lower(
@@ -57,20 +62,28 @@ def lower(
     *,
     optimizer: Optimizer | None = None,
     initializers: Mapping[str, np.ndarray] | None = None,
+    cast_for_cpu: bool = False,
+    random: Random = "graph",
 ) -> TrainingGraph:
     """Write `joint` as an ONNX model called `name`.
 
-    `initializers` gives values to parameters and buffers that shall be stored in the model;
-    the others are graph inputs.
+    Args:
+        initializers: values of the parameters and buffers that shall be stored in the model; the
+            others are graph inputs.
+        cast_for_cpu: bfloat16 runs on the CPU, too: see `planner.export.kernels`.
+        random: who draws random tensors.
+
+    Raises:
+        ExportError: an operator cannot be written, or not run on the CPU in its type.
     """
     initializers = initializers or {}
     builder = Builder()
     tensors = {**joint.parameters, **joint.buffers}
-    lowering = Lowering(builder, _symbols(joint))
+    lowering = Lowering(builder, _symbols(joint), random=random)
     for key, node in {**joint.inputs, **tensors}.items():
         lowering.values[node] = builder.reserve(key)
+    names = names_of(joint.open, _input_shapes(joint))
     _lower_nodes(joint, lowering)
-    _check_symbolic(joint)
 
     outputs = [_output(builder, lowering, joint.loss, LOSS)]
     gradients = {
@@ -78,28 +91,44 @@ def lower(
         for key, node in joint.gradients.items()
     }
     buffers = [
-        _output(builder, lowering, node, key + UPDATED_SUFFIX)
+        _output(builder, lowering, node, key + UPDATED_SUFFIX, dtype_of(joint.buffers[key]))
         for key, node in joint.updated_buffers.items()
     ]
     state: list[StateTensor] = []
     if optimizer is None:
         outputs += gradients.values()
     else:
-        shapes = {
-            key: [int(dim) for dim in shape_of(node)] for key, node in joint.parameters.items()
+        trained = {
+            key: Trained(
+                shape=tuple(int(dim) for dim in shape_of(node)), dtype=numpy_dtype(dtype_of(node))
+            )
+            for key, node in joint.parameters.items()
         }
-        state, updated = optimizer.append(builder, shapes, GRADIENT_SUFFIX, UPDATED_SUFFIX)
-        outputs += [value_info(key, np.dtype(np.float32), shape) for key, shape in updated]
+        state, updated = optimizer.append(builder, trained, GRADIENT_SUFFIX, UPDATED_SUFFIX)
+        outputs += [value_info(key, made.dtype, made.shape) for key, made in updated]
     outputs += buffers
 
     read = builder.read_for(output.name for output in outputs)
     kept = [key for key in tensors if key in read]
-    inputs = [_value_info(key, node) for key, node in joint.inputs.items()]
+    inputs = [
+        value_info(key, numpy_dtype(dtype_of(node)), named(shape_of(node), names))
+        for key, node in joint.inputs.items()
+    ]
     inputs += [_value_info(key, tensors[key]) for key in kept if key not in initializers]
-    inputs += [value_info(item.name, np.dtype(np.float32), item.shape) for item in state]
+    inputs += [value_info(item.name, item.dtype, item.shape) for item in state]
+    draws = [draw for draw in lowering.draws if draw.name in read]
+    inputs += [
+        value_info(draw.name, numpy_dtype(draw.dtype), named(draw.dims, names)) for draw in draws
+    ]
     stored = {key: initializers[key] for key in kept if key in initializers}
+    model = builder.finish(name, inputs, outputs, stored)
+    model = with_casts(model, for_cpu=cast_for_cpu)
+    missing = missing_bfloat16(model)
+    _check_kernels(with_casts(model, for_cpu=True) if missing else model, joint)
     return TrainingGraph(
-        model=builder.finish(name, inputs, outputs, stored),
+        model=model,
+        missing_on_cpu=missing,
+        draws=tuple(draws),
         inputs=tuple(joint.inputs),
         parameters=tuple(joint.parameters),
         buffers=tuple(key for key in joint.buffers if key in read),
@@ -128,10 +157,11 @@ def _lower_nodes(joint: JointGraph, lowering: Lowering) -> None:
         lowering.node = node
         for operand in node.all_input_nodes:
             if operand in folded and operand not in lowering.values:
-                array = folded[operand].detach().numpy()
+                array = array_of(folded[operand])
                 lowering.values[operand] = lowering.builder.literal(array, operand.name)
         try:
             lowering.values[node] = _apply(node, lowering)
+            _check_open(node, joint)
         except UnsupportedOperator as error:
             line = _line_of(node, joint.first_use)
             missing.setdefault(error.operator, error.called_at(line))
@@ -141,7 +171,42 @@ def _lower_nodes(joint: JointGraph, lowering: Lowering) -> None:
         raise first.together_with(others)
     for node in module.graph.find_nodes(op="output")[0].all_input_nodes:
         if node in folded and node not in lowering.values:
-            lowering.values[node] = lowering.builder.constant(folded[node].detach().numpy())
+            lowering.values[node] = lowering.builder.constant(array_of(folded[node]))
+
+
+def _input_shapes(joint: JointGraph) -> dict[str, list[Dim]]:
+    return {key: shape_of(node) for key, node in joint.inputs.items()}
+
+
+def _check_open(node: fx.Node, joint: JointGraph) -> None:
+    """Raise where lowering the node took an open dimension for a constant, or two for one."""
+    try:
+        names_of(joint.open, _input_shapes(joint))
+    except ExportError as error:
+        raise ExportError(f"{error}: at {describe(node)}, {node.target}") from error
+
+
+def _check_kernels(model: ModelProto, joint: JointGraph) -> None:
+    """Raise where ONNX Runtime's CPU provider cannot run a node, naming what it was made of."""
+    found = refusal(model)
+    if found is None:
+        return
+    name, said = found
+    made = next(node for node in model.graph.node if node.name == name)
+    for node in joint.module.graph.nodes:
+        if node.name == name.partition(".")[0]:
+            line = _line_of(node, joint.first_use)
+            raise UnsupportedKernel(
+                f"{made.op_type} in {_type_name(node)}", str(node.target), describe(node), line
+            )
+    raise ExportError(f"ONNX Runtime's CPU provider cannot run the optimizer's step: {said}")
+
+
+def _type_name(node: fx.Node) -> str:
+    """The floating-point type of what an operator reads or makes."""
+    held = [node.meta.get("val"), *(operand.meta.get("val") for operand in node.all_input_nodes)]
+    kinds = [t.dtype for t in held if isinstance(t, torch.Tensor) and t.dtype.is_floating_point]
+    return str(kinds[0] if kinds else getattr(held[0], "dtype", "its type")).removeprefix("torch.")
 
 
 def _line_of(node: fx.Node, first_use: Mapping[str, str]) -> str:
@@ -174,12 +239,15 @@ def _apply(node: fx.Node, lowering: Lowering) -> Any:
         raise UnsupportedOperator(str(target), describe(node))
     if isinstance(node.meta.get("val"), _SYMBOLIC):
         return None
-    rule = RULES.get(str(target).removeprefix("aten."))
-    if rule is None:
+    key = str(target).removeprefix("aten.")
+    if key not in RULES:
+        if lowering.random == "inputs" and torch.Tag.nondeterministic_seeded in target.tags:
+            reason = "it draws at random, and what it draws cannot be fed"
+            raise UnsupportedOperator(str(target), describe(node), reason)
         return _translated(node, lowering)
     args, kwargs = fx.map_arg((node.args, node.kwargs), _dimension)
     try:
-        return rule(lowering, *args, **kwargs)
+        return lowering.apply(key, args, kwargs)
     except (TypeError, KeyError) as error:
         raise UnsupportedOperator(str(target), describe(node), f"unknown form ({error})") from error
 
@@ -229,21 +297,18 @@ def _symbols(joint: JointGraph) -> dict[str, tuple[Value, int]]:
     return symbols
 
 
-def _check_symbolic(joint: JointGraph) -> None:
-    """Raise where a dimension that was to stay open was taken for a constant on the way."""
-    for name, node in joint.inputs.items():
-        if name in joint.symbolic and str(shape_of(node)[0]).isdigit():
-            raise ExportError(
-                f"the batch of input {name!r} cannot stay symbolic: the module computes with "
-                f"{shape_of(node)[0]} as a constant; export without a symbolic batch"
-            )
+def _output(
+    builder: Builder,
+    lowering: Lowering,
+    node: fx.Node,
+    name: str,
+    dtype: torch.dtype | None = None,
+) -> ValueInfoProto:
+    """Call a traced value `name`, converted where another type is wanted."""
+    lowering.node = node
+    builder.call(lowering.operand(node, dtype or dtype_of(node)), name)
+    return _value_info(name, node, dtype)
 
 
-def _output(builder: Builder, lowering: Lowering, node: fx.Node, name: str) -> ValueInfoProto:
-    builder.call(lowering.value(node), name)
-    return _value_info(name, node)
-
-
-def _value_info(name: str, node: fx.Node) -> ValueInfoProto:
-    dims = [BATCH if isinstance(dim, torch.SymInt) else dim for dim in shape_of(node)]
-    return value_info(name, numpy_dtype(dtype_of(node)), dims)
+def _value_info(name: str, node: fx.Node, dtype: torch.dtype | None = None) -> ValueInfoProto:
+    return value_info(name, numpy_dtype(dtype or dtype_of(node)), named(shape_of(node), {}))

@@ -2,6 +2,10 @@
 
 The learning rate and the step are inputs, so that a schedule needs no new model. Every state
 tensor is an input and, with the suffix of new values, an output. Formulas: PyTorch's.
+
+State has the type of its parameter, as PyTorch's has. Half types are computed in float32 and rounded
+once, as by PyTorch's fused Adam; the others of PyTorch's round after each operation.
+The learning rate and the step are float32, and float64 where a parameter is.
 """
 
 from __future__ import annotations
@@ -11,24 +15,41 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
+from onnx import helper
 
 from planner.export.emit import Builder, Value
 
 LEARNING_RATE = "lr"
 STEP = "step"
 
+_WIDE = np.dtype(np.float32)
+
 
 @dataclass(frozen=True, kw_only=True)
 class StateTensor:
-    """A float input that the optimizer adds, and its value at the first step."""
+    """An input that the optimizer adds, and its value at the first step."""
 
     name: str
     shape: tuple[int, ...]
+    dtype: np.dtype
     initial: float
 
 
-Updated = list[tuple[str, Sequence[int]]]
-"""Names and shapes of new values."""
+@dataclass(frozen=True, kw_only=True)
+class Trained:
+    """A parameter to update. What it is computed in: `wide`."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype
+
+    @property
+    def wide(self) -> np.dtype:
+        """Float32 for half types."""
+        return _WIDE if self.dtype.itemsize < _WIDE.itemsize else self.dtype
+
+
+Updated = list[tuple[str, Trained]]
+"""Names of new values, with their shapes and types."""
 
 
 class Optimizer(Protocol):
@@ -37,7 +58,7 @@ class Optimizer(Protocol):
     def append(
         self,
         builder: Builder,
-        shapes: Mapping[str, Sequence[int]],
+        parameters: Mapping[str, Trained],
         gradient_suffix: str,
         updated_suffix: str,
     ) -> tuple[list[StateTensor], Updated]:
@@ -47,108 +68,200 @@ class Optimizer(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class SGD:
-    """`velocity = momentum velocity + gradient; parameter -= lr velocity`."""
+    """`velocity = momentum velocity + gradient; parameter -= lr velocity`.
+
+    With Nesterov's momentum, `parameter -= lr (gradient + momentum velocity)`. The decay adds
+    `weight_decay parameter` to the gradient. `torch.optim.SGD` without dampening.
+    """
 
     momentum: float = 0.0
+    nesterov: bool = False
+    weight_decay: float = 0.0
     lr: float = 0.01
     """The value suggested for the input."""
 
     def append(
         self,
         builder: Builder,
-        shapes: Mapping[str, Sequence[int]],
+        parameters: Mapping[str, Trained],
         gradient_suffix: str,
         updated_suffix: str,
     ) -> tuple[list[StateTensor], Updated]:
         """State: `<parameter>_momentum`, where there is momentum."""
-        state = [_input(builder, LEARNING_RATE, (), self.lr)]
+        state = [_input(builder, LEARNING_RATE, _widest(parameters), self.lr)]
+        rate = _Shared(builder, LEARNING_RATE, state[0].dtype)
         updated: Updated = []
-        for key, shape in shapes.items():
-            direction = key + gradient_suffix
+        for key, parameter in parameters.items():
+            at = _Arithmetic(builder, parameter)
+            value = at.read(key)
+            direction = at.read(key + gradient_suffix)
+            if self.weight_decay:
+                decay = at.scaled(value, self.weight_decay, f"{key}.decay")
+                direction = at.add("Add", [direction, decay], f"{key}.decayed")
             if self.momentum:
-                velocity = _input(builder, f"{key}_momentum", shape)
+                velocity = _input(builder, f"{key}_momentum", parameter)
                 state.append(velocity)
-                old = _scale(builder, velocity.name, self.momentum, f"{key}.velocity")
+                old = at.scaled(at.read(velocity.name), self.momentum, f"{key}.velocity")
+                gradient = direction
                 name = velocity.name + updated_suffix
-                direction = builder.add("Add", [old, direction], name)
-                updated.append((direction, shape))
-            change = builder.add("Mul", [direction, LEARNING_RATE], f"{key}.change")
-            updated.append((builder.add("Sub", [key, change], key + updated_suffix), shape))
+                made, direction = at.result("Add", [old, direction], name)
+                updated.append((made, parameter))
+                if self.nesterov:
+                    ahead = at.scaled(direction, self.momentum, f"{key}.ahead")
+                    direction = at.add("Add", [gradient, ahead], f"{key}.nesterov")
+            change = at.add("Mul", [direction, rate.as_type(parameter.wide)], f"{key}.change")
+            made, _ = at.result("Sub", [value, change], key + updated_suffix)
+            updated.append((made, parameter))
         return state, updated
 
 
 @dataclass(frozen=True, kw_only=True)
-class AdamW:
-    """Adam with decoupled weight decay: Loshchilov and Hutter (2017)."""
+class Adam:
+    """Kingma and Ba (2014). The decay adds `weight_decay parameter` to the gradient, unless decoupled."""
 
     beta1: float = 0.9
     beta2: float = 0.999
     epsilon: float = 1e-8
-    weight_decay: float = 0.01
+    weight_decay: float = 0.0
+    decoupled: bool = False
+    """The decay is a step of its own: `parameter -= lr weight_decay parameter`."""
     lr: float = 0.001
     """The value suggested for the input."""
 
     def append(
         self,
         builder: Builder,
-        shapes: Mapping[str, Sequence[int]],
+        parameters: Mapping[str, Trained],
         gradient_suffix: str,
         updated_suffix: str,
     ) -> tuple[list[StateTensor], Updated]:
         """State: `<parameter>_m` and `<parameter>_v`, the moments. `step` counts from 1."""
-        state = [_input(builder, LEARNING_RATE, (), self.lr), _input(builder, STEP, (), 1)]
-        rest1 = self._bias(builder, self.beta1, "beta1")
-        rest2 = builder.add("Sqrt", [self._bias(builder, self.beta2, "beta2")], "adamw.root")
-        rate = builder.add("Div", [LEARNING_RATE, rest1], "adamw.rate")
-        decay = _scale(builder, LEARNING_RATE, self.weight_decay, "adamw.decay")
-        keep = builder.add("Sub", [_scalar(builder, 1), decay], "adamw.keep")
+        kind = _widest(parameters)
+        state = [_input(builder, LEARNING_RATE, kind, self.lr), _input(builder, STEP, kind, 1)]
+        at = _Arithmetic(builder, kind)
+        rest1 = self._bias(at, self.beta1, "beta1")
+        made = at.add("Sqrt", [self._bias(at, self.beta2, "beta2")], "adamw.root")
+        rest2 = _Shared(builder, made, kind.dtype)
+        made = at.add("Div", [LEARNING_RATE, rest1], "adamw.rate")
+        rate, keep = _Shared(builder, made, kind.dtype), None
+        if self.decoupled:
+            decay = at.scaled(LEARNING_RATE, self.weight_decay, "adamw.decay")
+            made = at.add("Sub", [at.scalar(1), decay], "adamw.keep")
+            keep = _Shared(builder, made, kind.dtype)
         updated: Updated = []
-        for key, shape in shapes.items():
-            first, second = _input(builder, f"{key}_m", shape), _input(builder, f"{key}_v", shape)
+        for key, parameter in parameters.items():
+            at = _Arithmetic(builder, parameter)
+            first, second = (_input(builder, f"{key}_{name}", parameter) for name in "mv")
             state += [first, second]
-            grad = key + gradient_suffix
-            square = builder.add("Mul", [grad, grad], f"{key}.square")
-            m = self._average(builder, first.name, grad, self.beta1, updated_suffix)
-            v = self._average(builder, second.name, square, self.beta2, updated_suffix)
-            root = builder.add("Sqrt", [v], f"{key}.root")
-            scaled = builder.add("Div", [root, rest2], f"{key}.scaled")
-            padded = builder.add("Add", [scaled, _scalar(builder, self.epsilon)], f"{key}.padded")
-            direction = builder.add("Div", [m, padded], f"{key}.direction")
-            change = builder.add("Mul", [direction, rate], f"{key}.change")
-            kept = builder.add("Mul", [key, keep], f"{key}.kept")
-            new = builder.add("Sub", [kept, change], key + updated_suffix)
-            updated += [(new, shape), (m, shape), (v, shape)]
+            grad, value = at.read(key + gradient_suffix), at.read(key)
+            if self.weight_decay and not self.decoupled:
+                decay = at.scaled(value, self.weight_decay, f"{key}.decay")
+                grad = at.add("Add", [grad, decay], f"{key}.decayed")
+            square = at.add("Mul", [grad, grad], f"{key}.square")
+            new_m, m = self._average(at, first.name, grad, self.beta1, updated_suffix)
+            new_v, v = self._average(at, second.name, square, self.beta2, updated_suffix)
+            root = at.add("Sqrt", [v], f"{key}.root")
+            scaled = at.add("Div", [root, rest2.as_type(parameter.wide)], f"{key}.scaled")
+            padded = at.add("Add", [scaled, at.scalar(self.epsilon)], f"{key}.padded")
+            direction = at.add("Div", [m, padded], f"{key}.direction")
+            change = at.add("Mul", [direction, rate.as_type(parameter.wide)], f"{key}.change")
+            if keep is not None:
+                value = at.add("Mul", [value, keep.as_type(parameter.wide)], f"{key}.kept")
+            new, _ = at.result("Sub", [value, change], key + updated_suffix)
+            updated += [(name, parameter) for name in (new, new_m, new_v)]
         return state, updated
 
     @staticmethod
-    def _bias(builder: Builder, beta: float, tag: str) -> Value:
+    def _bias(at: _Arithmetic, beta: float, tag: str) -> Value:
         """`1 - beta ** step`: how much of a moment the steps so far have filled."""
-        power = builder.add("Pow", [_scalar(builder, beta), STEP], f"adamw.{tag}_power")
-        return builder.add("Sub", [_scalar(builder, 1), power], f"adamw.{tag}_filled")
+        power = at.add("Pow", [at.scalar(beta), STEP], f"adamw.{tag}_power")
+        return at.add("Sub", [at.scalar(1), power], f"adamw.{tag}_filled")
 
     @staticmethod
-    def _average(builder: Builder, old: str, value: Value, beta: float, suffix: str) -> Value:
-        """`beta old + (1 - beta) value`, called `old` with the suffix."""
-        kept = _scale(builder, old, beta, f"{old}.kept")
-        added = _scale(builder, value, 1 - beta, f"{old}.added")
-        return builder.add("Add", [kept, added], old + suffix)
+    def _average(
+        at: _Arithmetic, old: str, value: Value, beta: float, suffix: str
+    ) -> tuple[Value, Value]:
+        """`beta old + (1 - beta) value`, called `old` with the suffix; and the same, not rounded."""
+        kept = at.scaled(at.read(old), beta, f"{old}.kept")
+        added = at.scaled(value, 1 - beta, f"{old}.added")
+        return at.result("Add", [kept, added], old + suffix)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdamW(Adam):
+    """Adam with decoupled weight decay: Loshchilov and Hutter (2017)."""
+
+    weight_decay: float = 0.01
+    decoupled: bool = True
 
 
 OPTIMIZERS: dict[str, Optimizer] = {
     "sgd": SGD(),
     "momentum": SGD(momentum=0.9),
+    "adam": Adam(),
     "adamw": AdamW(),
 }
-"""By the name that the command line knows."""
+"""By the name that the command line knows, with PyTorch's defaults."""
 
 
-def _input(builder: Builder, name: str, shape: Sequence[int], initial: float = 0.0) -> StateTensor:
-    return StateTensor(name=builder.reserve(name), shape=tuple(shape), initial=initial)
+class _Arithmetic:
+    """Nodes that compute with one parameter, in the type that it is computed in."""
+
+    def __init__(self, builder: Builder, parameter: Trained) -> None:
+        self.builder = builder
+        self.stored, self.wide = parameter.dtype, parameter.wide
+
+    def read(self, name: str) -> Value:
+        """A parameter, gradient or state tensor."""
+        return _cast(self.builder, name, self.stored, self.wide, f"{name}.as_float")
+
+    def add(self, op_type: str, operands: Sequence[Value], name: str) -> Value:
+        return self.builder.add(op_type, operands, name)
+
+    def result(self, op_type: str, operands: Sequence[Value], name: str) -> tuple[Value, Value]:
+        """A node whose result is an output, called `name`; and the same, not rounded."""
+        if self.stored == self.wide:
+            made = self.add(op_type, operands, name)
+            return made, made
+        made = self.add(op_type, operands, f"{name}.as_float")
+        return _cast(self.builder, made, self.wide, self.stored, name), made
+
+    def scalar(self, value: float) -> Value:
+        return self.builder.constant(np.array(value, self.wide))
+
+    def scaled(self, value: Value, factor: float, name: str) -> Value:
+        return self.add("Mul", [value, self.scalar(factor)], name)
 
 
-def _scalar(builder: Builder, value: float) -> Value:
-    return builder.constant(np.array(value, np.float32))
+class _Shared:
+    """A scalar that every parameter's update reads, in the types that they are computed in."""
+
+    def __init__(self, builder: Builder, name: Value, dtype: np.dtype) -> None:
+        self._builder, self._dtype = builder, dtype
+        self._made = {dtype: name}
+
+    def as_type(self, dtype: np.dtype) -> Value:
+        """The scalar as `dtype`."""
+        if dtype not in self._made:
+            name = self._made[self._dtype]
+            made = _cast(self._builder, name, self._dtype, dtype, f"{name}.{dtype.name}")
+            self._made[dtype] = made
+        return self._made[dtype]
 
 
-def _scale(builder: Builder, value: Value, factor: float, name: str) -> Value:
-    return builder.add("Mul", [value, _scalar(builder, factor)], name)
+def _cast(builder: Builder, value: Value, source: np.dtype, target: np.dtype, name: str) -> Value:
+    """`value` converted, where the types differ."""
+    if source == target:
+        return value
+    return builder.add("Cast", [value], name, to=helper.np_dtype_to_tensor_dtype(target))
+
+
+def _widest(parameters: Mapping[str, Trained]) -> Trained:
+    """A scalar of the type that the learning rate has."""
+    kinds = [parameter.wide for parameter in parameters.values()]
+    return Trained(shape=(), dtype=max(kinds, key=lambda kind: kind.itemsize))
+
+
+def _input(builder: Builder, name: str, like: Trained, initial: float = 0.0) -> StateTensor:
+    reserved = builder.reserve(name)
+    return StateTensor(name=reserved, shape=like.shape, dtype=like.dtype, initial=initial)

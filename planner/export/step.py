@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from planner.export.errors import InvalidLoss
@@ -24,8 +25,9 @@ class TrainingStep(nn.Module):
         names: of the tensors that the step takes, in order: the network's, then the targets.
         targets: how many of them are targets.
         loss: None where the network returns the loss itself, alone or as `.loss`.
-        by_name: the network takes its tensors as keyword arguments.
-        constants: keyword arguments of the network that are no tensors.
+        constants: the network takes its tensors as keyword arguments, and these beside them; None where
+            it takes them in order.
+        autocast: the half type that `torch.autocast` computes the network and the loss in; None for none.
     """
 
     def __init__(
@@ -35,24 +37,30 @@ class TrainingStep(nn.Module):
         *,
         targets: int,
         loss: Loss | None,
-        by_name: bool = False,
         constants: Mapping[str, Any] | None = None,
+        autocast: torch.dtype | None = None,
     ) -> None:
         super().__init__()
         self.module = module
         self.loss = loss
         self._given = names[: len(names) - targets]
-        self._by_name = by_name
-        self._constants = dict(constants or {})
+        self._constants = constants
+        self._autocast = autocast
 
     def forward(self, *tensors: Tensor) -> Tensor:
         """The loss."""
+        if self._autocast is None:
+            return self._run(tensors)
+        with torch.autocast("cpu", self._autocast):
+            return self._run(tensors)
+
+    def _run(self, tensors: tuple[Tensor, ...]) -> Tensor:
         given, targets = tensors[: len(self._given)], tensors[len(self._given) :]
-        if self._by_name:
+        if self._constants is None:
+            result = self.module(*given)
+        else:
             named = dict(zip(self._given, given, strict=True))
             result = self.module(**named, **self._constants)
-        else:
-            result = self.module(*given, **self._constants)
         value = self.loss(result, *targets) if self.loss else getattr(result, "loss", result)
         if not isinstance(value, Tensor):
             source = "loss function" if self.loss else "module"

@@ -3,29 +3,41 @@
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
+import torch
+from onnx import helper
 from torch import Tensor, nn
 
 from planner import __version__
 from planner.errors import UsageError
-from planner.export.aten.registry import numpy_dtype
+from planner.export.aten.registry import HALF, array_of, numpy_dtype
+from planner.export.dims import OpenDims, checked, open_batch
+from planner.export.draws import Random
 from planner.export.errors import InvalidLoss
 from planner.export.files import data_path, sidecar_path, stage
 from planner.export.initial import initial_specs
 from planner.export.inputs import InputSpec, write_specs
-from planner.export.joint import JointGraph, batch_size, trace
+from planner.export.joint import JointGraph, trace
 from planner.export.lower import TrainingGraph, lower
-from planner.export.optim import OPTIMIZERS
+from planner.export.optim import OPTIMIZERS, Optimizer
 from planner.export.step import Loss, TrainingStep
 from planner.onnxio.save import written_together
 from planner.writing import check_writable
 
+ASSUMED = "planner.assumed"
+"""Of the model's metadata: values of the example inputs that it was made for, a line each."""
+
 Tensors = Tensor | Sequence[Tensor] | Mapping[str, Any]
+
+
+class KernelWarning(UserWarning):
+    """The exported graph is right, and ONNX Runtime's CPU provider cannot run it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +45,9 @@ class ExportedGraph(TrainingGraph):
     """A training graph, and how to draw its inputs."""
 
     recipes: Mapping[str, InputSpec]
+    assumed: tuple[str, ...] = ()
+    """Where the module's Python reads values of tensors, and what it read of the example inputs: the
+    graph holds for inputs of which the same is read (`specialize`)."""
 
     def save(
         self,
@@ -68,11 +83,16 @@ def export_training_graph(
     module: nn.Module,
     example_inputs: Tensors,
     loss_fn: Loss | None = None,
-    optimizer: str | None = None,
+    optimizer: str | Optimizer | None = None,
     *,
     targets: Tensors = (),
     dynamic_batch: bool = False,
+    dynamic: OpenDims | None = None,
     store_parameters: bool = False,
+    specialize: bool = False,
+    autocast: torch.dtype | None = None,
+    cast_for_cpu: bool = False,
+    random: Random = "graph",
     name: str | None = None,
 ) -> ExportedGraph:
     """One training step of a PyTorch module as an ONNX graph in standard operators.
@@ -89,20 +109,42 @@ def export_training_graph(
             keyword's value may also be a constant). Their types and shapes are the graph's.
         loss_fn: `loss_fn(the module's result, *targets)` -> a scalar. None where the module
             returns the loss itself, alone or as `.loss` (transformers, given labels).
-        optimizer: None, "sgd", "momentum" or "adamw": appended to the graph, in which the learning
-            rate `lr` (and for adamw the `step`, from 1) are inputs too.
+        optimizer: None, "sgd", "momentum", "adam" or "adamw", with PyTorch's defaults, or one of
+            `planner.export.optim` with others: appended to the graph, in which the learning rate `lr`
+            (and for Adam the `step`, from 1) are inputs too.
         targets: what the loss takes beside the module's result, in order; a mapping names them.
         dynamic_batch: leave the batch symbolic: the first dimension of the first input, and of
             each other one where the example has the same size.
+        dynamic: axes that stay symbolic, by input and axis: `{"ids": {0: "batch", 1: "sequence"}}`.
+            Axes of one name are of one size.
         store_parameters: store their values in the model instead of making them inputs.
+        specialize: where the module's Python reads values of tensors (`if mask.any()`,
+            `labels.nonzero()`), run it once and take for granted what it reads of the example inputs;
+            `assumed` and the model's metadata say what that was. Values that follow from parameters
+            are refused all the same.
+        autocast: torch.bfloat16 or torch.float16: trace the module and the loss under `torch.autocast` in
+            that type; one inside the module is followed in any case.
+        cast_for_cpu: put casts around what ONNX Runtime's CPU provider has no bfloat16 kernel for: the
+            same rounding, on any provider, at the price of the casts. Without it a graph in bfloat16
+            loads where there are kernels (CUDA), and a warning names what the CPU lacks.
+        random: "graph": random tensors (dropout's masks, `torch.rand`) are drawn in the graph, from seeds
+            of its own; "inputs": each is an input, to be drawn outside, so that whatever is run again
+            or elsewhere reads the same. The sidecar says how each is drawn.
         name: of the graph; by default the module's class.
 
     Raises:
         UsageError: inputs that are no tensors, or share a name; an unknown optimizer.
         ExportError: the step cannot be exported; see `planner.export.errors`.
     """
-    if optimizer is not None and optimizer not in OPTIMIZERS:
-        raise UsageError(f"unknown optimizer {optimizer!r}; choose one of {', '.join(OPTIMIZERS)}")
+    if isinstance(optimizer, str):
+        if optimizer not in OPTIMIZERS:
+            choices = ", ".join(OPTIMIZERS)
+            raise UsageError(f"unknown optimizer {optimizer!r}; choose one of {choices}")
+        optimizer = OPTIMIZERS[optimizer]
+    if random not in ("graph", "inputs"):
+        raise UsageError(f"random is 'graph' or 'inputs', not {random!r}")
+    if autocast not in (None, *HALF):
+        raise UsageError(f"autocast is torch.bfloat16 or torch.float16, not {autocast!r}")
     if not isinstance(module, nn.Module):
         raise UsageError(f"the module is a {type(module).__name__}, not a torch.nn.Module")
     given, constants = _named(example_inputs, module.forward, "input", "example_inputs")
@@ -119,27 +161,59 @@ def export_training_graph(
         tuple(inputs),
         targets=len(wanted),
         loss=loss_fn,
-        by_name=isinstance(example_inputs, Mapping),
-        constants=constants,
+        constants=constants if isinstance(example_inputs, Mapping) else None,
+        autocast=autocast,
     )
     _check_names(module, inputs)
-    if dynamic_batch:
-        batch_size(inputs)
-    joint = trace(step, inputs, dynamic_batch=dynamic_batch)
+    dims = _open(inputs, dynamic_batch, dynamic)
+    joint = trace(step, inputs, dims=dims, specialize=specialize)
     graph = lower(
         joint,
         name or type(module).__name__,
-        optimizer=OPTIMIZERS[optimizer] if optimizer else None,
+        optimizer=optimizer,
         initializers=_stored(module, joint, everything=store_parameters),
+        cast_for_cpu=cast_for_cpu,
+        random=random,
     )
+    if graph.missing_on_cpu:
+        warnings.warn(_needs_kernels(graph.missing_on_cpu), KernelWarning, stacklevel=2)
     graph.model.producer_name, graph.model.producer_version = "planner", __version__
+    assumed = tuple(dict.fromkeys(map(str, joint.reads)))
+    if assumed:
+        helper.set_model_props(graph.model, {ASSUMED: "\n".join(assumed)})
     return ExportedGraph(
         model=graph.model,
         inputs=graph.inputs,
         parameters=graph.parameters,
         buffers=graph.buffers,
         state=graph.state,
+        draws=graph.draws,
+        missing_on_cpu=graph.missing_on_cpu,
         recipes=_recipes(module, inputs, graph),
+        assumed=assumed,
+    )
+
+
+def _open(inputs: Mapping[str, Tensor], dynamic_batch: bool, dynamic: OpenDims | None) -> OpenDims:
+    """The dimensions that stay symbolic."""
+    if dynamic is None:
+        return open_batch(inputs) if dynamic_batch else {}
+    if dynamic_batch:
+        raise UsageError("dynamic_batch is a batch alone: name it among the axes of dynamic")
+    return checked(dynamic, inputs)
+
+
+def half_type(name: Literal["bf16", "fp16"] | None) -> torch.dtype | None:
+    """The type that the command line calls so."""
+    return None if name is None else {"bf16": torch.bfloat16, "fp16": torch.float16}[name]
+
+
+def _needs_kernels(missing: Sequence[str]) -> str:
+    """What to say of a graph that the CPU cannot run."""
+    return (
+        f"ONNX Runtime's CPU provider has no bfloat16 kernel of {', '.join(missing)}: the graph loads "
+        "where the provider has them, and is planned with --no-verify here; with cast_for_cpu=True "
+        "(--cast-for-cpu) it runs on the CPU as well"
     )
 
 
@@ -212,8 +286,7 @@ def _stored(module: nn.Module, joint: JointGraph, *, everything: bool) -> dict[s
             continue
         if tensor.is_meta:
             raise UsageError(f"{name!r} is on the meta device: it has no values to store")
-        kind = numpy_dtype(tensor.dtype)
-        stored[name] = tensor.detach().cpu().contiguous().numpy().astype(kind, copy=False)
+        stored[name] = array_of(tensor)
     return stored
 
 
@@ -224,8 +297,9 @@ def _recipes(
     recipes = {name: _like(tensor) for name, tensor in inputs.items()} | initial_specs(module)
     for item in graph.state:
         recipes[item.name] = InputSpec(
-            shape=item.shape, dtype="float32", kind="const", value=item.initial
+            shape=item.shape, dtype=item.dtype.name, kind="const", value=item.initial
         )
+    recipes |= {draw.name: draw.recipe() for draw in graph.draws}
     return {info.name: recipes[info.name] for info in graph.model.graph.input}
 
 

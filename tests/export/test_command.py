@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 
 import onnx
+import onnxruntime
 import pytest
 
 pytest.importorskip("torch", reason="torch is not installed")
@@ -107,6 +108,24 @@ def test_model_with_its_recipe(capsys) -> None:
     assert list(read_specs(Path("m.inputs.json"))) == names
     assert model.graph.input[0].type.tensor_type.shape.dim[0].dim_param == "batch"
     assert "weight_new" in {info.name for info in model.graph.output}
+
+
+def test_named_axes_in_a_half_type(capsys) -> None:
+    options = ["--dynamic", "input=rows", "--dynamic", "labels=rows", "--autocast", "bf16"]
+    assert main(["export", "my_steps.py:step", "-o", "m.onnx", *options]) == OK
+    said = capsys.readouterr()
+    assert "symbolic: rows" in said.out
+    assert "no bfloat16 kernel of Gemm" in said.err
+    options += ["--cast-for-cpu", "--random", "inputs"]
+    assert main(["export", "my_steps.py:step", "-o", "n.onnx", *options]) == OK
+    assert capsys.readouterr().err == "planner: wrote n.onnx\n"
+    onnxruntime.InferenceSession("n.onnx", providers=["CPUExecutionProvider"])
+
+
+@pytest.mark.parametrize("option", ["input", "=batch", "input=,"])
+def test_axes_that_are_not_written_so(option: str, capsys) -> None:
+    assert main(["export", "my_steps.py:step", "-o", "m.onnx", "--dynamic", option]) == USAGE
+    assert "--dynamic" in capsys.readouterr().err
 
 
 def test_json(capsys) -> None:

@@ -39,6 +39,12 @@ def assigned(x: Tensor) -> Tensor:
     return y
 
 
+def grouped(x: Tensor) -> Tensor:
+    """The first row by one matrix, the others by another."""
+    ends = torch.tensor([1, 4], dtype=torch.int32)
+    return F.grouped_mm(x, torch.stack([x.T, x.T.tanh()]), offs=ends)
+
+
 FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "celu": F.celu,
     "elu": F.elu,
@@ -61,6 +67,11 @@ FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "cumulative product": lambda x: (x + 2).cumprod(1),
     "cumulative sum": lambda x: x.cumsum(0) + x.cumsum(-1),
     "largest and smallest": lambda x: x.max(1)[0] + x.min(1, keepdim=True)[0] + x.amin(0)[0],
+    "histogram": lambda x: x[:, 0] * torch.histc(x.detach(), bins=4, min=-1, max=1.5) + x.sum(1),
+    "groups of rows": lambda x: grouped(F.pad(x, (0, 2))),
+    "distances": lambda x: torch.cdist(x, x[:3].tanh()).sum(1, keepdim=True) * x,
+    "distances of another power": lambda x: torch.cdist(x[None], x[None] + 1, p=1.0),
+    "product of two": lambda x: F.bilinear(x[:, :2], x[:, 2:5], x.reshape(4, 2, 3), x[:, 0]),
     "log sum exp": lambda x: x.logsumexp(1),
     "norms": lambda x: x.norm(dim=1) + torch.linalg.vector_norm(x) + F.normalize(x, dim=0).sum(1),
     "product": lambda x: x.prod(1),
@@ -103,6 +114,44 @@ FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_function(name: str) -> None:
     check(Weighted(FUNCTIONS[name], FLOATS.shape), FLOATS)
+
+
+SAMPLED = [
+    (mode, padding, align)
+    for mode in ("bilinear", "nearest")
+    for padding in ("zeros", "border", "reflection")
+    for align in (True, False)
+]
+
+
+class Sampled(nn.Module):
+    """An image turned, stretched and sampled, its gradients of the image and of the places."""
+
+    def __init__(self, mode: str, padding: str, *, align: bool) -> None:
+        super().__init__()
+        self.options = {"mode": mode, "padding_mode": padding, "align_corners": align}
+        self.inside = nn.Conv2d(4, 2, 1)
+        turn = torch.tensor([[1.1, -0.4, 0.13], [0.5, 1.7, -0.21]])
+        self.turn = nn.Parameter(turn, requires_grad=mode != "nearest")  # 0 for the nearest
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[samples, 4, height, width] -> [samples, 2, 5, 4]."""
+        grid = F.affine_grid(self.turn.expand(len(x), 2, 3), [len(x), 2, 5, 4], False)
+        return F.grid_sample(self.inside(x), grid, **self.options)
+
+
+@pytest.mark.parametrize(("mode", "padding", "align"), SAMPLED)
+def test_sampled_images(mode: str, padding: str, align: bool) -> None:
+    check(Sampled(mode, padding, align=align), IMAGES)
+
+
+def test_sampled_volumes() -> None:
+    grid = torch.rand(2, 3, 2, 2, 3, generator=torch.Generator().manual_seed(0)) * 2.4 - 1.2
+
+    def sampled(x: Tensor) -> Tensor:
+        return F.grid_sample(x, grid, align_corners=True)
+
+    check(Weighted(sampled, VOLUME.shape[1:]), VOLUME)
 
 
 IMAGE: dict[str, nn.Module] = {

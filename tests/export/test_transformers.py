@@ -6,6 +6,7 @@ Small sizes, the structure is the real one. Dropout is off where numbers are com
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,11 @@ from torch import nn
 from models.check import run, verify_structure
 from planner.export.errors import UnsupportedOperator
 from planner.export.training import ExportedGraph, export_training_graph
+from planner.micro.shares import kinds_by_rules
+from planner.micro.sink import values_to_add_up
+from planner.onnxio.load import load_model
+from planner.pipeline.dividing import divisible
+from planner.request import Request
 
 TOLERANCE = 1e-4
 
@@ -146,6 +152,23 @@ def test_symbolic_batch_takes_another_batch(name: str) -> None:
     check_gradients(module, others, results(graph, module, others))
 
 
+@pytest.mark.parametrize("dynamic_batch", [False, True])
+@pytest.mark.parametrize("name", MAKERS)
+def test_without_weights_the_graph_is_the_same(name: str, dynamic_batch: bool) -> None:
+    """BERT takes the way through `torch.export`, since it looks at its mask."""
+    module, inputs = MAKERS[name](3)
+    stored = {key for key, _ in module.named_buffers()}
+    expected = export_training_graph(module, inputs, dynamic_batch=dynamic_batch).model.graph
+    bare = {key: tensor.to("meta") for key, tensor in inputs.items()}
+    with torch.device("meta"):
+        empty = type(module)(module.config)
+    found = export_training_graph(empty, bare, dynamic_batch=dynamic_batch).model.graph
+    assert list(found.node) == list(expected.node)
+    assert list(found.output) == list(expected.output)
+    known = {info.name for info in expected.input}
+    assert {info.name for info in found.input} - known <= stored  # their values are nowhere
+
+
 def test_dropout_is_drawn_and_its_masks_are_tensors() -> None:
     module, inputs = gpt2(2)
     config = module.config
@@ -170,3 +193,19 @@ def test_refusal_names_the_line_behind_the_export() -> None:
 
     with pytest.raises(UnsupportedOperator, match=r"test_transformers\.py:\d+ in forward"):
         export_training_graph(Odd(), bert(2)[1])
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama"])
+def test_operators_tell_how_the_totals_of_micro_batches_add_up(name: str, tmp_path: Path) -> None:
+    module, inputs = MAKERS[name](4)
+    path = tmp_path / f"{name}.onnx"
+    export_training_graph(module, inputs, None, "adamw", dynamic_batch=True).save(
+        path, sidecar=True
+    )
+    loaded = load_model(path, dims={"batch": 8})
+    found = divisible(loaded, Request(model=path, dims={"batch": 8}), lambda _: None)
+    names = values_to_add_up(loaded.model, found.flow)
+    told = kinds_by_rules(loaded.model, found.flow, names).of
+    assert {n: told[n] for n in names if n not in found.kinds.assumed} == {
+        n: found.kinds.of[n] for n in names if n not in found.kinds.assumed
+    }

@@ -12,17 +12,26 @@ import numpy as np
 import torch
 from torch import fx
 
-from planner.export.aten.registry import Lowering, Result, dtype_of, lowers, numpy_dtype, shape_of
+from planner.export.aten.registry import (
+    HALF,
+    Dim,
+    Lowering,
+    Result,
+    dtype_of,
+    lowers,
+    numpy_dtype,
+    shape_of,
+)
 from planner.export.emit import Value
 
 
 @lowers("_softmax")
 def softmax(low: Lowering, x: fx.Node, axis: int, half_to_float: bool) -> Result:
     del half_to_float
-    return low.op("Softmax", low.value(x), axis=axis)
+    return low.op("Softmax", low.operand(x, low.dtype), axis=axis)
 
 
-@lowers("_safe_softmax")
+@lowers("_safe_softmax", wide=True)
 def safe_softmax(low: Lowering, x: fx.Node, axis: int, dtype: torch.dtype | None = None) -> Result:
     """Softmax, but zero where a whole row is -infinity (a query that may look at nothing)."""
     if dtype not in (None, dtype_of(x)):
@@ -33,7 +42,7 @@ def safe_softmax(low: Lowering, x: fx.Node, axis: int, dtype: torch.dtype | None
     return low.op("Where", hidden, low.scalar(0), weights)
 
 
-@lowers("_softmax_backward_data")
+@lowers("_softmax_backward_data", wide=True)
 def softmax_backward(
     low: Lowering, dy: fx.Node, y: fx.Node, axis: int, dtype: torch.dtype
 ) -> Result:
@@ -65,6 +74,7 @@ def attention(
     scores, _ = _scores(low, query, key, causal, attn_mask, scale)
     log_total = low.reduce("LogSumExp", scores, [-1], keep=True, tag="log_total")
     weights = low.op("Softmax", scores, tag="weights", axis=-1)
+    weights = low.cast(weights, _inside(low), low.dtype, "weights_rounded")
     return [low.op("MatMul", weights, _shared(low, value, query, "value")), log_total]
 
 
@@ -88,15 +98,18 @@ def attention_backward(
     scores, factor = _scores(low, query, key, causal, attn_mask, scale)
     excess = low.op("Sub", scores, low.value(log_total), tag="excess")
     weights = low.op("Exp", excess, tag="weights")
-    grad = low.value(dy)
-    dvalue = low.op("MatMul", _turned(low, weights, "weights_t"), grad, tag="dvalue")
+    grad, kind = low.value(dy), _inside(low)
+    rounded = low.cast(weights, kind, low.dtype, "weights_rounded")
+    dvalue = low.op("MatMul", _turned(low, rounded, "weights_t"), grad, tag="dvalue")
     each = _shared(low, value, query, "value")
     dweights = low.op("MatMul", grad, _turned(low, each, "value_t"), tag="dweights")
-    agreement = low.op("Mul", grad, low.value(result), tag="agreement")
+    dweights = low.cast(dweights, low.dtype, kind, "dweights_as_float")
+    agreement = low.op("Mul", low.operand(dy, kind), low.operand(result, kind), tag="agreement")
     offset = low.reduce("Sum", agreement, [-1], keep=True, tag="offset")
     residual = low.op("Sub", dweights, offset, tag="residual")
     unscaled = low.op("Mul", weights, residual, tag="dunscaled")
     dscores = low.op("Mul", unscaled, factor, tag="dscores")
+    dscores = low.cast(dscores, kind, low.dtype, "dscores_rounded")
     dquery = low.op("MatMul", dscores, _shared(low, key, query, "key"))
     dkey = low.op("MatMul", _turned(low, dscores, "dscores_t"), low.value(query), tag="dkey")
     return [
@@ -114,22 +127,40 @@ def _scores(
     mask: fx.Node | None,
     scale: float | None,
 ) -> tuple[Value, Value]:
-    """Masked, scaled products of queries and keys, and the scale."""
-    width, steps = int(shape_of(query)[-1]), shape_of(query)[-2]
-    factor = low.scalar(1 / math.sqrt(width) if scale is None else scale)
+    """Masked, scaled products of queries and keys, and the scale, in the type of `_inside`."""
+    width, steps, inside = int(shape_of(query)[-1]), shape_of(query)[-2], _inside(low)
+    factor = low.scalar(1 / math.sqrt(width) if scale is None else scale, inside)
     each = _shared(low, key, query, "key")
     product = low.op("MatMul", low.value(query), _turned(low, each, "key_t"), tag="dot")
+    product = low.cast(product, low.dtype, inside, "dot_as_float")
     scores = low.op("Mul", product, factor, tag="scaled")
     if causal:
-        kind = numpy_dtype(low.dtype)
-        future = np.triu(np.full((int(steps), int(shape_of(key)[-2])), -np.inf, kind), 1)
-        scores = low.op("Add", scores, low.builder.constant(future), tag="causal")
+        scores = _without_future(low, scores, steps, shape_of(key)[-2])
     if mask is not None and dtype_of(mask) == torch.bool:
-        hidden = low.scalar(-math.inf)
+        hidden = low.scalar(-math.inf, inside)
         scores = low.op("Where", low.value(mask), scores, hidden, tag="masked")
     elif mask is not None:
-        scores = low.op("Add", scores, low.value(mask), tag="masked")
+        scores = low.op("Add", scores, low.operand(mask, inside), tag="masked")
     return scores, factor
+
+
+def _without_future(low: Lowering, scores: Value, steps: Dim, keys: Dim) -> Value:
+    """-infinity where a key comes after its query."""
+    inside = _inside(low)
+    if not isinstance(steps, torch.SymInt) and not isinstance(keys, torch.SymInt):
+        future = np.triu(np.full((steps, keys), -np.inf, numpy_dtype(inside)), 1)
+        return low.op("Add", scores, low.builder.constant(future), tag="causal")
+    zero, one = (low.scalar(value, torch.int64) for value in (0, 1))
+    ends = [low.op("Squeeze", low.extent(size), tag="length") for size in (steps, keys)]
+    row, column = (low.op("Range", zero, end, one, tag="places") for end in ends)
+    row = low.op("Unsqueeze", row, low.integers(1), tag="rows")
+    future = low.op("Greater", column, row, tag="future")
+    return low.op("Where", future, low.scalar(-math.inf, inside), scores, tag="causal")
+
+
+def _inside(low: Lowering) -> torch.dtype:
+    """What scores and their softmax are computed in: float32 for half types, as in PyTorch's kernel."""
+    return torch.float32 if low.dtype in HALF else low.dtype
 
 
 def _shared(low: Lowering, value: fx.Node, query: fx.Node, tag: str) -> Value:

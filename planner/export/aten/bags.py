@@ -12,7 +12,7 @@ from planner.export.emit import Value
 _SUM, _MEAN = 0, 1
 
 
-@lowers("_embedding_bag", "_embedding_bag_forward_only")
+@lowers("_embedding_bag", "_embedding_bag_forward_only", wide=True)
 def embedding_bag(
     low: Lowering,
     table: fx.Node,
@@ -50,7 +50,7 @@ def embedding_bag(
     return [total, bag, sizes, low.builder.constant(np.zeros(count, np.int64))]
 
 
-@lowers("_embedding_bag_backward", "_embedding_bag_dense_backward")
+@lowers("_embedding_bag_backward", "_embedding_bag_dense_backward", wide=True)
 def embedding_bag_backward(
     low: Lowering, dy: fx.Node, rows: fx.Node, *rest: fx.Node | int | bool | None
 ) -> Result:

@@ -1,4 +1,4 @@
-"""Dropout. The forward pass draws a mask and keeps it; the gradient reads that same tensor."""
+"""Dropout. The forward pass draws a mask, or is fed one; the gradient reads that same tensor."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import zlib
 import torch
 from torch import fx
 
-from planner.export.aten.registry import Lowering, Result, lowers
+from planner.export.aten.registry import Lowering, Result, dtype_of, lowers, shape_of
+from planner.export.emit import Value
 
 
 @lowers("native_dropout")
@@ -15,6 +16,10 @@ def dropout(low: Lowering, x: fx.Node, probability: float, training: bool | None
     """-> result, boolean mask. Each use draws from a seed of its own."""
     if training is False:
         raise low.unsupported("evaluation mode")
+    mask = low.fed("bernoulli", "mask", shape_of(x), torch.bool, chance=1 - probability)
+    if mask is not None:
+        scale = 0.0 if probability == 1 else 1 / (1 - probability)
+        return [low.op("Mul", low.value(x), _factor(low, mask, scale)), mask]
     return low.ops(
         "Dropout",
         low.value(x),
@@ -28,5 +33,10 @@ def dropout(low: Lowering, x: fx.Node, probability: float, training: bool | None
 @lowers("native_dropout_backward")
 def dropout_backward(low: Lowering, dy: fx.Node, mask: fx.Node, scale: float) -> Result:
     """`dy mask scale`, the scale being 1 / (1 - probability)."""
-    kept = low.cast(low.value(mask), torch.bool, low.dtype, "kept")
-    return low.op("Mul", low.value(dy), low.op("Mul", kept, low.scalar(scale), tag="factor"))
+    assert dtype_of(mask) == torch.bool
+    return low.op("Mul", low.value(dy), _factor(low, low.value(mask), scale))
+
+
+def _factor(low: Lowering, mask: Value, scale: float) -> Value:
+    kept = low.cast(mask, torch.bool, low.dtype, "kept")
+    return low.op("Mul", kept, low.scalar(scale), tag="factor")

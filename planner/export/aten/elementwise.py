@@ -107,7 +107,7 @@ def reverse_subtract(low: Lowering, x: fx.Node, y: Operand, alpha: float = 1) ->
     return low.op("Sub", low.operand(y, low.dtype), low.operand(x, low.dtype))
 
 
-@lowers("rsqrt")
+@lowers("rsqrt", wide=True)
 def reciprocal_root(low: Lowering, x: fx.Node) -> Result:
     return low.op("Reciprocal", low.op("Sqrt", low.value(x), tag="root"))
 
@@ -140,12 +140,12 @@ def clamp(
     return low.op("Clip", low.value(x), *bounds)
 
 
-@lowers("silu")
+@lowers("silu", wide=True)
 def silu(low: Lowering, x: fx.Node) -> Result:
     return low.op("Mul", low.value(x), low.op("Sigmoid", low.value(x), tag="gate"))
 
 
-@lowers("gelu")
+@lowers("gelu", wide=True)
 def gelu(low: Lowering, x: fx.Node, approximate: str = "none") -> Result:
     """`x * cdf(x)`, with the normal distribution's cdf or its tanh approximation."""
     source = low.value(x)
@@ -170,13 +170,13 @@ def threshold_backward(low: Lowering, dy: fx.Node, y: fx.Node, threshold: float)
     return low.op("Where", passed, low.value(dy), low.scalar(0))
 
 
-@lowers("tanh_backward")
+@lowers("tanh_backward", wide=True)
 def tanh_backward(low: Lowering, dy: fx.Node, y: fx.Node) -> Result:
     """`dy * (1 - y²)`, from the result."""
     return low.op("Mul", low.value(dy), _one_minus_square(low, low.value(y)))
 
 
-@lowers("sigmoid_backward")
+@lowers("sigmoid_backward", wide=True)
 def sigmoid_backward(low: Lowering, dy: fx.Node, y: fx.Node) -> Result:
     """`dy * y (1 - y)`, from the result."""
     rest = low.op("Sub", low.scalar(1), low.value(y), tag="rest")
@@ -184,7 +184,7 @@ def sigmoid_backward(low: Lowering, dy: fx.Node, y: fx.Node) -> Result:
     return low.op("Mul", low.value(dy), slope)
 
 
-@lowers("silu_backward")
+@lowers("silu_backward", wide=True)
 def silu_backward(low: Lowering, dy: fx.Node, x: fx.Node) -> Result:
     """`dy * s (1 + x (1 - s))` with s = sigmoid(x)."""
     gate = low.op("Sigmoid", low.value(x), tag="gate")
@@ -193,7 +193,7 @@ def silu_backward(low: Lowering, dy: fx.Node, x: fx.Node) -> Result:
     return low.op("Mul", low.value(dy), low.op("Mul", gate, bend, tag="slope"))
 
 
-@lowers("gelu_backward")
+@lowers("gelu_backward", wide=True)
 def gelu_backward(low: Lowering, dy: fx.Node, x: fx.Node, approximate: str = "none") -> Result:
     """`dy * (cdf(x) + x pdf(x))`, the pdf being the cdf's derivative."""
     source = low.value(x)

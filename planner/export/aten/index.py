@@ -13,6 +13,7 @@ import torch
 from torch import fx
 
 from planner.export.aten.registry import (
+    HALF,
     Dim,
     Lowering,
     Result,
@@ -30,7 +31,7 @@ def embedding(low: Lowering, table: fx.Node, rows: fx.Node, *_: object) -> Resul
     return low.op("Gather", low.value(table), low.value(rows), axis=0)
 
 
-@lowers("embedding_dense_backward")
+@lowers("embedding_dense_backward", wide=True)
 def embedding_backward(
     low: Lowering, dy: fx.Node, rows: fx.Node, count: int, padding: int, by_frequency: bool
 ) -> Result:
@@ -165,7 +166,7 @@ def gather(
     return low.op("GatherElements", low.value(x), low.value(index), axis=axis)
 
 
-@lowers("scatter_add")
+@lowers("scatter_add", wide=True)
 def scatter_add(low: Lowering, x: fx.Node, axis: int, index: fx.Node, source: fx.Node) -> Result:
     operands = (low.value(operand) for operand in (x, index, source))
     return low.op("ScatterElements", *operands, axis=axis, reduction="add")
@@ -215,17 +216,20 @@ def index_put(
     where = low.op("Expand", column, low.shape_value([count, width]), tag="where")
     first = _common_axis(axes)
     apart = [*inner[:first], *common, *inner[first:]]
-    spread = low.op("Expand", low.value(values), low.shape_value(apart), tag="spread")
+    kind = torch.float32 if accumulate and low.dtype in HALF else low.dtype
+    added = low.operand(values, kind)
+    spread = low.op("Expand", added, low.shape_value(apart), tag="spread")
     order = list(range(len(apart)))
     middle = order[first : first + len(common)]
     spread = low.transpose(
         spread, [*middle, *(at for at in order if at not in middle)], "put_first"
     )
     updates = low.reshape(spread, [count, width], "updates")
-    turned = low.transpose(low.value(x), [*axes, *others], "indexed_first")
+    turned = low.transpose(low.operand(x, kind), [*axes, *others], "indexed_first")
     flat = low.reshape(turned, [math.prod(indexed), width], "flat")
     attributes = {"axis": 0, "reduction": "add" if accumulate else "none"}
     written = low.op("ScatterElements", flat, where, updates, tag="written", **attributes)
+    written = low.cast(written, kind, low.dtype, "rounded")
     back = low.reshape(
         written, [*indexed, *inner], "back" if axes != sorted(range(len(axes))) else ""
     )
@@ -284,9 +288,13 @@ def _positive(low: Lowering, place: Value, size: Dim, tag: str) -> Value:
     return low.op("Where", negative, turned, place, tag=tag)
 
 
-def _from_front(index: int, size: Dim) -> int:
+def _from_front(index: int, size: Dim) -> Dim:
     """A slice's start or an index, counted from the front where it was from the back."""
-    return index if index >= 0 else max(0, int(size) + index)
+    if isinstance(index, int) and index >= 0:
+        return index
+    if isinstance(size, torch.SymInt):
+        return size + index  # within the tensor, for the sizes that the trace holds for
+    return max(0, size + index)
 
 
 def _spread(low: Lowering, x: fx.Node, axis: int, step: int) -> Value:

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import fx
 
-from planner.export.aten.registry import Lowering, Result, lowers, shape_of
+from planner.export.aten.registry import (
+    HALF,
+    Lowering,
+    Result,
+    lowers,
+    numpy_dtype,
+    rank_of,
+    shape_of,
+)
+from planner.export.emit import Value
 
 NONE, MEAN, SUM = 0, 1, 2
 
@@ -13,10 +23,10 @@ NONE, MEAN, SUM = 0, 1, 2
 @lowers("_log_softmax")
 def log_softmax(low: Lowering, x: fx.Node, axis: int, half_to_float: bool) -> Result:
     del half_to_float
-    return low.op("LogSoftmax", low.value(x), axis=axis)
+    return low.op("LogSoftmax", low.operand(x, low.dtype), axis=axis)
 
 
-@lowers("_log_softmax_backward_data")
+@lowers("_log_softmax_backward_data", wide=True)
 def log_softmax_backward(
     low: Lowering, dy: fx.Node, y: fx.Node, axis: int, dtype: torch.dtype
 ) -> Result:
@@ -27,7 +37,7 @@ def log_softmax_backward(
     return low.op("Sub", low.value(dy), share)
 
 
-@lowers("nll_loss_forward", "nll_loss2d_forward")
+@lowers("nll_loss_forward", "nll_loss2d_forward", wide=True)
 def nll_loss(
     low: Lowering,
     scores: fx.Node,
@@ -36,9 +46,8 @@ def nll_loss(
     reduction: int,
     ignored: int,
 ) -> Result:
-    """Scores [batch, classes, ...], target [batch, ...] -> loss, number of targets counted."""
-    if weight is not None:
-        raise low.unsupported("class weights")
+    """Scores [batch, classes, ...], target [batch, ...] -> loss, and what a mean divides by: the number
+    of targets counted, or the sum of their classes' weights."""
     labels = low.value(target)
     skip = low.op("Equal", labels, low.integers(ignored), tag="skip")
     safe = low.op("Where", skip, low.integers(0), labels, tag="safe")
@@ -47,6 +56,10 @@ def nll_loss(
     picked = low.op("Squeeze", picked, low.integers(1), tag="scores")
     kept = low.op("Where", skip, low.scalar(0), picked, tag="kept")
     counted = low.cast(low.op("Not", skip, tag="counted"), torch.bool, low.dtype, "weights")
+    if weight is not None:
+        each = low.op("Gather", low.operand(weight, low.dtype), safe, tag="class_weights", axis=0)
+        counted = low.op("Mul", counted, each, tag="counted_weights")
+        kept = low.op("Mul", kept, each, tag="weighted")
     axes = range(len(shape_of(target)))
     count = low.reduce("Sum", counted, axes, tag="count")
     if reduction == NONE:
@@ -66,25 +79,52 @@ def nll_loss_backward(
     ignored: int,
     count: fx.Node,
 ) -> Result:
-    """`-dy` (over the count, for a mean) at each target's score; zero elsewhere.
+    """`-dy` (over the count, for a mean; times the class's weight) at each target's score, else zero.
 
     An ignored target becomes the class after the last, which OneHot leaves empty.
     """
-    if weight is not None or reduction == NONE:
-        raise low.unsupported("class weights or no reduction")
     classes = int(shape_of(scores)[1])
-    grad = low.op("Neg", low.value(dy), tag="negated")
+    kind = torch.float32 if low.dtype in HALF else low.dtype
+    grad = low.op("Neg", low.operand(dy, kind), tag="negated")
     if reduction == MEAN:
-        grad = low.op("Div", grad, low.value(count), tag="each")
-    levels = low.op(
-        "Concat", low.filled(0, "off", [1]), low.reshape(grad, [1], "on"), tag="levels", axis=0
-    )
+        grad = low.op("Div", grad, low.operand(count, kind), tag="each")
+    if weight is None and reduction != NONE and low.dtype != torch.float64:
+        grad = low.cast(grad, kind, low.dtype, "each_rounded")
+        parts = (low.filled(0, "off", [1]), low.reshape(grad, [1], "on"))
+        levels = low.op("Concat", *parts, tag="levels", axis=0)
+        return low.op(
+            "OneHot", _column(low, target, ignored, classes), low.integers(classes), levels, axis=1
+        )
+    column = _column(low, target, ignored, classes)
+    if weight is not None:
+        safe = low.op("Mod", column, low.integers(classes), tag="safe")
+        each = low.op("Gather", low.operand(weight, kind), safe, tag="class_weights", axis=0)
+        grad = low.op("Mul", grad, each, tag="weighted")
+    grad = low.cast(grad, kind, low.dtype, "each_rounded")
+    if weight is not None or reduction == NONE:
+        grad = low.op("Unsqueeze", grad, low.integers(1), tag="beside")
+    return low.op("Mul", _hits(low, column, classes, rank_of(target)), grad)
+
+
+def _column(low: Lowering, target: fx.Node, ignored: int, classes: int) -> Value:
+    """The class of each target; of an ignored one the class after the last."""
     skip = low.op("Equal", low.value(target), low.integers(ignored), tag="skip")
-    column = low.op("Where", skip, low.integers(classes), low.value(target), tag="column")
-    return low.op("OneHot", column, low.integers(classes), levels, axis=1)
+    return low.op("Where", skip, low.integers(classes), low.value(target), tag="column")
 
 
-@lowers("mse_loss")
+def _hits(low: Lowering, column: Value, classes: int, rank: int) -> Value:
+    """1 at each target's class, 0 elsewhere. ONNX Runtime's CPU provider has no OneHot in float64."""
+    if low.dtype != torch.float64:
+        kind = numpy_dtype(low.dtype)
+        levels = low.builder.constant(np.array([0, 1], kind))
+        return low.op("OneHot", column, low.integers(classes), levels, tag="hits", axis=1)
+    places = low.builder.constant(np.arange(classes).reshape(-1, *[1] * (rank - 1)))
+    beside = low.op("Unsqueeze", column, low.integers(1), tag="column_beside")
+    hit = low.op("Equal", beside, places, tag="hit")
+    return low.cast(hit, torch.bool, low.dtype, "hits")
+
+
+@lowers("mse_loss", wide=True)
 def mse_loss(low: Lowering, x: fx.Node, y: fx.Node, reduction: int = MEAN) -> Result:
     error = low.op("Sub", low.value(x), low.value(y), tag="error")
     square = low.op("Mul", error, error, tag="square")
@@ -93,7 +133,7 @@ def mse_loss(low: Lowering, x: fx.Node, y: fx.Node, reduction: int = MEAN) -> Re
     return low.reduce("Mean" if reduction == MEAN else "Sum", square, range(len(shape_of(x))))
 
 
-@lowers("mse_loss_backward")
+@lowers("mse_loss_backward", wide=True)
 def mse_loss_backward(low: Lowering, dy: fx.Node, x: fx.Node, y: fx.Node, reduction: int) -> Result:
     """`2 dy (x - y)`, over the number of elements for a mean."""
     error = low.op("Sub", low.value(x), low.value(y), tag="error")

@@ -4,9 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
 from torch import fx
 
-from planner.export.aten.registry import ABSENT, Lowering, Result, lowers, rank_of, shape_of
+from planner.export.aten.registry import (
+    ABSENT,
+    HALF,
+    Lowering,
+    Result,
+    dtype_of,
+    lowers,
+    rank_of,
+    shape_of,
+)
 from planner.export.emit import Value
 
 
@@ -19,19 +29,53 @@ def layer_norm(
     shift: fx.Node | None,
     epsilon: float,
 ) -> Result:
-    """-> result, mean, 1 / standard deviation (the last two keep the reduced axes)."""
-    return low.ops(
+    """-> result, mean, 1 / standard deviation (the last two keep the reduced axes).
+
+    Of half types the last two are float32, as ONNX has them; scales of another type than x make all
+    of it float32.
+    """
+    kinds = {dtype_of(node) for node in (x, scale, shift) if node is not None}
+    kind = torch.float32 if len(kinds) > 1 else dtype_of(x)
+    if kind == torch.float64:
+        return _layer_norm_in_double(low, x, len(normalized), scale, shift, epsilon)
+    ones = low.filled(1, "ones", normalized, kind) if scale is None else low.operand(scale, kind)
+    y, mean, rstd = low.ops(
         "LayerNormalization",
-        low.value(x),
-        low.value(scale) if scale is not None else low.filled(1, "ones", normalized),
-        low.value(shift) if shift is not None else ABSENT,
+        low.operand(x, kind),
+        ones,
+        low.operand(shift, kind) if shift is not None else ABSENT,
         tags=("", "mean", "rstd"),
         axis=-len(normalized),
         epsilon=epsilon,
     )
+    if kind in HALF or kind != low.dtype:
+        mean, rstd = low.keep_wide(mean), low.keep_wide(rstd)
+    return [low.cast(y, kind, low.dtype, "rounded"), mean, rstd]
 
 
-@lowers("native_layer_norm_backward")
+def _layer_norm_in_double(
+    low: Lowering,
+    x: fx.Node,
+    depth: int,
+    scale: fx.Node | None,
+    shift: fx.Node | None,
+    epsilon: float,
+) -> Result:
+    """The same over the last `depth` axes, step by step: ONNX's operator gives float32 statistics."""
+    axes = list(range(-depth, 0))
+    mean = low.reduce("Mean", low.value(x), axes, keep=True, tag="mean")
+    centered = low.op("Sub", low.value(x), mean, tag="centered")
+    square = low.op("Mul", centered, centered, tag="square")
+    var = low.reduce("Mean", square, axes, keep=True, tag="var")
+    std = low.op("Sqrt", low.op("Add", var, low.scalar(epsilon), tag="padded"), tag="std")
+    rstd = low.op("Reciprocal", std, tag="rstd")
+    y = low.op("Mul", centered, rstd, tag="unit")
+    if scale is not None:
+        y = low.op("Mul", y, low.value(scale), tag="scaled")
+    return [y if shift is None else low.op("Add", y, low.value(shift)), mean, rstd]
+
+
+@lowers("native_layer_norm_backward", wide=True)
 def layer_norm_backward(
     low: Lowering,
     dy: fx.Node,
@@ -69,7 +113,7 @@ def layer_norm_backward(
     return [dx, dscale, dshift]
 
 
-@lowers("_native_batch_norm_legit_functional")
+@lowers("_native_batch_norm_legit_functional", wide=True)
 def batch_norm(
     low: Lowering,
     x: fx.Node,
@@ -111,14 +155,14 @@ def batch_norm(
     unbiased = low.op("Div", squares, fewer, tag="unbiased")
     return [
         y,
-        mean,
-        rstd,
-        _blend(low, low.value(running_mean), mean, momentum, "running_mean"),
-        _blend(low, low.value(running_var), unbiased, momentum, "running_var"),
+        low.keep_wide(mean),
+        low.keep_wide(rstd),
+        low.keep_wide(_blend(low, low.value(running_mean), mean, momentum, "running_mean")),
+        low.keep_wide(_blend(low, low.value(running_var), unbiased, momentum, "running_var")),
     ]
 
 
-@lowers("native_batch_norm_backward")
+@lowers("native_batch_norm_backward", wide=True)
 def batch_norm_backward(
     low: Lowering,
     dy: fx.Node,
@@ -173,7 +217,7 @@ def _blend(low: Lowering, old: Value, new: Value, momentum: float, tag: str) -> 
     return low.op("Add", kept, added, tag=tag)
 
 
-@lowers("_weight_norm_interface_backward")
+@lowers("_weight_norm_interface_backward", wide=True)
 def weight_norm_backward(
     low: Lowering, dw: fx.Node, v: fx.Node, g: fx.Node, norms: fx.Node, axis: int
 ) -> Result:

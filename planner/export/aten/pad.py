@@ -11,7 +11,12 @@ from planner.export.aten.pool import along
 from planner.export.aten.registry import Lowering, Result, lowers, numpy_dtype, shape_of
 
 
-@lowers("replication_pad1d_backward", "replication_pad2d_backward", "replication_pad3d_backward")
+@lowers(
+    "replication_pad1d_backward",
+    "replication_pad2d_backward",
+    "replication_pad3d_backward",
+    wide=True,
+)
 def replication_pad_backward(
     low: Lowering, dy: fx.Node, x: fx.Node, widths: Sequence[int]
 ) -> Result:

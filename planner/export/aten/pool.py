@@ -38,7 +38,7 @@ def max_pool(
     )
 
 
-@lowers("max_pool2d_with_indices_backward", "max_pool3d_with_indices_backward")
+@lowers("max_pool2d_with_indices_backward", "max_pool3d_with_indices_backward", wide=True)
 def max_pool_backward(
     low: Lowering,
     dy: fx.Node,
@@ -114,7 +114,7 @@ def _windows(
     return _Windows(kernel, strides, padding, sizes, steps, counts)
 
 
-@lowers("avg_pool2d", "avg_pool3d")
+@lowers("avg_pool2d", "avg_pool3d", wide=True)
 def avg_pool(
     low: Lowering,
     x: fx.Node,
@@ -139,7 +139,7 @@ def avg_pool(
     return low.op("Mul", means, low.builder.constant(scale))
 
 
-@lowers("avg_pool2d_backward", "avg_pool3d_backward")
+@lowers("avg_pool2d_backward", "avg_pool3d_backward", wide=True)
 def avg_pool_backward(
     low: Lowering,
     dy: fx.Node,
@@ -178,7 +178,7 @@ def avg_pool_backward(
     return low.reshape(low.op("Pad", spread, around, low.scalar(0), tag="cut"), shape_of(x))
 
 
-@lowers("_adaptive_avg_pool2d", "_adaptive_avg_pool3d")
+@lowers("_adaptive_avg_pool2d", "_adaptive_avg_pool3d", wide=True)
 def adaptive_avg_pool(low: Lowering, x: fx.Node, sizes: Sequence[int]) -> Result:
     """Means of windows that divide the image as evenly as can be: a matrix product for each axis."""
     axes = len(sizes)
@@ -188,7 +188,7 @@ def adaptive_avg_pool(low: Lowering, x: fx.Node, sizes: Sequence[int]) -> Result
     return value
 
 
-@lowers("_adaptive_avg_pool2d_backward", "_adaptive_avg_pool3d_backward")
+@lowers("_adaptive_avg_pool2d_backward", "_adaptive_avg_pool3d_backward", wide=True)
 def adaptive_avg_pool_backward(low: Lowering, dy: fx.Node, x: fx.Node) -> Result:
     """The same products, transposed."""
     axes = 3 if "3d" in str(low.node.target) else 2

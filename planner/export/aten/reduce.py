@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import fx
 
@@ -14,6 +15,7 @@ from planner.export.aten.registry import (
     dtype_of,
     lowers,
     normalize,
+    numpy_dtype,
     rank_of,
 )
 
@@ -50,3 +52,25 @@ def extreme(low: Lowering, x: fx.Node, axis: int, keep: bool = False) -> Result:
     found = low.reduce(kind, value, [axis], keep=keep, tag="found")
     where = low.op(f"Arg{kind}", value, tag="where", axis=axis, keepdims=int(keep))
     return [low.cast(found, computed, dtype, "value"), where]
+
+
+@lowers("histc")
+def histc(low: Lowering, x: fx.Node, bins: int = 100, least: float = 0, most: float = 0) -> Result:
+    """-> [bins]: how many elements are in each of as many equal ranges; those outside are in none."""
+    if least == most:
+        raise low.unsupported("the range follows from the values; give min and max")
+    flat = low.reshape(low.value(x), [-1, 1], "flat")
+    low_end, high_end = low.scalar(least, dtype_of(x)), low.scalar(most, dtype_of(x))
+    inside = low.op(
+        "And",
+        low.op("GreaterOrEqual", flat, low_end, tag="from"),
+        low.op("LessOrEqual", flat, high_end, tag="up_to"),
+        tag="inside",
+    )
+    above = low.op("Sub", flat, low_end, tag="above")
+    scaled = low.op("Mul", above, low.scalar(bins, dtype_of(x)), tag="scaled")
+    place = low.op("Div", scaled, low.scalar(most - least, dtype_of(x)), tag="place")
+    whole = low.op("Min", low.op("Floor", place, tag="floor"), low.scalar(bins - 1), tag="whole")
+    ranges = low.builder.constant(np.arange(bins, dtype=numpy_dtype(dtype_of(x)))[None])
+    here = low.op("And", low.op("Equal", whole, ranges, tag="equal"), inside, tag="here")
+    return low.reduce("Sum", low.cast(here, torch.bool, low.dtype, "ones"), [0])

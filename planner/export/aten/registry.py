@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -12,8 +12,10 @@ import torch
 from onnx import helper
 from torch import fx
 
+from planner.export.draws import Draw, DrawKind, Random
+from planner.export.dtypes import HALF, array_of, numpy_dtype
 from planner.export.emit import ABSENT, Builder, Value
-from planner.export.errors import UnsupportedOperator, UnsupportedType
+from planner.export.errors import UnsupportedOperator
 
 Result = Value | Sequence[Value | None]
 """What a rule gives back: the operator's result, or one for each of its results."""
@@ -27,20 +29,21 @@ Number = float | torch.SymInt | torch.SymFloat
 RULES: dict[str, Rule] = {}
 """By operator and overload, without the leading `aten.`: `add.Tensor`."""
 
-_NUMPY = {
-    torch.float32: np.float32,
-    torch.float64: np.float64,
-    torch.float16: np.float16,
-    torch.int64: np.int64,
-    torch.int32: np.int32,
-    torch.int8: np.int8,
-    torch.uint8: np.uint8,
-    torch.bool: np.bool_,
-}
+WIDE: set[str] = set()
+"""Rules that compute half types in float32 and round once, as PyTorch's kernels do."""
 
 
-def lowers(*operators: str) -> Callable[[Rule], Rule]:
-    """Register a rule for these operators; without an overload, `.default` is meant."""
+_WHOLE = {"FloorDiv": "Div", "Mod": "Mod", "PythonMod": "Mod", "Max": "Max", "Min": "Min"}
+"""Functions of dimensions, which are not negative, by PyTorch's name for them in sympy."""
+
+
+def lowers(*operators: str, wide: bool = False) -> Callable[[Rule], Rule]:
+    """Register a rule for these operators; without an overload, `.default` is meant.
+
+    Args:
+        wide: the rule makes several steps of one operator, which are not to be rounded each: operands of
+            a half type come as float32, and results are rounded at the end.
+    """
 
     def register(rule: Rule) -> Rule:
         for operator in operators:
@@ -48,6 +51,8 @@ def lowers(*operators: str) -> Callable[[Rule], Rule]:
             if key in RULES:
                 raise ValueError(f"two rules for {key}")
             RULES[key] = rule
+            if wide:
+                WIDE.add(key)
         return rule
 
     return register
@@ -63,7 +68,9 @@ def register(*operators: str) -> Callable[[Rule], Rule]:
 
     def replace(rule: Rule) -> Rule:
         for operator in operators:
-            RULES[operator if "." in operator else f"{operator}.default"] = rule
+            key = operator if "." in operator else f"{operator}.default"
+            RULES[key] = rule
+            WIDE.discard(key)
         return rule
 
     return replace
@@ -82,13 +89,6 @@ def dtype_of(node: fx.Node) -> torch.dtype:
     return node.meta["val"].dtype
 
 
-def numpy_dtype(dtype: torch.dtype) -> np.dtype:
-    """The numpy type of a torch type; raises UnsupportedType where there is none."""
-    if dtype not in _NUMPY:
-        raise UnsupportedType(dtype)
-    return np.dtype(_NUMPY[dtype])
-
-
 def describe(node: fx.Node) -> str:
     """The traced node and the tensors it reads, for error messages."""
 
@@ -104,19 +104,47 @@ def describe(node: fx.Node) -> str:
 class Lowering:
     """The operator being lowered: reads operands, appends ONNX nodes named after it."""
 
-    def __init__(self, builder: Builder, symbols: dict[str, tuple[Value, int]]) -> None:
+    def __init__(
+        self,
+        builder: Builder,
+        symbols: dict[str, tuple[Value, int]],
+        *,
+        random: Random = "graph",
+    ) -> None:
         self.builder = builder
+        self.random: Random = random
+        self.draws: list[Draw] = []
+        """Random tensors that are fed."""
         self.values: dict[fx.Node, Result] = {}
         self.node: fx.Node = cast(fx.Node, None)
         self._symbols = symbols
         """Graph input and axis that each symbolic dimension can be read from."""
         self._extents: dict[str, Value] = {}
+        self._widens = False
+        self._kept_wide: set[Value] = set()
+        self._converted: dict[Value, Value] = {}
 
     # -- operands ------------------------------------------------------------------------------
 
     def value(self, operand: fx.Node) -> Value:
-        """The ONNX value of a traced tensor."""
-        return cast(Value, self.values[operand])
+        """The ONNX value of a traced tensor, of the type that `type_of` tells."""
+        found = cast(Value, self.values[operand])
+        held = operand.meta.get("val")
+        if not isinstance(held, torch.Tensor) or held.dtype not in HALF:
+            return found
+        is_wide = found in self._kept_wide
+        if is_wide == self._widens:
+            return found
+        if found not in self._converted:
+            ends = (torch.float32, held.dtype) if is_wide else (held.dtype, torch.float32)
+            tag = f"{operand.name}.as_{'half' if is_wide else 'float'}"
+            self._converted[found] = self.cast(found, *ends, tag=tag)
+        return self._converted[found]
+
+    def type_of(self, operand: fx.Node) -> torch.dtype:
+        """The type of `value(operand)`: as traced, or float32 for half types in rules that are wide."""
+        dtype = dtype_of(operand)
+        return torch.float32 if self._widens and dtype in HALF else dtype
 
     def operand(self, operand: fx.Node | Number, dtype: torch.dtype) -> Value:
         """A traced tensor, or a number that may be symbolic, as an ONNX value of type `dtype`."""
@@ -124,7 +152,7 @@ class Lowering:
             return self._number(cast(sympy.Expr, operand.node.expr), dtype)
         if not isinstance(operand, fx.Node):
             return self.scalar(operand, dtype)
-        return self.cast(self.value(operand), dtype_of(operand), dtype)
+        return self.cast(self.value(operand), self.type_of(operand), dtype)
 
     def cast(self, value: Value, source: torch.dtype, target: torch.dtype, tag: str = "cast"):
         """`value` converted, where the types differ."""
@@ -141,12 +169,29 @@ class Lowering:
         """A 1-D int64 constant."""
         return self.builder.integers(numbers)
 
+    def fed(
+        self,
+        kind: DrawKind,
+        tag: str,
+        dims: Sequence[Dim],
+        dtype: torch.dtype,
+        *,
+        chance: float = 0.5,
+    ) -> Value | None:
+        """A random tensor as an input of the graph; None where the graph is to draw it."""
+        if self.random == "graph":
+            return None
+        name = self.builder.fresh(self.name(tag))
+        self.draws.append(Draw(name=name, dims=dims, dtype=dtype, kind=kind, chance=chance))
+        return name
+
     # -- the result ----------------------------------------------------------------------------
 
     @property
     def dtype(self) -> torch.dtype:
-        """Type of the (first) result."""
-        return self._first.dtype
+        """Type of the (first) result, as a rule is to make it."""
+        dtype = self._first.dtype
+        return torch.float32 if self._widens and dtype in HALF else dtype
 
     @property
     def shape(self) -> list[Dim]:
@@ -157,6 +202,41 @@ class Lowering:
     def _first(self) -> torch.Tensor:
         result = self.node.meta["val"]
         return result[0] if isinstance(result, tuple | list) else result
+
+    def apply(self, key: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Result:
+        """Run the rule `key` on the operator."""
+        traced = [
+            self.node.meta.get("val"),
+            *(n.meta.get("val") for n in self.node.all_input_nodes),
+        ]
+        flat = (t for held in traced for t in (held if isinstance(held, list | tuple) else [held]))
+        is_half = any(isinstance(t, torch.Tensor) and t.dtype in HALF for t in flat)
+        self._widens = key in WIDE and is_half
+        self._converted = {}
+        try:
+            result = RULES[key](self, *args, **kwargs)
+            return self._rounded(result) if self._widens else result
+        finally:
+            self._widens = False
+
+    def keep_wide(self, value: Value) -> Value:
+        """`value`, which is float32 whatever half type the trace says: statistics, which lose most by
+        rounding."""
+        self._kept_wide.add(value)
+        return value
+
+    def _rounded(self, result: Result) -> Result:
+        """Results of a wide rule in the types of the trace."""
+        held = self.node.meta["val"]
+        if isinstance(result, str):
+            return self._rounded_one(result, held, "rounded")
+        pairs = enumerate(zip(result, held, strict=False))
+        return [v and self._rounded_one(v, h, f"rounded.{i}") for i, (v, h) in pairs]
+
+    def _rounded_one(self, value: Value, held: torch.Tensor | None, tag: str) -> Value:
+        if held is None or held.dtype not in HALF or value in self._kept_wide:
+            return value
+        return self.cast(value, torch.float32, held.dtype, tag)
 
     def unsupported(self, reason: str) -> UnsupportedOperator:
         """The error to raise for a form of the operator that the rule does not cover."""
@@ -233,6 +313,16 @@ class Lowering:
             for other in rest:
                 first = self.builder.add(op_type, [first, other], f"extent.{op_type.lower()}")
             return first
+        kind = type(expression).__name__
+        if kind in _WHOLE:
+            sides = [self._extent(cast(sympy.Expr, part)) for part in expression.args]
+            return self.builder.add(_WHOLE[kind], sides, f"extent.{kind.lower()}")
+        if isinstance(expression, sympy.Pow) and expression.exp in (2, 3):
+            base = self._extent(cast(sympy.Expr, expression.base))
+            result = base
+            for _ in range(int(expression.exp) - 1):
+                result = self.builder.add("Mul", [result, base], "extent.pow")
+            return result
         raise self.unsupported(f"cannot compute the dimension {expression} at run time")
 
     def _number(self, expression: sympy.Expr, dtype: torch.dtype) -> Value:
@@ -264,10 +354,16 @@ class Lowering:
         product = self.op("Squeeze", self.extent(math.prod(dims)), tag=f"{tag}.extent")
         return self.cast(product, torch.int64, self.dtype, tag)
 
-    def filled(self, value: float, tag: str = "", dims: Sequence[Dim] | None = None) -> Value:
-        """A tensor of equal elements, by default of the result's shape; of the result's type."""
+    def filled(
+        self,
+        value: float,
+        tag: str = "",
+        dims: Sequence[Dim] | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> Value:
+        """A tensor of equal elements, by default of the result's shape and type."""
         dims = self.shape if dims is None else dims
-        kind = numpy_dtype(self.dtype)
+        kind = numpy_dtype(dtype or self.dtype)
         if any(isinstance(dim, torch.SymInt) for dim in dims):
             return self.builder.filled(self.shape_value(dims), value, kind, self.name(tag))
         array = np.full([int(dim) for dim in dims], value, kind)
@@ -281,10 +377,12 @@ def normalize(axes: Sequence[int], rank: int) -> list[int]:
 
 __all__ = [
     "ABSENT",
+    "HALF",
     "RULES",
     "Dim",
     "Lowering",
     "Result",
+    "array_of",
     "describe",
     "dtype_of",
     "lowers",

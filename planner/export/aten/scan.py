@@ -6,21 +6,21 @@ import numpy as np
 import torch
 from torch import fx
 
-from planner.export.aten.registry import Lowering, Result, dtype_of, lowers, rank_of, shape_of
+from planner.export.aten.registry import Lowering, Result, lowers, rank_of, shape_of
 
 
-@lowers("cumsum")
+@lowers("cumsum", wide=True)
 def cumsum(low: Lowering, x: fx.Node, axis: int, *, dtype: torch.dtype | None = None) -> Result:
     del dtype
-    value = low.cast(low.value(x), dtype_of(x), low.dtype, "cast")
+    value = low.operand(x, low.dtype)
     return low.op("CumSum", value, low.scalar(axis % max(1, rank_of(x)), torch.int64))
 
 
-@lowers("cumprod")
+@lowers("cumprod", wide=True)
 def cumprod(low: Lowering, x: fx.Node, axis: int, *, dtype: torch.dtype | None = None) -> Result:
     """Products of ever more elements: [..., n] -> [..., n, n], 1 above the diagonal, multiplied."""
     del dtype
-    value = low.cast(low.value(x), dtype_of(x), low.dtype, "cast")
+    value = low.operand(x, low.dtype)
     axis %= max(1, rank_of(x))
     count = int(shape_of(x)[axis])
     rows = low.op("Unsqueeze", value, low.integers(axis), tag="rows")

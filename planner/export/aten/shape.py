@@ -28,6 +28,15 @@ def convert(low: Lowering, x: fx.Node, **_: object) -> Result:
     return low.cast(low.value(x), dtype_of(x), low.dtype, tag="")
 
 
+@lowers("copy")
+def copied(low: Lowering, x: fx.Node, source: fx.Node, *_: object) -> Result:
+    """The source, in the place of a tensor that may be larger or of another type."""
+    value = low.cast(low.value(source), dtype_of(source), low.dtype)
+    if shape_of(source) == shape_of(x):
+        return value
+    return low.op("Expand", value, low.shape_value(shape_of(x)))
+
+
 @lowers(*_VIEWS)
 def view(low: Lowering, x: fx.Node, *_: object) -> Result:
     """One Reshape from the first of a run of views, or nothing where that has this shape."""

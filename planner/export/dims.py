@@ -1,0 +1,122 @@
+"""Dimensions of the inputs that stay open: by input, the name of each such axis."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from planner.errors import UsageError
+from planner.export.errors import ExportError
+
+OpenDims = Mapping[str, Mapping[int, str]]
+"""`{"input_ids": {0: "batch", 1: "sequence"}}`. Axes of one name are of one size."""
+
+BATCH = "batch"
+"""Name of the first dimension, where that alone is open."""
+
+_NAME = re.compile(r"[A-Za-z_]\w*")
+
+
+def open_batch(inputs: Mapping[str, Tensor]) -> OpenDims:
+    """The first dimension of the first input, and of each other one where the example has that size.
+
+    Raises:
+        UsageError: it has none, or the example's is 1, which a tracer takes for a constant.
+    """
+    name, first = next(iter(inputs.items()))
+    if not first.dim():
+        raise UsageError(f"a symbolic batch: the first input, {name!r}, has no dimensions")
+    size = first.shape[0]
+    same = {k: {0: BATCH} for k, x in inputs.items() if x.dim() and x.shape[0] == size}
+    return checked(same, inputs)
+
+
+def checked(dims: OpenDims, inputs: Mapping[str, Tensor]) -> OpenDims:
+    """`dims` with axes counted from the front.
+
+    Raises:
+        UsageError: no such input or axis, a name that is none, an example of size 1, one name for two
+            sizes.
+    """
+    sizes: dict[str, int] = {}
+    found: dict[str, dict[int, str]] = {}
+    for key, axes in dims.items():
+        if key not in inputs:
+            known = ", ".join(map(repr, inputs))
+            raise UsageError(f"dynamic: there is no input {key!r}; there are {known}")
+        shape = inputs[key].shape
+        for axis, name in axes.items():
+            if not -len(shape) <= axis < len(shape):
+                raise UsageError(f"dynamic: the input {key!r} has no axis {axis}: {list(shape)}")
+            if not isinstance(name, str) or not _NAME.fullmatch(name):
+                raise UsageError(
+                    f"dynamic: {name!r} is no name for axis {axis} of {key!r}; letters, digits and _"
+                )
+            size = shape[axis]
+            if size < 2:
+                raise UsageError(
+                    f"a symbolic {name}: the example of input {key!r} has a {name} of {size}; "
+                    "give one of at least 2"
+                )
+            if sizes.setdefault(name, size) != size:
+                raise UsageError(
+                    f"a symbolic {name}: it is {sizes[name]} in one example and {size} in that of "
+                    f"{key!r}; one name is one size"
+                )
+            found.setdefault(key, {})[axis % len(shape)] = name
+    return found
+
+
+def bind_equal(dims: OpenDims, inputs: Mapping[str, Tensor]) -> None:
+    """Have the tracer take open dimensions of one name for one symbol."""
+    first: dict[str, torch.SymInt | int] = {}
+    for key, axes in dims.items():
+        for axis, name in axes.items():
+            size = inputs[key].shape[axis]
+            torch._check(first.setdefault(name, size) == size)
+
+
+def names_of(
+    dims: OpenDims, shapes: Mapping[str, Sequence[int | torch.SymInt]], line: str = ""
+) -> dict[str, str]:
+    """The name of each symbol of a trace.
+
+    Args:
+        shapes: of the inputs.
+        line: of the user's source, where a dimension became a constant; "" where none is known.
+
+    Raises:
+        ExportError: an open dimension was taken for a constant, or for another one, on the way.
+    """
+    names: dict[str, str] = {}
+    for key, axes in dims.items():
+        for axis, name in axes.items():
+            size = shapes[key][axis]
+            text = str(size.node.expr) if isinstance(size, torch.SymInt) else str(size)
+            if text.isdigit():
+                at = f", at {line}" if line else ""
+                raise ExportError(
+                    f"the {name} of input {key!r} cannot stay symbolic: the module computes with {text} "
+                    f"as a constant{at}; name it in every input that has it, or export without a "
+                    f"symbolic {name}"
+                )
+            if names.setdefault(text, name) != name:
+                raise ExportError(
+                    f"the {name} of input {key!r} cannot stay symbolic beside the {names[text]}: the "
+                    "module takes them for equal; where they only happen to be, give an example with two "
+                    "different sizes"
+                )
+    return names
+
+
+def named(dims: Sequence[int | torch.SymInt], names: Mapping[str, str]) -> list[int | str]:
+    """A shape in which open dimensions are called by name; what follows from them is an expression."""
+    return [
+        dim
+        if isinstance(dim, int)
+        else re.sub(r"\w+", lambda found: names.get(found[0], found[0]), str(dim.node.expr))
+        for dim in dims
+    ]

@@ -1,0 +1,38 @@
+"""Element types: PyTorch's and numpy's."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import torch
+
+from planner.export.errors import UnsupportedType
+
+HALF = frozenset({torch.float16, torch.bfloat16})
+
+_NUMPY = {
+    torch.float32: np.float32,
+    torch.float64: np.float64,
+    torch.float16: np.float16,
+    torch.bfloat16: ml_dtypes.bfloat16,
+    torch.int64: np.int64,
+    torch.int32: np.int32,
+    torch.int8: np.int8,
+    torch.uint8: np.uint8,
+    torch.bool: np.bool_,
+}
+
+
+def numpy_dtype(dtype: torch.dtype) -> np.dtype:
+    """The numpy type of a torch type; raises UnsupportedType where there is none."""
+    if dtype not in _NUMPY:
+        raise UnsupportedType(dtype)
+    return np.dtype(_NUMPY[dtype])
+
+
+def array_of(tensor: torch.Tensor) -> np.ndarray:
+    """The elements of a tensor; numpy itself has no bfloat16."""
+    plain = tensor.detach().cpu().contiguous()
+    if plain.dtype == torch.bfloat16:
+        return plain.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
+    return plain.numpy().astype(numpy_dtype(plain.dtype), copy=False)

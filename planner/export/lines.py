@@ -1,0 +1,42 @@
+"""The line of the caller's source that leads to a place in PyTorch."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import nn
+
+SKIPPED = frozenset({"__torch_dispatch__", "__torch_function__", "_keep", "_next", "_indices"})
+"""Functions of this package that PyTorch calls in the middle of the caller's."""
+
+_CALLED = ("ctc", "losses")
+"""Modules of this package that stand in for functions of PyTorch's."""
+
+
+def line_of_user(frames: Sequence[traceback.FrameSummary]) -> str:
+    """The innermost line of the module's or the loss's own source; "" where all are PyTorch's."""
+    torch_root, own = str(Path(nn.__file__).parents[1]), str(Path(__file__).parent)
+    for frame in reversed(frames):
+        if frame.filename.startswith(own):
+            if frame.name in SKIPPED or Path(frame.filename).stem in _CALLED:
+                continue
+            return ""  # from here on it is who called the exporter
+        if not frame.filename.startswith((torch_root, "<")):
+            return f"{frame.filename}:{frame.lineno} in {frame.name}: {frame.line}"
+    return ""
+
+
+def lines_of(program: torch.export.ExportedProgram) -> dict[str, str]:
+    """The line of source that each operator of an exported program comes from."""
+    lines: dict[str, str] = {}
+    for node in program.graph.nodes:
+        entry = str(node.meta.get("stack_trace") or "").rpartition('File "')[2].splitlines()
+        if node.op == "call_function" and entry:
+            file, _, place = entry[0].partition('", line ')
+            number, _, function = place.partition(", in ")
+            text = f"{file}:{number} in {function}: {' '.join(entry[1:2]).strip()}"
+            lines.setdefault(str(node.target), text)
+    return lines

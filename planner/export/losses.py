@@ -1,0 +1,68 @@
+"""Functions of PyTorch's that are spelled out in other ones while a step is traced.
+
+torch.ctc_loss            has no operator in ONNX, and its trace wants to know the lengths
+multilabel_margin_loss    what PyTorch 2.13 takes it apart into counts labels behind the first -1
+gaussian_nll_loss         looks at the variances, to raise where one is negative: that is left out
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+from torch.nn import _reduction as _Reduction
+
+
+def multilabel_margin_loss(
+    input: Tensor,
+    target: Tensor,
+    size_average: bool | None = None,
+    reduce: bool | None = None,
+    reduction: str = "mean",
+) -> Tensor:
+    """As `torch.nn.functional.multilabel_margin_loss`.
+
+    The mean over the classes k of `max(0, 1 - (input[label] - input[k]))`, summed over the labels (those
+    before the first -1), without the k that are labels.
+    """
+    scores, labels = torch.atleast_2d(input), torch.atleast_2d(target)
+    classes = scores.shape[1]
+    counts = (labels == -1).cumsum(1) == 0
+    places = torch.where(counts, labels, 0)
+    is_label = (places.unsqueeze(2) == torch.arange(classes)) & counts.unsqueeze(2)
+    of_labels = scores.gather(1, places)
+    terms = (1 - of_labels.unsqueeze(2) + scores.unsqueeze(1)).clamp_min(0)
+    counted = counts.unsqueeze(2) & ~is_label.any(1).unsqueeze(1)
+    each = torch.where(counted, terms, 0).sum((1, 2)) / classes
+    if size_average is not None or reduce is not None:
+        reduction = _Reduction.legacy_get_string(size_average, reduce)
+    return _reduced(each.reshape(input.shape[:-1]), reduction)
+
+
+def gaussian_nll_loss(
+    input: Tensor,
+    target: Tensor,
+    var: Tensor | float,
+    full: bool = False,
+    eps: float = 1e-6,
+    reduction: str = "mean",
+) -> Tensor:
+    """As `torch.nn.functional.gaussian_nll_loss`; variances below `eps` count as that much."""
+    spread = torch.as_tensor(var, dtype=input.dtype)
+    if spread.dim() and spread.shape == input.shape[:-1]:  # one for each row
+        spread = spread.unsqueeze(-1)
+    # the clamp has no gradient of its own: autograd's is that of the variance
+    spread = spread + (spread.clamp(min=eps) - spread).detach()
+    loss = 0.5 * (torch.log(spread) + (input - target) ** 2 / spread)
+    if full:
+        loss = loss + 0.5 * math.log(2 * math.pi)
+    return _reduced(loss, reduction)
+
+
+def _reduced(loss: Tensor, reduction: str) -> Tensor:
+    if reduction not in ("none", "mean", "sum"):
+        raise ValueError(f"{reduction} is not valid")
+    if reduction == "none":
+        return loss
+    return loss.mean() if reduction == "mean" else loss.sum()

@@ -1,0 +1,210 @@
+"""What a module's Python reads of tensors, taken from a run on the example inputs.
+
+`if mask.any():` and `labels.nonzero()` decide what is computed next, and a trace on shapes has no values
+to go by. Where the caller asks for it, the step runs once, what it reads is kept by the line that reads,
+and the trace is told the same. The graph then holds for inputs of which the same is read. What follows
+from parameters changes with every step, so that it is refused: it is found by a second run, with other
+parameters.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from planner.errors import UsageError
+from planner.export.errors import DataDependentControlFlow
+from planner.export.lines import line_of_user
+
+_NUMBERS: Mapping[Any, Callable[[Any], Any]] = {
+    Tensor.__bool__: bool,
+    Tensor.__float__: float,
+    Tensor.__index__: int,
+    Tensor.__int__: int,
+    Tensor.item: lambda number: number,
+    torch.is_nonzero: bool,
+}
+"""Functions that read one number, and what they make of it. One stands for all: inside PyTorch's tracer
+`bool(x)` comes as `x.item()`."""
+
+_OTHERS: frozenset[Any] = frozenset(
+    {Tensor.__contains__, Tensor.equal, Tensor.tolist, torch.allclose, torch.equal}
+)
+"""More functions of tensors that give no tensor."""
+
+_PLACES: frozenset[Any] = frozenset(
+    {Tensor.argwhere, Tensor.nonzero, torch.argwhere, torch.nonzero}
+)
+"""Those whose result is as long as the values say, and has no gradient."""
+
+_CHANGE = 0.5
+"""Size of the change of every parameter, in standard deviations of its own, for the second run."""
+
+_SHOWN = 8
+"""Elements of the longest tensor that is written out."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Read:
+    """One answer: the line of source that read it, by which function, and what it was."""
+
+    line: str
+    function: str
+    value: Any
+
+    def __str__(self) -> str:
+        shown = self.value
+        if isinstance(shown, Tensor):
+            shown = shown.tolist() if shown.numel() <= _SHOWN else f"of shape {list(shown.shape)}"
+        return f"{self.line.rpartition('site-packages/')[2]} ({self.function}): {shown}"
+
+
+def read_in_a_run(
+    run: Callable[[Mapping[str, Tensor]], Tensor],
+    parameters: Mapping[str, Tensor],
+    buffers: Mapping[str, Tensor],
+) -> tuple[Read, ...]:
+    """What a step reads of its tensors' values, in order.
+
+    Args:
+        run: the loss, given parameters and buffers by name, which it may change.
+
+    Raises:
+        UsageError: there are no values: a tensor is on the meta device.
+        DataDependentControlFlow: what is read changes with the parameters.
+    """
+    away = next((n for n, t in {**parameters, **buffers}.items() if t.is_meta), None)
+    if away is not None:
+        raise UsageError(
+            f"{away!r} is on the meta device: what the step reads of its inputs is known only where "
+            "it can run; leave out specialize, or give the module values"
+        )
+    found = _run(run, parameters, buffers)
+    again = _run(run, {name: _changed(t) for name, t in parameters.items()}, buffers)
+    for index, read in enumerate(found):
+        if index >= len(again) or not _same(read, again[index]):
+            raise DataDependentControlFlow(
+                read.line, f"what {read.function} gives changes with the parameters"
+            )
+    return found
+
+
+def _run(
+    run: Callable[[Mapping[str, Tensor]], Tensor],
+    parameters: Mapping[str, Tensor],
+    buffers: Mapping[str, Tensor],
+) -> tuple[Read, ...]:
+    tensors = {name: tensor.detach().clone() for name, tensor in {**parameters, **buffers}.items()}
+    with torch.no_grad(), torch.random.fork_rng(devices=()), _Recording() as recording:
+        torch.manual_seed(0)
+        run(tensors)
+    return tuple(recording.found)
+
+
+def _changed(tensor: Tensor) -> Tensor:
+    if not tensor.is_floating_point() or not tensor.numel():
+        return tensor
+    generator = torch.Generator().manual_seed(0)
+    noise = torch.randn(tensor.shape, generator=generator).to(tensor)
+    return tensor.detach() + _CHANGE * (tensor.detach().float().std(correction=0) + 0.1) * noise
+
+
+def _same(one: Read, other: Read) -> bool:
+    if (one.line, one.function) != (other.line, other.function):
+        return False
+    if isinstance(one.value, Tensor):
+        return isinstance(other.value, Tensor) and torch.equal(one.value, other.value)
+    return one.value == other.value
+
+
+class _Recording(TorchFunctionMode):
+    """Keeps what is read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[Read] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        for mask in _masks(func, args):
+            self._keep("nonzero", mask.nonzero())
+        result = func(*args, **kwargs)
+        if func in _NUMBERS:
+            self._keep("item", args[0].item())
+        elif func in _OTHERS or func in _PLACES or _is_where(func, args, kwargs):
+            held = torch.stack(result, 1) if isinstance(result, tuple) else result
+            self._keep(func.__name__, held)
+        return result
+
+    def _keep(self, function: str, value: Any) -> None:
+        line = line_of_user(traceback.extract_stack())
+        self.found.append(Read(line=line, function=function, value=value))
+
+
+class Told(TorchFunctionMode):
+    """Answers as a run did: by the line that asks, in the order of that run.
+
+    What is asked on a line that the run did not come by goes its usual way.
+    """
+
+    def __init__(self, reads: Sequence[Read]) -> None:
+        super().__init__()
+        by_place: dict[tuple[str, str], list[Any]] = defaultdict(list)
+        for read in reads:
+            by_place[read.line, read.function].append(read.value)
+        self._left: dict[tuple[str, str], Iterator[Any]] = {
+            place: iter(values) for place, values in by_place.items()
+        }
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func in _NUMBERS:
+            known, value = self._next("item")
+            if known:
+                return _NUMBERS[func](value)
+        elif func in _OTHERS or func in _PLACES or _is_where(func, args, kwargs):
+            known, value = self._next(func.__name__)
+            if known and (kwargs.get("as_tuple") or _is_where(func, args, kwargs)):
+                return value.unbind(1)
+            if known:
+                return value
+        elif any(True for _ in _masks(func, args)):
+            return func(args[0], self._indices(args[1]), *args[2:], **kwargs)
+        return func(*args, **kwargs)
+
+    def _next(self, function: str) -> tuple[bool, Any]:
+        place = line_of_user(traceback.extract_stack()), function
+        for value in self._left.get(place, iter(())):
+            return True, value.clone() if isinstance(value, Tensor) else value
+        return False, None
+
+    def _indices(self, index: Any) -> Any:
+        """An index with the places of its masks in their stead."""
+        places: list[Any] = []
+        for part in index if isinstance(index, tuple) else (index,):
+            _, value = self._next("nonzero") if _is_mask(part) else (False, None)
+            places.extend(value.unbind(1) if value is not None else (part,))
+        return tuple(places)
+
+
+def _masks(func: Any, args: Sequence[Any]) -> Iterator[Tensor]:
+    """The masks in an index: how many elements they choose depends on their values."""
+    if func is Tensor.__getitem__:
+        index = args[1]
+        yield from (p for p in (index if isinstance(index, tuple) else (index,)) if _is_mask(p))
+
+
+def _is_mask(part: Any) -> bool:
+    return isinstance(part, Tensor) and part.dtype == torch.bool and part.dim() > 0
+
+
+def _is_where(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether it is `torch.where(mask)`, which gives places."""
+    return func is torch.where and len(args) + len(kwargs) == 1

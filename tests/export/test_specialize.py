@@ -1,0 +1,134 @@
+"""Modules whose Python reads values: refused, or told what the example inputs give."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("torch", reason="torch is not installed")
+
+import numpy as np
+import onnxruntime as ort
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from planner.errors import UsageError
+from planner.export.errors import DataDependentControlFlow
+from planner.export.training import ASSUMED, ExportedGraph, export_training_graph
+
+
+class Reads(nn.Module):
+    """Branches on a mask, takes what it chooses, and counts it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inside, self.out = nn.Linear(5, 8), nn.Linear(8, 3)
+        self.register_buffer("mean", torch.zeros(8))
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        """[rows, 5], [rows] -> [chosen, 3]."""
+        h = self.inside(x)
+        self.mean.mul_(0.9).add_(h.mean(0).detach(), alpha=0.1)
+        if mask.any():
+            h = h.tanh()
+        places = mask.nonzero(as_tuple=True)[0]
+        return self.out(h[mask] + h[places]) / int(mask.sum())
+
+
+class OfParameters(nn.Module):
+    """Branches on what it has learnt."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inside = nn.Linear(5, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[rows, 5] -> [rows, 3]."""
+        y = self.inside(x)
+        return y if y.sum().item() > 0 else -y
+
+
+X = torch.randn(6, 5, generator=torch.Generator().manual_seed(1))
+MASK = torch.tensor([True, False, True, True, False, False])
+
+
+def square(y: Tensor) -> Tensor:
+    """A loss."""
+    return (y**2).sum()
+
+
+def results(graph: ExportedGraph, module: nn.Module, **inputs: Tensor) -> dict[str, np.ndarray]:
+    """What ONNX Runtime makes of the graph, by name."""
+    session = ort.InferenceSession(graph.model.SerializeToString())
+    names = [output.name for output in session.get_outputs()]
+    held = {**dict(module.named_parameters()), **dict(module.named_buffers()), **inputs}
+    feeds = {i.name: held[i.name].detach().numpy().copy() for i in session.get_inputs()}
+    return dict(zip(names, map(np.asarray, session.run(names, feeds)), strict=True))
+
+
+def test_what_is_read_is_taken_from_the_example_inputs() -> None:
+    torch.manual_seed(0)
+    module = Reads()
+    kept = {name: tensor.clone() for name, tensor in module.state_dict().items()}
+    with pytest.raises(DataDependentControlFlow, match="specialize"):
+        export_training_graph(module, (X, MASK), square)
+    graph = export_training_graph(module, (X, MASK), square, specialize=True)
+    assert all(torch.equal(kept[name], tensor) for name, tensor in module.state_dict().items())
+    found = results(graph, module, x=X, mask=MASK)
+    other = results(graph, module, x=2 * X + 1, mask=MASK)
+    for inputs, ours in ((X, found), (2 * X + 1, other)):
+        module.load_state_dict(kept)
+        module.zero_grad()
+        loss = square(module(inputs, MASK))
+        loss.backward()
+        np.testing.assert_allclose(ours["loss"], loss.detach(), rtol=1e-5)
+        np.testing.assert_allclose(ours["mean_new"], module.mean, rtol=1e-5)
+        for name, parameter in module.named_parameters():
+            np.testing.assert_allclose(ours[f"{name}_grad"], parameter.grad, rtol=1e-4, atol=1e-5)
+
+
+def test_it_is_said_what_was_read_and_where() -> None:
+    graph = export_training_graph(Reads(), (X, MASK), square, specialize=True)
+    said = {entry.key: entry.value for entry in graph.model.metadata_props}[ASSUMED]
+    assert said.splitlines() == list(graph.assumed)
+    for line, value in (("if mask.any()", "True"), ("nonzero(as_tuple", "[[0], [2], [3]]")):
+        assert any(line in entry and entry.endswith(value) for entry in graph.assumed)
+
+
+def test_nothing_is_assumed_where_nothing_is_read() -> None:
+    graph = export_training_graph(nn.Linear(5, 3), X, square, specialize=True)
+    assert graph.assumed == ()
+    assert not graph.model.metadata_props
+
+
+def test_what_changes_with_the_parameters_is_refused() -> None:
+    torch.manual_seed(0)
+    with pytest.raises(DataDependentControlFlow, match="changes with the parameters") as caught:
+        export_training_graph(OfParameters(), X, square, specialize=True)
+    assert "y.sum().item()" in caught.value.where
+
+
+def test_a_module_without_values_cannot_be_read() -> None:
+    with torch.device("meta"):
+        module = Reads()
+    with pytest.raises(UsageError, match="meta device"):
+        export_training_graph(module, (X, MASK), square, specialize=True)
+
+
+def test_a_loss_that_leaves_out_what_is_ignored() -> None:
+    """The graph holds for labels that are ignored in the same places."""
+    labels = torch.tensor([2, -100, 0, 1, -100, 2])
+
+    def loss(y: Tensor, target: Tensor) -> Tensor:
+        places = (target >= 0).nonzero().squeeze(1)
+        return F.cross_entropy(y[places], target[places])
+
+    torch.manual_seed(0)
+    module = nn.Linear(5, 3)
+    graph = export_training_graph(
+        module, {"input": X}, loss, targets={"labels": labels}, specialize=True
+    )
+    other = torch.where(labels >= 0, (labels + 1) % 3, labels)
+    found = results(graph, module, input=X, labels=other)
+    loss(module(X), other).backward()
+    np.testing.assert_allclose(found["weight_grad"], module.weight.grad, rtol=1e-4, atol=1e-6)
