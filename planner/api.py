@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Literal
 
+from planner.bounding import Given, bounds_of
 from planner.chunking import SplitMode, check_split
 from planner.errors import ModelError, UsageError
 from planner.graph.what_if import parse_what_if
@@ -15,6 +16,7 @@ from planner.onnxio.load import model_digest
 from planner.onnxio.save import atomic_write
 from planner.pipeline.analyzing import analyzed
 from planner.pipeline.assemble import read_plan
+from planner.pipeline.bounds import bounds_of_plan
 from planner.pipeline.copies import Copies
 from planner.pipeline.files import Files, save_rewritten
 from planner.pipeline.in_parts import optimized, verified
@@ -43,6 +45,7 @@ def analyze(
     model: Path,
     *,
     dims: Mapping[str, int] | None = None,
+    bounds: Mapping[str, Given] | None = None,
     hardware: str = "cpu",
     profile: Path | None = None,
     calibrate: bool = False,
@@ -62,6 +65,9 @@ def analyze(
     Args:
         model: an .onnx file.
         dims: values of symbolic dims.
+        bounds: the most that sizes which depend on data may be, by the tensor's name: a number of
+            elements, a shape, or bytes ("64MB"; of a node with bodies, what these hold). What is not
+            bounded is as large as in one run of the model with `inputs`.
         hardware: name of a shipped profile, or a TOML file.
         profile: an ONNX Runtime profile of this model, to take times from.
         calibrate: run the model once to measure times.
@@ -77,6 +83,7 @@ def analyze(
     request = Request(
         model=Path(model),
         dims=dims or {},
+        bounds=bounds_of(bounds or {}),
         device=device,
         ort_optimize=ort_optimize,
         inputs=inputs,
@@ -100,6 +107,7 @@ def optimize(
     report_path: Path | None = None,
     trace_path: Path | None = None,
     dims: Mapping[str, int] | None = None,
+    bounds: Mapping[str, Given] | None = None,
     hardware: str = "cpu",
     profile: Path | None = None,
     calibrate: bool = False,
@@ -174,6 +182,7 @@ def optimize(
     request = Request(
         model=Path(model),
         dims=dims or {},
+        bounds=bounds_of(bounds or {}),
         device=device,
         ort_optimize=ort_optimize,
         inputs=inputs,
@@ -271,6 +280,7 @@ def verify(
         dims=dims or (whole_dims(the_plan) if the_plan else {}),
         device=device,
         ort_optimize=the_plan.ort_optimized if the_plan else True,
+        bounds=bounds_of_plan(the_plan) if the_plan else (),
         inputs=inputs,
         seed=seed,
         costs=Costs(hardware=the_plan.hardware if the_plan else "cpu"),

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from planner.bounding import Given, bounds_of
 from planner.errors import UsageError
 from planner.formulate import NO_LIMIT
 from planner.pipeline.copies import Copies
@@ -33,6 +34,7 @@ def sweep(
     budgets: Sequence[str] = (),
     points: int = 12,
     dims: Mapping[str, Sequence[int]] | None = None,
+    bounds: Mapping[str, Given] | None = None,
     hardware: str = "cpu",
     profile: Path | None = None,
     calibrate: bool = False,
@@ -57,6 +59,7 @@ def sweep(
         budgets: as for `optimize`; a percentage is of the peak at the largest size. None asks for
             `points` budgets, from the least that may be possible to the largest size's own peak.
         dims: sizes of symbolic dims; one of them may have several.
+        bounds: of sizes that depend on data, as for `optimize`.
         copies, resident, feeds: as for `optimize`; at each budget what lives on the host is as much as
             costs nothing, or all that may.
         time_limit_s: for all points together.
@@ -73,6 +76,7 @@ def sweep(
     policy = POLICY if params is None else read_params(Path(params))
     request = Request(
         model=Path(model),
+        bounds=bounds_of(bounds or {}),
         device=device,
         ort_optimize=ort_optimize,
         inputs=inputs,

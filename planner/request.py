@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from planner.bounding import Bound
 from planner.chunking import SplitMode
 from planner.halving import CastSaved
 from planner.pipeline.copies import Copies
@@ -96,6 +97,7 @@ class Request:
         device: what the model is written for; see `planner.targets`.
         ort_optimize: plan on the graph that ONNX Runtime's optimizers make; False takes the graph as
             it is, for sessions of the level ORT_DISABLE_ALL.
+        bounds: of sizes that depend on data; see `planner.bounding`.
         inputs: arrays (.npz) to run the model with; None for its sidecar, or seeded ones.
         seed: of the search, and of inputs that are drawn.
         costs: where durations come from.
@@ -111,6 +113,7 @@ class Request:
     dims: Mapping[str, int] = field(default_factory=dict)
     device: str = "cpu"
     ort_optimize: bool = True
+    bounds: tuple[Bound, ...] = ()
     inputs: Path | None = None
     seed: int = 0
     costs: Costs = Costs()

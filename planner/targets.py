@@ -111,14 +111,17 @@ _SIZELESS = (
 """For half types, which have no kernel of Size (providers/cpu/tensor/size.cc): a session would put a
 cast, and a copy of the tensor, before it."""
 
+_SIGNED = AnchorRule(op_type="Sign", dtypes=frozenset({"bfloat16"}), scalars=True, opset=13)
+"""For scalars in bfloat16, of which GatherND takes no element."""
+
 CPU = Target(
     name="cpu",
     title="the CPU",
     provider="CPUExecutionProvider",
     extra="cpu",
     own_memory=False,
-    anchors=(*_SIZELESS, AnchorRule(op_type="Size")),
-    host_anchors=(*_SIZELESS, AnchorRule(op_type="Size")),
+    anchors=(*_SIZELESS, _SIGNED, AnchorRule(op_type="Size")),
+    host_anchors=(*_SIZELESS, _SIGNED, AnchorRule(op_type="Size")),
 )
 
 WEBGPU = Target(

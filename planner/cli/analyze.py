@@ -12,6 +12,7 @@ def analyze(
     model: o.Model,
     output: o.HtmlReport = None,
     dim: o.Dims = None,
+    bound: o.Bounds = None,
     hardware: o.Hardware = "cpu",
     profile: o.Profile = None,
     calibrate: o.Calibrate = False,
@@ -41,6 +42,7 @@ def analyze(
       planner analyze model.onnx --json > memory.json
     """
     dims = o.parse_dims(dim)
+    bounds = o.parse_bounds(bound)
     o.check_what_if(what_if)
     check_time_limit(time_limit)
     o.check_inputs(model=model, profile=profile, inputs=inputs)
@@ -53,6 +55,7 @@ def analyze(
         analysis = api.analyze(
             model,
             dims=dims,
+            bounds=bounds,
             hardware=hardware,
             profile=profile,
             calibrate=calibrate,

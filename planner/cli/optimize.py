@@ -67,6 +67,7 @@ def optimize(
         typer.Option("--trace", metavar="FILE.json", help="Write a trace for Perfetto too."),
     ] = None,
     dim: o.Dims = None,
+    bound: o.Bounds = None,
     hardware: o.Hardware = "cpu",
     profile: o.Profile = None,
     calibrate: o.Calibrate = False,
@@ -144,6 +145,7 @@ def optimize(
     parse_bytes(reserve, what="--reserve", zero_ok=True)
     thresholds = parse_thresholds(fail_if_peak_above, fail_if_slower_than)
     dims = o.parse_dims(dim)
+    bounds = o.parse_bounds(bound)
     swap, resident = o.with_recompute(recompute, swap=swap, resident=resident)
     o.check_copies(copies, swap)
     if min_tensor is not None:
@@ -174,6 +176,7 @@ def optimize(
                 report_path=files.report,
                 trace_path=trace,
                 dims=dims,
+                bounds=bounds,
                 hardware=hardware,
                 profile=profile,
                 calibrate=calibrate,

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from planner.bounding import Given, bound_texts
 from planner.chunking import SplitMode
 from planner.cli.console import verbosity
 from planner.cli.limits import limit_memory, limit_time
@@ -40,6 +41,15 @@ Model = Annotated[Path, typer.Argument(metavar="MODEL", help="The ONNX model.", 
 Dims = Annotated[
     list[str] | None,
     typer.Option("--dim", metavar="NAME=N", help="Bind a symbolic dim; may be repeated."),
+]
+Bounds = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--bound",
+        metavar="NAME=N|AxBxC|SIZE",
+        help="The most that a tensor may be whose size depends on data (elements, a shape, or bytes), or "
+        "what a node's bodies hold (bytes); may be repeated [as one run shows].",
+    ),
 ]
 Hardware = Annotated[
     str, typer.Option("--hardware", metavar="NAME|FILE.toml", help="Hardware profile.")
@@ -173,6 +183,11 @@ def parse_dims(texts: list[str] | None) -> dict[str, int]:
             raise UsageError(f"--dim {name} is given twice, as {dims[name]} and as {size}")
         dims[name] = size
     return dims
+
+
+def parse_bounds(texts: list[str] | None) -> dict[str, Given]:
+    """`["idx=512"]` -> `{"idx": "512"}`; raises UsageError where one is no bound."""
+    return bound_texts(texts or [])
 
 
 Resident = Annotated[

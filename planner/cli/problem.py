@@ -20,6 +20,7 @@ def problem(
         typer.Option("-o", "--output", metavar="FILE", help="The problem [./NAME.problem.json]."),
     ] = None,
     dim: o.Dims = None,
+    bound: o.Bounds = None,
     hardware: o.Hardware = "cpu",
     profile: o.Profile = None,
     order: Annotated[
@@ -44,11 +45,13 @@ def problem(
       planner problem model.onnx --dim batch=32 --hardware a100-40gb --order best
     """
     dims = o.parse_dims(dim)
+    bounds = o.parse_bounds(bound)
     check_time_limit(time_limit)
     o.check_inputs(model=model, profile=profile)
     target = output or Path(f"{model.name.removesuffix('.onnx')}.problem.json")
     check_outputs(target, inputs=(model, profile), force=force)
 
+    from planner.bounding import bounds_of
     from planner.onnxio.save import atomic_write
     from planner.pipeline.prepare import prepare, silent
     from planner.pipeline.problem import problem_of
@@ -60,6 +63,7 @@ def problem(
         request = Request(
             model=model,
             dims=dims,
+            bounds=bounds_of(bounds),
             ort_optimize=not no_ort_optimize,
             costs=Costs(hardware=hardware, profile=profile),
         )

@@ -9,6 +9,7 @@ host costs its bytes over the link. Nothing overlaps: the sum over operations is
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
 from planner.cost.hardware import Hardware
 from planner.cost.work import Unit, Work, work_of
@@ -29,6 +30,19 @@ def durations_us(
             unknown[f"{op.domain}.{op.op_type}" if op.domain else op.op_type] += 1
         durations.append(duration_us(work, _rate_name(graph, op), hardware, is_view=op.is_view))
     return tuple(durations), _assumptions(hardware, unknown)
+
+
+def durations_of_changed(
+    graph: TrainingGraph,
+    original: TrainingGraph,
+    original_us: Sequence[float],
+    hardware: Hardware,
+) -> tuple[float, ...]:
+    """Microseconds by OpId of a graph that nodes were added to: the original's by name, and the roofline
+    for what is new."""
+    known = {op.name: original_us[op.id] for op in original.operations}
+    modelled, _ = durations_us(graph, hardware)
+    return tuple(known.get(op.name, modelled[op.id]) for op in graph.operations)
 
 
 def duration_us(work: Work, dtype: str, hardware: Hardware, *, is_view: bool = False) -> float:

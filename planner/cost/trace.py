@@ -15,6 +15,7 @@ from planner.graph.model import TrainingGraph
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+    from planner.runtime.options import Level
     from planner.runtime.profile import Run
 
 Durations = tuple[tuple[float, ...], tuple[str, ...]]
@@ -47,8 +48,12 @@ def calibrate(
     hardware: Hardware | None = None,
     *,
     runs: int = 4,
+    level: Level = "extended",
 ) -> Durations:
     """Run the model on this machine's CPU with a profile; see `durations_from_profile`.
+
+    Args:
+        level: of the optimizations that `graph` is made by.
 
     Raises:
         ModelError: ONNX Runtime cannot load or run the model.
@@ -56,7 +61,7 @@ def calibrate(
     from planner.runtime.options import Opening
     from planner.runtime.profile import profile
 
-    measured = profile(model_path, inputs, Opening(level="extended"), runs=runs)
+    measured = profile(model_path, inputs, Opening(level=level), runs=runs)
     return _durations(graph, measured, hardware, "the calibration run")
 
 

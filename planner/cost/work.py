@@ -174,7 +174,7 @@ _MOVES_OUTPUT = _names(
 _MOVES_ALL = _names(
     "ScatterElements ScatterND Scatter OneHot ConstantOfShape Range EyeLike NonZero Unique TopK "
     "GatherGrad GatherElementsGrad GatherNDGrad SliceGrad ZeroGradient InPlaceAccumulator "
-    "InPlaceAccumulatorV2 Bernoulli RandomNormal "
+    "InPlaceAccumulatorV2 ReorderInput ReorderOutput Bernoulli RandomNormal "
     "RandomUniform RandomNormalLike RandomUniformLike Multinomial"
 )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
@@ -13,26 +12,18 @@ from planner.errors import ModelError
 from planner.graph import rules
 from planner.graph.categories import input_categories, loss_among, produced_category
 from planner.graph.effects import Effect, effect_of
+from planner.graph.marks import PLANNER_ATTRIBUTE, plain, role_of
 from planner.graph.model import (
     Category,
     Operation,
     OpId,
     Placement,
-    Role,
     Tensor,
     TensorId,
     TrainingGraph,
 )
+from planner.onnxio.bodies import has_bodies, reads
 from planner.onnxio.load import ValueType
-
-PLANNER_ATTRIBUTE = "__planner"
-"""Attribute of every node planner adds, `"<role>:<number>"`; unique, so that ONNX Runtime's
-common-subexpression elimination never merges two of them (onnx allows attributes that start with
-`__` on any node)."""
-
-
-_MARK = re.compile(r"([a-z-]+):([0-9]{1,18})")
-_GRAPHS = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
 
 
 def build_graph(
@@ -45,7 +36,8 @@ def build_graph(
     """Operations, tensors, aliases, effects and categories of a checked model.
 
     Args:
-        model: functions inlined, no subgraphs, node names unique (`planner.onnxio.names`).
+        model: functions inlined, node names unique (`planner.onnxio.names`). A node with bodies is one
+            operation, which reads what they capture.
         types: element type and static shape of every value.
         unsized: values whose shape ONNX Runtime learns only as it runs.
         placement: where each node runs; None where there is one memory. What crosses between the
@@ -80,9 +72,9 @@ class _Builder:
         consumers: dict[str, list[OpId]] = {name: [] for name in self.ids}
         producer: dict[str, OpId] = {}
         for index, node in enumerate(self.nodes):
-            for value in node.inputs:
-                if value is not None and value.name and index not in consumers[value.name][-1:]:
-                    consumers[value.name].append(OpId(index))
+            for value in reads(node):
+                if index not in consumers[str(value.name)][-1:]:
+                    consumers[str(value.name)].append(OpId(index))
             producer.update((str(v.name), OpId(index)) for v in node.outputs if v.name)
         outputs = {str(v.name) for v in self.graph.outputs}
         buffers = self._buffers(outputs)
@@ -266,9 +258,9 @@ class _Builder:
         return last.union(*nx.bfs_layers(net, last))
 
     def _operation(self, op: OpId, node: ir.Node, tensors: tuple[Tensor, ...]) -> Operation:
-        inputs = tuple(self.ids[str(v.name)] for v in node.inputs if v is not None and v.name)
+        inputs = tuple(self.ids[str(v.name)] for v in reads(node))
         outputs = tuple(self.ids[str(v.name)] for v in node.outputs if v.name)
-        attributes = {k: v for k, a in node.attributes.items() if (v := _plain(a)) is not None}
+        attributes = {k: v for k, a in node.attributes.items() if (v := plain(a)) is not None}
         is_view = rules.view_input(node.op_type, node.domain) is not None
         is_view = is_view and bool(outputs) and tensors[outputs[0]].buffer != outputs[0]
         training = self._training(node)
@@ -277,7 +269,7 @@ class _Builder:
             node.domain,
             attributes,
             training=training,
-            has_subgraph=any(a.type in _GRAPHS for a in node.attributes.values()),
+            has_subgraph=has_bodies(node),
         )
         scratch = self._scratch(node, training)
         on_cpu = node.name in self.on_cpu
@@ -333,10 +325,16 @@ class _Builder:
             a, b = tensors[self.ids[before.name]], tensors[self.ids[after.name]]
             root = tensors[a.buffer]
             same = a.shape == b.shape and a.bytes == b.bytes == root.bytes
-            same = same and not (a.unsized or b.unsized)
+            same = same and not (a.unsized or b.unsized) and self._reads_once(node, tensors, root)
             if same and not root.is_persistent and not root.is_output and not b.is_output:
                 pairs.append((a.id, b.id))
         return tuple(pairs)
+
+    def _reads_once(self, node: ir.Node, tensors: tuple[Tensor, ...], root: Tensor) -> bool:
+        """Whether one input alone is in a buffer: ONNX Runtime counts uses of it, not nodes
+        (core/framework/allocation_planner.cc, `FindReusableInput`)."""
+        ids = [self.ids[str(v.name)] for v in node.inputs if v is not None and v.name]
+        return sum(tensors[t].buffer == root.id for t in ids) == 1
 
     def _training(self, node: ir.Node) -> bool:
         if node.op_type == "BatchNormalization":
@@ -360,41 +358,3 @@ def _assumptions(operations: Sequence[Operation]) -> tuple[str, ...]:
         "seeds each by its place in the file, so that the rewritten model draws other numbers than the "
         "original; a seed attribute makes them the same",
     )
-
-
-def mark_of(value: object) -> tuple[Role, int] | None:
-    """Role and number in a `__planner` attribute; None where planner wrote no such thing.
-
-    The attribute may be a stranger's and hold anything. A number of more than 18 digits is one: planner
-    counts on from the highest and never gets there.
-    """
-    mark = _MARK.fullmatch(value) if isinstance(value, str) else None
-    known = mark is not None and mark[1] in tuple(Role)
-    return (Role(mark[1]), int(mark[2])) if mark is not None and known else None
-
-
-def role_of(node: ir.Node) -> Role:
-    """Why the node is in the graph, by its mark."""
-    mark = _mark(node)
-    return mark[0] if mark is not None else Role.ORIGINAL
-
-
-def number_of(node: ir.Node) -> int:
-    """The number in its mark; 0 where it has none."""
-    mark = _mark(node)
-    return mark[1] if mark is not None else 0
-
-
-def _mark(node: ir.Node) -> tuple[Role, int] | None:
-    attribute = node.attributes.get(PLANNER_ATTRIBUTE)
-    return mark_of(_plain(attribute)) if attribute is not None else None
-
-
-def _plain(attribute: ir.Attr) -> object | None:
-    """Plain Python value of an attribute; None for tensors, graphs and types."""
-    kinds = ir.AttributeType
-    if attribute.type in (kinds.INT, kinds.FLOAT, kinds.STRING):
-        return attribute.value
-    if attribute.type in (kinds.INTS, kinds.FLOATS, kinds.STRINGS):
-        return list(attribute.value)
-    return None

@@ -128,6 +128,7 @@ class Operation:
         on_cpu: runs on the CPU, on a target whose device has a memory of its own.
         scratch: inputs that the kernel writes over; a second run must be given other buffers there.
         role: whether planner added it.
+        inner_bytes: what its bodies (of an If, a Loop, a Scan) hold at most while it runs.
         barred: why planning found that a copy of it would not last; None where it found nothing.
     """
 
@@ -145,6 +146,7 @@ class Operation:
     scratch: tuple[TensorId, ...] = ()
     role: Role = Role.ORIGINAL
     barred: WhyOnce | None = None
+    inner_bytes: int = 0
     attributes: Mapping[str, object] | None = None
 
     @property

@@ -51,6 +51,10 @@ INPLACE_UNARY = frozenset(
     }
 )
 
+_SUM_INTO = frozenset({("com.microsoft.nchwc", "Conv"), ("com.microsoft", "FusedConv")})
+"""Convolutions that add to a fourth input (`MayInplace(3, 0)` in contrib_ops/cpu/nchwc_ops.cc and
+fused_conv.cc)."""
+
 _SINGLE_ONLY = frozenset({"LogSoftmax", "Softmax"})
 """Of these the kernel for doubles is not in place (core/providers/cpu/math/softmax.cc)."""
 
@@ -82,6 +86,8 @@ def inplace_pairs(op_type: str, domain: str, dtype: str) -> tuple[tuple[int, int
     """
     if op_type in _SINGLE_ONLY and dtype == "double":
         return ()
+    if (domain, op_type) in _SUM_INTO:
+        return ((3, 0),)
     return ((0, 0),) if domain in ONNX_DOMAINS and op_type in INPLACE_UNARY else ()
 
 

@@ -84,12 +84,15 @@ def _saved(buffer: TensorId, values: Sequence[Tensor], forward: frozenset[OpId])
 def may_be_halved(graph: TrainingGraph) -> tuple[Saved, ...]:
     """Those that may be stored in half: single precision, on the device, no output of the graph, made by
     views and one operation alone, and not left out by the user."""
-    return tuple(saved for saved in saved_for_backward(graph) if _may(graph, saved))
+    of: dict[TensorId, list[Tensor]] = {}
+    for tensor in graph.tensors:
+        of.setdefault(tensor.buffer, []).append(tensor)
+    return tuple(s for s in saved_for_backward(graph) if _may(graph, s, of[s.buffer]))
 
 
-def _may(graph: TrainingGraph, saved: Saved) -> bool:
+def _may(graph: TrainingGraph, saved: Saved, whole: Sequence[Tensor]) -> bool:
+    """Args: `whole`: every tensor of the buffer."""
     owner = graph.tensors[saved.buffer]
-    whole = [t for t in graph.tensors if t.buffer == saved.buffer]
     return (
         owner.dtype in SINGLE
         and bool(owner.bytes)

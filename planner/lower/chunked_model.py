@@ -8,10 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from planner.graph.build import PLANNER_ATTRIBUTE, number_of
 from planner.graph.model import Role
+from planner.lower.marks import Marks
 from planner.lower.regions import Ground
-from planner.lower.rewrite import METADATA_PREFIX
 from planner.lower.stages import Keys, Place, in_turn
 from planner.onnxio.load import ValueType
 from planner.onnxio.names import FreeNames
@@ -48,7 +47,7 @@ class ChunkedModel:
         self.like: dict[str, str] = {}
         self.parts: dict[str, str] = {}
         self._names = FreeNames(self.model)
-        self._number = max((number_of(node) for node in self.model.graph), default=0)
+        self._marks = Marks(self.model)
         self._integers: dict[tuple[str, tuple[int, ...]], ir.Value] = {}
 
     def done(self) -> Split:
@@ -101,12 +100,8 @@ class ChunkedModel:
 
     def add(self, node: ir.Node, wish: str, of: str, place: Place) -> None:
         """Take a new node in, under a name of its own, with its mark."""
-        self._number += 1
         node.name = self._names.fresh(wish)
-        mark = f"{Role.CHUNK.value}:{self._number}"
-        node.attributes[PLANNER_ATTRIBUTE] = ir.AttrString(PLANNER_ATTRIBUTE, mark)
-        facts = {"role": Role.CHUNK.value, "part_of": of}
-        node.metadata_props.update((METADATA_PREFIX + key, fact) for key, fact in facts.items())
+        self._marks.put(node, Role.CHUNK, part_of=of)
         self.nodes[node.name] = node
         self.places[node.name] = place
         self.parts[node.name] = of

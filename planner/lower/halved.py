@@ -20,10 +20,9 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from planner.graph.build import PLANNER_ATTRIBUTE, number_of
 from planner.graph.model import Role, TrainingGraph
 from planner.graph.saved import Saved
-from planner.lower.rewrite import METADATA_PREFIX
+from planner.lower.marks import Marks
 from planner.onnxio.load import ValueType
 from planner.onnxio.names import FreeNames
 
@@ -78,7 +77,7 @@ class _Builder:
         self.made: list[str] = []
         self._names = FreeNames(model)
         self._nodes = list(model.graph)
-        self._number = max((number_of(node) for node in self._nodes), default=0)
+        self._marks = Marks(model)
         self._values = {str(v.name): v for node in self._nodes for v in node.outputs if v.name}
 
     def halve(self, saved: Saved) -> None:
@@ -145,9 +144,5 @@ class _Builder:
         return ir.Value(name=name, shape=value.shape, type=ir.TensorType(dtype))
 
     def _mark(self, node: ir.Node, role: Role, tensor: str) -> None:
-        self._number += 1
-        mark = f"{role.value}:{self._number}"
-        node.attributes[PLANNER_ATTRIBUTE] = ir.AttrString(PLANNER_ATTRIBUTE, mark)
         size = self.types[str(node.outputs[0].name)].bytes
-        facts = {"role": role.value, "tensor": tensor, "bytes": str(size)}
-        node.metadata_props.update((METADATA_PREFIX + key, fact) for key, fact in facts.items())
+        self._marks.put(node, role, tensor=tensor, bytes=str(size))

@@ -23,11 +23,11 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from planner.graph.build import PLANNER_ATTRIBUTE, number_of
 from planner.graph.effects import Effect
 from planner.graph.model import Role, Tensor, TrainingGraph
 from planner.graph.rules import FROM_HOST, TO_HOST
-from planner.lower.rewrite import METADATA_PREFIX
+from planner.lower.marks import Marks
+from planner.onnxio.bodies import nodes_within
 from planner.onnxio.load import ValueType
 from planner.onnxio.names import FreeNames
 
@@ -130,11 +130,13 @@ class _Builder:
         self.page_outs: dict[str, str] = {}
         self._names = FreeNames(model)
         self._place = {node: i for i, node in enumerate(model.graph)}
-        self._number = max((number_of(node) for node in model.graph), default=0)
+        self._around = {n: node for node in model.graph for n in (node, *nodes_within(node))}
+        self._marks = Marks(model)
 
     def page_in(self, value: ir.Value, on_cpu: Set[str]) -> None:
         """Copy an input to the device; its readers there read the copy."""
         readers = [use for use in value.uses() if use.node.name not in on_cpu]
+        around = self._around
         name = str(value.name)
         here = self._like(value, self._names.fresh(f"{name}__here"))
         node = self._copy(FROM_HOST, Role.PAGE_IN, value, here, f"{name}__page_in")
@@ -142,7 +144,7 @@ class _Builder:
         for use in readers:
             use.node.replace_input_with(use.idx, here)
         if readers:
-            first = min((use.node for use in readers), key=self._place.__getitem__)
+            first = min((around[use.node] for use in readers), key=self._place.__getitem__)
             self.model.graph.insert_before(first, node)
         else:
             self.model.graph.append(node)
@@ -168,11 +170,8 @@ class _Builder:
     def _copy(
         self, op_type: str, role: Role, source: ir.Value, made: ir.Value, wish: str
     ) -> ir.Node:
-        self._number += 1
-        mark = ir.AttrString(PLANNER_ATTRIBUTE, f"{role.value}:{self._number}")
         name, kind = self._names.fresh(wish), self.types[str(made.name)]
-        node = ir.Node("", op_type, [source], attributes=[mark], outputs=[made], name=name)
+        node = ir.Node("", op_type, [source], outputs=[made], name=name)
         host = source if role is Role.PAGE_IN else made
-        facts = {"role": role.value, "tensor": str(host.name), "bytes": str(kind.bytes)}
-        node.metadata_props.update((METADATA_PREFIX + key, fact) for key, fact in facts.items())
+        self._marks.put(node, role, tensor=str(host.name), bytes=str(kind.bytes))
         return node

@@ -15,12 +15,13 @@ import numpy as np
 import onnx_ir as ir
 
 from planner.formulate import Formulation
-from planner.graph.build import PLANNER_ATTRIBUTE
+from planner.graph.marks import PLANNER_ATTRIBUTE
 from planner.graph.model import Role, TrainingGraph
 from planner.graph.schedule import behind_parents
 from planner.lower.anchors import own_type
 from planner.lower.realize import UnanchoredError, realize
 from planner.lower.sequence import Sequencer, Step
+from planner.onnxio.bodies import captured, has_bodies, rewire
 from planner.onnxio.load import ValueType
 from planner.onnxio.names import FreeNames
 from planner.plan.problem import Action
@@ -216,9 +217,16 @@ class _Writer:
         created = [self._create(step) for step in steps]
         # inputs are looked up by their original names, so all lookups precede all changes
         wanted = [self._inputs(step) for step in steps]
+        rewired = [
+            (node, self._captured(node, step))
+            for node, step in zip(created, steps, strict=True)
+            if has_bodies(node)
+        ]
         for node, values in zip(created, wanted, strict=True):
             for i, value in enumerate(values):
                 node.replace_input_with(i, value)
+        for node, replaced in rewired:
+            rewire(node, replaced)
         kept = {id(node) for node in created}
         self.model.graph.remove(before)
         for node in before:
@@ -310,6 +318,15 @@ class _Writer:
         original = self.nodes[self.graph.operations[step.op].name]
         names = [None if v is None or not v.name else str(v.name) for v in original.inputs]
         return [None if n is None else self.values[step.reads.get(n, n)] for n in names]
+
+    def _captured(self, node: ir.Node, step: Step) -> dict[ir.Value, ir.Value]:
+        """For what a node's bodies capture, the values that they read in its stead."""
+        found: dict[ir.Value, ir.Value] = {}
+        for value in captured(node):
+            wanted = self.values[step.reads.get(str(value.name), str(value.name))]
+            if wanted is not value:
+                found[value] = wanted
+        return found
 
     def _zeros(self, wish: str, shape: tuple[int, ...]) -> ir.Value:
         """An initializer of int64 zeros, the same for each wish."""

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from planner.formulate import Formulation
-from planner.graph.build import PLANNER_ATTRIBUTE, mark_of
+from planner.graph.marks import PLANNER_ATTRIBUTE, mark_of
 from planner.graph.model import OpId, Role, Tensor, TensorId, TrainingGraph
 from planner.graph.rules import COPIES, PER_READER
 from planner.lower.anchors import anchor_operator

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
+from planner.onnxio.bodies import has_bodies, nodes_within
 from planner.onnxio.load import ValueType
 from planner.onnxio.names import FreeNames
 from planner.targets import CPU, Target
@@ -54,6 +55,7 @@ def unfold(
     *,
     target: Target = CPU,
     on_host: Sequence[str] = (),
+    is_open: bool = False,
 ) -> Unfolded:
     """Turn large initializers that folding made, and that hold one value throughout, into nodes.
 
@@ -63,6 +65,8 @@ def unfold(
         original_initializers: names in the user's file; those are left alone.
         target: what the model is written for.
         on_host: graph inputs that stay on the host there.
+        is_open: dims of the file are symbolic, and `types` are those of one size of them, or sizes depend
+            on data, and `types` are bounds: lengths are then asked of graph inputs whose shape is fixed.
     """
     if not any(_is_folded(v, types, original_initializers) for v in _initializers(model)):
         return Unfolded(model=model, types=types, names=(), bytes=0)
@@ -75,7 +79,7 @@ def unfold(
     inputs = {str(v.name): v for v in clone.graph.inputs}
     host = next((inputs[n] for n in on_host if n in inputs and types[n].bytes), None)
     outputs = {v.name for v in clone.graph.outputs}
-    candidates = _by_count(clone, types)
+    candidates = _by_count(clone, types, is_open=is_open)
     for value in _initializers(clone):
         name = str(value.name)
         kind = types[name]
@@ -92,7 +96,7 @@ def unfold(
             found.update(more)
             on_cpu |= arithmetic
         else:
-            source = _source(value, candidates.get(math.prod(kind.shape), ()))
+            source = _source(clone.graph, value, candidates.get(math.prod(kind.shape), ()))
             if source is None:
                 continue
             found.update(_replace(build, value, kind, fill, source))
@@ -118,27 +122,36 @@ def _splat(value: ir.Value) -> np.ndarray | None:
     if tensor is None or isinstance(tensor, ir.ExternalTensor):
         return None
     array = tensor.numpy()
+    if not any(array.strides):  # one element in memory
+        return array[(slice(0, 1),) * array.ndim].reshape(-1).copy()
     flat = array.reshape(-1)
     same = flat.view(np.uint8).reshape(len(flat), -1)
     return flat[:1].copy() if bool((same == same[0]).all()) else None
 
 
-def _by_count(model: ir.Model, types: Mapping[str, ValueType]) -> dict[int, list[ir.Value]]:
-    """By number of elements, the tensors with that many: graph inputs, then what nodes make."""
-    made = (v for node in model.graph for v in node.outputs if v.name)
-    inputs = (v for v in model.graph.inputs if v.name not in model.graph.initializers)
+def _by_count(
+    model: ir.Model, types: Mapping[str, ValueType], *, is_open: bool
+) -> dict[int, list[ir.Value]]:
+    """By number of elements, the tensors with that many: graph inputs, then what nodes make; inputs of a
+    fixed shape alone, where dims are open."""
+    made = [v for node in model.graph for v in node.outputs if v.name]
+    inputs = [v for v in model.graph.inputs if v.name not in model.graph.initializers]
+    if is_open:
+        made, inputs = [], [v for v in inputs if v.shape is not None and v.shape.is_static()]
     found: dict[int, list[ir.Value]] = {}
     for value in (*inputs, *made):
         found.setdefault(math.prod(types[str(value.name)].shape), []).append(value)
     return found
 
 
-def _source(constant: ir.Value, candidates: Sequence[ir.Value]) -> ir.Value | None:
+def _source(graph: ir.Graph, constant: ir.Value, candidates: Sequence[ir.Value]) -> ir.Value | None:
     """The first candidate that does not itself need the constant."""
     needing: set[ir.Node] = set()
+    around = {inner: node for node in graph if has_bodies(node) for inner in nodes_within(node)}
     stack = [use.node for use in constant.uses()]
     while stack:
         node = stack.pop()
+        node = around.get(node, node)
         if node not in needing:
             needing.add(node)
             stack.extend(use.node for v in node.outputs for use in v.uses())

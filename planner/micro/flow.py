@@ -251,7 +251,9 @@ class _Walk:
         """What a node that works on samples reads and was taken over all of them; no masks."""
         for value in node.inputs:
             name = "" if value is None else str(value.name)
-            if value is not None and name in self.samples - self.axes.keys() - self.masks:
+            if value is None or name not in self.samples:
+                continue
+            if name not in self.axes and name not in self.masks:
                 yield value
 
     def _origin(self, value: ir.Value) -> str:

@@ -9,12 +9,12 @@ import networkx as nx
 import onnx
 
 from planner.errors import ModelError
+from planner.onnxio.bodies import all_proto_nodes, proto_bodies, proto_reads
 from planner.onnxio.functions import Functions, called, check_functions, functions_of
 from planner.onnxio.tensors import check_tensors
 from planner.onnxio.texts import check_texts
 
 _STANDARD = ("", "ai.onnx")
-BLOCKED_LAYOUT = "com.microsoft.nchwc"
 _RUNTIME = (
     "MemcpyToHost",
     "MemcpyFromHost",
@@ -23,7 +23,6 @@ _RUNTIME = (
     "SimplifiedLayerNormalization",
 )
 """ONNX Runtime's own operators in the default domain: ONNX has no schema for them."""
-_SUBGRAPHS = (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS)
 _SPARSE = (onnx.AttributeProto.SPARSE_TENSOR, onnx.AttributeProto.SPARSE_TENSORS)
 
 
@@ -44,13 +43,17 @@ def check_structure(proto: onnx.ModelProto, path: Path) -> None:
     _check_names_and_order(graph)
     functions = functions_of(proto)
     opset = _opset(proto.opset_import)
-    for node in graph.node:
+    for node in all_proto_nodes(graph):
         _check_node(node, functions, opset)
+        for body in proto_bodies(node):
+            _check_body(body, node)
     for key, function in functions.items():
-        for node in function.node:
+        for node in all_proto_nodes(function):
             _check_node(
                 node, functions, _opset(function.opset_import), f" in function {str(key)!r}"
             )
+            for body in proto_bodies(node):
+                _check_body(body, node)
     check_functions(proto, functions)
     check_tensors(graph, proto.functions)
 
@@ -107,7 +110,7 @@ def _check_names_and_order(graph: onnx.GraphProto) -> None:
             producer[name] = index
     available = set(known)
     for index, node in enumerate(graph.node):
-        for name in filter(None, node.input):
+        for name in proto_reads(node):
             if name in available:
                 continue
             if name not in producer:
@@ -126,7 +129,7 @@ def _raise_unsorted(
 ) -> None:
     edges = nx.DiGraph()
     for reader, node in enumerate(graph.node):
-        edges.add_edges_from((producer[i], reader) for i in node.input if i in producer)
+        edges.add_edges_from((producer[i], reader) for i in proto_reads(node) if i in producer)
     try:
         cycle = nx.find_cycle(edges)
     except nx.NetworkXNoCycle:
@@ -148,11 +151,6 @@ def _check_node(
     _check_attributes(node, label)
     if called(node) in functions:
         return
-    if node.domain == BLOCKED_LAYOUT:
-        raise ModelError(
-            f"node {label} works on ONNX Runtime's blocked layout (NCHWc), which is for one kind of "
-            "processor alone; save the optimized model at the level ORT_ENABLE_EXTENDED instead"
-        )
     domain = "" if node.domain in _STANDARD else node.domain
     if domain not in opset:
         raise ModelError(
@@ -162,16 +160,26 @@ def _check_node(
         raise ModelError(f"node {label}: ONNX has no operator of that name")
 
 
+def _check_body(body: onnx.GraphProto, node: onnx.NodeProto) -> None:
+    """Names within a body: each defined once. What it reads is checked with its node."""
+    label = f"{node.name or '(unnamed)'!r} ({node.op_type})"
+    if body.sparse_initializer:
+        raise ModelError(f"the body of node {label} has a sparse initializer; store it dense")
+    made = [*(v.name for v in body.input), *(o for n in body.node for o in n.output if o)]
+    inputs = {v.name for v in body.input}
+    made += [i.name for i in body.initializer if i.name not in inputs]
+    duplicate = _first_duplicate(made)
+    if duplicate is not None:
+        raise ModelError(f"tensor {duplicate!r} is defined twice in the body of node {label}")
+    if not body.output:
+        raise ModelError(f"the body of node {label} has no outputs")
+
+
 def _check_attributes(node: onnx.NodeProto, label: str) -> None:
     duplicate = _first_duplicate(a.name for a in node.attribute)
     if duplicate is not None:
         raise ModelError(f"node {label} has the attribute {duplicate!r} twice")
     for attribute in node.attribute:
-        if attribute.type in _SUBGRAPHS or attribute.HasField("g") or attribute.graphs:
-            raise ModelError(
-                f"node {label} has a subgraph ({attribute.name}); control flow is not supported: "
-                "unroll it or export without it"
-            )
         if attribute.type in _SPARSE or attribute.HasField("sparse_tensor"):
             raise ModelError(
                 f"node {label} has a sparse tensor ({attribute.name}), which is not supported; "

@@ -9,6 +9,7 @@ import networkx as nx
 import onnx
 
 from planner.errors import ModelError
+from planner.onnxio.bodies import all_proto_nodes, proto_reads
 
 MAX_NODES = 2_000_000
 """The most nodes of a model with its functions inlined. Functions that call each other twice, thirty
@@ -66,9 +67,9 @@ def check_functions(proto: onnx.ModelProto, functions: Functions) -> None:
                     f"function {str(key)!r} is written in version {wanted.version} of the operator "
                     f"set {wanted.domain or 'ai.onnx'!r}, the model in version {has}; convert one"
                 )
-        _check_calls(function.node, functions)
-    _check_calls(proto.graph.node, functions)
-    total = sum(nodes.get(called(node), 1) for node in proto.graph.node)
+        _check_calls(all_proto_nodes(function), functions)
+    _check_calls(all_proto_nodes(proto.graph), functions)
+    total = sum(nodes.get(called(node), 1) for node in all_proto_nodes(proto.graph))
     if total > MAX_NODES:
         raise ModelError(
             f"the model has {total} nodes once its functions are inlined; planner takes up to "
@@ -81,7 +82,8 @@ def _nodes_inlined(functions: Functions) -> dict[FunctionId, int]:
     calls = nx.DiGraph()
     calls.add_nodes_from(functions)
     for key, function in functions.items():
-        calls.add_edges_from((key, called(n)) for n in function.node if called(n) in functions)
+        within = all_proto_nodes(function)
+        calls.add_edges_from((key, called(n)) for n in within if called(n) in functions)
     try:
         order = list(reversed(list(nx.topological_sort(calls))))
     except nx.NetworkXUnfeasible:
@@ -90,7 +92,8 @@ def _nodes_inlined(functions: Functions) -> dict[FunctionId, int]:
         raise ModelError(f"functions call each other in a circle: {text}") from None
     count: dict[FunctionId, int] = {}
     for key in order:
-        count[key] = sum(count.get(called(node), 1) for node in functions[key].node)
+        within = all_proto_nodes(functions[key])
+        count[key] = sum(count.get(called(node), 1) for node in within)
     return count
 
 
@@ -100,7 +103,7 @@ def _check_body(key: FunctionId, function: onnx.FunctionProto) -> None:
     if len(known) != len(function.input):
         raise ModelError(f"function {str(key)!r} has two inputs of one name")
     for node in function.node:
-        for name in filter(None, node.input):
+        for name in proto_reads(node):
             if name not in known:
                 raise ModelError(
                     f"function {str(key)!r}: a node ({node.op_type}) reads {name!r}, which nothing "

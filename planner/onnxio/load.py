@@ -26,6 +26,15 @@ SHAPED_BY_TYPE = frozenset({"MaxPoolGrad", "AveragePoolGrad"})
 _MAX_FILE_BYTES = (1 << 31) - 1
 """Protocol buffers end there: larger models keep their weights in files beside them."""
 
+
+class OpenShapeError(ModelError):
+    """Shapes stay unknown; `names` are those of the values."""
+
+    def __init__(self, message: str, names: frozenset[str]) -> None:
+        super().__init__(message)
+        self.names = names
+
+
 Shape = tuple[int, ...]
 InferredTypes = dict[str, tuple[ir.DataType | None, Shape | None]]
 
@@ -179,6 +188,7 @@ def value_types(
     *,
     known: Mapping[str, ValueType] | None = None,
     fallback: Callable[[ir.Model, Mapping[str, int]], InferredTypes] | None = None,
+    bounds: Mapping[str, ValueType] | None = None,
 ) -> dict[str, ValueType]:
     """Element type and static shape of every value of the model, with `dims` bound.
 
@@ -187,11 +197,12 @@ def value_types(
 
     Args:
         known: types of values by name, from the model that this one was made of.
+        bounds: as for `inferred_types`.
 
     Raises:
-        ModelError: a value whose shape or type stays unknown, with the node that produces it.
+        OpenShapeError: a value whose shape or type stays unknown, with the node that produces it.
     """
-    found = inferred_types(model, dims)
+    found = inferred_types(model, dims, bounds)
     for name, (dtype, shape) in found.items():
         if known is not None and name in known and (dtype is None or shape is None):
             found[name] = (known[name].dtype, known[name].shape)
@@ -205,9 +216,10 @@ def value_types(
         name = str(value.name)
         dtype, shape = found[name]
         if shape is None or dtype is None:
-            raise ModelError(
-                f"the shape of tensor {name!r}{_made_by(value)} is unknown; "
-                "export the model with static shapes, or bind its dims with --dim"
+            raise OpenShapeError(
+                f"the shape of tensor {name!r}{_made_by(value)} is unknown; export the model with static "
+                f"shapes, bind its dims with --dim, or say how large it may be with --bound '{name}=N'",
+                frozenset(n for n, (d, s) in found.items() if d is None or s is None),
             )
         if dtype == ir.DataType.STRING:
             raise ModelError(f"tensor {name!r}{_made_by(value)} holds strings: it cannot be sized")
@@ -254,8 +266,13 @@ def _made_by(value: ir.Value) -> str:
     return f" (output of node {node.name!r}, {node.op_type})" if node else ""
 
 
-def inferred_types(model: ir.Model, dims: Mapping[str, int]) -> InferredTypes:
+def inferred_types(
+    model: ir.Model, dims: Mapping[str, int], bounds: Mapping[str, ValueType] | None = None
+) -> InferredTypes:
     """What inference and the file's own declarations say of each value; None where nothing.
+
+    Args:
+        bounds: types of values whose shapes are open, at most; what follows from them is inferred.
 
     Raises:
         ModelError: inference fails, or contradicts what the file declares.
@@ -267,8 +284,14 @@ def inferred_types(model: ir.Model, dims: Mapping[str, int]) -> InferredTypes:
         producer = value.producer()
         is_fixed = producer is None or producer.op_type in SHAPED_BY_TYPE
         value.shape = ir.Shape(shape) if shape is not None and is_fixed else None
+    _bound_values(bound, bounds or {})
     found = _infer_symbolic(bound)
+    for name, kind in (bounds or {}).items():
+        if name in found:
+            found[name] = (kind.dtype, kind.shape)
     for value in _all_values(bound):
+        if value.name not in declared:
+            continue
         name = str(value.name)
         (dtype, shape), (said_dtype, said) = found[name], declared[name]
         if None not in (shape, said) and shape != said and value.producer() is not None:
@@ -277,6 +300,45 @@ def inferred_types(model: ir.Model, dims: Mapping[str, int]) -> InferredTypes:
                 f"as {list(shape or ())}; the model's value_info is wrong"
             )
         found[name] = (dtype or said_dtype, shape if shape is not None else said)
+    return found
+
+
+def _bound_values(model: ir.Model, bounds: Mapping[str, ValueType]) -> None:
+    """Have all that reads a bounded value read an input of the bound's shape."""
+    wanted = [v for node in model.graph for v in node.outputs if v.name in bounds]
+    taken = {str(v.name) for node in model.graph.all_nodes() for v in node.outputs}
+    for value in wanted:
+        name = f"{value.name}__bound"
+        while name in taken:
+            name += "_"
+        kind = bounds[str(value.name)]
+        most = ir.Value(name=name, shape=ir.Shape(kind.shape), type=ir.TensorType(kind.dtype))
+        for use in list(value.uses()):
+            use.node.replace_input_with(use.idx, most)
+        model.graph.inputs.append(most)
+
+
+def open_dims(
+    model: ir.Model, dims: Mapping[str, int]
+) -> dict[str, tuple[ir.DataType | None, tuple[int | None, ...] | None]]:
+    """What inference says of each value: its element type, and its dims, None for one that is open; None
+    for a shape of unknown rank.
+
+    Raises:
+        ModelError: inference fails.
+    """
+    bound = model.clone()
+    for value in _all_values(bound):
+        if value.producer() is None:
+            shape = _bind(value.shape, dims)
+            value.shape = ir.Shape(shape) if shape is not None else None
+    _infer_symbolic(bound)
+    found: dict[str, tuple[ir.DataType | None, tuple[int | None, ...] | None]] = {}
+    for value in _all_values(bound):
+        known = None
+        if value.shape is not None:
+            known = tuple(d if isinstance(d, int) else dims.get(str(d.value)) for d in value.shape)
+        found[str(value.name)] = (value.dtype, known)
     return found
 
 

@@ -13,6 +13,7 @@ import onnx
 import onnx_ir as ir
 
 from planner.errors import ModelError
+from planner.onnxio.bodies import all_proto_nodes, proto_bodies
 from planner.reading import MAX_BYTES, shown
 
 _MAX_DIGITS = 19
@@ -43,7 +44,11 @@ def check_tensors(graph: onnx.GraphProto, functions: Iterable[onnx.FunctionProto
             raise ModelError(f"{what} holds strings: it cannot be sized")
         if tensor.name in declared:
             _check_same(tensor, declared[tensor.name])
-    _check_attributes(graph.node)
+    _check_attributes(all_proto_nodes(graph))
+    for node in all_proto_nodes(graph):
+        for body in proto_bodies(node):
+            for tensor in body.initializer:
+                check_data(tensor, f"initializer {tensor.name!r} in a body of node {node.name!r}")
     for function in functions:
         for value in function.value_info:
             _check_value(value)

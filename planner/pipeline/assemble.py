@@ -16,6 +16,7 @@ from planner.formulate import Allowed, Formulation, OpCosts, Room, formulate
 from planner.graph.liveness import Timeline
 from planner.graph.model import Category, Role, TrainingGraph
 from planner.pipeline.barring import barred_in, barred_note
+from planner.pipeline.bounds import planned_bounds
 from planner.pipeline.decisions import decisions_of
 from planner.pipeline.host_budget import host_budget_of, host_memory_of
 from planner.pipeline.orders import GRANULARITY_BYTES, least_possible_peak
@@ -131,6 +132,8 @@ def _as_asked(prepared: Prepared, settings: Settings) -> Plan:
         host_budget_bytes=host_budget_of(prepared),
         order_target=settings.order_target,
         ort_optimized=prepared.ort_optimized,
+        block_channels=prepared.block_channels,
+        bounds=planned_bounds(prepared),
         baseline=cost,
         best_order=cost,
         planned=cost,

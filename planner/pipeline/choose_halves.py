@@ -8,7 +8,6 @@ the order with the least peak. As many as it takes, and no more: each of them ch
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -21,27 +20,17 @@ from planner.graph.model import OpId
 from planner.graph.saved import Saved, may_be_halved
 from planner.graph.schedule import with_folded
 from planner.pipeline.halving import halved, in_order, name_of
-from planner.pipeline.orders import base_orders, formulate_in
+from planner.pipeline.orders import base_orders
 from planner.pipeline.planned import Planned
 from planner.pipeline.prepare import Prepared, Progress
+from planner.pipeline.quick import WORTH, is_slow, least_bytes, next_between, quick_us, time_us
 from planner.pipeline.settings import Settings
-from planner.portfolio.solve import solve
 from planner.search.fast.warm import warm_up
-from planner.search.state import SearchSettings
-
-_MIN_BYTES = 4096
-"""What is smaller stays: a cast of it takes as long as its node takes to start."""
-
-_OF_PEAK = 1 / 2000
-"""So does what is smaller than this share of the peak."""
 
 _SHARE, _MOST_S = 0.15, 10.0
 """Of the time limit, for all quick searches, and their most seconds."""
 
 _SEARCHES = 8
-
-WORTH = 0.01
-"""Share of the step's time by which a plan with tensors in half must be quicker."""
 
 _SLOWER = 0.002
 """Of two numbers of tensors the smaller is taken, where its plan takes no more of the step's time."""
@@ -70,7 +59,7 @@ def plan_with_halves(
     exact: Made | None = None
     try:
         exact = plan(prepared, _EXACT)
-        if not _is_slow(prepared, exact[1]):
+        if not is_slow(prepared, exact[1]):
             return exact
     except InfeasibleBudgetError as error:
         progress("no exact plan fits the budget")
@@ -85,7 +74,7 @@ def plan_with_halves(
         made = plan(_in_half(prepared, names), 1 - _EXACT)
     except (InfeasibleBudgetError, KeyboardInterrupt):
         return exact
-    quicker = _time_us(made[1]) < _time_us(exact[1]) - WORTH * prepared.baseline.time_us
+    quicker = time_us(made[1]) < time_us(exact[1]) - WORTH * prepared.baseline.time_us
     return made if quicker and made[1].fits_arena >= exact[1].fits_arena else exact
 
 
@@ -119,19 +108,6 @@ def _in_half(prepared: Prepared, names: Sequence[str]) -> Prepared:
     return halved(prepared, frozenset(names), prepared.request.levers.cast_saved)
 
 
-def _time_us(planned: Planned) -> float:
-    assert planned.solved.candidate is not None
-    return planned.solved.candidate.time_us
-
-
-def _is_slow(prepared: Prepared, planned: Planned) -> bool:
-    """Whether there is enough to gain."""
-    if planned.solved.is_interrupted:
-        return False
-    base_us = prepared.baseline.time_us
-    return not planned.fits_arena or _time_us(planned) - base_us > WORTH * base_us
-
-
 def ranked(prepared: Prepared, settings: Settings | None) -> list[tuple[str, float]]:
     """Names of what may be stored in half, with bytes times steps over the budget that this frees, the
     most first.
@@ -139,7 +115,7 @@ def ranked(prepared: Prepared, settings: Settings | None) -> list[tuple[str, flo
     Args:
         settings: with the budget; None counts every step.
     """
-    least = max(_MIN_BYTES, int(_OF_PEAK * prepared.baseline.peak_bytes))
+    least = least_bytes(prepared)
     live = np.asarray(timeline(prepared.graph, prepared.order).live_bytes)
     high = np.ones(len(live), dtype=bool)
     if settings is not None:
@@ -204,7 +180,7 @@ class _Search:
         self.until = time.monotonic() + share_s
         warm_up(overlap=self.settings.overlap)
         if exact is not None:
-            self.times[0] = _time_us(exact)
+            self.times[0] = time_us(exact)
             order = exact.base.order
             graph = exact.prepared.graph
         else:
@@ -225,26 +201,16 @@ class _Search:
         self._try(most, order)
         self._try(most // 2, order)
         while len(self.times) < _SEARCHES and time.monotonic() < self.until:
-            tried = sorted({0, *self.times})
             best = min(self.times, key=lambda n: (self.times[n], n))
-            place = tried.index(best)
-            beside = list(itertools.pairwise(tried))[max(0, place - 1) : place + 1]
-            gaps = [(b - a, (a + b) // 2) for a, b in beside if b - a > 1]
-            if not gaps:
+            count = next_between({0, *self.times}, best)
+            if count is None:
                 break
-            self._try(max(gaps)[1], order)
+            self._try(count, order)
 
     def _try(self, count: int, order: Sequence[str]) -> None:
         if count in self.times or not count:
             return
         prepared = _in_half(self.prepared, self.candidates[:count])
-        self.times[count] = self._quick(prepared, in_order(prepared.graph, order))
-
-    def _quick(self, prepared: Prepared, order: Sequence[OpId]) -> float:
-        """Time of a plan that a short search finds, in microseconds; infinite where it finds none."""
-        settings = self.settings
-        form = formulate_in(prepared, order, settings, settings.budget_bytes)
+        in_graph = in_order(prepared.graph, order)
         left_s = max(0.3, (self.until - time.monotonic()) / _SEARCHES)
-        search = SearchSettings(limit_s=left_s, workers=settings.workers, thorough=False)
-        found = solve(form.problem, search).candidate
-        return float("inf") if found is None else found.time_us
+        self.times[count] = quick_us(prepared, in_graph, self.settings, left_s)

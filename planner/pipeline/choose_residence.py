@@ -8,7 +8,6 @@ live on the host: how many, quick searches tell, in the order with the least pea
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -20,27 +19,20 @@ from planner.graph.liveness import timeline
 from planner.graph.model import OpId, Role, Tensor
 from planner.graph.schedule import with_folded
 from planner.lower.residence import may_live_on_host
-from planner.pipeline.orders import BaseOrder, base_orders, formulate_in, least_possible_peak
+from planner.pipeline.orders import BaseOrder, base_orders, least_possible_peak
 from planner.pipeline.prepare import Prepared, Progress, silent
+from planner.pipeline.quick import WORTH, least_bytes, next_between, quick_us
 from planner.pipeline.residence import feeds_are_copied, in_order, resided
 from planner.pipeline.settings import Settings
-from planner.portfolio.solve import solve
 from planner.search.fast.warm import warm_up
-from planner.search.state import SearchSettings
-
-_MIN_BYTES = 4096
-"""What is smaller stays: a copy of it takes as long as its node takes to start."""
-
-_OF_PEAK = 1 / 2000
-"""So does what is smaller than this share of the peak."""
 
 _SHARE, _MOST_S = 0.1, 8.0
 """Of the time limit, for all searches of this module, and their most seconds."""
 
 _SEARCHES = 8
 
-WORTH = 0.01
-"""Share of the step's time by which a plan with less on the device must be quicker."""
+_LEFT = 0.02
+"""Share of the room on the device that small tensors may take."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,10 +132,11 @@ def everything_on_host(prepared: Prepared, settings: Settings) -> Prepared:
 
 def candidates_of(prepared: Prepared, settings: Settings) -> Candidates:
     """What may live on the host, ranked."""
-    least = max(_MIN_BYTES, int(_OF_PEAK * prepared.baseline.peak_bytes))
-    if prepared.request.levers.min_tensor is not None:
-        least = 1  # what is smaller is barred
-    tensors = [t for t in may_live_on_host(prepared.graph) if t.bytes >= least]
+    tensors = may_live_on_host(prepared.graph)
+    if prepared.request.levers.min_tensor is None:  # else, what is smaller is barred
+        room = settings.budget_bytes - settings.reserve_bytes
+        least = _least_bytes([t.bytes for t in tensors], least_bytes(prepared), room)
+        tensors = [t for t in tensors if t.bytes >= least]
     if prepared.request.levers.residence == "auto" and not prepared.target.own_memory:
         # what can be fed is not packed by the CPU's kernels: last bits may change
         tensors = [t for t in tensors if not t.is_initializer]
@@ -153,6 +146,22 @@ def candidates_of(prepared: Prepared, settings: Settings) -> Candidates:
     rest = [(away.share(t), t) for t in tensors if t.name not in free]
     rest.sort(key=lambda pair: (-pair[0], -pair[1].bytes, pair[1].name))
     return Candidates(free=free, ranked=tuple(t.name for share, t in rest))
+
+
+def _least_bytes(sizes: Sequence[int], least: int, room: int) -> int:
+    """What is smaller stays on the device, as long as that is little: many of a network's weights are
+    small beside its activations, and together they are more than a device has.
+
+    Args:
+        least: what is smaller is not worth a copy.
+        room: on the device.
+    """
+    left = 0
+    for size in sorted(sizes):
+        left += size
+        if size >= least or left > _LEFT * room:
+            return min(size, least)
+    return least
 
 
 class _Away:
@@ -220,6 +229,8 @@ class _Search:
             orders = base_orders(prepared, time_limit_s=share_s)
             if orders[0].peak_bytes <= room:  # the order alone is enough
                 return Chosen(prepared=prepared, orders=orders)
+        if not self.candidates.ranked:  # nothing to choose: the copies are made in any case
+            return Chosen(prepared=resided(prepared, self.candidates.first(0)))
         progress("planning with parameters, state, inputs and outputs on the host")
         if plain is not None:
             self.plain_us = plain.time_us
@@ -249,13 +260,10 @@ class _Search:
             return self._best()
         self._try(0, order)
         while len(self.times) < _SEARCHES and time.monotonic() < self.until:
-            tried = sorted(self.times)
-            place = tried.index(self._best())
-            beside = list(itertools.pairwise(tried))[max(0, place - 1) : place + 1]
-            gaps = [(b - a, (a + b) // 2) for a, b in beside if b - a > 1]
-            if not gaps:
+            count = next_between(self.times, self._best())
+            if count is None:
                 break
-            self._try(max(gaps)[1], order)
+            self._try(count, order)
         return self._best()
 
     def _best(self) -> int:
@@ -267,16 +275,9 @@ class _Search:
         names = self.candidates.first(count)
         prepared = resided(self.prepared, names)
         in_graph = in_order(prepared.graph, order)
-        self.times[count] = self._quick(prepared, in_graph) - prepared.baseline.fed_us
-
-    def _quick(self, prepared: Prepared, order: Sequence[OpId]) -> float:
-        """Time of a plan that a short search finds, in microseconds; infinite where it finds none."""
-        settings = self.settings
-        form = formulate_in(prepared, order, settings, settings.budget_bytes)
         left_s = max(0.3, (self.until - time.monotonic()) / _SEARCHES)
-        search = SearchSettings(limit_s=left_s, workers=settings.workers, thorough=False)
-        found = solve(form.problem, search).candidate
-        return float("inf") if found is None else found.time_us
+        found_us = quick_us(prepared, in_graph, self.settings, left_s)
+        self.times[count] = found_us - prepared.baseline.fed_us
 
 
 def _names(prepared: Prepared, order: Sequence[OpId]) -> list[str]:

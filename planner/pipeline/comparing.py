@@ -36,6 +36,7 @@ def compared(prepared: Prepared, *, progress: Progress) -> Prepared:
         model=prepared.model,
         graph=prepared.graph,
         order=prepared.order,
+        level=prepared.level,
         peak_bytes=timeline(baseline.graph, baseline.order).peak_bytes,
     )
     said = same_numbers(subject, feeds, seed=request.seed)

@@ -12,20 +12,25 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from planner.errors import ModelError, UsageError
+from planner.graph.liveness import timeline
+from planner.graph.schedule import default_order
 from planner.micro.batch import Batch, batch_of, check_runs
 from planner.micro.draws import random_nodes
 from planner.micro.emit import Emitted, emit, has_accumulators
 from planner.micro.flow import Flow, flow_of
 from planner.micro.kinds import MEAN, SUM, Kinds
 from planner.micro.parts import part
+from planner.micro.shares import kinds_by_rules
 from planner.micro.sink import values_to_add_up
 from planner.onnxio.load import LoadedModel, value_types
 from planner.onnxio.names import name_nodes
 from planner.onnxio.save import write_model
-from planner.pipeline.prepare import Progress
+from planner.pipeline.prepare import Progress, analysed_graph
 from planner.plan.planfile import MicroBatches
 from planner.request import Request
+from planner.runtime.micro_probe import SAMPLES, Probe
 from planner.runtime.shapes import runtime_types
+from planner.runtime.timing import available_bytes
 from planner.units import format_bytes
 
 if TYPE_CHECKING:
@@ -60,11 +65,12 @@ class Divisible:
 def divisible(loaded: LoadedModel, request: Request, progress: Progress) -> Divisible:
     """See how the values of a model add up over parts of its batch.
 
+    It is measured on a few samples; where a run on them does not fit into the memory that is free here,
+    it is told from the operators.
+
     Raises:
         UsageError, ModelError: they do not, or it cannot be told, by name.
     """
-    from planner.runtime.micro_probe import Probe
-
     if loaded.has_external_data:
         raise UsageError(
             f"--micro-batch: initializers of {loaded.path} lie in files beside it, which the model of a "
@@ -79,17 +85,40 @@ def divisible(loaded: LoadedModel, request: Request, progress: Progress) -> Divi
             f"{loaded.path} sums nothing up over its batch {batch.dim!r}: it has no gradients that the "
             f"runs of micro-batches could add; run it with {batch.dim} bound to a smaller size instead"
         )
-    progress("seeing how its totals add up, on a few samples")
-    probe = Probe(
+    untried = _why_not_tried(loaded, batch)
+    if untried is None:
+        progress("seeing how its totals add up, on a few samples")
+        kinds = _probe(loaded, flow, request).kinds(names)
+    else:
+        progress("telling from its operators how its totals add up")
+        kinds = kinds_by_rules(loaded.model, flow, names)
+    notes = (*([untried] if untried else []), *_notes(loaded, flow, kinds))
+    return Divisible(loaded=loaded, batch=batch, flow=flow, kinds=kinds, notes=notes)
+
+
+def _why_not_tried(loaded: LoadedModel, batch: Batch) -> str | None:
+    """Why the model is not run on a few samples, as a note; None where it is."""
+    free = available_bytes()
+    if free is None:
+        return None
+    graph = analysed_graph(loaded.model, {**loaded.dims, batch.dim: SAMPLES})
+    peak = timeline(graph, default_order(graph)).peak_bytes
+    if _TIMES_PEAK * peak <= free:
+        return None
+    return (
+        f"micro-batches: how its totals add up was told from its operators, and not measured: a run on "
+        f"{SAMPLES} samples holds {format_bytes(peak)} and more, and {format_bytes(free)} are free here"
+    )
+
+
+def _probe(loaded: LoadedModel, flow: Flow, request: Request) -> Probe:
+    return Probe(
         model=loaded.model,
         folder=loaded.path.parent,
         flow=flow,
-        feeds=_few_samples(loaded, batch, request),
+        feeds=_few_samples(loaded, flow.batch, request),
         seed=request.seed,
     )
-    kinds = probe.kinds(names)
-    notes = (*_notes(loaded, flow, kinds),)
-    return Divisible(loaded=loaded, batch=batch, flow=flow, kinds=kinds, notes=notes)
 
 
 def as_planned(loaded: LoadedModel, batches: MicroBatches) -> Divisible:
@@ -129,7 +158,6 @@ def _few_samples(
     loaded: LoadedModel, batch: Batch, request: Request
 ) -> Mapping[str, npt.NDArray[Any]]:
     from planner.runtime.inputs import make_inputs
-    from planner.runtime.micro_probe import SAMPLES
 
     path, seed = loaded.path, request.seed
     if request.inputs is not None and batch.size >= SAMPLES:

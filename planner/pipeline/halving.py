@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import onnx_ir as ir
 
-from planner.cost.model import durations_us
+from planner.cost.model import durations_of_changed
 from planner.errors import UsageError
 from planner.exactness import least_exact
 from planner.graph.model import Category, OpId, Role, TensorId, TrainingGraph
@@ -37,8 +37,6 @@ def halved(prepared: Prepared, names: Set[str], kind: CastSaved) -> Prepared:
     graph = _as_before(
         typed_graph(made.model, made.types, placement=placement), prepared.graph, made
     )
-    known = {op.name: prepared.duration_us[op.id] for op in prepared.graph.operations}
-    modelled, _ = durations_us(graph, prepared.hardware)
     order = (prepared.graph.operations[op].name for op in prepared.order)
     return replace(
         prepared,
@@ -47,7 +45,9 @@ def halved(prepared: Prepared, names: Set[str], kind: CastSaved) -> Prepared:
         graph=replace(graph, assumptions=(*prepared.graph.assumptions, _note(graph, kind))),
         order=in_order(graph, order),
         workspace_bytes=workspace_of(graph, prepared.target),
-        duration_us=tuple(known.get(op.name, modelled[op.id]) for op in graph.operations),
+        duration_us=durations_of_changed(
+            graph, prepared.graph, prepared.duration_us, prepared.hardware
+        ),
         numbers=least_exact(prepared.numbers, "lossy"),
         halved=tuple(sorted(names)),
         cast_saved=kind,

@@ -16,23 +16,23 @@ from planner.errors import InfeasibleBudgetError, UsageError
 from planner.micro.batch import batch_of, check_runs, divisors
 from planner.onnxio.load import load_model
 from planner.pipeline.assemble import fits_as_it_is
-from planner.pipeline.choose_residence import WORTH, at_no_cost, everything_on_host
+from planner.pipeline.bounds import check_levers
 from planner.pipeline.dividing import Divisible, RunModel, divisible, run_model, step_notes
 from planner.pipeline.limiting import limited
 from planner.pipeline.modelviews import file_view
 from planner.pipeline.optimizing import OptimizeJob
-from planner.pipeline.orders import BaseOrder, base_orders, formulate_in
+from planner.pipeline.orders import BaseOrder, base_orders
 from planner.pipeline.prepare import Prepared, Progress, prepare
+from planner.pipeline.quick import WORTH, quick_us
 from planner.pipeline.rebuild import run_as_planned
 from planner.pipeline.settings import budget_of, settings_of
 from planner.pipeline.verifying import Rewrite, check_can_hold, run_both
+from planner.pipeline.ways import ways_of
 from planner.pipeline.whole_step import WholeStep
 from planner.plan.planfile import Plan
-from planner.portfolio.solve import solve
 from planner.request import Request
 from planner.results import OptimizeResult, Verification
 from planner.search.fast.warm import warm_up
-from planner.search.state import SearchSettings
 from planner.temporary import temporary_folder
 from planner.units import format_bytes, format_duration, parse_micro_batch
 
@@ -60,15 +60,21 @@ def optimized(job: OptimizeJob) -> OptimizeResult:
     if runs is not None:
         check_runs(runs, batch)
     whole = limited(prepare(request, progress=job.progress))
+    check_levers(whole)
     divided = divisible(loaded, request, job.progress)
     with temporary_folder() as folder:
-        note = ""
+        note, known = "", None
         if runs is None:
-            runs, note = _Choice(whole, divided, folder, job.progress).runs()
+            choice = _Choice(whole, divided, folder, job.progress)
+            runs, note = choice.runs()
+            known = choice.made.get(runs)
         if runs == 1:
             return replace(job, prepared=whole, notes=(note,)).run()
-        made = run_model(divided, request, runs, _new(folder / "run"))
-        prepared = limited(prepare(made.request, progress=job.progress))
+        if known is None:
+            made = run_model(divided, request, runs, _new(folder / "run"))
+            prepared = limited(prepare(made.request, progress=job.progress))
+        else:
+            made, prepared = known
         step = WholeStep(
             prepared=whole,
             run=made.request.model,
@@ -148,6 +154,7 @@ class _Choice:
     Attributes:
         ways: by number of runs, with as much on the host as may be at no cost, then all that may.
         times: by number of runs, of all of them together, in microseconds; infinite where none was found.
+        made: by number of runs, the model of one, and what planning needs of it.
     """
 
     whole: Prepared
@@ -156,6 +163,7 @@ class _Choice:
     progress: Progress
     ways: dict[int, list[_Way]] = field(default_factory=dict)
     times: dict[int, float] = field(default_factory=dict)
+    made: dict[int, tuple[RunModel, Prepared]] = field(default_factory=dict)
 
     def runs(self) -> tuple[int, str]:
         """(the number of runs, a sentence on why)."""
@@ -224,11 +232,9 @@ class _Choice:
         none."""
         for way in self._ways(runs):
             settings = settings_of(way.prepared)
-            form = formulate_in(way.prepared, way.order.order, settings, settings.budget_bytes)
-            search = SearchSettings(limit_s=_SEARCH_S, workers=settings.workers, thorough=False)
-            found = solve(form.problem, search).candidate
-            if found is not None:
-                return found.time_us
+            found_us = quick_us(way.prepared, way.order.order, settings, _SEARCH_S)
+            if found_us < float("inf"):
+                return found_us
         return float("inf")
 
     def _ways(self, runs: int) -> list[_Way]:
@@ -236,18 +242,17 @@ class _Choice:
             size = self.divided.batch.size // runs
             self.progress(f"looking at {runs} run(s) on {size} samples each")
             prepared = self.whole if runs == 1 else self._prepared(runs)
-            settings = settings_of(prepared)
-            models = [at_no_cost(prepared, settings)]
-            if prepared.request.levers.residence == "auto" and prepared.why_no_swaps is None:
-                models.append(everything_on_host(prepared, settings))
             self.ways[runs] = [
-                _Way(model, base_orders(model, time_limit_s=_ORDERS_S)[0]) for model in models
+                _Way(model, base_orders(model, time_limit_s=_ORDERS_S)[0])
+                for model in ways_of(prepared, settings_of(prepared))
             ]
         return self.ways[runs]
 
     def _prepared(self, runs: int) -> Prepared:
         """The model of one run of so many, with the whole step's budget."""
         folder = _new(self.folder / f"run-{runs}")
-        made: RunModel = run_model(self.divided, self.whole.request, runs, folder)
+        made = run_model(self.divided, self.whole.request, runs, folder)
         budget = f"{budget_of(self.whole)}B"
-        return limited(prepare(replace(made.request, budget=budget)))
+        prepared = limited(prepare(replace(made.request, budget=budget)))
+        self.made[runs] = made, prepared
+        return prepared

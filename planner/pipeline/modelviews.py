@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from planner.graph.build import role_of
+from planner.graph.marks import role_of
 from planner.graph.model import Role
 from planner.graph.schedule import default_order, priority_order
 from planner.onnxio.load import load_model
@@ -19,6 +19,9 @@ from planner.plan.planfile import Plan
 from planner.results import ModelView
 from planner.runtime.device.placement import placement_of
 from planner.targets import Target
+
+_LIKE_INPUT = frozenset({Role.BARRIER, Role.SWAP_OUT, Role.SWAP_IN, Role.SCRATCH})
+"""Roles of nodes that make what they read again."""
 
 
 def rewritten_view(planned: Planned, plan: Plan, target: Target) -> ModelView:
@@ -75,6 +78,10 @@ def file_view(
     check_target(loaded.model, path, original.target)
     known = dict(original.types)
     for node in loaded.model.graph:  # a copy has the types of what it copies
+        if role_of(node) in _LIKE_INPUT and node.inputs[0] is not None:
+            kind = known.get(str(node.inputs[0].name))
+            if kind is not None:
+                known.setdefault(str(node.outputs[0].name), kind)
         if role_of(node) is not Role.RECOMPUTE:
             continue
         for value in node.outputs:

@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from planner.errors import InfeasibleBudgetError, ModelError, UsageError, VerificationError
+from planner.errors import InfeasibleBudgetError, UsageError, VerificationError
 from planner.lower.rewrite import Rewritten
 from planner.onnxio.save import Together, written_together
 from planner.pipeline import assemble as plans
+from planner.pipeline.bounds import check_levers
 from planner.pipeline.budget_preview import PreviewBeside, beside_a_plan, helper_beside
 from planner.pipeline.choose_halves import plan_with_halves
 from planner.pipeline.choose_residence import at_no_cost
@@ -107,7 +108,6 @@ class OptimizeJob:
                 plan = self._as_step(plans.unchanged_plan(prepared, settings), prepared)
                 made = Made(prepared=prepared, plan=plan, after=prepared.baseline.view)
             else:
-                _check_layout(prepared)
                 helper = stack.enter_context(helper_beside(settings))
                 if self.files.report is not None and self.step is None:
                     preview = PreviewBeside(helper)
@@ -140,6 +140,7 @@ class OptimizeJob:
             check_can_run(target_named(self.request.device))
         compile_ahead(self.request)
         prepared = self.prepared or limited(prepare(self.request, progress=self.progress))
+        check_levers(prepared)
         check_can_halve(prepared)
         if self.verify:
             check_can_hold(prepared)
@@ -294,16 +295,3 @@ class OptimizeJob:
         with together.writing(report) as path:
             path.write_text(page, encoding="utf-8")
         return result
-
-
-def _check_layout(prepared: Prepared) -> None:
-    """Raise ModelError where default options would lay the planned operations out anew."""
-    if prepared.blocked:
-        first, count = prepared.blocked[0], len(prepared.blocked)
-        rest = f" and {count - 1} more" if count > 1 else ""
-        raise ModelError(
-            f"convolutions with constant weights or pools ({first!r}{rest}) run in a blocked layout "
-            "(NCHWc) under ONNX Runtime's default options, and no plan survives that; make weights "
-            "graph inputs, as in a training graph, or plan for sessions of the level ORT_DISABLE_ALL "
-            "with --no-ort-optimize"
-        )

@@ -82,6 +82,16 @@ def original_orders(graph: TrainingGraph, original: LoadedModel) -> tuple[tuple[
     return tuple(orders)
 
 
+def as_written(graph: TrainingGraph, executed: Sequence[str]) -> tuple[OpId, ...]:
+    """Operations in the order in which a session runs them, as the file shows that it writes.
+
+    Args:
+        executed: the first output of each node, in that order, of the same graph.
+    """
+    by_output = {graph.tensors[op.outputs[0]].name: op.id for op in graph.operations}
+    return tuple(by_output[name] for name in executed)
+
+
 def with_draws_in_order(
     graph: TrainingGraph, order: Sequence[OpId], original: TrainingGraph, default: Sequence[OpId]
 ) -> tuple[OpId, ...]:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 
 import onnx_ir as ir
 
 from planner.cost.hardware import Hardware, load_hardware
-from planner.cost.model import durations_us
+from planner.cost.model import durations_of_changed, durations_us
 from planner.errors import ModelError, UsageError
 from planner.exactness import Numbers
 from planner.formulate import Formulation, OpCosts, Room, formulate
@@ -18,12 +17,13 @@ from planner.graph.model import OpId, Placement, TrainingGraph
 from planner.graph.reasons import WhyClosed
 from planner.graph.schedule import default_order
 from planner.halving import CastSaved
+from planner.lower.plain_pools import with_plain_pools
 from planner.lower.regions import Region
 from planner.lower.unfold import unfold
+from planner.onnxio.bodies import has_bodies
 from planner.onnxio.load import (
     LoadedModel,
     ValueType,
-    inferred_types,
     load_model,
     value_types,
 )
@@ -31,20 +31,24 @@ from planner.onnxio.names import name_nodes
 from planner.pipeline.baseline import Baseline
 from planner.pipeline.everywhere import check_everywhere
 from planner.pipeline.holding import held
-from planner.pipeline.original import original_orders, with_draws_in_order
+from planner.pipeline.layout import check_layout, is_kept_plain, is_planned_blocked, layout_notes
+from planner.pipeline.original import as_written, original_orders, with_draws_in_order
 from planner.pipeline.placing import assumed, is_assumed, placed, typed
-from planner.pipeline.targeting import check_target, fit_target
+from planner.pipeline.sizing import Sizes
+from planner.pipeline.targeting import check_place, check_target, fit_target
 from planner.pipeline.timelines import workspace_of
 from planner.request import Request
+from planner.runtime.blocked import Layout, block_channels, holds_blocked_weights, layout_of
 from planner.runtime.build import check_build, is_training_build, why_no_copies
 from planner.runtime.normalize import (
     MAX_PASSES,
     Normalized,
     added_nodes,
-    blocked_nodes,
     is_of_large_files,
 )
+from planner.runtime.options import Level
 from planner.runtime.shapes import runtime_types, unsized_values
+from planner.runtime.within import with_bodies
 from planner.targets import ANY, Target, target_named
 from planner.units import format_bytes
 
@@ -74,7 +78,12 @@ class Prepared:
             calls them.
         workspace_bytes: by OpId: what its kernel takes besides its outputs while it runs.
         duration_us: by OpId. `cost_source` says where they come from.
-        blocked: convolutions and pools that default options lay out anew, which no plan survives.
+        level: of ONNX Runtime's optimizations that made the graph: "extended"; "all" where a session lays
+            it out in blocks of channels; "disabled" for the graph as it is.
+        block_channels: channels in a block of the layout that weights of `model` are in (NCHWc); 0 where
+            none are.
+        bounds: of values whose size depends on data, by name; inner_bytes: what the bodies of nodes are
+            taken to hold where that does; shown: names of those of both that one run showed.
         resident: names of inputs, initializers and outputs that live on the host.
         halved: names of tensors that are stored in half from forward to backward, `cast_saved` as which.
         numbers: how close the numbers of `model` are to the original's.
@@ -96,9 +105,12 @@ class Prepared:
     workspace_bytes: tuple[int, ...]
     duration_us: tuple[float, ...]
     cost_source: str
-    ort_optimized: bool
+    level: Level
     why_no_swaps: WhyClosed | None = None
-    blocked: tuple[str, ...] = ()
+    block_channels: int = 0
+    bounds: Mapping[str, ValueType] = field(default_factory=dict)
+    inner_bytes: Mapping[str, int] = field(default_factory=dict)
+    shown: tuple[str, ...] = ()
     resident: tuple[str, ...] = ()
     halved: tuple[str, ...] = ()
     cast_saved: CastSaved = "none"
@@ -119,6 +131,11 @@ class Prepared:
             found = formulate(self.graph, self.order, self.costs, room=room)
             self._formulated[granularity] = found
         return self._formulated[granularity]
+
+    @property
+    def ort_optimized(self) -> bool:
+        """Whether the graph is as ONNX Runtime's optimizers leave it."""
+        return self.level != "disabled"
 
     @property
     def costs(self) -> OpCosts:
@@ -143,13 +160,22 @@ def prepare(request: Request, *, progress: Progress = silent, to_rewrite: bool =
     loaded = load_model(path, dims=request.dims)
     check_build(loaded.model)
     check_target(loaded.model, path, target)
+    check_place(loaded.model, target)
     target = fit_target(target, loaded.model)
     ort_optimize = request.ort_optimize and not is_assumed(target)
     passes = MAX_PASSES if to_rewrite else 1
-    kinds = _Types(loaded)
-    found, types, notes = _graph_for(kinds, target, ort_optimize, passes, progress)
+    kinds = Sizes(loaded, request)
+    level: Level = "extended" if ort_optimize else "disabled"
+    found, types, notes = _graph_for(kinds, target, level, passes, progress)
+    layout = Layout()
+    if ort_optimize and not target.own_memory:
+        layout = layout_of(loaded, found.model)
+        check_layout(layout, target)
+        if is_planned_blocked(layout, target):
+            level = "all"
+            found, types, notes = _graph_for(kinds, target, level, passes, progress)
     model, placement = found.model, found.placement
-    blocked: tuple[str, ...] = ()
+    notes += [*layout_notes(layout, target), *kinds.notes()]
     if not ort_optimize:
         notes.append(
             "planned on the graph as it is, for sessions of the level ORT_DISABLE_ALL: at others ONNX "
@@ -161,14 +187,6 @@ def prepare(request: Request, *, progress: Progress = silent, to_rewrite: bool =
             "nodes no session folds, and the rewritten model lists them so, behind its inputs "
             "(`get_inputs()` stays as it is)"
         )
-    elif not target.own_memory:
-        blocked = blocked_nodes(loaded, model)
-    if blocked:
-        notes.append(
-            f"{len(blocked)} convolution(s) with constant weights or pool(s) run in a blocked layout "
-            "(NCHWc) under default options, which is not modelled: the figures are those of "
-            "the level ORT_ENABLE_EXTENDED"
-        )
     graph = typed_graph(model, types, placement=placement)
     if not graph.operations:
         raise ModelError(
@@ -176,24 +194,30 @@ def prepare(request: Request, *, progress: Progress = silent, to_rewrite: bool =
         )
     original = graph
     if found.first is not None:
-        original = analysed_graph(found.first, loaded.dims, known=kinds.certain)
+        original = typed_graph(found.first, kinds.of(found.first))
     progress(f"{len(original.operations)} operations")
     order, *other_orders = original_orders(original, loaded)
-    costs = _Durations(request, loaded.dims, hardware, progress)
+    if level == "all":  # what is made for the layout has its place in no rule
+        order, *other_orders = as_written(original, found.executed), order, *other_orders
+    costs = _Durations(request, loaded.dims, hardware, progress, level)
     original_us, source, assumptions = costs.durations(original)
     durations = original_us
+    if is_kept_plain(layout, target):
+        model, types = with_plain_pools(model, types, {*layout.nodes})
+        graph = typed_graph(model, types, placement=placement)
     if graph is not original:
-        durations = costs.of_changed(graph, original, original_us)
-    if ort_optimize and not loaded.dims and target.unfolds:
+        durations = durations_of_changed(graph, original, original_us, hardware)
+    if ort_optimize and target.unfolds:
         stay = [original.tensors[t].name for t in original.inputs if original.tensors[t].on_host]
         mine = set(loaded.model.graph.initializers)
-        unfolded = unfold(model, types, mine, target=target, on_host=stay)
+        is_open = bool(loaded.dims or kinds.bounds) or any(has_bodies(n) for n in model.graph)
+        unfolded = unfold(model, types, mine, target=target, on_host=stay, is_open=is_open)
         if unfolded.names:
             model, types = unfolded.model, unfolded.types
             if placement is not None:
                 placement = replace(placement, on_cpu=placement.on_cpu | unfolded.on_cpu)
             graph = typed_graph(model, types, placement=placement)
-            durations = costs.of_changed(graph, original, original_us)
+            durations = durations_of_changed(graph, original, original_us, hardware)
             notes.append(
                 f"{len(unfolded.names)} constant(s) that ONNX Runtime's folding would keep on the "
                 f"device throughout ({format_bytes(unfolded.bytes)}) are made when they are needed"
@@ -231,8 +255,11 @@ def prepare(request: Request, *, progress: Progress = silent, to_rewrite: bool =
         workspace_bytes=workspace_of(graph, target),
         duration_us=durations,
         cost_source=source,
-        ort_optimized=ort_optimize,
-        blocked=blocked,
+        level=level,
+        bounds=kinds.bounds,
+        inner_bytes=kinds.inner,
+        shown=tuple(kinds.shown),
+        block_channels=block_channels() if holds_blocked_weights(model) else 0,
         why_no_swaps=no_swaps,
     )
 
@@ -268,54 +295,36 @@ def typed_graph(
     """
     if unsized is None:
         unsized = unsized_values(model, types)
-    return _as_run_here(build_graph(model, types, unsized=unsized, placement=placement))
-
-
-class _Types:
-    """Types of the values of a file, and of the models that ONNX Runtime makes of it."""
-
-    def __init__(self, loaded: LoadedModel) -> None:
-        self.loaded = loaded
-
-    def of(self, model: ir.Model) -> dict[str, ValueType]:
-        dims = self.loaded.dims
-        if model is self.loaded.model:  # what is certain of it is what would be inferred again
-            return value_types(model, dims, fallback=runtime_types)
-        return value_types(model, dims, known=self.certain, fallback=runtime_types)
-
-    @cached_property
-    def certain(self) -> dict[str, ValueType]:
-        """What is known of the values of the file itself: fusions keep the names of their results."""
-        return {
-            name: ValueType(dtype=dtype, shape=shape)
-            for name, (dtype, shape) in inferred_types(self.loaded.model, self.loaded.dims).items()
-            if dtype is not None and shape is not None
-        }
+    graph = build_graph(model, types, unsized=unsized, placement=placement)
+    return _as_run_here(with_bodies(graph, model, types))
 
 
 def _graph_for(
-    kinds: _Types, target: Target, ort_optimize: bool, passes: int, progress: Progress
+    kinds: Sizes, target: Target, level: Level, passes: int, progress: Progress
 ) -> tuple[Normalized, dict[str, ValueType], list[str]]:
     """The graph that the target runs, placed; the types of its values; and what to say of that."""
-    loaded = kinds.loaded
+    loaded, ort_optimize = kinds.loaded, level != "disabled"
     if is_assumed(target):
         progress(f"placing the graph for {target.title}")
-        types = kinds.of(loaded.model)
+        plain = Normalized(model=loaded.model, placement=None)
+        types = kinds.settled(plain, level, may_run=False)
         found, said = assumed(loaded, target, types)
         return found, typed(found.model, types), [*said]
     progress(f"letting ONNX Runtime optimize the graph for {target.title}")
     try:
-        found, said = placed(loaded, target, ort_optimize=ort_optimize, passes=passes)
+        found, said = placed(loaded, target, level=level, passes=passes)
     except ModelError:
         if ort_optimize or target.own_memory:
             raise
         found = Normalized(model=loaded.model, placement=None)
         said = ("ONNX Runtime here cannot load the model: planned on the graph of the file",)
         name_nodes(found.model)
-    types = kinds.of(found.model)
+    types = kinds.settled(found, level, may_run=not target.own_memory)
     # later passes that make no nodes change no numbers
     if ort_optimize and found.first is not None and added_nodes(found.first, found.model):
-        first_types = kinds.of(found.first)
+        first_types = kinds.settled(
+            replace(found, model=found.first), level, may_run=not target.own_memory
+        )
         if held(loaded, found.first, first_types):
             found, types = replace(found, model=found.first, first=None), first_types
     if target.name == ANY.name:
@@ -337,6 +346,7 @@ class _Durations:
     dims: Mapping[str, int]
     hardware: Hardware
     progress: Progress
+    level: Level
 
     def durations(self, graph: TrainingGraph) -> tuple[tuple[float, ...], str, tuple[str, ...]]:
         """(microseconds by OpId, their source, assumptions)."""
@@ -352,15 +362,9 @@ class _Durations:
 
             self.progress("calibrating: running the model with a profile")
             feeds, _ = make_inputs(request.model, request.seed, self.dims, request.inputs)
-            durations, assumptions = calibrate(request.model, graph, feeds, self.hardware)
+            durations, assumptions = calibrate(
+                request.model, graph, feeds, self.hardware, level=self.level
+            )
             return durations, "calibration run on this machine", assumptions
         durations, assumptions = durations_us(graph, self.hardware)
         return durations, f"roofline of {self.hardware.name}", assumptions
-
-    def of_changed(
-        self, graph: TrainingGraph, original: TrainingGraph, original_us: tuple[float, ...]
-    ) -> tuple[float, ...]:
-        """Durations of a graph with some nodes added: the roofline for those."""
-        known = {op.name: original_us[op.id] for op in original.operations}
-        modelled, _ = durations_us(graph, self.hardware)
-        return tuple(known.get(op.name, modelled[op.id]) for op in graph.operations)

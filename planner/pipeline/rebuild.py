@@ -15,6 +15,7 @@ from planner.lower.residence import may_live_on_host
 from planner.lower.rewrite import Rewritten
 from planner.onnxio.load import load_model, model_digest
 from planner.pipeline import assemble as plans
+from planner.pipeline.bounds import bounds_of_plan
 from planner.pipeline.comparing import compared
 from planner.pipeline.dividing import RunModel, as_planned, run_model
 from planner.pipeline.halving import check_can_halve, halved, name_of
@@ -28,6 +29,7 @@ from planner.pipeline.targeting import target_metadata
 from planner.plan.planfile import Plan
 from planner.plan.problem import Action
 from planner.request import Costs, Levers, Request
+from planner.runtime.blocked import BLOCK_KEY
 from planner.runtime.device.sessions import why_missing
 from planner.targets import LEVEL_KEY, OPTIONS_KEY, Target, target_named
 from planner.temporary import temporary_folder
@@ -108,6 +110,7 @@ def _prepared(
         dims=plan.dims,
         device=plan.device,
         ort_optimize=plan.ort_optimized,
+        bounds=bounds_of_plan(plan),
         seed=plan.seed,
         costs=Costs(hardware=plan.hardware, profile=profile),
         levers=Levers(
@@ -124,6 +127,12 @@ def _prepared(
         order=plan.order_target,
     )
     prepared = limited(prepare(request, progress=progress))
+    if plan.block_channels != prepared.block_channels:
+        raise UsageError(
+            f"the plan is for processors on which ONNX Runtime lays weights out in blocks of "
+            f"{plan.block_channels} channels (0: not at all); here it is {prepared.block_channels}: make "
+            "the plan again on this machine"
+        )
     if compare:
         compared(prepared, progress=progress)
     prepared = _in_half(prepared, plan)
@@ -186,10 +195,16 @@ def with_metadata(rewritten: Rewritten, plan: Plan, target: Target) -> Rewritten
     props["pkg.planner.version"] = plan.planner_version
     props["pkg.planner.plan_sha256"] = plans.plan_digest(plan)
     props["pkg.planner.budget_bytes"] = str(plan.budget_bytes)
-    for key in (LEVEL_KEY, OPTIONS_KEY):  # of the file that was read, which may be anyone's
+    for key in (
+        LEVEL_KEY,
+        OPTIONS_KEY,
+        BLOCK_KEY,
+    ):  # of the file that was read, which may be anyone's
         props.pop(key, None)
     props.update(target_metadata(target))
     if not plan.ort_optimized:
         props[LEVEL_KEY] = "disabled"
+    if plan.block_channels:
+        props[BLOCK_KEY] = str(plan.block_channels)
     annotate(rewritten, plan.decisions)
     return rewritten

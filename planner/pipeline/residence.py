@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import replace
 
-from planner.cost.model import durations_us
+from planner.cost.model import durations_of_changed
 from planner.graph.model import OpId, Role, TrainingGraph
 from planner.graph.reasons import WhyStay
 from planner.lower.residence import Resided, with_residence
@@ -30,9 +30,7 @@ def resided(prepared: Prepared, names: Set[str]) -> Prepared:
     made = with_residence(prepared.model, prepared.types, names, on_cpu=on_cpu)
     graph = typed_graph(made.model, made.types, placement=placement)
     graph = _as_before(graph, prepared.graph, made)
-    known = {op.name: prepared.duration_us[op.id] for op in prepared.graph.operations}
-    modelled, _ = durations_us(graph, prepared.hardware)
-    durations = tuple(known.get(op.name, modelled[op.id]) for op in graph.operations)
+    durations = durations_of_changed(graph, prepared.graph, prepared.duration_us, prepared.hardware)
     return replace(
         prepared,
         baseline=replace(prepared.baseline, fed_us=_fed_us(prepared, graph, made, durations)),

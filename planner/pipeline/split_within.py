@@ -14,15 +14,14 @@ from dataclasses import dataclass, replace
 
 from planner.errors import InfeasibleBudgetError
 from planner.lower.row_rules import MIN_OPSET
-from planner.pipeline.choose_residence import WORTH, everything_on_host
-from planner.pipeline.orders import base_orders, formulate_in, least_possible_peak
+from planner.pipeline.choose_residence import everything_on_host
+from planner.pipeline.orders import base_orders, least_possible_peak
 from planner.pipeline.planned import Planned
 from planner.pipeline.prepare import Prepared, Progress
+from planner.pipeline.quick import WORTH, quick_us, time_us
 from planner.pipeline.settings import Settings
 from planner.pipeline.too_large import split_to_fit, with_hosted
-from planner.portfolio.solve import solve
 from planner.runtime.fusion_pins import TakenError
-from planner.search.state import SearchSettings
 from planner.units import format_bytes
 
 Made = tuple[Prepared, Planned]
@@ -167,10 +166,8 @@ class _Splitting:
         settings = self.settings
         limit_s = min(_MAX_QUICK_S, _QUICK * settings.time_limit_s) / 2
         orders = base_orders(prepared, time_limit_s=limit_s)
-        form = formulate_in(prepared, orders[0].order, settings, settings.budget_bytes)
-        search = SearchSettings(limit_s=limit_s, workers=settings.workers, thorough=False)
-        found = solve(form.problem, search).candidate
-        return float("inf") if found is None else found.time_us - prepared.baseline.time_us
+        found_us = quick_us(prepared, orders[0].order, settings, limit_s)
+        return found_us - prepared.baseline.time_us
 
     def _lean(self) -> Prepared:
         """The model with as much on the host as may be."""
@@ -196,8 +193,7 @@ class _Splitting:
 def _added_us(made: Made) -> float:
     """What a plan adds to the time of the model as it is, where that is kept in the same places."""
     prepared, planned = made
-    assert planned.solved.candidate is not None
-    return planned.solved.candidate.time_us - prepared.baseline.time_us
+    return time_us(planned) - prepared.baseline.time_us
 
 
 def _is_less(found: InfeasibleBudgetError, known: InfeasibleBudgetError | None) -> bool:

@@ -12,7 +12,9 @@ from pathlib import Path
 import onnx_ir as ir
 
 from planner.errors import ModelError
-from planner.targets import ANY, OPTIONS_KEY, TARGET_KEY, TARGETS, Target
+from planner.onnxio.bodies import has_bodies
+from planner.runtime.blocked import check_block
+from planner.targets import ANY, CPU, OPTIONS_KEY, TARGET_KEY, TARGETS, Target
 
 
 def fit_target(target: Target, model: ir.Model) -> Target:
@@ -50,8 +52,19 @@ def target_metadata(target: Target) -> dict[str, str]:
     return found
 
 
+def check_place(model: ir.Model, target: Target) -> None:
+    """Raise ModelError where graphs within nodes would run on a device: they are planned on the CPU."""
+    node = next((n for n in model.graph if has_bodies(n)), None)
+    if node is not None and target.name != CPU.name:
+        raise ModelError(
+            f"node {node.name!r} ({node.op_type}) runs graphs of its own, whose placement on "
+            f"{target.title} is not planned yet: use --device cpu"
+        )
+
+
 def check_target(model: ir.Model, path: Path, target: Target) -> None:
-    """Raise ModelError where planner wrote a model for another target.
+    """Raise ModelError where planner wrote a model for another target, UsageError where it wrote it for
+    another kind of processor.
 
     Its copies and anchors are made for where that target runs each node. On another, ONNX Runtime
     would copy tensors that nobody planned to copy, or would not load the file.
@@ -62,6 +75,7 @@ def check_target(model: ir.Model, path: Path, target: Target) -> None:
             f"{path} says in its metadata that planner wrote it for {written_for!r}, a device that this "
             f"version does not know; if planner did not write it, remove the entry {TARGET_KEY!r}"
         )
+    check_block(model.metadata_props, str(path))
     if written_for not in (target.name, ANY.name):
         raise ModelError(
             f"{path} was written by planner for {written_for}, not for {target.name}: use --device "

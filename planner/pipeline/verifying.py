@@ -159,6 +159,7 @@ def _and_on(
     asked, plan = rewrite.prepared.request, rewrite.plan
     request = Request(
         model=asked.model,
+        bounds=asked.bounds,
         dims=rewrite.prepared.loaded.dims,
         device=target.name,
         inputs=asked.inputs,
@@ -231,7 +232,7 @@ def _on_cpu(
         inputs_source=inputs[1],
         seed=prepared.request.seed,
         is_copy=plan.unchanged,
-        optimized=plan.ort_optimized,
+        level=prepared.level if plan.ort_optimized else "disabled",
         order="priority" if plan.order_target == "priority" else "default",
         has_swaps=_has_swaps(after.graph),
         packed=not _can_be_fed(prepared, after.graph),

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from planner.pipeline.choose_residence import at_no_cost, candidates_of, everything_on_host
+from planner.pipeline.choose_residence import at_no_cost, candidates_of
 from planner.pipeline.prepare import Prepared
+from planner.pipeline.residence import resided
 from planner.pipeline.settings import Settings
 from planner.plan.points import Point, monotone
 from planner.results import Frontier
@@ -24,12 +25,11 @@ def ways_of(prepared: Prepared, settings: Settings) -> tuple[Prepared, ...]:
     Raises:
         UsageError: the host is asked for, and ONNX Runtime here has no copies.
     """
-    free = at_no_cost(prepared, settings)
     if prepared.request.levers.residence != "auto" or prepared.why_no_swaps is not None:
-        return (free,)
-    if not candidates_of(prepared, settings).ranked:
-        return (free,)
-    return free, everything_on_host(prepared, settings)
+        return (at_no_cost(prepared, settings),)
+    found = candidates_of(prepared, settings)
+    counts = sorted({0, len(found.ranked)})
+    return tuple(resided(prepared, found.first(count)) for count in counts)
 
 
 def merged(found: Sequence[Frontier]) -> Frontier:

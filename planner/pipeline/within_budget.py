@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 
 from planner.errors import InfeasibleBudgetError
 from planner.pipeline.choose_residence import (
-    WORTH,
     Chosen,
     Plain,
     choose_residence,
@@ -18,6 +17,7 @@ from planner.pipeline.host_budget import over_host_budget, without
 from planner.pipeline.planned import Planned
 from planner.pipeline.planning import make_plan
 from planner.pipeline.prepare import Prepared, Progress
+from planner.pipeline.quick import is_slow, time_us
 from planner.pipeline.residence import around_taken, resided
 from planner.pipeline.settings import Settings
 from planner.runtime.fusion_pins import TakenError
@@ -36,17 +36,12 @@ _SLOWER = 1.25
 Made = tuple[Prepared, Planned]
 
 
-def _time_us(planned: Planned) -> float:
-    assert planned.solved.candidate is not None
-    return planned.solved.candidate.time_us
-
-
 def _is_better(one: Planned, other: Planned) -> bool:
     """Whether `one` is quicker, or the arena has room for it alone."""
     if one.fits_arena == other.fits_arena:
-        return _time_us(one) < _time_us(other)
+        return time_us(one) < time_us(other)
     slower = _SLOWER if one.fits_arena else 1 / _SLOWER
-    return _time_us(one) < slower * _time_us(other)
+    return time_us(one) < slower * time_us(other)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -83,11 +78,11 @@ class PlanWithin:
         if not is_device_first(self.prepared, self.settings):
             return self._made(choose_residence(self.prepared, self.settings, self.progress))
         plain = self._on_device()
-        if plain is not None and not self._is_slow(plain[1]):
+        if plain is not None and not is_slow(self.prepared, plain[1]):
             return plain
         known = None
         if plain is not None:
-            known = Plain(_time_us(plain[1]), plain[1].base.order)
+            known = Plain(time_us(plain[1]), plain[1].base.order)
         chosen = choose_residence(self.prepared, self.settings, self.progress, known)
         if plain is None:
             return self._made(chosen)
@@ -106,13 +101,6 @@ class PlanWithin:
             return self._made(Chosen(prepared=self.prepared), _DEVICE, may_add=False)
         except InfeasibleBudgetError:
             return None
-
-    def _is_slow(self, planned: Planned) -> bool:
-        """Whether there is enough to gain with something on the host."""
-        if planned.solved.is_interrupted:
-            return False
-        base_us = self.prepared.baseline.time_us
-        return not planned.fits_arena or _time_us(planned) - base_us > WORTH * base_us
 
     def _made(self, chosen: Chosen, share: float = 1.0, *, may_add: bool = True) -> Made:
         """The plan for what was chosen, or for as much of that as can be had.

@@ -40,6 +40,20 @@ Seed = Annotated[int, Meta(ge=0, le=MAX_SEED)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SizeBound:
+    """The most that a tensor may be (`shape`), or that the bodies of a node may hold (`bytes`).
+
+    Attributes:
+        shown: by one run of the model, and not asked for.
+    """
+
+    name: str
+    shape: tuple[Count, ...] | None = None
+    bytes: Count | None = None
+    shown: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedAction:
     """One step of the schedule: `kind` is run, swap-out or swap-in; `target` a node or tensor name;
     `copy` counts the earlier runs of the same node (0 = the first), or swap-ins of that tensor."""
@@ -264,6 +278,9 @@ class Plan:
             recomputes of all runs together, and `dims` has the batch of a run.
         unchanged: the budget is at or above the baseline peak: the model is copied as it is.
         ort_optimized: planned on the graph as ONNX Runtime's optimizers leave it.
+        bounds: of sizes that depend on data, as they were asked for or as one run showed them.
+        block_channels: channels in a block of the layout that weights of the rewritten model are in
+            (NCHWc): it is right on processors with such blocks alone; 0 where none are in that layout.
     """
 
     version: Literal[1] = PLAN_VERSION
@@ -295,6 +312,8 @@ class Plan:
     micro: MicroBatches | None = None
     order_target: OrderTarget = "default"
     ort_optimized: bool = True
+    block_channels: Count = 0
+    bounds: tuple[SizeBound, ...] = ()
     engine: str = ""
     solve_s: Amount = 0.0
     engines: tuple[EngineStatistics, ...] = ()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from typing import Any
 
-from planner.plan.planfile import Plan
+from planner.plan.planfile import Plan, SizeBound
 from planner.results import OptimizeResult
 from planner.units import format_bytes, format_duration, format_percent
 
@@ -163,6 +163,7 @@ def _typed_options(plan: Plan, *, but: str = "") -> str:
     if plan.micro is not None:
         dims[plan.micro.dim] = plan.micro.batch
     words = [f"--dim {shlex.quote(n)}={size}" for n, size in dims.items() if n != but]
+    words += [_typed_bound(bound) for bound in plan.bounds if not bound.shown]
     if plan.micro is not None:
         words.append(f"--micro-batch {plan.micro.runs}")
     if plan.swap_mode != "auto":
@@ -178,6 +179,11 @@ def _typed_options(plan: Plan, *, but: str = "") -> str:
     if not plan.ort_optimized:
         words.append("--no-ort-optimize")
     return "".join(f"{word} " for word in words)
+
+
+def _typed_bound(bound: SizeBound) -> str:
+    most = f"{bound.bytes}B" if bound.shape is None else "x".join(map(str, bound.shape))
+    return f"--bound {shlex.quote(f'{bound.name}={most}')}"
 
 
 def _typed(result: OptimizeResult) -> str:

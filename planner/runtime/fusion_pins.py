@@ -18,7 +18,7 @@ import onnx
 import onnx_ir as ir
 
 from planner.errors import ModelError
-from planner.graph.build import PLANNER_ATTRIBUTE
+from planner.graph.marks import PLANNER_ATTRIBUTE
 from planner.lower.rewrite import Rewritten
 from planner.onnxio.load import LoadedModel
 from planner.runtime.device.client import optimize

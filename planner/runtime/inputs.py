@@ -26,7 +26,7 @@ from planner.units import check_seed, format_bytes
 
 Array = npt.NDArray[Any]
 Dim = int | str
-_UNFEEDABLE = "onnxruntime's Python interface takes no such array"
+_UNFEEDABLE = "onnxruntime's Python interface takes no such array; plan it with --no-verify"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

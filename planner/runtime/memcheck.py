@@ -17,6 +17,7 @@ from planner.graph.model import OpId, TrainingGraph
 from planner.results import MemoryCheck
 from planner.runtime.arena import RECOMMENDED, SETTINGS, forecast, simulate
 from planner.runtime.profile import Run
+from planner.units import format_bytes
 
 _WORST = 10
 
@@ -79,6 +80,22 @@ def replayed(
         live_bytes=max(live, default=0),
         per_node=per_node,
         worst=_worst(per_node),
+    )
+
+
+def off_notes(check: MemoryCheck, graph: TrainingGraph) -> tuple[str, ...]:
+    """What to say of nodes whose live bytes are not the predicted ones. Where sizes depend on data, the
+    predicted ones are bounds, and less is as it should be."""
+    is_bound = any(t.unsized for t in graph.tensors)
+    off = [row for row in check.worst if not is_bound or row[2] > row[1]]
+    where = f"{check.model}, {check.options} options"
+    if not off:
+        below = f"{where}: {check.how} live bytes are the predicted ones, which are bounds, or less"
+        return (below,) if check.worst else ()
+    node, predicted, found = off[0]
+    return (
+        f"{where}: {len(off)} or more nodes where {check.how} live bytes are not the predicted ones, "
+        f"first {node!r} ({format_bytes(predicted)} predicted, {format_bytes(found)} {check.how})",
     )
 
 

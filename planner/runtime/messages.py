@@ -19,7 +19,9 @@ def explain(message: str) -> str:
     if found:
         return (
             f"onnxruntime has no kernel for {found[1]} (node {found[2]!r}) on the chosen execution "
-            "provider and types; training operators of com.microsoft need onnxruntime-training"
+            "provider and types; training operators of com.microsoft need onnxruntime-training, and a "
+            "type that only another provider has (bfloat16) is planned for that one (--device cuda "
+            "--no-verify), or on the graph as it is (--no-ort-optimize --no-verify)"
         )
     found = re.search(r"([\w.]*:?\w+)\(-?\d+\) is not a registered function/op", message)
     if found:

@@ -16,17 +16,16 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-import onnx
 import onnx_ir as ir
 
 from planner.errors import ModelError
 from planner.graph.model import Placement
 from planner.graph.rules import COPIES
-from planner.onnxio.check import BLOCKED_LAYOUT
 from planner.onnxio.load import LoadedModel, read_model
 from planner.onnxio.names import name_nodes
 from planner.runtime.device.client import optimize
 from planner.runtime.device.copies import name_copies
+from planner.runtime.large_fills import large_fills, with_fills, without_fills
 from planner.runtime.messages import explain
 from planner.runtime.options import Level, asking_options
 from planner.runtime.shapes import without_large_initializers
@@ -38,8 +37,6 @@ MAX_PASSES = 10
 LARGE_FILES_BYTES = 1 << 30
 """Initializers in files that take more are neither loaded nor copied."""
 
-_POOLS = frozenset({"AveragePool", "GlobalAveragePool", "GlobalMaxPool", "MaxPool"})
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Normalized:
@@ -50,12 +47,16 @@ class Normalized:
         first: what the first pass leaves, where later ones change more: what a session of the file
             runs, in one memory.
         renamed: names of ONNX Runtime's own copies in `model`, by what a session calls them.
+        executed: the first output of each node of the first pass, as ONNX Runtime writes them: in the
+            order in which a session of the file runs them, as a rule (core/graph/graph.cc,
+            `ToGraphProto`; not around nodes with bodies).
     """
 
     model: ir.Model
     placement: Placement | None
     first: ir.Model | None = None
     renamed: Mapping[str, str] = field(default_factory=dict)
+    executed: tuple[str, ...] = ()
 
 
 def normalize(loaded: LoadedModel, *, passes: int = MAX_PASSES) -> ir.Model:
@@ -94,6 +95,10 @@ def normalize_for(
         if in_files:
             source = folder / "without_data.onnx"
             ir.save(without_large_initializers(loaded.model), source)
+        fills = () if level == "disabled" or loaded.has_external_data else large_fills(loaded.model)
+        if fills:
+            source = folder / "without_fills.onnx"
+            ir.save(without_fills(loaded.model, fills), source)
         model = first = loaded.model
         output = source
         for number in range(passes):
@@ -102,7 +107,7 @@ def normalize_for(
             if target.own_memory:
                 placed |= optimize(target, source, output, level=level, external=external)
             else:
-                _optimize(source, output, external=external, level=level)
+                optimize_file(source, output, external=external, level=level)
             model = read_model(output)
             first = first if number else model
             if target.own_memory and name_nodes(model):
@@ -117,56 +122,19 @@ def normalize_for(
         for made in (model, first) if _is_another(first, model) else (model,):
             if in_files:
                 _list_initializers(made, loaded.model)
+            with_fills(made, fills)
             _restore(made, loaded.model)
     if not target.own_memory:
+        executed = tuple(next(str(v.name) for v in n.outputs if v.name) for n in first.graph)
         name_nodes(model)
         if not _is_another(first, model):
-            return Normalized(model=model, placement=None)
+            return Normalized(model=model, placement=None, executed=executed)
         name_nodes(first)
-        return Normalized(model=model, placement=None, first=first)
+        return Normalized(model=model, placement=None, first=first, executed=executed)
     renamed = name_copies(model, target.provider)
     on_cpu = frozenset(name for name in _names(model) if not placed[name])
     placement = Placement(on_cpu=on_cpu, inplace=target.inplace)
     return Normalized(model=model, placement=placement, renamed=renamed)
-
-
-def blocked_nodes(loaded: LoadedModel, optimized: ir.Model) -> tuple[str, ...]:
-    """Convolutions and pools that a session of default options lays out anew, in blocks of channels
-    (NCHWc).
-
-    ONNX Runtime does so on the CPU with convolutions whose weights are constants, with pools of many
-    channels, and with other operators in between, at its level ALL alone. No plan survives it.
-
-    Args:
-        optimized: as `normalize` left it, with constants that are nodes in the file as initializers.
-
-    Raises:
-        ModelError: ONNX Runtime cannot load the model.
-    """
-    graph = optimized.graph
-    fixed = {name for name, value in graph.initializers.items() if value not in graph.inputs}
-    found = [
-        node
-        for node in graph
-        if node.op_type in _POOLS
-        or (
-            node.op_type in ("Conv", "FusedConv")
-            and (weight := node.inputs[1]) is not None
-            and weight.name in fixed
-        )
-    ]
-    if not found:
-        return ()
-    with temporary_folder() as folder:
-        target = folder / "all.onnx"
-        external = loaded.has_external_data
-        _optimize(loaded.path, target, external=external, level="all")
-        left = list(onnx.load(target, load_external_data=False).graph.node)
-    if not any(node.domain == BLOCKED_LAYOUT for node in left):
-        return ()
-    plain = {(n.op_type, v) for n in left if n.domain != BLOCKED_LAYOUT for v in n.output}
-    gone = [node for node in found if (node.op_type, node.outputs[0].name) not in plain]
-    return tuple(str(node.name or node.outputs[0].name) for node in gone or found)
 
 
 def added_nodes(before: ir.Model, after: ir.Model) -> list[str]:
@@ -187,10 +155,18 @@ def _is_another(one: ir.Model, other: ir.Model) -> bool:
 
 
 def _node_keys(model: ir.Model) -> Counter[tuple[str, str, str]]:
-    return Counter((node.domain, node.op_type, str(node.name)) for node in model.graph)
+    return Counter((node.domain, node.op_type, str(node.name)) for node in model.graph.all_nodes())
 
 
-def _optimize(source: Path, target: Path, *, external: bool, level: Level = "extended") -> None:
+def optimize_file(source: Path, target: Path, *, external: bool, level: Level) -> None:
+    """Write a model as ONNX Runtime's optimizers of a level leave it for the CPU.
+
+    Args:
+        external: initializers of 1 KiB and more go to a file beside it.
+
+    Raises:
+        ModelError: ONNX Runtime cannot load the model.
+    """
     import onnxruntime as ort
 
     options = asking_options(level)
@@ -263,7 +239,7 @@ def _restore(model: ir.Model, original: ir.Model) -> None:
         elif isinstance(value.const_value, ir.ExternalTensor):
             array = value.const_value.numpy().copy()
             value.const_value = ir.Tensor(array, name=name)
-    used = {node.domain for node in model.graph}
+    used = {node.domain for node in model.graph.all_nodes()}
     imports = dict(model.graph.opset_imports)
     model.graph.opset_imports.clear()
     model.graph.opset_imports.update(original.graph.opset_imports)

@@ -17,8 +17,8 @@ What a node's memory fields mean, measured on onnxruntime 1.31, CPU (reports/ort
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     import onnxruntime as ort
 
 _KERNEL = "_kernel_time"
+_WITH_BODIES = frozenset({"If", "Loop", "Scan"})
 _MAX_DIGITS = 20
 Feeds = Mapping[str, npt.NDArray[Any]]
 OutputSink = Callable[[list[str], list[npt.NDArray[Any]]], None]
@@ -51,7 +52,9 @@ class NodeEvent:
         in_use, held: the same with the arena's rounding; bytes the arena has taken.
         in_use_peak: largest `in_use` since the session was created, workspace included.
         requested_delta, in_use_delta, held_delta: change during the kernel.
-        output_bytes: bytes of the node's outputs.
+        output_bytes: bytes of the node's outputs; output_shapes: dims of each that is there.
+        inner_requested: for a node with bodies, the largest `requested_in_use` of the nodes in them; None
+            where none of them ran.
     """
 
     name: str
@@ -67,6 +70,8 @@ class NodeEvent:
     in_use_delta: int | None = None
     held_delta: int | None = None
     output_bytes: int | None = None
+    output_shapes: tuple[tuple[int, ...], ...] = ()
+    inner_requested: int | None = None
 
 
 Run = tuple[NodeEvent, ...]
@@ -79,10 +84,12 @@ def profile(
     *,
     runs: int = 1,
     on_outputs: OutputSink | None = None,
+    names: Collection[str] = (),
 ) -> tuple[Run, ...]:
     """Events of each run, in executed order.
 
     Args:
+        names: of the graph's own nodes, as far as they are known (`read_profile`).
         runs: how often to run; outputs of a run are dropped before the next.
         on_outputs: given the names and arrays of the first run's outputs; whoever keeps them
             keeps their bytes in the arena, so keep none when `runs` is more than 1.
@@ -101,7 +108,7 @@ def profile(
             del results
         path = Path(session.end_profiling())
         del session
-        return read_profile(path)
+        return read_profile(path, names)
 
 
 def create_session(model_path: Path, options: ort.SessionOptions) -> ort.InferenceSession:
@@ -125,8 +132,15 @@ def run_session(
     return results
 
 
-def read_profile(path: Path) -> tuple[Run, ...]:
+def read_profile(path: Path, names: Collection[str] = ()) -> tuple[Run, ...]:
     """Node events of a profile file, one tuple per run, in executed order.
+
+    What runs within a node (the body of a Loop) is left out: an event is written when its node is done,
+    so that those of a body stand before that of their node, and start after it.
+
+    Args:
+        names: of the graph's own nodes. They decide where a node and one in a body start in the same
+            microsecond.
 
     Raises:
         ModelError: not a profile of ONNX Runtime.
@@ -136,7 +150,7 @@ def read_profile(path: Path) -> tuple[Run, ...]:
     try:
         nodes = [e for e in entries if e.get("cat") == "Node" and e["name"].endswith(_KERNEL)]
         starts = sorted(_count(e["ts"]) for e in entries if e.get("name") == "model_run")
-        events = sorted((_event(e) for e in nodes), key=lambda e: e.start_us)
+        events = sorted(_outer([_event(e) for e in nodes], names), key=lambda e: e.start_us)
     except (ValueError, KeyError, AttributeError, TypeError) as error:
         raise ModelError(f"{path} is not {wanted}: {error}") from None
     if not starts:
@@ -148,6 +162,27 @@ def read_profile(path: Path) -> tuple[Run, ...]:
             current += 1
         runs[current].append(event)
     return tuple(tuple(run) for run in runs)
+
+
+def _outer(events: Sequence[NodeEvent], names: Collection[str]) -> list[NodeEvent]:
+    """Events, as they were written, without those of nodes in bodies."""
+    found: list[NodeEvent] = []
+    for event in events:
+        if event.op_type in _WITH_BODIES:
+            inner: list[NodeEvent] = []
+            while found and _is_within(found[-1], event, names):
+                inner.append(found.pop())
+            held = [e.inner_requested or e.requested_in_use or 0 for e in inner]
+            event = replace(event, inner_requested=max(held, default=None))
+        found.append(event)
+    return found
+
+
+def _is_within(earlier: NodeEvent, event: NodeEvent, names: Collection[str]) -> bool:
+    """Whether what was done earlier ran in a body of an event's node."""
+    if earlier.start_us == event.start_us:
+        return earlier.name not in names
+    return earlier.start_us > event.start_us
 
 
 def _event(entry: Mapping[str, Any]) -> NodeEvent:
@@ -170,7 +205,13 @@ def _event(entry: Mapping[str, Any]) -> NodeEvent:
         in_use_delta=number("mem_in_use_delta"),
         held_delta=number("mem_arena_held_delta"),
         output_bytes=number("output_size"),
+        output_shapes=_shapes(args.get("output_type_shape", ())),
     )
+
+
+def _shapes(entries: Sequence[Mapping[str, Any]]) -> tuple[tuple[int, ...], ...]:
+    """Dims of a node's outputs: `[{"float": [2, 3]}, ...]`."""
+    return tuple(tuple(_count(d) for d in dims) for e in entries for dims in e.values())
 
 
 def _count(value: Any, *, negative: bool = False) -> int:

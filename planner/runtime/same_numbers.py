@@ -58,6 +58,7 @@ class Subject:
         original: the checked model of the file at `path`.
         model: the graph that is planned.
         graph: its analysis; `order` that in which it is run here, `peak_bytes` its live peak.
+        level: of the optimizations that made it.
     """
 
     path: Path
@@ -66,6 +67,7 @@ class Subject:
     graph: TrainingGraph
     order: Sequence[OpId]
     peak_bytes: int
+    level: Level = "extended"
 
 
 def same_numbers(
@@ -92,7 +94,7 @@ def same_numbers(
         graph = ModelInMemory(data=_in_order(subject), folder=subject.path.parent)
         file = ModelInMemory(data=subject.path.read_bytes(), folder=subject.path.parent)
         ours = _run(subject, graph, feeds, "disabled", seed, order="priority")
-        theirs = _run(subject, file, feeds, "extended", seed)
+        theirs = _run(subject, file, feeds, subject.level, seed)
     except (ModelError, UsageError, EncodeError, ValueError, OSError) as error:
         return _unrun(subject, f"it could not be run here ({str(error).splitlines()[0]})")
     drawn = drawn_outputs(subject.graph)

@@ -5,6 +5,8 @@
     const     "value"
     normal    "std", "mean" (default 0)
     randint   "high", "low" (default 0): integers in [low, high)
+    uniform   in [0, 1)
+    bernoulli "chance": 1 with that chance, else 0
 
 Values are drawn from numpy's PCG64 seeded with crc32(input name), so that one input can be made
 alone.
@@ -52,13 +54,24 @@ class Randint(_Entry, frozen=True):
     low: int = 0
 
 
+class Uniform(_Entry, frozen=True):
+    pass
+
+
+class Bernoulli(_Entry, frozen=True):
+    chance: Annotated[float, msgspec.Meta(ge=0, le=1)]
+
+
+_Any = Const | Normal | Randint | Uniform | Bernoulli
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
     """How one input is made."""
 
     name: str
     dtype: np.dtype[Any]
-    entry: Const | Normal | Randint
+    entry: _Any
 
     def draw(self, shape: tuple[int, ...]) -> Array:
         """The input, of `shape`."""
@@ -69,6 +82,11 @@ class Recipe:
             sample = generator.standard_normal(shape, dtype=np.float32)
             std, mean = np.float32(self.entry.std), np.float32(self.entry.mean)
             return np.asarray(sample * std + mean, self.dtype)
+        if isinstance(self.entry, Uniform):
+            return np.asarray(generator.random(shape, dtype=np.float32), self.dtype)
+        if isinstance(self.entry, Bernoulli):
+            sample = generator.random(shape, dtype=np.float32)
+            return np.asarray(sample < np.float32(self.entry.chance), self.dtype)
         return np.asarray(generator.integers(self.entry.low, self.entry.high, shape), self.dtype)
 
 
@@ -88,9 +106,9 @@ def recipe_of(name: str, entry: Any, path: Path) -> Recipe:
         UsageError: a field is missing, of a wrong type, or not within the input's type.
     """
     where = f"{path}: input {name!r}"
-    found: Const | Normal | Randint = structured(
+    found: _Any = structured(
         entry,
-        Const | Normal | Randint,
+        _Any,
         Source(where=where, what="a recipe", error=UsageError),
         only_known_keys=False,
     )
@@ -100,6 +118,8 @@ def recipe_of(name: str, entry: Any, path: Path) -> Recipe:
     elif isinstance(found, Normal):
         low, high = found.mean - _SIGMAS * found.std, found.mean + _SIGMAS * found.std
         _check_within(low, high, np.dtype(np.float32), where)  # they are drawn as such
+    elif isinstance(found, Uniform | Bernoulli):
+        low, high = 0, 1
     else:
         low, high = found.low, found.high - 1
         if high < low:

@@ -175,8 +175,9 @@ def session_options(
 
     Raises:
         UsageError: there is no device whose copies could have streams of their own; the device is not
-            here; or the file was written for another one.
+            here; or the file was written for another one, or for another kind of processor.
     """
+    from planner.runtime.blocked import check_block
     from planner.runtime.device.provider import webgpu_devices
     from planner.runtime.device.sessions import check_provider
     from planner.runtime.options import session_options as plain_options
@@ -187,6 +188,7 @@ def session_options(
     if order not in ("default", "priority"):
         raise UsageError(f"execution order is default or priority, not {order!r}")
     props = _properties(path)
+    check_block(props, str(path))
     target = _target_of(path, props, device)
     options = plain_options(
         order="priority" if order == "priority" else "default",

@@ -9,6 +9,9 @@ Sessions are shared between checks: one profiled session yields outputs, execute
     both       capped       level extended   the arena's hard limit, one process each
     both       seeded       level extended   outputs of random numbers, where there are any
 
+Where a session lays images out in blocks of channels, the original runs at the level ALL throughout: that
+is the graph that is planned (`planner.runtime.blocked`).
+
 Each runs once; a thorough verification runs each twice, one after the other, times more steps, and
 adds
 
@@ -48,6 +51,7 @@ from planner.runtime.compare import KeptResults, compare_orders, judged
 from planner.runtime.draws import compare_draws, drawn_outputs
 from planner.runtime.options import Level, Memory, Opening, Order
 from planner.runtime.profile import Run, profile
+from planner.runtime.sizes import exceeded
 from planner.runtime.timing import QUICK, THOROUGH, time_in_turns
 from planner.runtime.workspace import workspace
 from planner.runtime.written import as_left, with_own, written_inputs
@@ -69,7 +73,8 @@ class CpuJob:
         budget_bytes: of the device, graph inputs and initializers included.
         inputs: by name; `inputs_source` says where they come from.
         is_copy: the rewritten model is the original, which has no planned order.
-        optimized: the plan is of the graph that ONNX Runtime's optimizers make.
+        level: of the graph that is planned: "extended", "all" where a session lays images out in blocks
+            of channels, "disabled" where the plan is of the graph as it is.
         order: the session option that the rewritten model is written for.
         has_swaps: host copies share the CPU's arena: bytes are replayed and nothing is capped.
         thorough: run twice, at other levels and under other options too, and time at length.
@@ -90,7 +95,7 @@ class CpuJob:
     inputs_source: str = "given by the caller"
     seed: int = 0
     is_copy: bool = False
-    optimized: bool = True
+    level: Level = "extended"
     order: Order = "default"
     has_swaps: bool = False
     thorough: bool = True
@@ -124,7 +129,7 @@ class CpuJob:
         self._recommended()
         if self.is_copy:
             self.notes.append("the model is a copy of the original: it has no planned order")
-        elif not self.optimized:
+        elif not self._optimized:
             self.notes.append(
                 "sessions ran at the level ORT_DISABLE_ALL, for which the plan is made"
             )
@@ -161,14 +166,14 @@ class CpuJob:
         return 2 if self.thorough else 1
 
     @property
-    def _level(self) -> Level:
-        """The level whose graph is planned."""
-        return "extended" if self.optimized else "disabled"
+    def _optimized(self) -> bool:
+        """Whether the plan is of the graph that ONNX Runtime's optimizers make."""
+        return self.level != "disabled"
 
     @property
     def _default_level(self) -> Level:
         """The level that the rewritten model is loaded at: ONNX Runtime's default."""
-        return "all" if self.optimized else "disabled"
+        return "all" if self._optimized else "disabled"
 
     def _profile(
         self,
@@ -188,6 +193,7 @@ class CpuJob:
             opening,
             runs=runs or self._runs,
             on_outputs=on_outputs,
+            names={op.name for op in self.graphs[model].operations},
         )
         if not all(found):
             raise ModelError(f"ONNX Runtime's profile of {self.paths[model]} has no node in it")
@@ -205,11 +211,12 @@ class CpuJob:
         threads = self._threads_to_compare()
         runs = self._profile(
             "original",
-            replace(self._opening("original", self._level), threads=threads),
+            replace(self._opening("original", self.level), threads=threads),
             on_outputs=lambda *outputs: results.keep(named(*outputs)),
             inputs=feeds,
         )
         self._adopt_order(runs[0])
+        self.failures += exceeded(self.graphs["original"], runs[0], "original")
         self._add_memory("original", "default", runs)
         self.progress("rewritten model, default options: outputs, order and bytes")
         feeds = with_own(self.inputs, written)
@@ -220,6 +227,7 @@ class CpuJob:
             inputs=feeds,
         )
         self._check_order(self._default_level, runs[0])
+        self.failures += exceeded(self.graphs["rewritten"], runs[0], "rewritten")
         self._add_memory("rewritten", "default", runs)
         self.failures += results.failures
         comparisons = self._with_draws(results.comparisons, threads)
@@ -240,7 +248,7 @@ class CpuJob:
             (self.paths["original"], self.paths["rewritten"]),
             lambda: with_own(self.inputs, written),
             openings=(
-                self._opening("original", self._level),
+                self._opening("original", self.level),
                 self._opening("rewritten", self._default_level),
             ),
             threads=threads,
@@ -289,14 +297,15 @@ class CpuJob:
     def _recommended(self) -> None:
         if self.thorough:
             self.progress("original model, recommended options: bytes")
-            opening = self._opening("original", self._level, "recommended")
+            opening = self._opening("original", self.level, "recommended")
             runs = self._profile("original", opening)
             self._add_memory("original", "recommended", runs)
         self.progress("rewritten model, recommended options: order and bytes")
-        opening = self._opening("rewritten", self._level, "recommended")
+        level: Level = "extended" if self._optimized else "disabled"
+        opening = self._opening("rewritten", level, "recommended")
         runs = self._profile("rewritten", opening)
-        if self.optimized:
-            self._check_order(self._level, runs[0])
+        if self._optimized:
+            self._check_order(level, runs[0])
         self._add_memory("rewritten", "recommended", runs)
 
     def _check_order(self, level: str, run: Run) -> None:
@@ -322,13 +331,7 @@ class CpuJob:
 
     def _judge_memory(self) -> None:
         for check in self.memory:
-            if check.worst:
-                node, predicted, found = check.worst[0]
-                self.notes.append(
-                    f"{check.model}, {check.options} options: {len(check.worst)} or more nodes "
-                    f"where {check.how} live bytes are not the predicted ones, first {node!r} "
-                    f"({format_bytes(predicted)} predicted, {format_bytes(found)} {check.how})"
-                )
+            self.notes += memcheck.off_notes(check, self.graphs[check.model])
             if check.model != "rewritten" or check.options != "recommended":
                 continue
             if check.live_bytes > self.budget_bytes:
@@ -388,7 +391,7 @@ class CpuJob:
                 graph=self.graphs[model],
                 order=self.orders[model],
                 order_option=self._order_of(model),
-                level=self._level,
+                level=self.level,
                 inputs=self.inputs,
                 runs=self._runs,
             )

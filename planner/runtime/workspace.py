@@ -16,6 +16,8 @@ it, and a hard cap feels it. Measured by `reports/ort_facts.py`; the formulas an
                      (orttraining/training_ops/cpu/math/softmax_grad.cc)
     BiasGeluGrad_dX  one intermediate (orttraining/training_ops/cpu/activation/activations_grad.cc)
     training BatchNormalization   saved mean and inverse deviation, one per channel
+    If, Loop, Scan                what their bodies hold (`planner.runtime.within`)
+    com.microsoft.nchwc           nothing: convolutions of blocks are direct (mlas/lib/snchwc.cpp)
 
 Other kernels were measured to take none, or are not known and count none.
 """
@@ -30,6 +32,7 @@ import numpy as np
 
 from planner.graph.model import Operation, OpId, Tensor, TrainingGraph
 
+_BLOCKED = "com.microsoft.nchwc"
 _CONV_BYTES_PER_THREAD = 16384 * 4  # MLAS_CONV_WORKING_BUFFER_SIZE_PER_THREAD floats
 _GEMM_THREAD_COMPLEXITY = 64 * 1024  # MLAS_SGEMM_THREAD_COMPLEXITY
 _GEMM_COLUMN_ALIGN = 16  # MLAS_SGEMM_STRIDEN_THREAD_ALIGN
@@ -56,7 +59,9 @@ def workspace(graph: TrainingGraph, *, threads: int) -> dict[OpId, Workspace]:
     """
     found: dict[OpId, Workspace] = {}
     for op in graph.operations:
-        rule = _RULES.get(op.op_type)
+        if op.inner_bytes:
+            found[op.id] = Workspace(after=(op.inner_bytes,))
+        rule = None if op.domain == _BLOCKED else _RULES.get(op.op_type)
         if rule is None or not op.inputs or not op.outputs:
             continue
         needed = rule(op, [graph.tensors[t] for t in op.inputs], graph.tensors[op.outputs[0]])

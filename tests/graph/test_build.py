@@ -10,9 +10,10 @@ from onnx import TensorProto as T
 from onnx import helper as h
 from onnx import numpy_helper
 
-from planner.graph.build import PLANNER_ATTRIBUTE, build_graph
+from planner.graph.build import build_graph
 from planner.graph.categories import gradient_of, input_categories, updated_value_of
 from planner.graph.liveness import timeline
+from planner.graph.marks import PLANNER_ATTRIBUTE
 from planner.graph.model import Category, Role, TrainingGraph
 from planner.graph.schedule import default_order
 from planner.onnxio.load import value_types

@@ -16,7 +16,7 @@ from onnx import helper as h
 from onnx import numpy_helper
 
 from planner import api
-from planner.graph.build import PLANNER_ATTRIBUTE
+from planner.graph.marks import PLANNER_ATTRIBUTE
 from planner.lower.rewrite import Rewritten, rewrite
 from planner.lower.sequence import last_number
 from planner.onnxio.load import load_model

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from onnx import TensorProto as T
 from onnx import helper as h
 
-from planner.graph.build import PLANNER_ATTRIBUTE
 from planner.graph.liveness import timeline
+from planner.graph.marks import PLANNER_ATTRIBUTE
 from planner.graph.model import Role
 from planner.graph.schedule import default_order, priority_order
 from planner.lower.rewrite import Sessions, rewrite

@@ -11,6 +11,7 @@ from onnx import TensorProto as T
 from onnx import helper as h
 from onnx import numpy_helper
 
+from planner import apply, optimize
 from planner.graph.liveness import timeline
 from planner.graph.schedule import default_order
 from planner.lower.unfold import MIN_BYTES, unfold
@@ -22,12 +23,22 @@ from tests.graphs import LEVELS, run_on_ort
 SIDE = 256
 
 
-def info(name: str, *shape: int, dtype: int = T.FLOAT):
+def info(name: str, *shape: int | str, dtype: int = T.FLOAT):
     return h.make_tensor_value_info(name, dtype, shape)
 
 
-def embedding_gradient(folder: Path, *, weight_is_input: bool = True) -> LoadedModel:
-    """rows of w, and their gradient scattered into zeros, which folding makes an initializer."""
+def embedding_gradient(
+    folder: Path,
+    *,
+    weight_is_input: bool = True,
+    side: int = SIDE,
+    dims: dict[str, int] | None = None,
+) -> LoadedModel:
+    """rows of w, and their gradient scattered into zeros, which folding makes an initializer.
+
+    Args:
+        dims: binds "n", the number of rows; None for 7.
+    """
     nodes = [
         h.make_node("Gather", ["w", "rows"], ["picked"], name="gather"),
         h.make_node("Tanh", ["picked"], ["act"], name="act"),
@@ -37,23 +48,22 @@ def embedding_gradient(folder: Path, *, weight_is_input: bool = True) -> LoadedM
         h.make_node("Unsqueeze", ["rows", "last"], ["where"], name="where"),
         h.make_node("ScatterND", ["zeros", "where", "d"], ["w_grad"], name="scatter"),
     ]
-    weight = numpy_helper.from_array(np.full((SIDE, SIDE), 0.5, np.float32), "w")
     constants = [
-        numpy_helper.from_array(np.array([SIDE, SIDE], np.int64), "shape"),
+        numpy_helper.from_array(np.array([side, side], np.int64), "shape"),
         numpy_helper.from_array(np.array([1], np.int64), "last"),
     ]
-    inputs = [info("rows", 7, dtype=T.INT64)]
+    inputs = [info("rows", "n" if dims else 7, dtype=T.INT64)]
     if weight_is_input:
-        inputs.append(info("w", SIDE, SIDE))
+        inputs.append(info("w", side, side))
     else:
-        constants.append(weight)
+        constants.append(numpy_helper.from_array(np.full((side, side), 0.5, np.float32), "w"))
     graph = h.make_graph(
-        nodes, "embedding", inputs, [info("loss"), info("w_grad", SIDE, SIDE)], constants
+        nodes, "embedding", inputs, [info("loss"), info("w_grad", side, side)], constants
     )
     proto = h.make_model(graph, opset_imports=[h.make_opsetid("", 18)], ir_version=9)
     path = folder / "model.onnx"
     path.write_bytes(proto.SerializeToString())
-    return load_model(path)
+    return load_model(path, dims=dims)
 
 
 def feeds() -> dict[str, np.ndarray]:
@@ -138,3 +148,49 @@ def test_small_constants_are_left_alone(tmp_path, monkeypatch):
     monkeypatch.setattr("planner.lower.unfold.MIN_BYTES", SIDE * SIDE * 4 + 1)
     _, result = unfolded(loaded)
     assert result.names == ()
+
+
+def test_lengths_are_asked_of_fixed_shapes_where_dims_are_open(tmp_path):
+    loaded = embedding_gradient(tmp_path, dims={"n": 7})
+    folded = normalize(loaded)
+    types = value_types(folded, loaded.dims)
+    mine = set(loaded.model.graph.initializers)
+    result = unfold(folded, types, mine, is_open=True)
+    assert len(result.names) == 1
+    path = tmp_path / "unfolded.onnx"
+    ir.save(result.model, path)
+    for rows in (7, 3):
+        fed = {**feeds(), "rows": feeds()["rows"][:rows]}
+        _, expected = run_on_ort(str(loaded.path), fed, tmp_path)
+        _, found = run_on_ort(str(path), fed, tmp_path)
+        for name, value in expected.items():
+            assert found[name].tobytes() == value.tobytes()
+
+
+@pytest.mark.parametrize("dims", [None, {"n": 7}])
+def test_large_zeros_are_neither_folded_in_memory_nor_written(dims, tmp_path):
+    """They take 3.35 GiB, more than a protobuf can have."""
+    side = 30_000
+    loaded = embedding_gradient(tmp_path, side=side, dims=dims)
+    folded = normalize(loaded)
+    zeros = folded.graph.initializers["zeros"].const_value
+    assert zeros is not None and zeros.nbytes == 4 * side * side
+    assert zeros.numpy().strides == (0, 0) and not zeros.numpy()[-1, -1]
+    assert [str(v.name) for v in folded.graph.inputs] == ["rows", "w"]
+    written, plan = tmp_path / "planned.onnx", tmp_path / "plan.json"
+    result = optimize(
+        loaded.path,
+        budget="85%",
+        dims=dims,
+        hardware="a100-80gb",
+        resident="host",
+        output=written,
+        plan_path=plan,
+        verify=False,
+        time_limit_s=1.0,
+    )
+    assert result.plan.planned.peak_bytes <= 0.85 * result.plan.baseline.peak_bytes
+    assert result.plan.baseline.peak_bytes > 3 * 4 * side * side
+    assert written.stat().st_size < 1 << 20
+    apply(loaded.path, plan, output=tmp_path / "again.onnx")
+    assert (tmp_path / "again.onnx").read_bytes() == written.read_bytes()

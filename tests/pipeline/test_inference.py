@@ -17,8 +17,7 @@ from onnx import helper as h
 from torch import Tensor, nn
 
 from models.nets import GPT, BERTClassifier
-from planner import analyze, optimize
-from planner.errors import ModelError
+from planner import optimize
 from planner.results import OptimizeResult
 from planner.runtime.inputs import make_inputs
 
@@ -179,31 +178,3 @@ def test_convolutions_with_weights_as_inputs(saved: bool, tmp_path: Path) -> Non
         path, budget="80%", output=tmp_path / "planned.onnx", swap="none", time_limit_s=3
     )
     check(result, path, rounding=1e-6)
-
-
-# -- the blocked layout of convolutions with constant weights --------------------------------------
-
-
-@pytest.fixture
-def blocked(tmp_path: Path) -> Path:
-    """A model whose convolutions a session of default options lays out in blocks."""
-    path = exported(SuperResolution(), torch.randn(2, 3, 48, 48), tmp_path / "m.onnx")
-    domains = {node.domain for node in onnx.load(as_saved(path, Level.ORT_ENABLE_ALL)).graph.node}
-    if "com.microsoft.nchwc" not in domains:
-        pytest.skip("this processor has no blocked layout in ONNX Runtime")
-    return path
-
-
-def test_blocked_layout_is_refused_before_planning(blocked: Path, tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match=r"'/head/Conv' and 7 more.*NCHWc.*graph inputs"):
-        optimize(blocked, budget="80%", output=tmp_path / "planned.onnx", swap="none")
-    assert not (tmp_path / "planned.onnx").exists()
-
-
-def test_blocked_layout_is_stated_by_the_analysis(blocked: Path) -> None:
-    assert any("NCHWc" in line for line in analyze(blocked, time_limit_s=2).assumptions)
-
-
-def test_model_saved_in_the_blocked_layout_is_refused(blocked: Path) -> None:
-    with pytest.raises(ModelError, match=r"NCHWc.*ORT_ENABLE_EXTENDED"):
-        analyze(blocked.with_name("m.saved.onnx"))

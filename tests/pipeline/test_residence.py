@@ -24,6 +24,7 @@ from planner.plan.planfile import Plan
 from planner.report.payload import optimize_payload
 from planner.request import Costs, Levers, Request
 from planner.results import OptimizeResult
+from tests.micro.nets import Mlp
 
 MLP = Path(__file__).parents[2] / "models" / "zoo" / "mlp_adamw.onnx"
 KIB = 1024
@@ -283,3 +284,19 @@ def test_what_is_needed_at_both_ends_is_ranked_behind(tmp_path: Path) -> None:
     place = {name: i for i, name in enumerate(found.ranked)}
     if states and weights:
         assert min(map(place.__getitem__, states)) < max(map(place.__getitem__, weights))
+
+
+def test_many_small_weights_are_not_left_on_the_device(tmp_path: Path) -> None:
+    """Each is less than a two-thousandth of the peak; all of them are more than the budget."""
+    net = Mlp(loss="counted", update=True, hidden=64, layers=48, batch=2048)
+    path = net.save(tmp_path / "deep.onnx")
+    result = api.optimize(
+        path, budget="8%", hardware="a100-40gb", feeds="host", time_limit_s=2.0, verify=False
+    )
+    plan, graph = result.plan, result.before.graph
+    kept = [t for t in graph.tensors if t.is_input or t.is_output]
+    weights = [t for t in kept if t.name.startswith("w") and t.bytes >= 4 * 64 * 64]
+    assert max(t.bytes for t in weights) < plan.baseline.peak_bytes / 2000
+    assert sum(t.bytes for t in weights) > plan.budget_bytes
+    assert {t.name for t in weights} <= set(plan.resident)
+    assert plan.planned.peak_bytes <= plan.budget_bytes

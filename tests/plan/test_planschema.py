@@ -26,6 +26,7 @@ CLASSES = (
     planfile.Decision,
     planfile.Barred,
     planfile.SplitRegion,
+    planfile.SizeBound,
     EngineStatistics,
     planfile.PredictedCost,
     planfile.PeakMoment,

@@ -1,5 +1,7 @@
 """Shape rules for operators that the shape-inference library does not know.
 
+blocked    ONNX Runtime's blocked layout of images (NCHWc)
+control    loops
 fused      what ONNX Runtime's fusions make, and planner's own copies
 gradients  the gradient operators of onnxruntime-training, by table and by rule
 losses     losses, normalizations and accumulators of onnxruntime-training
@@ -12,7 +14,7 @@ import functools
 
 from onnx_shape_inference import registry
 
-from planner.onnxio.shape_rules import fused, gradients, losses, vectors
+from planner.onnxio.shape_rules import blocked, control, fused, gradients, losses, vectors
 
 
 def has_rule(domain: str, op_type: str, version: int) -> bool:
@@ -25,6 +27,8 @@ def has_rule(domain: str, op_type: str, version: int) -> bool:
 def register() -> None:
     """Register all rules, once."""
     registry.collect()
+    blocked.register(registry)
+    control.register(registry)
     fused.register(registry)
     gradients.register(registry)
     losses.register(registry)

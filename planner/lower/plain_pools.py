@@ -1,0 +1,92 @@
+"""Keep pools in the plain layout, where ONNX Runtime would store images in blocks of channels.
+
+A pool works channel by channel, so that channels may as well be images of their own:
+
+    y = Reshape(MaxPool(Reshape(x, [-1, 1, 0, 0])), [-1, channels, 0, 0])
+
+Both reshapes are views. With one channel an image there is no whole block of them, and a session lays
+nothing out anew (core/optimizer/nchwc_transformer.cc, `TransformPool`): the plain kernel runs, on the
+same numbers in the same order. Where the pool makes a graph output, the second is a copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Set
+
+import numpy as np
+import onnx_ir as ir
+
+from planner.onnxio.load import ValueType
+from planner.onnxio.names import FreeNames
+
+
+def with_plain_pools(
+    model: ir.Model, types: Mapping[str, ValueType], names: Set[str]
+) -> tuple[ir.Model, dict[str, ValueType]]:
+    """A clone in which the named pools read and make images of one channel; and types of its values.
+
+    Args:
+        model: not changed.
+        types: of its values.
+        names: of nodes that are pools of images `[batch, channels, height, width]`.
+    """
+    clone = model.clone()
+    fresh = FreeNames(clone).fresh
+    found = dict(types)
+    graph = clone.graph
+
+    def constant(wish: str, dims: list[int]) -> ir.Value:
+        array = np.array(dims, dtype=np.int64)
+        name = fresh(wish)
+        value = ir.Value(name=name, shape=ir.Shape([4]), type=ir.TensorType(ir.DataType.INT64))
+        value.const_value = ir.Tensor(array, name=name)
+        graph.register_initializer(value)
+        found[name] = ValueType(dtype=ir.DataType.INT64, shape=(4,))
+        return value
+
+    def image_of(value: ir.Value) -> str:
+        """Name of a new value for the same elements as images of one channel."""
+        kind = types[str(value.name)]
+        batch, channels, height, width = kind.shape
+        name = fresh(f"{value.name}__apart")
+        found[name] = ValueType(dtype=kind.dtype, shape=(batch * channels, 1, height, width))
+        return name
+
+    def static(value: ir.Value) -> ir.Shape | None:
+        """The dims of `image_of`, where the file states those of the value."""
+        if value.shape is None or not all(isinstance(dim, int) for dim in value.shape):
+            return None
+        batch, channels, height, width = value.shape.numpy()
+        return ir.Shape([batch * channels, 1, height, width])
+
+    apart = constant("planner__images_apart", [-1, 1, 0, 0])
+    together: dict[int, ir.Value] = {}
+    for pool in [node for node in graph if node.name in names]:
+        source, made = pool.inputs[0], pool.outputs[0]
+        assert source is not None
+        channels = types[str(source.name)].shape[1]
+        if channels not in together:
+            together[channels] = constant("planner__images_together", [-1, channels, 0, 0])
+        single = ir.Value(name=image_of(source), shape=static(source), type=source.type)
+        pool.replace_input_with(0, single)
+        whole = ir.Value(name=made.name, shape=made.shape, type=made.type)
+        for use in list(made.uses()):
+            use.node.replace_input_with(use.idx, whole)
+        for index, value in enumerate(graph.outputs):
+            if value is made:
+                graph.outputs[index] = whole
+        made.shape = static(made)
+        made.name = image_of(whole)
+        before = ir.Node(
+            "", "Reshape", [source, apart], outputs=[single], name=fresh(f"{single.name}_node")
+        )
+        after = ir.Node(
+            "",
+            "Reshape",
+            [made, together[channels]],
+            outputs=[whole],
+            name=fresh(f"{made.name}_back"),
+        )
+        graph.insert_before(pool, before)
+        graph.insert_after(pool, after)
+    return clone, found

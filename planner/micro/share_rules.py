@@ -1,0 +1,350 @@
+"""Rules of operators for `planner.micro.shares`: the share of what a node makes, of its inputs'."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import onnx_ir as ir
+
+from planner.micro.flow import Flow
+
+SAMPLES = "samples"
+"""The share of what was divided by a number that grows as the batch does."""
+
+KEEP = frozenset({"Identity", "Neg", "Cast", "Relu", "LeakyRelu"})
+MOVE = frozenset({"Reshape", "Squeeze", "Unsqueeze", "Flatten"})
+SAME = frozenset({"Add", "Sub", "Sum"})
+_EACH = frozenset({
+    "Abs", "And", "Ceil", "Clip", "Cos", "Elu", "Erf", "Exp", "Floor", "Gelu", "HardSigmoid",
+    "HardSwish", "IsInf", "IsNaN", "Log", "Max", "Min", "Mod", "Not", "Or", "Pow", "Round",
+    "Sigmoid", "Sign", "Sin", "Softplus", "Softsign", "Sqrt", "Tanh", "Xor",
+})  # fmt: skip
+_COMPARE = frozenset({"Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"})
+_ALONG = frozenset({"Softmax", "LogSoftmax", "LayerNormalization", "RMSNormalization"})
+_REDUCE = frozenset({"ReduceSum", "ReduceMean"})
+_REDUCE_ALONE = frozenset(
+    {
+        "ReduceL2",
+        "ReduceLogSum",
+        "ReduceLogSumExp",
+        "ReduceMax",
+        "ReduceMin",
+        "ReduceProd",
+        "ReduceSumSquare",
+    }
+)
+SHAPED_BY: Mapping[str, int] = {"Reshape": 1, "Expand": 1, "Slice": 1, "Pad": 1, "Unsqueeze": 1}
+
+_SMALL = 1 << 20
+"""Constants of more elements are not looked through for zeros."""
+
+Share = Mapping[str, int]
+
+
+class Unknown(Exception):
+    """Why nothing is told of a node."""
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What is known of a value.
+
+    Attributes:
+        share: atoms and their exponents.
+        is_total: it adds up over the runs.
+        is_zero: it is 0 throughout, of any share.
+    """
+
+    share: Share = field(default_factory=dict)
+    is_total: bool = False
+    is_zero: bool = False
+
+
+PLAIN, ZERO = Known(), Known(is_zero=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """The rules, for the values of one model.
+
+    Attributes:
+        flow: of the model.
+    """
+
+    flow: Flow
+
+    def made(self, node: ir.Node, kinds: list[Known]) -> Known:
+        op = node.op_type
+        if op in KEEP or op == "Transpose":
+            return self._kept(node, kinds[0])
+        if op == "Dropout":
+            return self._kept(node, kinds[0])
+        if op in MOVE:
+            self._check_rows(node)
+            return kinds[0]
+        if op in SAME:
+            return _same(kinds)
+        if op in ("Mul", "MatMul", "Gemm", "Div", "Reciprocal"):
+            return self._product(node, kinds)
+        if op in _EACH or op in _ALONG:
+            return self._same_in_any_run(node, kinds)
+        if op == "OneHot":  # its third input has the two values
+            _plain(kinds[:2])
+            return kinds[2]
+        if op in _COMPARE:
+            return PLAIN if _same(kinds) is ZERO else self._compared(node, kinds)
+        if op in _REDUCE or op in _REDUCE_ALONE:
+            return self._reduced(node, kinds)
+        if op == "Where":
+            _plain(kinds[:1])
+            return _same(kinds[1:])
+        if op == "Expand":
+            return kinds[0]
+        if op in ("Slice", "Pad", "Concat", "Split"):
+            return self._cut(node, kinds)
+        if op in ("Gather", "GatherElements"):
+            return self._gathered(node, kinds)
+        if op in ("ScatterElements", "ScatterND"):
+            return self._scattered(node, kinds)
+        raise Unknown("has no rule")
+
+    def _kept(self, node: ir.Node, kind: Known) -> Known:
+        if kind.share and node.op_type == "Cast" and not self.is_real(str(node.outputs[0].name)):
+            raise Unknown("rounds what was divided by a size or a count")
+        return kind
+
+    def _same_in_any_run(self, node: ir.Node, kinds: list[Known]) -> Known:
+        _plain(kinds)
+        name = str(node.inputs[0].name) if node.inputs[0] is not None else ""
+        axis = self.flow.axis.get(name)
+        if axis is not None and node.op_type in _ALONG:
+            rank = len(self.flow.types[name].shape)
+            said = node.attributes.get("axis")
+            along = -1 if said is None else said.as_int()
+            if node.op_type in ("Softmax", "LogSoftmax"):
+                ok = along % rank != axis
+            else:
+                ok = along % rank > axis
+            if not ok:
+                raise Unknown("works along the batch")
+        return PLAIN
+
+    def _compared(self, node: ir.Node, kinds: list[Known]) -> Known:
+        """Signs are those of any run, where a sample's share is positive."""
+        known = _same(kinds)
+        if known.share and not any(str(v.name) in self.flow.axis for v in node.outputs):
+            raise Unknown("compares a size or a count")
+        return PLAIN
+
+    def _product(self, node: ir.Node, kinds: list[Known]) -> Known:
+        op = node.op_type
+        if op == "Reciprocal":
+            return Known({a: -e for a, e in kinds[0].share.items()})
+        first, second = kinds[0], kinds[1]
+        if first.is_zero or (second.is_zero and op != "Div"):
+            return ZERO
+        share = dict(first.share)
+        for atom, exponent in second.share.items():
+            share[atom] = share.get(atom, 0) + (exponent if op != "Div" else -exponent)
+        made = Known({a: e for a, e in share.items() if e}, first.is_total or second.is_total)
+        if op in ("MatMul", "Gemm"):
+            made = self._contracted(node, made)
+        if op == "Gemm" and len(kinds) > 2:
+            if made.is_total and not kinds[2].is_zero:
+                raise Unknown("adds something to a total")
+            made = _same([made, kinds[2]]) if not made.is_total else made
+        return made
+
+    def _contracted(self, node: ir.Node, made: Known) -> Known:
+        """A total, where a product sums over the batch."""
+        names = [str(v.name) for v in node.inputs[:2] if v is not None]
+        axes = []
+        for name, side in zip(names, ("transA", "transB"), strict=True):
+            axis, rank = self.flow.axis.get(name), len(self.flow.types[name].shape)
+            inner = rank - 1 if side == "transA" else max(0, rank - 2)
+            if node.op_type == "Gemm" and node.attributes.get_int(side, 0):
+                inner = rank - 2 if side == "transA" else rank - 1
+            axes.append(None if axis is None else axis == inner)
+        if axes == [True, True]:
+            return Known(made.share, is_total=True)
+        if True in axes:
+            raise Unknown("sums over the batch with weights that are no samples")
+        if axes == [False, False]:
+            self._check_beside(node, names)
+        return made
+
+    def _check_beside(self, node: ir.Node, names: list[str]) -> None:
+        """Raise where both operands have the batch, and not on the same of the axes that are repeated."""
+        out = str(node.outputs[0].name)
+        rank = len(self.flow.types[out].shape)
+        behind = {len(self.flow.types[n].shape) - self.flow.axis[n] for n in names}
+        if len(behind) > 1 or rank - self.flow.axis.get(out, rank) not in behind:
+            raise Unknown("pairs samples")
+
+    def _reduced(self, node: ir.Node, kinds: list[Known]) -> Known:
+        name, op = str(node.inputs[0].name) if node.inputs[0] is not None else "", node.op_type
+        rank, axis = len(self.flow.types[name].shape), self.flow.axis.get(name)
+        axes = self._axes(node, rank)
+        over = axis is not None and axis in axes
+        if op in _REDUCE_ALONE:
+            _plain(kinds[:1])
+            if over:
+                raise Unknown("takes something of the batch that is no sum")
+            return PLAIN
+        if not over or kinds[0].is_zero:
+            return kinds[0]
+        share = dict(kinds[0].share)
+        if op == "ReduceMean":
+            self._check_in_step(name)
+            share[SAMPLES] = share.get(SAMPLES, 0) + 1
+        return Known({a: e for a, e in share.items() if e}, is_total=True)
+
+    def _axes(self, node: ir.Node, rank: int) -> set[int]:
+        given = node.attributes.get("axes")
+        if given is not None:
+            axes = [int(a) for a in given.as_ints()]
+        elif len(node.inputs) > 1 and node.inputs[1] is not None:
+            axes = _ints(node.inputs[1])
+        else:
+            axes = []
+        if not axes:
+            return set() if node.attributes.get_int("noop_with_empty_axes", 0) else {*range(rank)}
+        return {a % rank for a in axes}
+
+    def _cut(self, node: ir.Node, kinds: list[Known]) -> Known:
+        """Slices, paddings, joins: never along the batch."""
+        op = node.op_type
+        sources = [v for v in (node.inputs if op == "Concat" else node.inputs[:1]) if v is not None]
+        out = self.flow.types[str(node.outputs[0].name)].shape
+        for value in sources:
+            name = str(value.name)
+            axis, shape = self.flow.axis.get(name), self.flow.types[name].shape
+            if axis is not None and shape[axis] != out[axis]:
+                raise Unknown("cuts the batch, or adds to it")
+        if op == "Concat":
+            return _same(kinds)
+        if op == "Pad":
+            filled = len(node.inputs) > 2 and node.inputs[2] is not None
+            mode = node.attributes.get_string("mode", "constant")
+            if filled and mode == "constant":
+                return _same([kinds[0], kinds[2]])
+        if op == "Slice":
+            self._check_steps(node)
+        return kinds[0]
+
+    def _check_steps(self, node: ir.Node) -> None:
+        """No slice turns the samples round."""
+        if len(node.inputs) > 4 and node.inputs[4] is not None and min(_ints(node.inputs[4])) < 0:
+            raise Unknown("turns rows round")
+
+    def _gathered(self, node: ir.Node, kinds: list[Known]) -> Known:
+        data, where = (str(v.name) for v in node.inputs[:2] if v is not None)
+        _plain(kinds[1:2])
+        axis = self.flow.axis.get(data)
+        if data in self.flow.sized and data not in self.flow.axis:  # a dim of a shape
+            return self._dim(node, kinds[0])
+        along = node.attributes.get_int("axis", 0) % max(1, len(self.flow.types[data].shape))
+        if axis is not None and axis == along:
+            raise Unknown("picks among samples")
+        if node.op_type == "Gather" and axis is not None and where in self.flow.axis:
+            raise Unknown("pairs samples")
+        return kinds[0]
+
+    def _scattered(self, node: ir.Node, kinds: list[Known]) -> Known:
+        _plain(kinds[1:2])
+        data, out = str(node.inputs[0].name) if node.inputs[0] else "", str(node.outputs[0].name)
+        axis = self.flow.axis.get(out)
+        made = _same([kinds[0], kinds[2]])
+        if axis is None:
+            if node.attributes.get_string("reduction", "none") != "add" or not kinds[0].is_zero:
+                raise Unknown("writes samples over each other")
+            return Known(made.share, is_total=True, is_zero=made.is_zero)
+        along = node.attributes.get_int("axis", 0) % len(self.flow.types[out].shape)
+        if node.op_type == "ScatterND" or axis == along or self.flow.axis.get(data, axis) != axis:
+            raise Unknown("moves rows of the batch")
+        return made
+
+    def size(self, node: ir.Node) -> Known:
+        """`Size` of what carries the batch, or `Shape` of its axis alone, grows as the batch does."""
+        name = str(node.inputs[0].name) if node.inputs[0] is not None else ""
+        axis, shape = self.flow.axis.get(name), self.flow.types[name].shape
+        if axis is None:
+            return PLAIN
+        start = node.attributes.get_int("start", 0)
+        end = node.attributes.get_int("end", len(shape))
+        self._check_in_step(name)
+        if node.op_type == "Size" or range(len(shape))[start:end] == range(axis, axis + 1):
+            return Known({SAMPLES: -1})
+        return Known({f"axis {axis - range(len(shape))[start:end].start}": -1})
+
+    def _dim(self, node: ir.Node, shape: Known) -> Known:
+        """One dim of a shape."""
+        index = node.inputs[1]
+        places = [] if index is None else _ints(index)
+        rank = self.flow.types[str(node.inputs[0].name)].shape if node.inputs[0] else ()
+        if len(places) != 1 or len(rank) != 1:
+            raise Unknown("picks among sizes")
+        axis = next((a for a in shape.share if a.startswith("axis ")), "")
+        if not axis:
+            return shape
+        return Known({SAMPLES: -1}) if f"axis {places[0] % rank[0]}" == axis else PLAIN
+
+    def _check_in_step(self, name: str) -> None:
+        """Raise where an axis has rows beside those of the samples."""
+        if self.flow.types[name].shape[self.flow.axis[name]] % self.flow.batch.size:
+            raise Unknown("reads rows beside those of the samples")
+
+    def _check_rows(self, node: ir.Node) -> None:
+        """Raise where rows of a sample do not stay together."""
+        source, made = str(node.inputs[0].name) if node.inputs[0] else "", str(node.outputs[0].name)
+        old, new = self.flow.axis.get(source), self.flow.axis.get(made)
+        if old is None and new is None:
+            return
+        if old is None or new is None:
+            raise Unknown("joins samples in one row")
+        self._check_in_step(source)
+        self._check_in_step(made)
+        shapes = self.flow.types[source].shape[:old], self.flow.types[made].shape[:new]
+        if math.prod(shapes[0]) != math.prod(shapes[1]):
+            raise Unknown("puts rows of different samples side by side")
+
+    def reads_batch(self, node: ir.Node) -> bool:
+        return any(v is not None and v.name in self.flow.axis for v in node.inputs)
+
+    def is_real(self, name: str) -> bool:
+        kind = self.flow.types.get(name)
+        return kind is not None and kind.dtype.is_floating_point()
+
+
+def _same(kinds: Sequence[Known]) -> Known:
+    """What operands have in common, zeros aside."""
+    real = [k for k in kinds if not k.is_zero]
+    if not real:
+        return ZERO
+    if any(dict(k.share) != dict(real[0].share) for k in real):
+        raise Unknown(
+            "adds up, or chooses among, what was divided by a size or a count and what was not"
+        )
+    return Known(real[0].share, any(k.is_total for k in real))
+
+
+def _plain(kinds: Sequence[Known]) -> None:
+    if any(k.share and not k.is_zero for k in kinds):
+        raise Unknown("is not linear in what was divided by a size or a count")
+
+
+def _ints(value: ir.Value) -> list[int]:
+    if value.const_value is None:
+        raise Unknown(f"reads {value.name!r}, which is no constant")
+    return [int(i) for i in np.asarray(value.const_value.numpy()).reshape(-1)]
+
+
+def is_zero(tensor: ir.TensorProtocol | None) -> bool:
+    if tensor is None or isinstance(tensor, ir.ExternalTensor):
+        return False
+    if math.prod(tensor.shape.numpy()) > _SMALL or tensor.dtype == ir.DataType.STRING:
+        return False
+    return not np.any(tensor.numpy())

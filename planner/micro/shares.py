@@ -1,0 +1,202 @@
+"""How the totals of runs on parts of a batch add up, told from the operators: nothing is run.
+
+Measuring it (`planner.micro.kinds`) needs a run on a few samples, for which not every machine has room
+where a network has billions of parameters. Here each value has a *share*: how much of what a run has the
+whole batch has, of K runs, of which run k counts c_k of all c.
+
+    x (of a sample)              share {}             the same in both
+    Div(x, count)                share {count: 1}     the whole batch has c_k / c of what the run has
+    Div(x, Size(batch))          share {samples: 1}   it has 1 / K of that
+    count, as a divisor          share {count: -1}
+
+Linear operations hand shares on: those of a product's operands are added, those of a sum's have to be
+equal. All others want {}, what is the same in any run. What sums over the batch makes a *total*: the sum
+over the runs of what they have, each times its share. Behind it, linear operations on totals alone are
+followed. Where rows of samples might be mixed up, and at operators without a rule, nothing is told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import onnx_ir as ir
+
+from planner.errors import ModelError
+from planner.micro.flow import NEXT_STEP, Flow
+from planner.micro.kinds import MEAN, SUM, Kinds
+from planner.micro.share_rules import (
+    KEEP,
+    MOVE,
+    PLAIN,
+    SAME,
+    SAMPLES,
+    SHAPED_BY,
+    ZERO,
+    Known,
+    Rules,
+    Unknown,
+    is_zero,
+)
+
+
+def kinds_by_rules(model: ir.Model, flow: Flow, names: Sequence[str]) -> Kinds:
+    """How the named totals add up, and how each output that carries the batch is joined.
+
+    Args:
+        model: of `flow`.
+        names: as `planner.micro.sink.values_to_add_up` has them.
+
+    Raises:
+        ModelError: it cannot be told of one of them; the first node without a rule is named.
+    """
+    walk = _Walk(model, flow)
+    walk.follow()
+    outputs = [str(v.name) for v in model.graph.outputs]
+    found: dict[str, str] = {}
+    for name in [*names, *(n for n in outputs if n in flow.axis)]:
+        found[name] = walk.kind(name)
+    walk.check_sizes(names, outputs)
+    return Kinds(of=found)
+
+
+class _Walk:
+    """One pass through the nodes, in their order."""
+
+    def __init__(self, model: ir.Model, flow: Flow) -> None:
+        self.model, self.flow, self.rules = model, flow, Rules(flow)
+        self.found: dict[str, Known] = {}
+        self.why: dict[str, str] = {}
+
+    # -- what was found ------------------------------------------------------------------------
+
+    def kind(self, name: str) -> str:
+        """The word of `planner.micro.kinds` for a total, or for an output that carries the batch."""
+        known = self.found.get(name)
+        if known is None:
+            raise ModelError(self._untold(name, self.why.get(name, "")))
+        if name in self.flow.counts and not known.is_total:
+            return SUM
+        share = {} if known.is_zero else dict(known.share)
+        if not known.is_total and name not in self.flow.axis and not known.is_zero:
+            raise ModelError(self._untold(name, "it is no sum over the batch"))
+        if not share:
+            return SUM
+        if share == {SAMPLES: 1}:
+            return MEAN
+        if name not in self.flow.axis and list(share.values()) == [1]:
+            return next(iter(share))
+        raise ModelError(self._untold(name, "it was divided by more than one size or count"))
+
+    def check_sizes(self, names: Sequence[str], outputs: Sequence[str]) -> None:
+        """Raise where an output, or an operation on totals, reads what follows the batch's size."""
+        totals, flow = set(names), self.flow
+        read = {n for n in outputs if n in flow.sized and n not in flow.axis}
+        for node in self.model.graph:
+            reads = [str(v.name) for v in node.inputs if v is not None]
+            made = [str(v.name) for v in node.outputs]
+            if totals.isdisjoint(reads) or not totals.isdisjoint(made) or not flow.is_behind(node):
+                continue
+            totals.update(made)
+            read.update(n for n in reads if n in flow.sized)
+        for name in sorted(read):
+            known = self.found.get(name)
+            if known is None or known.share or name in flow.axis:
+                raise ModelError(self._untold(name, "it follows the size of the batch"))
+
+    def _untold(self, name: str, why: str) -> str:
+        return (
+            f"how {name!r} adds up over micro-batches cannot be told from the operators"
+            f"{f': {why}' if why else ''}; a run on a few samples would tell, and does not fit into the "
+            f"memory that is free here: plan on a larger machine, or {NEXT_STEP}"
+        )
+
+    # -- the pass ------------------------------------------------------------------------------
+
+    def follow(self) -> None:
+        graph, flow = self.model.graph, self.flow
+        for value in (*graph.inputs, *graph.initializers.values()):
+            self.found[str(value.name)] = ZERO if is_zero(value.const_value) else PLAIN
+        for node in graph:
+            made = [str(v.name) for v in node.outputs if v.name]
+            concerned = any(n in flow.samples or n in flow.sized for n in made)
+            concerned |= any(n in flow.axis for n in made)
+            try:
+                kind = self._of(node) if concerned else self._constant(node)
+            except Unknown as unknown:
+                what = f"node {node.name!r} ({node.op_type}) {unknown}"
+                self.why.update(dict.fromkeys(made, self._first_why(node) or what))
+                continue
+            for name in made:
+                self.found[name] = kind
+                if name in flow.counts:
+                    if kind.share or not kind.is_total:
+                        self.found.pop(name)
+                        self.why[name] = f"node {node.name!r} ({node.op_type}) counts no samples"
+                    else:  # as a divisor; as a total it is a sum
+                        self.found[name] = Known({name: -1})
+
+    def _first_why(self, node: ir.Node) -> str:
+        names = [str(v.name) for v in node.inputs if v is not None]
+        return next((self.why[n] for n in names if n in self.why), "")
+
+    def _constant(self, node: ir.Node) -> Known:
+        """Of a node that no sample and no size of the batch reaches."""
+        if node.op_type in ("Constant", "ConstantOfShape"):
+            value = node.attributes.get("value")
+            tensor = None if value is None else value.as_tensor()
+            empty = tensor is None and node.op_type == "ConstantOfShape"
+            return ZERO if empty or is_zero(tensor) else PLAIN
+        if node.op_type in KEEP | MOVE | {"Transpose", "Expand"} and node.inputs[0] is not None:
+            known = self.found.get(str(node.inputs[0].name), PLAIN)
+            return ZERO if known.is_zero else PLAIN
+        return PLAIN
+
+    def _of(self, node: ir.Node) -> Known:
+        """What a node makes, of its inputs.
+
+        Raises:
+            Unknown: no rule says.
+        """
+        op = node.op_type
+        if node.domain not in ("", "ai.onnx"):
+            raise Unknown("has no rule")
+        if op in ("Shape", "Size"):
+            return self.rules.size(node)
+        if op == "ConstantOfShape":
+            return self._constant(node)
+        kinds = self._inputs(node)
+        self._check_totals(node, kinds)
+        made = self.rules.made(node, kinds)
+        carries = any(str(v.name) in self.flow.axis for v in node.outputs)
+        if made.is_total or carries or not self.rules.reads_batch(node):
+            return made
+        raise Unknown("takes something of the batch that is no sum")
+
+    def _inputs(self, node: ir.Node) -> list[Known]:
+        """Of each input; what only gives a shape is plain where it follows the batch."""
+        kinds = []
+        for place, value in enumerate(node.inputs):
+            name = "" if value is None else str(value.name)
+            shape_from = SHAPED_BY.get(node.op_type)
+            if not name or (
+                shape_from is not None and place >= shape_from and not self.rules.is_real(name)
+            ):
+                kinds.append(PLAIN)
+            elif name in self.found:
+                kinds.append(self.found[name])
+            else:
+                raise Unknown(f"reads {name!r}, of which nothing is told")
+        return kinds
+
+    def _check_totals(self, node: ir.Node, kinds: list[Known]) -> None:
+        if not any(k.is_total for k in kinds):
+            return
+        op = node.op_type
+        if op in MOVE or op in ("Transpose", "Identity", "Neg"):
+            return
+        if op in SAME and all(k.is_total or k.is_zero for k in kinds):
+            return
+        one = sum(k.is_total for k in kinds) == 1
+        if one and (op == "Mul" or (op == "Div" and kinds[0].is_total)):
+            return
+        raise Unknown("is not linear in totals")

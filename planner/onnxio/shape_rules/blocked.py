@@ -1,0 +1,104 @@
+"""Shapes in ONNX Runtime's blocked layout (NCHWc): the operators of the domain com.microsoft.nchwc.
+
+A tensor in that layout has the dims of the plain one, `[batch, channels, height, width]`, with the
+channels rounded up to whole blocks (core/optimizer/nchwc_transformer.cc, contrib_ops/cpu/nchwc_ops.cc).
+How long a block is depends on the processor and is written nowhere. The weights say how many channels
+there are: those of the convolution that reads what `ReorderInput` makes. Pools are laid out so only where
+their channels are whole blocks anyway.
+"""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+from onnx_shape_inference import OpShapeInferenceRegistry, ShapeInferenceContext
+
+from planner.onnxio.shape_rules.like import input_at, output_at
+
+DOMAIN = "com.microsoft.nchwc"
+
+_STANDARD = {
+    "AveragePool": 11,
+    "Conv": 11,
+    "GlobalAveragePool": 1,
+    "GlobalMaxPool": 1,
+    "MaxPool": 11,
+}
+"""Operators with the shape of the standard one of this version, on dims that are padded already."""
+
+_PASSING = frozenset({"MemcpyToHost", "MemcpyFromHost", "Reshape"})
+
+
+def register(registry: OpShapeInferenceRegistry) -> None:
+    """Add the rules to `registry`."""
+    for op_type, version in _STANDARD.items():
+        rule = registry.get("", op_type, version=version)
+        if rule is not None:
+            registry.register(DOMAIN, op_type, since_version=1)(rule)
+    registry.register(DOMAIN, "ReorderInput", since_version=1)(_reorder_input)
+    registry.register(DOMAIN, "ReorderOutput", since_version=1)(_reorder_output)
+    registry.register(DOMAIN, "Upsample", since_version=1)(_upsample)
+
+
+def _reorder_input(ctx: ShapeInferenceContext, node: ir.Node) -> None:
+    source, target = input_at(node, 0), output_at(node, 0)
+    if source is None or target is None:
+        return
+    if source.shape is None or source.shape.rank() != 4:
+        ctx.set_shape_and_dtype(target, None, source.dtype)
+        return
+    batch, *rest = source.shape
+    height, width, channels = rest if _int(node, "channels_last") else (*rest[1:], rest[0])
+    stored = _channels_read(target)
+    dims = [batch, channels if stored is None else stored, height, width]
+    ctx.set_shape_and_dtype(target, ir.Shape(dims), source.dtype)
+
+
+def _channels_read(value: ir.Value) -> int | None:
+    """Channels of the weights that are applied to a value; None where no plain convolution reads it."""
+    seen: set[str] = set()
+    found = [value]
+    while found:
+        value = found.pop()
+        for use in value.uses():
+            node = use.node
+            if node.op_type in _PASSING and use.idx == 0 and node.outputs[0].name not in seen:
+                seen.add(str(node.outputs[0].name))
+                found.append(node.outputs[0])
+            weights = node.inputs[1] if len(node.inputs) > 1 else None
+            if node.domain != DOMAIN or node.op_type != "Conv" or use.idx != 0 or weights is None:
+                continue
+            if _int(node, "group", 1) == 1 and weights.shape is not None:
+                channels = weights.shape[1]
+                return channels if isinstance(channels, int) else None
+    return None
+
+
+def _reorder_output(ctx: ShapeInferenceContext, node: ir.Node) -> None:
+    source, target = input_at(node, 0), output_at(node, 0)
+    if source is None or target is None:
+        return
+    if source.shape is None or source.shape.rank() != 4:
+        ctx.set_shape_and_dtype(target, None, source.dtype)
+        return
+    batch, _, height, width = source.shape
+    channels = _int(node, "channels")
+    last = _int(node, "channels_last")
+    dims = [batch, height, width, channels] if last else [batch, channels, height, width]
+    ctx.set_shape_and_dtype(target, ir.Shape(dims), source.dtype)
+
+
+def _upsample(ctx: ShapeInferenceContext, node: ir.Node) -> None:
+    source, target = input_at(node, 0), output_at(node, 0)
+    scales = node.attributes.get("scales")
+    if source is None or target is None:
+        return
+    if source.shape is None or scales is None:
+        ctx.set_shape_and_dtype(target, None, source.dtype)
+        return
+    dims = [dim * scale for dim, scale in zip(source.shape, scales.as_ints(), strict=True)]
+    ctx.set_shape_and_dtype(target, ir.Shape(dims), source.dtype)
+
+
+def _int(node: ir.Node, name: str, default: int = 0) -> int:
+    attribute = node.attributes.get(name)
+    return default if attribute is None else attribute.as_int()

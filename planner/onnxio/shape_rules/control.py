@@ -1,0 +1,87 @@
+"""Shapes of what branches and loops make: those that hold whatever is taken, however often.
+
+Where it depends on data they are the largest that may be: of an If with branches of two sizes, of a loop
+that a condition may end. The library takes a carried value to have the shape that one pass of the body
+gives it, which is wrong where it grows, and asks for a condition, which may be left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import onnx_ir as ir
+from onnx_shape_inference import OpShapeInferenceRegistry, ShapeInferenceContext
+
+
+def register(registry: OpShapeInferenceRegistry) -> None:
+    """Add the rules to `registry`."""
+    registry.register("", "Loop", since_version=1)(_loop)
+    registry.register("", "If", since_version=1)(_if)
+    standard = registry.get("", "Scan", version=9)
+
+    def scan(ctx: ShapeInferenceContext, node: ir.Node) -> None:
+        """As the library has it, where the state keeps its shape."""
+        body, count = node.attributes.get("body"), node.attributes.get("num_scan_inputs")
+        if body is None or count is None or standard is None:
+            return
+        states = node.inputs[: len(node.inputs) - count.as_int()]
+        if _keeps(states, body.as_graph().outputs):
+            standard(ctx, node)
+
+    registry.register("", "Scan", since_version=9)(scan)
+
+
+def _if(ctx: ShapeInferenceContext, node: ir.Node) -> None:
+    """The larger of what the branches make, dim by dim; nothing where they have other ranks."""
+    branches = [node.attributes.get(name) for name in ("then_branch", "else_branch")]
+    made = [b.as_graph().outputs for b in branches if b is not None]
+    for target, values in zip(node.outputs, zip(*made, strict=False), strict=False):
+        shapes = [value.shape for value in values]
+        known = [s for s in shapes if s is not None]
+        shape = None
+        if len(known) == len(shapes) and len({s.rank() for s in known}) == 1:
+            dims = [_largest(ctx, column) for column in zip(*known, strict=True)]
+            shape = ir.Shape(dims)
+        if target.name:
+            ctx.set_shape_and_dtype(target, shape, values[0].dtype)
+
+
+def _largest(
+    ctx: ShapeInferenceContext, dims: Sequence[int | ir.SymbolicDim]
+) -> int | ir.SymbolicDim:
+    whole = [dim for dim in dims if isinstance(dim, int)]
+    if len(whole) == len(dims):
+        return max(whole)
+    return dims[0] if len(set(dims)) == 1 else ctx.new_symbolic_dim()
+
+
+def _loop(ctx: ShapeInferenceContext, node: ir.Node) -> None:
+    """Trip count and condition, either of which may be absent, then carried values; the body makes the
+    condition, carried values, and one slice of each scan output. A loop whose trips are known makes at
+    most that many slices: where a condition may end it, the shape is a bound."""
+    attribute = node.attributes.get("body")
+    if attribute is None:
+        return
+    made = attribute.as_graph().outputs[1:]
+    carried = node.inputs[2:]
+    keeps = _keeps(carried, made)
+    trips = None
+    if node.inputs and node.inputs[0] is not None:
+        known = ctx.get_symbolic_value(node.inputs[0])
+        trips = known[0] if known is not None and len(known) == 1 else None
+    for place, (target, value) in enumerate(zip(node.outputs, made, strict=False)):
+        if not target.name:
+            continue
+        shape = value.shape if keeps else None
+        if shape is not None and place >= len(carried):
+            length = trips if isinstance(trips, int) else ctx.new_symbolic_dim()
+            shape = ir.Shape([length, *shape])
+        ctx.set_shape_and_dtype(target, shape, value.dtype)
+
+
+def _keeps(before: Sequence[ir.Value | None], after: Sequence[ir.Value]) -> bool:
+    """Whether each carried value has the same known shape before the body and behind it."""
+    return all(
+        value is not None and value.shape is not None and value.shape == made.shape
+        for value, made in zip(before, after, strict=False)
+    )

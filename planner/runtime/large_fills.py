@@ -1,0 +1,94 @@
+"""Large constants that a graph makes of one element, kept away from ONNX Runtime's constant folding.
+
+The zeros that the gradient of an embedding is scattered into are as large as the embedding. ONNX Runtime
+folds the `ConstantOfShape` that makes them, in memory, and writes the result into the optimized model,
+where 2 GiB are too much for a protobuf. Its optimizers are shown a graph input in the place of such a
+node, and the constant is put back as what folding would have left: an initializer, here of one element in
+memory.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+LARGE_BYTES = 128 << 20
+"""Fills that take less are folded by ONNX Runtime itself."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fill:
+    """A constant of one element throughout; where several nodes make it, ONNX Runtime keeps one.
+
+    Attributes:
+        names: of the values that nodes make so; it goes by the first.
+    """
+
+    names: tuple[str, ...]
+    shape: tuple[int, ...]
+    element: np.ndarray
+
+    @property
+    def name(self) -> str:
+        """Of the constant."""
+        return self.names[0]
+
+    @property
+    def tensor(self) -> ir.Tensor:
+        """The constant, in the memory of its element."""
+        return ir.Tensor(np.broadcast_to(self.element.reshape(()), self.shape), name=self.name)
+
+
+def large_fills(model: ir.Model) -> tuple[Fill, ...]:
+    """What large `ConstantOfShape` nodes of constant shapes make, graph outputs aside."""
+    outputs = set(model.graph.outputs)
+    found: dict[tuple[tuple[int, ...], str, bytes], list[str]] = {}
+    for node in model.graph:
+        if node.op_type != "ConstantOfShape" or node.outputs[0] in outputs:
+            continue
+        given = node.inputs[0]
+        if given is None or given.const_value is None or given in model.graph.inputs:
+            continue
+        shape = tuple(int(d) for d in given.const_value.numpy())
+        value = node.attributes.get("value")
+        element = np.zeros(1, np.float32) if value is None else value.as_tensor().numpy()
+        if math.prod(shape) * element.itemsize >= LARGE_BYTES:
+            key = shape, element.dtype.name, element.tobytes()
+            found.setdefault(key, []).append(str(node.outputs[0].name))
+    return tuple(
+        Fill(names=tuple(names), shape=shape, element=np.frombuffer(raw, np.dtype(dtype)))
+        for (shape, dtype, raw), names in found.items()
+    )
+
+
+def without_fills(model: ir.Model, fills: tuple[Fill, ...]) -> ir.Model:
+    """A clone in which graph inputs stand for the fills."""
+    clone = model.clone()
+    made = {str(v.name): v for node in clone.graph for v in node.outputs}
+    for fill in fills:
+        given = ir.Value(
+            name=fill.name,
+            shape=ir.Shape(fill.shape),
+            type=ir.TensorType(ir.DataType.from_numpy(fill.element.dtype)),
+        )
+        for value in (made[name] for name in fill.names):
+            for use in list(value.uses()):
+                use.node.replace_input_with(use.idx, given)
+            node = value.producer()
+            assert node is not None
+            clone.graph.remove(node, safe=True)
+        clone.graph.inputs.append(given)
+    return clone
+
+
+def with_fills(model: ir.Model, fills: tuple[Fill, ...]) -> None:
+    """Put the fills back into what the optimizers made of `without_fills`: as initializers."""
+    known = {fill.name: fill for fill in fills}
+    for value in [v for v in model.graph.inputs if v.name in known]:
+        model.graph.inputs.remove(value)
+        if value.uses():
+            value.const_value = known[str(value.name)].tensor
+            model.graph.register_initializer(value)

@@ -1,0 +1,48 @@
+"""Sizes that depend on data, as a run shows them, against what they were planned to be at most."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import onnx_ir as ir
+
+from planner.graph.model import Operation, TrainingGraph
+from planner.runtime.profile import NodeEvent, Run
+from planner.units import format_bytes
+
+
+def exceeded(graph: TrainingGraph, run: Run, model: str) -> list[str]:
+    """A sentence for each tensor, and each node with bodies, that took more than it was planned to.
+
+    Only tensors are looked at whose shapes ONNX Runtime learns as it runs.
+
+    Args:
+        model: "original" or "rewritten".
+    """
+    by_name = {op.name: op for op in graph.operations}
+    return [
+        f"{what} takes {format_bytes(found)} in this run of the {model} model, more than the "
+        f"{format_bytes(most)} that it was planned with; plan with a larger --bound"
+        for event in run
+        if event.name in by_name
+        for what, most, found in _larger(graph, by_name[event.name], event)
+    ]
+
+
+def _larger(
+    graph: TrainingGraph, op: Operation, event: NodeEvent
+) -> Iterator[tuple[str, int, int]]:
+    """(what, bytes that it may take, bytes that it took)."""
+    if len(event.output_shapes) == len(op.outputs):
+        for t, shape in zip(op.outputs, event.output_shapes, strict=True):
+            tensor = graph.tensors[t]
+            bits = ir.DataType[tensor.dtype.upper()].bitwidth
+            found = -(-math.prod(shape) * bits // 8)
+            if tensor.unsized and found > tensor.bytes:
+                yield f"tensor {tensor.name!r}", tensor.bytes, found
+    if op.inner_bytes and event.inner_requested is not None:
+        most = op.inner_bytes + sum(graph.tensors[t].bytes for t in op.outputs)
+        found = event.inner_requested - (event.requested_in_use or 0) + (event.requested_delta or 0)
+        if found > most:
+            yield f"node {op.name!r}, with what its bodies hold,", most, found
