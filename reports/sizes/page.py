@@ -1,0 +1,163 @@
+"""The rows of `reports.sizes` as a page."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from reports.sizes.networks import NETWORKS
+
+GB, GIB, MIB = 10**9, 2**30, 2**20
+Row = Mapping[str, Any]
+
+
+def page(data: Mapping[str, Any]) -> str:
+    """The report."""
+    rows: Sequence[Row] = data["rows"]
+    lines = [
+        "# Sizes that people have",
+        "",
+        "Written by `python -m reports.sizes`. Published configurations in float32, built on the meta "
+        "device and exported with labels to a loss, without and with AdamW; no weight is in memory at "
+        "any time, and nothing is run. *Held*: the most resident memory of a step's process and all "
+        f"that it started. Searches of {data['limit_s']:g} s; two cores, with other work beside: times "
+        "are rough, and since searches end by the clock, a plan made again may be better or worse.",
+        "",
+    ]
+    for name, network in NETWORKS.items():
+        mine = [row for row in rows if row["network"] == name]
+        if mine:
+            lines += ["- " + _network(network.title, network.sample, mine[0]["export"])]
+    lines += [
+        "",
+        "## Export",
+        "",
+        "| network | optimizer | nodes | file MiB | export s | of that tracing | held GiB |",
+        "|---|---|---:|---:|---:|---:|---:|",
+    ]
+    seen = set[tuple[str, str]]()
+    for row in rows:
+        key = row["network"], row["optimizer"]
+        if key not in seen:
+            seen.add(key)
+            lines.append(_export(row))
+    lines += [
+        "",
+        "## Analysis",
+        "",
+        "`planner analyze` at the card of 24 GB: the peak of the model as it is, and with everything on "
+        "the device the least peak that was found, beside what no plan can go below.",
+        "",
+        "| network | optimizer | batch | peak GiB | least found | bound | s | held GiB |",
+        "|---|---|---:|---:|---:|---:|---:|---:|",
+    ]
+    lines += [_analysis(row) for row in rows if "analyze" in row]
+    lines += [
+        "",
+        "## Plans",
+        "",
+        "`planner optimize --device cuda --no-verify`, with everything that may live on the host "
+        "(`--resident auto`) and, for more than one sample, `--micro-batch auto`. *Time*: of the plan "
+        "against the model as it is on a card that held it all, both with the copies that a session "
+        "makes of what the caller feeds; *floor* is the proven bound in the base order and number of "
+        "runs that were chosen. *From*, *to the host*: GiB of what lives there, all runs; *swapped*: of "
+        "activations that are copied there for a while; *again*: of what is made by operations that "
+        "run again. \\*: live bytes fit, and ONNX Runtime's arena is predicted to need more, for "
+        "fragmentation.",
+        "",
+        "| network | optimizer | batch | card | peak GiB, before -> after | runs | time | floor "
+        "| from the host | to the host | swapped | again | on the host | s | held GiB "
+        "| page MiB, opens after |",
+        "|---|---|---:|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---|",
+    ]
+    lines += [_plan(row) for row in rows]
+    failed = [row for row in rows if not row["optimize"].get("fits")]
+    if failed:
+        lines += ["", "## Not planned", ""]
+        lines += [
+            f"- {row['network']}, {row['optimizer']}, batch {row['batch']}, {row['card']}: "
+            f"{row['optimize'].get('said', row['optimize'].get('failed'))}"
+            for row in failed
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def _network(title: str, sample: str, exported: Mapping[str, Any]) -> str:
+    count = exported["parameters"]
+    return f"{title}: {count:,} parameters, {4 * count / GIB:.1f} GiB; a sample is {sample}"
+
+
+def _export(row: Row) -> str:
+    found = row["export"]
+    return (
+        f"| {row['network']} | {row['optimizer']} | {found['nodes']:,} | {found['file_bytes'] / MIB:.1f} "
+        f"| {found['wall_s']:.0f} | {found['trace_s']:.0f} | {found['held_bytes'] / GIB:.2f} |"
+    )
+
+
+def _analysis(row: Row) -> str:
+    found = row["analyze"]
+    start = f"| {row['network']} | {row['optimizer']} | {row['batch']} "
+    if "failed" in found:
+        return f"{start}| {found['failed']} | | | {_cost(found)} |"
+    return (
+        f"{start}| "
+        + " | ".join(
+            [
+                _gib(found["baseline_bytes"]),
+                _gib(found["least_bytes"]),
+                _gib(found["bound_bytes"]),
+                _cost(found),
+            ]
+        )
+        + " |"
+    )
+
+
+def _plan(row: Row) -> str:
+    found = row["optimize"]
+    start = f"| {row['network']} | {row['optimizer']} | {row['batch']} | {row['card']} "
+    if not found.get("fits"):
+        least = found.get("least_bytes")
+        text = f"no plan; least found {_gib(least)}" if least else "no plan"
+        return f"{start}| {text} |" + " |" * 9 + f" {_cost(found)} | |"
+    base_us = found["baseline_us"]
+    bound = "-" if found["bound_us"] is None else f"x{found['bound_us'] / base_us:.2f}"
+    seen = row.get("open", {})
+    opens = (
+        f"{seen['ready_s']:.1f} s"
+        if seen.get("ready_s") and not seen["errors"]
+        else "does not open"
+    )
+    return (
+        f"{start}| "
+        + " | ".join(
+            [
+                f"{_gib(found['baseline_bytes'])} -> {_gib(found['peak_bytes'])}{_arena(found)}",
+                str(found["runs"]),
+                f"x{found['time_us'] / base_us:.2f}",
+                bound,
+                _gib(found["page_in_bytes"]),
+                _gib(found["page_out_bytes"]),
+                _gib(found["swapped_bytes"]),
+                _gib(found["recomputed_bytes"]),
+                _gib(found["host_bytes"]),
+                _cost(found),
+                f"{found['report_bytes'] / MIB:.1f}, {opens}",
+            ]
+        )
+        + " |"
+    )
+
+
+def _arena(found: Mapping[str, Any]) -> str:
+    """A mark where ONNX Runtime's arena is predicted to need more than the live bytes that fit."""
+    return " *" if any("arena is predicted to need more" in a for a in found["assumptions"]) else ""
+
+
+def _cost(found: Mapping[str, Any]) -> str:
+    return f"{found['wall_s']:.0f} | {found['held_bytes'] / GIB:.2f}"
+
+
+def _gib(size: int | None) -> str:
+    return "-" if size is None else f"{size / GIB:,.1f}"
