@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from reports.reliability.case import Case
 from reports.reliability.cases import (
+    bounds,
     external,
     files,
     functions,
     graphs,
     hardware,
+    huge,
     inputs,
     micro,
     options,
@@ -24,6 +26,7 @@ from reports.reliability.cases import (
 )
 
 _ROOMS = (
+    bounds,
     files,
     graphs,
     functions,
@@ -33,6 +36,7 @@ _ROOMS = (
     plans,
     problems,
     hardware,
+    huge,
     profiles,
     inputs,
     micro,

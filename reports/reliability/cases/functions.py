@@ -12,7 +12,7 @@ from onnx import helper as h
 
 from reports.reliability.case import ANALYZE, OK, OPTIMIZE, Case
 from reports.reliability.cases.graphs import Model, write
-from reports.reliability.graphs import SIDE, info, node, proto
+from reports.reliability.graphs import node, proto
 
 _MY = "my"
 _OPSETS = (("", 18), (_MY, 1))
@@ -67,16 +67,6 @@ def _bomb(levels: int, each: int) -> Model:
     return _of(*made, node_=call(f"F{levels - 1}", ["x"], ["y"]))
 
 
-def _if_within() -> onnx.FunctionProto:
-    branch = h.make_graph([node("Neg", ["a"], ["b"])], "branch", [], [info("b", SIDE, SIDE)])
-    nodes = [
-        node("ReduceSum", ["a"], ["s"], keepdims=0),
-        node("Cast", ["s"], ["c"], to=onnx.TensorProto.BOOL),
-        node("If", ["c"], ["r"], then_branch=branch, else_branch=branch),
-    ]
-    return function("F", nodes)
-
-
 def _changed(change: Callable[[onnx.FunctionProto], object]) -> Model:
     made = function("F", [node("Neg", ["a"], ["r"])])
     change(made)
@@ -94,7 +84,6 @@ def _refused() -> Iterator[tuple[str, Model, tuple[str, ...]]]:
     nested = _of(neg, inner, node_=call("G", ["x"], ["y"]))
     yield "a call within a function with too many inputs", nested, ("inputs",)
     yield "two functions of one name", _of(neg, neg), ("twice",)
-    yield "a function with an If", _of(_if_within()), ("subgraph",)
     ghost = function("F", [node("Add", ["a", "ghost"], ["r"])])
     yield "a function reads what nothing produces", _of(ghost), ("ghost",)
     late = function("F", [node("Neg", ["b"], ["r"]), node("Neg", ["a"], ["b"])])

@@ -78,26 +78,6 @@ def _sparse_initializer() -> onnx.ModelProto:
     return model
 
 
-def _branch() -> onnx.GraphProto:
-    return h.make_graph([node("Neg", ["x"], ["b"])], "branch", [], [info("b", SIDE, SIDE)])
-
-
-def _if() -> onnx.ModelProto:
-    nodes = [node("If", ["c"], ["y"], name="choose", then_branch=_branch(), else_branch=_branch())]
-    return proto(nodes, inputs=[info("x", SIDE, SIDE), info("c", dtype=T.BOOL)])
-
-
-def _loop() -> onnx.ModelProto:
-    body = h.make_graph(
-        [node("Identity", ["c"], ["d"]), node("Neg", ["v"], ["w"])],
-        "body",
-        [info("i", dtype=T.INT64), info("c", dtype=T.BOOL), info("v", SIDE, SIDE)],
-        [info("d", dtype=T.BOOL), info("w", SIDE, SIDE)],
-    )
-    times = h.make_tensor("times", T.INT64, [], [3])
-    return proto([node("Loop", ["times", "", "x"], ["y"], body=body)], initializers=[times])
-
-
 def _sequence() -> onnx.ModelProto:
     kind = h.make_sequence_type_proto(h.make_tensor_type_proto(T.FLOAT, [SIDE, SIDE]))
     at = h.make_tensor("i", T.INT64, [], [0])
@@ -167,8 +147,6 @@ def _refused() -> Iterator[tuple[str, Model, tuple[str, ...]]]:
     yield "a graph output without a name", of(neg, outputs=[info("y", SIDE, SIDE), info("", 4)]), ()
     unnamed = h.make_tensor("", T.FLOAT, [1], [1.0])
     yield "an initializer without a name", of(neg, initializers=[unnamed]), ("name",)
-    yield "an If", _if, ("'choose'", "subgraph")
-    yield "a Loop", _loop, ("subgraph",)
     yield "a sparse initializer", _sparse_initializer, ("sparse", "'w'")
     yield "a sequence as graph input", _sequence, ("'x'",)
     yield "a sequence within the graph", _sequence_within, ()
@@ -194,8 +172,6 @@ def _refused() -> Iterator[tuple[str, Model, tuple[str, ...]]]:
     yield "a node with too many inputs", of(node("Neg", ["x", "x", "x"], ["y"])), ()
     yield "a node with too many outputs", of(node("Neg", ["x"], ["y", "z"])), ()
     yield "a required input left out", of(node("Add", ["x", ""], ["y"])), ()
-    nonzero = (node("NonZero", ["x"], ["n"]), node("Cast", ["n"], ["y"], to=T.FLOAT))
-    yield "a shape that depends on values", of(*nonzero, outputs=[info("y", 2, None)]), ("NonZero",)
     symbolic = {"inputs": [info("x", "batch", SIDE)], "outputs": [info("y", "batch", SIDE)]}
     yield "a symbolic dim that is not bound", of(neg, **symbolic), ("--dim batch=N",)
     yield "a dim of neither value nor name", of(neg, inputs=[info("x", None, 4)]), ("'x'",)
