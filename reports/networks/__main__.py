@@ -100,6 +100,21 @@ def page(rows: Sequence[Row], time_limit_s: float) -> str:
         *(_line(row) for row in exported),
         "",
     ]
+    taken = [row for row in exported if row.get("assumed")]
+    if taken:
+        text += [
+            "## Taken for granted",
+            "",
+            "What these networks' Python reads of tensors is as in the example inputs (`specialize`).",
+            "",
+            "| network | what is read |",
+            "|---|---|",
+            *(
+                f"| {row['network']} | {'<br>'.join(map(_short, row['assumed']))} |"
+                for row in taken
+            ),
+            "",
+        ]
     failed = [row for row in rows if row not in exported]
     if failed:
         text += ["## Not exported", "", "| network | why |", "|---|---|"]

@@ -50,13 +50,19 @@ def row_of(name: str, step: Step, time_limit_s: float) -> Row:
     start = time.monotonic()
     try:
         graph = export_training_graph(
-            step.module, step.inputs, step.loss, targets=step.targets, name="network"
+            step.module,
+            step.inputs,
+            step.loss,
+            targets=step.targets,
+            specialize=True,
+            name="network",
         )
     except PlannerError as error:
         return {**row, "export": re.sub(r"/\S*site-packages/", "", str(error))}
     row |= {
         "export": "",
         "nodes": len(graph.model.graph.node),
+        "assumed": list(graph.assumed),
         "parameters": sum(p.numel() for p in step.module.parameters()),
         "export_s": time.monotonic() - start,
     }

@@ -57,9 +57,9 @@ class _Recommender(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.bags = nn.ModuleList(nn.EmbeddingBag(50, 8, mode="sum") for _ in range(3))
-        self.bottom = nn.Sequential(nn.Linear(4, 8), nn.ReLU())
-        self.top = nn.Sequential(nn.Linear(14, 8), nn.ReLU(), nn.Linear(8, 1))
+        self.bags = nn.ModuleList(nn.EmbeddingBag(2000, 16, mode="sum") for _ in range(3))
+        self.bottom = nn.Sequential(nn.Linear(13, 64), nn.ReLU(), nn.Linear(64, 16), nn.ReLU())
+        self.top = nn.Sequential(nn.Linear(22, 64), nn.ReLU(), nn.Linear(64, 1))
 
     def forward(self, x: Tensor, rows: Tensor) -> Tensor:
         parts = [self.bottom(x), *(bag(rows[:, i]) for i, bag in enumerate(self.bags))]
@@ -129,12 +129,12 @@ class _Experts(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.gate, self.experts = nn.Linear(8, 4), nn.Parameter(torch.randn(4, 8, 8))
+        self.gate, self.experts = nn.Linear(64, 4), nn.Parameter(torch.randn(4, 64, 64) / 8)
 
     def forward(self, x: Tensor) -> Tensor:
         weight, which = self.gate(x).softmax(-1).topk(2, -1)
         made = torch.einsum("bd,edf->bef", x, self.experts)
-        taken = made.gather(1, which[..., None].expand(-1, -1, 8))
+        taken = made.gather(1, which[..., None].expand(-1, -1, 64))
         return (weight[..., None] * taken).sum(1)
 
 
@@ -183,9 +183,9 @@ OWN: dict[str, Make] = {
     ),
     "DLRM": lambda: Step(
         _Recommender(),
-        (torch.randn(4, 4), torch.randint(0, 50, (4, 3, 2))),
+        (torch.randn(256, 13), torch.randint(0, 2000, (256, 3, 4))),
         F.binary_cross_entropy_with_logits,
-        (torch.rand(4),),
+        (torch.rand(256),),
     ),
     "graph attention": lambda: Step(
         _GraphAttention(), _graph(), F.cross_entropy, _labels(3, 20)
@@ -206,7 +206,7 @@ OWN: dict[str, Make] = {
         _Recurrent(nn.GRU), (torch.randn(2, 6, 8),), F.cross_entropy, _labels(3, 2)
     ),
     "mixture of experts": lambda: Step(
-        _Experts(), (torch.randn(6, 8),), F.huber_loss, (torch.randn(6, 8),)
+        _Experts(), (torch.randn(128, 64),), F.huber_loss, (torch.randn(128, 64),)
     ),
     "variational autoencoder": lambda: Step(
         _Autoencoder(), (torch.rand(4, 16), torch.randn(4, 4)), _evidence, (torch.rand(4, 16),)
