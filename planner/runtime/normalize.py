@@ -28,6 +28,7 @@ from planner.runtime.device.copies import name_copies
 from planner.runtime.large_fills import large_fills, with_fills, without_fills
 from planner.runtime.messages import explain
 from planner.runtime.options import Level, asking_options
+from planner.runtime.settled import settle
 from planner.runtime.shapes import without_large_initializers
 from planner.targets import CPU, Target
 from planner.temporary import temporary_folder
@@ -109,6 +110,8 @@ def normalize_for(
             else:
                 optimize_file(source, output, external=external, level=level)
             model = read_model(output)
+            if level == "all":
+                settle(model, loaded.model)
             first = first if number else model
             if target.own_memory and name_nodes(model):
                 ir.save(model, output)  # where a node runs is asked by its name

@@ -48,6 +48,9 @@ OURS = (
 )
 """Names of the kind that planner makes."""
 
+WITHIN = "within_"
+"""Names of nodes in the bodies of other nodes begin with it: profiles hold them as well."""
+
 
 class NothingFits(Exception):
     """No value is, and no new input can be, what a template wants."""

@@ -12,7 +12,7 @@ import onnx
 from onnx import TensorProto as T
 from onnx import helper as h
 
-from tests.fuzz.builder import DTYPES, FLOATS, Builder, NothingFits, Value
+from tests.fuzz.builder import DTYPES, FLOATS, WITHIN, Builder, NothingFits, Value
 from tests.fuzz.operators import TEMPLATES
 
 OPSET = 20
@@ -46,14 +46,12 @@ class Case:
     Attributes:
         dims: of its symbolic dims.
         traits: what it has in it, for the statistics.
-        refused: the graph has something that planner says it does not support.
     """
 
     model: onnx.ModelProto
     mode: Mode
     dims: Mapping[str, int] = field(default_factory=dict)
     traits: frozenset[str] = frozenset()
-    refused: bool = False
 
 
 _CHOICES = [name for name, (_, weight) in TEMPLATES.items() for _ in range(weight)]
@@ -75,10 +73,9 @@ def draw_case(rng: random.Random, most_templates: int = MAX_TEMPLATES) -> Case:
             b.traits.add(name)
         if b.chance(25):
             _call(b, functions)
-    refused = b.chance(60)
-    if refused:
-        _branch(b)
-    return _finished(b, functions, refused)
+        if b.chance(40):
+            _branch(b)
+    return _finished(b, functions)
 
 
 def _mode(b: Builder) -> Mode:
@@ -90,7 +87,7 @@ def _mode(b: Builder) -> Mode:
     )
 
 
-def _finished(b: Builder, functions: list[onnx.FunctionProto], refused: bool) -> Case:
+def _finished(b: Builder, functions: list[onnx.FunctionProto]) -> Case:
     outputs = _outputs(b)
     dims: dict[str, int] = {}
     inputs = [_declared(b, v, dims) for v in b.inputs]
@@ -112,12 +109,12 @@ def _finished(b: Builder, functions: list[onnx.FunctionProto], refused: bool) ->
     graph = h.make_graph(b.nodes, "fuzz", inputs, infos, b.initializers)
     model = h.make_model(graph, opset_imports=imports, ir_version=9, functions=functions)
     unknown_to_onnx = functions or "optional left out" in b.traits  # its inference fails there
-    if b.chance(3) and not refused and not unknown_to_onnx:
+    if b.chance(3) and not unknown_to_onnx:
         model = onnx.shape_inference.infer_shapes(model)
         b.traits.add("value_info")
     if b.chance(10):
         model.metadata_props.add(key="owner", value="someone")
-    return Case(model, _mode(b), dims, frozenset(b.traits), refused)
+    return Case(model, _mode(b), dims, frozenset(b.traits))
 
 
 def _outputs(b: Builder) -> list[Value]:
@@ -180,16 +177,20 @@ def _call(b: Builder, functions: list[onnx.FunctionProto]) -> None:
 
 
 def _branch(b: Builder) -> None:
-    """An If, which planner refuses."""
+    """An If whose condition is a constant (ONNX Runtime puts the branch in its place) or computed."""
     b.traits.add("control flow")
     x = b.pick((T.FLOAT,))
     bodies = []
     for name in ("then", "else"):
         result = h.make_tensor_value_info(f"{name}_y", x.dtype, x.shape)
         op = "Neg" if name == "then" else "Abs"
-        node = h.make_node(op, [x.name], [f"{name}_y"])
+        node = h.make_node(op, [x.name], [f"{name}_y"], name=f"{WITHIN}{name}")
         bodies.append(h.make_graph([node], name, [], [result]))
-    condition = b.const(np.array(True), kind="initializer")
+    if b.chance(2):
+        condition = b.const(np.array(True), kind="initializer")
+    else:
+        total = b.op("ReduceSum", [x], (x.dtype, ()), keepdims=0)[0]
+        condition = b.op("IsNaN", [total], (T.BOOL, ()))[0]
     b.op("If", [condition], (x.dtype, x.shape), then_branch=bodies[0], else_branch=bodies[1])
 
 

@@ -13,6 +13,8 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 
+from tests.fuzz.builder import WITHIN
+
 _LEVELS = ort.GraphOptimizationLevel
 LEVELS = {
     "disabled": _LEVELS.ORT_DISABLE_ALL,
@@ -24,7 +26,8 @@ LEVELS = {
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """What a session says and did: its interface, outputs by name, and nodes in the order run."""
+    """What a session says and did: its interface, outputs by name, and nodes of the graph in the order
+    run, those of bodies left out."""
 
     interface: tuple[tuple[str, str], ...]
     outputs: Mapping[str, np.ndarray]
@@ -50,8 +53,20 @@ def run(
     return Ran(
         interface=tuple((f"{side} {v.name}", v.type) for side, found in sides for v in found),
         outputs={v.name: np.asarray(a) for v, a in zip(session.get_outputs(), arrays, strict=True)},
-        order=tuple(e["name"].removesuffix(_SUFFIX) for e in events),
+        order=tuple(
+            e["name"].removesuffix(_SUFFIX) for e in events if not e["name"].startswith(WITHIN)
+        ),
     )
+
+
+def is_blocked(model: Path) -> bool:
+    """Whether a session of default options stores images in blocks of channels (NCHWc)."""
+    options = _options("all", priority=False)
+    with tempfile.TemporaryDirectory() as folder:
+        options.optimized_model_filepath = str(Path(folder) / "all.onnx")
+        ort.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
+        graph = onnx.load(options.optimized_model_filepath).graph
+    return any(node.domain == "com.microsoft.nchwc" for node in graph.node)
 
 
 def live_bytes(

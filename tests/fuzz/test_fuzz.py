@@ -32,7 +32,7 @@ def test_every_property_holds_of_graphs_that_hypothesis_draws(rng: random.Random
 
 
 def test_a_campaign_counts_what_it_checked(tmp_path: Path) -> None:
-    done = run_campaign(first_seed=66, graphs=24, workers=1, keep=tmp_path)
+    done = run_campaign(first_seed=100, graphs=24, workers=1, keep=tmp_path)
     assert done.findings == []
     assert done.graphs == 24
     assert done.counts["planned"] > 10
@@ -74,7 +74,7 @@ def test_graphs_are_of_every_class_and_onnx_runtime_runs_them(tmp_path: Path) ->
     for number in range(150):
         case = draw_case(random.Random(number))
         seen.update(case.traits)
-        if number in SEEDS and not case.refused:
+        if number in SEEDS:
             path = tmp_path / "model.onnx"
             onnx.save(case.model, path)
             assert run(path, feeds_of(case), level="all").outputs

@@ -1,0 +1,64 @@
+"""A graph with blocked images (NCHWc) that is the same each time ONNX Runtime writes it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import onnx_ir as ir
+
+from planner.graph.model import OpId, TrainingGraph
+from planner.onnxio.names import name_nodes
+from planner.onnxio.shape_rules.blocked import DOMAIN
+from planner.runtime.profile import Run
+
+_OUTPUT = "ReorderOutput"
+
+
+def settle(model: ir.Model, source: ir.Model) -> None:
+    """Give the nodes that lay images out again names, and all nodes an order, that depend on the model
+    alone.
+
+    ONNX Runtime adds the ReorderOutput nodes in the order of a map from pointers (`Finalize` in
+    core/optimizer/nchwc_transformer.cc): their names, and with them the order in which a session runs
+    nodes, may be others the next time. Each is called by what it puts out, and nodes stand in the order
+    in which `source` has them.
+
+    Args:
+        model: as the level ALL leaves `source`; changed in place.
+    """
+    graphs = (model.graph, *model.graph.subgraphs())
+    added = [n for graph in graphs for n in graph if n.domain == DOMAIN and n.op_type == _OUTPUT]
+    for node in added:
+        node.name = f"{node.op_type}:{node.outputs[0].name}"
+    if not added:
+        return
+    name_nodes(model)
+    nodes = source.graph.all_nodes()
+    place = {str(v.name): i for i, node in enumerate(nodes) for v in node.outputs if v.name}
+    for graph in graphs:
+        _put_in_order(graph, place)
+
+
+def _put_in_order(graph: ir.Graph, place: Mapping[str, int]) -> None:
+    """Nodes stand as what they make does in the source, new ones right behind what they read."""
+    plain = {n.inputs[0]: str(n.outputs[0].name) for n in graph if n.op_type == _OUTPUT}
+    keys: dict[ir.Node, tuple[int, int, str]] = {}
+    for node in graph:
+        behind = [keys[made] for v in node.inputs if v and (made := v.producer()) in keys]
+        known = [place[name] for v in node.outputs if (name := plain.get(v, v.name)) in place]
+        after, steps, _ = max(behind, default=(-1, 0, ""))
+        if known and node.op_type != _OUTPUT:
+            after, steps = max(known), -1
+        keys[node] = (after, steps + 1, str(node.name))
+    nodes = sorted(keys, key=lambda node: keys[node])
+    graph.remove(nodes)
+    graph.extend(nodes)
+    graph.sort()
+
+
+def is_settled_order(run: Run, graph: TrainingGraph, order: Sequence[OpId]) -> bool:
+    """Whether a run's order is this one, but for the nodes whose names differ from session to session."""
+    ops = [graph.operations[op] for op in order]
+    planned = [op.name for op in ops if op.op_type != _OUTPUT]
+    ran = [event.name for event in run if event.op_type != _OUTPUT]
+    return len(planned) < len(ops) == len(run) and planned == ran
