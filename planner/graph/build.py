@@ -131,7 +131,8 @@ class _Builder:
         self, consumers: Mapping[str, list[OpId]], buffers: Mapping[str, str]
     ) -> None:
         """A buffer that a kernel writes over may have no other reader: its order to them is not in the
-        graph. Who else writes over it, or reads its shape alone, is none; nor is a node of planner's."""
+        graph. Who reads its shape alone is none; nor is a node of planner's, nor who writes over it, too,
+        unless what it leaves there is used: it builds on what the other one left."""
         written: dict[str, tuple[OpId, str]] = {}
         for index, node in enumerate(self.nodes):
             for name in self._written_by(node):
@@ -163,6 +164,9 @@ class _Builder:
         if node.op_type in ("Shape", "Size") or PLANNER_ATTRIBUTE in node.attributes:
             return False
         state = rules.state_inputs(node.op_type, node.domain, self._training(node))
+        left = (v for v in node.outputs[1 : 1 + len(state)] if v.uses() or v.is_graph_output())
+        if next(left, None) is not None:
+            state = ()
         return any(
             value is not None and value.name == name and place not in state
             for place, value in enumerate(node.inputs)

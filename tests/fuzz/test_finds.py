@@ -312,14 +312,22 @@ def test_dequantized_tensors_of_one_reader_are_put_right_without_an_anchor(tmp_p
     _holds_in_each_order(_model(text), tmp_path, Mode(swap="none", ort_optimize=False))
 
 
-def test_a_running_statistic_that_is_read_elsewhere_is_refused(tmp_path: Path) -> None:
-    """Training-mode BatchNormalization writes over it, and nothing says who comes first."""
-    text = """
+@pytest.mark.parametrize(
+    "reader",
+    [
+        "z = LogSoftmax(mean)",
+        "w, z, u = BatchNormalization <training_mode = 1> (y, scale, bias, mean, var)",
+    ],
+)
+def test_a_running_statistic_that_is_read_elsewhere_is_refused(reader: str, tmp_path: Path) -> None:
+    """Training-mode BatchNormalization writes over it, and nothing says who comes first: neither who
+    reads it nor who writes the next statistic over it."""
+    text = f"""
     g (float[8, 16] x, float[16] mean, float[16] var) => (float[8, 16] y, float[16] z)
-    {
+    {{
       y, m, v = BatchNormalization <training_mode = 1> (x, scale, bias, mean, var)
-      z = LogSoftmax(mean)
-    }
+      {reader}
+    }}
     """
     model = _model(text)
     for name in ("scale", "bias"):
