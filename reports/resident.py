@@ -2,6 +2,7 @@
 
     python -m reports.resident                       every network
     python -m reports.resident mlp_adamw gpt_adamw   these
+    python -m reports.resident graphs/resnet18.onnx  a file, called by its name
     python -m reports.resident --large               a GPT with 3.2 GiB of parameters in a file
 
 For each network, the least peak that a plan is found for, with everything on the device and with inputs,
@@ -39,6 +40,7 @@ RESULT = FOLDER / "resident.json"
 PAGE = FOLDER / "resident.md"
 ZOO = FOLDER.parent / "models" / "zoo"
 MIB = 2**20
+SUFFIX = ".onnx"
 
 BUILT: Mapping[str, str] = {
     "mlp_wide_adamw": "mlp --batch 16 --width 512 --layers 6 --optimizer adamw",
@@ -64,7 +66,9 @@ LEVERS: Sequence[tuple[str, Reside, Feeds]] = (
 
 
 def network(name: str, folder: Path) -> Path:
-    """The file of a network, built if it is not a sample."""
+    """The file of a network, built if it is not a sample or given."""
+    if name.endswith(SUFFIX):
+        return Path(name)
     if name not in BUILT:
         return ZOO / f"{name}.onnx"
     from models.build import main as build
@@ -221,7 +225,8 @@ def measure(name: str, limit_s: float) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as text:
         folder = Path(text)
         model = network(name, folder)
-        row: dict[str, Any] = {"network": name, "device": least(model, folder, "device", limit_s)}
+        row: dict[str, Any] = {"network": Path(name).name.removesuffix(SUFFIX)}
+        row["device"] = least(model, folder, "device", limit_s)
         row["host"] = least(model, folder, "auto", limit_s)
         row["times"] = timed(model, limit_s)
         if name in WEBGPU:
@@ -357,8 +362,8 @@ def main() -> None:
         return
     for name in options.networks or known:
         row = measure(name, options.time_limit)
-        rows = [r for r in data["rows"] if r["network"] != name] + [row]
-        data["rows"] = sorted(rows, key=lambda r: known.index(r["network"]))
+        rows = [r for r in data["rows"] if r["network"] != row["network"]] + [row]
+        data["rows"] = sorted(rows, key=lambda r: (*known, r["network"]).index(r["network"]))
         RESULT.write_text(json.dumps(data, indent=1) + "\n")
         PAGE.write_text(page(data))
         print(json.dumps(row)[:600], flush=True)

@@ -9,8 +9,8 @@ live on the host: how many, quick searches tell, in the order with the least pea
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence, Set
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -111,17 +111,26 @@ def at_no_cost(prepared: Prepared, settings: Settings) -> Prepared:
     return resided(prepared, candidates_of(prepared, settings).first(0))
 
 
-def more_on_host(chosen: Prepared, prepared: Prepared, settings: Settings) -> frozenset[str]:
-    """All that may live on the host, where that is left to choose; else what was chosen.
+def more_on_host(
+    chosen: Prepared, prepared: Prepared, settings: Settings, stays: Set[str]
+) -> frozenset[str]:
+    """All that may live on the host, or small tensors too where that was chosen; what was chosen, where
+    the request leaves nothing to choose.
 
     Args:
         chosen: with what was put there.
         prepared: the model as it is.
+        stays: what has to stay on the device.
     """
-    if prepared.request.levers.residence != "auto" or prepared.why_no_swaps is not None:
-        return frozenset(chosen.resident)
+    levers, before = prepared.request.levers, frozenset(chosen.resident)
+    if levers.residence == "device" or prepared.why_no_swaps is not None:
+        return before
     found = candidates_of(prepared, settings)
-    return found.first(len(found.ranked))
+    names = found.first(len(found.ranked)) - stays
+    if names <= before and levers.min_tensor is None:
+        found = candidates_of(prepared, replace(settings, budget_bytes=settings.reserve_bytes))
+        names = found.first(len(found.ranked)) - stays
+    return names
 
 
 def everything_on_host(prepared: Prepared, settings: Settings) -> Prepared:

@@ -122,7 +122,7 @@ class PlanWithin:
             except InfeasibleBudgetError as error:
                 names = before
                 if may_add:
-                    names = more_on_host(chosen.prepared, self.prepared, self.settings) - self.stays
+                    names = more_on_host(chosen.prepared, self.prepared, self.settings, self.stays)
                 if names <= before:
                     raise self._with_host_budget(error) from None
             else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -300,3 +301,14 @@ def test_many_small_weights_are_not_left_on_the_device(tmp_path: Path) -> None:
     assert sum(t.bytes for t in weights) > plan.budget_bytes
     assert {t.name for t in weights} <= set(plan.resident)
     assert plan.planned.peak_bytes <= plan.budget_bytes
+
+
+@pytest.mark.parametrize("resident", ["auto", "host"])
+def test_the_least_budget_that_is_named_has_a_plan(resident: str) -> None:
+    """Small tensors decide it, which stay on the device where the larger ones make room enough."""
+    levers: dict[str, Any] = {"resident": resident, "time_limit_s": 6.0, "dry_run": True}
+    with pytest.raises(InfeasibleBudgetError) as error:
+        api.optimize(MLP, budget="1B", **levers)
+    least = error.value.least_peak_bytes
+    plan = api.optimize(MLP, budget=f"{least}B", **levers).plan
+    assert plan.planned.peak_bytes <= least
