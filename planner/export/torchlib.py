@@ -25,6 +25,7 @@ from torch.onnx._internal.exporter._tensors import SymbolicTensor
 
 from planner.export.aten.registry import Lowering, Result
 from planner.export.emit import ABSENT, IR_VERSION, OPSET, Value
+from planner.export.errors import UnsupportedType
 
 _TYPES = {
     torch.float32: ir.DataType.FLOAT,
@@ -52,6 +53,7 @@ def translate(node: fx.Node, lowering: Lowering) -> Result | None:
 
     Raises:
         TypeError: torchlib does not know this form of it.
+        UnsupportedType: an argument has an element type that is not exported.
     """
     if not isinstance(node.target, torch._ops.OpOverload) or not knows(node.target):
         return None
@@ -74,8 +76,9 @@ def translate(node: fx.Node, lowering: Lowering) -> Result | None:
         said = str(error.__cause__ or error).strip() or type(error).__name__
         raise TypeError(f"torchlib: {said.splitlines()[0]}") from error
     known = dict(zip(part.graph.inputs, given.names.values(), strict=True))
+    single = part.graph.outputs[0] if isinstance(results, ir.Value) else None
     for made in part.graph:
-        _append(made, known, lowering)
+        _append(made, known, lowering, single)
     found = [_name(value, known, lowering) for value in part.graph.outputs]
     return found[0] if isinstance(results, ir.Value) else found
 
@@ -111,6 +114,12 @@ def _registry() -> _registration.ONNXRegistry:
     return _registration.ONNXRegistry.from_torchlib()
 
 
+def _type_of(dtype: torch.dtype) -> ir.DataType:
+    if dtype not in _TYPES:
+        raise UnsupportedType(dtype)
+    return _TYPES[dtype]
+
+
 class _Arguments:
     """Arguments of an operator, as torchlib takes them.
 
@@ -136,7 +145,7 @@ class _Arguments:
         if isinstance(argument, list | tuple):
             return [self.of(item) for item in argument]
         if isinstance(argument, torch.dtype):
-            return int(_TYPES[argument])
+            return int(_type_of(argument))
         if isinstance(argument, torch.device | torch.memory_format | torch.layout):
             return str(argument)
         return argument
@@ -144,16 +153,21 @@ class _Arguments:
     def _tensor(self, name: Value, held: torch.Tensor | None) -> SymbolicTensor:
         assert held is not None
         dims = [dim if isinstance(dim, int) else str(dim) for dim in held.shape]
-        kind = ir.TensorType(_TYPES[held.dtype])
+        kind = ir.TensorType(_type_of(held.dtype))
         tensor = SymbolicTensor(self.opset, name=name, shape=ir.Shape(dims), type=kind)
         self.names[tensor] = name
         return tensor
 
 
-def _append(made: ir.Node, known: dict[ir.Value, Value], lowering: Lowering) -> None:
+def _append(
+    made: ir.Node, known: dict[ir.Value, Value], lowering: Lowering, single: ir.Value | None
+) -> None:
+    """Append a node; what makes the operator's single result is called as the operator is."""
     operands = [ABSENT if v is None else _name(v, known, lowering) for v in made.inputs]
     attributes = {name: _plain(attribute) for name, attribute in made.attributes.items()}
-    tag = made.op_type.lower()
+    if attributes.get("auto_pad") == "NOTSET":  # the padding is given: as it is by default
+        del attributes["auto_pad"]
+    tag = "" if made.outputs[0] is single else made.op_type.lower()
     tags = [tag if len(made.outputs) == 1 else f"{tag}.{i}" for i in range(len(made.outputs))]
     if made.op_type == "Constant" and "value" in made.attributes:
         array = made.attributes["value"].as_tensor().numpy()

@@ -45,7 +45,8 @@ def _put_in_order(graph: ir.Graph, place: Mapping[str, int]) -> None:
     keys: dict[ir.Node, tuple[int, int, str]] = {}
     for node in graph:
         behind = [keys[made] for v in node.inputs if v and (made := v.producer()) in keys]
-        known = [place[name] for v in node.outputs if (name := plain.get(v, v.name)) in place]
+        names = [plain.get(v, str(v.name)) for v in node.outputs]
+        known = [place[name] for name in names if name in place]
         after, steps, _ = max(behind, default=(-1, 0, ""))
         if known and node.op_type != _OUTPUT:
             after, steps = max(known), -1

@@ -31,27 +31,6 @@ class Window:
         }
 
 
-@lowers("convolution")
-def convolution(
-    low: Lowering,
-    x: fx.Node,
-    weight: fx.Node,
-    bias: fx.Node | None,
-    strides: Sequence[int],
-    padding: Sequence[int],
-    dilations: Sequence[int],
-    transposed: bool,
-    output_padding: Sequence[int],
-    groups: int,
-) -> Result:
-    window = _window(weight, strides, padding, dilations, groups)
-    attributes = window.attributes(_spatial(weight))
-    operands = [low.value(operand) for operand in (x, weight, bias) if operand is not None]
-    if transposed:
-        return low.op("ConvTranspose", *operands, output_padding=output_padding, **attributes)
-    return low.op("Conv", *operands, **attributes)
-
-
 @lowers("convolution_backward")
 def convolution_backward(
     low: Lowering,

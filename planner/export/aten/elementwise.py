@@ -7,7 +7,7 @@ import math
 import torch
 from torch import fx
 
-from planner.export.aten.registry import ABSENT, Lowering, Result, Rule, dtype_of, lowers
+from planner.export.aten.registry import ABSENT, Lowering, Result, Rule, lowers
 from planner.export.emit import Value
 
 Operand = fx.Node | float
@@ -35,7 +35,6 @@ COMPARISON = {
     "gt": "Greater",
     "ge": "GreaterOrEqual",
 }
-LOGIC = {"and": "And", "or": "Or", "xor": "Xor"}
 
 
 def _unary(op_type: str) -> Rule:
@@ -64,40 +63,22 @@ def _comparison(op_type: str) -> Rule:
     return rule
 
 
-def _logic(op_type: str) -> Rule:
-    def rule(low: Lowering, x: fx.Node, y: fx.Node) -> Result:
-        if dtype_of(x) != torch.bool or dtype_of(y) != torch.bool:
-            raise low.unsupported("only on booleans")
-        return low.op(op_type, low.value(x), low.value(y))
-
-    return rule
-
-
 for _name, _op_type in UNARY.items():
     lowers(_name)(_unary(_op_type))
 for _name, _op_type in ARITHMETIC.items():
     lowers(f"{_name}.Tensor", f"{_name}.Scalar")(_arithmetic(_op_type))
 for _name, _op_type in COMPARISON.items():
     lowers(f"{_name}.Tensor", f"{_name}.Scalar")(_comparison(_op_type))
-for _name, _op_type in LOGIC.items():
-    lowers(f"bitwise_{_name}.Tensor", f"logical_{_name}")(_logic(_op_type))
 for _name, _op_type in (("minimum", "Min"), ("maximum", "Max")):
     lowers(_name)(_arithmetic(_op_type))
 
 
-@lowers("ne.Tensor", "ne.Scalar")
+@lowers("ne.Tensor")
 def not_equal(low: Lowering, x: fx.Node, y: Operand) -> Result:
     other = y.meta["val"] if isinstance(y, fx.Node) else y
     common = torch.result_type(x.meta["val"], other)
     equal = low.op("Equal", low.operand(x, common), low.operand(y, common), tag="equal")
     return low.op("Not", equal)
-
-
-@lowers("logical_not", "bitwise_not")
-def logical_not(low: Lowering, x: fx.Node) -> Result:
-    if dtype_of(x) != torch.bool:
-        raise low.unsupported("only on booleans")
-    return low.op("Not", low.value(x))
 
 
 @lowers("rsub.Scalar", "rsub.Tensor")
@@ -120,29 +101,12 @@ def power(low: Lowering, x: fx.Node, exponent: float) -> Result:
     return low.op("Pow", base, low.scalar(exponent))
 
 
-@lowers("where.self", "where.ScalarOther", "where.ScalarSelf", "where.Scalar")
-def where(low: Lowering, condition: fx.Node, x: Operand, y: Operand) -> Result:
-    return low.op(
-        "Where", low.value(condition), low.operand(x, low.dtype), low.operand(y, low.dtype)
-    )
-
-
-@lowers("masked_fill.Scalar", "masked_fill.Tensor")
-def masked_fill(low: Lowering, x: fx.Node, mask: fx.Node, value: Operand) -> Result:
-    return low.op("Where", low.value(mask), low.operand(value, low.dtype), low.value(x))
-
-
 @lowers("clamp")
 def clamp(
     low: Lowering, x: fx.Node, minimum: float | None = None, maximum: float | None = None
 ) -> Result:
     bounds = [ABSENT if bound is None else low.scalar(bound) for bound in (minimum, maximum)]
     return low.op("Clip", low.value(x), *bounds)
-
-
-@lowers("silu", wide=True)
-def silu(low: Lowering, x: fx.Node) -> Result:
-    return low.op("Mul", low.value(x), low.op("Sigmoid", low.value(x), tag="gate"))
 
 
 @lowers("gelu", wide=True)

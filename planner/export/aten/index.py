@@ -25,12 +25,6 @@ from planner.export.aten.registry import (
 from planner.export.emit import Value
 
 
-@lowers("embedding")
-def embedding(low: Lowering, table: fx.Node, rows: fx.Node, *_: object) -> Result:
-    """Table [rows, width], indices [...] -> [..., width]."""
-    return low.op("Gather", low.value(table), low.value(rows), axis=0)
-
-
 @lowers("embedding_dense_backward", wide=True)
 def embedding_backward(
     low: Lowering, dy: fx.Node, rows: fx.Node, count: int, padding: int, by_frequency: bool
@@ -94,11 +88,6 @@ def slice_backward(
     return _pad(low, grad, len(shape), {axis: (first, after)})
 
 
-@lowers("select.int")
-def select(low: Lowering, x: fx.Node, axis: int, index: int) -> Result:
-    return low.op("Gather", low.value(x), low.scalar(index, torch.int64), axis=axis)
-
-
 @lowers("select_backward")
 def select_backward(
     low: Lowering, dy: fx.Node, shape: Sequence[Dim], axis: int, index: int
@@ -156,14 +145,6 @@ def unbind(low: Lowering, x: fx.Node, axis: int = 0) -> Result:
     slabs = low.ops("Split", low.value(x), lengths, tags=tags, axis=axis)
     dims = [dim for at, dim in enumerate(shape_of(x)) if at != axis % rank_of(x)]
     return [low.reshape(slab, dims, tag) for slab, tag in zip(slabs, tags, strict=True)]
-
-
-@lowers("gather")
-def gather(
-    low: Lowering, x: fx.Node, axis: int, index: fx.Node, sparse_grad: bool = False
-) -> Result:
-    del sparse_grad
-    return low.op("GatherElements", low.value(x), low.value(index), axis=axis)
 
 
 @lowers("scatter_add", wide=True)

@@ -27,11 +27,6 @@ def addmm(
     )
 
 
-@lowers("bmm")
-def bmm(low: Lowering, x: fx.Node, y: fx.Node) -> Result:
-    return low.op("MatMul", low.value(x), low.value(y))
-
-
 @lowers("mv")
 def matrix_vector(low: Lowering, matrix: fx.Node, vector: fx.Node) -> Result:
     """By way of a column: onnxruntime 1.31.1 fuses a Transpose into a MatMul with a vector, which then

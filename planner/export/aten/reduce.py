@@ -41,16 +41,15 @@ lowers("mean", "mean.dim")(_reduction("Mean"))
 lowers("amax")(_reduction("Max"))
 
 
-@lowers("max.dim", "min.dim")
-def extreme(low: Lowering, x: fx.Node, axis: int, keep: bool = False) -> Result:
-    """-> the largest or smallest along an axis, and where the first of them is."""
-    kind = "Max" if "max" in str(low.node.target) else "Min"
+@lowers("max.dim")
+def largest(low: Lowering, x: fx.Node, axis: int, keep: bool = False) -> Result:
+    """-> the largest along an axis, and where the first of them is."""
     dtype = dtype_of(x)
     computed = torch.int64 if dtype == torch.bool else dtype
     axis %= max(1, rank_of(x))
     value = low.cast(low.value(x), dtype, computed, "as_number")
-    found = low.reduce(kind, value, [axis], keep=keep, tag="found")
-    where = low.op(f"Arg{kind}", value, tag="where", axis=axis, keepdims=int(keep))
+    found = low.reduce("Max", value, [axis], keep=keep, tag="found")
+    where = low.op("ArgMax", value, tag="where", axis=axis, keepdims=int(keep))
     return [low.cast(found, computed, dtype, "value"), where]
 
 

@@ -11,7 +11,7 @@ from planner.export.aten.registry import Lowering, Result, dtype_of, lowers, ran
 _VIEWS = ("view", "_unsafe_view", "reshape", "unsqueeze", "squeeze", "squeeze.dim", "squeeze.dims")
 
 
-@lowers("detach", "alias", "clone", "lift_fresh_copy")
+@lowers("detach", "clone")
 def same(low: Lowering, x: fx.Node, **_: object) -> Result:
     return low.value(x)
 
@@ -21,11 +21,6 @@ def nothing(low: Lowering, *_: object, **__: object) -> Result:
     """An assertion of the tracer about shapes and types, which are known here."""
     del low
     return []
-
-
-@lowers("_to_copy")
-def convert(low: Lowering, x: fx.Node, **_: object) -> Result:
-    return low.cast(low.value(x), dtype_of(x), low.dtype, tag="")
 
 
 @lowers("copy")
@@ -56,15 +51,6 @@ def expand(low: Lowering, x: fx.Node, sizes: Sequence[int], **_: object) -> Resu
     if shape_of(x) == low.shape:
         return low.value(x)
     return low.op("Expand", low.value(x), low.shape_value(low.shape))
-
-
-@lowers("repeat")
-def repeat(low: Lowering, x: fx.Node, repeats: Sequence[int]) -> Result:
-    padded = [1] * (len(repeats) - rank_of(x)) + shape_of(x)
-    value = low.value(x)
-    if len(padded) != rank_of(x):
-        value = low.reshape(value, padded, "padded")
-    return low.op("Tile", value, low.integers(*repeats))
 
 
 @lowers("permute")

@@ -6,10 +6,9 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-import torch
 from torch import fx
 
-from planner.export.aten.registry import Lowering, Result, lowers, rank_of, shape_of
+from planner.export.aten.registry import Lowering, Result, lowers, shape_of
 from planner.export.emit import Value
 
 
@@ -45,21 +44,6 @@ def as_strided_scatter(
     if np.unique(places).size != places.size:
         raise low.unsupported("a view in which one element is at several places")
     return _written(low, low.reshape(low.value(x), [-1], "flat"), places, source)
-
-
-@lowers("select_scatter")
-def select_scatter(low: Lowering, x: fx.Node, source: fx.Node, axis: int, index: int) -> Result:
-    """x with one place of an axis replaced, by what may have fewer axes."""
-    dims = shape_of(x)
-    axis %= len(dims)
-    if isinstance(dims[axis], torch.SymInt):
-        raise low.unsupported("one place of an axis whose size stays open")
-    size = int(dims[axis])
-    here = np.arange(size) == index % size
-    mask = low.builder.constant(here.reshape([size] + [1] * (len(dims) - axis - 1)))
-    part_dims = [1] * (len(dims) - 1 - rank_of(source)) + shape_of(source)
-    part = low.reshape(low.value(source), [*part_dims[:axis], 1, *part_dims[axis:]], "part")
-    return low.op("Where", mask, part, low.value(x))
 
 
 @lowers("diagonal_scatter")

@@ -1,0 +1,191 @@
+"""Rules of ours for what torchlib translates, too: each has a case in which torchlib's is worse.
+
+Without the rule, the case is not exported, ONNX Runtime does not load it, its numbers are off, or its
+graph has more nodes. A rule without such a case is one to delete, unless it serves an operator that
+torchlib does not know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+pytest.importorskip("torch", reason="torch is not installed")
+
+import numpy as np
+import onnxruntime as ort
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from planner.export import torchlib
+from planner.export.aten.registry import RULES, Result, Rule
+from planner.export.training import export_training_graph
+from tests.export import test_reach, test_rules
+from tests.export.test_rules import CONVOLUTIONS, Weighted, ramp
+
+Make = Callable[[], tuple[nn.Module, Tensor]]
+
+TOLERANCE = {torch.float32: 1e-5, torch.float16: 2e-2}
+
+
+def of_function(function: Callable[[Tensor], Tensor], *shape: int) -> Make:
+    return lambda: (Weighted(function, shape), torch.randn(shape))
+
+
+def of_images(module: nn.Module) -> Make:
+    shape = (2, 4, 9, 9)
+    return lambda: (nn.Sequential(Weighted(torch.tanh, shape), module), torch.randn(shape))
+
+
+CASES: dict[str, Make] = {
+    **{name: of_function(f, 4, 6) for name, f in test_rules.FUNCTIONS.items()},
+    **{name: of_function(f, 4, 6) for name, f in test_reach.FUNCTIONS.items()},
+    **{name: of_images(module) for name, module in CONVOLUTIONS.items()},
+}
+
+
+class Bags(nn.Module):
+    """A bag of embeddings, looked up by what is no parameter's gradient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bags = nn.EmbeddingBag(5, 6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.bags(x)
+
+
+class Words(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(5, 6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.words(x)
+
+
+def of_indices(module: nn.Module) -> Make:
+    return lambda: (module, torch.arange(24).reshape(3, 8) % 5)
+
+
+def heads(x: Tensor) -> Tensor:
+    return F.scaled_dot_product_attention(x, x * 2, x * 3)
+
+
+WHERE = torch.tensor([1, 0, 3, 2])
+
+CASES |= {
+    "bags": of_indices(Bags()),
+    "words": of_indices(Words()),
+    "attention": of_function(heads, 1, 2, 5, 8),
+    "layer norm": of_function(lambda x: F.layer_norm(x, (6,)), 4, 6),
+    "cross entropy": of_function(lambda x: F.cross_entropy(x, WHERE), 4, 6),
+    "squared error": of_function(lambda x: F.mse_loss(x.tanh(), x), 4, 6),
+    "nearest": of_function(lambda x: F.interpolate(x, scale_factor=1.5), 1, 2, 4, 4),
+    "maxima in 3-D": of_function(lambda x: F.max_pool3d(x, 2), 1, 2, 4, 4, 4),
+    "means in 3-D": of_function(lambda x: F.avg_pool3d(x, 3, 2, 1), 1, 2, 5, 5, 5),
+    "means that leave padding out": of_images(nn.AvgPool2d(3, 2, 1, count_include_pad=False)),
+    "means of what is there": of_images(nn.AvgPool2d(3, 2, divisor_override=5)),
+    "there and back": of_function(lambda x: x.tanh().transpose(0, 1).transpose(0, 1).tanh(), 4, 6),
+    "booleans": of_function(lambda x: x * (((x > 0) ^ (x > 1)) | ~(x < 2)), 4, 6),
+    "comparisons of two": of_function(lambda x: x * ((x >= x * 2) | (x <= x.exp())), 4, 6),
+    "memory": of_function(lambda x: x * x.new_empty(6).fill_(2) * torch.empty(6).fill_(2), 4, 6),
+    "squeezed": of_function(lambda x: x[:, :1].unsqueeze(0).squeeze().tanh(), 4, 6),
+    "folded": of_function(lambda x: x.t().reshape(3, 8).tanh(), 4, 6),
+    "dropout": of_function(lambda x: F.dropout(x, 0.5), 4, 6),
+    "coins": of_function(lambda x: x * torch.bernoulli(torch.full((6,), 0.5)), 4, 6),
+    "coins in place": of_function(lambda x: x * torch.empty(6).bernoulli_(0.5), 4, 6),
+    "coins of one kind": of_function(lambda x: x * torch.bernoulli(x.detach(), 0.5), 4, 6),
+    "uniform": of_function(lambda x: x * torch.rand(6) + torch.rand_like(x), 4, 6),
+    "normal": of_function(lambda x: x * torch.randn(6) + torch.randn_like(x), 4, 6),
+    "normal in place": of_function(lambda x: x * torch.empty(6).normal_(1, 2), 4, 6),
+    "integers": of_function(
+        lambda x: x * torch.randint(5, (6,)) + torch.randint(2, 5, (6,)) + torch.randint_like(x, 3),
+        4,
+        6,
+    ),
+    "integers of a range": of_function(lambda x: x + torch.randint_like(x, 2, 5), 4, 6),
+}
+
+
+def nodes_of(make: Make, dtype: torch.dtype) -> int:
+    """Nodes of a case's graph, after its numbers; what it draws at random comes from outside."""
+    torch.manual_seed(0)
+    module, x = make()
+    for parameter in module.parameters():
+        nn.init.normal_(parameter, 0.5, 0.5)
+    x = x.to(dtype) if x.is_floating_point() else x
+    module = module.to(dtype)
+    graph = export_training_graph(module, (x,), ramp, random="inputs")
+    session = ort.InferenceSession(graph.model.SerializeToString())
+    held = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    held[graph.inputs[0]] = x
+    held = {name: value.detach().numpy() for name, value in held.items()}
+    wanted = [given.name for given in session.get_inputs()]
+    if set(wanted) <= set(held):
+        (loss,) = session.run(["loss"], {name: held[name] for name in wanted})
+        expected = ramp(module(x)).detach().numpy()
+        tolerance = TOLERANCE[dtype]
+        np.testing.assert_allclose(np.asarray(loss), expected, tolerance, tolerance)
+    return len(graph.model.graph.node)
+
+
+@pytest.fixture
+def watched() -> Iterator[tuple[set[str], dict[str, Rule]]]:
+    """(names of the rules that have been used since that was emptied, the rules)."""
+    names: set[str] = set()
+    rules = dict(RULES)
+
+    def watching(name: str) -> Rule:
+        def rule(*args: object, **more: object) -> Result:
+            names.add(name)
+            return rules[name](*args, **more)
+
+        return rule
+
+    RULES.update({name: watching(name) for name in rules})
+    yield names, rules
+    RULES.clear()
+    RULES.update(rules)
+
+
+def known_to_torchlib(name: str) -> bool:
+    operator, _, overload = name.rpartition(".")
+    target = getattr(getattr(torch.ops.aten, operator, None), overload, None)
+    return target is not None and torchlib.knows(target)
+
+
+def test_each_rule_is_better_than_torchlib_somewhere(
+    watched: tuple[set[str], dict[str, Rule]],
+) -> None:
+    used, ours = watched
+    uses: dict[str, list[tuple[int, str, torch.dtype]]] = {}
+    for dtype in TOLERANCE:
+        for case, make in CASES.items():
+            used.clear()
+            try:
+                count = nodes_of(make, dtype)
+            except Exception:  # not of this type: PyTorch, or ONNX Runtime, has no kernel
+                continue
+            for name in used:
+                uses.setdefault(name, []).append((count, case, dtype))
+
+    def is_better(name: str, count: int, case: str, dtype: torch.dtype) -> bool:
+        rule = RULES.pop(name)
+        try:
+            return nodes_of(CASES[case], dtype) > count
+        except Exception:  # of any kind: the case is not exported, not loaded, or wrong
+            return True
+        finally:
+            RULES[name] = rule
+
+    overlapping = [name for name in RULES if known_to_torchlib(name)]
+    assert len(overlapping) > 50
+    kept = {id(ours[name]) for name in RULES if name not in overlapping}
+    for name in overlapping:
+        if id(ours[name]) not in kept and any(is_better(name, *use) for use in uses.get(name, [])):
+            kept.add(id(ours[name]))
+    as_good = sorted(name for name in overlapping if id(ours[name]) not in kept)
+    assert not as_good, f"as good without: {' '.join(as_good)}"
