@@ -19,6 +19,7 @@ from torch.utils._pytree import tree_leaves
 
 from planner.export import torchlib
 from planner.export.aten import RULES
+from planner.export.parts import PARTS
 
 _LEADS_NOWHERE = frozenset(
     {
@@ -34,16 +35,23 @@ _LEADS_NOWHERE = frozenset(
         "expm1",
         "flip",
         "fmod",
+        "i0",
         "index_select",
         "lgamma",
         "log1p",
+        "nextafter",
         "prod",
         "sign",
         "sort",
         "special_bessel_j0",
         "special_bessel_j1",
+        "special_erfcx",
         "special_i0e",
         "special_i1",
+        "special_i1e",
+        "special_ndtri",
+        "special_spherical_bessel_j0",
+        "special_zeta",
     }
 )
 """Taken apart into operators of PyTorch's compiler (`prims`), which nothing translates."""
@@ -61,6 +69,9 @@ def decompositions() -> dict[torch._ops.OpOverload, Callable[..., Any]]:
         is_single = len(operator._schema.returns) == 1
         translated = is_single and torchlib.knows(operator)
         found[operator] = _unless_float32(how) if translated else how
+    found |= {
+        how: made for how, made in PARTS.items() if str(how).removeprefix("aten.") not in RULES
+    }
     return found
 
 

@@ -30,9 +30,14 @@ def numpy_dtype(dtype: torch.dtype) -> np.dtype:
     return np.dtype(_NUMPY[dtype])
 
 
+def as_real(tensor: torch.Tensor) -> torch.Tensor:
+    """`torch.view_as_real` of a complex tensor, which is what stands for it in a graph."""
+    return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
+
+
 def array_of(tensor: torch.Tensor) -> np.ndarray:
-    """The elements of a tensor; numpy itself has no bfloat16."""
-    plain = tensor.detach().cpu().contiguous()
+    """The elements of a tensor: complex ones as [..., 2], as graphs have them; numpy has no bfloat16."""
+    plain = as_real(tensor.detach().cpu()).contiguous()
     if plain.dtype == torch.bfloat16:
         return plain.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
     return plain.numpy().astype(numpy_dtype(plain.dtype), copy=False)

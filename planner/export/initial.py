@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor, nn
 
-from planner.export.aten.registry import numpy_dtype
+from planner.export.dtypes import as_real, numpy_dtype
 from planner.export.inputs import InputSpec
 
 
@@ -30,8 +30,9 @@ def _tensors(module: nn.Module) -> Iterator[tuple[str, nn.Module, Tensor]]:
 
 
 def _spec(module: nn.Module, owner: nn.Module, name: str, tensor: Tensor) -> InputSpec:
+    is_vector, tensor = tensor.dim() < 2, as_real(tensor)
     shape, dtype = tuple(tensor.shape), numpy_dtype(tensor.dtype).name
-    if tensor.dim() < 2:
+    if is_vector:
         one = name.endswith(("running_var", "weight")) and isinstance(
             owner, nn.LayerNorm | nn.modules.batchnorm._BatchNorm
         )

@@ -48,7 +48,7 @@ from planner.export.errors import (
 from planner.export.lines import line_of_user, lines_of
 from planner.export.source import FirstUse
 from planner.export.specialize import Read, Told, read_in_a_run
-from planner.export.stand_ins import StandIns
+from planner.export.stand_ins import Scattering, StandIns, every_class
 from planner.export.step import PREFIX, TrainingStep
 
 _ON_VALUES = (
@@ -174,6 +174,7 @@ def trace(
         _quiet(),
         on_cpu(),
         called_plainly(),
+        every_class(),
         torch.backends.mkldnn.flags(enabled=False),
     ):
         try:
@@ -246,7 +247,7 @@ def _trace(
     bind_equal(dims, fakes)
     try:
         # the tracer's last pass makes new tensors outside of any fake mode, and so of fixed sizes
-        with mode if dims else contextlib.nullcontext():
+        with Scattering(), mode if dims else contextlib.nullcontext():
             traced, signature = aot_export_module(
                 flat,
                 tuple(fakes.values()),

@@ -18,6 +18,7 @@ from torch import fx
 
 from planner.export.aten import RULES, Lowering
 from planner.export.aten.registry import Dim, array_of, describe, dtype_of, numpy_dtype, shape_of
+from planner.export.complexes import without_complex
 from planner.export.dims import named, names_of
 from planner.export.draws import Draw, Random
 from planner.export.emit import Builder, Value, value_info
@@ -77,6 +78,7 @@ def lower(
         ExportError: an operator cannot be written, or not run on the CPU in its type.
     """
     initializers = initializers or {}
+    joint = without_complex(joint)
     builder = Builder()
     tensors = {**joint.parameters, **joint.buffers}
     lowering = Lowering(builder, _symbols(joint), random=random)
@@ -260,6 +262,9 @@ def _translated(node: fx.Node, lowering: Lowering) -> Any:
         raise UnsupportedOperator(str(node.target), describe(node), str(error)) from error
     if found is None:
         raise UnsupportedOperator(str(node.target), describe(node))
+    if isinstance(found, str) and isinstance(node.meta.get("val"), list | tuple):
+        reason = "torchlib makes an ONNX sequence of it"
+        raise UnsupportedOperator(str(node.target), describe(node), reason)
     return found
 
 

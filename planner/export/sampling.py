@@ -11,7 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-_MODES = ("bilinear", "nearest")
+_MODES = ("bilinear", "nearest", "bicubic")
+_CUBIC = -0.75
+"""How far the cubic reaches below zero, as PyTorch has it."""
 
 
 def grid_sample(
@@ -21,9 +23,7 @@ def grid_sample(
     padding_mode: str = "zeros",
     align_corners: bool | None = None,
 ) -> Tensor:
-    """Elements of an image at places between its own: one gather for each corner around a place.
-
-    Bicubic interpolation is left to PyTorch's operator, which ONNX has; that of its gradient it has not.
+    """Elements of an image at places between its own: one gather for each neighbour of a place.
 
     Args:
         x: [samples, channels, *sizes], of two or three sizes.
@@ -36,11 +36,13 @@ def grid_sample(
         return F.grid_sample(x, grid, mode, padding_mode, align_corners)
     align = bool(align_corners)
     sizes = [int(size) for size in x.shape[2:]]
-    places = [
-        _inside(_place(grid[..., -1 - axis], size, align=align), size, padding_mode, align=align)
-        for axis, size in enumerate(sizes)
-    ]
+    raw = [_place(grid[..., -1 - axis], size, align=align) for axis, size in enumerate(sizes)]
     rows = x.flatten(2)
+    if mode == "bicubic":
+        found = _through_cubics(rows, raw, sizes, padding_mode, align=align)
+        return found.unflatten(2, list(grid.shape[1:-1]))
+    each = zip(raw, sizes, strict=True)
+    places = [_inside(place, size, padding_mode, align=align) for place, size in each]
     if mode == "nearest":
         found = _taken(rows, [place.round() for place in places], sizes)
     else:
@@ -83,6 +85,35 @@ def _between(rows: Tensor, places: Sequence[Tensor], sizes: Sequence[int]) -> Te
         found = part if found is None else found + part
     assert found is not None
     return found
+
+
+def _through_cubics(
+    rows: Tensor, places: Sequence[Tensor], sizes: Sequence[int], padding: str, *, align: bool
+) -> Tensor:
+    """The four neighbours on each axis, by a cubic of how far they are; each is moved inside alone."""
+    floors = [place.detach().floor() for place in places]
+    shares = [_cubic(place - floor) for place, floor in zip(places, floors, strict=True)]
+    found = None
+    for steps in itertools.product(range(4), repeat=len(sizes)):
+        each = zip(floors, steps, sizes, strict=True)
+        ends = [_inside(f + step - 1, size, padding, align=align) for f, step, size in each]
+        share = reduce(mul, (parts[step] for parts, step in zip(shares, steps, strict=True)))
+        part = _taken(rows, ends, sizes) * share.flatten(1).unsqueeze(1)
+        found = part if found is None else found + part
+    assert found is not None
+    return found
+
+
+def _cubic(t: Tensor) -> list[Tensor]:
+    """Weights of the neighbours at -1, 0, 1 and 2 for a place at t in [0, 1) (Keys 1981)."""
+
+    def near(d: Tensor) -> Tensor:
+        return ((_CUBIC + 2) * d - (_CUBIC + 3)) * d * d + 1
+
+    def far(d: Tensor) -> Tensor:
+        return ((_CUBIC * d - 5 * _CUBIC) * d + 8 * _CUBIC) * d - 4 * _CUBIC
+
+    return [far(t + 1), near(t), near(1 - t), far(2 - t)]
 
 
 def _taken(rows: Tensor, ends: Sequence[Tensor], sizes: Sequence[int]) -> Tensor:

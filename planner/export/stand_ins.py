@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.modules.adaptive import _ASMoutput
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import _disable_current_modes
 
+from planner.export import linalg
 from planner.export.ctc import ctc_loss
 from planner.export.losses import gaussian_nll_loss, multilabel_margin_loss
 from planner.export.sampling import grid_sample
 
 _GROUPED: Any = torch.__dict__["_grouped_mm"]
 """What `torch.nn.functional.grouped_mm` calls."""
+
+
+_REAL_GRADIENTS = frozenset(
+    {torch.ops.aten.slice_scatter.default, torch.ops.aten.select_scatter.default}
+)
+"""What an assignment to a part becomes, with gradients for real numbers alone."""
+
+_BY_MASK = frozenset({Tensor.__getitem__, Tensor.masked_select, torch.masked_select})
 
 
 class StandIns(TorchFunctionMode):
@@ -27,8 +39,70 @@ class StandIns(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
+        if func in _BY_MASK and len(args) == 2:
+            args = (args[0], _places(args[1]))
+            func = Tensor.__getitem__ if isinstance(args[1], tuple) else func
         called: Callable[..., Any] = _INSTEAD.get(func) or func
         return called(*args, **(kwargs or {}))
+
+
+class Scattering(TorchFunctionMode):
+    """Lets the tracer's last pass, which needs no gradients, through operators that have none for complex
+    numbers."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kept = func in _REAL_GRADIENTS and args[0].is_complex()
+        with torch.no_grad() if kept else contextlib.nullcontext():
+            return func(*args, **(kwargs or {}))
+
+
+def _adaptive_log_softmax(module: nn.AdaptiveLogSoftmaxWithLoss, x: Tensor, target: Tensor) -> Any:
+    """`nn.AdaptiveLogSoftmaxWithLoss` by the log probabilities of every class.
+
+    PyTorch's own takes out the rows of each cluster, of which there are as many as the values say.
+    """
+    every = module.log_prob(torch.atleast_2d(x))
+    output = every.gather(1, torch.atleast_1d(target).unsqueeze(1)).squeeze(1)
+    output = output.reshape(target.shape)
+    return _ASMoutput(output, -output.mean())
+
+
+@contextlib.contextmanager
+def every_class() -> Iterator[None]:
+    """Within it the modules compute that are written for values, not for shapes, on all of them."""
+    kind: Any = nn.AdaptiveLogSoftmaxWithLoss
+    own = kind.forward
+    kind.forward = _adaptive_log_softmax
+    try:
+        yield
+    finally:
+        kind.forward = own
+
+
+def _places(index: Any) -> Any:
+    """An index whose mask is a constant, as the places where that holds."""
+    if type(index) is not Tensor or index.dtype != torch.bool or not index.dim() or index.is_meta:
+        return index
+    with _disable_current_modes():
+        return tuple(place.clone() for place in index.nonzero().unbind(1))
+
+
+def _cov(x: Tensor, *, correction: int = 1, fweights: Any = None, aweights: Any = None) -> Tensor:
+    """`torch.cov`, whose own looks at its weights."""
+    if fweights is not None or aweights is not None:
+        return torch.cov(x, correction=correction, fweights=fweights, aweights=aweights)
+    rows = torch.atleast_2d(x)
+    rows = rows - rows.mean(1, keepdim=True)
+    return (rows @ rows.T / (rows.shape[1] - correction)).squeeze()
+
+
+def _corrcoef(x: Tensor) -> Tensor:
+    """`torch.corrcoef`."""
+    found = _cov(x)
+    if not found.dim():
+        return found / found
+    spread = found.diagonal().sqrt()
+    return (found / spread[:, None] / spread[None]).clamp(-1, 1)
 
 
 def _grouped_mm(
@@ -62,6 +136,17 @@ def _cdist(x: Tensor, y: Tensor, p: float = 2.0, *_: Any, **__: Any) -> Tensor:
     return torch.linalg.vector_norm(x.unsqueeze(-2) - y.unsqueeze(-3), ord=p, dim=-1)
 
 
+def _cholesky(x: Tensor, upper: bool = False) -> Tensor:
+    """`torch.cholesky`, whose argument has a place of its own."""
+    return linalg.cholesky(x, upper=upper)
+
+
+def _pdist(x: Tensor, p: float = 2.0) -> Tensor:
+    """Distances of each pair of rows: [rows, n] -> [pairs]."""
+    first, second = torch.triu_indices(x.shape[0], x.shape[0], 1).unbind()
+    return torch.linalg.vector_norm(x[first] - x[second], ord=p, dim=-1)
+
+
 def _bilinear(x: Tensor, y: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """[..., i], [..., j], [out, i, j] -> [..., out]."""
     product = torch.einsum("...i,oij,...j->...o", x, weight, y)
@@ -77,4 +162,20 @@ _INSTEAD: dict[Any, Callable[..., Any]] = {
     torch.nn.functional.gaussian_nll_loss: gaussian_nll_loss,
     torch.nn.functional.grid_sample: grid_sample,
     torch.nn.functional.multilabel_margin_loss: multilabel_margin_loss,
+    **dict.fromkeys((torch.inverse, torch.linalg.inv, Tensor.inverse), linalg.inv),
+    **dict.fromkeys((torch.det, torch.linalg.det, Tensor.det), linalg.det),
+    **dict.fromkeys((torch.slogdet, torch.linalg.slogdet, Tensor.slogdet), linalg.slogdet),
+    **dict.fromkeys((torch.logdet, Tensor.logdet), linalg.logdet),
+    **dict.fromkeys((torch.cholesky, Tensor.cholesky), _cholesky),
+    **dict.fromkeys((torch.cholesky_solve, Tensor.cholesky_solve), linalg.cholesky_solve),
+    **dict.fromkeys((torch.cholesky_inverse, Tensor.cholesky_inverse), linalg.cholesky_inverse),
+    **dict.fromkeys(
+        (torch.matrix_exp, torch.linalg.matrix_exp, Tensor.matrix_exp), linalg.matrix_exp
+    ),
+    **dict.fromkeys((torch.pdist, torch.nn.functional.pdist), _pdist),
+    **dict.fromkeys((torch.cov, Tensor.cov), _cov),
+    **dict.fromkeys((torch.corrcoef, Tensor.corrcoef), _corrcoef),
+    torch.linalg.cholesky: linalg.cholesky,
+    torch.linalg.solve: linalg.solve,
+    torch.linalg.solve_triangular: linalg.solve_triangular,
 }

@@ -19,6 +19,7 @@ from planner.errors import UsageError
 from planner.export.aten.registry import HALF, array_of, numpy_dtype
 from planner.export.dims import OpenDims, checked, open_batch
 from planner.export.draws import Random
+from planner.export.dtypes import as_real
 from planner.export.errors import InvalidLoss
 from planner.export.files import data_path, sidecar_path, stage
 from planner.export.initial import initial_specs
@@ -305,6 +306,7 @@ def _recipes(
 
 def _like(tensor: Tensor) -> InputSpec:
     """A recipe for values like those of an example: its range, or one value if it has but one."""
+    tensor = as_real(tensor)
     shape, dtype = tuple(tensor.shape), numpy_dtype(tensor.dtype).name
     known = tensor.numel() > 0 and not tensor.is_meta
     if known and bool((tensor == tensor.reshape(-1)[0]).all()):

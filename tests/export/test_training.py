@@ -232,12 +232,10 @@ def test_element_type_that_is_not_exported() -> None:
     eighth = torch.float8_e5m2
     with pytest.raises(UnsupportedType, match=r"float8_e5m2.*float32"):
         export_training_graph(Pair(), (A, B), lambda y: y.to(eighth).float().sum() + y.sum())
-    with pytest.raises(UnsupportedType, match="complex64"):
-        export_training_graph(Pair(), (A, B), lambda y: (y * 1j).abs().sum())
 
 
 def test_errors_are_one_line_with_the_exit_code_of_a_model() -> None:
     with pytest.raises(ExportError) as caught:
-        export_training_graph(Pair(), (A, B), lambda y: torch.erfinv(y).sum())
+        export_training_graph(Pair(), (A, B), lambda y: torch.i0(y).sum())
     assert "\n" not in str(caught.value)
     assert caught.value.exit_code == 3

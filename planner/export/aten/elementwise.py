@@ -19,6 +19,7 @@ UNARY = {
     "exp": "Exp",
     "log": "Log",
     "neg": "Neg",
+    "_neg_view": "Neg",
     "reciprocal": "Reciprocal",
     "relu": "Relu",
     "sgn": "Sign",
@@ -35,6 +36,7 @@ COMPARISON = {
     "gt": "Greater",
     "ge": "GreaterOrEqual",
 }
+_OF_BOOLEANS = {"Add": "Or", "Mul": "And", "Max": "Or", "Min": "And"}
 
 
 def _unary(op_type: str) -> Rule:
@@ -47,6 +49,8 @@ def _unary(op_type: str) -> Rule:
 def _arithmetic(op_type: str) -> Rule:
     def rule(low: Lowering, x: Operand, y: Operand, alpha: float = 1) -> Result:
         left, right = low.operand(x, low.dtype), low.operand(y, low.dtype)
+        if low.dtype == torch.bool and op_type in _OF_BOOLEANS:
+            return low.op(_OF_BOOLEANS[op_type], left, right)
         if alpha != 1:
             right = low.op("Mul", right, low.scalar(alpha), tag="scaled")
         return low.op(op_type, left, right)

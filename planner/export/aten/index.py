@@ -30,8 +30,6 @@ def embedding_backward(
     low: Lowering, dy: fx.Node, rows: fx.Node, count: int, padding: int, by_frequency: bool
 ) -> Result:
     """Adds each row's gradients: [..., width] -> [count, width]."""
-    if by_frequency:
-        raise low.unsupported("gradients scaled by frequency")
     width = int(shape_of(dy)[-1])
     places = math.prod(shape_of(rows))
     index = low.reshape(low.value(rows), [-1, 1], "index")
@@ -39,6 +37,12 @@ def embedding_backward(
     if padding >= 0:
         padded = low.op("Equal", index, low.integers(padding), tag="padded")
         updates = low.op("Where", padded, low.scalar(0), updates, tag="kept")
+    if by_frequency:
+        ones = low.filled(1, "ones", [places, 1])
+        none = low.filled(0, "none", [count, 1])
+        counts = low.op("ScatterElements", none, index, ones, tag="counts", axis=0, reduction="add")
+        own = low.op("GatherElements", counts, index, tag="own_count", axis=0)
+        updates = low.op("Div", updates, own, tag="shares")
     wide = low.op("Expand", index, low.shape_value([places, width]), tag="wide_index")
     zeros = low.filled(0, "zeros", [count, width])
     return low.op("ScatterElements", zeros, wide, updates, axis=0, reduction="add")
@@ -127,7 +131,7 @@ def stack(low: Lowering, parts: Sequence[fx.Node], axis: int = 0) -> Result:
     return low.op("Concat", *slabs, axis=axis)
 
 
-@lowers("split.Tensor", "split_with_sizes")
+@lowers("split.Tensor", "split_with_sizes", "unsafe_split.Tensor", "unsafe_split_with_sizes")
 def split(low: Lowering, x: fx.Node, sizes: int | Sequence[int], axis: int = 0) -> Result:
     del sizes
     lengths = [int(part.shape[axis]) for part in low.node.meta["val"]]

@@ -24,9 +24,13 @@ def max_pool(
     dilations: Sequence[int] = (1,),
     ceil: bool = False,
 ) -> Result:
-    """-> maxima, and where each was found. ONNX counts from the start of the whole tensor."""
+    """-> maxima, and where each was found.
+
+    ONNX counts from the start of the whole tensor, PyTorch from that of each plane: who but the gradient
+    asks gets the latter.
+    """
     axes = _axes(low, kernel)
-    return low.ops(
+    largest, places = low.ops(
         "MaxPool",
         low.value(x),
         tags=("", "indices"),
@@ -36,6 +40,16 @@ def max_pool(
         dilations=_each(dilations, axes),
         ceil_mode=int(ceil),
     )
+    asked = [user for user in low.node.users if user.args[1] == 1]
+    if asked and _is_by_plane(asked[0]):
+        plane = low.extent(math.prod(shape_of(x)[-axes:]))
+        places = low.op("Mod", places, plane, tag="in_plane")
+    return [largest, places]
+
+
+def _is_by_plane(indices: fx.Node) -> bool:
+    """Whether the places of maxima are counted within each plane."""
+    return any("_with_indices_backward" not in str(user.target) for user in indices.users)
 
 
 @lowers("max_pool2d_with_indices_backward", "max_pool3d_with_indices_backward", wide=True)
@@ -51,8 +65,17 @@ def max_pool_backward(
     indices: fx.Node,
 ) -> Result:
     """Adds each gradient where its maximum was found; windows may share one."""
-    del kernel, strides, padding, dilations, ceil
+    del strides, padding, dilations, ceil
     shape = shape_of(x)
+    if _is_by_plane(indices):
+        axes = _axes(low, kernel)
+        flat = [math.prod(shape[:-axes]), math.prod(shape[-axes:])]
+        outs = [flat[0], math.prod(shape_of(dy)[-axes:])]
+        rows = low.reshape(low.value(indices), outs, "rows")
+        grads = low.reshape(low.value(dy), outs, "grads")
+        start = low.filled(0, "zeros", flat)
+        total = low.op("ScatterElements", start, rows, grads, tag="flat", axis=1, reduction="add")
+        return low.reshape(total, shape)
     size = math.prod(shape)
     zeros = low.filled(0, "zeros", [size])
     flat_indices = low.reshape(low.value(indices), [-1], "flat_indices")

@@ -16,9 +16,9 @@ def same(low: Lowering, x: fx.Node, **_: object) -> Result:
     return low.value(x)
 
 
-@lowers("_assert_tensor_metadata")
+@lowers("_assert_tensor_metadata", "_assert_async", "_assert_async.msg")
 def nothing(low: Lowering, *_: object, **__: object) -> Result:
-    """An assertion of the tracer about shapes and types, which are known here."""
+    """An assertion: of the tracer, about shapes and types, or of a function, about values (`one_hot`)."""
     del low
     return []
 

@@ -1,0 +1,274 @@
+"""Linear algebra of small matrices, spelled out: ONNX has no operator for it but Det.
+
+Each elimination is written out step by step, a dozen nodes for a row, which is for the matrices of a
+flow, a pose or a covariance, not for large ones: sizes are fixed, and at most 32. Gradients are written
+in terms of the inverse, as PyTorch's own are, and so are of few nodes. There are no checks for what is
+singular.
+"""
+
+from __future__ import annotations
+
+import math
+import traceback
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+
+from planner.export.errors import ExportError
+from planner.export.lines import line_of_user
+
+LARGEST = 32
+"""Rows of the largest matrix that is written out."""
+
+_TERMS = 12
+"""Of the series of the matrix exponential: for norms up to 1/2, beyond float64's last digit."""
+
+_SQUARINGS = 16
+"""The matrix exponential is exact up to a norm of 2 ** 15."""
+
+
+def _size(a: Tensor, what: str) -> int:
+    n = a.shape[-1]
+    if not isinstance(n, int) or n > LARGEST or a.is_complex():
+        line = line_of_user(traceback.extract_stack())
+        where = f", at {line}" if line else ""
+        raise ExportError(
+            f"{what} of {list(a.shape)}{where}: it is written out, as ONNX has no such operator, "
+            f"for real matrices of up to {LARGEST} rows; compute it outside, and pass it as an input"
+        )
+    return n
+
+
+def _mirrored(a: Tensor) -> Tensor:
+    return a.transpose(-1, -2)
+
+
+class _Eliminated(Function):
+    """[..., n, n] -> (inverse, pivots [..., n], sign of the order of the rows [...])."""
+
+    @staticmethod
+    def forward(ctx: Any, a: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Gauss and Jordan, the row with the largest number first."""
+        n = a.shape[-1]
+        rows = torch.arange(n)
+        work = torch.cat([a, torch.eye(n, dtype=a.dtype).expand(a.shape)], -1)
+        left = torch.ones(a.shape[:-1], dtype=torch.bool)
+        chosen: list[Tensor] = []
+        pivots: list[Tensor] = []
+        for k in range(n):
+            column = work[..., k]
+            best = torch.where(left, column.abs(), -1.0).argmax(-1, keepdim=True)
+            here = rows == best
+            left = left & ~here
+            row = work.gather(-2, best.unsqueeze(-1).expand(*best.shape, 2 * n))
+            pivot = row[..., k : k + 1]
+            row = row / pivot
+            work = torch.where(here.unsqueeze(-1), row, work - column.unsqueeze(-1) * row)
+            chosen.append(best)
+            pivots.append(pivot[..., 0, 0])
+        order = torch.cat(chosen, -1)
+        inverse = work[..., n:].gather(-2, order.unsqueeze(-1).expand(a.shape))
+        behind = torch.ones(n, n, dtype=torch.bool).triu(1)
+        swaps = ((order.unsqueeze(-1) > order.unsqueeze(-2)) & behind).to(torch.int64).sum((-1, -2))
+        sign = (1 - 2 * (swaps % 2)).to(a.dtype)
+        ctx.save_for_backward(inverse)
+        ctx.set_materialize_grads(False)
+        ctx.mark_non_differentiable(sign)
+        return inverse, torch.stack(pivots, -1), sign
+
+    @staticmethod
+    def backward(ctx: Any, d_inverse: Tensor | None, *_: Any) -> Tensor | None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Of the inverse alone: the pivots are used through `_Determinant`."""
+        (inverse,) = ctx.saved_tensors
+        if d_inverse is None:
+            return None
+        turned = _mirrored(inverse)
+        return -(turned @ d_inverse @ turned)
+
+
+class _Cholesky(Function):
+    """[..., n, n], symmetric and positive -> (lower factor, its inverse)."""
+
+    @staticmethod
+    def forward(ctx: Any, a: Tensor) -> tuple[Tensor, Tensor]:
+        n = a.shape[-1]
+        rows = torch.arange(n)
+        rest, columns = a, []
+        for k in range(n):
+            column = torch.where(rows >= k, rest[..., k], 0.0) / rest[..., k : k + 1, k].sqrt()
+            columns.append(column)
+            if k + 1 < n:
+                rest = rest - column.unsqueeze(-1) * column.unsqueeze(-2)
+        lower = torch.stack(columns, -1)
+        inverse = _triangle_inverse(lower)
+        ctx.save_for_backward(lower, inverse)
+        return lower, inverse
+
+    @staticmethod
+    def backward(ctx: Any, d_lower: Tensor, d_inverse: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+        lower, inverse = ctx.saved_tensors
+        turned = _mirrored(inverse)
+        d_lower = d_lower - turned @ d_inverse @ turned
+        inner = (_mirrored(lower) @ d_lower).tril()
+        inner = inner - 0.5 * torch.diag_embed(inner.diagonal(dim1=-2, dim2=-1))
+        found = turned @ inner @ inverse
+        return 0.5 * (found + _mirrored(found))
+
+
+def _triangle_inverse(lower: Tensor) -> Tensor:
+    """Of a lower triangle, row by row."""
+    n = lower.shape[-1]
+    one = torch.eye(n, dtype=lower.dtype)
+    found = (one[:1] / lower[..., :1, :1]).expand(*lower.shape[:-2], 1, n)
+    for k in range(1, n):
+        known = lower[..., k : k + 1, :k] @ found
+        found = torch.cat([found, (one[k] - known) / lower[..., k : k + 1, k : k + 1]], -2)
+    return found
+
+
+class _Triangle(Function):
+    """The inverse of a lower triangle."""
+
+    @staticmethod
+    def forward(ctx: Any, lower: Tensor) -> Tensor:
+        inverse = _triangle_inverse(lower)
+        ctx.save_for_backward(inverse)
+        return inverse
+
+    @staticmethod
+    def backward(ctx: Any, d_inverse: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+        turned = _mirrored(ctx.saved_tensors[0])
+        return -(turned @ d_inverse @ turned).tril()
+
+
+class _Logarithm(Function):
+    """(log |det a|, from a and what is known of it); its gradient is the inverse, turned."""
+
+    @staticmethod
+    def forward(ctx: Any, a: Tensor, inverse: Tensor, pivots: Tensor) -> Tensor:
+        del a
+        ctx.save_for_backward(inverse)
+        return pivots.abs().log().sum(-1)
+
+    @staticmethod
+    def backward(ctx: Any, d: Tensor) -> tuple[Tensor, None, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return d[..., None, None] * _mirrored(ctx.saved_tensors[0]), None, None
+
+
+class _Determinant(Function):
+    @staticmethod
+    def forward(ctx: Any, a: Tensor, inverse: Tensor, value: Tensor) -> Tensor:
+        del a
+        ctx.save_for_backward(inverse, value)
+        return value.clone()
+
+    @staticmethod
+    def backward(ctx: Any, d: Tensor) -> tuple[Tensor, None, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        inverse, value = ctx.saved_tensors
+        return (d * value)[..., None, None] * _mirrored(inverse), None, None
+
+
+class SLogDet(NamedTuple):
+    """As `torch.linalg.slogdet` gives it."""
+
+    sign: Tensor
+    logabsdet: Tensor
+
+
+def inv(A: Tensor) -> Tensor:
+    """`torch.linalg.inv`."""
+    _size(A, "torch.linalg.inv")
+    return _Eliminated.apply(A)[0]  # pyright: ignore[reportIndexIssue, reportReturnType, reportOptionalSubscript]
+
+
+def _eliminated(a: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    return _Eliminated.apply(a.detach())  # pyright: ignore[reportReturnType]
+
+
+def det(A: Tensor) -> Tensor:
+    """`torch.linalg.det`; the gradient of a singular matrix is not finite."""
+    _size(A, "torch.linalg.det")
+    inverse, pivots, sign = _eliminated(A)
+    value = pivots[..., 0]
+    for k in range(1, pivots.shape[-1]):
+        value = value * pivots[..., k]
+    return _Determinant.apply(A, inverse, value * sign)  # pyright: ignore[reportReturnType]
+
+
+def slogdet(A: Tensor) -> SLogDet:
+    """`torch.linalg.slogdet`."""
+    _size(A, "torch.linalg.slogdet")
+    inverse, pivots, sign = _eliminated(A)
+    signs = pivots.sign()
+    for k in range(pivots.shape[-1]):
+        sign = sign * signs[..., k]
+    return SLogDet(sign, _Logarithm.apply(A, inverse, pivots))  # pyright: ignore[reportArgumentType]
+
+
+def logdet(A: Tensor) -> Tensor:
+    """`torch.logdet`: NaN where the determinant is negative."""
+    found = slogdet(A)
+    return torch.where(found.sign < 0, math.nan, found.logabsdet)
+
+
+def solve(A: Tensor, B: Tensor, *, left: bool = True) -> Tensor:
+    """`torch.linalg.solve`: the inverse's product, and what is left of B once more."""
+    is_vector = B.dim() == 1 or (A.dim() - 1 == B.dim() and B.shape == A.shape[:-1])
+    if not left:
+        return _mirrored(solve(_mirrored(A), _mirrored(B)))
+    wide = B.unsqueeze(-1) if is_vector else B
+    inverse = inv(A)
+    found = inverse @ wide
+    found = found + inverse @ (wide - A @ found)
+    return found.squeeze(-1) if is_vector else found
+
+
+def cholesky(A: Tensor, *, upper: bool = False) -> Tensor:
+    """`torch.linalg.cholesky`."""
+    _size(A, "torch.linalg.cholesky")
+    lower = _Cholesky.apply(A)[0]  # pyright: ignore[reportIndexIssue, reportOptionalSubscript]
+    return _mirrored(lower) if upper else lower  # pyright: ignore[reportArgumentType, reportReturnType]
+
+
+def solve_triangular(
+    A: Tensor, B: Tensor, *, upper: bool, left: bool = True, unitriangular: bool = False
+) -> Tensor:
+    """`torch.linalg.solve_triangular`."""
+    n = _size(A, "torch.linalg.solve_triangular")
+    lower = (_mirrored(A) if upper else A).tril()
+    if unitriangular:
+        lower = lower.tril(-1) + torch.eye(n, dtype=A.dtype)
+    inverse = _Triangle.apply(lower)
+    turned: Any = _mirrored(inverse) if upper else inverse  # pyright: ignore[reportArgumentType]
+    return turned @ B if left else B @ turned
+
+
+def cholesky_solve(B: Tensor, L: Tensor, upper: bool = False) -> Tensor:
+    """`torch.cholesky_solve`."""
+    lower = _mirrored(L) if upper else L
+    half = solve_triangular(lower, B, upper=False)
+    return solve_triangular(_mirrored(lower), half, upper=True)
+
+
+def cholesky_inverse(L: Tensor, upper: bool = False) -> Tensor:
+    """`torch.cholesky_inverse`."""
+    one = torch.eye(_size(L, "torch.cholesky_inverse"), dtype=L.dtype)
+    return cholesky_solve(one.expand(L.shape), L, upper)
+
+
+def matrix_exp(A: Tensor) -> Tensor:
+    """`torch.linalg.matrix_exp`: a series of the matrix scaled below 1/2, squared as often as it was
+    halved."""
+    n = _size(A, "torch.linalg.matrix_exp")
+    norm = A.detach().abs().sum(-2).amax(-1)[..., None, None]
+    halvings = torch.ceil(torch.log2(norm.clamp_min(1e-30))).clamp(-1, _SQUARINGS - 1) + 1
+    scaled = A / torch.exp2(halvings)
+    one = torch.eye(n, dtype=A.dtype)
+    found = one + scaled / _TERMS
+    for k in range(_TERMS - 1, 0, -1):
+        found = one + scaled @ found / k
+    for k in range(_SQUARINGS):
+        found = torch.where(halvings > k, found @ found, found)
+    return found
