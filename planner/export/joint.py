@@ -48,7 +48,7 @@ from planner.export.errors import (
 from planner.export.lines import line_of_user, lines_of
 from planner.export.source import FirstUse
 from planner.export.specialize import Read, Told, read_in_a_run
-from planner.export.stand_ins import Scattering, StandIns, every_class
+from planner.export.stand_ins import Scattering, StandIns, modules_stood_in
 from planner.export.step import PREFIX, TrainingStep
 
 _ON_VALUES = (
@@ -174,7 +174,7 @@ def trace(
         _quiet(),
         on_cpu(),
         called_plainly(),
-        every_class(),
+        modules_stood_in(),
         torch.backends.mkldnn.flags(enabled=False),
     ):
         try:
@@ -374,8 +374,8 @@ def _read_signature(
         else:
             inputs[next(names)] = node
 
-    # The signature's `loss_output` is wrong when buffers change, so count: the new buffers,
-    # the loss, one gradient for each parameter.
+    # The signature's `loss_output` is wrong when buffers change, so count: the new buffers, and inputs
+    # that the step writes over for itself, the loss, one gradient for each parameter.
     (results,) = traced.graph.find_nodes(op="output")[0].args
     *updated, loss = results[: -len(parameters)]
     gradients = results[-len(parameters) :]
@@ -387,7 +387,9 @@ def _read_signature(
         buffers=buffers,
         loss=loss,
         gradients=dict(zip(parameters, gradients, strict=True)),
-        updated_buffers={original[changed[node.name]]: node for node in updated},
+        updated_buffers={
+            original[changed[node.name]]: node for node in updated if node.name in changed
+        },
         first_use=first_use,
         open=open,
     )

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
@@ -40,9 +41,26 @@ _OTHERS: frozenset[Any] = frozenset(
 """More functions of tensors that give no tensor."""
 
 _PLACES: frozenset[Any] = frozenset(
-    {Tensor.argwhere, Tensor.nonzero, torch.argwhere, torch.nonzero}
-)
+    {
+        Tensor.argwhere, Tensor.nonzero, Tensor.unique, torch.argwhere, torch.nonzero, torch.unique,
+    }
+)  # fmt: skip
 """Those whose result is as long as the values say, and has no gradient."""
+
+_MADE: frozenset[Any] = frozenset({torch.arange, torch.empty, torch.full, torch.ones, torch.zeros})
+_SIZED: frozenset[Any] = frozenset(
+    {
+        F.interpolate, F.pad, Tensor.clamp, Tensor.expand, Tensor.narrow, Tensor.new_full,
+        Tensor.new_ones, Tensor.new_zeros, Tensor.repeat, Tensor.reshape, Tensor.view, torch.clamp,
+        torch.narrow, torch.reshape, torch.tile,
+    }
+)  # fmt: skip
+"""Functions that take sizes and bounds, which may be given as tensors of one integer: those that make
+tensors, and those of a tensor, which comes first."""
+
+_INTEGERS = frozenset({torch.int64, torch.int32})
+
+_INDEXED: frozenset[Any] = frozenset({Tensor.__getitem__, Tensor.__setitem__})
 
 _CHANGE = 0.5
 """Size of the change of every parameter, in standard deviations of its own, for the second run."""
@@ -132,7 +150,7 @@ class _Recording(TorchFunctionMode):
         self.found: list[Read] = []
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
+        args, kwargs = _with_sizes(func, args, kwargs or {}, self._size)
         for mask in _masks(func, args):
             self._keep("nonzero", mask.nonzero())
         result = func(*args, **kwargs)
@@ -142,6 +160,10 @@ class _Recording(TorchFunctionMode):
             held = torch.stack(result, 1) if isinstance(result, tuple) else result
             self._keep(func.__name__, held)
         return result
+
+    def _size(self, tensor: Tensor) -> Any:
+        self._keep("item", tensor.item())
+        return tensor.item()
 
     def _keep(self, function: str, value: Any) -> None:
         line = line_of_user(traceback.extract_stack())
@@ -164,7 +186,7 @@ class Told(TorchFunctionMode):
         }
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
+        args, kwargs = _with_sizes(func, args, kwargs or {}, self._size)
         if func in _NUMBERS:
             known, value = self._next("item")
             if known:
@@ -179,6 +201,10 @@ class Told(TorchFunctionMode):
             return func(args[0], self._indices(args[1]), *args[2:], **kwargs)
         return func(*args, **kwargs)
 
+    def _size(self, tensor: Tensor) -> Any:
+        known, value = self._next("item")
+        return value if known else tensor
+
     def _next(self, function: str) -> tuple[bool, Any]:
         place = line_of_user(traceback.extract_stack()), function
         for value in self._left.get(place, iter(())):
@@ -192,6 +218,34 @@ class Told(TorchFunctionMode):
             _, value = self._next("nonzero") if _is_mask(part) else (False, None)
             places.extend(value.unbind(1) if value is not None else (part,))
         return tuple(places)
+
+
+def _with_sizes(
+    func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], size: Callable[[Tensor], Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Arguments with a number for each tensor that stands for a size, or for a bound of a slice."""
+
+    def read(part: Any) -> Any:
+        if isinstance(part, tuple | list) and type(part) in (tuple, list, torch.Size):
+            return tuple(read(item) for item in part)
+        if isinstance(part, slice):
+            return slice(read(part.start), read(part.stop), read(part.step))
+        if not isinstance(part, Tensor) or part.dim() or part.dtype not in _INTEGERS:
+            return part
+        return size(part)
+
+    def bounds(part: Any) -> Any:
+        return read(part) if isinstance(part, slice) else part
+
+    if func in _MADE or func in _SIZED:
+        first = 0 if func in _MADE else 1
+        numbers = (*args[:first], *map(read, args[first:]))
+        return numbers, {name: read(part) for name, part in kwargs.items()}
+    if func in _INDEXED:
+        index = args[1]
+        inner = tuple(map(bounds, index)) if isinstance(index, tuple) else bounds(index)
+        return (args[0], inner, *args[2:]), dict(kwargs)
+    return tuple(args), dict(kwargs)
 
 
 def _masks(func: Any, args: Sequence[Any]) -> Iterator[Tensor]:

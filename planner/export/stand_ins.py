@@ -67,16 +67,30 @@ def _adaptive_log_softmax(module: nn.AdaptiveLogSoftmaxWithLoss, x: Tensor, targ
     return _ASMoutput(output, -output.mean())
 
 
+def _converted(module: nn.Module, *args: Any, **kwargs: Any) -> nn.Module:
+    """`nn.Module.to`, where a forward calls it and the type is what it is already: PyTorch's own would
+    set every parameter anew, which cannot be done to those of a trace."""
+    _, dtype, *_ = torch.__dict__["_C"]._nn._parse_to(*args, **kwargs)
+    held = (*module.parameters(), *module.buffers())
+    if any(t.is_floating_point() and t.dtype != dtype for t in held if dtype is not None):
+        return _TO(module, *args, **kwargs)
+    return module
+
+
+_TO = nn.Module.to
+
+
 @contextlib.contextmanager
-def every_class() -> Iterator[None]:
-    """Within it the modules compute that are written for values, not for shapes, on all of them."""
-    kind: Any = nn.AdaptiveLogSoftmaxWithLoss
-    own = kind.forward
-    kind.forward = _adaptive_log_softmax
+def modules_stood_in() -> Iterator[None]:
+    """Within it modules compute what they do in a way that a trace on shapes gets through."""
+    softmax: Any = nn.AdaptiveLogSoftmaxWithLoss
+    every: Any = nn.Module
+    own = softmax.forward
+    softmax.forward, every.to = _adaptive_log_softmax, _converted
     try:
         yield
     finally:
-        kind.forward = own
+        softmax.forward, every.to = own, _TO
 
 
 def _places(index: Any) -> Any:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 pytest.importorskip("torch", reason="torch is not installed")
@@ -132,3 +134,52 @@ def test_a_loss_that_leaves_out_what_is_ignored() -> None:
     found = results(graph, module, input=X, labels=other)
     loss(module(X), other).backward()
     np.testing.assert_allclose(found["weight_grad"], module.weight.grad, rtol=1e-4, atol=1e-6)
+
+
+class OfSizes(nn.Module):
+    """Sizes and bounds that are tensors, and an input that it writes over for itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inside = nn.Linear(5, 8)
+
+    def forward(self, x: Tensor, size: Any) -> Tensor:
+        """[rows, 5], [] -> [rows + 2 size]."""
+        half = size.clamp_(max=4) // 2
+        h = self.inside(x)[:, 2 - half : 2 + half]
+        h = h + torch.arange(size) * torch.clamp(torch.arange(5)[:size], 0, half)
+        h = F.interpolate(h[None], size=[size])[0] * torch.ones([size])
+        return F.pad(h.sum(1), [size, size])
+
+
+def test_sizes_may_be_tensors() -> None:
+    torch.manual_seed(0)
+    module, size = OfSizes(), torch.tensor(4)
+    graph = export_training_graph(module, (X, size), square, specialize=True)
+    found = results(graph, module, x=X, size=size)
+    loss = square(module(X, size))
+    loss.backward()
+    np.testing.assert_allclose(found["loss"], loss.detach().numpy(), rtol=1e-5)
+    grad = module.inside.weight.grad
+    assert grad is not None
+    np.testing.assert_allclose(found["inside.weight_grad"], grad.numpy(), rtol=1e-4, atol=1e-5)
+
+
+class Converts(nn.Module):
+    """Converts a part of itself as it runs, to the type that this has; draws one number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inside = nn.Linear(5, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[rows, 5] -> [rows, 3]."""
+        self.inside = self.inside.to(torch.float32)
+        return self.inside(x) * (torch.rand([]) < 2)
+
+
+def test_a_conversion_to_the_same_type_and_a_single_random_number() -> None:
+    torch.manual_seed(0)
+    module = Converts()
+    found = results(export_training_graph(module, (X,), square), module, x=X)
+    np.testing.assert_allclose(found["loss"], square(module(X)).detach().numpy(), rtol=1e-5)

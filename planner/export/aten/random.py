@@ -97,7 +97,11 @@ def _drawn(
         drawn = low.op(f"Random{kind}Like", like, tag=name, **attributes)
     else:
         sizes = [int(dim) for dim in low.shape]
-        drawn = low.op(f"Random{kind}", tag=name, shape=sizes, **attributes)
+        drawn = low.op(
+            f"Random{kind}", tag=name if sizes else "row", shape=sizes or [1], **attributes
+        )
+        if not sizes:
+            drawn = low.reshape(drawn, [], name)
     return low.cast(drawn, wide, dtype, tag)
 
 
