@@ -172,7 +172,7 @@ Verbose = Annotated[
     typer.Option(
         "-v",
         "--verbose",
-        help="Every stage on stderr; tracebacks of errors.",
+        help="All that was found; every stage on stderr; tracebacks of errors.",
         callback=_set_verbose,
         is_eager=True,
     ),

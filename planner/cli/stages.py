@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 _SEARCHING = re.compile(
-    r"searching for|compar(ing|ed) base orders|solv(ing|ed) |improving|planning with|splitting what"
+    r"searching for|compar(ing|ed) base orders|solv(ing|ed)\b|improving|planning with|splitting what"
     r"|looking (at|for)|again[:,]|no exact plan|\+"
 )
 _BETTER = re.compile(r"(?:solving: |improving: )?\+(?P<added>\S+(?: \S+)?) time")

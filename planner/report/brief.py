@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
 from planner.report.frontier import POINT_COLUMNS, point_row
@@ -84,7 +85,7 @@ def print_analysis_brief(payload: Payload, console: Console | None = None) -> No
     if payload["budget_preview"] is not None:
         points = payload["budget_preview"]["frontier"]["points"]
         rows = [point_row(point)[:_PREVIEW_COLUMNS] for point in points]
-        columns = list(POINT_COLUMNS[:_PREVIEW_COLUMNS])
+        columns: list[str] = [*POINT_COLUMNS[:_PREVIEW_COLUMNS]]
         title = f"What a budget would cost ({times_of(payload['cost_source'])})"
         print_table(out, title, columns, rows)
     print_notes(out, that_matter(payload["assumptions"]))
@@ -99,7 +100,14 @@ def print_whole(out: Console, text: str, style: str = "") -> None:
 
 
 def print_row(out: Console, name: str, text: str, style: str = "") -> None:
-    """Print a name and what there is to say under it, as one line."""
+    """Print a name and what there is to say under it: as one line, which a terminal wraps beside it."""
+    if out.is_terminal and name:
+        grid = Table.grid()
+        grid.add_column(width=_NAME_WIDTH)
+        grid.add_column(overflow="fold")
+        grid.add_row(Text(name, style="dim"), Text(printable(text), style=style))
+        out.print(grid)
+        return
     line = Text(name.ljust(_NAME_WIDTH), style="dim")
     line.append(printable(text), style=style)
     out.print(line, soft_wrap=True)
