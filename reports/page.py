@@ -23,9 +23,9 @@ from rich.console import Console
 
 from models.build import main as build
 from planner import analyze, optimize
+from planner.report.brief import print_analysis_brief, print_optimize_brief
 from planner.report.html import render_page, write_report
 from planner.report.payload import analysis_payload, optimize_payload
-from planner.report.terminal import print_analysis
 
 FOLDER = Path(__file__).parent
 SAMPLE = FOLDER.parent / "models" / "zoo" / "gpt.onnx"
@@ -118,7 +118,9 @@ def pictures(browser: Browser, folder: Path) -> None:
                 page.screenshot(path=PICTURES / f"{part}-{scheme}.png")
         page.close()
     analysis = _renamed(analysis_payload(analyze(model, progress=_progress)), folder)
-    _terminal("analyze", "planner analyze gpt.onnx", print_analysis, analysis)
+    _terminal("analyze", "planner analyze gpt.onnx", print_analysis_brief, analysis)
+    title = "planner optimize gpt.onnx --budget 60%"
+    _terminal("optimize", title, print_optimize_brief, shown)
 
 
 def _renamed(payload: dict[str, Any], folder: Path) -> dict[str, Any]:

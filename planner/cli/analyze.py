@@ -5,6 +5,7 @@ from __future__ import annotations
 from planner.cli import options as o
 from planner.cli.console import emit_json, note, progress, verbosity
 from planner.cli.outputs import check_outputs
+from planner.report.plain import nearby
 from planner.units import check_time_limit
 
 
@@ -51,7 +52,7 @@ def analyze(
 
     from planner import api
 
-    with progress() as report_progress:
+    with progress(time_limit) as report_progress:
         analysis = api.analyze(
             model,
             dims=dims,
@@ -80,8 +81,9 @@ def analyze(
     if json:
         emit_json(payload)
     elif not verbosity.quiet:
+        from planner.report.brief import print_analysis_brief
         from planner.report.terminal import print_analysis
 
-        print_analysis(payload)
+        (print_analysis if verbosity.verbose else print_analysis_brief)(payload)
     if output is not None:
-        note(f"wrote {output}")
+        note(f"wrote {nearby(output)}")

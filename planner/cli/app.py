@@ -8,13 +8,16 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
+from typer.core import TyperCommand
 
 from planner import __version__
 from planner.cli.analyze import analyze
 from planner.cli.apply import apply
 from planner.cli.diff import diff
+from planner.cli.doctor import doctor
 from planner.cli.explain import explain
 from planner.cli.export import export
+from planner.cli.grouping import GroupedCommand
 from planner.cli.optimize import optimize
 from planner.cli.problem import problem
 from planner.cli.solve import solve
@@ -24,7 +27,6 @@ from planner.cli.verify import verify
 app = typer.Typer(
     name="planner",
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -59,4 +61,9 @@ for _command, _summary in (
     (solve, "Solve a planning problem."),
     (export, "Write the training graph of a PyTorch module."),
 ):
-    app.command(short_help=_summary, no_args_is_help=True)(_command)
+    app.command(
+        short_help=_summary,
+        no_args_is_help=True,
+        cls=GroupedCommand if _command in (analyze, optimize, sweep) else TyperCommand,
+    )(_command)
+app.command(short_help="Show what works here, and what is missing.")(doctor)

@@ -10,6 +10,7 @@ import typer
 from planner.cli import options as o
 from planner.cli.console import note
 from planner.cli.outputs import check_outputs, name_outputs
+from planner.report.plain import nearby
 
 
 def apply(
@@ -47,4 +48,4 @@ def apply(
     from planner import api
 
     written = api.apply(model, plan, output=rewritten, force=force)
-    note(f"wrote {written}")
+    note(f"wrote {nearby(written)}")

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from planner.cli.stages import Stages
 from planner.errors import InfeasibleBudgetError, Interrupted, PlannerError
 from planner.report.plain import printable
 from planner.units import format_bytes
@@ -72,24 +73,40 @@ def emit_json(document: dict[str, Any]) -> None:
 
 
 @contextlib.contextmanager
-def progress() -> Iterator[Progress]:
-    """A function that notes the stage at work, and shows it where it should be shown."""
+def progress(limit_s: float | None = None) -> Iterator[Progress]:
+    """A function that notes the stage at work, and shows it where it should be shown: as one line that
+    is kept up on a terminal, as a line a stage with -v.
+
+    Args:
+        limit_s: time limit of the search, to say what is left of it.
+    """
+    stages = Stages(limit_s=limit_s)
     if verbosity.quiet or not (verbosity.verbose or sys.stderr.isatty()):
-        yield _noting(lambda _: None)
+        yield _noting(stages, lambda: None)
         return
-    if verbosity.verbose or not sys.stderr.isatty():
-        yield _noting(lambda message: say(f"planner: {printable(message)}"))
+    if verbosity.verbose:
+        yield _noting(
+            stages, lambda: say(f"planner: {stages.elapsed_s:.1f} s: {printable(stages.stage)}")
+        )
         return
     from rich.console import Console
+    from rich.live import Live
     from rich.text import Text
 
-    with Console(stderr=True).status(Text("starting")) as status:
-        yield _noting(lambda message: status.update(Text(printable(message))))
+    def line() -> Text:
+        return Text(printable(stages.line()), no_wrap=True, overflow="ellipsis")
+
+    # drawn from a thread, so that the seconds run on while a stage says nothing
+    with Live(
+        console=Console(stderr=True), get_renderable=line, refresh_per_second=4, transient=True
+    ):
+        yield _noting(stages, lambda: None)
 
 
-def _noting(show: Progress) -> Progress:
+def _noting(stages: Stages, show: Callable[[], None]) -> Progress:
     def noted(message: str) -> None:
         verbosity.stage = message
-        show(message)
+        stages.note(message)
+        show()
 
     return noted

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from planner import temporary
+from planner.report.plain import nearby
 
 SIGNALS = tuple(
     getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
@@ -97,7 +98,7 @@ def leave_for(number: int) -> NoReturn:
 
 def what_is_written() -> str:
     """The outputs that are in place, as a part of a sentence."""
-    written = ", ".join(map(str, temporary.PLACED))
+    written = ", ".join(map(nearby, temporary.PLACED))
     return f"written before: {written}" if written else "nothing was written"
 
 

@@ -12,6 +12,7 @@ from planner.cli import options as o
 from planner.cli.console import emit_json, note, progress, verbosity
 from planner.cli.outputs import check_outputs
 from planner.errors import UsageError
+from planner.report.plain import nearby
 
 if TYPE_CHECKING:
     from planner.export.training import ExportedGraph
@@ -145,7 +146,7 @@ def export(
         _print(summary)
         for line in graph.assumed:
             note(f"taken for granted, as the example inputs give it: {line}")
-    note(f"wrote {', '.join(map(str, files))}")
+    note(f"wrote {', '.join(map(nearby, files))}")
 
 
 def _axes(options: list[str]) -> dict[str, dict[int, str]]:

@@ -16,6 +16,9 @@ from typing import NoReturn
 _GARBAGE = (50_000, 10, 10)
 """Allocations between two searches for garbage, and how many of those look further back."""
 
+_INSTALLED = frozenset({"numba", "numpy", "onnx", "onnx_ir", "onnxruntime", "ortools"})
+"""Packages that a broken installation may lack."""
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command line and return its exit status; errors become one line on stderr."""
@@ -115,12 +118,19 @@ def _usage(error: Exception) -> int:
 
 def _unforeseen(error: Exception) -> int:
     from planner.cli import console
+    from planner.errors import UsageError
     from planner.report.plain import printable
 
     if isinstance(error, OSError) and error.strerror:  # a full disk, a file taken away
         # every file is written under its name; what has none is what the command prints
         what = f"{error.filename or 'standard output'}: "
         return _fail(f"planner: error: {printable(what + error.strerror)}", 1)
+    if (
+        isinstance(error, ModuleNotFoundError)
+        and (error.name or "").partition(".")[0] in _INSTALLED
+    ):
+        line = f"planner: error: {printable(error)}; planner doctor says what to install"
+        return _fail(line, UsageError.exit_code)
     hint = "this is a bug in planner"
     if not console.verbosity.verbose:
         hint += "; run again with -v for the traceback"

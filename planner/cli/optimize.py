@@ -15,6 +15,7 @@ from planner.cli.ending import signals_raise
 from planner.cli.outputs import check_outputs, name_outputs
 from planner.cli.thresholds import PeakAbove, SlowerThan, check_optimized, parse_thresholds
 from planner.errors import UsageError, VerificationError
+from planner.report.plain import nearby
 from planner.units import check_budget, check_time_limit, parse_bytes, parse_slowdown
 
 if TYPE_CHECKING:
@@ -166,7 +167,7 @@ def optimize(
     from planner.pipeline.assemble import INTERRUPTED
 
     try:
-        with progress() as report_progress:
+        with progress(time_limit) as report_progress:
             result = api.optimize(
                 model,
                 budget=budget,
@@ -213,7 +214,7 @@ def optimize(
         raise
     payload = _show(result, json=json)
     if trace is not None and not dry_run:
-        note(f"wrote {trace}")
+        note(f"wrote {nearby(trace)}")
     if dry_run:
         note("dry run: nothing was written")
     if INTERRUPTED in result.plan.assumptions:
@@ -230,7 +231,8 @@ def _show(result: OptimizeResult, *, json: bool) -> dict[str, Any]:
     if json:
         emit_json(payload)
     elif not verbosity.quiet:
+        from planner.report.brief import print_optimize_brief
         from planner.report.terminal import print_optimize
 
-        print_optimize(payload)
+        (print_optimize if verbosity.verbose else print_optimize_brief)(payload)
     return payload

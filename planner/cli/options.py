@@ -51,8 +51,26 @@ Bounds = Annotated[
         "what a node's bodies hold (bytes); may be repeated [as one run shows].",
     ),
 ]
+
+
+def _hardware_names() -> list[str]:
+    """The profiles that come with planner, for the shell to complete."""
+    from importlib import resources
+
+    folder = resources.files("planner.cost") / "profiles"
+    return sorted(
+        f.name.removesuffix(".toml") for f in folder.iterdir() if f.name.endswith(".toml")
+    )
+
+
 Hardware = Annotated[
-    str, typer.Option("--hardware", metavar="NAME|FILE.toml", help="Hardware profile.")
+    str,
+    typer.Option(
+        "--hardware",
+        metavar="NAME|FILE.toml",
+        help="Hardware profile.",
+        autocompletion=_hardware_names,
+    ),
 ]
 Profile = Annotated[
     Path | None,
@@ -154,7 +172,7 @@ Verbose = Annotated[
     typer.Option(
         "-v",
         "--verbose",
-        help="Every stage on stderr; tracebacks of errors.",
+        help="All that was found; every stage on stderr; tracebacks of errors.",
         callback=_set_verbose,
         is_eager=True,
     ),

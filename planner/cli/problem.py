@@ -10,6 +10,7 @@ import typer
 from planner.cli import options as o
 from planner.cli.console import note, progress
 from planner.cli.outputs import check_outputs
+from planner.report.plain import nearby
 from planner.units import check_time_limit
 
 
@@ -58,7 +59,7 @@ def problem(
     from planner.plan.problemfile import problem_to_json
     from planner.request import Costs, Request
 
-    with progress() as report_progress:
+    with progress(time_limit) as report_progress:
         report = report_progress or silent
         request = Request(
             model=model,
@@ -78,4 +79,4 @@ def problem(
         )
     with atomic_write(target) as temporary:
         temporary.write_text(problem_to_json(found), encoding="utf-8")
-    note(f"wrote {target}: {len(found.ops):,} operations, {len(found.tensors):,} tensors")
+    note(f"wrote {nearby(target)}: {len(found.ops):,} operations, {len(found.tensors):,} tensors")

@@ -15,6 +15,7 @@ from planner.cli.ending import signals_raise
 from planner.cli.outputs import check_outputs
 from planner.cli.params import read_noting
 from planner.errors import InfeasibleBudgetError
+from planner.report.plain import nearby
 from planner.units import (
     check_budget,
     check_time_limit,
@@ -122,7 +123,7 @@ def solve(
     read = read_problem(problem)
     base_peak = peak_of(read, range(len(read.ops)))
     asked = _asked(read, base_peak, budget, swap, overlap)
-    with progress() as report_progress, signals_raise():
+    with progress(time_limit) as report_progress, signals_raise():
         solved = solve_problem(
             asked,
             SearchSettings(limit_s=time_limit, seed=seed, workers=workers, keep_on_interrupt=True),
@@ -142,9 +143,12 @@ def solve(
     if json:
         emit_json(figures)
     elif not verbosity.quiet:
-        print("\n".join(_lines(figures)))
+        lines = _lines(figures)
+        if verbosity.verbose:
+            lines += _engine_lines(figures["engines"], figures["base_us"])
+        print("\n".join(lines))
     if output is not None:
-        note(f"wrote {output}")
+        note(f"wrote {nearby(output)}")
 
 
 def _asked(
@@ -236,7 +240,11 @@ def _lines(figures: dict[str, Any]) -> list[str]:
         ("Problem", f"{printable(figures['problem'])}, {figures['operations']:,} operations"),
         ("Budget", typed + format_both(figures["capacity_bytes"])),
         ("Peak", f"{format_both(base_peak)} before, {format_both(figures['peak_bytes'])} after"),
-        ("Time", f"{format_duration(base_us)} before, {format_duration(figures['time_us'])} after"),
+        (
+            "Time",
+            f"{format_duration(base_us)} before, {format_duration(figures['time_us'])} after "
+            "(in the problem's own times, as the gap and the bound are)",
+        ),
         ("Added", format_part(figures["time_us"] - base_us, base_us)),
         ("Recomputed", f"{figures['recomputed_ops']:,} operations"),
     ]
@@ -249,8 +257,7 @@ def _lines(figures: dict[str, Any]) -> list[str]:
         ("holds for", figures["bound_class"]),
         ("Search", f"{figures['engine']}, {figures['solve_s']:.1f} s{stopped}"),
     ]
-    lines = [f"{name:<12}{text}" for name, text in rows]
-    return lines + _engine_lines(figures["engines"], base_us)
+    return [f"{name:<12}{text}" for name, text in rows]
 
 
 def _engine_lines(engines: list[dict[str, Any]], base_us: float) -> list[str]:

@@ -12,6 +12,7 @@ from planner.cli.outputs import check_outputs
 from planner.cli.params import read_noting
 from planner.errors import UsageError
 from planner.reading import shown
+from planner.report.plain import nearby
 from planner.units import check_budget, check_time_limit, parse_bytes, parse_whole
 
 _MAX_SIZES = 1_000
@@ -99,7 +100,7 @@ def sweep(
 
     from planner import api_sweep
 
-    with progress() as report_progress:
+    with progress(time_limit) as report_progress:
         found = api_sweep.sweep(
             model,
             budgets=asked,
@@ -132,9 +133,9 @@ def sweep(
     if json:
         emit_json(payload)
     elif not verbosity.quiet:
-        print_sweep(payload)
+        print_sweep(payload, in_full=verbosity.verbose)
     if output is not None:
-        note(f"wrote {output}")
+        note(f"wrote {nearby(output)}")
 
 
 def parse_sizes(texts: list[str] | None) -> dict[str, list[int]]:

@@ -26,6 +26,7 @@ from planner.report.figures import (
 )
 from planner.report.frontier_figure import frontier_figure
 from planner.report.lanes import KIND_NAMES, kinds_of, time_figures
+from planner.report.narrative import times_of
 from planner.report.pagedata import view_columns
 from planner.report.payload import ANALYZE_SCHEMA, analysis_payload, optimize_payload
 from planner.report.plain import printable
@@ -293,6 +294,7 @@ def environment() -> jinja2.Environment:
         count=lambda value: Markup('<data value="{}">{:,}</data>').format(value, value),
         difference=_difference,
         plain=printable,
+        times=times_of,
     )
     environment.globals["share"] = _share
     return environment

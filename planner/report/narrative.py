@@ -104,6 +104,13 @@ def analysis_sentence(headline: dict[str, Any]) -> str:
     return f"{text}."
 
 
+def times_of(cost_source: str) -> str:
+    """Which times a bound, a gap or a slowdown is of: a few words, with where they come from."""
+    if cost_source.startswith(("calibration", "profile ")):
+        return f"in measured operation times: {cost_source}"
+    return f"in predicted times: {cost_source or 'source unknown'}"
+
+
 def provenance(
     headline: dict[str, Any], plan: Plan, verification: Verification | None
 ) -> list[dict[str, str]]:
@@ -115,7 +122,8 @@ def provenance(
         ("Bytes recomputed and swapped", "exact", "counted from the plan's schedule"),
     ]
     if plan.bound_us is not None or plan.proved_optimal:
-        rows.append(("Bound and gap", "proved", f"for {plan.bound_class or 'the class searched'}"))
+        found = f"for {plan.bound_class or 'the class searched'}, {times_of(plan.cost_source)}"
+        rows.append(("Bound and gap", "proved", found))
     where = "the same inputs and outputs on the host" if plan.resident else "all on the device"
     if plan.split:
         where += " and the same nodes in chunks"

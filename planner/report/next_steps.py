@@ -6,6 +6,7 @@ import shlex
 from typing import Any
 
 from planner.plan.planfile import Plan, SizeBound
+from planner.report.narrative import times_of
 from planner.results import OptimizeResult
 from planner.units import format_bytes, format_duration, format_percent
 
@@ -50,7 +51,8 @@ def next_steps(result: OptimizeResult, preview: Payload | None) -> list[Payload]
         steps.append(
             _step(
                 f"The plan may take up to {format_percent(plan.gap)} more time than the best one in "
-                "its base order: a longer search may find a better plan, or prove this one.",
+                f"its base order ({times_of(plan.cost_source)}): a longer search may find a better plan, "
+                "or prove this one.",
                 _optimize(result, _typed(result), "--time-limit 600"),
             )
         )

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import shlex
+
 
 def printable(value: object) -> str:
     """`value` on one line, with control characters (escape sequences too) made visible."""
@@ -15,3 +18,23 @@ def shortened(text: str, *, at_most: int = 80) -> str:
         return text
     half = (at_most - 1) // 2
     return f"{text[: at_most - 1 - half]}…{text[-half:]}"
+
+
+def nearby(path: object) -> str:
+    """`path` as seen from the working folder where it lies below it; as it is elsewhere."""
+    text = str(path)
+    if not os.path.isabs(text):
+        return text
+    try:
+        here = os.getcwd()
+    except OSError:  # the folder was removed
+        return text
+    below = os.path.relpath(text, here)
+    return text if below == os.pardir or below.startswith(os.pardir + os.sep) else below
+
+
+def nearby_command(command: str) -> str:
+    """A command to type, with its files as `nearby` has them."""
+    words = shlex.split(command)
+    found = [nearby(word) for word in words]
+    return command if found == words else shlex.join(found)

@@ -10,10 +10,14 @@ from rich.console import Console
 
 from planner import __version__
 from planner.onnxio.save import atomic_write
+from planner.report.brief import print_notes, print_row
 from planner.report.figures import byte_ticker
 from planner.report.frontier import POINT_COLUMNS, dims_text, frontier_payload, point_row
 from planner.report.frontier_figure import COLORS, budget_plot, frontier_figure
 from planner.report.html import bokeh_scripts, embedded_figures, embedded_json, environment
+from planner.report.narrative import times_of
+from planner.report.plain import nearby
+from planner.report.remarks import that_matter
 from planner.report.terminal import print_assumptions, print_line, print_table, wide_console
 from planner.report.views import number
 from planner.results import Largest, Sweep
@@ -85,12 +89,18 @@ def _sentence(sweep: Sweep) -> str:
 # -- terminal ----------------------------------------------------------------------------------
 
 
-def print_sweep(payload: Payload, console: Console | None = None) -> None:
-    """A table for each size, and the largest sizes."""
+def print_sweep(payload: Payload, console: Console | None = None, *, in_full: bool = True) -> None:
+    """A table for each size, and the largest sizes.
+
+    Args:
+        in_full: with the table of every size, where there are several, and all that was assumed.
+    """
     out = console or wide_console()
-    print_line(out, payload["model"], "bold")
+    print_line(out, nearby(payload["model"]), "bold")
     print_line(out, payload["sentence"])
-    for frontier in payload["frontiers"]:
+    print_line(out, f"Slowdowns and bounds are {times_of(payload['cost_source'])}.")
+    shown = payload["frontiers"] if in_full or not payload["largest"] else []
+    for frontier in shown:
         title = "Budgets" + (f" at {dims_text(frontier['dims'])}" if frontier["dims"] else "")
         rows = [point_row(point) for point in frontier["points"]]
         print_table(out, title, list(POINT_COLUMNS), rows)
@@ -98,7 +108,13 @@ def print_sweep(payload: Payload, console: Console | None = None) -> None:
         columns = [">budget", f">largest {payload['dim']}", ">slower", ">step", "next"]
         rows = [_largest_row(row) for row in payload["largest"]]
         print_table(out, f"Largest {payload['dim']} within each budget", columns, rows)
-    print_assumptions(out, payload["assumptions"])
+    assumed = payload["assumptions"]
+    if in_full:
+        print_assumptions(out, assumed)
+        return
+    print_notes(out, that_matter(assumed))
+    if len(shown) < len(payload["frontiers"]):
+        print_row(out, "More", "-v prints the table of each size; -o FILE.html writes a page")
 
 
 def _largest_row(row: Payload) -> list[object]:

@@ -13,7 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from planner.report.frontier import POINT_COLUMNS, point_row
-from planner.report.plain import printable
+from planner.report.narrative import times_of
+from planner.report.plain import nearby, nearby_command, printable
 from planner.report.what_if import (
     WHAT_IF_COLUMNS,
     WHAT_IF_TITLE,
@@ -32,7 +33,7 @@ def print_analysis(payload: Payload, console: Console | None = None) -> None:
     """Headline, composition at the peak, the ten largest residents."""
     out = console or wide_console()
     head, view = payload["headline"], payload["view"]
-    print_line(out, payload["model"], "bold")
+    print_line(out, nearby(payload["model"]), "bold")
     print_line(out, head["sentence"])
     facts = _facts()
     _fact(facts, "Peak", format_both(head["peak_bytes"]))
@@ -123,7 +124,7 @@ def print_optimize(payload: Payload, console: Console | None = None) -> None:
     _next(out, payload["next_steps"])
     for what, path in payload["outputs"].items():
         if path is not None:
-            print_line(out, f"{what}: {path}")
+            print_line(out, f"{what}: {nearby(path)}")
 
 
 def _next(out: Console, steps: list[Payload]) -> None:
@@ -134,7 +135,8 @@ def _next(out: Console, steps: list[Payload]) -> None:
     for step in steps:
         print_line(out, f"  {step['text']}")
         if step["command"]:
-            out.print(Text(f"    {printable(step['command'])}", style="cyan"), soft_wrap=True)
+            command = printable(nearby_command(step["command"]))
+            out.print(Text(f"    {command}", style="cyan"), soft_wrap=True)
 
 
 def print_verification(payload: Payload, console: Console | None = None) -> None:
@@ -306,15 +308,18 @@ def print_assumptions(out: Console, assumptions: list[str]) -> None:
 
 
 def _search(head: Payload, plan: Payload) -> str:
-    gap = head["gap"]
-    if head["proved_optimal"]:
-        proof = "proved optimal"
-    elif gap is None:
-        proof = "no bound proved"
-    else:
-        proof = f"at most {format_percent(float(gap))} above the bound"
     seconds = "" if plan["solve_s"] is None else f" in {float(plan['solve_s']):.1f} s"
-    return f"{plan['engine'] or 'none'}{seconds}; {proof}"
+    return f"{plan['engine'] or 'none'}{seconds}; {proof(head, plan)}"
+
+
+def proof(head: Payload, plan: Payload) -> str:
+    """How near the plan is to the least time, and in which times."""
+    gap, times = head["gap"], times_of(plan["cost_source"])
+    if head["proved_optimal"]:
+        return f"proved optimal ({times})"
+    if gap is None:
+        return "no bound proved"
+    return f"at most {format_percent(float(gap))} above the bound ({times})"
 
 
 def _times(head: Payload) -> str:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -78,7 +79,18 @@ def last_line(text):
 
 @pytest.mark.parametrize(
     "command",
-    [[], ["analyze"], ["optimize"], ["apply"], ["verify"], ["export"], ["diff"], ["explain"]],
+    [
+        [],
+        ["analyze"],
+        ["optimize"],
+        ["apply"],
+        ["verify"],
+        ["export"],
+        ["diff"],
+        ["explain"],
+        ["sweep"],
+        ["doctor"],
+    ],
 )
 def test_help(command, snapshot, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
@@ -207,6 +219,18 @@ def test_the_summary_has_the_sizes_in_both_units(model, api, capsys):
     assert "\x1b" not in out and err == ""
 
 
+def test_verbose_prints_all_that_was_found(model, api, capsys):
+    for command, heading in (("optimize", "Largest decisions"), ("analyze", "Largest residents")):
+        arguments = [command, model, *(["--budget", "60%"] if command == "optimize" else [])]
+        assert main(arguments) == 0
+        short = capsys.readouterr().out
+        assert main([*arguments, "-v"]) == 0
+        full = capsys.readouterr().out
+        assert heading in full and heading not in short
+        assert len(short.splitlines()) < len(full.splitlines()) / 2
+        assert "Assumed" in full
+
+
 def test_a_failed_verification_exits_with_5_and_is_shown(model, api, capsys):
     before = examples.view(examples.chain(4))
     api.verify = api.answer("verify", examples.verification(before, before, passed=False))
@@ -286,7 +310,7 @@ def test_verbose_shows_the_stages_and_quiet_silences_them(model, api, capsys):
 
     api.optimize = optimize
     main(["optimize", model, "--budget", "60%", "-v"])
-    assert capsys.readouterr().err == "planner: solving\n"
+    assert re.fullmatch(r"planner: \d+\.\d s: solving\n", capsys.readouterr().err)
     main(["optimize", model, "--budget", "60%", "-v", "-q"])
     assert capsys.readouterr().err == ""
 

@@ -104,14 +104,19 @@ def test_the_schedule_does_what_the_figures_say(
 
 def test_the_text_says_what_was_found(problem_path: Path, capsys):
     assert solve(problem_path, "--budget", "75%", "--swap", "none") == 0
+    short = capsys.readouterr().out
+    assert solve(problem_path, "--budget", "75%", "--swap", "none", "-v") == 0
     figures, engines = capsys.readouterr().out.split("\n\n")
+    assert [line.split()[0] for line in short.splitlines()] == [
+        line.split()[0] for line in figures.splitlines()
+    ]
     lines = dict(line.split(maxsplit=1) for line in figures.splitlines())
     assert list(lines) == [
         "Problem", "Budget", "Peak", "Time", "Added", "Recomputed", "Bound", "holds", "Search"
     ]  # fmt: skip
     assert lines["Problem"].startswith("resnet18, ")
     assert lines["Budget"].startswith("75% = ")
-    assert "gap" in lines["Bound"]
+    assert "gap" in lines["Bound"] and "the problem's own times" in lines["Time"]
     head, *rows = engines.splitlines()
     assert head.startswith("engine")
     assert "greedy" in [row.split()[0] for row in rows]

@@ -1,0 +1,107 @@
+"""`planner doctor`: what works here, what is missing, and what that would allow."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from planner.cli import options as o
+from planner.cli.console import emit_json, progress, verbosity
+from planner.errors import UsageError
+from planner.report.plain import printable
+from planner.units import format_bytes
+
+if TYPE_CHECKING:
+    from planner.surroundings import Package, Provider, Surroundings
+
+SCHEMA = "planner.doctor/1"
+
+
+def doctor(
+    json: o.Json = False,
+    memory_limit: o.MemoryLimit = None,
+    timeout: o.Timeout = None,
+    verbose: o.Verbose = False,
+    quiet: o.Quiet = False,
+) -> None:
+    """Show what works here: ONNX Runtime and its devices, packages, caches, memory.
+
+    Each provider is tried: it counts where a session on it computed. Exits with 2 where planner optimize
+    cannot run, and says what to do.
+
+    \b
+    Examples:
+      planner doctor
+      planner doctor --json
+    """
+    from planner.surroundings import look_around
+
+    with progress() as report_progress:
+        found = look_around(report_progress)
+    if json:
+        emit_json(_payload(found))
+    elif not verbosity.quiet:
+        print("\n".join(printable(line) for line in _lines(found)))
+    if found.problems:
+        raise UsageError("; ".join(found.problems))
+
+
+def _payload(found: Surroundings) -> dict[str, Any]:
+    from planner import __version__
+
+    return {"schema": SCHEMA, "planner_version": __version__, **asdict(found)}
+
+
+def _lines(found: Surroundings) -> list[str]:
+    from planner import __version__
+
+    rows = [("planner", f"{__version__}, Python {found.python}, {found.system}")]
+    rows += [("ONNX Runtime", f"{p.name} {p.version}") for p in found.runtimes] or [
+        ("ONNX Runtime", "missing")
+    ]
+    rows.append(("  built with", ", ".join(found.available) or "no provider"))
+    rows += [(f"  {_short(p)}", _provider(p)) for p in found.providers]
+    rows.append(("Packages", ", ".join(map(_package, found.required))))
+    rows += [(f"  {p.name}", _optional(p)) for p in found.optional]
+    rows.append(
+        ("Browser", found.browser or "none: the page's own tests and pictures need chromium")
+    )
+    rows.append(("Search", _search(found)))
+    memory = "unknown" if found.available_bytes is None else format_bytes(found.available_bytes)
+    rows.append(("Memory", f"{memory} free, {found.cores} core{'s' * (found.cores != 1)}"))
+    rows += [("Note", remark) for remark in found.remarks]
+    rows += [("Problem", problem) for problem in found.problems]
+    if not found.problems:
+        rows.append(("Ready", "planner optimize runs here"))
+    width = max(len(name) for name, _ in rows) + 2
+    return [f"{name:<{width}}{text}" for name, text in rows]
+
+
+def _short(provider: Provider) -> str:
+    return provider.name.removesuffix("ExecutionProvider")
+
+
+def _provider(provider: Provider) -> str:
+    if not provider.runs:
+        return f"does not run: {provider.why_not}"
+    return f"runs: {', '.join(provider.devices)}" if provider.devices else "runs"
+
+
+def _package(package: Package) -> str:
+    if package.why_not:
+        return f"{package.name} does not import"
+    return f"{package.name} {package.version or '?'}"
+
+
+def _optional(package: Package) -> str:
+    if package.version is not None:
+        return f"{package.version}, for {package.allows}"
+    return f'missing; for {package.allows}: pip install "{package.install}"'
+
+
+def _search(found: Surroundings) -> str:
+    if found.compiled is None:
+        return "cannot be compiled"
+    if found.compiled:
+        return f"compiled, in {found.cache}"
+    return f"not compiled yet: the first plan takes some seconds longer (kept in {found.cache})"

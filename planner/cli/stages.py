@@ -1,0 +1,87 @@
+"""What a command is at, for one line on a terminal: stage, time, and the best plan so far.
+
+Stages say what they do in words (`planner.cli.console.Progress`). Two things are read from these words:
+whether a plan is being searched for, which is what `--time-limit` bounds, and what a better plan adds
+to the step, as `planner.search.state` says it.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+_SEARCHING = re.compile(
+    r"searching for|compar(ing|ed) base orders|solv(ing|ed)\b|improving|planning with|splitting what"
+    r"|looking (at|for)|again[:,]|no exact plan|\+"
+)
+_BETTER = re.compile(r"(?:solving: |improving: )?\+(?P<added>\S+(?: \S+)?) time")
+_FULL = re.compile(r", [\d.]+ full\Z")
+"""A plan that does not fit yet, as `planner.exact.local_search` says it."""
+_ANEW = re.compile(r"again:|searching for the least budget:")
+"""What was found before is of another problem."""
+
+
+@dataclass(slots=True)
+class Stages:
+    """The stages of one command.
+
+    Attributes:
+        limit_s: of the search, in seconds; None where there is none.
+        now: the clock, in seconds.
+    """
+
+    limit_s: float | None = None
+    now: Callable[[], float] = time.monotonic
+    stage: str = "starting"
+    best: str = ""
+    began: float = field(init=False)
+    search_began: float | None = None
+
+    def __post_init__(self) -> None:
+        self.began = self.now()
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds since the command began."""
+        return self.now() - self.began
+
+    def note(self, message: str) -> None:
+        """Take what the command says that it is at."""
+        self.stage = message
+        if _ANEW.match(message):
+            self.best = ""
+        if self._is_searching and self.search_began is None:
+            self.search_began = self.now()
+        found = _BETTER.match(message)
+        if found and not _FULL.search(message):
+            self.best = _lesser(self.best, found["added"])
+
+    def line(self) -> str:
+        """All of it on one line."""
+        parts = [clock(self.elapsed_s), self.stage]
+        if self.limit_s is not None and self.search_began is not None and self._is_searching:
+            left_s = max(0.0, self.limit_s - (self.now() - self.search_began))
+            parts.insert(1, f"at most {clock(left_s)} left of the search")
+        if self.best:
+            parts.insert(-1, f"best plan so far +{self.best} time")
+        return " | ".join(parts)
+
+    @property
+    def _is_searching(self) -> bool:
+        return _SEARCHING.match(self.stage) is not None
+
+
+def clock(seconds: float) -> str:
+    """`75.2` -> `1:15`."""
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+def _lesser(known: str, found: str) -> str:
+    """The lesser of two shares of the step's time; the later one where they are no shares."""
+    if known.endswith("%") and found.endswith("%"):
+        return min(known, found, key=lambda text: float(text[:-1]))
+    return found

@@ -1,0 +1,44 @@
+"""Which remarks a reader must see beside the result, and which only say how it was come by.
+
+Assumptions of a plan and notes of a verification are sentences. Those that are known to change nothing
+of what a reader may conclude are left to `--verbose`, the page and `--json`; every other one is shown,
+a sentence that nobody has thought of yet among them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+ROUTINE = (
+    r"operation times are a roofline of ",
+    r"\d+ constant\(s\) that ONNX Runtime's folding would keep on the device throughout ",
+    r"the graph that ONNX Runtime's optimizers made was compared with the file by numbers, "
+    r"(?!.*(were not compared|optimizations change|does not run here))",
+    r"\d+ operation\(s\) are not run again, first ",
+    r"\d+ tensor\(s\) are not copied, first ",
+    r"initializers in files are not loaded for planning",
+    r"one file for every target: none leaves a node to the CPU",
+    r"copies are planned on the stream of the operations",
+    r"\d+ of \d+ nodes run on the CPU, and \d+ copies between it ",
+    r"\d+ node\(s\) run in chunks of rows(?!.*rounding)",
+    r"micro-batches: a step is \d+ runs of ",
+    r"\d+ pool\(s\) are kept in the plain layout",
+    r"sessions ran with \d+ intra-operator thread",
+    r"sessions ran at the level ORT_DISABLE_ALL, for which the plan is made",
+    r"each model ran once under each set of options",
+    r"the model is a copy of the original: it has no planned order",
+    r"host copies share the CPU's arena: live bytes are replayed",
+    r"all outputs of the original on .* are within .* of the CPU's",
+    r"steps were not timed: the device is software",
+    r"of what is stored in \w+, [\d,]+ tensors, the largest magnitude seen is ",
+    r"the operations and their order are those of the model as it is; kernels' workspace is counted",
+)
+"""How sentences begin that change nothing; `(?!...)`: unless it goes on like this."""
+
+_ROUTINE = re.compile("|".join(f"(?:{beginning})" for beginning in ROUTINE), re.DOTALL)
+
+
+def that_matter(remarks: Sequence[str]) -> list[str]:
+    """Those of `remarks` that change what a reader may conclude, each once, in their order."""
+    return [text for text in dict.fromkeys(remarks) if not _ROUTINE.match(text)]

@@ -1,0 +1,298 @@
+"""What planner finds where it runs: packages, providers and their devices, caches, memory.
+
+Everything is asked of the thing itself: a provider counts where a session on it computed, in a process of
+its own; a package where it can be imported. Nothing is written, and nothing is compiled.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import platform
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import metadata, util
+from typing import Any
+
+from planner.errors import PlannerError
+
+RUNTIMES = (
+    "onnxruntime",
+    "onnxruntime-gpu",
+    "onnxruntime-training",
+    "onnxruntime-training-cpu",
+    "onnxruntime-directml",
+    "onnxruntime-openvino",
+)
+"""Wheels that are all imported as `onnxruntime`: one of them may be installed."""
+
+REQUIRED = {
+    "numpy": "numpy",
+    "onnx": "onnx",
+    "onnx-ir": "onnx_ir",
+    "onnx-shape-inference": "onnx_shape_inference",
+    "ortools": "ortools.sat.python.cp_model",
+    "numba": "numba",
+    "networkx": "networkx",
+    "msgspec": "msgspec",
+}
+"""What planning needs, by distribution, and the module that must import."""
+
+OPTIONAL = (
+    ("torch", "torch", "planner export, from PyTorch modules", "planner[torch]"),
+    ("onnxscript", "onnxscript", "planner export of operators without a rule", "planner[torch]"),
+    ("transformers", "transformers", "the networks under models/", "planner[models]"),
+    ("onnxruntime-ep-webgpu", "onnxruntime_ep_webgpu", "--device webgpu", "planner[webgpu]"),
+    ("ray", "ray", "planner sweep --ray", "planner[ray]"),
+)
+"""(distribution, module, what it allows, what to install) of what nothing else needs."""
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Package:
+    """A distribution: its version, None where it is missing; why it does not import, if so.
+
+    Attributes:
+        allows: what it is for; install: what to give to pip. Both empty for what is required.
+    """
+
+    name: str
+    version: str | None
+    why_not: str = ""
+    allows: str = ""
+    install: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Provider:
+    """An execution provider: whether a session on it computed here, on which devices, or why not."""
+
+    name: str
+    runs: bool
+    devices: tuple[str, ...] = ()
+    why_not: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """Everything that was found.
+
+    Attributes:
+        available: providers that the installed onnxruntime was built with.
+        providers: those that planner writes models for, tried.
+        compiled: whether the compiled search is in its cache; None where numba does not import.
+        cache: where the cache is.
+        browser: the path of one that can draw the page, for its tests and screenshots.
+        available_bytes: memory that the system could give; None where it does not say.
+        cores: that this process may run on.
+        problems: what keeps `planner optimize` from running here, each with what to do.
+        remarks: what may surprise, and keeps nothing from running.
+    """
+
+    python: str
+    system: str
+    runtimes: tuple[Package, ...]
+    available: tuple[str, ...]
+    required: tuple[Package, ...]
+    optional: tuple[Package, ...]
+    providers: tuple[Provider, ...]
+    compiled: bool | None
+    cache: str
+    browser: str | None
+    available_bytes: int | None
+    cores: int
+    problems: tuple[str, ...]
+    remarks: tuple[str, ...]
+
+
+def look_around(progress: Callable[[str], None] = lambda _: None) -> Surroundings:
+    """Find out what works here; takes some seconds."""
+    progress("looking at packages")
+    runtimes = tuple(
+        Package(name=name, version=version) for name in RUNTIMES if (version := _version(name))
+    )
+    required = tuple(_imported(name, module) for name, module in REQUIRED.items())
+    optional = tuple(_optional(*row) for row in OPTIONAL)
+    compiled, cache, why_not_compiled = _compiled()
+    providers = _providers(progress)
+    return Surroundings(
+        python=platform.python_version(),
+        system=f"{platform.system()} {platform.machine()}",
+        runtimes=runtimes,
+        available=tuple(_available()),
+        required=required,
+        optional=optional,
+        providers=providers,
+        compiled=compiled,
+        cache=cache,
+        browser=next(filter(None, map(shutil.which, BROWSERS)), None),
+        available_bytes=_available_bytes(),
+        cores=_cores(),
+        problems=tuple(_problems(runtimes, required, providers, why_not_compiled)),
+        remarks=tuple(_remarks(runtimes)),
+    )
+
+
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _why_not(module: str) -> str:
+    """Why `module` does not import, in a line; "" where it does."""
+    try:
+        importlib.import_module(module)
+    except Exception as error:  # whatever a broken installation raises
+        return f"{type(error).__name__}: {' '.join(str(error).split())}"
+    return ""
+
+
+def _imported(name: str, module: str) -> Package:
+    return Package(name=name, version=_version(name), why_not=_why_not(module))
+
+
+def _optional(name: str, module: str, allows: str, install: str) -> Package:
+    # torch takes seconds to import: that it can be found must do
+    version = _version(name) if util.find_spec(module) is not None else None
+    return Package(name=name, version=version, allows=allows, install=install)
+
+
+def _compiled() -> tuple[bool | None, str, str]:
+    """(whether the search is compiled, where, why that cannot be)."""
+    try:
+        from planner.search.fast import warm
+        from planner.search.fast.moves import anneal
+
+        search: Any = anneal  # numba's, whose attributes no type knows
+        cache = str(search.stats.cache_path)
+        return warm.is_compiled(overlap=False), cache, ""
+    except Exception as error:
+        return None, "", f"{type(error).__name__}: {' '.join(str(error).split())}"
+
+
+def _providers(progress: Callable[[str], None]) -> tuple[Provider, ...]:
+    """Those of the installed onnxruntime that planner writes models for, tried; the CPU's first."""
+    from planner.runtime.device.seen import look
+    from planner.targets import TARGETS
+
+    found: list[Provider] = []
+    for target in TARGETS.values():
+        if any(provider.name == target.provider for provider in found):
+            continue
+        if target.plugin:
+            if util.find_spec(target.plugin) is not None:
+                progress(f"looking for a device of {target.provider}")
+                found.append(_webgpu(target.provider))
+        elif target.own_memory and target.provider not in _available():
+            continue
+        else:
+            progress(f"looking for a device of {target.provider}")
+            seen = look(target.provider)
+            found.append(
+                Provider(
+                    name=target.provider,
+                    runs=seen.runs,
+                    devices=seen.devices,
+                    why_not=seen.why_not,
+                )
+            )
+    return tuple(found)
+
+
+def _available() -> list[str]:
+    try:
+        return list(importlib.import_module("onnxruntime").get_available_providers())
+    except Exception:  # the CPU's row says why
+        return []
+
+
+def _webgpu(name: str) -> Provider:
+    from planner.runtime.device.software import find_device
+
+    try:
+        device = find_device()
+    except (PlannerError, ImportError, OSError) as error:
+        return Provider(name=name, runs=False, why_not=str(error))
+    if device.kind == "hardware":
+        return Provider(name=name, runs=True, devices=("the machine's GPU",))
+    counted = "its bytes counted" if device.counts else f"not counted: {device.why_not_counted}"
+    return Provider(name=name, runs=True, devices=(f"SwiftShader, in software, {counted}",))
+
+
+def _available_bytes() -> int | None:
+    from planner.runtime.timing import available_bytes
+
+    return available_bytes()
+
+
+def _cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _problems(
+    runtimes: tuple[Package, ...],
+    required: tuple[Package, ...],
+    providers: tuple[Provider, ...],
+    why_not_compiled: str,
+) -> list[str]:
+    found = []
+    if len(runtimes) > 1:
+        names = " and ".join(package.name for package in runtimes)
+        found.append(
+            f"{names} are imported under one name and overwrite each other: uninstall all of them, "
+            'then pip install "planner[cpu]" (or "planner[gpu]")'
+        )
+    if not runtimes and util.find_spec("onnxruntime") is None:
+        found.append('onnxruntime is missing: pip install "planner[cpu]"')
+    else:
+        found += [
+            f"{provider.name} does not run ({provider.why_not}): pip install --force-reinstall "
+            f"{runtimes[0].name if runtimes else 'onnxruntime'}"
+            for provider in providers[:1]
+            if not provider.runs
+        ]
+    found += [
+        f"{package.name} does not import ({package.why_not}): pip install --force-reinstall "
+        f"{package.name}"
+        for package in required
+        if package.why_not
+    ]
+    if why_not_compiled and not any(package.why_not for package in required):
+        found.append(
+            f"the search cannot be compiled ({why_not_compiled}): set NUMBA_CACHE_DIR to a folder that "
+            "may be written"
+        )
+    return found
+
+
+def _remarks(runtimes: tuple[Package, ...]) -> list[str]:
+    expected = _pinned()
+    return [
+        f"planner is tested with {expected}, and {package.name} {package.version} is installed"
+        for package in runtimes
+        if expected and package.name == "onnxruntime" and not _fits(package.version or "", expected)
+    ]
+
+
+def _pinned() -> str:
+    """The onnxruntime of `planner[cpu]`, as its metadata has it; "" where that is not known."""
+    try:
+        rows = metadata.requires("planner") or []
+    except metadata.PackageNotFoundError:
+        return ""
+    named = [row for row in rows if row.startswith("onnxruntime")]
+    mine = [row.partition(";")[0].strip() for row in named if '"cpu"' in row or "'cpu'" in row]
+    return next(iter(mine), "")
+
+
+def _fits(version: str, requirement: str) -> bool:
+    """Whether a version is of the series that `>=A.B` in a requirement names."""
+    least = requirement.partition(">=")[2].split(",")[0]
+    return version.split(".")[:2] == least.split(".")[:2]

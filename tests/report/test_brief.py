@@ -1,0 +1,154 @@
+"""The short summaries: the outcome in about ten lines, and what changes its meaning."""
+
+import dataclasses
+import io
+import re
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+import planner
+from planner.api import optimize
+from planner.report import remarks
+from planner.report.brief import print_analysis_brief, print_optimize_brief
+from planner.report.payload import analysis_payload, optimize_payload
+from planner.report.remarks import ROUTINE, that_matter
+from planner.report.terminal import print_optimize
+from tests.report import examples
+
+ZOO = Path(__file__).parents[2] / "models" / "zoo"
+
+
+def printed(function, payload, **options):
+    stream = io.StringIO()
+    function(payload, Console(file=stream, width=110, highlight=False, markup=False, **options))
+    return stream.getvalue()
+
+
+def changed(**plan):
+    result = examples.optimize_result()
+    return dataclasses.replace(result, plan=dataclasses.replace(result.plan, **plan))
+
+
+def rows(payload):
+    lines = printed(print_optimize_brief, payload).splitlines()
+    return [(line[:10].strip(), line[10:]) for line in lines[1:]]
+
+
+def test_optimize(snapshot):
+    assert printed(print_optimize_brief, optimize_payload(examples.optimize_result())) == snapshot
+
+
+def test_analyze(snapshot):
+    assert printed(print_analysis_brief, analysis_payload(examples.analysis())) == snapshot
+
+
+def test_the_outcome_takes_about_ten_lines_and_says_what_matters():
+    payload = optimize_payload(examples.optimize_result())
+    lines = printed(print_optimize_brief, payload).splitlines()
+    assert lines[0].startswith("Does not fit: ")
+    named = dict(rows(payload))
+    assert {"Verified", "Budget", "Peak", "Time", "Done", "Search", "Wrote", "Next"} <= set(named)
+    assert "roofline of cpu" in named["Time"]
+    assert "measured on this machine" in named["Time"]
+    assert "chain.planned.onnx, chain.plan.json, chain.report.html" in named["Wrote"]
+    notes = [text for name, text in rows(payload) if name == "Note"]
+    assert len(lines) - len(notes) <= 12
+
+
+def test_a_plan_that_nothing_verified_says_so():
+    result = dataclasses.replace(examples.optimize_result(), verification=None)
+    named = dict(rows(optimize_payload(result)))
+    assert named["Verified"].startswith("no: nothing was run on ONNX Runtime")
+    assert "not measured" in named["Time"]
+
+
+def test_every_check_that_failed_has_its_line():
+    result = examples.optimize_result()
+    assert result.verification is not None
+    bad = dataclasses.replace(result.verification, passed=False, failures=("order", "bytes"))
+    found = rows(optimize_payload(dataclasses.replace(result, verification=bad)))
+    assert [text for name, text in found if name == "Failed"] == ["order", "bytes"]
+    assert dict(found)["Verified"].startswith("NO: ")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "2 size(s) that depend on data ('n' and 'm') are as one run showed them; give bounds",
+        "the graph that ONNX Runtime's optimizers made was not compared with the file by numbers: why",
+        "the graph that ONNX Runtime's optimizers made was compared with the file by numbers, on one run "
+        "of seeded inputs: 1 of 2 results are the same bits; the others come of random numbers without a "
+        "seed and were not compared, and within 1e-3 of one without optimizations",
+        "3 node(s) run in chunks of rows, in 1 region(s): sums are added up in parts, so that numbers "
+        "are the same up to rounding",
+        "a sentence that nobody has thought of",
+    ],
+)  # fmt: skip
+def test_what_changes_the_meaning_of_the_numbers_is_a_line_of_its_own(text):
+    payload = optimize_payload(changed(assumptions=(text, "operation times are a roofline of X")))
+    notes = [said for name, said in rows(payload) if name == "Note"]
+    assert text in notes and not any("roofline" in note for note in notes)
+
+
+def test_the_gap_says_of_which_times_it_is():
+    proved = changed(gap=0.0001, proved_optimal=False, cost_source="roofline of a100-40gb")
+    text = "at most 0.01% above the bound (in predicted times: roofline of a100-40gb)"
+    assert text in dict(rows(optimize_payload(proved)))["Search"]
+    assert text in " ".join(printed(print_optimize, optimize_payload(proved)).split())
+    measured = changed(
+        gap=0.0001, proved_optimal=False, cost_source="calibration run on this machine"
+    )
+    assert "in measured operation times" in dict(rows(optimize_payload(measured)))["Search"]
+
+
+def test_what_is_left_out_is_printed_in_full():
+    payload = optimize_payload(examples.optimize_result())
+    full = printed(print_optimize, payload)
+    for heading in ("Largest decisions", "Memory on ONNX Runtime", "Assumed", "What to do next"):
+        assert heading in full and heading not in printed(print_optimize_brief, payload)
+
+
+def test_names_of_files_below_the_working_folder_are_relative(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = dataclasses.replace(
+        examples.optimize_result(),
+        model_path=tmp_path / "in" / "a b.onnx",
+        output_path=tmp_path / "out" / "small.onnx",
+        plan_path=tmp_path.parent / "p.json",
+    )
+    payload = optimize_payload(result)
+    for function in (print_optimize_brief, print_optimize):
+        text = printed(function, payload)
+        assert "out/small.onnx" in text and str(tmp_path / "out") not in text
+        assert str(tmp_path.parent / "p.json") in text
+        assert "planner optimize 'in/a b.onnx' --budget" in text
+    assert payload["model"] == str(tmp_path / "in" / "a b.onnx")  # the document says where it is
+
+
+def test_what_a_real_run_remarks_as_a_matter_of_course_is_left_out(tmp_path):
+    result = optimize(
+        ZOO / "mlp_adamw.onnx",
+        budget="75%",
+        output=tmp_path / "m.onnx",
+        swap="none",
+        resident="device",
+        time_limit_s=5,
+    )
+    payload = optimize_payload(result)
+    said = [*payload["assumptions"], *payload["verification"]["notes"]]
+    assert any(text.startswith("operation times are a roofline") for text in said)
+    assert not {text for text in that_matter(said) if "the budget bounds live bytes" not in text}
+    assert len(printed(print_optimize_brief, payload).splitlines()) <= 13
+
+
+def test_each_routine_remark_is_one_that_planner_makes():
+    folder = Path(planner.__file__).parent
+    known = Path(remarks.__file__)
+    text = "".join(p.read_text() for p in sorted(folder.rglob("*.py")) if p != known)
+    text = re.sub(r'"\s*\n\s*f?"', "", text)  # a sentence in several pieces
+    for beginning in ROUTINE:
+        words = re.sub(r"\(\?!.*", "", beginning).replace("\\(", "(").replace("\\)", ")")
+        fixed = max(re.split(r"\\d\+|\[\\d,\]\+|\\w\+|\.\*|[|]", words), key=len).strip("() ")
+        assert len(fixed) > 12 and fixed in text, beginning
