@@ -75,12 +75,14 @@ def page(rows: Sequence[Row], time_limit_s: float) -> str:
     import torch
 
     from reports.networks.measure import BUDGETS, NEAR
+    from reports.networks.unseen import unseen
 
     exported = [row for row in rows if not row["export"] and not row.get("numbers")]
     right = [row for row in exported if _is_right(row)]
     verified = [row for row in exported if row["plan"] == "verified"]
     refused = [row for row in exported if row["plan"] == "infeasible"]
     same = [row for row in verified if row["identical"] == row["outputs"]]
+    late = [row for row in rows if row["network"] in unseen()]
     text = [
         "# Networks",
         "",
@@ -91,6 +93,10 @@ def page(rows: Sequence[Row], time_limit_s: float) -> str:
         f"(below); {len(verified)} are planned in {time_limit_s:g} s, within {BUDGETS[0]} of the peak or "
         f"{BUDGETS[1]} where nothing fits that, and verified, {len(same)} of these bit for bit; for "
         f"{len(refused)} no plan was found.",
+        "",
+        f"{len(late)} of them were tried once the exporter stood (`reports/networks/unseen.py`): "
+        f"{sum(row in right for row in late)} export with autograd's numbers, "
+        f"{sum(row in same for row in late)} are planned and verified bit for bit.",
         "",
         f"*Gradients*: norm of the difference of all gradients, by their norm. Above {NEAR:g}, *PyTorch* "
         "is the same between PyTorch and itself: in float64, and with inputs changed six times by a "

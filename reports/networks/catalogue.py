@@ -47,8 +47,9 @@ def catalogue() -> tuple[dict[str, Make], list[str]]:
         else:
             found |= part()
     from reports.networks.own import OWN
+    from reports.networks.unseen import unseen
 
-    return found | OWN, missing
+    return found | OWN | unseen(), missing
 
 
 def _labels(batch: int = 2, classes: int = CLASSES) -> Tensor:
