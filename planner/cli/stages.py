@@ -60,13 +60,15 @@ class Stages:
 
     def line(self) -> str:
         """All of it on one line."""
-        parts = [clock(self.elapsed_s), self.stage]
-        if self.limit_s is not None and self.search_began is not None and self._is_searching:
-            left_s = max(0.0, self.limit_s - (self.now() - self.search_began))
-            parts.insert(1, f"at most {clock(left_s)} left of the search")
-        if self.best:
-            parts.insert(-1, f"best plan so far +{self.best} time")
-        return " | ".join(parts)
+        parts = [clock(self.elapsed_s)]
+        if self._is_searching:
+            if self.limit_s is not None and self.search_began is not None:
+                left_s = max(0.0, self.limit_s - (self.now() - self.search_began))
+                parts.append(f"at most {clock(left_s)} left of the search")
+            # behind the search, a plan may be chosen that is easier on ONNX Runtime's arena
+            if self.best:
+                parts.append(f"best plan so far +{self.best} time")
+        return " | ".join([*parts, self.stage])
 
     @property
     def _is_searching(self) -> bool:
