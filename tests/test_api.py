@@ -50,7 +50,7 @@ def result(request, tmp_path_factory) -> OptimizeResult:
         output=folder / "out.onnx",
         plan_path=folder / "plan.json",
         report_path=folder / "report.html",
-        time_limit_s=3.0,
+        time_limit_s=6.0,
         workers=1,
         verify="thorough",
     )

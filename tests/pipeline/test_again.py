@@ -13,7 +13,12 @@ ZOO = Path(__file__).parents[2] / "models" / "zoo"
 def test_a_plan_with_swaps_is_planned_again(tmp_path: Path) -> None:
     once, twice = tmp_path / "once.onnx", tmp_path / "twice.onnx"
     first = api.optimize(
-        ZOO / "mlp_adamw.onnx", budget="75%", output=once, time_limit_s=6, verify=False
+        ZOO / "mlp_adamw.onnx",
+        budget="75%",
+        output=once,
+        resident="device",
+        time_limit_s=6,
+        verify=False,
     )
     assert first.plan.planned.swapped_tensors > 0
     second = api.optimize(once, budget="98%", output=twice, time_limit_s=6)
@@ -30,7 +35,14 @@ def test_a_plan_with_swaps_is_planned_again(tmp_path: Path) -> None:
 
 def test_nothing_left_to_do_says_so(tmp_path: Path) -> None:
     once, twice = tmp_path / "once.onnx", tmp_path / "twice.onnx"
-    api.optimize(ZOO / "mlp_adamw.onnx", budget="75%", output=once, time_limit_s=6, verify=False)
+    api.optimize(
+        ZOO / "mlp_adamw.onnx",
+        budget="75%",
+        output=once,
+        resident="device",
+        time_limit_s=6,
+        verify=False,
+    )
     again = api.optimize(once, budget="100%", output=twice, time_limit_s=6, verify=False)
     assert again.plan.unchanged
     assert twice.read_bytes() == once.read_bytes()
