@@ -107,7 +107,7 @@ def test_the_policy_holds_in_every_process(jobs, tmp_path, capsys):
         + "".join(f"[engines.{name}]\nenabled = false\n" for name in others)
     )
     document = swept(
-        capsys, zoo.path("mlp_adamw"), "--points", 4, "--time-limit", 4, "--swap", "none",
+        capsys, zoo.path("mlp_adamw"), "--points", 4, "--time-limit", 8, "--swap", "none",
         "-j", jobs, "--params", params,
     )  # fmt: skip
     (frontier,) = document["frontiers"]
