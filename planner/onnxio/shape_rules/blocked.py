@@ -40,13 +40,10 @@ def register(registry: OpShapeInferenceRegistry) -> None:
 
 
 def _reorder_input(ctx: ShapeInferenceContext, node: ir.Node) -> None:
-    source, target = input_at(node, 0), output_at(node, 0)
-    if source is None or target is None:
+    image = _image(ctx, node)
+    if image is None:
         return
-    if source.shape is None or source.shape.rank() != 4:
-        ctx.set_shape_and_dtype(target, None, source.dtype)
-        return
-    batch, *rest = source.shape
+    source, target, (batch, *rest) = image
     height, width, channels = rest if _int(node, "channels_last") else (*rest[1:], rest[0])
     stored = _channels_read(target)
     dims = [batch, channels if stored is None else stored, height, width]
@@ -74,13 +71,10 @@ def _channels_read(value: ir.Value) -> int | None:
 
 
 def _reorder_output(ctx: ShapeInferenceContext, node: ir.Node) -> None:
-    source, target = input_at(node, 0), output_at(node, 0)
-    if source is None or target is None:
+    image = _image(ctx, node)
+    if image is None:
         return
-    if source.shape is None or source.shape.rank() != 4:
-        ctx.set_shape_and_dtype(target, None, source.dtype)
-        return
-    batch, _, height, width = source.shape
+    source, target, (batch, _, height, width) = image
     channels = _int(node, "channels")
     last = _int(node, "channels_last")
     dims = [batch, height, width, channels] if last else [batch, channels, height, width]
@@ -97,6 +91,18 @@ def _upsample(ctx: ShapeInferenceContext, node: ir.Node) -> None:
         return
     dims = [dim * scale for dim, scale in zip(source.shape, scales.as_ints(), strict=True)]
     ctx.set_shape_and_dtype(target, ir.Shape(dims), source.dtype)
+
+
+def _image(ctx: ShapeInferenceContext, node: ir.Node) -> tuple[ir.Value, ir.Value, ir.Shape] | None:
+    """What a node reads, what it makes, and the four dims of the first. Where these are not known, the
+    result has the element type alone."""
+    source, target = input_at(node, 0), output_at(node, 0)
+    if source is None or target is None:
+        return None
+    if source.shape is None or source.shape.rank() != 4:
+        ctx.set_shape_and_dtype(target, None, source.dtype)
+        return None
+    return source, target, source.shape
 
 
 def _int(node: ir.Node, name: str, default: int = 0) -> int:
