@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence, Set
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -128,7 +128,7 @@ def more_on_host(
     found = candidates_of(prepared, settings)
     names = found.first(len(found.ranked)) - stays
     if names <= before and levers.min_tensor is None:
-        found = candidates_of(prepared, replace(settings, budget_bytes=settings.reserve_bytes))
+        found = candidates_of(prepared, settings, small_too=True)
         names = found.first(len(found.ranked)) - stays
     return names
 
@@ -139,10 +139,15 @@ def everything_on_host(prepared: Prepared, settings: Settings) -> Prepared:
     return resided(prepared, found.first(len(found.ranked)))
 
 
-def candidates_of(prepared: Prepared, settings: Settings) -> Candidates:
-    """What may live on the host, ranked."""
+def candidates_of(prepared: Prepared, settings: Settings, *, small_too: bool = False) -> Candidates:
+    """What may live on the host, ranked.
+
+    Args:
+        small_too: with what is not worth a copy, too.
+    """
     tensors = may_live_on_host(prepared.graph)
-    if prepared.request.levers.min_tensor is None:  # else, what is smaller is barred
+    has_limit = prepared.request.levers.min_tensor is not None  # what is smaller is barred
+    if not has_limit and not small_too:
         room = settings.budget_bytes - settings.reserve_bytes
         least = _least_bytes([t.bytes for t in tensors], least_bytes(prepared), room)
         tensors = [t for t in tensors if t.bytes >= least]
