@@ -7,6 +7,7 @@ torchlib does not know.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -36,7 +37,12 @@ def of_function(function: Callable[[Tensor], Tensor], *shape: int) -> Make:
 
 def of_images(module: nn.Module) -> Make:
     shape = (2, 4, 9, 9)
-    return lambda: (nn.Sequential(Weighted(torch.tanh, shape), module), torch.randn(shape))
+
+    def make() -> tuple[nn.Module, Tensor]:
+        own = copy.deepcopy(module)  # it is changed, and another test's
+        return nn.Sequential(Weighted(torch.tanh, shape), own), torch.randn(shape)
+
+    return make
 
 
 CASES: dict[str, Make] = {
