@@ -82,7 +82,8 @@ def page(rows: Sequence[Row], time_limit_s: float) -> str:
     verified = [row for row in exported if row["plan"] == "verified"]
     refused = [row for row in exported if row["plan"] == "infeasible"]
     same = [row for row in verified if row["identical"] == row["outputs"]]
-    late = [row for row in rows if row["network"] in unseen()]
+    names = unseen()
+    late = [row for row in rows if row["network"] in names]
     text = [
         "# Networks",
         "",
