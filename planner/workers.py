@@ -16,6 +16,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, as_completed, wait
+from types import FrameType
 from typing import Any, BinaryIO, TypeVar
 
 from planner.children import child_environment, end_with_parent
@@ -25,6 +26,9 @@ _GIVE_UP: signal.Signals | None = getattr(signal, "SIGURG", None)
 """Ends the call that a process is at; ignored by one that is only starting."""
 
 _AGAIN_S = 0.05
+
+_IMPORTERS = ("importlib._bootstrap", "importlib._bootstrap_external")
+"""Modules whose code runs for as long as an import does."""
 
 _COURTEOUS, _NICENESS = "--courteous", 10
 """A process that gives way to the others: how it is told so, and by how much."""
@@ -196,8 +200,9 @@ def _serve(requests: BinaryIO, answers: BinaryIO) -> None:
     """Answer calls until there are no more."""
     is_busy = False
 
-    def give_up(_signal: int, _frame: Any) -> None:
-        if is_busy:
+    def give_up(_signal: int, frame: FrameType | None) -> None:
+        # a module that was left half imported fails whoever imports it next; `give_up` asks again
+        if is_busy and not _is_importing(frame):
             raise _GivenUpError
 
     if _GIVE_UP is not None:
@@ -218,6 +223,14 @@ def _serve(requests: BinaryIO, answers: BinaryIO) -> None:
             is_busy, answer = False, (True, error)
         pickle.dump(answer, answers, protocol=pickle.HIGHEST_PROTOCOL)
         answers.flush()
+
+
+def _is_importing(frame: FrameType | None) -> bool:
+    while frame is not None:
+        if frame.f_globals.get("__name__") in _IMPORTERS:
+            return True
+        frame = frame.f_back
+    return False
 
 
 if __name__ == "__main__":

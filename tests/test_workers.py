@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
-from concurrent.futures import CancelledError
+from concurrent.futures import CancelledError, ThreadPoolExecutor
+from importlib import import_module
+from pathlib import Path
 
 import pytest
 
@@ -96,6 +99,39 @@ def test_a_call_that_is_given_up_makes_room_for_the_next():
         assert pending.cancelled()
         with pytest.raises(CancelledError):
             long.result()
+
+
+SLOW_MODULE = """
+import time
+from pathlib import Path
+
+log = Path(__file__).with_suffix(".log")
+log.write_text(log.read_text() + "begun " if log.exists() else "begun ")
+while time.sleep(0.05) or not Path(__file__).with_suffix(".go").exists():
+    pass
+log.write_text(log.read_text() + "done ")
+"""
+
+
+def imported(_: None, folder: str) -> str:
+    """What a module says of how often it was begun, and imported to its end."""
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    return import_module("slow_to_import").log.read_text()
+
+
+def test_an_import_is_not_left_half_done_by_giving_up(tmp_path: Path):
+    (tmp_path / "slow_to_import.py").write_text(SLOW_MODULE)
+    with beside() as helper, ThreadPoolExecutor(1) as aside:
+        given_up = helper.begin(imported, str(tmp_path))
+        while not (tmp_path / "slow_to_import.log").exists():
+            time.sleep(0.01)
+        giving_up = aside.submit(helper.give_up, given_up)
+        with pytest.raises(TimeoutError):
+            giving_up.result(timeout=0.5)
+        (tmp_path / "slow_to_import.go").touch()
+        giving_up.result()
+        assert helper.begin(imported, str(tmp_path)).result() == "begun done "
 
 
 def test_an_answer_that_is_given_up_too_late_is_kept():
