@@ -40,11 +40,16 @@ REQUIRED = {
 """What planning needs, by distribution, and the module that must import."""
 
 OPTIONAL = (
-    ("torch", "torch", "planner export, from PyTorch modules", "planner[torch]"),
-    ("onnxscript", "onnxscript", "planner export of operators without a rule", "planner[torch]"),
-    ("transformers", "transformers", "the networks under models/", "planner[models]"),
-    ("onnxruntime-ep-webgpu", "onnxruntime_ep_webgpu", "--device webgpu", "planner[webgpu]"),
-    ("ray", "ray", "planner sweep --ray", "planner[ray]"),
+    ("torch", "torch", "planner export, from PyTorch modules", "onnx-planner[torch]"),
+    (
+        "onnxscript",
+        "onnxscript",
+        "planner export of operators without a rule",
+        "onnx-planner[torch]",
+    ),
+    ("transformers", "transformers", "the networks under models/", "onnx-planner[models]"),
+    ("onnxruntime-ep-webgpu", "onnxruntime_ep_webgpu", "--device webgpu", "onnx-planner[webgpu]"),
+    ("ray", "ray", "planner sweep --ray", "onnx-planner[ray]"),
 )
 """(distribution, module, what it allows, what to install) of what nothing else needs."""
 
@@ -247,10 +252,10 @@ def _problems(
         names = " and ".join(package.name for package in runtimes)
         found.append(
             f"{names} are imported under one name and overwrite each other: uninstall all of them, "
-            'then pip install "planner[cpu]" (or "planner[gpu]")'
+            'then pip install "onnx-planner[cpu]" (or "onnx-planner[gpu]")'
         )
     if not runtimes and util.find_spec("onnxruntime") is None:
-        found.append('onnxruntime is missing: pip install "planner[cpu]"')
+        found.append('onnxruntime is missing: pip install "onnx-planner[cpu]"')
     else:
         found += [
             f"{provider.name} does not run ({provider.why_not}): pip install --force-reinstall "
@@ -282,9 +287,9 @@ def _remarks(runtimes: tuple[Package, ...]) -> list[str]:
 
 
 def _pinned() -> str:
-    """The onnxruntime of `planner[cpu]`, as its metadata has it; "" where that is not known."""
+    """The onnxruntime of `onnx-planner[cpu]`, as its metadata has it; "" where that is not known."""
     try:
-        rows = metadata.requires("planner") or []
+        rows = metadata.requires("onnx-planner") or []
     except metadata.PackageNotFoundError:
         return ""
     named = [row for row in rows if row.startswith("onnxruntime")]

@@ -92,7 +92,9 @@ def export(
     MODULE is a module on the path or in this folder, or a .py file. CALLABLE takes no arguments and
     returns a tuple: the module, example inputs (a tensor, a tuple, or a dict by keyword), the loss
     function of its result and the targets, the targets (likewise). Without the last two the module
-    returns the loss itself, alone or as .loss. Needs PyTorch: pip install "planner[torch]".
+    returns the loss itself, alone or as .loss.
+
+    Needs PyTorch: pip install "onnx-planner[torch]".
 
     \b
     A step, in train.py:

@@ -48,7 +48,7 @@ def with_casts(model: ModelProto, *, for_cpu: bool) -> ModelProto:
     if for_cpu and not _is_known():
         raise ExportError(
             "which operators need casts on the CPU is read from onnxruntime, which is not installed; "
-            'install it with pip install "planner[cpu]"'
+            'install it with pip install "onnx-planner[cpu]"'
         )
     if not _has_bfloat16(model):
         return model

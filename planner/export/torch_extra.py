@@ -10,4 +10,6 @@ from planner.errors import UsageError
 def require_torch() -> None:
     """Raise UsageError, with what to install, where PyTorch or onnxscript is not installed."""
     if not all(importlib.util.find_spec(name) for name in ("torch", "onnxscript")):
-        raise UsageError('exporting needs PyTorch; install it with pip install "planner[torch]"')
+        raise UsageError(
+            'exporting needs PyTorch; install it with pip install "onnx-planner[torch]"'
+        )

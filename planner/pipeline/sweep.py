@@ -285,7 +285,7 @@ def _ray_pool(jobs: int, address: str, orders: Orders) -> Any:
         import ray  # pyright: ignore[reportMissingImports]
         from ray.util.multiprocessing import Pool  # pyright: ignore[reportMissingImports]
     except ImportError:
-        raise UsageError('--ray needs Ray: pip install "planner[ray]"') from None
+        raise UsageError('--ray needs Ray: pip install "onnx-planner[ray]"') from None
     try:
         ray.init(address=address, log_to_driver=False, ignore_reinit_error=True)
     except (ConnectionError, RuntimeError, ValueError) as error:

@@ -1,6 +1,6 @@
 """Networks that people train, through the whole line: `python -m reports.networks [WORD...]`.
 
-    pip install torchvision timm diffusers     beside planner[models]; what is missing is left out
+    pip install torchvision timm diffusers     beside onnx-planner[models]; what is missing is left out
     python -m reports.networks                 every network
     python -m reports.networks timm bert       those with one of these words in the name
 

@@ -198,7 +198,7 @@ def test_callables_that_are_none(name, words, capsys) -> None:
 
 def test_without_torch(capsys, monkeypatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    refused(capsys, "my_steps:step", status=USAGE, words=("pip install", "planner[torch]"))
+    refused(capsys, "my_steps:step", status=USAGE, words=("pip install", "onnx-planner[torch]"))
 
 
 def test_line_breaks_in_an_error_of_the_user_are_shown_escaped(capsys) -> None:

@@ -73,8 +73,8 @@ def why_missing(target: Target) -> str:
     """What to do where the provider is not installed."""
     import onnxruntime as ort
 
-    beside = "" if target.plugin else " instead of planner[cpu], on a machine with its driver"
+    beside = "" if target.plugin else " instead of onnx-planner[cpu], on a machine with its driver"
     return (
         f"--device {target.name} needs {target.provider}, which this onnxruntime {ort.__version__} "
-        f'does not have: install "planner[{target.extra}]"{beside}'
+        f'does not have: install "onnx-planner[{target.extra}]"{beside}'
     )

@@ -118,7 +118,7 @@ def find_device() -> WebGpuDevice:
         raise UsageError(f"PLANNER_WEBGPU is 'software' or not set, not {wanted!r}")
     if importlib.util.find_spec(PLUGIN) is None:
         raise UsageError(
-            'ONNX Runtime\'s WebGPU plugin is not installed: pip install "planner[webgpu]"'
+            'ONNX Runtime\'s WebGPU plugin is not installed: pip install "onnx-planner[webgpu]"'
         )
     if not wanted and _has_card():
         device = WebGpuDevice(

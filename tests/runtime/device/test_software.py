@@ -158,7 +158,7 @@ class TestMissing:
 
     def test_plugin(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(software, "PLUGIN", "no_such_plugin")
-        assert 'pip install "planner[webgpu]"' in self.said()
+        assert 'pip install "onnx-planner[webgpu]"' in self.said()
 
     def test_swiftshader(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         monkeypatch.setattr(software, "FOLDERS", (str(tmp_path / "nowhere"),))
