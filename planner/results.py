@@ -50,7 +50,7 @@ class PackedArena:
 
     @property
     def fragmentation(self) -> float:
-        """How far above the peak the arena is: 0.01 is 1%."""
+        """How far above the peak the arena is (0.01 is 1%)."""
         return self.bytes / self.peak_bytes - 1 if self.peak_bytes else 0.0
 
 
@@ -75,7 +75,7 @@ class ModelView:
 
     @cached_property
     def packed(self) -> PackedArena:
-        """The whole timeline in one arena: a search of seconds, made when somebody looks."""
+        """The whole timeline in one arena, by a search of seconds that is made when somebody looks."""
         return self.pack()
 
 

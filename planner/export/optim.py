@@ -124,7 +124,7 @@ class Adam:
     epsilon: float = 1e-8
     weight_decay: float = 0.0
     decoupled: bool = False
-    """The decay is a step of its own: `parameter -= lr weight_decay parameter`."""
+    """Whether the decay is a step of its own (`parameter -= lr weight_decay parameter`)."""
     lr: float = 0.001
     """The value suggested for the input."""
 

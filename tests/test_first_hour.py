@@ -1,0 +1,53 @@
+"""The tutorial does what it says: its files and commands, in a fresh folder, in the environment here."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from reports.first_hour import TUTORIAL, Command, Done, run_all, steps_of
+
+ROOT = Path(__file__).parents[1]
+PAGE = TUTORIAL.read_text(encoding="utf-8")
+
+
+def test_every_command_of_the_tutorial_prints_what_it_shows(tmp_path: Path):
+    pytest.importorskip("torch")
+    scripts, work = tmp_path / "bin", tmp_path / "work"
+    work.mkdir()
+    scripts.mkdir()
+    for name, module in (("python", ""), ("planner", "-m planner ")):
+        script = scripts / name
+        script.write_text(f'#!/bin/sh\nexec "{sys.executable}" {module}"$@"\n')
+        script.chmod(0o755)
+    variables = {"PATH": f"{scripts}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
+    commands = 0
+    for done in run_all(PAGE, work, variables):
+        assert done.status == 0, (done.command.line, done.printed)
+        assert done.missing() == [], (done.command.line, done.printed)
+        commands += 1
+    assert commands >= 10
+    assert {"model.planned.onnx", "model.report.html"} <= {p.name for p in work.iterdir()}
+
+
+def test_an_environment_is_made_first():
+    commands = [step for step in steps_of(PAGE) if isinstance(step, Command)]
+    assert [c.is_set_up for c in commands].count(True) == 2
+    assert all(c.is_set_up for c in commands[:2])
+
+
+@pytest.mark.parametrize(
+    ("printed", "missing"),
+    [
+        ("Peak  9.5 MiB -> 3 MiB\nother\nWrote a.onnx", []),
+        ("Wrote a.onnx\nPeak 1", ["Wrote a.onnx"]),
+        ("Wrote b.onnx", ["Peak …", "Wrote a.onnx"]),
+    ],
+)
+def test_lines_that_are_not_printed_are_told(printed: str, missing: list[str]):
+    command = Command(line="x", shown=("Peak …", "Wrote a.onnx"))
+    done = Done(command=command, status=0, seconds=0.0, printed=printed)
+    assert done.missing() == missing
