@@ -6,12 +6,15 @@ repository is read as it is, and on the site.
 
 from __future__ import annotations
 
+import re
 import sys
 from importlib.util import find_spec
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parent / "extensions"))
+
+from sphinx.application import Sphinx
 
 import planner
 
@@ -53,8 +56,24 @@ smartquotes = False
 default_role = "code"
 nitpick_ignore_regex = [
     # others' documents, which are not fetched to build these
-    ("py:.*", r"(pathlib|collections|contextlib|datetime|functools|enum|typing|numpy|np|torch|onnx|nn)\..*"),
+    (
+        "py:.*",
+        r"(pathlib|collections|contextlib|datetime|functools|enum|typing|numpy|np|torch|onnx|nn)\..*",
+    ),
     # what is no part of the API, though a signature names it
     ("py:.*", r"(MakeSession|planner\.graph\.model\..*|planner\.plan\.statistics\..*)"),
     ("py:.*", r"(Path|optional|Tensor|InferenceSession|SessionOptions|(Base)?Exception)"),
 ]
+
+
+def _place_others(_app: Sphinx, page: str, content: list[str]) -> None:
+    """A page that the contents do not name stands behind the other how-to pages."""
+    if page == root_doc:
+        named = set(re.findall(r"^[\w./]+$", content[0], re.MULTILINE))
+        there = {path.stem for path in Path(__file__).parent.glob("*.md")}
+        content[0] = content[0].replace("% others", "\n".join(sorted(there - named - {"index"})))
+
+
+def setup(app: Sphinx) -> None:
+    """Sphinx's way in."""
+    app.connect("source-read", _place_others)
