@@ -33,7 +33,7 @@ from planner.pipeline.verifying import (
     stand_in_plan,
 )
 from planner.plan.planfile import OrderTarget, Swap
-from planner.request import Costs, Levers, Limits, Request
+from planner.request import Costs, Levers, Limits, Request, calibration
 from planner.residing import Feeds, Reside, check_residence
 from planner.results import Analysis, OptimizeResult, Verification
 from planner.targets import Device, target_named
@@ -48,7 +48,7 @@ def analyze(
     bounds: Mapping[str, Given] | None = None,
     hardware: str = "cpu",
     profile: Path | None = None,
-    calibrate: bool = False,
+    calibrate: bool | None = None,
     inputs: Path | None = None,
     ort_optimize: bool = True,
     device: Device = "cpu",
@@ -70,7 +70,9 @@ def analyze(
             bounded is as large as in one run of the model with `inputs`.
         hardware: name of a shipped profile, or a TOML file.
         profile: an ONNX Runtime profile of this model, to take times from.
-        calibrate: run the model once to measure times.
+        calibrate: True measures operation times by a short run on this machine's CPU, False predicts
+            them. None: measured where `hardware` is "cpu" and a run takes seconds, once; the times are
+            kept for the next call.
         copies, resident, feeds: as for `optimize`, in what a budget would cost; what lives on the host
             is as much as costs nothing, or all that may.
         time_limit_s: for the searches: a better order, the least budget, what budgets cost.
@@ -88,7 +90,7 @@ def analyze(
         ort_optimize=ort_optimize,
         inputs=inputs,
         seed=seed,
-        costs=Costs(hardware=hardware, profile=profile, calibrate=calibrate),
+        costs=Costs(hardware=hardware, profile=profile, calibrate=calibration(calibrate)),
         levers=Levers(copies=copies, resident=resident, feeds=feeds),
         limits=Limits(time_limit_s=time_limit_s),
     )
@@ -110,7 +112,7 @@ def optimize(
     bounds: Mapping[str, Given] | None = None,
     hardware: str = "cpu",
     profile: Path | None = None,
-    calibrate: bool = False,
+    calibrate: bool | None = None,
     swap: Swap = "auto",
     copies: Copies = "serial",
     resident: Reside = "auto",
@@ -187,7 +189,7 @@ def optimize(
         ort_optimize=ort_optimize,
         inputs=inputs,
         seed=seed,
-        costs=Costs(hardware=hardware, profile=profile, calibrate=calibrate),
+        costs=Costs(hardware=hardware, profile=profile, calibrate=calibration(calibrate)),
         budget=budget,
         max_slowdown=max_slowdown,
         reserve=reserve,
@@ -283,7 +285,7 @@ def verify(
         bounds=bounds_of_plan(the_plan) if the_plan else (),
         inputs=inputs,
         seed=seed,
-        costs=Costs(hardware=the_plan.hardware if the_plan else "cpu"),
+        costs=Costs(hardware=the_plan.hardware if the_plan else "cpu", calibrate="never"),
         budget=budget,
     )
     if the_plan is not None and the_plan.micro is not None:

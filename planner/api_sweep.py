@@ -20,7 +20,7 @@ from planner.pipeline.ways import merged, ways_of
 from planner.plan.planfile import Swap
 from planner.portfolio.params import read_params
 from planner.portfolio.table import POLICY
-from planner.request import Costs, Levers, Limits, Request
+from planner.request import Costs, Levers, Limits, Request, calibration
 from planner.residing import Feeds, Reside, check_residence
 from planner.results import Sweep
 from planner.units import parse_budget
@@ -37,7 +37,7 @@ def sweep(
     bounds: Mapping[str, Given] | None = None,
     hardware: str = "cpu",
     profile: Path | None = None,
-    calibrate: bool = False,
+    calibrate: bool | None = None,
     swap: Swap = "auto",
     copies: Copies = "serial",
     resident: Reside = "auto",
@@ -81,7 +81,7 @@ def sweep(
         ort_optimize=ort_optimize,
         inputs=inputs,
         seed=seed,
-        costs=Costs(hardware=hardware, profile=profile, calibrate=calibrate),
+        costs=Costs(hardware=hardware, profile=profile, calibrate=calibration(calibrate)),
         reserve=reserve,
         levers=Levers(swap=swap, copies=copies, resident=resident, feeds=feeds),
         limits=Limits(time_limit_s=time_limit_s),

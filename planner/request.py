@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 from planner.bounding import Bound
 from planner.chunking import SplitMode
@@ -17,6 +18,17 @@ from planner.halving import CastSaved
 from planner.pipeline.copies import Copies
 from planner.plan.planfile import OrderTarget, Swap
 from planner.residing import Feeds, Reside
+
+Calibrate = Literal["auto", "always", "kept", "never"]
+"""Whether operation times are measured by a short run. "auto": where the model is planned for the cpu
+profile, no profile is given, and a run here takes some seconds and the memory that is free; times of an
+earlier run are taken where they were kept. "kept" takes those alone, and runs nothing. "always" measures
+anew."""
+
+
+def calibration(asked: bool | None) -> Calibrate:
+    """What `--calibrate` (True), `--no-calibrate` (False) or neither (None) asks for."""
+    return "auto" if asked is None else "always" if asked else "never"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,12 +38,12 @@ class Costs:
     Attributes:
         hardware: name of a shipped profile, or a TOML file.
         profile: a profile of this model that ONNX Runtime wrote, to take times from.
-        calibrate: run the model once to measure times.
+        calibrate: whether times are measured on this machine's CPU; see `Calibrate`.
     """
 
     hardware: str = "cpu"
     profile: Path | None = None
-    calibrate: bool = False
+    calibrate: Calibrate = "auto"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,6 +20,10 @@ FIRST = (
 # numpy and PyTorch read it when they are imported: a worker has one core
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+# plans that are compared, or kept as snapshots, want the same times in each run: tests of measured times
+# ask for them
+os.environ.setdefault("PLANNER_CALIBRATE", "never")
+
 
 def pytest_configure(config: pytest.Config) -> None:
     """Give each worker its own cache of compiled code: numba's index is not safe for two writers."""

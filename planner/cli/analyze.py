@@ -16,7 +16,7 @@ def analyze(
     bound: o.Bounds = None,
     hardware: o.Hardware = "cpu",
     profile: o.Profile = None,
-    calibrate: o.Calibrate = False,
+    calibrate: o.Calibrate = None,
     copies: o.Copies = "serial",
     resident: o.Resident = "auto",
     feeds: o.Feeds = "auto",

@@ -71,7 +71,7 @@ def optimize(
     bound: o.Bounds = None,
     hardware: o.Hardware = "cpu",
     profile: o.Profile = None,
-    calibrate: o.Calibrate = False,
+    calibrate: o.Calibrate = None,
     swap: o.Swap = "auto",
     copies: o.Copies = "serial",
     resident: o.Resident = "auto",

@@ -98,7 +98,13 @@ HtmlReport = Annotated[
     typer.Option("-o", "--output", metavar="FILE.html", help="Write an HTML report too."),
 ]
 Calibrate = Annotated[
-    bool, typer.Option("--calibrate", help="Run the model here first and use the times measured.")
+    bool | None,
+    typer.Option(
+        "--calibrate/--no-calibrate",
+        show_default=False,
+        help="Measure operation times by a short run on this machine's CPU, or predict them. Left out: "
+        "measured where --hardware is cpu and a run takes seconds, and kept for the next time.",
+    ),
 ]
 TimeLimit = Annotated[
     float,

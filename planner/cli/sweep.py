@@ -43,7 +43,7 @@ def sweep(
     output: o.HtmlReport = None,
     hardware: o.Hardware = "cpu",
     profile: o.Profile = None,
-    calibrate: o.Calibrate = False,
+    calibrate: o.Calibrate = None,
     swap: o.Swap = "auto",
     copies: o.Copies = "serial",
     resident: o.Resident = "auto",

@@ -245,6 +245,8 @@ def _planned_cost(planned: Planned, candidate: Candidate) -> PredictedCost:
     wholes = [i for i in runs if graph.operations[form.ops[i]].role is Role.WHOLE]
 
     host = host_memory_of(planned)
+    pins = len(planned.graph.operations) - len(planned.rewritten.action_nodes)
+    pins_us = pins * planned.prepared.pin_us
 
     def size(op: int) -> int:
         return graph.tensors[graph.operations[form.ops[op]].outputs[0]].bytes
@@ -254,7 +256,7 @@ def _planned_cost(planned: Planned, candidate: Candidate) -> PredictedCost:
 
     return PredictedCost(
         peak_bytes=planned.timeline.peak_bytes,
-        time_us=replay.time_us,
+        time_us=replay.time_us + pins_us,
         recomputed_ops=replay.recomputed_ops - len(again),
         recompute_us=max(0.0, replay.recompute_us - us(again)) if again else replay.recompute_us,
         recomputed_bytes=replay.recomputed_bytes - sum(_planned_bytes(form, op) for op in again),
@@ -265,6 +267,7 @@ def _planned_cost(planned: Planned, candidate: Candidate) -> PredictedCost:
         halved_tensors=len(planned.prepared.halved),
         halved_bytes=sum(map(size, set(halves))),
         cast_us=us([*halves, *wholes]),
+        pins_us=pins_us,
         host_bytes=host.peak_bytes,
         file_bytes=host.file_bytes,
         swapped_tensors=len(swapped),

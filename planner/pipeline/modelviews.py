@@ -45,7 +45,8 @@ def _durations_after(planned: Planned) -> tuple[float, ...]:
             by_node[node] = problem.swap_out_us(action.target)
         else:
             by_node[node] = problem.swap_in_us(action.target)
-    return tuple(by_node.get(op.name, 0.0) for op in planned.graph.operations)
+    pin_us = planned.prepared.pin_us
+    return tuple(by_node.get(op.name, pin_us) for op in planned.graph.operations)
 
 
 def _starts_after(planned: Planned) -> tuple[float, ...]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import onnx_ir as ir
 
 from planner.cost.hardware import Hardware, load_hardware
-from planner.cost.model import durations_of_changed, durations_us
+from planner.cost.model import durations_of_changed
 from planner.errors import ModelError, UsageError
 from planner.exactness import Numbers
 from planner.formulate import Formulation, OpCosts, Room, formulate
@@ -29,6 +29,7 @@ from planner.onnxio.load import (
 )
 from planner.onnxio.names import name_nodes
 from planner.pipeline.baseline import Baseline
+from planner.pipeline.costing import Costing
 from planner.pipeline.everywhere import check_everywhere
 from planner.pipeline.holding import held
 from planner.pipeline.layout import check_layout, is_kept_plain, is_planned_blocked, layout_notes
@@ -78,6 +79,7 @@ class Prepared:
             calls them.
         workspace_bytes: by OpId: what its kernel takes besides its outputs while it runs.
         duration_us: by OpId. `cost_source` says where they come from.
+        pin_us: what a node that pins the order takes; 0 where nobody measured it.
         level: of ONNX Runtime's optimizations that made the graph: "extended"; "all" where a session lays
             it out in blocks of channels; "disabled" for the graph as it is.
         block_channels: channels in a block of the layout that weights of `model` are in (NCHWc); 0 where
@@ -106,6 +108,7 @@ class Prepared:
     duration_us: tuple[float, ...]
     cost_source: str
     level: Level
+    pin_us: float = 0.0
     why_no_swaps: WhyClosed | None = None
     block_channels: int = 0
     bounds: Mapping[str, ValueType] = field(default_factory=dict)
@@ -150,7 +153,7 @@ def prepare(request: Request, *, progress: Progress = silent, to_rewrite: bool =
         to_rewrite: False where the model is only looked at.
     """
     path, target = request.model, target_named(request.device)
-    if request.costs.calibrate and target.own_memory:
+    if request.costs.calibrate == "always" and target.own_memory:
         raise UsageError(
             f"--calibrate measures the CPU; for {target.title} give --profile FILE, which ONNX Runtime "
             "writes with SessionOptions.enable_profiling"
@@ -199,9 +202,18 @@ def prepare(request: Request, *, progress: Progress = silent, to_rewrite: bool =
     order, *other_orders = original_orders(original, loaded)
     if level == "all":  # what is made for the layout has its place in no rule
         order, *other_orders = as_written(original, found.executed), order, *other_orders
-    costs = _Durations(request, loaded.dims, hardware, progress, level)
-    original_us, source, assumptions = costs.durations(original)
-    durations = original_us
+    costed = Costing(
+        request=request,
+        loaded=loaded,
+        hardware=hardware,
+        target=target,
+        graph=original,
+        order=order,
+        level=level,
+        progress=progress,
+    ).costed()
+    hardware = costed.hardware
+    durations = original_us = costed.duration_us
     if is_kept_plain(layout, target):
         model, types = with_plain_pools(model, types, {*layout.nodes})
         graph = typed_graph(model, types, placement=placement)
@@ -233,7 +245,7 @@ def prepare(request: Request, *, progress: Progress = silent, to_rewrite: bool =
     if no_swaps is not None:
         notes.append(f"{no_swaps.sentence}: plans use order and recompute only")
     in_file = order if graph.operations is original.operations else default_order(graph)
-    graph = replace(graph, assumptions=(*graph.assumptions, *notes, *assumptions))
+    graph = replace(graph, assumptions=(*graph.assumptions, *notes, *costed.assumptions))
     return Prepared(
         request=request,
         loaded=loaded,
@@ -254,7 +266,8 @@ def prepare(request: Request, *, progress: Progress = silent, to_rewrite: bool =
         renamed=found.renamed,
         workspace_bytes=workspace_of(graph, target),
         duration_us=durations,
-        cost_source=source,
+        cost_source=costed.source,
+        pin_us=costed.pin_us,
         level=level,
         bounds=kinds.bounds,
         inner_bytes=kinds.inner,
@@ -336,35 +349,3 @@ def _graph_for(
 def _as_run_here(graph: TrainingGraph) -> TrainingGraph:
     """With what depends on the installed build of ONNX Runtime."""
     return replace(graph, shapes_follow=is_training_build())
-
-
-@dataclass(frozen=True, slots=True)
-class _Durations:
-    """Where durations come from: a profile, a calibration run, or the hardware's roofline."""
-
-    request: Request
-    dims: Mapping[str, int]
-    hardware: Hardware
-    progress: Progress
-    level: Level
-
-    def durations(self, graph: TrainingGraph) -> tuple[tuple[float, ...], str, tuple[str, ...]]:
-        """(microseconds by OpId, their source, assumptions)."""
-        request, profile = self.request, self.request.costs.profile
-        if profile is not None:
-            from planner.cost.trace import durations_from_profile
-
-            durations, assumptions = durations_from_profile(graph, profile, self.hardware)
-            return durations, f"profile {profile.name}", assumptions
-        if request.costs.calibrate:
-            from planner.cost.trace import calibrate
-            from planner.runtime.inputs import make_inputs
-
-            self.progress("calibrating: running the model with a profile")
-            feeds, _ = make_inputs(request.model, request.seed, self.dims, request.inputs)
-            durations, assumptions = calibrate(
-                request.model, graph, feeds, self.hardware, level=self.level
-            )
-            return durations, "calibration run on this machine", assumptions
-        durations, assumptions = durations_us(graph, self.hardware)
-        return durations, f"roofline of {self.hardware.name}", assumptions

@@ -17,6 +17,7 @@ from planner.onnxio.load import load_model, model_digest
 from planner.pipeline import assemble as plans
 from planner.pipeline.bounds import bounds_of_plan
 from planner.pipeline.comparing import compared
+from planner.pipeline.costing import MEASURED
 from planner.pipeline.dividing import RunModel, as_planned, run_model
 from planner.pipeline.halving import check_can_halve, halved, name_of
 from planner.pipeline.limiting import limited
@@ -112,7 +113,11 @@ def _prepared(
         ort_optimize=plan.ort_optimized,
         bounds=bounds_of_plan(plan),
         seed=plan.seed,
-        costs=Costs(hardware=plan.hardware, profile=profile),
+        costs=Costs(
+            hardware=plan.hardware,
+            profile=profile,
+            calibrate="kept" if plan.cost_source.startswith(MEASURED) else "never",
+        ),
         levers=Levers(
             swap=plan.swap_mode,
             copies=plan.copies,

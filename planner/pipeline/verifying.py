@@ -164,7 +164,7 @@ def _and_on(
         device=target.name,
         inputs=asked.inputs,
         seed=asked.seed,
-        costs=Costs(hardware=asked.costs.hardware),
+        costs=Costs(hardware=asked.costs.hardware, calibrate="never"),
     )
     here = prepare(request, progress=progress)
     after = file_view(rewrite.path, plan.dims, plan.order_target, here)

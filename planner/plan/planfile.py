@@ -130,7 +130,8 @@ class PredictedCost:
     `paged_tensors` live on the host: `page_in_bytes` are copied to the device, some tensors more than
     once, and `page_out_bytes` to the host. What a session copies in any case is in the baseline's
     `time_us` too. `halved_tensors` are kept in half from forward to backward, in `halved_bytes`, and all
-    their casts take `cast_us`. `host_bytes` is the most on the host at once, buffers rounded up as
+    their casts take `cast_us`. Nodes that pin the order take `pins_us`, which `time_us` has, where times
+    are measured. `host_bytes` is the most on the host at once, buffers rounded up as
     the arena does; `file_bytes` of initializers on the host live in files and are in no other figure.
     """
 
@@ -150,6 +151,7 @@ class PredictedCost:
     halved_tensors: Count = 0
     halved_bytes: Count = 0
     cast_us: Amount = 0.0
+    pins_us: Amount = 0.0
     host_bytes: Count = 0
     file_bytes: Count = 0
 

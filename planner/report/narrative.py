@@ -106,7 +106,9 @@ def analysis_sentence(headline: dict[str, Any]) -> str:
 
 def times_of(cost_source: str) -> str:
     """Which times a bound, a gap or a slowdown is of: a few words, with where they come from."""
-    if cost_source.startswith(("calibration", "profile ")):
+    if cost_source.startswith("measured"):
+        return f"in operation times {cost_source}"
+    if cost_source.startswith("profile "):
         return f"in measured operation times: {cost_source}"
     return f"in predicted times: {cost_source or 'source unknown'}"
 
@@ -135,7 +137,7 @@ def provenance(
                 rows.append((f"Live peak of the {label}", how, _HOW.get(how, "")))
         if verification.time is not None:
             repeats = len(verification.time.rewritten_us)
-            detail = f"medians of {_count(repeats, 'alternating run')} in one process"
+            detail = f"the least of {_count(repeats, 'alternating run')} each, in one process"
             if plan.micro is not None:
                 detail += f", {plan.micro.runs} runs a step against one on the whole batch"
             rows.append(("Step-time ratio", "measured", detail))

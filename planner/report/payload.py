@@ -7,7 +7,6 @@ that JSON cannot hold is "nan", "inf" or "-inf".
 
 from __future__ import annotations
 
-import statistics
 from typing import Any
 
 from planner import __version__
@@ -138,8 +137,8 @@ def _headline(result: OptimizeResult) -> dict[str, Any]:
         "time_before_us": number(baseline.time_us),
         "time_after_us": number(planned.time_us),
         "predicted_time_ratio": _ratio(planned.time_us, baseline.time_us),
-        "measured_time_before_us": _median(time, "original"),
-        "measured_time_after_us": _median(time, "rewritten"),
+        "measured_time_before_us": _least(time, "original"),
+        "measured_time_after_us": _least(time, "rewritten"),
         "measured_time_ratio": number(time.ratio) if time else None,
         "recomputed_ops": planned.recomputed_ops,
         "recomputed_bytes": planned.recomputed_bytes,
@@ -159,6 +158,7 @@ def _headline(result: OptimizeResult) -> dict[str, Any]:
         "halved_tensors": planned.halved_tensors,
         "halved_bytes": planned.halved_bytes,
         "cast_us": number(planned.cast_us),
+        "pins_us": number(planned.pins_us),
         "worst_rms_rel_diff": _worst_rms(verification),
         "host_bytes": planned.host_bytes,
         "file_bytes": planned.file_bytes,
@@ -271,6 +271,7 @@ def _cost(cost: PredictedCost) -> dict[str, Any]:
         "halved_tensors": cost.halved_tensors,
         "halved_bytes": cost.halved_bytes,
         "cast_us": number(cost.cast_us),
+        "pins_us": number(cost.pins_us),
         "host_bytes": cost.host_bytes,
         "file_bytes": cost.file_bytes,
     }
@@ -402,17 +403,17 @@ def _time(time: TimeCheck | None) -> dict[str, Any] | None:
     return {
         "original_us": [number(t) for t in time.original_us],
         "rewritten_us": [number(t) for t in time.rewritten_us],
-        "original_median_us": _median(time, "original"),
-        "rewritten_median_us": _median(time, "rewritten"),
+        "original_least_us": _least(time, "original"),
+        "rewritten_least_us": _least(time, "rewritten"),
         "ratio": number(time.ratio),
     }
 
 
-def _median(time: TimeCheck | None, model: str) -> float | str | None:
+def _least(time: TimeCheck | None, model: str) -> float | str | None:
     if time is None:
         return None
     samples = time.original_us if model == "original" else time.rewritten_us
-    return number(statistics.median(samples)) if samples else None
+    return number(min(samples)) if samples else None
 
 
 def _ratio(after: float, before: float) -> float | str | None:

@@ -15,6 +15,7 @@ whole process's: the last one registered is the one that sessions created later 
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 Memory = Literal["default", "recommended"]
 Level = Literal["disabled", "extended", "all"]
 Order = Literal["default", "priority"]
+
+_MAX_THREADS = 8
 
 _registered: list[dict[str, int]] = []  # the process's arena, if any
 
@@ -62,6 +65,11 @@ cuda = {"arena_extend_strategy": "kSameAsRequested"}
 providers = [("CUDAExecutionProvider", cuda), "CPUExecutionProvider"]
 session = ort.InferenceSession("model.onnx", options, providers=providers)
 """
+
+
+def default_threads() -> int:
+    """Intra-operator threads that models are run with: the machine's cores, 8 at most."""
+    return min(_MAX_THREADS, os.cpu_count() or 1)
 
 
 def session_options(

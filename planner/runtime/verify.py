@@ -23,7 +23,6 @@ Between sessions only the original's outputs are kept, and each is dropped once 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -49,7 +48,7 @@ from planner.runtime import memcheck
 from planner.runtime.cap_both import Contestant, cap_both
 from planner.runtime.compare import KeptResults, compare_orders, judged
 from planner.runtime.draws import compare_draws, drawn_outputs
-from planner.runtime.options import Level, Memory, Opening, Order
+from planner.runtime.options import Level, Memory, Opening, Order, default_threads
 from planner.runtime.profile import Run, profile
 from planner.runtime.settled import is_settled_order
 from planner.runtime.sizes import exceeded
@@ -60,7 +59,6 @@ from planner.targets import CPU
 from planner.units import format_bytes
 
 Array = npt.NDArray[Any]
-_MAX_THREADS = 8
 
 
 @dataclass(kw_only=True)
@@ -104,7 +102,7 @@ class CpuJob:
     packed: bool = True
     numbers: Numbers = "exact"
     quiet: Callable[[], AbstractContextManager[None]] = nullcontext
-    threads: int = field(default_factory=lambda: min(_MAX_THREADS, os.cpu_count() or 1))
+    threads: int = field(default_factory=default_threads)
     progress: Callable[[str], None] = lambda _: None
     failures: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)

@@ -12,7 +12,7 @@ import pytest
 
 from planner.cost.hardware import hardware_names, load_hardware
 from planner.cost.model import durations_us
-from planner.cost.trace import calibrate, durations_from_profile
+from planner.cost.trace import durations_from_profile
 from planner.cost.work import Unit, work_of
 from planner.errors import ModelError, UsageError
 from planner.graph.model import (
@@ -27,6 +27,8 @@ from planner.onnxio.load import load_model
 from planner.pipeline.prepare import analysed_graph
 from planner.runtime.inputs import make_inputs
 from planner.runtime.normalize import normalize
+from planner.runtime.op_times import op_times, small_times
+from planner.runtime.options import Opening
 
 Shape = tuple[int, ...]
 ZOO = Path(__file__).parents[2] / "models" / "zoo"
@@ -166,12 +168,21 @@ def test_every_operation_of_a_training_graph_has_a_rule(
     assert durations == durations_us(gpt[1], load_hardware(name))[0]
 
 
-def test_calibration_measures_every_operation(gpt: tuple[Path, TrainingGraph]) -> None:
+def test_a_short_run_measures_every_operation(gpt: tuple[Path, TrainingGraph]) -> None:
     path, graph = gpt
     inputs, _ = make_inputs(ZOO / "gpt.onnx")
-    durations, notes = calibrate(path, graph, inputs, runs=2)
-    assert len(durations) == len(graph.operations)
-    assert notes == ("operation times are medians of 1 run(s) in the calibration run",)
+    found = op_times(path, inputs, Opening(level="extended"), nodes=len(graph.operations))
+    assert {op.name for op in graph.operations} <= found.kernel_us.keys()
+    assert found.runs >= 3
+    assert min(found.kernel_us.values()) >= 0
+
+
+def test_copies_and_pins_are_measured() -> None:
+    found = small_times(Opening(level="disabled"))
+    # between a slow disk and ten times the fastest memory there is
+    assert 1e8 < found.copy_out_bytes_per_s < 1e13
+    assert 1e8 < found.copy_in_bytes_per_s < 1e13
+    assert 0 < found.pin_us < 1e5
 
 
 def _event(name: str, start: int, duration: int) -> dict[str, object]:

@@ -59,7 +59,7 @@ def test_headline_is_the_plan(payload, result):
     assert headline["budget_bytes"] == plan.budget_bytes
     assert headline["predicted_time_ratio"] == plan.planned.time_us / plan.baseline.time_us
     assert headline["measured_time_ratio"] == result.verification.time.ratio
-    assert headline["measured_time_after_us"] == 331.0
+    assert headline["measured_time_after_us"] == 330.0
     assert headline["measured_peak_after_bytes"] == plan.planned.peak_bytes + 128
     assert headline["measured_peak_after_how"] == "replayed"
 

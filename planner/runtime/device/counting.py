@@ -29,6 +29,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 
 from planner.errors import PlannerError, UsageError
+from planner.keeping import cache_folder
 from planner.temporary import temporary_folder
 
 SOURCE = Path(__file__).with_name("counting_driver.c")
@@ -97,35 +98,6 @@ class Counter:
         provider has filed the buffer for reuse: take a new session.
         """
         self._driver.planner_vk_cap(cap_bytes)
-
-
-def cache_folder() -> Path:
-    """The user's own folder for what is made once and kept.
-
-    Raises:
-        UsageError: it cannot be made, or others could write what is loaded from it.
-    """
-    base = os.environ.get("XDG_CACHE_HOME")
-    folder = (Path(base) if base else Path.home() / ".cache") / "planner"
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        status = folder.stat()
-    except OSError as error:
-        raise UsageError(f"cannot make {folder} ({error}); set XDG_CACHE_HOME") from error
-    if status.st_uid != os.geteuid() or status.st_mode & 0o022:
-        raise UsageError(f"{folder} is not this user's alone to write; set XDG_CACHE_HOME")
-    return folder
-
-
-def keep(name: str, content: bytes) -> Path:
-    """The file `name` of the cache folder, written now where it is not there yet."""
-    path = cache_folder() / name
-    if not path.exists():
-        with temporary_folder(path.parent) as folder:
-            written = folder / name
-            written.write_bytes(content)
-            os.replace(written, path)
-    return path
 
 
 def compiled_driver() -> Path:

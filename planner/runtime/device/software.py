@@ -32,7 +32,8 @@ from typing import Literal
 
 from planner.children import run_child
 from planner.errors import UsageError
-from planner.runtime.device.counting import DRIVER_VARIABLE, compiled_driver, keep
+from planner.keeping import keep
+from planner.runtime.device.counting import DRIVER_VARIABLE, compiled_driver
 from planner.runtime.device.provider import PLUGIN
 from planner.targets import Target
 

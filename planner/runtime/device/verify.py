@@ -353,7 +353,7 @@ class DeviceJob:
             self.notes.append("steps were not timed: the device is software")
             return None
         self.progress("both models in turns: time")
-        original_s, rewritten_s, ratio = client.time_in_turns(
+        original_s, rewritten_s = client.time_in_turns(
             self.target,
             self.original.path,
             self.rewritten.path,
@@ -364,5 +364,4 @@ class DeviceJob:
         return TimeCheck(
             original_us=tuple(1e6 * s for s in original_s),
             rewritten_us=tuple(1e6 * s for s in rewritten_s),
-            ratio=ratio,
         )

@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 from planner.errors import PlannerError, UsageError
+from planner.keeping import cache_folder
 from planner.runtime.device import counting, software
-from planner.runtime.device.counting import Counter, cache_folder, compiled_driver
+from planner.runtime.device.counting import Counter, compiled_driver
 from planner.runtime.device.provider import WEBGPU
 from planner.runtime.device.software import WebGpuDevice, start
 

@@ -1,0 +1,143 @@
+"""Operation times measured on this machine, kept beside the model's digest for the next time."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from planner.cost.hardware import Hardware
+from planner.cost.model import durations_us
+from planner.errors import PlannerError, UsageError
+from planner.graph.model import TrainingGraph
+from planner.keeping import cache_folder, keep
+from planner.structuring import Source, fields_of, read_json, structured
+
+Durations = tuple[tuple[float, ...], tuple[str, ...]]
+
+_VERSION = 1
+_MAX_KEPT = 200
+"""Files of measured times; the oldest go."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredTimes:
+    """What one short run of a model showed.
+
+    Attributes:
+        kernel_us: microseconds of each node, by name.
+        runs: how many runs these are the least of.
+        copy_out_bytes_per_s, copy_in_bytes_per_s: of copies to the host and from it; 0 where ONNX Runtime
+            has none here.
+        pin_us: a node that pins the order, or a view.
+    """
+
+    kernel_us: dict[str, float]
+    runs: int
+    copy_out_bytes_per_s: float = 0.0
+    copy_in_bytes_per_s: float = 0.0
+    pin_us: float = 0.0
+
+    def hardware(self, profile: Hardware) -> Hardware:
+        """A profile with the copies as they were measured."""
+        if not self.copy_out_bytes_per_s:
+            return profile
+        return replace(
+            profile,
+            copy_to_host_bytes_per_s=self.copy_out_bytes_per_s,
+            copy_from_host_bytes_per_s=self.copy_in_bytes_per_s,
+        )
+
+    def durations(self, graph: TrainingGraph, hardware: Hardware, what: str) -> Durations:
+        """Microseconds of each operation by OpId, and what was assumed.
+
+        A node that was not measured gets its roofline time, scaled as the others came out; a view
+        among them takes no time.
+
+        Args:
+            what: says what was measured, for messages: "the profile".
+
+        Raises:
+            UsageError: none of the graph's nodes was measured.
+        """
+        modelled, _ = durations_us(graph, hardware)
+        found = [op for op in graph.operations if op.name in self.kernel_us]
+        if not found:
+            raise UsageError(
+                f"{what} names none of the model's nodes; make it with the same model file, at "
+                "optimization level EXTENDED"
+            )
+        base = sum(modelled[op.id] for op in found)
+        scale = sum(self.kernel_us[op.name] for op in found) / base if base else 1.0
+        result = tuple(
+            self.kernel_us.get(op.name, 0.0 if op.is_view else modelled[op.id] * scale)
+            for op in graph.operations
+        )
+        unseen = [op for op in graph.operations if op.name not in self.kernel_us]
+        missing = [op.name for op in unseen if not op.is_view]
+        if not missing:
+            return result, ()
+        some = ", ".join(missing[:3]) + (", ..." if len(missing) > 3 else "")
+        note = (
+            f"{len(missing)} operation(s) not in {what} ({some}) get their roofline time times "
+            f"{scale:.3g}"
+        )
+        return result, (note,)
+
+
+def times_key(facts: Mapping[str, Any]) -> str:
+    """What times were measured of and on: the same key, the same times.
+
+    Args:
+        facts: of the model and the session; anything that JSON has. The machine's are added.
+    """
+    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    here = {"version": _VERSION, "processor": _processor(), "cpus": cpus}
+    text = json.dumps({**facts, **here}, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def kept_times(key: str) -> MeasuredTimes | None:
+    """Times that were kept under a key; None where there are none that can be read."""
+    try:
+        path = cache_folder() / _name(key)
+        if not path.exists():
+            return None
+        source = Source(where=str(path), what="a file of measured times")
+        return structured(read_json(path, dict, what=source.what), MeasuredTimes, source)
+    except (PlannerError, OSError):
+        return None
+
+
+def keep_times(key: str, times: MeasuredTimes) -> Path | None:
+    """Keep times under a key, in place of older ones; None where there is no room for them."""
+    content = json.dumps(times, default=fields_of).encode()
+    try:
+        path = keep(_name(key), content, renew=True)
+        files = sorted(path.parent.glob(_name("*")), key=lambda p: p.stat().st_mtime)
+    except (PlannerError, OSError):
+        return None
+    for old in files[:-_MAX_KEPT]:
+        with contextlib.suppress(OSError):
+            old.unlink()
+    return path
+
+
+def _name(key: str) -> str:
+    return f"times-{key}.json"
+
+
+def _processor() -> str:
+    """The processor's model, as far as the system says."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
+    except OSError:
+        lines = []
+    named = (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    return next(named, platform.processor() or platform.machine())

@@ -1,0 +1,101 @@
+"""Where operation times come from: measured where the model can run here in seconds, else predicted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx
+import pytest
+from onnx import TensorProto as T
+from onnx import helper as h
+
+from planner import api
+from planner.errors import UsageError
+from planner.pipeline.costing import MEASURED, VARIABLE
+from planner.pipeline.explain import explain
+
+MLP = Path(__file__).parents[2] / "models" / "zoo" / "mlp_adamw.onnx"
+
+
+@pytest.fixture(autouse=True)
+def measuring(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a user has it, with an empty cache."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv(VARIABLE)
+
+
+def products(folder: Path, rows: int | str) -> Path:
+    """relu(x w) w, for x of so many rows."""
+    graph = h.make_graph(
+        [
+            h.make_node("MatMul", ["x", "w"], ["a"], name="first"),
+            h.make_node("Relu", ["a"], ["b"], name="relu"),
+            h.make_node("MatMul", ["b", "w"], ["y"], name="second"),
+        ],
+        "products",
+        [h.make_tensor_value_info(n, T.FLOAT, [s, 64]) for n, s in (("x", rows), ("w", 64))],
+        [h.make_tensor_value_info("y", T.FLOAT, [rows, 64])],
+    )
+    path = folder / "products.onnx"
+    onnx.save(h.make_model(graph, ir_version=10, opset_imports=[h.make_opsetid("", 21)]), path)
+    return path
+
+
+def test_times_are_measured_once_and_kept(tmp_path: Path) -> None:
+    first, again = (api.analyze(MLP) for _ in range(2))
+    assert first.cost_source == MEASURED
+    assert again.cost_source == f"{MEASURED} in an earlier run"
+    assert first.default.duration_us == again.default.duration_us
+    anew = api.analyze(MLP, calibrate=True)
+    assert anew.cost_source == MEASURED
+
+
+def test_nothing_runs_where_that_is_not_wanted(tmp_path: Path) -> None:
+    assert api.analyze(MLP, calibrate=False).cost_source == "roofline of cpu"
+    assert api.analyze(MLP, hardware="t4").cost_source == "roofline of t4"
+    assert not (tmp_path / "cache").exists()
+
+
+def test_the_environment_says_never(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, "never")
+    assert api.analyze(MLP).cost_source == "roofline of cpu"
+    assert api.analyze(MLP, calibrate=True).cost_source == MEASURED
+
+
+def test_what_has_no_room_here_is_predicted(tmp_path: Path) -> None:
+    path = products(tmp_path, "n")
+    large = api.analyze(path, dims={"n": 1 << 36})
+    assert large.cost_source == "roofline of cpu"
+    assert any("too little memory is free" in said for said in large.assumptions)
+    assert api.analyze(path, dims={"n": 64}).cost_source == MEASURED
+
+
+def test_what_cannot_run_is_predicted_and_says_why(tmp_path: Path) -> None:
+    path = products(tmp_path, 64)
+    path.with_suffix(".inputs.json").write_text("no recipes")
+    found = api.analyze(path)
+    assert found.cost_source == "roofline of cpu"
+    assert any("could not be run to measure them" in said for said in found.assumptions)
+    with pytest.raises(UsageError, match="input recipes"):
+        api.analyze(path, calibrate=True)
+
+
+def test_a_plan_of_measured_times_is_explained_with_them(tmp_path: Path) -> None:
+    plan_path = tmp_path / "plan.json"
+    result = api.optimize(
+        MLP,
+        budget="75%",
+        output=tmp_path / "planned.onnx",
+        plan_path=plan_path,
+        resident="device",
+        swap="none",
+        time_limit_s=6.0,
+    )
+    plan = result.plan
+    assert plan.cost_source == MEASURED
+    assert plan.planned.pins_us > 0
+    # operations that run again, and nodes that pin the order, are all that is added
+    added_us = plan.planned.time_us - plan.best_order.time_us
+    assert added_us == pytest.approx(plan.planned.recompute_us + plan.planned.pins_us)
+    explained = explain(MLP, plan_path, plan.decisions[0].tensor, time_limit_s=5.0)
+    assert explained.times_from.startswith(MEASURED)
