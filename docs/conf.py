@@ -58,7 +58,7 @@ nitpick_ignore_regex = [
     # others' documents, which are not fetched to build these
     (
         "py:.*",
-        r"(pathlib|collections|contextlib|datetime|functools|enum|typing|numpy|np|torch|onnx|nn)\..*",
+        r"(pathlib|collections|contextlib|datetime|functools|enum|typing|numpy|np|os|torch|onnx|nn)\..*",
     ),
     # what is no part of the API, though a signature names it
     ("py:.*", r"(MakeSession|planner\.graph\.model\..*|planner\.plan\.statistics\..*)"),

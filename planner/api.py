@@ -37,19 +37,20 @@ from planner.request import Costs, Levers, Limits, Request, calibration
 from planner.residing import Feeds, Reside, check_residence
 from planner.results import Analysis, OptimizeResult, Verification
 from planner.targets import Device, target_named
+from planner.writing import FileName, path_or_none
 
 Progress = Callable[[str], None]
 
 
 def analyze(
-    model: Path,
+    model: FileName,
     *,
     dims: Mapping[str, int] | None = None,
     bounds: Mapping[str, Given] | None = None,
     hardware: str = "cpu",
-    profile: Path | None = None,
+    profile: FileName | None = None,
     calibrate: bool | None = None,
-    inputs: Path | None = None,
+    inputs: FileName | None = None,
     ort_optimize: bool = True,
     device: Device = "cpu",
     copies: Copies = "serial",
@@ -88,9 +89,11 @@ def analyze(
         bounds=bounds_of(bounds or {}),
         device=device,
         ort_optimize=ort_optimize,
-        inputs=inputs,
+        inputs=path_or_none(inputs),
         seed=seed,
-        costs=Costs(hardware=hardware, profile=profile, calibrate=calibration(calibrate)),
+        costs=Costs(
+            hardware=hardware, profile=path_or_none(profile), calibrate=calibration(calibrate)
+        ),
         levers=Levers(copies=copies, resident=resident, feeds=feeds),
         limits=Limits(time_limit_s=time_limit_s),
     )
@@ -100,18 +103,18 @@ def analyze(
 
 
 def optimize(
-    model: Path,
+    model: FileName,
     *,
     budget: str | None = None,
     max_slowdown: str | None = None,
-    output: Path | None = None,
-    plan_path: Path | None = None,
-    report_path: Path | None = None,
-    trace_path: Path | None = None,
+    output: FileName | None = None,
+    plan_path: FileName | None = None,
+    report_path: FileName | None = None,
+    trace_path: FileName | None = None,
     dims: Mapping[str, int] | None = None,
     bounds: Mapping[str, Given] | None = None,
     hardware: str = "cpu",
-    profile: Path | None = None,
+    profile: FileName | None = None,
     calibrate: bool | None = None,
     swap: Swap = "auto",
     copies: Copies = "serial",
@@ -132,7 +135,7 @@ def optimize(
     workers: int | None = None,
     device: Device = "cpu",
     verify: bool | Literal["thorough"] = True,
-    inputs: Path | None = None,
+    inputs: FileName | None = None,
     ort_optimize: bool = True,
     force: bool = False,
     dry_run: bool = False,
@@ -187,9 +190,11 @@ def optimize(
         bounds=bounds_of(bounds or {}),
         device=device,
         ort_optimize=ort_optimize,
-        inputs=inputs,
+        inputs=path_or_none(inputs),
         seed=seed,
-        costs=Costs(hardware=hardware, profile=profile, calibrate=calibration(calibrate)),
+        costs=Costs(
+            hardware=hardware, profile=path_or_none(profile), calibrate=calibration(calibrate)
+        ),
         budget=budget,
         max_slowdown=max_slowdown,
         reserve=reserve,
@@ -217,7 +222,12 @@ def optimize(
         raise UsageError(
             "--cast-saved is lossy, and --micro-batch is proved up to rounding: give one of them"
         )
-    files = Files(model=output, plan=plan_path, report=report_path, trace=trace_path)
+    files = Files(
+        model=path_or_none(output),
+        plan=path_or_none(plan_path),
+        report=path_or_none(report_path),
+        trace=path_or_none(trace_path),
+    )
     files.check(request.model, force=force or dry_run)
     job = OptimizeJob(
         request=request,
@@ -229,31 +239,31 @@ def optimize(
     return optimized(job)
 
 
-def apply(model: Path, plan: Path, *, output: Path, force: bool = False) -> Path:
-    """Rebuild the rewritten model from the original and its plan; returns `output`.
+def apply(model: FileName, plan: FileName, *, output: FileName, force: bool = False) -> Path:
+    """Rebuild the rewritten model from the original and its plan; returns the path of `output`.
 
     Raises:
         ModelError: the plan belongs to another model, or is not a plan.
     """
-    model, output = Path(model), Path(output)
-    Files(model=output).check(model, force=force)
+    original, target = Path(model), Path(output)
+    Files(model=target).check(original, force=force)
     loaded_plan = read_plan(Path(plan))
     compare = not loaded_plan.unchanged
-    with prepared_for(model, loaded_plan, compare=compare) as prepared:
+    with prepared_for(original, loaded_plan, compare=compare) as prepared:
         rewritten = None if loaded_plan.unchanged else rebuild(prepared, loaded_plan).rewritten
-        with atomic_write(output) as temporary:
+        with atomic_write(target) as temporary:
             save_rewritten(prepared.loaded.path, rewritten, temporary)
-    return output
+    return target
 
 
 def verify(
-    original: Path,
-    rewritten: Path,
+    original: FileName,
+    rewritten: FileName,
     *,
-    plan: Path | None = None,
+    plan: FileName | None = None,
     budget: str | None = None,
     dims: Mapping[str, int] | None = None,
-    inputs: Path | None = None,
+    inputs: FileName | None = None,
     seed: int = 0,
     device: Device = "cpu",
     fast: bool = False,
@@ -283,7 +293,7 @@ def verify(
         device=device,
         ort_optimize=the_plan.ort_optimized if the_plan else True,
         bounds=bounds_of_plan(the_plan) if the_plan else (),
-        inputs=inputs,
+        inputs=path_or_none(inputs),
         seed=seed,
         costs=Costs(hardware=the_plan.hardware if the_plan else "cpu", calibrate="never"),
         budget=budget,

@@ -24,19 +24,20 @@ from planner.request import Costs, Levers, Limits, Request, calibration
 from planner.residing import Feeds, Reside, check_residence
 from planner.results import Sweep
 from planner.units import parse_budget
+from planner.writing import FileName, path_or_none
 
 MAX_POINTS = 1_000
 
 
 def sweep(
-    model: Path,
+    model: FileName,
     *,
     budgets: Sequence[str] = (),
     points: int = 12,
     dims: Mapping[str, Sequence[int]] | None = None,
     bounds: Mapping[str, Given] | None = None,
     hardware: str = "cpu",
-    profile: Path | None = None,
+    profile: FileName | None = None,
     calibrate: bool | None = None,
     swap: Swap = "auto",
     copies: Copies = "serial",
@@ -49,8 +50,8 @@ def sweep(
     ray_address: str | None = None,
     ort_optimize: bool = True,
     device: str = "cpu",
-    inputs: Path | None = None,
-    params: Path | None = None,
+    inputs: FileName | None = None,
+    params: FileName | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> Sweep:
     """What each budget costs in time, and the largest size that fits each.
@@ -79,9 +80,11 @@ def sweep(
         bounds=bounds_of(bounds or {}),
         device=device,
         ort_optimize=ort_optimize,
-        inputs=inputs,
+        inputs=path_or_none(inputs),
         seed=seed,
-        costs=Costs(hardware=hardware, profile=profile, calibrate=calibration(calibrate)),
+        costs=Costs(
+            hardware=hardware, profile=path_or_none(profile), calibrate=calibration(calibrate)
+        ),
         reserve=reserve,
         levers=Levers(swap=swap, copies=copies, resident=resident, feeds=feeds),
         limits=Limits(time_limit_s=time_limit_s),

@@ -1,4 +1,4 @@
-"""Where files may be written: asked before any work is done."""
+"""How callers name files, and where these may be written: asked before any work is done."""
 
 from __future__ import annotations
 
@@ -7,6 +7,14 @@ from pathlib import Path
 
 from planner.errors import UsageError
 from planner.reading import shown
+
+FileName = str | os.PathLike[str]
+"""A file as a caller may name it."""
+
+
+def path_or_none(name: FileName | None) -> Path | None:
+    """The path of a file that may be left out."""
+    return None if name is None else Path(name)
 
 
 def check_writable(path: Path, *, force: bool) -> None:

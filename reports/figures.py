@@ -1,12 +1,13 @@
 """The pictures of the documents: `python -m reports.figures` writes `docs/figures/`.
 
-`memory.svg` is drawn from a plan of `models/zoo/gpt.onnx`, made and verified here; `site.png` is the first page
-of the built documents in Chromium (`--site`, which needs playwright and a `chromium` on the path).
+`memory.svg` is drawn from a plan of `models/zoo/gpt.onnx`, made and verified here; `site.png` is
+the first page of the built documents in Chromium (`--site`; playwright and a `chromium` on the path).
 """
 
 from __future__ import annotations
 
 import argparse
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -85,7 +86,9 @@ def _what_runs(view: ModelView) -> str:
 
 def planned(folder: Path) -> OptimizeResult:
     """The sample, planned by recompute and order, and verified."""
-    result = optimize(SAMPLE, budget=BUDGET, swap="none", output=folder / "planned.onnx")
+    result = optimize(
+        SAMPLE, budget=BUDGET, swap="none", calibrate=False, output=folder / "planned.onnx"
+    )
     assert result.verification is not None and result.verification.passed
     return result
 
@@ -94,10 +97,14 @@ def site_picture(folder: Path) -> None:
     """The first page of the built documents."""
     from playwright.sync_api import sync_playwright
 
+    chromium = shutil.which("chromium")
+    if chromium is None:
+        sys.exit("chromium is not installed")
+
     build = ["-m", "sphinx", "-q", "-c", str(ROOT / "docs"), str(ROOT), str(folder / "site")]
     subprocess.run([sys.executable, *build], cwd=ROOT, check=True)
     with sync_playwright() as play:
-        browser = play.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox"])
+        browser = play.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         page = browser.new_page(viewport={"width": 1100, "height": 760})
         page.goto((folder / "site" / "docs" / "index.html").as_uri())
         page.wait_for_timeout(500)

@@ -1,7 +1,7 @@
 """The tutorial, done as a newcomer would: `python -m reports.first_hour` writes `first_hour.md`.
 
-A fresh environment in a fresh folder, every file and command of `docs/tutorial.md`, in its order; some ten
-minutes where PyTorch is fetched. `tests/test_first_hour.py` does the same in the environment that is there.
+A fresh environment in a fresh folder, every file and command of `docs/tutorial.md`, in its order: some
+minutes, fetching PyTorch included. `tests/test_first_hour.py` does so in the environment that is there.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Done:
     printed: str
 
     def missing(self) -> list[str]:
-        """Lines of the page that were not printed, in that order; numbers may differ, and `…` is anything."""
+        """Lines of the page that were not printed, in that order; numbers may differ, `…` is any text."""
         printed = iter([_plain(line) for line in self.printed.splitlines()])
         return [line for line in self.command.shown if not any(_matches(line, p) for p in printed)]
 
@@ -132,8 +132,8 @@ def report(done: list[Done]) -> str:
     lines = [
         "# The first hour",
         "",
-        "Written by `python -m reports.first_hour`: what `docs/tutorial.md` says, in a fresh folder and a",
-        f"fresh environment, Python {platform.python_version()}, {os.cpu_count()} cores:",
+        "Written by `python -m reports.first_hour`: what `docs/tutorial.md` says, in a fresh folder and",
+        f"environment, Python {platform.python_version()}, {os.cpu_count()} cores:",
         f"{len(done)} commands in {total / 60:.1f} minutes, fetching included.",
         "",
         "| command | s |",

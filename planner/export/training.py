@@ -29,7 +29,7 @@ from planner.export.lower import TrainingGraph, lower
 from planner.export.optim import OPTIMIZERS, Optimizer
 from planner.export.step import Loss, TrainingStep
 from planner.onnxio.save import written_together
-from planner.writing import check_writable
+from planner.writing import FileName, check_writable
 
 ASSUMED = "planner.assumed"
 """Of the model's metadata: values of the example inputs that it was made for, a line each."""
@@ -52,7 +52,7 @@ class ExportedGraph(TrainingGraph):
 
     def save(
         self,
-        path: Path,
+        path: FileName,
         *,
         external_data: bool = False,
         sidecar: bool = False,
@@ -68,16 +68,16 @@ class ExportedGraph(TrainingGraph):
         Raises:
             UsageError: a file exists, or cannot be written.
         """
-        path = Path(path)
-        beside = [data_path(path)] * external_data + [sidecar_path(path)] * sidecar
-        for file in (path, *beside):
+        model, recipes = Path(path), sidecar_path(Path(path))
+        beside = [data_path(model)] * external_data + [recipes] * sidecar
+        for file in (model, *beside):
             check_writable(file, force=force)
         with written_together() as files:
-            data = stage(self.model, path, files, external=external_data)
+            data = stage(self.model, model, files, external=external_data)
             if sidecar:
-                with files.writing(sidecar_path(path)) as temporary:
+                with files.writing(recipes) as temporary:
                     write_specs(temporary, self.recipes)
-        return (path, *([data] if data else []), *([sidecar_path(path)] if sidecar else []))
+        return (model, *([data] if data else []), *([recipes] if sidecar else []))
 
 
 def export_training_graph(
