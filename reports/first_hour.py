@@ -126,8 +126,12 @@ def set_up(page: str, folder: Path, environment: dict[str, str]) -> Iterator[Don
             yield run(step, folder, environment)
 
 
-def report(done: list[Done]) -> str:
-    """The page."""
+def report(done: list[Done], folder: str) -> str:
+    """The page.
+
+    Args:
+        folder: where all was done, which the page does not name.
+    """
     total = sum(row.seconds for row in done)
     lines = [
         "# The first hour",
@@ -143,7 +147,8 @@ def report(done: list[Done]) -> str:
     ]
     for row in done:
         if row.printed.strip() and not row.command.is_set_up:
-            lines += [f"## `{row.command.line}`", "", "```text", row.printed.rstrip(), "```", ""]
+            printed = row.printed.replace(folder, "…").rstrip()
+            lines += [f"## `{row.command.line}`", "", "```text", printed, "```", ""]
     return "\n".join(lines)
 
 
@@ -165,7 +170,7 @@ def main() -> int:
     wrong = [row for row in done if row.status or row.missing()]
     for row in wrong:
         print(f"{row.command.line}: status {row.status}, {row.missing()}\n{row.printed}")
-    output.write_text(report(done), encoding="utf-8")
+    output.write_text(report(done, name), encoding="utf-8")
     return 1 if wrong else 0
 
 
