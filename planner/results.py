@@ -106,6 +106,12 @@ class Frontier:
         """No plan adds less; None where none fits."""
         return None if point.is_impossible else max(0.0, point.bound_us / self.base_us - 1)
 
+    def least_slowdown_in_order(self, point: Point) -> float | None:
+        """No plan in the base order of the point's plan adds less; None where none fits."""
+        if point.is_impossible:
+            return None
+        return max(0.0, max(point.bound_us, point.order_bound_us) / self.base_us - 1)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BindingStep:

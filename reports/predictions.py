@@ -5,9 +5,9 @@
     python -m reports.predictions --page-only             the page alone, from what was measured
 
 Each row is one budget, planned twice: with operation times measured by a short run (the default), and
-with the roofline of the cpu profile (`--no-calibrate`). The original and both rewritten models then run in
-turns in one process until each has run `--seconds` seconds. Writes `predictions.json` and `predictions.md`
-in this folder, a row at a time; rows that are there are measured again.
+with the roofline of the cpu profile (`--no-calibrate`). The original and both rewritten models then run
+in turns in one process until each has run `--seconds` seconds. Writes `predictions.json` and
+`predictions.md` in this folder, a row at a time; rows that are there are measured again.
 """
 
 from __future__ import annotations
@@ -129,8 +129,8 @@ def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
         "warm, and in brackets the quartiles of the rounds' ratios. *predicted* is of the plan made with "
         "operation times measured by one short run, the default; *roofline* is of the plan made with "
         "predicted times (`--no-calibrate`). *off*: predicted over measured. *same operations*: kernel "
-        "time of the original's operations in the rewritten model over that in the original; below 1 where a "
-        "smaller working set stays in the caches, which is not predicted.",
+        "time of the original's operations in the rewritten model over that in the original; below 1 "
+        "where a smaller working set stays in the caches, which is not predicted.",
         "",
         f"- measured times: {_within(off, 0.1)} of {len(done)} predictions within 10%, "
         f"{_within(off, 0.05)} within 5%; median of the distance {_median(off):.1%}",

@@ -31,11 +31,14 @@ class Point:
         plan: None where nothing was found that fits.
         bound_us: no plan that fits takes less time, in any of the base orders; infinite where that
             proves that nothing fits.
+        order_bound_us: the same of plans in the base order of `plan`, which a search proves more of; 0
+            where nothing is known.
     """
 
     capacity_bytes: int
     plan: PointPlan | None
     bound_us: float
+    order_bound_us: float = 0.0
 
     @property
     def is_impossible(self) -> bool:
@@ -61,5 +64,23 @@ def monotone(points: Sequence[Point]) -> tuple[Point, ...]:
     for point, bound in zip(ascending, reversed(bounds), strict=True):
         fitting = [plan for plan in plans if plan.peak_bytes <= point.capacity_bytes]
         plan = min(fitting, key=lambda p: (p.time_us, p.peak_bytes), default=None)
-        best.append(replace(point, plan=plan, bound_us=bound))
+        own = bound if plan is None else max(bound, _in_order(plan, point, ascending, plans))
+        best.append(replace(point, plan=plan, bound_us=bound, order_bound_us=own))
     return tuple(best)
+
+
+def _in_order(
+    plan: PointPlan, point: Point, points: Sequence[Point], plans: Sequence[PointPlan]
+) -> float:
+    """The best bound on plans in the base order of `plan` at the budget of `point`; 0 for none."""
+    bounds = [0.0]
+    for larger in points:
+        same = larger.plan is not None and larger.plan.order == plan.order
+        if not same or larger.capacity_bytes < point.capacity_bytes:
+            continue
+        fitting = (
+            p for p in plans if p.order == plan.order and p.peak_bytes <= larger.capacity_bytes
+        )
+        if all(p.time_us >= larger.order_bound_us * (1 - _SAME) for p in fitting):
+            bounds.append(larger.order_bound_us)
+    return max(bounds)

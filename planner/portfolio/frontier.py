@@ -37,7 +37,12 @@ def solve_point(
     if candidate is None:
         return Point(capacity_bytes=capacity_bytes, plan=None, bound_us=found.bound_us)
     plan = point_plan(candidate, engine=found.solved.engine, order=found.index)
-    return Point(capacity_bytes=capacity_bytes, plan=plan, bound_us=found.bound_us)
+    return Point(
+        capacity_bytes=capacity_bytes,
+        plan=plan,
+        bound_us=found.bound_us,
+        order_bound_us=found.solved.bound_us,
+    )
 
 
 def point_plan(candidate: Candidate, *, engine: str, order: int) -> PointPlan:

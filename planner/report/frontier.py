@@ -32,6 +32,7 @@ def frontier_payload(frontier: Frontier) -> Payload:
                 "impossible": p.is_impossible,
                 "slowdown": frontier.slowdown(p),
                 "least_slowdown": frontier.least_slowdown(p),
+                "least_slowdown_in_order": frontier.least_slowdown_in_order(p),
                 "peak_bytes": p.plan.peak_bytes if p.plan else None,
                 "time_us": number(p.plan.time_us) if p.plan else None,
                 "engine": p.plan.engine if p.plan else None,
@@ -55,7 +56,7 @@ POINT_COLUMNS = (
 def point_row(point: Payload) -> list[object]:
     """Cells under `POINT_COLUMNS`."""
     budget = [format_bytes(point["budget_bytes"], up=True), format_share(point["budget_share"])]
-    least = point["least_slowdown"]
+    least = point["least_slowdown_in_order"]
     bound = "" if least is None else format_percent(least)
     if point["peak_bytes"] is None:
         return [

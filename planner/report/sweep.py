@@ -98,7 +98,11 @@ def print_sweep(payload: Payload, console: Console | None = None, *, in_full: bo
     out = console or wide_console()
     print_line(out, nearby(payload["model"]), "bold")
     print_line(out, payload["sentence"])
-    print_line(out, f"Slowdowns and bounds are {times_of(payload['cost_source'])}.")
+    print_line(
+        out,
+        f"Slowdowns and bounds are {times_of(payload['cost_source'])}; no plan in the base order of a "
+        "row adds less than its bound (at least).",
+    )
     shown = payload["frontiers"] if in_full or not payload["largest"] else []
     for frontier in shown:
         title = "Budgets" + (f" at {dims_text(frontier['dims'])}" if frontier["dims"] else "")

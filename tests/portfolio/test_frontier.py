@@ -23,8 +23,10 @@ def point_lists(draw: st.DrawFn) -> list[Point]:
         plan = None
         if draw(st.booleans()):
             peak, more = draw(st.integers(1, capacity)), draw(st.integers(0, 20))
-            plan = PointPlan(peak_bytes=peak, time_us=bound + more, engine="", order=0)
-        found.append(Point(capacity_bytes=capacity, plan=plan, bound_us=bound))
+            order = draw(st.integers(0, 2))
+            plan = PointPlan(peak_bytes=peak, time_us=bound + more, engine="", order=order)
+        own = bound + (draw(st.integers(0, int(plan.time_us - bound))) if plan else 0)
+        found.append(Point(capacity_bytes=capacity, plan=plan, bound_us=bound, order_bound_us=own))
     return found
 
 
@@ -62,7 +64,8 @@ def test_every_point_has_the_best_plan_that_fits_and_the_best_bound(points):
             if p.capacity_bytes >= point.capacity_bytes and not refuted(p, points)
         ]
         assert point.bound_us == max(above, default=0.0)
-        assert point.plan is None or point.plan.time_us >= point.bound_us
+        assert point.order_bound_us >= point.bound_us
+        assert point.plan is None or point.plan.time_us >= point.order_bound_us
     times = [p.plan.time_us if p.plan else math.inf for p in curve]
     assert times == sorted(times, reverse=True)
     bounds = [p.bound_us for p in curve]
