@@ -13,6 +13,7 @@ FIRST = (
     "tests/training/",
     "tests/test_api.py",
     "tests/cli/test_sweep.py",
+    "tests/test_first_hour.py",
     "tests/export/test_planned.py",
 )
 """What takes longest begins first, so that no worker is left with it at the end."""
