@@ -90,6 +90,7 @@ def last_line(text):
         ["explain"],
         ["sweep"],
         ["doctor"],
+        ["fit"],
     ],
 )
 def test_help(command, snapshot, capsys, monkeypatch):
