@@ -11,7 +11,7 @@ const MIB = 2 ** 20;
 const PAGES = 16; // of WebAssembly, in a MiB
 
 let heap = null; // onnxruntime-web's WebAssembly.Memory
-const gpu = { live: 0, peak: 0 }; // bytes of the buffers of WebGPU
+const gpu = { live: 0, peak: 0, refused: "" }; // bytes of the buffers of WebGPU
 
 function watchHeap(cap) {
   const Plain = WebAssembly.Memory;
@@ -30,7 +30,8 @@ function watchBuffers(cap) {
   const sizes = new Map();
   GPUDevice.prototype.createBuffer = function (description) {
     if (cap && gpu.live + description.size > cap * MIB) {
-      throw new RangeError(`a buffer of ${description.size} bytes does not fit ${cap} MiB`);
+      gpu.refused = `a buffer of ${description.size} bytes does not fit in ${cap} MiB`;
+      throw new RangeError(gpu.refused);
     }
     const buffer = createBuffer.call(this, description);
     sizes.set(buffer, description.size);
@@ -128,5 +129,7 @@ async function train(task) {
 
 onmessage = ({ data }) =>
   train(data).catch((error) => {
-    postMessage({ kind: "failed", message: String(error?.message ?? error), ...(heap ? held() : {}) });
+    // what onnxruntime-web says of a buffer that it did not get hides the reason
+    const message = gpu.refused || String(error?.message ?? error);
+    postMessage({ kind: "failed", message, ...(heap ? held() : {}) });
   });

@@ -47,6 +47,9 @@ _MIN_S = 0.3
 _LAST_SHARE = 0.6
 """Of the time, for a longer search at the largest size that fits; the rest is for finding that size."""
 
+_KEPT_WAYS = 4
+"""Each is a whole model; more than these are made again when they are asked for."""
+
 _SAME = 1e-9
 
 
@@ -88,6 +91,7 @@ class Finder:
     began: float = field(default_factory=time.monotonic)
     _prepared: dict[int, Prepared] = field(default_factory=dict)
     _ways: dict[tuple[int, str, How], tuple[Prepared, ...]] = field(default_factory=dict)
+    _fed: dict[tuple[int, str], float] = field(default_factory=dict)
     _orders: dict[tuple[int, tuple[str, ...]], tuple[BaseOrder, ...]] = field(default_factory=dict)
     _found: dict[tuple[int, str, How], Found] = field(default_factory=dict)
 
@@ -261,6 +265,8 @@ class Finder:
             )
             prepared = replace(prepared, request=replace(prepared.request, levers=levers))
             settings = settings_of(prepared, budget_bytes=device.budget_bytes)
+            while len(self._ways) >= _KEPT_WAYS:
+                del self._ways[next(iter(self._ways))]
             self._ways[key] = ways_of(prepared, settings)
         return self._ways[key]
 
@@ -268,7 +274,10 @@ class Finder:
         """What a session's copies take of what the caller feeds and wants."""
         if device.hardware.is_host or self.prepared(size).why_no_swaps is not None:
             return 0.0
-        return self._ways_of(device, "copies", size)[0].baseline.fed_us
+        key = (size, device.name)
+        if key not in self._fed:
+            self._fed[key] = self._ways_of(device, "copies", size)[0].baseline.fed_us
+        return self._fed[key]
 
 
 def searches_of(devices: int, has_sizes: bool) -> int:
