@@ -31,7 +31,7 @@ def table(found: Mapping[str, Any]) -> str:
             f"heap after {found['steps']} steps, MiB (it never shrinks)", wasm["held_mib"], "{:.1f}"
         ),
         _row("least maximum of the memory under which it trains, MiB", wasm["least_cap_mib"], "{}"),
-        _row("median step, ms", wasm["step_ms"], "{:.0f}"),
+        _row("median step, ms, the least of three rounds", wasm["step_ms"], "{:.0f}"),
         _row(f"under a maximum of {wasm['cap_mib']} MiB", _outcomes(wasm), "{}"),
         "",
         f"{wasm['identical']} of {wasm['outputs']} outputs of the first step are bit-identical between "
@@ -110,7 +110,7 @@ def _outcomes(found: Mapping[str, Any]) -> dict[str, str]:
     return {
         n: f"fails ({r['failed'].rpartition(': ')[2]})"
         if r["failed"]
-        else f"runs, {r['steps']} steps"
+        else f"runs, {r['steps']} step{'s' * (r['steps'] > 1)}"
         for n, r in found["under_cap"].items()
     }
 
