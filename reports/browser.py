@@ -4,11 +4,11 @@
     python -m reports.browser --serve      make the folder, serve it, and say which page to open
 
 A folder is made of the page in docs/browser, a training graph (models/zoo/gpt.onnx, unless --model says
-another), what planner made of it under --budget without copies, the inputs as the sidecar draws them, and
-onnxruntime-web from npm. Chromium, driven by playwright, trains both models there, each in a worker of
-its own: plain, with the profiler, and with a WebAssembly memory that may not grow beyond a cap. The least
-cap under which a model does two steps is searched for by halves, to a MiB. Needs npm, Debian's `chromium`
-and some ten minutes.
+another), what planner made of it under --budget without copies, inputs as its sidecar or a seed has them,
+and onnxruntime-web from npm. Chromium, driven by playwright, trains both models there, each in a worker
+of its own: plain, with the profiler, and with a WebAssembly memory that may not grow beyond a cap. The
+least cap under which a model does two steps is searched for by halves, to a MiB. Needs npm, Debian's
+`chromium` and some ten minutes.
 """
 
 from __future__ import annotations
@@ -35,8 +35,9 @@ from playwright.sync_api import Browser, sync_playwright
 
 from models import zoo
 from planner import optimize
+from planner.cli.options import parse_dims
 from planner.errors import PlannerError
-from planner.export.inputs import draw_inputs, read_specs
+from planner.runtime.inputs import make_inputs
 from planner.runtime.options import Level, Opening
 from planner.runtime.profile import profile
 from reports.browser_runs import (
@@ -232,7 +233,7 @@ def said(text: str) -> None:
 
 def measured(model: Path, budget: str, *, with_gpu: bool) -> dict[str, Any]:
     """All of it, for one model."""
-    feeds = draw_inputs(read_specs(model.with_suffix(".inputs.json")))
+    feeds, _ = make_inputs(model, 0, {}, None)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         said(f"fetching {PACKAGE}")
@@ -263,13 +264,13 @@ def measured(model: Path, budget: str, *, with_gpu: bool) -> dict[str, Any]:
     }
 
 
-def serve(model: Path, budget: str) -> None:
+def serve(model: Path, budget: str, dims: Mapping[str, int]) -> None:
     """Make the folder and serve it until Ctrl-C."""
-    feeds = draw_inputs(read_specs(model.with_suffix(".inputs.json")))
+    feeds, _ = make_inputs(model, 0, dims, None)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         install(folder)
-        lay_out(folder, model, feeds, budget=budget, swap="none")
+        lay_out(folder, model, feeds, budget=budget, swap="none", dims=dims)
         with served(folder) as address, contextlib.suppress(KeyboardInterrupt):
             print(f"open {address}  (?cap=MIB for a hard budget, ?provider=webgpu)", flush=True)
             threading.Event().wait()
@@ -278,14 +279,17 @@ def serve(model: Path, budget: str) -> None:
 def main() -> int:
     """Measure and write, or serve."""
     parser = argparse.ArgumentParser(prog="python -m reports.browser", description=__doc__)
-    parser.add_argument("--model", type=Path, default=zoo.path("gpt"), help="with its .inputs.json")
+    parser.add_argument(
+        "--model", type=Path, default=zoo.path("gpt"), help="to train instead of the GPT"
+    )
+    parser.add_argument("--dim", action="append", metavar="NAME=N", help="with --serve: bind a dim")
     parser.add_argument("--budget", default="40%")
     parser.add_argument("--serve", action="store_true")
     parser.add_argument("--no-webgpu", action="store_true")
     options = parser.parse_args()
     try:
         if options.serve:
-            serve(options.model, options.budget)
+            serve(options.model, options.budget, parse_dims(options.dim))
             return 0
         if shutil.which("chromium") is None:
             raise NoRuntimeError("chromium is not installed")
