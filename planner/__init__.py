@@ -17,6 +17,7 @@ __all__ = [
     "analyze",
     "apply",
     "export_training_graph",
+    "fit_devices",
     "optimize",
     "session_options",
     "sweep",
@@ -25,6 +26,7 @@ __all__ = [
 
 if TYPE_CHECKING:
     from planner.api import analyze, apply, optimize, verify
+    from planner.api_devices import fit_devices
     from planner.api_sweep import sweep
     from planner.errors import PlannerError
     from planner.export.training import export_training_graph
@@ -42,6 +44,10 @@ def __getattr__(name: str) -> Any:
         from planner.api_sweep import sweep
 
         return sweep
+    if name == "fit_devices":
+        from planner.api_devices import fit_devices
+
+        return fit_devices
     if name == "export_training_graph":
         from planner.export.torch_extra import require_torch
 

@@ -26,6 +26,7 @@ def test_public_names():
         "analyze",
         "apply",
         "export_training_graph",
+        "fit_devices",
         "optimize",
         "session_options",
         "sweep",

@@ -17,6 +17,7 @@ from planner.cli.diff import diff
 from planner.cli.doctor import doctor
 from planner.cli.explain import explain
 from planner.cli.export import export
+from planner.cli.fit import fit
 from planner.cli.grouping import GroupedCommand
 from planner.cli.optimize import optimize
 from planner.cli.problem import problem
@@ -53,6 +54,7 @@ for _command, _summary in (
     (analyze, "Show where the memory of a model goes."),
     (optimize, "Rewrite a model to stay within a memory budget."),
     (sweep, "Show what each budget costs in time."),
+    (fit, "Show which devices hold a model, and at what price."),
     (apply, "Rewrite a model as a plan says."),
     (diff, "Show what changed from one plan to another."),
     (explain, "Show what a plan does with one tensor."),
@@ -64,6 +66,6 @@ for _command, _summary in (
     app.command(
         short_help=_summary,
         no_args_is_help=True,
-        cls=GroupedCommand if _command in (analyze, optimize, sweep) else TyperCommand,
+        cls=GroupedCommand if _command in (analyze, optimize, sweep, fit) else TyperCommand,
     )(_command)
 app.command(short_help="Show what works here, and what is missing.")(doctor)

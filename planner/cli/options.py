@@ -53,7 +53,7 @@ Bounds = Annotated[
 ]
 
 
-def _hardware_names() -> list[str]:
+def hardware_names() -> list[str]:
     """The profiles that come with planner, for the shell to complete."""
     from importlib import resources
 
@@ -69,7 +69,7 @@ Hardware = Annotated[
         "--hardware",
         metavar="NAME|FILE.toml",
         help="Hardware profile.",
-        autocompletion=_hardware_names,
+        autocompletion=hardware_names,
     ),
 ]
 Profile = Annotated[

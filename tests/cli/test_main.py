@@ -93,6 +93,7 @@ def last_line(text):
         ["explain"],
         ["sweep"],
         ["doctor"],
+        ["fit"],
     ],
 )
 def test_help(command, snapshot, capsys, monkeypatch):

@@ -1,0 +1,182 @@
+"""The public function `fit_devices`: which devices hold a model, at which size, and at what price."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from planner.bounding import Given, bounds_of
+from planner.cost.hardware import Hardware, hardware_names, load_hardware
+from planner.device_fits import DeviceFit, DeviceFits
+from planner.errors import UsageError
+from planner.pipeline.devices import Device, Finder, fits_of, searches_of
+from planner.pipeline.prepare import BOUND_SIZES, silent
+from planner.request import Costs, Levers, Limits, Request
+from planner.residing import Feeds, check_residence
+from planner.units import check_seed, check_time_limit, format_both, parse_bytes, parse_percent
+
+ALL = "all"
+AUTO_RESERVE = "auto"
+_RESERVE_BYTES, _RESERVE_SHARE = 1 << 30, 10
+"""What is set aside where nothing is said: so much, or a tenth of the memory where that is less."""
+
+MAX_DEVICES = 64
+MAX_SIZES = 1_000
+
+
+def fit_devices(
+    model: Path,
+    hardware: Sequence[str],
+    *,
+    dims: Mapping[str, Sequence[int]] | None = None,
+    bounds: Mapping[str, Given] | None = None,
+    reserve: str = AUTO_RESERVE,
+    feeds: Feeds = "auto",
+    time_limit_s: float = 120.0,
+    seed: int = 0,
+    ort_optimize: bool = True,
+    inputs: Path | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> DeviceFits:
+    """Which devices hold a model, with which levers, at which size, and at what price in time.
+
+    Nothing is run on any of the devices: bytes are those of live tensors and of kernels' workspace as
+    ONNX Runtime's CPU provider has it, and times are the rooflines of the profiles.
+
+    Args:
+        hardware: names of shipped profiles, or TOML files; "all" for every shipped profile of a device
+            with a memory of its own.
+        dims: sizes of symbolic dims. One of them may have several, of which the largest that fits is
+            looked for (it is taken that what is smaller than one that fits, fits), or none: then sizes
+            double from 1 on.
+        bounds, feeds, inputs, ort_optimize: as for `planner.optimize`.
+        reserve: of each device's memory, for what no plan sees: the driver's context, libraries'
+            workspaces, the allocator's fragmentation. A size (`"2GB"`), a share (`"5%"`), or "auto":
+            1 GiB, or a tenth of the memory where that is less (an assumption, not a measurement).
+        time_limit_s: for all searches together.
+
+    Returns:
+        A row for each device, as asked, and in it one for each way to fit. What fits with copies is never
+        slower than what fits without; copies that overlap are a what-if (`planner.pipeline.copies`).
+
+    Raises:
+        UsageError: no hardware, an unknown profile, a reserve that takes a whole memory, a dim that the
+            model does not have, several dims with several sizes.
+        ModelError: see `planner.errors`.
+    """
+    start = time.monotonic()
+    report = progress or silent
+    check_time_limit(time_limit_s)
+    check_seed(seed)
+    check_residence("auto", feeds)
+    profiles = profiles_of(hardware)
+    reserves = [_reserve_bytes(reserve, found) for _, found in profiles]
+    sizes = {name: sorted(set(values)) for name, values in (dims or {}).items()}
+    several = [name for name, values in sizes.items() if len(values) != 1]
+    if len(several) > 1:
+        raise UsageError(f"only one dim may have several sizes, not {' and '.join(several)}")
+    dim = several[0] if several else ""
+    if len(sizes.get(dim, ())) > MAX_SIZES:
+        raise UsageError(f"{len(sizes[dim])} sizes of {dim} are too many; {MAX_SIZES} at most")
+    devices = [
+        Device(hardware=found, name=name, budget_bytes=found.memory_bytes - kept)
+        for (name, found), kept in zip(profiles, reserves, strict=True)
+    ]
+    request = Request(
+        model=Path(model),
+        dims={name: values[0] for name, values in sizes.items() if name != dim},
+        bounds=bounds_of(bounds or {}),
+        ort_optimize=ort_optimize,
+        inputs=inputs,
+        seed=seed,
+        costs=Costs(hardware=profiles[0][0]),
+        levers=Levers(resident="auto", feeds=feeds),
+        limits=Limits(time_limit_s=time_limit_s),
+    )
+    finder = Finder(
+        request=request,
+        devices=devices,
+        dim=dim,
+        searches=searches_of(len(devices), bool(dim)),
+        progress=report,
+    )
+    asked = sizes[dim] if dim else [0]
+    rows = tuple(
+        DeviceFit(
+            hardware=device.name,
+            title=device.hardware.title,
+            memory_bytes=device.hardware.memory_bytes,
+            reserve_bytes=kept,
+            ways=fits_of(finder, device, asked),
+        )
+        for device, kept in zip(devices, reserves, strict=True)
+    )
+    least_size = asked[0] if asked else 1
+    least_peak, least_on_host = finder.least_peaks(least_size)
+    first = finder.prepared(least_size)
+    return DeviceFits(
+        model_path=Path(model),
+        model_sha256=first.loaded.sha256,
+        dims=dict(request.dims),
+        dim=dim,
+        sizes=finder.sizes if dim else (),
+        devices=rows,
+        least_size=least_size if dim else 0,
+        least_peak=least_peak,
+        least_on_host=least_on_host,
+        reserve=reserve,
+        seed=seed,
+        seconds=time.monotonic() - start,
+        assumptions=tuple(
+            text for text in finder.assumptions(least_size) if not text.startswith(BOUND_SIZES)
+        ),
+    )
+
+
+def profiles_of(names: Sequence[str]) -> list[tuple[str, Hardware]]:
+    """The profiles by name, each once, in the order asked.
+
+    Raises:
+        UsageError: none is named, too many are, or one is unknown.
+    """
+    wanted: dict[str, Hardware] = {}
+    for name in names:
+        if not str(name).strip():
+            raise UsageError(
+                "--hardware has an empty name in it; give profiles as h100,a100-80gb or all"
+            )
+        if str(name) == ALL:
+            known = {each: load_hardware(each) for each in hardware_names()}
+            wanted |= {each: found for each, found in known.items() if not found.is_host}
+        else:
+            wanted[str(name)] = load_hardware(name)
+        if len(wanted) > MAX_DEVICES:
+            raise UsageError(f"--hardware names more than {MAX_DEVICES} profiles")
+    if not wanted:
+        raise UsageError(
+            f"say which devices, as --hardware h100,a100-80gb or --hardware {ALL}; profiles: "
+            f"{', '.join(hardware_names())}, or a .toml file"
+        )
+    return list(wanted.items())
+
+
+def check_reserve(text: str) -> None:
+    """Raise UsageError where `text` can never be a reserve, before anything is read."""
+    if text != AUTO_RESERVE and parse_percent(text) is None:
+        parse_bytes(text, what="--reserve", zero_ok=True)
+
+
+def _reserve_bytes(text: str, hardware: Hardware) -> int:
+    memory_bytes = hardware.memory_bytes
+    if text == AUTO_RESERVE:
+        return min(_RESERVE_BYTES, memory_bytes // _RESERVE_SHARE)
+    share = parse_percent(text)
+    size = int(share * memory_bytes) if share is not None else -1
+    if share is None:
+        size = parse_bytes(text, what="--reserve", zero_ok=True)
+    if size >= memory_bytes:
+        raise UsageError(
+            f"--reserve {text} takes all memory of {hardware.title}, {format_both(memory_bytes)}"
+        )
+    return size

@@ -1,0 +1,199 @@
+"""What `planner fit` shows: one document, and as text for a terminal."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import Console
+
+from planner import __version__
+from planner.device_fits import HOWS, DeviceFit, DeviceFits, Fit
+from planner.report.brief import print_notes, print_row
+from planner.report.frontier import dims_text
+from planner.report.plain import nearby
+from planner.report.remarks import that_matter
+from planner.report.terminal import print_assumptions, print_line, print_table, wide_console
+from planner.report.views import number
+from planner.results import LeastPeak
+from planner.units import format_both, format_bytes, format_duration, format_percent
+
+Payload = dict[str, Any]
+FIT_SCHEMA = "planner.fit/1"
+_NAME = 12
+_SHOWN = {"copies overlapped": "overlapped"}
+
+_TERMS = (
+    "nothing was run on these devices: times are the rooflines of their profiles, bytes those of live "
+    "tensors and of kernels' workspace on the CPU; the driver, other workspaces and fragmentation have "
+    "the reserve",
+    "what fits is a plan that the simulator replayed; planner optimize --budget writes and verifies one",
+)
+
+
+def fit_payload(found: DeviceFits) -> Payload:
+    """The document of `planner fit`; conventions as in `planner.report.payload`."""
+    return {
+        "schema": FIT_SCHEMA,
+        "planner_version": __version__,
+        "model": str(found.model_path),
+        "model_sha256": found.model_sha256,
+        "dims": found.dims,
+        "dim": found.dim or None,
+        "sizes": list(found.sizes),
+        "reserve": found.reserve,
+        "seed": found.seed,
+        "seconds": found.seconds,
+        "all_fit": found.all_fit,
+        "sentence": _sentence(found),
+        "devices": [_device(device, bool(found.dim)) for device in found.devices],
+        "least": {
+            "size": found.least_size or None,
+            "on_device": _least(found.least_peak),
+            "on_host": None if found.least_on_host is None else _least(found.least_on_host),
+        },
+        "assumptions": [*_TERMS, *found.assumptions],
+    }
+
+
+def _device(device: DeviceFit, has_dim: bool) -> Payload:
+    return {
+        "hardware": device.hardware,
+        "title": device.title,
+        "memory_bytes": device.memory_bytes,
+        "reserve_bytes": device.reserve_bytes,
+        "budget_bytes": device.budget_bytes,
+        "fits": device.fits,
+        "ways": [_way(way, has_dim) for way in device.ways],
+    }
+
+
+def _way(way: Fit, has_dim: bool) -> Payload:
+    return {
+        "how": way.how,
+        "what_if": way.how == "copies overlapped",
+        "fits": way.fits,
+        "size": way.size if has_dim else None,
+        "peak_bytes": way.peak_bytes,
+        "base_time_us": number(way.base_us),
+        "time_us": number(way.time_us),
+        "slowdown": way.slowdown,
+        "per_second": number(way.per_second),
+        "next_size": way.next_size,
+        "next_is_impossible": way.next_is_impossible,
+    }
+
+
+def _least(least: LeastPeak) -> Payload:
+    return {"peak_bytes": least.found_bytes, "bound_bytes": least.bound_bytes}
+
+
+def _sentence(found: DeviceFits) -> str:
+    """How many fit, and which do not."""
+    as_is = sum(1 for device in found.devices if device.ways[0].fits)
+    fitting = sum(1 for device in found.devices if device.fits)
+    count = len(found.devices)
+    what = f" some {found.dim}" if found.dim else ""
+    text = f"{fitting} of {count} device(s) hold{what if found.dim else ' it'}, {as_is} as it is"
+    missing = [device.hardware for device in found.devices if not device.fits]
+    if missing:
+        text += f"; no plan found for {', '.join(missing)}"
+    return f"{text} (predicted)."
+
+
+# -- terminal ----------------------------------------------------------------------------------
+
+
+def print_fit(payload: Payload, console: Console | None = None, *, in_full: bool = True) -> None:
+    """The devices, each with the ways that make a difference.
+
+    Args:
+        in_full: with every way, and all that was assumed.
+    """
+    out = console or wide_console()
+    dims = f" at {dims_text(payload['dims'])}" if payload["dims"] else ""
+    print_line(out, nearby(payload["model"]) + dims, "bold")
+    print_line(out, payload["sentence"])
+    dim = payload["dim"]
+    sized = [f">{dim}"] if dim else []
+    per_second = f">{dim}/s" if dim else ">steps/s"
+    columns = [
+        "device", ">for a step", "how", *sized, ">peak", ">as it is", ">step", ">slower",
+        per_second, *(["next"] if dim else []),
+    ]  # fmt: skip
+    rows: list[list[object]] = []
+    for device in payload["devices"]:
+        rows += _rows(device, bool(dim), in_full)
+    print_table(out, f"The largest {dim} that fits" if dim else "Does it fit?", columns, rows)
+    out.print()
+    _print_least(out, payload)
+    reserve = payload["reserve"]
+    said = "1 GiB of each memory, or a tenth where that is less" if reserve == "auto" else reserve
+    print_row(out, "Reserve", f"{said}: not planned with, an assumption (--reserve)")
+    if in_full:
+        print_assumptions(out, payload["assumptions"])
+        return
+    assumed = payload["assumptions"]
+    print_notes(out, [assumed[0], *that_matter(assumed[2:])])
+    print_row(out, "More", "-v has every way to fit, and all that is assumed")
+
+
+def _rows(device: Payload, has_dim: bool, in_full: bool) -> list[list[object]]:
+    rows: list[list[object]] = []
+    before: Payload | None = None
+    for way in device["ways"]:
+        same = before is not None and _outcome(before) == _outcome(way)
+        if in_full or not same:
+            name = device["hardware"]
+            name = name if len(name) <= _NAME else nearby(name).rpartition("/")[2]
+            head = ["", ""] if rows else [name, format_bytes(device["budget_bytes"])]
+            rows.append([*head, _SHOWN.get(way["how"], way["how"]), *_cells(way, has_dim)])
+        before = way
+    return rows
+
+
+def _outcome(way: Payload) -> tuple[object, ...]:
+    """What a reader would tell two ways apart by."""
+    return way["fits"], way["size"], way["time_us"] if way["fits"] else way["how"] == HOWS[0]
+
+
+def _cells(way: Payload, has_dim: bool) -> list[object]:
+    after = []
+    if has_dim and way["next_size"] is not None:
+        after = [f"{way['next_size']:,}: {'no' if way['next_is_impossible'] else 'none found'}"]
+    elif has_dim:
+        after = [""]
+    peak = "" if way["peak_bytes"] is None else format_bytes(way["peak_bytes"])
+    if not way["fits"]:
+        said = "impossible" if way["next_is_impossible"] else "none found"
+        if way["how"] == HOWS[0]:
+            said = "does not fit"
+        size = ["none"] if has_dim else []
+        return [*size, peak, format_duration(way["base_time_us"]), said, "", "", *after]
+    return [
+        *([f"{way['size']:,}"] if has_dim else []),
+        peak,
+        format_duration(way["base_time_us"]),
+        format_duration(way["time_us"]),
+        format_percent(way["slowdown"] or 0.0),
+        _rate(way["per_second"]),
+        *after,
+    ]
+
+
+def _rate(per_second: float) -> str:
+    return f"{per_second:,.0f}" if per_second >= 100 else f"{per_second:.3g}"
+
+
+def _print_least(out: Console, payload: Payload) -> None:
+    least = payload["least"]
+    where = f" at {payload['dim']}={least['size']}" if least["size"] else ""
+    here, host = least["on_device"], least["on_host"]
+    text = (
+        f"{format_both(here['peak_bytes'])}{where}; none below {format_bytes(here['bound_bytes'])}"
+    )
+    if host is not None:
+        text += (
+            f". With inputs and outputs on the host: {format_bytes(host['peak_bytes'])}; none below "
+            f"{format_bytes(host['bound_bytes'])}"
+        )
+    print_row(out, "Least", text)
