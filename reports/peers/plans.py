@@ -1,0 +1,127 @@
+"""The same step through planner: exported, planned within a peer's peak, verified, its bytes measured."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from planner import export_training_graph, optimize
+from planner.errors import InfeasibleBudgetError, PlannerError
+from planner.results import OptimizeResult, Verification
+from planner.targets import Device
+from reports.peers.networks import Network, drawn
+from reports.peers.runtime import cpu_peak_bytes
+
+ABOVE_LEAST = 1.02
+"""Where no plan fits, the budget is the least peak found times this."""
+
+_TRIES = 3
+"""How often a plan is made, with what the last one's kernels took beyond the budget set aside."""
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanSettings:
+    """What all plans of a network share.
+
+    Attributes:
+        model, feeds: the exported graph, and an .npz with what it is fed.
+        hardware: planner's profile; on the CPU times are measured (`calibrate`).
+        limit_s: of each search.
+    """
+
+    model: Path
+    feeds: Path
+    device: Device
+    hardware: str
+    threads: int
+    limit_s: float
+
+
+def export(network: Network, model: Path) -> Row:
+    """Write the training graph: loss and all gradients, no optimizer."""
+    step = drawn(network)
+    start = time.monotonic()
+    graph = export_training_graph(
+        step.module, step.input, step.loss, targets={step.names[1]: step.target}
+    )
+    graph.save(model)
+    return {"nodes": len(graph.model.graph.node), "export_s": time.monotonic() - start}
+
+
+def planned(settings: PlanSettings, budget_bytes: int, output: Path) -> Row:
+    """A plan whose measured peak is within the budget, workspaces included; where none fits, the row says
+    what the least peak found is, and has a plan just above it; `refused` says why there is none."""
+    row: Row = {"asked_bytes": budget_bytes}
+    began = time.monotonic()
+    try:
+        try:
+            row |= _within(settings, budget_bytes, output)
+        except InfeasibleBudgetError as error:
+            row["least_bytes"], row["least_bound_bytes"] = error.least_peak_bytes, error.bound_bytes
+            row |= _within(settings, int(error.least_peak_bytes * ABOVE_LEAST), output, tries=1)
+    except PlannerError as error:
+        row["refused"] = str(error)
+    return {**row, "optimize_s": time.monotonic() - began}
+
+
+def _within(settings: PlanSettings, budget_bytes: int, output: Path, *, tries: int = _TRIES) -> Row:
+    reserve, row = 0, {}
+    for _ in range(tries):
+        result = _optimized(settings, budget_bytes, reserve, output)
+        row = _figures(result)
+        check = result.verification
+        assert check is not None
+        if settings.device == "cpu":
+            row |= cpu_peak_bytes(output, settings.feeds, settings.threads)
+        else:
+            row |= device_peak_bytes(check, "rewritten")
+        over = row["peak"] - budget_bytes
+        if over <= 0:
+            break
+        reserve += over
+    return {**row, "reserve_bytes": reserve}
+
+
+def device_peak_bytes(check: Verification, model: str) -> dict[str, int]:
+    """Of a device with a memory of its own: `live` bytes replayed, `peak` as counted where it is."""
+    (memory,) = (m for m in check.memory if m.model == model)
+    return {"live": memory.live_bytes, "peak": memory.held_bytes or memory.live_bytes}
+
+
+def _optimized(settings: PlanSettings, budget: int, reserve: int, output: Path) -> OptimizeResult:
+    on_cpu = settings.device == "cpu"
+    return optimize(
+        settings.model,
+        budget=f"{budget}B",
+        reserve=f"{reserve}B",
+        output=output,
+        hardware=settings.hardware,
+        calibrate=on_cpu,
+        swap="none" if on_cpu else "auto",
+        device=settings.device,
+        inputs=settings.feeds,
+        time_limit_s=settings.limit_s,
+        force=True,
+    )
+
+
+def _figures(result: OptimizeResult) -> Row:
+    plan, check = result.plan, result.verification
+    assert check is not None
+    return {
+        "budget_bytes": plan.budget_bytes,
+        "baseline_bytes": plan.baseline.peak_bytes,
+        "predicted_bytes": plan.planned.peak_bytes,
+        "predicted_ratio": plan.planned.time_us / plan.baseline.time_us,
+        "recomputed_ops": plan.planned.recomputed_ops,
+        "unchanged": plan.unchanged,
+        "gap": plan.gap,
+        "passed": check.passed,
+        "failures": list(check.failures),
+        "identical": sum(output.identical for output in check.outputs),
+        "outputs": len(check.outputs),
+    }
