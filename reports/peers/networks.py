@@ -60,7 +60,7 @@ NETWORKS: Mapping[str, Network] = {
 TINY = Network(
     title="a small GPT",
     recipe="gpt2",
-    sizes={"batch": 8, "seq": 64, "width": 64, "layers": 3, "heads": 4, "vocabulary": 64},
+    sizes={"batch": 8, "seq": 32, "width": 64, "layers": 3, "heads": 4, "vocabulary": 1024},
 )
 """For tests: a step takes milliseconds."""
 

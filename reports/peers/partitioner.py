@@ -6,8 +6,8 @@ one graph (with inductor's decompositions), the partitioner chooses what is save
 `planner.plan.problem.Problem`: tensors with the storages that they really have, views folded away, and
 parameters, data and the incoming gradient on the device throughout. The partitioner's two graphs, one
 after the other, are a schedule of that problem (what the backward graph has again is a recompute), and
-the simulator, which knows no solver, says its peak and its time. Then planner's solver is given that peak as
-the budget, and the operators in the partitioner's own order.
+the simulator, which knows no solver, says its peak and its time. Then planner's solver is given that peak
+as the budget, and the operators in the partitioner's own order.
 
 Nothing is fused in either: this is about what is chosen, and no claim about compiled code. Two prices are
 looked at, each with its own solution: times measured here, operator by operator, and floating-point
@@ -74,13 +74,15 @@ class Observed:
     storages: tuple[tuple[int, int], ...]
 
 
-def rows(network: Network, threads: int, limit_s: float) -> list[Row]:
-    """A row for each budget and price."""
+def rows(
+    network: Network, threads: int, limit_s: float, budgets: Sequence[float] = BUDGETS
+) -> list[Row]:
+    """A row for each budget and price; `limit_s` is that of each search of planner's."""
     torch.set_num_threads(threads)
     joint = traced(drawn(network))
     seen = observed(joint)
     found: list[Row] = []
-    for budget in BUDGETS:
+    for budget in budgets:
         order = partitioned(joint, budget)
         for price in PRICES:
             found.append(
