@@ -144,8 +144,9 @@ def _network(row: Row) -> list[str]:
         f"{statistics.median(row['times_us'][EAGER]) / 1e6:.2f} s. Eager beside float64: loss "
         f"{double['loss']:.0e}, gradients {double['gradients']:.0e}, worst {double['worst']:.0e}.",
         "",
-        "| | peak MiB | of eager's | RSS MiB | step / eager | recomputed | loss | gradients | worst |",
-        "|---|---:|---:|---:|---:|---:|---:|---:|---:|",
+        "| | peak MiB | of eager's | with scratch | RSS MiB | step / eager | recomputed | loss "
+        "| gradients | worst |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
     ]
     for name, held in found.items():
         if "same_as" in held:
@@ -155,6 +156,7 @@ def _network(row: Row) -> list[str]:
             _title(name),
             _mib(held["peak"]),
             f"{100 * held['peak'] / eager['peak']:.0f}%",
+            _mib(held["with_scratch"]) if "with_scratch" in held else "",
             "" if held["rss"] is None else f"{held['rss'] / MIB:,.0f}",
             _spread(_ratios(row, name, EAGER)),
             str(held.get("recomputed_ops", "")),

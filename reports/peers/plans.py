@@ -17,9 +17,6 @@ from reports.peers.runtime import cpu_peak_bytes
 ABOVE_LEAST = 1.02
 """Where no plan fits, the budget is the least peak found times this."""
 
-_TRIES = 3
-"""How often a plan is made, with what the last one's kernels took beyond the budget set aside."""
-
 Row = dict[str, Any]
 
 
@@ -53,8 +50,8 @@ def export(network: Network, model: Path) -> Row:
 
 
 def planned(settings: PlanSettings, budget_bytes: int, output: Path) -> Row:
-    """A plan whose measured peak is within the budget, workspaces included; where none fits, the row says
-    what the least peak found is, and has a plan just above it; `refused` says why there is none."""
+    """A plan within the budget; where none fits, the row says what the least peak found is, and has a
+    plan just above it; `refused` says why there is none."""
     row: Row = {"asked_bytes": budget_bytes}
     began = time.monotonic()
     try:
@@ -62,42 +59,36 @@ def planned(settings: PlanSettings, budget_bytes: int, output: Path) -> Row:
             row |= _within(settings, budget_bytes, output)
         except InfeasibleBudgetError as error:
             row["least_bytes"], row["least_bound_bytes"] = error.least_peak_bytes, error.bound_bytes
-            row |= _within(settings, int(error.least_peak_bytes * ABOVE_LEAST), output, tries=1)
+            row |= _within(settings, int(error.least_peak_bytes * ABOVE_LEAST), output)
     except PlannerError as error:
         row["refused"] = str(error)
     return {**row, "optimize_s": time.monotonic() - began}
 
 
-def _within(settings: PlanSettings, budget_bytes: int, output: Path, *, tries: int = _TRIES) -> Row:
-    reserve, row = 0, {}
-    for _ in range(tries):
-        result = _optimized(settings, budget_bytes, reserve, output)
-        row = _figures(result)
-        check = result.verification
-        assert check is not None
-        if settings.device == "cpu":
-            row |= cpu_peak_bytes(output, settings.feeds, settings.threads)
-        else:
-            row |= device_peak_bytes(check, "rewritten")
-        over = row["peak"] - budget_bytes
-        if over <= 0:
-            break
-        reserve += over
-    return {**row, "reserve_bytes": reserve}
+def _within(settings: PlanSettings, budget_bytes: int, output: Path) -> Row:
+    result = _optimized(settings, budget_bytes, output)
+    check = result.verification
+    assert check is not None
+    if settings.device == "cpu":
+        measured = cpu_peak_bytes(output, settings.feeds, settings.threads)
+    else:
+        measured = device_peak_bytes(check, "rewritten")
+    return {**_figures(result), **measured}
 
 
 def device_peak_bytes(check: Verification, model: str) -> dict[str, int]:
-    """Of a device with a memory of its own: `live` bytes replayed, `peak` as counted where it is."""
+    """Of a device with a memory of its own: `peak`: bytes of tensors, replayed from the executed order;
+    `with_scratch`: what its arena was seen to hold, where it says."""
     (memory,) = (m for m in check.memory if m.model == model)
-    return {"live": memory.live_bytes, "peak": memory.held_bytes or memory.live_bytes}
+    row = {"peak": memory.live_bytes}
+    return row if memory.held_bytes is None else {**row, "with_scratch": memory.held_bytes}
 
 
-def _optimized(settings: PlanSettings, budget: int, reserve: int, output: Path) -> OptimizeResult:
+def _optimized(settings: PlanSettings, budget: int, output: Path) -> OptimizeResult:
     on_cpu = settings.device == "cpu"
     return optimize(
         settings.model,
         budget=f"{budget}B",
-        reserve=f"{reserve}B",
         output=output,
         hardware=settings.hardware,
         calibrate=on_cpu,

@@ -9,18 +9,22 @@ and all gradients, no optimizer), equal networks, parameters, data and float32 o
 """
 
 _PEAK_CPU = """
-- **Peak**: from the allocators' own events. PyTorch: memory events of its profiler in a warm step, plus
-parameters, buffers, input and target, which are there before it. ONNX Runtime: what its arena had in
-use at most (memory pattern and reuse off, so that in use is what is alive), plus the graph's inputs and
-initializers: the same parameters, buffers, input and target. Gradients and temporary tensors are in
-both. So is scratch memory that kernels take from these allocators: ONNX Runtime's convolutions take
-theirs there, PyTorch's native kernels as well. What oneDNN and MKL (PyTorch) and MLAS (ONNX Runtime)
-allocate beside them is in neither.
+- **Peak**: bytes of tensors, from the allocators' own events. PyTorch: memory events of its profiler in
+a warm step, plus parameters, buffers, input and target, which are there before it. ONNX Runtime: the
+memory events of its profile, node by node (bytes as requested, memory pattern and reuse off, so that in
+use is what is alive), plus the graph's inputs and initializers: the same parameters, buffers, input and
+target. Gradients and temporary tensors are in both. Scratch memory within kernels is in neither: oneDNN
+and MKL allocate theirs beside PyTorch's allocator, MLAS its packed blocks beside the arena; what ONNX
+Runtime's convolutions take from the arena for a moment is seen there, and left out of the peak. *With
+scratch* has that, too; PyTorch has no such figure, but for what shows in RSS. A plan's budget is the
+peer's peak; where PyTorch's native kernels take scratch as tensors, it counts as PyTorch's.
 """
 
 _PEAK_GPU = """
-- **Peak**: PyTorch: `torch.cuda.max_memory_allocated` over a warm step. ONNX Runtime: bytes on the
-device as planner's verification counts or replays them, inputs included.
+- **Peak**: PyTorch: `torch.cuda.max_memory_allocated` over a warm step, scratch that its kernels take
+from that allocator included. ONNX Runtime: bytes of tensors on the device, replayed by planner's
+verification from the executed order, inputs included; *with scratch* is what its arena was seen to
+hold.
 """
 
 _RSS = """
@@ -44,8 +48,7 @@ number of threads; in its turn each runs two steps, of which the second counts.
 
 _PLANNER = """
 - **planner**: `export_training_graph`, then `optimize` at exactly the peer's peak in bytes, with
-measured operator times (`calibrate=True`) and no copies to the host on a CPU, verified. Where a plan's
-kernels took scratch memory beyond the budget, it was made again with so much set aside.
+measured operator times (`calibrate=True`) and no copies to the host on a CPU, verified.
 """
 
 _SAVE_ON_CPU = """

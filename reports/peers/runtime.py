@@ -72,9 +72,9 @@ class OrtStep:
 def cpu_peak_bytes(model: Path, feeds: Path, threads: int) -> dict[str, int]:
     """Most bytes at once in a run on the CPU, from the arena's events and what is outside of it.
 
-    Both figures have the model's inputs and initializers in them (parameters, buffers, data). `live`:
-    what tensors asked for, node by node. `peak`: what the arena gave out, workspaces of kernels and
-    rounding to 256 bytes included: what PyTorch's allocator counts on its side.
+    Both figures have the model's inputs and initializers in them (parameters, buffers, data). `peak`:
+    bytes of tensors, as they were asked for. `with_scratch`: what the arena gave out at most, workspaces of
+    kernels and rounding to 256 bytes included.
     """
     opening = Opening(memory="recommended", threads=threads)
     graph = onnx.load(model, load_external_data=False).graph
@@ -90,8 +90,8 @@ def cpu_peak_bytes(model: Path, feeds: Path, threads: int) -> dict[str, int]:
     )  # what was there before the first node: constants, counted above
     rounded -= run[0].in_use_delta or 0
     return {
-        "live": fixed + max(event.requested_in_use or 0 for event in run) - asked,
-        "peak": fixed + max(event.in_use_peak or 0 for event in run) - rounded,
+        "peak": fixed + max(event.requested_in_use or 0 for event in run) - asked,
+        "with_scratch": fixed + max(event.in_use_peak or 0 for event in run) - rounded,
     }
 
 

@@ -82,7 +82,7 @@ def test_the_solver_is_never_behind_the_partitioner() -> None:
     for one in found:
         assert one["peak_bytes"] < one["keep_all_bytes"]
         assert one["planner"]["peak_bytes"] <= one["peak_bytes"]
-        assert one["bound"] <= one["planner"]["added"] + 1e-9
+        assert one["bound"] <= one["planner"]["added"] + 1e-6
         assert one["planner"]["added"] <= one["partitioner"]["added"]
 
 
