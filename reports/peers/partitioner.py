@@ -47,7 +47,7 @@ from planner.search.state import SearchSettings
 from planner.simulate.simulate import simulate
 from reports.peers.networks import DrawnStep, Network, drawn
 
-BUDGETS = (1.0, 0.9, 0.7, 0.5, 0.3, 0.1, 0.0)
+BUDGETS = (1.0, 0.7, 0.5, 0.3, 0.1)
 PRICES = ("measured", "flops")
 _REPEATS = 3
 _PLACEHOLDERS = frozenset({"placeholder", "output", "get_attr"})

@@ -73,8 +73,8 @@ def cpu_peak_bytes(model: Path, feeds: Path, threads: int) -> dict[str, int]:
     """Most bytes at once in a run on the CPU, from the arena's events and what is outside of it.
 
     Both figures have the model's inputs and initializers in them (parameters, buffers, data). `peak`:
-    bytes of tensors, as they were asked for. `with_scratch`: what the arena gave out at most, workspaces of
-    kernels and rounding to 256 bytes included.
+    bytes of tensors, as they were asked for. `with_scratch`: what the arena gave out at most, workspaces
+    of kernels and rounding to 256 bytes included.
     """
     opening = Opening(memory="recommended", threads=threads)
     graph = onnx.load(model, load_external_data=False).graph
