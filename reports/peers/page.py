@@ -169,15 +169,16 @@ def _network(row: Row) -> list[str]:
         bits = sum(held["identical"] == held["outputs"] for held in plans)
         lines += [
             "",
-            f"{passed} of {len(plans)} plans passed planner's verification, {bits} with every output "
-            "bit-identical to the exported graph's.",
+            f"{passed} of {len(plans)} plans passed planner's verification, {bits} of them with every "
+            "output bit-identical to the exported graph's.",
         ]
     lines += [
-        f"No plan was found within the peak of {name.removeprefix(PLANNED)}: the least peak found is "
-        f"{_mib(held['least_bytes'])} MiB, and none can be below {_mib(held['least_bound_bytes'])}; "
-        "its row has a plan with 2% more."
+        "With operations left whole, no plan was found within the peak of "
+        f"{name.removeprefix(PLANNED)}: the least peak found is {_mib(held['least_whole_bytes'])} MiB, and "
+        f"none can be below {_mib(held['least_whole_bound_bytes'])}. "
+        + ("Its row has a plan with 2% more." if held.get("is_above") else _in_chunks(held))
         for name, held in found.items()
-        if "least_bytes" in held
+        if "least_whole_bytes" in held
     ]
     if "shares" in eager:
         lines += [
@@ -186,6 +187,15 @@ def _network(row: Row) -> list[str]:
             f"{_shares(found[AS_IT_IS]['shares'])}.",
         ]
     return lines
+
+
+def _in_chunks(held: Row) -> str:
+    """What a plan with operations in chunks of rows does to the numbers."""
+    same = "the same bits" if held["numbers"] == "exact" else "the same up to rounding"
+    return (
+        f"Its row has {held['regions']} region(s) of the graph in chunks of rows (`--split auto`), and "
+        f"numbers that are {same}."
+    )
 
 
 def _shares(shares: Mapping[str, float]) -> str:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from planner import export_training_graph, optimize
+from planner.chunking import SplitMode
 from planner.errors import InfeasibleBudgetError, PlannerError
 from planner.results import OptimizeResult, Verification
 from planner.targets import Device
@@ -50,23 +52,36 @@ def export(network: Network, model: Path) -> Row:
 
 
 def planned(settings: PlanSettings, budget_bytes: int, output: Path) -> Row:
-    """A plan within the budget; where none fits, the row says what the least peak found is, and has a
-    plan just above it; `refused` says why there is none."""
+    """A plan within the budget. Where none fits, the row says what the least peak found is, and has a
+    plan with operations in chunks of rows (`--split auto`), or where there is none either, a plan just
+    above the least peak (`is_above`); `refused` says why there is none at all."""
     row: Row = {"asked_bytes": budget_bytes}
     began = time.monotonic()
     try:
-        try:
-            row |= _within(settings, budget_bytes, output)
-        except InfeasibleBudgetError as error:
-            row["least_bytes"], row["least_bound_bytes"] = error.least_peak_bytes, error.bound_bytes
-            row |= _within(settings, int(error.least_peak_bytes * ABOVE_LEAST), output)
+        row |= _at_or_above(settings, budget_bytes, output)
     except PlannerError as error:
         row["refused"] = str(error)
     return {**row, "optimize_s": time.monotonic() - began}
 
 
-def _within(settings: PlanSettings, budget_bytes: int, output: Path) -> Row:
-    result = _optimized(settings, budget_bytes, output)
+def _at_or_above(settings: PlanSettings, budget_bytes: int, output: Path) -> Row:
+    try:
+        return _within(settings, budget_bytes, "none", output)
+    except InfeasibleBudgetError as error:
+        whole = error
+    found: Row = {
+        "least_whole_bytes": whole.least_peak_bytes,
+        "least_whole_bound_bytes": whole.bound_bytes,
+    }
+    if settings.device == "cpu":
+        with contextlib.suppress(PlannerError):
+            return {**found, **_within(settings, budget_bytes, "auto", output)}
+    above = int(whole.least_peak_bytes * ABOVE_LEAST)
+    return {**found, "is_above": True, **_within(settings, above, "none", output)}
+
+
+def _within(settings: PlanSettings, budget_bytes: int, split: SplitMode, output: Path) -> Row:
+    result = _optimized(settings, budget_bytes, split, output)
     check = result.verification
     assert check is not None
     if settings.device == "cpu":
@@ -84,7 +99,9 @@ def device_peak_bytes(check: Verification, model: str) -> dict[str, int]:
     return row if memory.held_bytes is None else {**row, "with_scratch": memory.held_bytes}
 
 
-def _optimized(settings: PlanSettings, budget: int, output: Path) -> OptimizeResult:
+def _optimized(
+    settings: PlanSettings, budget: int, split: SplitMode, output: Path
+) -> OptimizeResult:
     on_cpu = settings.device == "cpu"
     return optimize(
         settings.model,
@@ -92,6 +109,7 @@ def _optimized(settings: PlanSettings, budget: int, output: Path) -> OptimizeRes
         output=output,
         hardware=settings.hardware,
         calibrate=on_cpu,
+        split=split,
         swap="none" if on_cpu else "auto",
         device=settings.device,
         inputs=settings.feeds,
@@ -110,6 +128,8 @@ def _figures(result: OptimizeResult) -> Row:
         "predicted_ratio": plan.planned.time_us / plan.baseline.time_us,
         "recomputed_ops": plan.planned.recomputed_ops,
         "unchanged": plan.unchanged,
+        "regions": sum(map(len, plan.split)),
+        "numbers": plan.numbers,
         "gap": plan.gap,
         "passed": check.passed,
         "failures": list(check.failures),

@@ -48,7 +48,8 @@ number of threads; in its turn each runs two steps, of which the second counts.
 
 _PLANNER = """
 - **planner**: `export_training_graph`, then `optimize` at exactly the peer's peak in bytes, with
-measured operator times (`calibrate=True`) and no copies to the host on a CPU, verified.
+measured operator times (`calibrate=True`) and no copies to the host on a CPU, verified. Where no plan
+fits with operations left whole, `split="auto"` is allowed.
 """
 
 _SAVE_ON_CPU = """
