@@ -174,8 +174,8 @@ def _network(row: Row) -> list[str]:
         ]
     lines += [
         "With operations left whole, no plan was found within the peak of "
-        f"{name.removeprefix(PLANNED)}: the least peak found is {_mib(held['least_whole_bytes'])} MiB, and "
-        f"none can be below {_mib(held['least_whole_bound_bytes'])}. "
+        f"{name.removeprefix(PLANNED)}: the least peak found is {_mib(held['least_whole_bytes'])} MiB, "
+        f"and none can be below {_mib(held['least_whole_bound_bytes'])}. "
         + ("Its row has a plan with 2% more." if held.get("is_above") else _in_chunks(held))
         for name, held in found.items()
         if "least_whole_bytes" in held
