@@ -25,6 +25,7 @@ from typing import Any
 
 import torch
 import torch._functorch.config as functorch_config
+import torch._inductor.lowering  # what its decompositions look at
 from torch import Tensor, fx
 from torch._functorch._aot_autograd.utils import make_boxed_func
 from torch._functorch.aot_autograd import aot_function
