@@ -119,19 +119,17 @@ def _conclusions(row: Row) -> list[str]:
 def _verdict(plan: Row, fits: bool, between: Sequence[float], middle: Mapping[str, float]) -> str:
     """Ahead, level or behind, and what of it is the runtime's and what the plan's."""
     low, ratio, high = _quartiles(between)
-    said = "" if fits else "at a higher peak: no plan of this graph fits the peer's. "
+    said = "" if fits else "at a higher peak: no plan was found within the peer's. "
     if plan.get("same_as"):
         said += "the graph as it is already fits. "
     if ratio < 1 - _LEVEL and high < 1:
         return said + "ahead"
     if abs(ratio - 1) <= _LEVEL or low <= 1 <= high:
         return said + "level"
-    if middle["plan"] <= max(middle["peer"], 1.0):
-        return (
-            f"{said}behind, by the runtime: the plan costs ×{middle['plan']:.2f}, the peer "
-            f"×{middle['peer']:.2f}, and the graph as it is starts at ×{middle['runtime']:.2f}"
-        )
-    return f"{said}behind: the plan costs ×{middle['plan']:.2f}, the peer ×{middle['peer']:.2f}"
+    return (
+        f"{said}behind: ×{middle['runtime']:.2f} by the runtime, and the plan costs "
+        f"×{middle['plan']:.2f} where the peer costs ×{middle['peer']:.2f}"
+    )
 
 
 def _network(row: Row) -> list[str]:
