@@ -181,7 +181,8 @@ def _network(row: Row) -> list[str]:
     if "shares" in eager:
         lines += [
             "",
-            f"Where the time goes, eager: {_shares(eager['shares'])}. The exported graph as it is: "
+            "Where the time goes, by each runtime's profiler, which slows a step and is rough: eager "
+            f"{_shares(eager['shares'])}; the exported graph as it is "
             f"{_shares(found[AS_IT_IS]['shares'])}.",
         ]
     return lines
