@@ -1,0 +1,1 @@
+"""planner beside what a PyTorch user would pick instead; see `reports.peers.__main__`."""

@@ -1,0 +1,299 @@
+"""One network: every contestant in a process of its own, its bytes and numbers, then all in turns."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import platform
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from planner.targets import Device
+from reports.peers.networks import Network
+from reports.peers.numbers import Arrays, apart
+from reports.peers.plans import PlanSettings, Row, device_peak_bytes, export, planned
+from reports.peers.pytorch import COMPILE, EAGER, SAVE_ON_CPU, VARIANTS
+
+AS_IT_IS = "onnxruntime"
+PLANNED = "planned "
+"""Contestants: PyTorch's variants, the exported graph as it is, `planned VARIANT` at that one's peak."""
+
+WARM_UPS = 2
+_MOST_SHARES = 6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What is asked for.
+
+    Attributes:
+        rounds: of turns; each contestant runs two steps in a turn, of which the second is timed.
+        threads: of either runtime.
+        limit_s: of each search of planner's.
+        hardware: planner's profile of the machine; on the CPU times are measured.
+        partitioner: whether PyTorch's partitioner is compared with planner's solver.
+    """
+
+    variants: Sequence[str] = VARIANTS
+    rounds: int = 10
+    threads: int = 2
+    limit_s: float = 60.0
+    device: Device = "cpu"
+    hardware: str = "cpu"
+    partitioner: bool = True
+    say: Callable[[str], None] = lambda text: print(text, file=sys.stderr, flush=True)
+
+
+class Contestant(Protocol):
+    """What a worker holds."""
+
+    def step(self) -> object: ...
+    def seconds(self) -> float: ...
+    def numbers(self) -> Arrays: ...
+
+
+def measure(network: Network, settings: Settings) -> Row:
+    """The row of a network: figures of each contestant, times by round, the partitioner's rows."""
+    began = time.monotonic()
+    with (
+        tempfile.TemporaryDirectory(prefix="planner-peers-") as text,
+        contextlib.ExitStack() as stack,
+    ):
+        bench = _Bench(network, settings, Path(text), stack)
+        bench.open_torch()
+        bench.open_exported()
+        bench.open_planned()
+        row: Row = {
+            "title": network.title,
+            "recipe": network.recipe,
+            "sizes": dict(network.sizes),
+            "fused": network.fused,
+            "device": settings.device,
+            "threads": settings.threads,
+            "machine": f"{platform.machine()}, {os.cpu_count()} cores",
+            "limit_s": settings.limit_s,
+            "versions": _versions(),
+            "export": bench.exported,
+            "skipped": bench.skipped,
+            "contestants": bench.found,
+            "times_us": bench.in_turns(),
+        }
+    if settings.partitioner:
+        settings.say("PyTorch's partitioner and planner's solver on one problem")
+        with _process() as apart_from:
+            row["partitioner"] = apart_from.submit(
+                _partitioner_rows, network, settings.threads, min(settings.limit_s, 30.0)
+            ).result()
+    return {**row, "seconds": round(time.monotonic() - began)}
+
+
+class _Bench:
+    """Workers of one network, in the order in which they take turns, and what is known of each."""
+
+    def __init__(
+        self, network: Network, settings: Settings, folder: Path, stack: contextlib.ExitStack
+    ) -> None:
+        self.network, self.settings = network, settings
+        self.folder, self._stack = folder, stack
+        self.model, self.feeds = folder / "network.onnx", folder / "feeds.npz"
+        self.reference = folder / "eager.npz"
+        self.found: dict[str, Row] = {}
+        self.skipped: dict[str, str] = {}
+        self.exported: Row = {}
+        self._workers: dict[str, ProcessPoolExecutor] = {}
+
+    def open_torch(self) -> None:
+        """PyTorch's variants; eager first, whose numbers are everybody's reference."""
+        variants = [EAGER, *(v for v in self.settings.variants if v != EAGER)]
+        for variant in variants:
+            if why := _missing(variant):
+                self.skipped[variant] = why
+                continue
+            self.settings.say(f"PyTorch, {variant}: opening, bytes, numbers")
+            worker = self._stack.enter_context(_process())
+            task = (self.network, variant, self.settings.device, self.settings.threads)
+            try:
+                self.found[variant] = worker.submit(_open_torch, *task, self.folder).result()
+            except BrokenProcessPool:
+                raise
+            except Exception as error:  # of the compiler, of which there are many kinds
+                if variant == EAGER:
+                    raise
+                self.skipped[variant] = (
+                    f"{type(error).__name__}: {str(error).splitlines()[0][:200]}"
+                )
+                continue
+            self._workers[variant] = worker
+
+    def open_exported(self) -> None:
+        """The exported graph as it is."""
+        self.settings.say("planner: exporting")
+        with _process() as worker:
+            self.exported = worker.submit(export, self.network, self.model).result()
+        self._open_model(AS_IT_IS, self.model, {})
+
+    def open_planned(self) -> None:
+        """A plan for each peer's peak; one that asks for nothing is the exported graph as it is."""
+        asked = PlanSettings(
+            model=self.model,
+            feeds=self.feeds,
+            device=self.settings.device,
+            hardware=self.settings.hardware,
+            threads=self.settings.threads,
+            limit_s=self.settings.limit_s,
+        )
+        for variant in [v for v in self.found if v not in (EAGER, AS_IT_IS, SAVE_ON_CPU)]:
+            name, budget = PLANNED + variant, int(self.found[variant]["peak"])
+            if self.settings.device == "cpu" and self.found[AS_IT_IS]["peak"] <= budget:
+                self.found[name] = {"asked_bytes": budget, "same_as": AS_IT_IS}
+                continue
+            self.settings.say(
+                f"planner: planning for {budget / 2**20:,.0f} MiB, the peak of {variant}"
+            )
+            output = self.folder / f"planned{len(self.found)}.onnx"
+            with _process() as worker:
+                row = worker.submit(planned, asked, budget, output).result()
+            if "refused" in row:
+                self.skipped[name] = row["refused"]
+                continue
+            self._open_model(name, output, row)
+
+    def _open_model(self, name: str, model: Path, row: Row) -> None:
+        worker = self._stack.enter_context(_process())
+        task = (model, self.feeds, self.settings.device, self.settings.threads, self.reference)
+        self.found[name] = {**row, **worker.submit(_open_model, *task, is_plan=bool(row)).result()}
+        self._workers[name] = worker
+
+    def in_turns(self) -> dict[str, list[float]]:
+        """Microseconds of a warm step by contestant, one a round; who begins a round goes round, too."""
+        names = list(self._workers)
+        times: dict[str, list[float]] = {name: [] for name in names}
+        for name in names:
+            for _ in range(WARM_UPS):
+                self._workers[name].submit(_step_seconds).result()
+        for index in range(self.settings.rounds):
+            self.settings.say(f"round {index + 1} of {self.settings.rounds}")
+            first = index % len(names)
+            for name in names[first:] + names[:first]:
+                times[name].append(1e6 * self._workers[name].submit(_turn_seconds).result())
+        return times
+
+
+@contextlib.contextmanager
+def _process() -> Iterator[ProcessPoolExecutor]:
+    """A process of its own, for one call after the other."""
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, mp_context=context) as pool:
+        yield pool
+
+
+def _missing(variant: str) -> str:
+    """Why a variant cannot run here; "" where it can."""
+    if variant.startswith(COMPILE) and not any(map(shutil.which, ("g++", "c++", "clang++"))):
+        return "torch.compile needs a C++ compiler (g++), and there is none here"
+    return ""
+
+
+def _versions() -> Mapping[str, str]:
+    import onnxruntime
+    import torch
+
+    import planner
+
+    return {
+        "torch": torch.__version__,
+        "onnxruntime": onnxruntime.__version__,
+        "planner": planner.__version__,
+    }
+
+
+# -- in a worker ---------------------------------------------------------------------------------
+
+_held: list[Contestant] = []
+
+
+def _open_torch(network: Network, variant: str, device: str, threads: int, folder: Path) -> Row:
+    """Hold a variant; its figures. Eager leaves what everybody is fed and compared with."""
+    from reports.peers.pytorch import TorchStep, float64_numbers
+    from reports.peers.resident import growth
+
+    start = time.perf_counter()
+    held = TorchStep(network, variant, device, threads)
+    held.seconds()  # compiles, where there is something to compile
+    row: Row = {"open_s": time.perf_counter() - start}
+    held.seconds()
+    row["peak"] = held.peak_bytes()
+    held.clear()
+    row["rss"] = growth(held.step)
+    found = held.numbers()
+    if variant == EAGER:
+        np.savez(folder / "feeds.npz", allow_pickle=False, **held.feeds())
+        np.savez(folder / "eager.npz", allow_pickle=False, **found)
+        row["float64"] = apart(float64_numbers(network, threads), found)
+        if device == "cpu":
+            row["shares"] = _largest(held.shares())
+    row["apart"] = apart(found, _arrays(folder / "eager.npz"))
+    _held.append(held)
+    return row
+
+
+def _open_model(
+    model: Path, feeds: Path, device: Device, threads: int, reference: Path, *, is_plan: bool
+) -> Row:
+    """Hold a model; its figures. Bytes of a plan are known already."""
+    from reports.peers.resident import growth
+    from reports.peers.runtime import OrtStep, cpu_peak_bytes, shares
+
+    row: Row = {}
+    if device == "cpu":
+        row["shares"] = _largest(shares(model, feeds, threads))
+        if not is_plan:
+            row |= cpu_peak_bytes(model, feeds, threads)
+    elif not is_plan:
+        from planner import verify
+
+        row |= device_peak_bytes(
+            verify(model, model, inputs=feeds, device=device, fast=True), "original"
+        )
+    held = OrtStep(model, feeds, device, threads)
+    row["rss"] = growth(held.step)
+    row["apart"] = apart(held.numbers(), _arrays(reference))
+    _held.append(held)
+    return row
+
+
+def _arrays(path: Path) -> Arrays:
+    with np.load(path, allow_pickle=False) as held:
+        return {name: held[name] for name in held.files}
+
+
+def _largest(shares: Mapping[str, float]) -> dict[str, float]:
+    ranked = sorted(shares.items(), key=lambda item: -item[1])[:_MOST_SHARES]
+    return {name: round(share, 4) for name, share in ranked}
+
+
+def _step_seconds() -> float:
+    return _held[0].seconds()
+
+
+def _turn_seconds() -> float:
+    """A step that brings the caches back, and one that counts."""
+    _held[0].seconds()
+    return _held[0].seconds()
+
+
+def _partitioner_rows(network: Network, threads: int, limit_s: float) -> list[Row]:
+    from reports.peers.partitioner import rows
+
+    return rows(network, threads, limit_s)

@@ -1,0 +1,229 @@
+"""`peers.md` from the rows of `peers.json`."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from reports.peers import prose
+
+Row = Mapping[str, Any]
+MIB = 2**20
+EAGER, AS_IT_IS, PLANNED, COMPILE = "eager", "onnxruntime", "planned ", "compile "
+SAVE_ON_CPU = "save_on_cpu"
+_LEVEL = 0.02
+"""Ratios of times this near to 1 are called level."""
+
+_TITLES = {
+    EAGER: "PyTorch eager",
+    "checkpoint": "`torch.utils.checkpoint` per block",
+    SAVE_ON_CPU: "`save_on_cpu`",
+    AS_IT_IS: "the exported graph on ONNX Runtime as it is",
+}
+
+
+def page(rows: Mapping[str, Row], device: str) -> str:
+    """The report."""
+    first = next(iter(rows.values()))
+    versions = first["versions"]
+    text = [
+        "# planner beside PyTorch",
+        "",
+        f"PyTorch {versions['torch']}, onnxruntime {versions['onnxruntime']}, {first['machine']}; "
+        f"written by `python -m reports.peers{'' if device == 'cpu' else ' --device ' + device}`.",
+        "",
+        prose.line(prose.WHY),
+        "",
+        *prose.method(device),
+        "",
+        "## planner at each peer's peak",
+        "",
+        prose.line(prose.COLUMNS),
+        "",
+        "| network | peer | peak MiB | step | planner's peak | step | planner / peer | runtime | plan "
+        "| |",
+        "|---|---|---:|---:|---:|---:|---:|---:|---:|---|",
+    ]
+    text += [line for row in rows.values() for line in _conclusions(row)]
+    for name, row in rows.items():
+        text += ["", f"## {name}: {row['title']}", "", *_network(row)]
+    if any("partitioner" in row for row in rows.values()):
+        text += ["", *_partitioner(rows)]
+    return "\n".join(text) + "\n"
+
+
+def _ratios(row: Row, name: str, by: str) -> list[float]:
+    times = row["times_us"]
+    return [a / b for a, b in zip(times[name], times[by], strict=True)]
+
+
+def _quartiles(values: Sequence[float]) -> tuple[float, float, float]:
+    if len(values) < 2:
+        return values[0], values[0], values[0]
+    low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
+    return low, middle, high
+
+
+def _spread(values: Sequence[float]) -> str:
+    low, middle, high = _quartiles(values)
+    return f"×{middle:.2f} ({low:.2f}–{high:.2f})"
+
+
+def _title(name: str) -> str:
+    if name.startswith(PLANNED):
+        return f"planner, at the peak of {name.removeprefix(PLANNED)}"
+    if name.startswith(COMPILE):
+        return f"`torch.compile`, budget {name.removeprefix(COMPILE)}"
+    return _TITLES[name]
+
+
+def _mib(size: float) -> str:
+    return f"{size / MIB:,.1f}"
+
+
+def _conclusions(row: Row) -> list[str]:
+    found = row["contestants"]
+    network = row["title"].split(",")[0]
+    lines = []
+    for name, plan in found.items():
+        if not name.startswith(PLANNED):
+            continue
+        peer = name.removeprefix(PLANNED)
+        runs = plan.get("same_as", name)
+        middle = {
+            "peer": statistics.median(_ratios(row, peer, EAGER)),
+            "ours": statistics.median(_ratios(row, runs, EAGER)),
+            "runtime": statistics.median(_ratios(row, AS_IT_IS, EAGER)),
+            "plan": statistics.median(_ratios(row, runs, AS_IT_IS)),
+        }
+        between = _ratios(row, runs, peer)
+        cells = [
+            network if row.get("fused") is not True else f"{network} (SDPA)",
+            _title(peer),
+            _mib(found[peer]["peak"]),
+            f"×{middle['peer']:.2f}",
+            _mib(found[runs]["peak"]),
+            f"×{middle['ours']:.2f}",
+            f"**{_spread(between)}**",
+            f"×{middle['runtime']:.2f}",
+            f"×{middle['plan']:.2f}",
+            _verdict(plan, found[runs]["peak"] <= found[peer]["peak"], between, middle),
+        ]
+        lines.append("| " + " | ".join(cells) + " |")
+    for name, why in row["skipped"].items():
+        lines.append(f"| {network} | {_title(name)} | | | | | | | | not measured: {why} |")
+    return lines
+
+
+def _verdict(plan: Row, fits: bool, between: Sequence[float], middle: Mapping[str, float]) -> str:
+    """Ahead, level or behind, and what of it is the runtime's and what the plan's."""
+    low, ratio, high = _quartiles(between)
+    said = "" if fits else "at a higher peak: no plan was found within the peer's. "
+    if plan.get("same_as"):
+        said += "the graph as it is already fits. "
+    if ratio < 1 - _LEVEL and high < 1:
+        return said + "ahead"
+    if abs(ratio - 1) <= _LEVEL or low <= 1 <= high:
+        return said + "level"
+    return (
+        f"{said}behind: ×{middle['runtime']:.2f} by the runtime, and the plan costs "
+        f"×{middle['plan']:.2f} where the peer costs ×{middle['peer']:.2f}"
+    )
+
+
+def _network(row: Row) -> list[str]:
+    found = row["contestants"]
+    eager = found[EAGER]
+    double = eager["float64"]
+    lines = [
+        f"{row['export']['nodes']:,} nodes exported; {row['threads']} threads, "
+        f"{len(row['times_us'][EAGER])} rounds; eager's median step "
+        f"{statistics.median(row['times_us'][EAGER]) / 1e6:.2f} s. Eager beside float64: loss "
+        f"{double['loss']:.0e}, gradients {double['gradients']:.0e}, worst {double['worst']:.0e}.",
+        "",
+        "| | peak MiB | of eager's | with scratch | RSS MiB | step / eager | recomputed | loss "
+        "| gradients | worst |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    for name, held in found.items():
+        if "same_as" in held:
+            continue
+        apart = held["apart"]
+        cells = [
+            _title(name),
+            _mib(held["peak"]),
+            f"{100 * held['peak'] / eager['peak']:.0f}%",
+            _mib(held["with_scratch"]) if "with_scratch" in held else "",
+            "" if held["rss"] is None else f"{held['rss'] / MIB:,.0f}",
+            _spread(_ratios(row, name, EAGER)),
+            str(held.get("recomputed_ops", "")),
+            *(f"{apart[key]:.0e}" for key in ("loss", "gradients", "worst")),
+        ]
+        lines.append("| " + " | ".join(cells) + " |")
+    plans = [held for name, held in found.items() if name.startswith(PLANNED) and "passed" in held]
+    if plans:
+        passed = sum(held["passed"] for held in plans)
+        bits = sum(held["identical"] == held["outputs"] for held in plans)
+        lines += [
+            "",
+            f"{passed} of {len(plans)} plans passed planner's verification, {bits} of them with every "
+            "output bit-identical to the exported graph's.",
+        ]
+    lines += [
+        "With operations left whole, no plan was found within the peak of "
+        f"{name.removeprefix(PLANNED)}: the least peak found is {_mib(held['least_whole_bytes'])} MiB, "
+        f"and none can be below {_mib(held['least_whole_bound_bytes'])}. "
+        + ("Its row has a plan with 2% more." if held.get("is_above") else _in_chunks(held))
+        for name, held in found.items()
+        if "least_whole_bytes" in held
+    ]
+    if "shares" in eager:
+        lines += [
+            "",
+            "Where the time goes, by each runtime's profiler, which slows a step and is rough: eager "
+            f"{_shares(eager['shares'])}; the exported graph as it is "
+            f"{_shares(found[AS_IT_IS]['shares'])}.",
+        ]
+    return lines
+
+
+def _in_chunks(held: Row) -> str:
+    """What a plan with operations in chunks of rows does to the numbers."""
+    same = "the same bits" if held["numbers"] == "exact" else "the same up to rounding"
+    return (
+        f"Its row has {held['regions']} region(s) of the graph in chunks of rows (`--split auto`), and "
+        f"numbers that are {same}."
+    )
+
+
+def _shares(shares: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {100 * share:.0f}%" for name, share in shares.items())
+
+
+def _partitioner(rows: Mapping[str, Row]) -> list[str]:
+    lines = [
+        "## PyTorch's partitioner and planner's solver on one problem",
+        "",
+        prose.line(prose.PARTITIONER),
+        "",
+        prose.line(prose.PARTITIONER_LIMITS),
+        "",
+        "| network | budget | peak MiB (keep all) | price | partitioner adds | planner adds | bound |",
+        "|---|---:|---:|---|---:|---:|---:|",
+    ]
+    for row in rows.values():
+        name = row["title"].split(",")[0] + (" (SDPA)" if row.get("fused") else "")
+        for one in row.get("partitioner", ()):
+            ours = one["planner"]
+            cells = [
+                name,
+                f"{one['budget']:g}",
+                f"{_mib(one['peak_bytes'])} ({_mib(one['keep_all_bytes'])})",
+                "measured times" if one["price"] == "measured" else "operations",
+                f"{100 * one['partitioner']['added']:.1f}%",
+                "no plan" if ours is None else f"{100 * ours['added']:.1f}%",
+                f"{100 * one['bound']:.1f}%",
+            ]
+            lines.append("| " + " | ".join(cells) + " |")
+    return lines

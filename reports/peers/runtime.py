@@ -1,0 +1,108 @@
+"""A training step on ONNX Runtime: an exported graph or a rewritten one; bytes by its arena's events."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+
+from planner.runtime.device.sessions import create
+from planner.runtime.options import Opening
+from planner.runtime.profile import create_session, profile, run_session
+from planner.targets import target_named
+from reports.peers.numbers import Arrays
+
+
+class OrtStep:
+    """One model, opened with the options under which its bytes are counted: no memory pattern, no reuse
+    of buffers across gaps, so that what is in use is what is alive."""
+
+    def __init__(self, model: Path, feeds: Path, device: str, threads: int) -> None:
+        self.model, self.device = model, device
+        self.opening = Opening(memory="recommended", threads=threads)
+        names = {info.name for info in onnx.load(model, load_external_data=False).graph.input}
+        with np.load(feeds, allow_pickle=False) as held:
+            self.feeds: Arrays = {name: held[name] for name in held.files if name in names}
+        if device == "cuda":
+            target = target_named("cuda")
+            self._session = create(target, model, self.opening.options(), target.options)
+            self._binding = self._bound()
+        else:
+            self._session = create_session(model, self.opening.options())
+
+    def _bound(self) -> ort.IOBinding:
+        """Inputs and outputs on the GPU, as PyTorch has its own."""
+        binding = self._session.io_binding()
+        for name, array in self.feeds.items():
+            binding.bind_ortvalue_input(name, ort.OrtValue.ortvalue_from_numpy(array, "cuda", 0))
+        for output in self._session.get_outputs():
+            binding.bind_output(output.name, "cuda", 0)
+        return binding
+
+    def step(self) -> list[Any]:
+        """Loss and gradients, done when this returns; on a GPU they stay there."""
+        if self.device == "cuda":
+            self._session.run_with_iobinding(self._binding)
+            self._binding.synchronize_outputs()
+            return []
+        return run_session(self._session, self.feeds)
+
+    def seconds(self) -> float:
+        """One step, timed."""
+        start = time.perf_counter()
+        results = self.step()
+        elapsed = time.perf_counter() - start
+        del results
+        return elapsed
+
+    def numbers(self) -> Arrays:
+        """The outputs by name."""
+        results = self.step()
+        if self.device == "cuda":
+            results = self._binding.copy_outputs_to_cpu()
+        names = [output.name for output in self._session.get_outputs()]
+        return dict(zip(names, map(np.asarray, results), strict=True))
+
+
+def cpu_peak_bytes(model: Path, feeds: Path, threads: int) -> dict[str, int]:
+    """Most bytes at once in a run on the CPU, from the arena's events and what is outside of it.
+
+    Both figures have the model's inputs and initializers in them (parameters, buffers, data). `peak`:
+    bytes of tensors, as they were asked for. `with_scratch`: what the arena gave out at most, workspaces
+    of kernels and rounding to 256 bytes included.
+    """
+    opening = Opening(memory="recommended", threads=threads)
+    graph = onnx.load(model, load_external_data=False).graph
+    names = {info.name for info in graph.input}
+    with np.load(feeds, allow_pickle=False) as held:
+        arrays = {name: held[name] for name in held.files if name in names}
+    fixed = sum(array.nbytes for array in arrays.values())
+    fixed += sum(onnx.numpy_helper.to_array(item).nbytes for item in graph.initializer)
+    (run,) = profile(model, arrays, opening)
+    asked, rounded = run[0].requested_in_use or 0, run[0].in_use or 0
+    asked -= (
+        run[0].requested_delta or 0
+    )  # what was there before the first node: constants, counted above
+    rounded -= run[0].in_use_delta or 0
+    return {
+        "peak": fixed + max(event.requested_in_use or 0 for event in run) - asked,
+        "with_scratch": fixed + max(event.in_use_peak or 0 for event in run) - rounded,
+    }
+
+
+def shares(model: Path, feeds: Path, threads: int) -> dict[str, float]:
+    """Of the kernels' time of a warm run on the CPU: operator type -> share."""
+    names = {info.name for info in onnx.load(model, load_external_data=False).graph.input}
+    with np.load(feeds, allow_pickle=False) as held:
+        arrays = {name: held[name] for name in held.files if name in names}
+    *_, run = profile(model, arrays, Opening(memory="recommended", threads=threads), runs=2)
+    total: Counter[str] = Counter()
+    for event in run:
+        total[event.op_type] += event.duration_us
+    whole = sum(total.values()) or 1
+    return {name: us / whole for name, us in total.most_common()}
