@@ -26,7 +26,7 @@ MAX_SIZES = 1_000
 
 
 def fit_devices(
-    model: Path,
+    model: str | Path,
     hardware: Sequence[str],
     *,
     dims: Mapping[str, Sequence[int]] | None = None,
