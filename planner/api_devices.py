@@ -90,7 +90,7 @@ def fit_devices(
         ort_optimize=ort_optimize,
         inputs=inputs,
         seed=seed,
-        costs=Costs(hardware=profiles[0][0]),
+        costs=Costs(hardware=profiles[0][0], calibrate="never"),
         levers=Levers(resident="auto", feeds=feeds),
         limits=Limits(time_limit_s=time_limit_s),
     )

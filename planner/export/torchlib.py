@@ -11,6 +11,7 @@ PyTorch is pinned, and tests run every part of it.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
@@ -111,7 +112,14 @@ def _simplified(
 
 @cache
 def _registry() -> _registration.ONNXRegistry:
-    return _registration.ONNXRegistry.from_torchlib()
+    # it warns of every torchvision function, which nobody here asked for, where that is not installed
+    logger = logging.getLogger(_registration.__name__)
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        return _registration.ONNXRegistry.from_torchlib()
+    finally:
+        logger.setLevel(level)
 
 
 def _type_of(dtype: torch.dtype) -> ir.DataType:
