@@ -15,6 +15,7 @@ from planner.pipeline.prepare import BOUND_SIZES, silent
 from planner.request import Costs, Levers, Limits, Request
 from planner.residing import Feeds, check_residence
 from planner.units import check_seed, check_time_limit, format_both, parse_bytes, parse_percent
+from planner.writing import FileName, path_or_none
 
 ALL = "all"
 AUTO_RESERVE = "auto"
@@ -26,7 +27,7 @@ MAX_SIZES = 1_000
 
 
 def fit_devices(
-    model: str | Path,
+    model: FileName,
     hardware: Sequence[str],
     *,
     dims: Mapping[str, Sequence[int]] | None = None,
@@ -36,7 +37,7 @@ def fit_devices(
     time_limit_s: float = 120.0,
     seed: int = 0,
     ort_optimize: bool = True,
-    inputs: Path | None = None,
+    inputs: FileName | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> DeviceFits:
     """Which devices hold a model, with which levers, at which size, and at what price in time.
@@ -88,7 +89,7 @@ def fit_devices(
         dims={name: values[0] for name, values in sizes.items() if name != dim},
         bounds=bounds_of(bounds or {}),
         ort_optimize=ort_optimize,
-        inputs=inputs,
+        inputs=path_or_none(inputs),
         seed=seed,
         costs=Costs(hardware=profiles[0][0], calibrate="never"),
         levers=Levers(resident="auto", feeds=feeds),
