@@ -26,6 +26,7 @@ import numpy.typing as npt
 import onnxruntime as ort
 
 from planner import optimize
+from planner.cost.measured import processor
 from planner.errors import PlannerError
 from planner.results import OptimizeResult
 from planner.runtime.inputs import make_inputs
@@ -122,7 +123,7 @@ def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
     lines = [
         "# Predicted step times, and measured ones",
         "",
-        f"onnxruntime {ort.__version__}, CPU, {os.cpu_count()} cores; written by "
+        f"onnxruntime {ort.__version__}, {processor()}, {os.cpu_count()} cores; written by "
         "`python -m reports.predictions`.",
         "",
         "Ratios of step times, rewritten over original: the least of runs in turns, once all models are "

@@ -98,7 +98,7 @@ def times_key(facts: Mapping[str, Any]) -> str:
         facts: of the model and the session; anything that JSON has. The machine's are added.
     """
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    here = {"version": _VERSION, "processor": _processor(), "cpus": cpus}
+    here = {"version": _VERSION, "processor": processor(), "cpus": cpus}
     text = json.dumps({**facts, **here}, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
@@ -133,7 +133,7 @@ def _name(key: str) -> str:
     return f"times-{key}.json"
 
 
-def _processor() -> str:
+def processor() -> str:
     """The processor's model, as far as the system says."""
     try:
         lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()

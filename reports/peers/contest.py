@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
-import platform
 import shutil
 import sys
 import tempfile
@@ -19,6 +18,7 @@ from typing import Protocol
 
 import numpy as np
 
+from planner.cost.measured import processor
 from planner.targets import Device
 from reports.peers.networks import Network
 from reports.peers.numbers import Arrays, apart
@@ -81,7 +81,7 @@ def measure(network: Network, settings: Settings) -> Row:
             "fused": network.fused,
             "device": settings.device,
             "threads": settings.threads,
-            "machine": f"{platform.machine()}, {os.cpu_count()} cores",
+            "machine": f"{processor()}, {os.cpu_count()} cores",
             "limit_s": settings.limit_s,
             "versions": _versions(),
             "export": bench.exported,
