@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from models.check import distance, run
 from planner import optimize
+from planner.export.aten import loss as rules_of_losses
 from planner.export.errors import ExportError
 from planner.export.training import ExportedGraph, export_training_graph
 
@@ -111,6 +112,41 @@ def test_loss(name: str) -> None:
         return weighted + 0.7 * loss(y, t, "mean") + 0.3 * loss(y, t, "sum")
 
     check(linear(), X, scalar, {"t": target})
+
+
+CROSS_ENTROPIES: dict[str, tuple[Loss, Tensor]] = {
+    "ignored": (lambda y, t, r: F.cross_entropy(y, t, reduction=r), LABELS),
+    "weights": (lambda y, t, r: F.cross_entropy(y, t, weight=WEIGHTS, reduction=r), LABELS),
+    "pixels": (
+        lambda y, t, r: F.cross_entropy(
+            torch.stack([y, y * 2, y.sin()], 2)[..., None], t[..., None], reduction=r
+        ), PIXELS),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize("name", CROSS_ENTROPIES)
+def test_cross_entropy_is_written_without_the_zeros(
+    name: str, reduction: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its gradient has the bits of the one that is made of the two operators."""
+    cross_entropy, target = CROSS_ENTROPIES[name]
+
+    def scalar(y: Tensor, t: Tensor) -> Tensor:
+        each = cross_entropy(y, t, reduction).flatten()
+        return (each * torch.linspace(0.5, 1, each.numel())).sum()
+
+    module = linear()
+    short = check(module, X, scalar, {"t": target})
+    monkeypatch.setattr(rules_of_losses, "_is_one_class", lambda _: False)
+    long = check(module, X, scalar, {"t": target})
+    tensors = {**dict(module.named_parameters()), short.inputs[0]: X, "t": target}
+    feeds = {i.name: tensors[i.name].detach().numpy() for i in short.model.graph.input}
+    found, expected = run(short.model, feeds), run(long.model, feeds)
+    for key, array in expected.items():
+        np.testing.assert_array_equal(found[key], array)
+    assert "OneHot" not in {node.op_type for node in short.model.graph.node}
+    assert "OneHot" in {node.op_type for node in long.model.graph.node}
 
 
 # -- connectionist temporal classification ---------------------------------------------------------
