@@ -70,11 +70,12 @@ been run: no number here is of one.
 _ON_GPU = "- ONNX Runtime's inputs and outputs are bound on the GPU."
 
 COLUMNS = """
-*Step*: median over rounds of the time by eager's in the same round. *planner / peer*: the same by the
-peer's, with quartiles; below 1 planner is faster. *Runtime*: the exported graph as it is on ONNX
-Runtime, by eager: what changes with the runtime before anything is planned. *Plan*: the rewritten model
-by the graph as it is: what the plan costs. Times within 2% of each other, or with 1 between the
-quartiles, are level.
+*Step*: the least time over the rounds, by eager's. *planner / peer*: the same by the peer's; below 1
+planner is faster. In brackets are the quartiles of the ratios of each round: where they lie apart from
+the ratio of the least, other work came and went on the machine. *Runtime*: the exported graph as it is
+on ONNX Runtime, by eager: what changes with the runtime before anything is planned. *Plan*: the
+rewritten model by the graph as it is: what the plan costs. *Ahead*, *level* (within 2%) or *behind* is
+said of the ratio of the least or the median of the rounds' ratios, whichever is worse for planner.
 """
 
 PARTITIONER = """
