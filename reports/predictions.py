@@ -32,7 +32,8 @@ from planner.results import OptimizeResult
 from planner.runtime.inputs import make_inputs
 from planner.runtime.op_times import op_times
 from planner.runtime.options import Opening, default_threads
-from planner.runtime.profile import create_session, run_session
+from planner.runtime.profile import run_session
+from planner.runtime.timing import timed_session
 from reports.verified import ZOO, at_or_above_least
 
 FOLDER = Path(__file__).parent
@@ -91,9 +92,7 @@ def row(model: Path, percent: int, swap: str, limits: argparse.Namespace) -> dic
 
 def in_turns(paths: Sequence[Path], feeds: Feeds, seconds: float) -> list[list[float]]:
     """Microseconds of each run of each model, warm, in turns, until each has run so many seconds."""
-    sessions = [
-        create_session(path, Opening(threads=default_threads()).options()) for path in paths
-    ]
+    sessions = [timed_session(path, Opening(threads=default_threads())) for path in paths]
     times: list[list[float]] = [[] for _ in paths]
     for index in range(_MAX_ROUNDS + 1):
         if index > _MIN_ROUNDS and sum(times[0]) >= seconds * 1e6:

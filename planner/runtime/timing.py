@@ -6,13 +6,16 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
 
 from planner.results import TimeCheck
 from planner.runtime.options import Opening
 from planner.runtime.profile import create_session, run_session
+
+if TYPE_CHECKING:
+    import onnxruntime as ort
 
 _SHRINK = ("memory.enable_memory_arena_shrinkage", "cpu:0")
 
@@ -63,10 +66,7 @@ def time_in_turns(
     if available is not None and held_bytes > available // 2:
         run_options.add_run_config_entry(*_SHRINK)
         note = "times include giving memory back after each run: both arenas did not fit at once"
-    sessions = [
-        create_session(path, opening.options())
-        for path, opening in zip(paths, openings, strict=True)
-    ]
+    sessions = [timed_session(path, opening) for path, opening in zip(paths, openings, strict=True)]
     times: tuple[list[float], list[float]] = ([], [])
     for index in range(_MAX_RUNS):
         if index >= length.runs + length.warm_ups and sum(times[0]) >= length.min_s * 1e6:
@@ -82,6 +82,21 @@ def time_in_turns(
             if index >= length.warm_ups:
                 times[which].append(elapsed * 1e6)
     return TimeCheck(original_us=tuple(times[0]), rewritten_us=tuple(times[1])), note
+
+
+def timed_session(path: Path, opening: Opening) -> ort.InferenceSession:
+    """A session to be timed beside others in one process.
+
+    Threads of a pool spin for a while when a run is over, on the cores that the next session's run
+    wants; these stop at once (`session.force_spinning_stop` in
+    core/session/onnxruntime_session_options_config_keys.h).
+
+    Raises:
+        ModelError: ONNX Runtime cannot load the model.
+    """
+    options = opening.options()
+    options.add_session_config_entry("session.force_spinning_stop", "1")
+    return create_session(path, options)
 
 
 def available_bytes() -> int | None:
