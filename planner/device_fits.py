@@ -9,7 +9,7 @@ from typing import Literal
 from planner.results import LeastPeak
 
 How = Literal["as it is", "recompute", "copies", "copies overlapped"]
-"""What a model is let do to fit: nothing; other orders and recompute; copies to the host too, on the
+"""What a model is let do to fit; nothing; other orders and recompute; copies to the host too, on the
 stream of the operations, as ONNX Runtime runs them; copies beside the operations, which is a what-if."""
 
 HOWS: tuple[How, ...] = ("as it is", "recompute", "copies", "copies overlapped")
@@ -45,7 +45,7 @@ class Fit:
 
     @property
     def slowdown(self) -> float | None:
-        """Added time as a ratio: 0.05 for 5%."""
+        """Added time as a ratio (0.05 for 5%)."""
         if self.time_us is None or not self.base_us:
             return None
         return max(0.0, self.time_us / self.base_us - 1)
