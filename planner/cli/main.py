@@ -135,7 +135,21 @@ def _unforeseen(error: Exception) -> int:
     if not console.verbosity.verbose:
         hint += "; run again with -v for the traceback"
     what = printable(f"{type(error).__name__}: {' '.join(str(error).split())}")
-    return _fail(f"planner: error: {what}; {hint}", 1)
+    return _fail(f"planner: error: {what}; {hint}{_place(error)}", 1)
+
+
+def _place(error: Exception) -> str:
+    """Where in planner an error began, in brackets: a bug that comes and goes may not come again."""
+    import traceback
+    from pathlib import Path
+
+    package = Path(__file__).parents[1]
+    began = error.__cause__ if error.__cause__ and error.__cause__.__traceback__ else error
+    for frame in reversed(traceback.extract_tb(began.__traceback__)):
+        path = Path(frame.filename)
+        if path.is_relative_to(package):
+            return f" ({path.relative_to(package.parent)}:{frame.lineno})"
+    return ""
 
 
 def _stdout_is_gone() -> int:
