@@ -29,8 +29,15 @@ _leaving = threading.Lock()
 
 @dataclass(slots=True)
 class _State:
-    raising: frozenset[int] = frozenset()  # signals that are a KeyboardInterrupt
-    raised: int = 0  # how many were, that the other thread does not know of yet
+    """Two threads see each signal, in any order, and each changes an attribute of its own.
+
+    Attributes:
+        raising: signals of which the first is a KeyboardInterrupt in the main thread.
+        excused: signals of which the thread that ends the process passes over the first.
+    """
+
+    raising: frozenset[int] = frozenset()
+    excused: frozenset[int] = frozenset()
 
 
 _state = _State()
@@ -56,10 +63,12 @@ def signals_raise(*numbers: int) -> Iterator[None]:
     Args:
         numbers: of signals; all that end the process if none is given.
     """
-    _state.raising = frozenset(numbers or SIGNALS)
+    _state.excused = _state.raising = frozenset(numbers or SIGNALS)
     try:
         yield
     finally:
+        if _state.raising:  # none came; else the other thread may still have to pass over it
+            _state.excused = frozenset()
         _state.raising = frozenset()
 
 
@@ -105,7 +114,6 @@ def what_is_written() -> str:
 def _on_signal(number: int, _frame: Any) -> None:
     if number in _state.raising:
         _state.raising = frozenset()
-        _state.raised += 1
         raise KeyboardInterrupt
     if _leaving.locked() or temporary.SETTLED.locked():
         return  # the other thread leaves, as soon as this one lets it
@@ -115,9 +123,12 @@ def _on_signal(number: int, _frame: Any) -> None:
 def _read_signals(reader: int) -> None:
     while True:
         for number in os.read(reader, 64):
-            if number not in SIGNALS or number in _state.raising:
-                continue
-            if _state.raised:
-                _state.raised -= 1
-            else:
-                leave_for(number)
+            _seen_beside(number)
+
+
+def _seen_beside(number: int) -> None:
+    """A signal, as the thread that ends the process sees it."""
+    if number in _state.excused:
+        _state.excused = frozenset()
+    elif number in SIGNALS:
+        leave_for(number)

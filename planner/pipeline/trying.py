@@ -193,17 +193,32 @@ class TrialSearch:
                 start=self._start(trial.base, capacity),
                 progress=lambda text: self.progress(f"solving: {text}"),
             )
-        if self.least is None or solved.least.peak_bytes < self.least.candidate.peak_bytes:
-            self.least = LeastPeak(trial.base, form, solved.least)
         if is_first:  # what ended early is good: no other gets much longer
             self.longest_s = 2 * max(_MIN_SEARCH_S, time.monotonic() - begun)
+        found = _Found(trial.base, form, solved)
+        try:
+            outcome = self._follow_up(found, trial, is_first=is_first)
+        except KeyboardInterrupt:
+            if self.kept == [] and solved.candidate is not None:
+                self._weigh(found)  # the first plan is lowered all the same
+            raise
+        if outcome is not None and solved.is_interrupted:
+            raise KeyboardInterrupt
+        return outcome
+
+    def _follow_up(self, found: _Found, trial: Trial, *, is_first: bool) -> Outcome | None:
+        """What one search means for the next ones; its plan is accepted if it is better. None where none
+        was found."""
+        solved = found.solved
+        if self.least is None or solved.least.peak_bytes < self.least.candidate.peak_bytes:
+            self.least = LeastPeak(found.base, found.form, solved.least)
         added_us = self._added_us(solved)
         if solved.candidate is None or added_us is None:
             return None
         if is_first and trial.added_us:
             self.left = min(1.0, added_us / trial.added_us)
         self._look_ahead()
-        return self._accept(_Found(trial.base, form, solved))
+        return self._weigh(found)
 
     def _look_ahead(self) -> None:
         """Have what comes next worked on, unless a plan is accepted that is better: the next trial, and
@@ -242,27 +257,9 @@ class TrialSearch:
             share_s, patience=self.patience, keep_on_interrupt=self.kept == []
         )
 
-    def _accept(self, found: _Found) -> Outcome:
-        """Take a plan, lowered, where it is better than what is accepted so far.
-
-        Raises:
-            KeyboardInterrupt: the search was interrupted; what there is, is kept.
-        """
-        is_interrupted = found.solved.is_interrupted
-        try:
-            outcome = self._weigh(found)
-        except KeyboardInterrupt:
-            if self.kept != []:
-                raise
-            is_interrupted = True  # the first plan is lowered all the same
-            outcome = self._weigh(found)
-        if is_interrupted:
-            raise KeyboardInterrupt
-        return outcome
-
     def _weigh(self, found: _Found) -> Outcome:
-        """`_accept`, with no thought of interrupts. A plan that the arena has no room for in any order,
-        as far as can be told, is not lowered as long as there is another."""
+        """Take a plan, lowered, where it is better than what is accepted so far. One that the arena has
+        no room for in any order, as far as can be told, is not lowered as long as there is another."""
         candidate = found.solved.candidate
         assert candidate is not None
         if candidate.time_us > self.settings.most_us:

@@ -78,7 +78,9 @@ class PlanWithin:
         if not is_device_first(self.prepared, self.settings):
             return self._made(choose_residence(self.prepared, self.settings, self.progress))
         plain = self._on_device()
-        if plain is not None and not is_slow(self.prepared, plain[1]):
+        if plain is not None and (
+            plain[1].solved.is_interrupted or not is_slow(self.prepared, plain[1])
+        ):
             return plain
         known = None
         if plain is not None:

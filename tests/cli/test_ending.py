@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from planner.cli import ending
 from planner.pipeline.assemble import read_plan
 from planner.temporary import clear
 from tests.process import PLANNER, started
@@ -90,6 +91,43 @@ def test_a_signal_ends_it_in_one_line(number, arguments, when, scratch):
     assert all(line.startswith("planner: ") for line in lines.splitlines())
     assert os.listdir(scratch.parent) == ["scratch"]
     assert not list(scratch.glob("planner*"))
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["in the block", "after it"])
+@pytest.mark.parametrize("beside_first", [False, True])
+def test_both_threads_pass_over_the_first_signal_alone(beside_first, late, monkeypatch):
+    left = []
+    monkeypatch.setattr(ending, "leave_for", left.append)
+    number = signal.SIGINT
+
+    def in_the_main_thread():
+        with pytest.raises(KeyboardInterrupt):
+            ending._on_signal(number, None)
+
+    with ending.signals_raise(number):
+        if beside_first:
+            ending._seen_beside(number)
+            in_the_main_thread()
+        else:
+            in_the_main_thread()
+            if not late:
+                ending._seen_beside(number)
+    if late and not beside_first:
+        ending._seen_beside(number)
+    assert left == []
+    ending._seen_beside(number)
+    assert left == [number]
+    ending._on_signal(number, None)
+    assert left == [number, number]
+
+
+def test_a_signal_after_the_block_ends_the_process(monkeypatch):
+    left = []
+    monkeypatch.setattr(ending, "leave_for", left.append)
+    with ending.signals_raise(signal.SIGINT):
+        pass
+    ending._seen_beside(signal.SIGINT)
+    assert left == [signal.SIGINT]
 
 
 def test_ctrl_c_ends_the_search_and_keeps_its_plan(scratch):
