@@ -8,8 +8,9 @@ Knows ONNX and numpy, nothing of PyTorch.
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import ml_dtypes
@@ -81,6 +82,26 @@ class Builder:
         self.nodes.append(node)
         self._maker.update(dict.fromkeys(results, node))
         return results
+
+    @contextlib.contextmanager
+    def ahead_of(self, value: Value) -> Iterator[None]:
+        """Nodes that are added meanwhile go ahead of the one that made `value`, if they do not read it.
+
+        Of a node's operands ONNX Runtime makes that one first which stands last in the file. What is
+        made of a parameter, or of what the forward pass left, would come before the whole backward
+        pass that leads to `value`, and be held for as long.
+        """
+        start = len(self.nodes)
+        yield
+        made, maker = self.nodes[start:], self._maker.get(value)
+        own = {result for node in made for result in node.output}
+        read = {operand for node in made for operand in node.input} - own
+        at = start
+        while at and self.nodes[at - 1] is not maker and read.isdisjoint(self.nodes[at - 1].output):
+            at -= 1
+        if at and self.nodes[at - 1] is maker and read.isdisjoint(maker.output):
+            del self.nodes[start:]
+            self.nodes[at - 1 : at - 1] = made
 
     def constant(self, array: np.ndarray) -> Value:
         """An initializer holding `array`; equal arrays share one."""

@@ -51,6 +51,21 @@ def test_merged_transposes_are_numpys() -> None:
     assert np.array_equal(array.transpose(merged), array.transpose(first).transpose(second))
 
 
+def test_what_reads_no_later_node_goes_ahead_of_one() -> None:
+    builder = started("x", "w")
+    early = builder.add("Relu", ["x"], "early")
+    late = builder.add("Sqrt", ["x"], "late")
+    with builder.ahead_of(late):
+        mask = builder.add("Sign", [builder.add("Neg", [early], "neg")], "mask")
+    with builder.ahead_of(late):
+        kept = builder.add("Abs", [late], "kept")  # reads it
+    with builder.ahead_of("w"):
+        last = builder.add("Exp", ["w"], "last")  # no node made it
+    expected = ["early", "neg", "mask", "late", "kept", "last"]
+    assert [node.name for node in builder.nodes] == expected
+    assert kinds(builder, mask, kept, last) == ["Relu", "Neg", "Sign", "Sqrt", "Abs", "Exp"]
+
+
 def test_gemm_reads_transposed_operands_in_place() -> None:
     builder = started("x", "y")
     product = builder.gemm("x", builder.transpose("y", [1, 0], "yt"), "product")

@@ -5,19 +5,22 @@ The loss is a weighted sum, so that every element of the result has a gradient o
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 
 import pytest
 
 pytest.importorskip("torch", reason="torch is not installed")
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from models.check import compare
+from models.check import compare, run
 from models.recipes import Step
 from planner.export.inputs import InputSpec
+from planner.export.training import export_training_graph
 
 TOLERANCE = 5e-6
 
@@ -139,6 +142,35 @@ def test_one_dimensional_convolution() -> None:
     spec = InputSpec(shape=(2, 5, 12), dtype="float32", kind="normal")
     scale = Weighted(torch.tanh, spec.shape)
     check(nn.Sequential(scale, nn.Conv1d(5, 4, 3, stride=2, bias=False), nn.BatchNorm1d(4)), spec)
+
+
+def test_batch_norm_far_from_zero() -> None:
+    """Images whose mean is a hundred times their deviation, beside float64: what rounding x costs."""
+    torch.manual_seed(0)
+    module = nn.Sequential(Weighted(lambda x: torch.tanh(x) + 60, IMAGES.shape), nn.BatchNorm2d(4))
+    for parameter in module.parameters():
+        nn.init.normal_(parameter)
+    x = torch.randn(IMAGES.shape)
+    model = export_training_graph(module, (x,), ramp).model
+    held = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    found = run(model, {k: v.detach().numpy() for k, v in held.items()} | {"input": x.numpy()})
+
+    def gradients(own: nn.Module, images: Tensor) -> dict[str, Tensor]:
+        ramp(own(images)).backward()
+        return {name: p.grad.double() for name, p in own.named_parameters() if p.grad is not None}
+
+    for name, exact in gradients(copy.deepcopy(module).double(), x.double()).items():
+        apart = (torch.from_numpy(found[f"{name}_grad"]) - exact).norm() / exact.norm()
+        assert apart < 1e-3, name  # PyTorch in single precision: 1e-4
+
+
+def test_relu_passes_the_gradient_of_the_smallest_normal_number() -> None:
+    x = torch.tensor([-1.0, -0.0, 0.0, 1.2e-38, 1e-30, 1.0, 3e38, torch.inf])
+    module = Weighted(F.relu, tuple(x.shape))
+    graph = export_training_graph(module, (x,), torch.sum)
+    given = {graph.inputs[0]: np.ones(8, np.float32), "weight": x.numpy()}
+    passed = run(graph.model, given)["weight_grad"]
+    assert passed.tolist() == [0, 0, 0, 1, 1, 1, 1, 1]
 
 
 @pytest.mark.parametrize("affine", [True, False])

@@ -121,6 +121,9 @@ def gelu(low: Lowering, x: fx.Node, approximate: str = "none") -> Result:
     return low.op("Mul", source, cdf)
 
 
+_STEEP = 3e38
+"""A slope close to the largest float32."""
+
 # -- gradients: `dy` is the gradient of the result -------------------------------------------------
 
 
@@ -128,11 +131,17 @@ def gelu(low: Lowering, x: fx.Node, approximate: str = "none") -> Result:
 def threshold_backward(low: Lowering, dy: fx.Node, y: fx.Node, threshold: float) -> Result:
     """Gradient of relu, from its result: `dy` where that is above the threshold.
 
-    A relu's result is not negative, so its sign is the mask. ONNX Runtime's `Where` would expand
-    both branches to full size on the CPU before it picks.
+    A relu's result is not negative, so its sign is the mask. A HardSigmoid as steep as can be is the sign
+    of all but the smallest numbers (0 to 3e-39, which have no full precision), in a fifth of the time of
+    ONNX Runtime's Sign on a CPU, and WebGPU has a kernel for it. `Where` is slower still: it expands both
+    branches to full size on the CPU before it picks.
     """
     if threshold == 0:
-        passed = low.op("Sign", low.value(y), tag="passed")
+        with low.builder.ahead_of(low.value(dy)):
+            if low.dtype == torch.float32:
+                passed = low.op("HardSigmoid", low.value(y), tag="passed", alpha=_STEEP, beta=0.0)
+            else:  # of which the CPU has no HardSigmoid
+                passed = low.op("Sign", low.value(y), tag="passed")
         return low.op("Mul", low.value(dy), passed)
     passed = low.op("Greater", low.value(y), low.scalar(threshold), tag="passed")
     return low.op("Where", passed, low.value(dy), low.scalar(0))
