@@ -146,11 +146,18 @@ class Prepared:
         return OpCosts(duration_us=self.duration_us, workspace_bytes=self.workspace_bytes)
 
 
-def prepare(request: Request, *, progress: Progress = silent, to_rewrite: bool = True) -> Prepared:
+def prepare(
+    request: Request,
+    *,
+    progress: Progress = silent,
+    to_rewrite: bool = True,
+    on_loaded: Callable[[LoadedModel], None] | None = None,
+) -> Prepared:
     """Run the stages; raises what they raise.
 
     Args:
         to_rewrite: False where the model is only looked at.
+        on_loaded: given the checked file, before anything is made of it.
     """
     path, target = request.model, target_named(request.device)
     if request.costs.calibrate == "always" and target.own_memory:
@@ -164,6 +171,8 @@ def prepare(request: Request, *, progress: Progress = silent, to_rewrite: bool =
     check_build(loaded.model)
     check_target(loaded.model, path, target)
     check_place(loaded.model, target)
+    if on_loaded is not None:
+        on_loaded(loaded)
     target = fit_target(target, loaded.model)
     ort_optimize = request.ort_optimize and not is_assumed(target)
     passes = MAX_PASSES if to_rewrite else 1
@@ -209,6 +218,7 @@ def prepare(request: Request, *, progress: Progress = silent, to_rewrite: bool =
         target=target,
         graph=original,
         order=order,
+        optimized=found.first or found.model,
         level=level,
         progress=progress,
     ).costed()
