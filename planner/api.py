@@ -175,7 +175,8 @@ def optimize(
         reserve: set aside out of the budget.
         verify: each model runs once under each set of options; "thorough" runs them again, and at other
             levels. False leaves the rewritten model unrun; the graph that ONNX Runtime's optimizers
-            made is then compared with the file, once, by numbers (`planner.runtime.same_numbers`).
+            made is then compared with the file, once, by numbers (`planner.runtime.same_numbers`); with
+            `calibrate=False`, where steps are long, by what is in it alone.
         dry_run: plan, but write nothing; as with `verify=False`.
         search_context: made for the search; within it Ctrl-C (KeyboardInterrupt) ends the search, and
             the best plan so far is taken where there is one. None: Ctrl-C is raised, as elsewhere.
