@@ -35,7 +35,7 @@ from planner.pipeline.verifying import (
 from planner.plan.planfile import OrderTarget, Swap
 from planner.request import Costs, Levers, Limits, Request, calibration
 from planner.residing import Feeds, Reside, check_residence
-from planner.results import Analysis, OptimizeResult, Verification
+from planner.results import Analysis, ModelView, OptimizeResult, Verification
 from planner.targets import Device, target_named
 from planner.writing import FileName, path_or_none
 
@@ -60,6 +60,7 @@ def analyze(
     seed: int = 0,
     what_if: Sequence[str] = (),
     progress: Progress | None = None,
+    on_model: Callable[[ModelView], None] | None = None,
 ) -> Analysis:
     """Where the memory of a model goes, as ONNX Runtime runs it.
 
@@ -79,6 +80,8 @@ def analyze(
         time_limit_s: for the searches: a better order, the least budget, what budgets cost.
         what_if: `"bf16"`, `"fp16"`, `"sparse=0.3"`, or two with a comma: what the peak would be if the
             model's tensors were stored so (`planner.graph.what_if`).
+        on_model: given the model as it is (`Analysis.default`) as soon as that is known, before anything
+            is searched for.
 
     Raises:
         UsageError, ModelError: see `planner.errors`.
@@ -99,7 +102,7 @@ def analyze(
     )
     check_residence(resident, feeds)
     questions = [parse_what_if(text) for text in what_if]
-    return analyzed(request, progress or silent, what_if=questions)
+    return analyzed(request, progress or silent, what_if=questions, on_model=on_model)
 
 
 def optimize(
