@@ -41,8 +41,8 @@ from planner.temporary import temporary_folder
 if TYPE_CHECKING:
     import onnxruntime as ort
 
-MANY_NODES = 5_000
-"""From so many nodes on, sessions are created while something else is done."""
+MANY_NODES = 2_000
+"""From so many nodes on, the creation of a session takes a while."""
 
 MAX_COPY_BYTES = 256 << 20
 """Weights that are written once more, with the graph that a session runs."""
@@ -101,6 +101,15 @@ class Profiled:
         """
         assert self._creation is not None
         return self._creation.result()
+
+    def written(self) -> Path:
+        """The graph that the session runs, waited for.
+
+        Raises:
+            ModelError: ONNX Runtime cannot load the model.
+        """
+        assert self.copy is not None and self.session is not None
+        return self.copy
 
     def profile(
         self,
@@ -194,8 +203,8 @@ class Sessions:
 
 
 def may_create_beside(nodes: int) -> bool:
-    """Whether a session of so many nodes is created while something else is done: where it takes long,
-    and there is a core for it."""
+    """Whether a session of so many nodes is created while something else is done: where that takes a
+    while, and there is a core for it."""
     return nodes >= MANY_NODES and (os.cpu_count() or 1) > 1
 
 

@@ -11,6 +11,7 @@ import onnxruntime as ort
 import pytest
 
 from planner import api
+from planner.pipeline import original_ahead
 from planner.results import OptimizeResult
 from planner.runtime import cap_both, profiled
 from planner.runtime.cap import Capped
@@ -94,13 +95,21 @@ def test_a_graph_with_images_is_run_at_the_level_that_it_is_planned_at(
     assert levels[-1] == ALL  # timed
 
 
-def test_the_session_that_was_created_ahead_is_the_one_that_is_judged(
+def test_a_large_graph_is_optimized_once_for_the_plan_and_for_the_verification(
     tmp_path: Path, seen: _Seen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(profiled, "MANY_NODES", 1)
+    plain = optimized(ZOO / "gpt.onnx", tmp_path, seed=1)
+    seen.sessions.clear()
+    for module in (profiled, original_ahead):
+        monkeypatch.setattr(module, "MANY_NODES", 1)
     monkeypatch.setattr(profiled.os, "cpu_count", lambda: 2)
-    result = optimized(ZOO / "gpt.onnx", tmp_path)
-    assert sorted(seen.levels("gpt.onnx"), key=int) == sorted([EXTENDED, ALL], key=int)
+    result = optimized(ZOO / "gpt.onnx", tmp_path, seed=1, force=True)
+    assert seen.levels("gpt.onnx") == [ALL]
+    assert seen.levels("optimized.onnx") == [EXTENDED]  # nothing changes any more
+    assert [op.name for op in result.before.graph.operations] == [
+        op.name for op in plain.before.graph.operations
+    ]
+    assert result.before.timeline.order == plain.before.timeline.order
     assert sorted(rewritten_levels(seen), key=int) == sorted([ALL, EXTENDED], key=int)
     assert result.verification is not None
     assert [c.level for c in result.verification.orders] == ["extended", "all"]
