@@ -35,7 +35,7 @@ from planner.pipeline.verifying import (
 from planner.plan.planfile import OrderTarget, Swap
 from planner.request import Costs, Levers, Limits, Request, calibration
 from planner.residing import Feeds, Reside, check_residence
-from planner.results import Analysis, OptimizeResult, Verification
+from planner.results import Analysis, ModelView, OptimizeResult, Verification
 from planner.targets import Device, target_named
 from planner.writing import FileName, path_or_none
 
@@ -60,6 +60,7 @@ def analyze(
     seed: int = 0,
     what_if: Sequence[str] = (),
     progress: Progress | None = None,
+    on_model: Callable[[ModelView], None] | None = None,
 ) -> Analysis:
     """Where the memory of a model goes, as ONNX Runtime runs it.
 
@@ -79,6 +80,8 @@ def analyze(
         time_limit_s: for the searches: a better order, the least budget, what budgets cost.
         what_if: `"bf16"`, `"fp16"`, `"sparse=0.3"`, or two with a comma: what the peak would be if the
             model's tensors were stored so (`planner.graph.what_if`).
+        on_model: given the model as it is (`Analysis.default`) as soon as that is known, before anything
+            is searched for.
 
     Raises:
         UsageError, ModelError: see `planner.errors`.
@@ -99,7 +102,7 @@ def analyze(
     )
     check_residence(resident, feeds)
     questions = [parse_what_if(text) for text in what_if]
-    return analyzed(request, progress or silent, what_if=questions)
+    return analyzed(request, progress or silent, what_if=questions, on_model=on_model)
 
 
 def optimize(
@@ -175,7 +178,8 @@ def optimize(
         reserve: set aside out of the budget.
         verify: each model runs once under each set of options; "thorough" runs them again, and at other
             levels. False leaves the rewritten model unrun; the graph that ONNX Runtime's optimizers
-            made is then compared with the file, once, by numbers (`planner.runtime.same_numbers`).
+            made is then compared with the file, once, by numbers (`planner.runtime.same_numbers`); with
+            `calibrate=False`, where steps are long, by what is in it alone.
         dry_run: plan, but write nothing; as with `verify=False`.
         search_context: made for the search; within it Ctrl-C (KeyboardInterrupt) ends the search, and
             the best plan so far is taken where there is one. None: Ctrl-C is raised, as elsewhere.

@@ -1,12 +1,14 @@
 """How long planner takes to answer.
 
-    python -m reports.speed                          time to answer, and of each stage of optimize
+    python -m reports.speed                          samples of the zoo, and chains of up to 14,000 nodes
+    python -m reports.speed FILE... --chains         these files alone
+    python -m reports.speed --unrun bert_base.onnx   that one planned with no run, too
     python -m reports.speed --before REVISION        the same, and of that revision, in turns
 
-Commands are timed in fresh processes. For `optimize`, each model of `models/zoo` (or those named) goes
-through `planner.optimize` at 70% of its peak, twice each with a cache of compiled code of
-its own: the first run compiles. With `--before`, the revision is checked out beside and runs in turns
-with the working tree, so that a busy machine slows both alike; the page gives ratios.
+Commands are timed in fresh processes. For `optimize`, each model goes through `planner.optimize` at 70%
+of its peak with caches of its own. The first run compiles and measures operation times, and later ones
+find both; of these, the quickest counts. With `--before`, the revision is checked out beside and runs in
+turns with the working tree, so that a busy machine slows both alike; the page gives ratios.
 
 Rows go to `speed.json` beside this file, and `speed.md` is written from them.
 """
@@ -20,10 +22,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from reports.reliability import training_graphs
 
 ROOT = Path(__file__).parents[1]
 RESULT = Path(__file__).with_name("speed.json")
@@ -31,26 +36,34 @@ PAGE = Path(__file__).with_suffix(".md")
 ZOO = ROOT / "models" / "zoo"
 BUDGET = "70%"
 RUNS = 3
+CHAINS = (1_000, 4_000, 11_000)
+"""Nodes of the chains, about: `reports.reliability.training_graphs` makes a fifth more of them."""
 
 STAGES = {
     "load": ("loading",),
-    "ONNX Runtime's optimizers, types": ("letting ONNX Runtime",),
-    "base orders": ("compiling", "searching", "comparing"),
-    "solve, lower, read back": ("solving", "improving", "again"),
-    "other budgets": ("finding", "what ", "waiting", "drawing"),
-    "write": ("writing the rewritten",),
+    "optimizers, types": ("letting ONNX Runtime",),
+    "operation times": ("measuring operation times", "comparing the optimized graph"),
+    "base orders": ("compiling", "searching", "comparing base"),
+    "solve, lower, read back": ("solving", "improving", "again", "planning with", "looking for"),
     "verify": ("original model", "rewritten model", "both models"),
-    "report": ("writing the report",),
+    "write, report": ("writing", "drawing", "finding", "what ", "waiting"),
 }
 """What planner says as a stage begins."""
 
 _CHILD = """
-import json, sys, time
+import json, resource, sys, time
 began = time.perf_counter()
 from pathlib import Path
+import onnxruntime
 from planner import api
 marks = [("import", began), ("load", time.perf_counter())]
-stages = json.loads(sys.argv[4])
+stages, more = json.loads(sys.argv[4]), json.loads(sys.argv[5])
+sessions = []
+create = onnxruntime.InferenceSession
+def created(*arguments, **options):
+    sessions.append(1)
+    return create(*arguments, **options)
+onnxruntime.InferenceSession = created
 def say(message):
     for stage, heads in stages.items():
         if message.startswith(tuple(heads)) and marks[-1][0] != stage:
@@ -58,19 +71,39 @@ def say(message):
 folder = Path(sys.argv[3])
 result = api.optimize(
     Path(sys.argv[1]), budget=sys.argv[2], output=folder / "o.onnx", plan_path=folder / "p.json",
-    report_path=folder / "r.html", force=True, progress=say,
+    report_path=folder / "r.html", force=True, progress=say, **more,
 )
 marks.append(("", time.perf_counter()))
 seconds = {}
 for (stage, since), (_, until) in zip(marks, marks[1:]):
     seconds[stage] = seconds.get(stage, 0.0) + until - since
+used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
 plan = result.plan
 print(json.dumps({
     "seconds": seconds, "total_s": marks[-1][1] - began,
+    "cpu_s": sum(u.ru_utime + u.ru_stime for u in used), "sessions": len(sessions),
     "nodes": len(result.before.graph.operations),
     "added": plan.planned.time_us / plan.baseline.time_us - 1, "engine": plan.engine,
 }))
 """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """A model to be optimized; `is_run` False plans it with no run."""
+
+    path: Path
+    is_run: bool = True
+
+    @property
+    def name(self) -> str:
+        """As the page has it."""
+        return self.path.stem if self.is_run else f"{self.path.stem}, no run"
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Of `planner.optimize`."""
+        return {} if self.is_run else {"verify": False, "calibrate": False}
 
 
 def command_s(*arguments: str) -> float:
@@ -84,16 +117,22 @@ def command_s(*arguments: str) -> float:
     return min(times)
 
 
-def optimize_row(tree: Path, model: Path, cache: Path) -> dict[str, Any]:
+def optimize_row(tree: Path, subject: Subject, cache: Path) -> dict[str, Any]:
     """Seconds of each stage of one `optimize` in a fresh process, with the code of `tree`."""
-    env = {**os.environ, "PYTHONPATH": str(tree), "NUMBA_CACHE_DIR": str(cache)}
+    env = {
+        **os.environ,
+        "PYTHONPATH": str(tree),
+        "NUMBA_CACHE_DIR": str(cache / "numba"),
+        "XDG_CACHE_HOME": str(cache),
+    }
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-c", _CHILD, str(model), BUDGET, folder, json.dumps(STAGES)]
+        asked = [str(subject.path), BUDGET, folder, json.dumps(STAGES), json.dumps(subject.options)]
+        command = [sys.executable, "-c", _CHILD, *asked]
         done = subprocess.run(
             command, cwd=tree, env=env, capture_output=True, text=True, check=False
         )
     if done.returncode:
-        raise SystemExit(f"{model} in {tree}: {done.stderr}")
+        raise SystemExit(f"{subject.path} in {tree}: {done.stderr}")
     return json.loads(done.stdout.splitlines()[-1])
 
 
@@ -115,22 +154,35 @@ def checked_out(revision: str | None) -> Iterator[Path | None]:
             subprocess.run([*git, "remove", "--force", str(tree)], check=True, capture_output=True)
 
 
-def measure(models: Sequence[Path], before: str | None) -> list[dict[str, Any]]:
-    """Rows: first and second run of each model, in each tree, in turns."""
+def measure(subjects: Sequence[Subject], before: str | None, runs: int) -> list[dict[str, Any]]:
+    """Rows: the first run of each model, and the quickest of some later ones, in each tree, in turns."""
     rows: list[dict[str, Any]] = []
     with checked_out(before) as old, tempfile.TemporaryDirectory() as caches:
         trees = {"now": ROOT} if old is None else {before or "": old, "now": ROOT}
-        for model in models:
-            for run in ("first", "later"):
-                for name, tree in trees.items():
-                    cache = Path(caches) / name / model.stem
-                    row = optimize_row(tree, model, cache)
-                    rows.append({"model": model.stem, "tree": name, "run": run, **row})
-                    print(model.stem, name, run, f"{row['total_s']:.1f} s", flush=True)
+        for number, subject in enumerate(subjects):
+            for run, times in (("first", 1), ("later", runs)):
+                found: dict[str, list[dict[str, Any]]] = {name: [] for name in trees}
+                for _ in range(times):
+                    for name, tree in trees.items():
+                        cache = Path(caches) / name / str(number)
+                        cache.mkdir(parents=True, exist_ok=True)
+                        found[name].append(optimize_row(tree, subject, cache))
+                for name, tried in found.items():
+                    row = min(tried, key=lambda r: r["total_s"])
+                    rows.append({"model": subject.name, "tree": name, "run": run, **row})
+                    print(subject.name, name, run, f"{row['total_s']:.1f} s", flush=True)
     return rows
 
 
-def markdown(commands: dict[str, float], rows: Sequence[dict[str, Any]]) -> str:
+def chains(folder: Path, sizes: Sequence[int]) -> list[Path]:
+    """Chains of about so many nodes, written to a folder."""
+    paths = [folder / f"chain_{size}.onnx" for size in sizes]
+    for size, path in zip(sizes, paths, strict=True):
+        training_graphs.save("chain", size, path)
+    return paths
+
+
+def markdown(commands: Mapping[str, float], rows: Sequence[dict[str, Any]]) -> str:
     """The page."""
     lines = [
         "# Time to answer",
@@ -144,8 +196,10 @@ def markdown(commands: dict[str, float], rows: Sequence[dict[str, Any]]) -> str:
         "## optimize",
         "",
         f"Seconds of each stage of `planner.optimize` at {BUDGET} of the peak, with report and "
-        "verification, in a fresh process each. *first*: with no compiled code cached. Trees ran in "
-        "turns; *ratio*: the working tree's time over that of the revision beside it.",
+        "verification, in a fresh process each. *first*: nothing compiled or measured yet. *CPU*: of "
+        "the process and those that it started. *sessions*: of ONNX Runtime, in the process itself. *no "
+        "run*: `--no-verify --no-calibrate`. Trees ran in turns; *ratio*: the working tree's time over "
+        "that of the revision beside it.",
         "",
     ]
     return "\n".join([*lines, *_table(rows)]) + "\n"
@@ -156,8 +210,8 @@ def _table(rows: Sequence[dict[str, Any]]) -> list[str]:
     lines = [
         "| model | operations | run | tree | "
         + " | ".join(stages)
-        + " | all | ratio | plan adds |",
-        "|---|---:|---|---|" + "---:|" * (len(stages) + 3),
+        + " | all | CPU | sessions | ratio | plan adds |",
+        "|---|---:|---|---|" + "---:|" * (len(stages) + 5),
     ]
     for row in rows:
         others = [
@@ -169,26 +223,45 @@ def _table(rows: Sequence[dict[str, Any]]) -> list[str]:
         cells = " | ".join(f"{row['seconds'].get(stage, 0.0):.1f}" for stage in stages)
         lines.append(
             f"| {row['model']} | {row['nodes']:,} | {row['run']} | {row['tree']} | {cells} "
-            f"| {row['total_s']:.1f} | {ratio} | {row['added']:+.2%} |"
+            f"| {row['total_s']:.1f} | {row['cpu_s']:.1f} | {row['sessions']} | {ratio} "
+            f"| {row['added']:+.2%} |"
         )
     return lines
 
 
-def main() -> None:
-    """Measure, and write the rows and the page."""
+def _asked() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m reports.speed",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("models", nargs="*", type=Path, help="ONNX files [those of models/zoo]")
+    parser.add_argument(
+        "--chains", nargs="*", type=int, default=CHAINS, help="nodes of chains to be made, about"
+    )
+    parser.add_argument(
+        "--unrun", nargs="*", type=Path, default=(), help="ONNX files to be planned with no run"
+    )
+    parser.add_argument(
+        "--runs", type=int, default=RUNS, help="later runs, of which the quickest counts"
+    )
     parser.add_argument("--before", metavar="REVISION", help="measured beside the working tree")
-    asked = parser.parse_args()
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Measure, and write the rows and the page."""
+    asked = _asked()
     models = [m.resolve() for m in asked.models] or sorted(ZOO.glob("*.onnx"))
     commands = {"`planner --help`": command_s("--help")}
     for model in models:
         commands[f"`planner analyze {model.name}`"] = command_s("analyze", str(model), "--json")
-    rows = measure(models, asked.before)
+    with tempfile.TemporaryDirectory() as folder:
+        subjects = [
+            *(Subject(path=m) for m in [*models, *chains(Path(folder), asked.chains)]),
+            *(Subject(path=m.resolve(), is_run=False) for m in asked.unrun),
+        ]
+        rows = measure(subjects, asked.before, asked.runs)
     RESULT.write_text(json.dumps({"commands": commands, "rows": rows}, indent=1) + "\n")
     PAGE.write_text(markdown(commands, rows), encoding="utf-8")
 

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import sys
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
 from planner.cli import options as o
 from planner.cli.console import emit_json, note, progress, verbosity
 from planner.cli.outputs import check_outputs
 from planner.report.plain import nearby
 from planner.units import check_time_limit
+
+if TYPE_CHECKING:
+    from planner.results import ModelView
 
 
 def analyze(
@@ -52,6 +60,8 @@ def analyze(
 
     from planner import api
 
+    # whoever waits at a terminal reads the first lines while the rest is searched for
+    is_awaited = sys.stdout.isatty() and not (json or verbosity.quiet or verbosity.verbose)
     with progress(time_limit) as report_progress:
         analysis = api.analyze(
             model,
@@ -70,6 +80,7 @@ def analyze(
             inputs=inputs,
             what_if=what_if or (),
             progress=report_progress,
+            on_model=partial(_print_peak, model) if is_awaited else None,
         )
         if output is not None:
             from planner.report.html import write_report
@@ -81,9 +92,18 @@ def analyze(
     if json:
         emit_json(payload)
     elif not verbosity.quiet:
-        from planner.report.brief import print_analysis_brief
+        from planner.report.brief import print_analysis_brief, print_possible_brief
         from planner.report.terminal import print_analysis
 
-        (print_analysis if verbosity.verbose else print_analysis_brief)(payload)
+        brief = print_possible_brief if is_awaited else print_analysis_brief
+        (print_analysis if verbosity.verbose else brief)(payload)
     if output is not None:
         note(f"wrote {nearby(output)}")
+
+
+def _print_peak(model: Path, view: ModelView) -> None:
+    """The peak, and what it is made of."""
+    from planner.report.brief import print_peak_brief
+    from planner.report.views import peak_payload
+
+    print_peak_brief(str(model), peak_payload(view))

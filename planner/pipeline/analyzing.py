@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from planner.graph.what_if import WhatIf
@@ -16,21 +16,30 @@ from planner.pipeline.ways import merged, ways_of
 from planner.pipeline.what_if import estimated
 from planner.plan.planfile import PredictedCost
 from planner.request import Request
-from planner.results import Analysis, BudgetPreview, LeastPeak
+from planner.results import Analysis, BudgetPreview, LeastPeak, ModelView
 
 _ORDER_S, _MIN_S, _SHARE = 5.0, 2.0, 0.1
 """Seconds for a better order and for the least feasible budget, and the share of the time limit that
 each of them takes at most."""
 
 
-def analyzed(request: Request, progress: Progress, *, what_if: Sequence[WhatIf] = ()) -> Analysis:
+def analyzed(
+    request: Request,
+    progress: Progress,
+    *,
+    what_if: Sequence[WhatIf] = (),
+    on_model: Callable[[ModelView], None] | None = None,
+) -> Analysis:
     """The model as it is, the least budget found, and what others would cost.
 
     Args:
         what_if: other ways to store its tensors, whose peak is asked for.
+        on_model: given the model as it is, before anything is searched for.
     """
     compile_ahead(request)
     prepared = prepare(request, progress=progress, to_rewrite=False)
+    if on_model is not None:
+        on_model(prepared.baseline.view)
     estimates = estimated(prepared.baseline, what_if)
     share_s = _SHARE * request.limits.time_limit_s
     progress("searching for a better order")

@@ -202,7 +202,8 @@ def _best_order(
     """The order that a race finds best half way down to what may be possible."""
     middle = (prepared.baseline.peak_bytes + min(base.least_bound_bytes for base in orders)) // 2
     problems = [formulate_in(prepared, base.order, settings, middle).problem for base in orders]
-    return orders[race(problems, time_limit_s=time_limit_s)[0].index]
+    raced = race(problems, time_limit_s=time_limit_s, patience=begin(_WORTH_PER_S))
+    return orders[raced[0].index]
 
 
 def _limit_s(prepared: Prepared) -> float:

@@ -37,6 +37,8 @@ def compared(prepared: Prepared, *, progress: Progress) -> Prepared:
         graph=prepared.graph,
         order=prepared.order,
         level=prepared.level,
+        step_us=baseline.time_us,
+        no_runs=request.costs.calibrate == "never",
         peak_bytes=timeline(baseline.graph, baseline.order).peak_bytes,
     )
     said = same_numbers(subject, feeds, seed=request.seed)

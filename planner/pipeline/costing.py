@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
+
+import onnx_ir as ir
 
 from planner.cost.hardware import Hardware
 from planner.cost.measured import MeasuredTimes, keep_times, kept_times, times_key
@@ -19,6 +22,7 @@ from planner.runtime.build import why_no_copies
 from planner.runtime.normalize import is_of_large_files
 from planner.runtime.options import Level
 from planner.targets import Target
+from planner.temporary import temporary_folder
 from planner.units import format_duration
 
 MEASURED = "measured on this machine"
@@ -58,6 +62,7 @@ class Costing:
 
     Attributes:
         graph, order: as ONNX Runtime runs it.
+        optimized: the model that `graph` is of.
         level: of the optimizations that made the graph.
     """
 
@@ -67,6 +72,7 @@ class Costing:
     target: Target
     graph: TrainingGraph
     order: tuple[OpId, ...]
+    optimized: ir.Model
     level: Level
     progress: Callable[[str], None]
 
@@ -149,8 +155,11 @@ class Costing:
         request, count = self.request, len(self.graph.operations)
         self.progress("measuring operation times on this machine (--no-calibrate predicts them)")
         feeds, _ = make_inputs(request.model, request.seed, self.loaded.dims, request.inputs)
-        opening = Opening(level=self.level, threads=default_threads())
-        found = op_times(request.model, feeds, opening, nodes=count)
+        with temporary_folder() as folder:
+            path, level = self._to_run(folder)
+            found = op_times(
+                path, feeds, Opening(level=level, threads=default_threads()), nodes=count
+            )
         times = MeasuredTimes(kernel_us=dict(found.kernel_us), runs=found.runs)
         if why_no_copies(self.target.name) is None:
             small = small_times(Opening(level="disabled", threads=default_threads()))
@@ -163,6 +172,20 @@ class Costing:
             )
         keep_times(key, times)
         return times
+
+    def _to_run(self, folder: Path) -> tuple[Path, Level]:
+        """A file whose session has the graph's nodes, and the level to open it at.
+
+        A copy of the optimized graph needs no optimizers, which take most of the time to create a
+        session of a large graph. Where weights make the copy large, it is the model's own file.
+        """
+        from planner.runtime.profiled import may_copy
+
+        if self.level == "disabled" or not may_copy(self.optimized, self.loaded):
+            return self.request.model, self.level
+        path = folder / "optimized.onnx"
+        ir.save(self.optimized, path)
+        return path, "disabled"
 
     def _from(self, times: MeasuredTimes, said: str) -> Costed:
         hardware = times.hardware(self.hardware)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from planner.errors import InfeasibleBudgetError, UsageError, VerificationError
 from planner.lower.rewrite import Rewritten
@@ -22,6 +22,7 @@ from planner.pipeline.files import Files, save_rewritten
 from planner.pipeline.halving import check_can_halve
 from planner.pipeline.limiting import limited
 from planner.pipeline.modelviews import rewritten_view
+from planner.pipeline.original_ahead import OriginalAhead
 from planner.pipeline.placing import check_can_run
 from planner.pipeline.planned import Planned
 from planner.pipeline.prepare import Prepared, Progress, prepare
@@ -39,6 +40,9 @@ from planner.targets import target_named
 from planner.units import format_both, format_percent, parse_slowdown
 from planner.workers import Beside
 
+if TYPE_CHECKING:
+    from planner.runtime.profiled import Profiled
+
 Context = Callable[[], AbstractContextManager[None]]
 """Makes what surrounds the search, or a timing."""
 
@@ -51,12 +55,14 @@ class Made:
         prepared: what the plan was made for.
         after: what the model is predicted to do.
         rewritten: None where the model stays as it is.
+        original: a session of the model that is being created, to be verified in; None for none.
     """
 
     prepared: Prepared
     plan: Plan
     after: ModelView
     rewritten: Rewritten | None = None
+    original: Profiled | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,9 +106,10 @@ class OptimizeJob:
             VerificationError: ONNX Runtime does not confirm the plan; every file is in place.
             UsageError, ModelError, InfeasibleBudgetError: see `planner.errors`.
         """
-        prepared = self._prepared()
-        settings = settings_of(prepared)
         with ExitStack() as stack:
+            ahead = OriginalAhead(self.request, stack)
+            prepared = self._prepared(ahead)
+            settings = settings_of(prepared)
             helper = preview = None
             if plans.fits_as_it_is(prepared, settings):
                 plan = self._as_step(plans.unchanged_plan(prepared, settings), prepared)
@@ -122,7 +129,9 @@ class OptimizeJob:
             )
             together = stack.enter_context(written_together())
             quiet = nullcontext if helper is None else helper.paused
-            result = self._write_and_verify(result, made, together, quiet)
+            result = self._write_and_verify(
+                result, replace(made, original=ahead.session), together, quiet
+            )
             result = self._plan_and_trace(result, together)
             if self.files.report is not None:
                 result = self._report(result, self.files.report, preview, together)
@@ -134,12 +143,21 @@ class OptimizeJob:
             )
         return result
 
-    def _prepared(self) -> Prepared:
+    def _prepared(self, ahead: OriginalAhead) -> Prepared:
         """The model, read and analysed, while what is not compiled yet on this machine is."""
         if self.verify:
             check_can_run(target_named(self.request.device))
         compile_ahead(self.request)
-        prepared = self.prepared or limited(prepare(self.request, progress=self.progress))
+        prepared = self.prepared
+        if prepared is None:
+            will_run = self.verify and self.files.model is not None
+            prepared = limited(
+                prepare(
+                    self.request,
+                    progress=self.progress,
+                    on_loaded=ahead.begin if will_run else None,
+                )
+            )
         check_levers(prepared)
         check_can_halve(prepared)
         if self.verify:
@@ -247,7 +265,13 @@ class OptimizeJob:
         result = replace(result, output_path=self.files.model)
         if not self.verify:
             return result
-        rewrite = Rewrite(prepared=made.prepared, path=path, after=made.after, plan=made.plan)
+        rewrite = Rewrite(
+            prepared=made.prepared,
+            path=path,
+            after=made.after,
+            plan=made.plan,
+            ahead=made.original,
+        )
         verification = run_both(
             rewrite,
             self.progress,

@@ -22,7 +22,7 @@ from planner.runtime.device.assumed import assumed_placement, host_inputs, host_
 from planner.runtime.device.borders import with_borders
 from planner.runtime.device.copies import copies_of
 from planner.runtime.device.sessions import is_installed, why_missing
-from planner.runtime.normalize import Normalized, normalize_for
+from planner.runtime.normalize import Normalized, Written, normalize_for
 from planner.runtime.options import Level
 from planner.targets import Target
 
@@ -44,19 +44,25 @@ def check_can_run(target: Target) -> None:
 
 
 def placed(
-    loaded: LoadedModel, target: Target, *, level: Level, passes: int
+    loaded: LoadedModel,
+    target: Target,
+    *,
+    level: Level,
+    passes: int,
+    written: Written | None = None,
 ) -> tuple[Normalized, tuple[str, ...]]:
     """The graph as the provider runs it, placed, and what to say of that.
 
     Args:
         level: of the optimizations; passes: how often they are repeated at most.
+        written: as for `normalize_for`.
 
     Raises:
         UsageError: the provider is installed and sees no device.
         ModelError: ONNX Runtime cannot load the model.
     """
     passes = 1 if level == "disabled" else passes
-    found = normalize_for(loaded, target, level=level, passes=passes)
+    found = normalize_for(loaded, target, level=level, passes=passes, written=written)
     return found, _notes(target, found, f"as ONNX Runtime's {target.provider} places them")
 
 

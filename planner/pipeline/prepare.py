@@ -44,6 +44,7 @@ from planner.runtime.build import check_build, is_training_build, why_no_copies
 from planner.runtime.normalize import (
     MAX_PASSES,
     Normalized,
+    Written,
     added_nodes,
     is_of_large_files,
 )
@@ -146,11 +147,19 @@ class Prepared:
         return OpCosts(duration_us=self.duration_us, workspace_bytes=self.workspace_bytes)
 
 
-def prepare(request: Request, *, progress: Progress = silent, to_rewrite: bool = True) -> Prepared:
+def prepare(
+    request: Request,
+    *,
+    progress: Progress = silent,
+    to_rewrite: bool = True,
+    on_loaded: Callable[[LoadedModel], Written | None] | None = None,
+) -> Prepared:
     """Run the stages; raises what they raise.
 
     Args:
         to_rewrite: False where the model is only looked at.
+        on_loaded: given the checked file, before anything is made of it; gives what the optimizers make
+            of it, where some session writes that anyway.
     """
     path, target = request.model, target_named(request.device)
     if request.costs.calibrate == "always" and target.own_memory:
@@ -164,12 +173,13 @@ def prepare(request: Request, *, progress: Progress = silent, to_rewrite: bool =
     check_build(loaded.model)
     check_target(loaded.model, path, target)
     check_place(loaded.model, target)
+    written = None if on_loaded is None else on_loaded(loaded)
     target = fit_target(target, loaded.model)
     ort_optimize = request.ort_optimize and not is_assumed(target)
     passes = MAX_PASSES if to_rewrite else 1
     kinds = Sizes(loaded, request)
     level: Level = "extended" if ort_optimize else "disabled"
-    found, types, notes = _graph_for(kinds, target, level, passes, progress)
+    found, types, notes = _graph_for(kinds, target, level, passes, progress, written)
     layout = Layout()
     if ort_optimize and not target.own_memory:
         layout = layout_of(loaded, found.model)
@@ -209,6 +219,7 @@ def prepare(request: Request, *, progress: Progress = silent, to_rewrite: bool =
         target=target,
         graph=original,
         order=order,
+        optimized=found.first or found.model,
         level=level,
         progress=progress,
     ).costed()
@@ -313,7 +324,12 @@ def typed_graph(
 
 
 def _graph_for(
-    kinds: Sizes, target: Target, level: Level, passes: int, progress: Progress
+    kinds: Sizes,
+    target: Target,
+    level: Level,
+    passes: int,
+    progress: Progress,
+    written: Written | None = None,
 ) -> tuple[Normalized, dict[str, ValueType], list[str]]:
     """The graph that the target runs, placed; the types of its values; and what to say of that."""
     loaded, ort_optimize = kinds.loaded, level != "disabled"
@@ -325,7 +341,7 @@ def _graph_for(
         return found, typed(found.model, types), [*said]
     progress(f"letting ONNX Runtime optimize the graph for {target.title}")
     try:
-        found, said = placed(loaded, target, level=level, passes=passes)
+        found, said = placed(loaded, target, level=level, passes=passes, written=written)
     except ModelError:
         if ort_optimize or target.own_memory:
             raise

@@ -26,6 +26,8 @@ from planner.units import format_duration
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+    from planner.runtime.profiled import Profiled
+
 
 _SHOWN = 3
 
@@ -40,12 +42,14 @@ class Rewrite:
         prepared: the original.
         path: the rewritten model; `after` is what it is predicted to do.
         plan: says what holds of it.
+        ahead: a session of the original that is being created, if there is one.
     """
 
     prepared: Prepared
     path: Path
     after: ModelView
     plan: Plan
+    ahead: Profiled | None = None
 
 
 def check_can_hold(prepared: Prepared) -> None:
@@ -218,6 +222,7 @@ def _on_device(rewrite: Rewrite, inputs: _Inputs, progress: Progress) -> Verific
 def _on_cpu(
     rewrite: Rewrite, inputs: _Inputs, progress: Progress, *, thorough: bool, quiet: Quiet
 ) -> Verification:
+    from planner.runtime.profiled import may_copy
     from planner.runtime.verify import CpuJob
 
     prepared, after, plan = rewrite.prepared, rewrite.after, rewrite.plan
@@ -239,6 +244,8 @@ def _on_cpu(
         numbers=plan.numbers,
         thorough=thorough,
         quiet=quiet,
+        may_copy=may_copy(prepared.loaded.model, prepared.loaded),
+        ahead=rewrite.ahead,
         progress=progress,
     ).run()
 

@@ -61,11 +61,16 @@ def print_optimize_brief(payload: Payload, console: Console | None = None) -> No
 
 def print_analysis_brief(payload: Payload, console: Console | None = None) -> None:
     """The peak, what it is made of, what is possible, and what a budget would cost."""
+    print_peak_brief(payload["model"], payload["view"], console)
+    print_possible_brief(payload, console)
+
+
+def print_peak_brief(model: str, view: Payload, console: Console | None = None) -> None:
+    """The first of it, which is known soon: the peak, and what it is made of."""
     out = console or wide_console()
-    head, view = payload["headline"], payload["view"]
-    print_whole(out, nearby(payload["model"]), "bold")
+    print_whole(out, nearby(model), "bold")
     where = f"at step {view['peak_step']:,} of {view['steps']:,}, {view['peak_operation']}"
-    print_row(out, "Peak", f"{format_both(head['peak_bytes'])}, {where}")
+    print_row(out, "Peak", f"{format_both(view['peak_bytes'])}, {where}")
     total = view["peak_bytes"] or 1
     parts = sorted(view["composition_at_peak"].items(), key=lambda item: -item[1])
     texts = [f"{name} {format_bytes(n)} ({format_percent(n / total)})" for name, n in parts]
@@ -74,6 +79,12 @@ def print_analysis_brief(payload: Payload, console: Console | None = None) -> No
     print_row(
         out, "Largest", ", ".join(f"{r['tensor']} {format_bytes(r['bytes'])}" for r in largest)
     )
+
+
+def print_possible_brief(payload: Payload, console: Console | None = None) -> None:
+    """The rest: what is possible, and what a budget would cost."""
+    out = console or wide_console()
+    head = payload["headline"]
     for name, text in _possible(head):
         print_row(out, name, text)
     print_row(

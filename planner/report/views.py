@@ -10,13 +10,17 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from planner.graph.liveness import LiveRange
 from planner.graph.model import Category, Role, Tensor, TrainingGraph
 from planner.plan.planfile import Decision, MicroBatches
 from planner.results import ModelView, PackedArena
 from planner.structuring import fields_of
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 MAX_RESIDENTS = 200
 
@@ -56,6 +60,27 @@ def taxonomy_of(composition: Mapping[Category, int]) -> dict[str, int]:
     }
 
 
+def peak_payload(view: ModelView) -> dict[str, Any]:
+    """What a view says of the peak: known as soon as the model is analysed."""
+    graph, timeline = view.graph, view.timeline
+    step, used = timeline.peak_step, _used(view)
+    return {
+        "steps": len(timeline.order),
+        "peak_bytes": timeline.peak_bytes,
+        "peak_step": step,
+        "peak_operation": graph.operations[timeline.order[step]].name if timeline.order else "",
+        "composition_at_peak": {
+            str(c): int(a[step]) for c, a in sorted(used.items()) if int(a[step])
+        },
+        "residents_at_peak": residents_at(view, step),
+    }
+
+
+def _used(view: ModelView) -> dict[Category, npt.NDArray[np.int64]]:
+    """Bytes by step of the categories that there are."""
+    return {c: a for c, a in view.timeline.by_category.items() if len(a) and int(a.max())}
+
+
 def view_payload(view: ModelView, decisions: Sequence[Decision] = ()) -> dict[str, Any]:
     """Everything the reports say of one model.
 
@@ -63,24 +88,18 @@ def view_payload(view: ModelView, decisions: Sequence[Decision] = ()) -> dict[st
     what is left out is counted in `residents_at_peak_omitted`.
     """
     graph, timeline = view.graph, view.timeline
-    step = timeline.peak_step
-    residents = residents_at(view, step)
+    step, peak = timeline.peak_step, peak_payload(view)
+    residents = peak["residents_at_peak"]
     left_out = residents[MAX_RESIDENTS:]
-    fates = _fates(decisions)
-    used = {c: a for c, a in timeline.by_category.items() if len(a) and int(a.max())}
+    fates, used = _fates(decisions), _used(view)
     return {
         "name": graph.name,
         "operations": len(graph.operations),
         "tensors": len(graph.tensors),
-        "steps": len(timeline.order),
-        "peak_bytes": timeline.peak_bytes,
-        "peak_step": step,
-        "peak_operation": graph.operations[timeline.order[step]].name if timeline.order else "",
+        **{key: peak[key] for key in ("steps", "peak_bytes", "peak_step", "peak_operation")},
         "persistent_bytes": timeline.persistent_bytes,
         "time_us": number(view.time_us),
-        "composition_at_peak": {
-            str(c): int(a[step]) for c, a in sorted(used.items()) if int(a[step])
-        },
+        "composition_at_peak": peak["composition_at_peak"],
         "taxonomy_at_peak": taxonomy_of({c: int(a[step]) for c, a in used.items()}),
         "time_by_kind_us": _time_by_kind(view),
         "residents_at_peak": residents[:MAX_RESIDENTS],

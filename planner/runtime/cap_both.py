@@ -14,11 +14,14 @@ from typing import Any
 
 import numpy.typing as npt
 
+from planner.graph.liveness import timeline
 from planner.graph.model import OpId, TrainingGraph
-from planner.results import CapCheck
+from planner.results import CapCheck, MemoryCheck
 from planner.runtime.arena import first_region, first_regions, roomy_cap
 from planner.runtime.cap import arena_cap, refused_by_arena, run_capped
 from planner.runtime.options import Level, Opening, Order
+from planner.runtime.workspace import workspace
+from planner.units import format_bytes
 
 _TRIES = 8  # first regions that are tried for real
 
@@ -77,6 +80,46 @@ class Contestant:
     def regions(self, cap_bytes: int) -> Iterable[int]:
         """First regions with which the replay stays within the cap, each looked for when asked for."""
         return itertools.islice(first_regions(self.graph, self.order, cap_bytes), _TRIES)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CapsFound:
+    """How both models fared, what failed of it, and what is to be said."""
+
+    checks: tuple[CapCheck, CapCheck]
+    failures: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def capped_by(
+    budget_bytes: int, original: Contestant, rewritten: Contestant, seen: Sequence[MemoryCheck]
+) -> CapsFound:
+    """Both models under a cap, judged.
+
+    Args:
+        seen: bytes of the original, as it was seen to run.
+    """
+    graph, order = original.graph, original.order
+    scratch = {op: needed.bytes for op, needed in workspace(graph, threads=1).items()}
+    peak = timeline(graph, order, workspace_bytes=scratch).peak_bytes
+    for check in seen:
+        if check.live_bytes != check.predicted_live_bytes:
+            peak = min(peak, check.live_bytes)  # a peak that it did not have
+    checks = cap_both(original, rewritten, budget_bytes, live_peak_bytes=peak)
+    failures = [
+        f"under a cap of {format_bytes(check.cap_bytes)} the {check.model} model "
+        f"{'runs' if check.passed else 'fails'}, which it should not: {check.message or 'no message'}"
+        for check in checks
+        if check.expected is not None and check.passed != check.expected
+    ]
+    notes: tuple[str, ...] = ()
+    if over := checks[1].over_budget_bytes:
+        notes = (
+            f"the budget bounds live bytes; rounding, fragmentation and kernels' workspace in "
+            f"the CPU's arena take {format_bytes(over)} more, so the hard cap stands at the "
+            f"budget plus that; a reserve of {over} bytes keeps the arena itself within it",
+        )
+    return CapsFound(checks=checks, failures=tuple(failures), notes=notes)
 
 
 def cap_both(

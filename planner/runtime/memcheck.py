@@ -99,6 +99,18 @@ def off_notes(check: MemoryCheck, graph: TrainingGraph) -> tuple[str, ...]:
     )
 
 
+def over_budget(check: MemoryCheck, budget_bytes: int) -> tuple[str, ...]:
+    """What to say of a rewritten model over the budget, under recommended options."""
+    if check.model != "rewritten" or check.options != "recommended":
+        return ()
+    if check.live_bytes <= budget_bytes:
+        return ()
+    return (
+        f"{check.how} live bytes of the rewritten model are {format_bytes(check.live_bytes)}, over the "
+        f"budget of {format_bytes(budget_bytes)}",
+    )
+
+
 def _pair(
     run: Run,
     graph: TrainingGraph,

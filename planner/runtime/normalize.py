@@ -10,7 +10,7 @@ node uses, its own metadata, copies of initializers) is put back as it was.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -37,6 +37,9 @@ MAX_PASSES = 10
 
 LARGE_FILES_BYTES = 1 << 30
 """Initializers in files that take more are neither loaded nor copied."""
+
+Written = Callable[[], Path]
+"""Gives a file that a session has written, once it has."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +74,7 @@ def normalize_for(
     *,
     level: Level = "extended",
     passes: int = MAX_PASSES,
+    written: Written | None = None,
 ) -> Normalized:
     """The model as ONNX Runtime's optimizations leave it for a target.
 
@@ -84,6 +88,7 @@ def normalize_for(
             does: constants become initializers, casts go where there is no kernel for a type, each
             reader of a DequantizeLinear gets its own, and there are copies between memories.
         passes: at most so many; one is enough where nothing will be rewritten.
+        written: gives a file of the optimized graph, where some session of the model writes it anyway.
 
     Raises:
         UsageError: the target's device is not here.
@@ -105,7 +110,9 @@ def normalize_for(
         for number in range(passes):
             output = folder / f"optimized_{number}.onnx"
             external = loaded.has_external_data and not in_files
-            if target.own_memory:
+            if written is not None and source == loaded.path:
+                output = written()
+            elif target.own_memory:
                 placed |= optimize(target, source, output, level=level, external=external)
             else:
                 optimize_file(source, output, external=external, level=level)

@@ -157,6 +157,16 @@ def asking_options(level: Level) -> ort.SessionOptions:
     return options
 
 
+def stop_spinning(options: ort.SessionOptions) -> None:
+    """Have a session be timed beside others in one process.
+
+    Threads of a pool spin for a while when a run is over, on the cores that the next session's run
+    wants; these stop at once (`session.force_spinning_stop` in
+    core/session/onnxruntime_session_options_config_keys.h).
+    """
+    options.add_session_config_entry("session.force_spinning_stop", "1")
+
+
 def use_registered_arena(options: ort.SessionOptions, config: dict[str, int]) -> None:
     """Register a CPU arena with `config` for the process and have `options` use it.
 

@@ -100,11 +100,11 @@ def profile(
     with temporary_folder() as folder:
         options = opening.options(profile_prefix=folder / "profile")
         session = create_session(model_path, options)
-        names = [output.name for output in session.get_outputs()]
+        outputs = [output.name for output in session.get_outputs()]
         for index in range(runs):
             results = run_session(session, inputs)
             if index == 0 and on_outputs is not None:
-                on_outputs(names, results)
+                on_outputs(outputs, results)
             del results
         path = Path(session.end_profiling())
         del session

@@ -13,7 +13,8 @@ The first is about planner, which reads the graph and puts initializers back: wh
 nothing may be written. The second is about ONNX Runtime itself: any session of the file has the same
 numbers, so that it is said and no more.
 
-A model that cannot be run here is compared by what is in it, and that is said.
+A model that cannot be run here is compared by what is in it, and that is said. So is one whose steps are
+long where no run is wanted at all (`--no-calibrate`). Where they are long, the second is left out.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ from planner.runtime.inmemory import ModelInMemory
 from planner.runtime.options import Level, Order
 from planner.runtime.timing import available_bytes
 from planner.runtime.written import as_left, with_own, written_inputs
+from planner.units import format_duration
 
 Array = npt.NDArray[Any]
 
@@ -48,6 +50,9 @@ _TIMES_PEAK = 4
 """A session may hold so many times the live peak: arenas, packed weights, what is kept to compare."""
 
 _TIME_LIMIT_S = 120.0
+
+_LONG_US = 1e6
+"""A step that takes longer is worth waiting for only once for each file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +64,8 @@ class Subject:
         model: the graph that is planned.
         graph: its analysis; `order` that in which it is run here, `peak_bytes` its live peak.
         level: of the optimizations that made it.
+        step_us: what a step is thought to take.
+        no_runs: no run is wanted that takes long.
     """
 
     path: Path
@@ -68,6 +75,13 @@ class Subject:
     order: Sequence[OpId]
     peak_bytes: int
     level: Level = "extended"
+    step_us: float = 0.0
+    no_runs: bool = False
+
+    @property
+    def is_long(self) -> bool:
+        """Whether a step takes long."""
+        return self.step_us > _LONG_US
 
 
 def same_numbers(
@@ -89,6 +103,9 @@ def same_numbers(
     free = available_bytes() if free_bytes is None else free_bytes
     if free is not None and _TIMES_PEAK * subject.peak_bytes > free:
         return _unrun(subject, "a run may take more memory than this machine has free")
+    if subject.no_runs and subject.is_long:
+        step = format_duration(subject.step_us)
+        return _unrun(subject, f"--no-calibrate wants no run, and a step is thought to take {step}")
     try:
         feeds = make_feeds()
         graph = ModelInMemory(data=_in_order(subject), folder=subject.path.parent)
@@ -127,7 +144,10 @@ def _without_optimizations(
     ours: Mapping[str, Array],
     seed: int,
 ) -> str:
-    """How far the graph is from the file without any optimization, as the rest of a sentence."""
+    """How far the graph is from the file without any optimization, as the rest of a sentence; nothing
+    where a step takes long."""
+    if subject.is_long:
+        return ""
     random = drawn_outputs(subject.graph, SHARED_GENERATOR)
     try:
         plain = _run(subject, file, feeds, "disabled", seed)

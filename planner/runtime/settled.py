@@ -6,10 +6,12 @@ from collections.abc import Mapping, Sequence
 
 import onnx_ir as ir
 
+from planner.graph.liveness import timeline
 from planner.graph.model import OpId, TrainingGraph
 from planner.onnxio.names import name_nodes
 from planner.onnxio.shape_rules.blocked import DOMAIN
 from planner.runtime.profile import Run
+from planner.units import format_bytes
 
 _OUTPUT = "ReorderOutput"
 
@@ -63,3 +65,29 @@ def is_settled_order(run: Run, graph: TrainingGraph, order: Sequence[OpId]) -> b
     planned = [op.name for op in ops if op.op_type != _OUTPUT]
     ran = [event.name for event in run if event.op_type != _OUTPUT]
     return len(planned) < len(ops) == len(run) and planned == ran
+
+
+def executed_order(
+    run: Run, graph: TrainingGraph, expected: tuple[OpId, ...]
+) -> tuple[tuple[OpId, ...], tuple[str, ...]]:
+    """The order in which an original model ran, and what to say where it is not the expected one.
+
+    Where the nodes that ran are not the graph's, it is the expected order.
+    """
+    by_name = {op.name: op.id for op in graph.operations}
+    executed = tuple(by_name[e.name] for e in run if e.name in by_name)
+    if executed == expected or is_settled_order(run, graph, expected):
+        return expected, ()
+    if len(executed) != len(run) or len(executed) != len(expected):
+        note = (
+            f"the original model ran {len(run)} nodes, which are not the {len(expected)} of "
+            "its analysed graph: predicted and measured bytes are of two graphs"
+        )
+        return expected, (note,)
+    before, after = (timeline(graph, order).peak_bytes for order in (expected, executed))
+    note = (
+        f"the original model ran in another order than predicted: live peak "
+        f"{format_bytes(after)} in the executed order, {format_bytes(before)} in the "
+        "predicted one"
+    )
+    return executed, (note,)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy.typing as npt
 
 from planner.results import TimeCheck
-from planner.runtime.options import Opening
+from planner.runtime.options import Opening, stop_spinning
 from planner.runtime.profile import create_session, run_session
 
 if TYPE_CHECKING:
@@ -43,9 +43,8 @@ _LONG_S, _LONG = 10.0, Length(warm_ups=1, runs=3, min_s=0.0)
 
 
 def time_in_turns(
-    paths: tuple[Path, Path],
+    sessions: tuple[ort.InferenceSession, ort.InferenceSession],
     inputs: Mapping[str, npt.NDArray[Any]],
-    openings: tuple[Opening, Opening],
     *,
     length: Length,
     held_bytes: int,
@@ -53,7 +52,7 @@ def time_in_turns(
     """Times of each model once it is warm, and a note where one is due.
 
     Args:
-        paths: of the original and of the rewritten model; `openings` says how each is opened.
+        sessions: of the original and of the rewritten model (`timed_session`).
         length: three runs at most where a step takes over ten seconds.
         held_bytes: of both arenas together. Where that is more than half of the free memory, each
             arena is given back after every run, which slows both models.
@@ -66,7 +65,6 @@ def time_in_turns(
     if available is not None and held_bytes > available // 2:
         run_options.add_run_config_entry(*_SHRINK)
         note = "times include giving memory back after each run: both arenas did not fit at once"
-    sessions = [timed_session(path, opening) for path, opening in zip(paths, openings, strict=True)]
     times: tuple[list[float], list[float]] = ([], [])
     for index in range(_MAX_RUNS):
         if index >= length.runs + length.warm_ups and sum(times[0]) >= length.min_s * 1e6:
@@ -87,15 +85,11 @@ def time_in_turns(
 def timed_session(path: Path, opening: Opening) -> ort.InferenceSession:
     """A session to be timed beside others in one process.
 
-    Threads of a pool spin for a while when a run is over, on the cores that the next session's run
-    wants; these stop at once (`session.force_spinning_stop` in
-    core/session/onnxruntime_session_options_config_keys.h).
-
     Raises:
         ModelError: ONNX Runtime cannot load the model.
     """
     options = opening.options()
-    options.add_session_config_entry("session.force_spinning_stop", "1")
+    stop_spinning(options)
     return create_session(path, options)
 
 

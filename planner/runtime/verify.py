@@ -1,16 +1,23 @@
 """Verify a rewritten model on ONNX Runtime: numbers, order, bytes, time, and a hard cap.
 
-Sessions are shared between checks: one profiled session yields outputs, executed order and bytes.
+Sessions are shared between checks: one session yields outputs, executed order and bytes from a profiled
+run, and times from more runs (`planner.runtime.profiled`).
 
-    original   default      level extended   outputs, bytes
+    original   default      level all        outputs, bytes
     rewritten  default      level all        outputs, order, bytes
     rewritten  recommended  level extended   order, bytes
-    both       default      level all        time, in turns
-    both       capped       level extended   the arena's hard limit, one process each
+    both       default      level all        time, in turns, in the sessions above
+    both       capped       as seen to run   the arena's hard limit, one process each
     both       seeded       level extended   outputs of random numbers, where there are any
 
-Where a session lays images out in blocks of channels, the original runs at the level ALL throughout: that
-is the graph that is planned (`planner.runtime.blocked`).
+The original is run at the level of the graph that is planned (EXTENDED as a rule) wherever the level ALL
+may make another: where there are convolutions or pools, or the profile shows other nodes. It is timed at
+the level ALL in any case. Where a session lays images out in blocks of channels, it is planned and run at
+the level ALL throughout (`planner.runtime.blocked`).
+
+What is capped needs no optimizers any more. The original is the file that its own session wrote, of the
+graph that it ran. The rewritten model is the file itself, unoptimized, once the levels above have been
+seen to run its nodes as they stand; each is opened at the planned level where that is not so.
 
 Each runs once; a thorough verification runs each twice, one after the other, times more steps, and
 adds
@@ -34,7 +41,6 @@ import numpy.typing as npt
 from planner.errors import ModelError
 from planner.exactness import Numbers
 from planner.graph.effects import Effect
-from planner.graph.liveness import timeline
 from planner.graph.model import OpId, TrainingGraph
 from planner.results import (
     CapCheck,
@@ -45,18 +51,24 @@ from planner.results import (
     Verification,
 )
 from planner.runtime import memcheck
-from planner.runtime.cap_both import Contestant, cap_both
+from planner.runtime.cap_both import Contestant, capped_by
 from planner.runtime.compare import KeptResults, compare_orders, judged
 from planner.runtime.draws import compare_draws, drawn_outputs
 from planner.runtime.options import Level, Memory, Opening, Order, default_threads
-from planner.runtime.profile import Run, profile
-from planner.runtime.settled import is_settled_order
+from planner.runtime.profile import Run
+from planner.runtime.profiled import (
+    Profiled,
+    Sessions,
+    default_level,
+    may_create_beside,
+    may_stay,
+    ran_graph,
+)
+from planner.runtime.settled import executed_order
 from planner.runtime.sizes import exceeded
 from planner.runtime.timing import QUICK, THOROUGH, time_in_turns
-from planner.runtime.workspace import workspace
 from planner.runtime.written import as_left, with_own, written_inputs
 from planner.targets import CPU
-from planner.units import format_bytes
 
 Array = npt.NDArray[Any]
 
@@ -83,6 +95,8 @@ class CpuJob:
             rewritten model.
         numbers: how close to the original's outputs the rewritten model's should be.
         threads: intra-operator threads; the machine's cores, 8 at most, if not given.
+        may_copy: the graph that the original's session runs may be written to a temporary file.
+        ahead: a session of the original that is being created, if there is one.
     """
 
     paths: Mapping[str, Path]
@@ -103,11 +117,15 @@ class CpuJob:
     numbers: Numbers = "exact"
     quiet: Callable[[], AbstractContextManager[None]] = nullcontext
     threads: int = field(default_factory=default_threads)
+    may_copy: bool = False
+    ahead: Profiled | None = None
     progress: Callable[[str], None] = lambda _: None
     failures: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     memory: list[MemoryCheck] = field(default_factory=list)
     order_checks: list[OrderCheck] = field(default_factory=list)
+    _sessions: Sessions = field(init=False)
+    _as_run: Path | None = field(default=None, init=False)
 
     def run(self) -> Verification:
         """Run everything.
@@ -115,6 +133,13 @@ class CpuJob:
         Raises:
             ModelError: one of the models does not load or run.
         """
+        nodes = {name: {op.name for op in g.operations} for name, g in self.graphs.items()}
+        with Sessions(
+            paths=self.paths, nodes=nodes, seed=self.seed, ahead=self.ahead
+        ) as self._sessions:
+            return self._verified()
+
+    def _verified(self) -> Verification:
         import onnxruntime as ort
 
         self.notes.append(f"sessions ran with {self.threads} intra-operator thread(s)")
@@ -183,37 +208,31 @@ class CpuJob:
         on_outputs: Callable[[list[str], list[Array]], None] | None = None,
         inputs: Mapping[str, Array] | None = None,
     ) -> tuple[Run, ...]:
-        import onnxruntime as ort
-
-        ort.set_seed(self.seed)
-        found = profile(
-            self.paths[model],
+        with_copy = self.may_copy and model == "original" and on_outputs is not None
+        session = self._sessions.begin(model, opening, with_copy=with_copy)
+        found = session.profile(
             self.inputs if inputs is None else inputs,
-            opening,
             runs=runs or self._runs,
             on_outputs=on_outputs,
-            names={op.name for op in self.graphs[model].operations},
+            names=self._sessions.nodes[model],
         )
         if not all(found):
             raise ModelError(f"ONNX Runtime's profile of {self.paths[model]} has no node in it")
+        is_timed_so = opening == self._opening(model, self._default_level)
+        keep = self.is_timed and is_timed_so and may_stay(found)
+        self._sessions.finish(model, session, keep=keep)
+        if session.copy is not None and ran_graph(self.graphs[model], found[0]):
+            self._as_run = session.copy
         return found
 
     def _outputs(self) -> tuple[OutputComparison, ...]:
-        results = KeptResults()
         written = written_inputs(self.graphs["original"])
-        feeds = with_own(self.inputs, written)
-
-        def named(names: list[str], arrays: list[Array]) -> dict[str, Array]:
-            return {**dict(zip(names, arrays, strict=True)), **as_left(feeds, written, names)}
-
         self.progress("original model, default options: outputs and bytes")
         threads = self._threads_to_compare()
-        runs = self._profile(
-            "original",
-            replace(self._opening("original", self.level), threads=threads),
-            on_outputs=lambda *outputs: results.keep(named(*outputs)),
-            inputs=feeds,
-        )
+        self._begin_recommended()
+        operators = (op.op_type for op in self.graphs["original"].operations)
+        level = default_level(operators, self.level)
+        results, runs = self._original(level, written, threads)
         self._adopt_order(runs[0])
         self.failures += exceeded(self.graphs["original"], runs[0], "original")
         self._add_memory("original", "default", runs)
@@ -222,7 +241,7 @@ class CpuJob:
         runs = self._profile(
             "rewritten",
             replace(self._opening("rewritten", self._default_level), threads=threads),
-            on_outputs=lambda *outputs: results.compare(named(*outputs)),
+            on_outputs=lambda names, arrays: results.compare(_named(names, arrays, feeds, written)),
             inputs=feeds,
         )
         self._check_order(self._default_level, runs[0])
@@ -232,6 +251,22 @@ class CpuJob:
         comparisons = self._with_draws(results.comparisons, threads)
         self._judge_outputs(comparisons)
         return comparisons
+
+    def _original(
+        self, level: Level, written: tuple[str, ...], threads: int
+    ) -> tuple[KeptResults, tuple[Run, ...]]:
+        """The original's outputs and runs at a level; at that of the planned graph, where others of its
+        nodes ran."""
+        results, feeds = KeptResults(), with_own(self.inputs, written)
+        runs = self._profile(
+            "original",
+            replace(self._opening("original", level), threads=threads),
+            on_outputs=lambda names, arrays: results.keep(_named(names, arrays, feeds, written)),
+            inputs=feeds,
+        )
+        if level != self.level and not ran_graph(self.graphs["original"], runs[0]):
+            return self._original(self.level, written, threads)
+        return results, runs
 
     def _with_draws(
         self, comparisons: Sequence[OutputComparison], threads: int
@@ -271,24 +306,9 @@ class CpuJob:
 
     def _adopt_order(self, run: Run) -> None:
         """Compare the original's bytes with the prediction for the order in which it really ran."""
-        graph, expected = self.graphs["original"], self.orders["original"]
-        by_name = {op.name: op.id for op in graph.operations}
-        executed = tuple(by_name[e.name] for e in run if e.name in by_name)
-        if is_settled_order(run, graph, expected):
-            return
-        if len(executed) != len(run) or len(executed) != len(expected):
-            self.notes.append(
-                f"the original model ran {len(run)} nodes, which are not the {len(expected)} of "
-                "its analysed graph: predicted and measured bytes are of two graphs"
-            )
-        elif executed != expected:
-            before, after = (timeline(graph, order).peak_bytes for order in (expected, executed))
-            self.notes.append(
-                f"the original model ran in another order than predicted: live peak "
-                f"{format_bytes(after)} in the executed order, {format_bytes(before)} in the "
-                "predicted one"
-            )
-            self.orders = {**self.orders, "original": executed}
+        order, note = executed_order(run, self.graphs["original"], self.orders["original"])
+        self.orders = {**self.orders, "original": order}
+        self.notes += note
 
     def _judge_outputs(self, comparisons: Sequence[OutputComparison]) -> None:
         failures, notes = judged(comparisons, self.numbers)
@@ -302,12 +322,22 @@ class CpuJob:
             runs = self._profile("original", opening)
             self._add_memory("original", "recommended", runs)
         self.progress("rewritten model, recommended options: order and bytes")
-        level: Level = "extended" if self._optimized else "disabled"
-        opening = self._opening("rewritten", level, "recommended")
+        opening = self._opening_recommended
         runs = self._profile("rewritten", opening)
         if self._optimized:
-            self._check_order(level, runs[0])
+            self._check_order(opening.level, runs[0])
         self._add_memory("rewritten", "recommended", runs)
+
+    @property
+    def _opening_recommended(self) -> Opening:
+        """How the rewritten model is opened under recommended options."""
+        level: Level = "extended" if self._optimized else "disabled"
+        return self._opening("rewritten", level, "recommended")
+
+    def _begin_recommended(self) -> None:
+        """Have the session under recommended options created beside those before it."""
+        if may_create_beside(len(self.graphs["rewritten"].operations)) and not self.thorough:
+            self._sessions.begin("rewritten", self._opening_recommended)
 
     def _check_order(self, level: str, run: Run) -> None:
         if self.is_copy:
@@ -333,14 +363,7 @@ class CpuJob:
     def _judge_memory(self) -> None:
         for check in self.memory:
             self.notes += memcheck.off_notes(check, self.graphs[check.model])
-            if check.model != "rewritten" or check.options != "recommended":
-                continue
-            if check.live_bytes > self.budget_bytes:
-                self.failures.append(
-                    f"{check.how} live bytes of the rewritten model are "
-                    f"{format_bytes(check.live_bytes)}, over the budget of "
-                    f"{format_bytes(self.budget_bytes)}"
-                )
+            self.failures += memcheck.over_budget(check, self.budget_bytes)
         if self.has_swaps:
             self.notes.append(
                 "host copies share the CPU's arena: live bytes are replayed from the executed "
@@ -350,13 +373,13 @@ class CpuJob:
     def _time(self) -> TimeCheck:
         self.progress("both models in turns: time")
         with self.quiet():
+            level = self._default_level
             check, note = time_in_turns(
-                (self.paths["original"], self.paths["rewritten"]),
-                self.inputs,
                 (
-                    self._opening("original", self._default_level),
-                    self._opening("rewritten", self._default_level),
+                    self._sessions.timed("original", self._opening("original", level)),
+                    self._sessions.timed("rewritten", self._opening("rewritten", level)),
                 ),
+                self.inputs,
                 length=THOROUGH if self.thorough else QUICK,
                 held_bytes=sum(c.held_bytes or 0 for c in self.memory if c.options == "default"),
             )
@@ -368,44 +391,39 @@ class CpuJob:
         if self.has_swaps:
             return ()
         self.progress("both models under a hard memory cap")
-        graph, order = self.graphs["original"], self.orders["original"]
-        scratch = {op: needed.bytes for op, needed in workspace(graph, threads=1).items()}
-        baseline = timeline(graph, order, workspace_bytes=scratch).peak_bytes
-        for check in self.memory:
-            if check.model == "original" and check.live_bytes != check.predicted_live_bytes:
-                baseline = min(baseline, check.live_bytes)  # a peak that it did not have
-        checks = self._cpu_caps(baseline)
-        for check in checks:
-            if check.expected is not None and check.passed != check.expected:
-                did = "runs" if check.passed else "fails"
-                self.failures.append(
-                    f"under a cap of {format_bytes(check.cap_bytes)} the {check.model} model "
-                    f"{did}, which it should not: {check.message or 'no message'}"
-                )
-        return checks
-
-    def _cpu_caps(self, baseline: int) -> tuple[CapCheck, CapCheck]:
-        original, rewritten = (
-            Contestant(
-                name=model,
-                path=path,
-                graph=self.graphs[model],
-                order=self.orders[model],
-                order_option=self._order_of(model),
-                level=self.level,
-                inputs=self.inputs,
-                runs=self._runs,
-            )
-            for model, path in self.paths.items()
+        found = capped_by(
+            self.budget_bytes,
+            self._contestant("original"),
+            self._contestant("rewritten"),
+            [check for check in self.memory if check.model == "original"],
         )
-        checks = cap_both(original, rewritten, self.budget_bytes, live_peak_bytes=baseline)
-        if over := checks[1].over_budget_bytes:
-            self.notes.append(
-                f"the budget bounds live bytes; rounding, fragmentation and kernels' workspace in "
-                f"the CPU's arena take {format_bytes(over)} more, so the hard cap stands at the "
-                f"budget plus that; a reserve of {over} bytes keeps the arena itself within it"
-            )
-        return checks
+        self.failures += found.failures
+        self.notes += found.notes
+        return found.checks
+
+    def _contestant(self, model: str) -> Contestant:
+        path, level, order = self._capped(model)
+        return Contestant(
+            name=model,
+            path=path,
+            graph=self.graphs[model],
+            order=self.orders[model],
+            order_option=order,
+            level=level,
+            inputs=self.inputs,
+            runs=self._runs,
+        )
+
+    def _capped(self, model: str) -> tuple[Path, Level, Order]:
+        """The file of a model that runs under a cap, the level and the order to open it with: without
+        optimizers where it was seen that they change nothing."""
+        if model == "original" and self._as_run is not None:
+            return self._as_run, "disabled", "priority"
+        seen = {check.level for check in self.order_checks if check.equal}
+        level: Level = "disabled" if {"extended", "all"} <= seen else self.level
+        if model == "original" or self.is_copy:
+            level = self.level
+        return self.paths[model], level, self._order_of(model)
 
     def _opening(self, model: str, level: Level, memory: Memory = "default") -> Opening:
         """A session of a model, in the order that it is made for."""
@@ -420,3 +438,10 @@ class CpuJob:
 
 
 _LEVELS = ("disabled", "extended", "all")
+
+
+def _named(
+    names: list[str], arrays: list[Array], feeds: Mapping[str, Array], written: tuple[str, ...]
+) -> dict[str, Array]:
+    """Outputs by name, and with them the inputs that a run wrote over."""
+    return {**dict(zip(names, arrays, strict=True)), **as_left(feeds, written, names)}

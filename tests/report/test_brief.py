@@ -11,10 +11,16 @@ from rich.console import Console
 import planner
 from planner.api import optimize
 from planner.report import remarks
-from planner.report.brief import print_analysis_brief, print_optimize_brief
+from planner.report.brief import (
+    print_analysis_brief,
+    print_optimize_brief,
+    print_peak_brief,
+    print_possible_brief,
+)
 from planner.report.payload import analysis_payload, optimize_payload
 from planner.report.remarks import ROUTINE, that_matter
 from planner.report.terminal import print_optimize
+from planner.report.views import peak_payload
 from tests.report import examples
 
 ZOO = Path(__file__).parents[2] / "models" / "zoo"
@@ -42,6 +48,18 @@ def test_optimize(snapshot):
 
 def test_analyze(snapshot):
     assert printed(print_analysis_brief, analysis_payload(examples.analysis())) == snapshot
+
+
+def test_what_is_known_first_can_be_printed_first():
+    analysis = examples.analysis()
+    payload = analysis_payload(analysis)
+    first = printed(
+        lambda view, out: print_peak_brief(payload["model"], view, out),
+        peak_payload(analysis.default),
+    )
+    rest = printed(print_possible_brief, payload)
+    assert first + rest == printed(print_analysis_brief, payload)
+    assert "Peak" in first and "Largest" in first
 
 
 def test_the_outcome_takes_about_ten_lines_and_says_what_matters():

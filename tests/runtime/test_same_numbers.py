@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -18,7 +20,9 @@ from planner.pipeline.prepare import Prepared, prepare
 from planner.request import Request
 from planner.runtime import normalize
 from planner.runtime.compare import compare
+from planner.runtime.inmemory import ModelInMemory
 from planner.runtime.inputs import make_inputs
+from planner.runtime.options import Level
 from planner.runtime.same_numbers import Subject, same_numbers
 from tests.runtime.test_normalize import patches
 
@@ -103,6 +107,33 @@ def test_a_model_too_large_to_run_is_compared_by_what_is_in_it() -> None:
     assert "more memory than this machine has free" in said
     nodes = len(prepared.model.graph)
     assert f" of its {nodes} nodes are the file's own" in said
+
+
+def test_long_steps_are_not_run_where_no_run_is_wanted() -> None:
+    long = replace(
+        subject_of(prepare(Request(model=ZOO / "mlp_adamw.onnx"))), step_us=4.2e6, no_runs=True
+    )
+
+    def feeds() -> dict[str, np.ndarray]:
+        raise AssertionError("no run is wanted")
+
+    said = same_numbers(long, feeds)
+    assert "not compared with the file by numbers" in said and "4.20 s" in said
+
+
+def test_long_steps_are_run_once_for_each_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    subject = subject_of(prepare(Request(model=ZOO / "mlp_adamw.onnx")))
+    levels: list[str] = []
+    run = ModelInMemory.run
+
+    def counted(*arguments: Any, level: Level, **more: Any) -> dict[str, np.ndarray]:
+        levels.append(level)
+        return run(*arguments, level=level, **more)
+
+    monkeypatch.setattr(ModelInMemory, "run", counted)
+    said = same_numbers(replace(subject, step_us=4.2e6), lambda: make_inputs(subject.path)[0])
+    assert said.endswith("are the same bits as in a session of the file")
+    assert levels == ["disabled", "extended"]
 
 
 def test_a_model_that_cannot_be_fed_is_compared_by_what_is_in_it() -> None:
