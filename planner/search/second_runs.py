@@ -2,9 +2,9 @@
 
 The price of a byte above the capacity follows the walk: it rises while the schedule does not fit and
 falls while it does, so that the walk stays near the capacity, where good schedules are (strategic
-oscillation; Glover, "Heuristics for Integer Programming Using Surrogate Constraints", Decision Sciences 8, 1977). The
-temperature falls with the time (Kirkpatrick, Gelatt, Vecchi, "Optimization by Simulated Annealing",
-Science 220, 1983).
+oscillation; Glover, "Heuristics for Integer Programming Using Surrogate Constraints", Decision Sciences
+8, 1977). The temperature falls with the time (Kirkpatrick, Gelatt, Vecchi, "Optimization by Simulated
+Annealing", Science 220, 1983).
 """
 
 from __future__ import annotations

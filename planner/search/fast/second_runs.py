@@ -4,8 +4,8 @@ A schedule is a set of second runs, each in a pass; base operation m ends pass (
 and the runs of one pass follow each other by index. With one pass for each base operation these are the
 stages of `planner.plan.stages`; with more, runs between two base operations may take any order. Every
 such set is a schedule that works: a tensor is held from the run that makes it to its last reader before
-it is made again. To add a run, or take one away, changes only what its outputs and inputs take between their
-neighbours in time. That costs microseconds; to replay a schedule takes a thousand times as long.
+it is made again. To add a run, or take one away, changes only what its outputs and inputs take between
+their neighbours in time. That costs microseconds; to replay a schedule takes a hundred times as long.
 
 There are no copies, and operations that make graph outputs do not run again.
 """
