@@ -17,8 +17,8 @@ class CpSat(ExactPolicy):
 
     Attributes (besides those of `ExactPolicy`):
         max_ops: on larger problems a part takes longer to set up than to solve.
-        far_gap: from a plan farther than that from its bound, parts take longer to undo what it does
-            than to make one fit that is about as fast as any, or the base order.
+        far_gap: from a plan with copies farther than that from its bound, parts take longer to undo what
+            it does than to make one fit that is about as fast as any, or the base order.
         min_s: with less time left it does not begin.
         repair_s: for plans of the programs beside that do not fit, each time that there are any.
     """
@@ -58,7 +58,9 @@ class CpSat(ExactPolicy):
             take_from_beside()
             return state.is_settled
 
-        near = state.best if state.is_within(self.far_gap) else None
+        near = None
+        if state.is_within(self.far_gap) or not problem.allow_swap:
+            near = state.best
         found = solve_exact(
             problem,
             near or nearest or state.evaluator.base,

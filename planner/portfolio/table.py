@@ -14,7 +14,7 @@ from planner.plan.problem import Problem
 from planner.portfolio.policies import FrontierPolicy, LeastPeakPolicy, RacePolicy
 from planner.search.engine import Engine
 from planner.search.engines.intervals import IntervalPrograms
-from planner.search.engines.local import Anneal, Refine
+from planner.search.engines.local import Anneal, AnnealRuns, Refine
 from planner.search.engines.rounding import Corners, Guards, LpRounding, SlowerCopies
 from planner.search.engines.simple import Checkpoints, Greedy, OneLever, SwapByDistance
 from planner.search.engines.tight import EverythingSwapped, Evict
@@ -127,6 +127,7 @@ POLICY = Policy(
         Turn(engine=Guards(), until=0.5, when=_CLOSE),
         Turn(engine=Refine(), until=0.55, when=_CLOSE),
         Turn(engine=Anneal(), until=0.6, when=_CLOSE),
+        Turn(engine=AnnealRuns(), until=0.9),
         Turn(engine=CpSat(), until=1.0),
     ),
     other=(

@@ -1,12 +1,13 @@
 """What each engine is worth: the same problems with each engine left out.
 
-    python -m reports.solver.ablation [--limit SECONDS] [--instances FOLDER] [--engines NAME ...]
+    python -m reports.solver.ablation [--limit SECONDS] [--instances FOLDER] [--only TEXT]
+                                      [--engines NAME ...]
 
-Problems are those of the training graphs in `models/zoo`, with recompute alone, with copies on the
-stream of the operations (what `planner optimize` plans) and beside them, random layered graphs, and
-the published instances in FOLDER. Each run is `planner solve --params` in a process of its own, with
-one thread and seed 0. Rows go to `ablation.json` beside this file, one by one, and `ablation.md` is
-written from them; a row that is there already is not measured again.
+Problems are random graphs, the published instances in FOLDER, and the training graphs in `models/zoo`,
+with recompute alone, with copies on the stream of the operations (what `planner optimize` plans) and
+beside them. Each run is a process of its own, with one thread and seed 0. Rows go to `ablation.json`
+beside this file, one by one, and `ablation.md` is written from them; a row that is there already is not
+measured again.
 """
 
 from __future__ import annotations
@@ -33,11 +34,15 @@ PAGE = Path(__file__).with_name("ablation.md")
 WORSE = 1e-3
 """A plan counts as worse, or better, where it takes so much more, or less, of the base order's time."""
 
-_LEVERS: tuple[tuple[Mode, str], ...] = (
-    ("recompute", ""),
-    ("both", "serial"),
-    ("both", "overlapped"),
+_LEVERS: tuple[tuple[Mode, str, tuple[int, ...]], ...] = (
+    ("recompute", "", (80, 60)),
+    ("both", "serial", (60,)),
+    ("both", "overlapped", (60,)),
 )
+
+_RECOMPUTE: tuple[Mode, str] = ("recompute", "")
+_TIGHT = (80, 65)
+"""Budgets of the random graphs."""
 
 _NONE = ""
 """Left out in the rows with all engines."""
@@ -45,26 +50,24 @@ _NONE = ""
 Row = dict[str, Any]
 
 
-def problems(instances: Path | None) -> Iterator[tuple[str, Problem]]:
-    """What is solved, by name."""
+def problems(instances: Path | None, only: str = "") -> Iterator[tuple[str, Problem]]:
+    """What is solved, by name; of the published instances, those whose names have `only`."""
+    for operations in (100, 250):
+        yield from _budgets(f"irregular {operations}", irregular(operations), _RECOMPUTE, _TIGHT)
+    if instances is not None:
+        for name, path in read_folder(instances, contains=only).items():
+            if "_test" not in name:
+                yield from _budgets(short_name(name), read(path).problem, _RECOMPUTE, _TIGHT)
     for path in sorted(ZOO.glob("*.onnx")):
         problem = real(path)
-        for mode, copies in _LEVERS:
-            yield from _budgets(f"{path.stem}, {mode}", problem, mode, copies, (80, 60))
-    for operations in (100, 250):
-        yield from _budgets(
-            f"random layered {operations}", irregular(operations), "recompute", "", (90, 80)
-        )
-    if instances is not None:
-        for name, path in read_folder(instances).items():
-            if "_test" not in name:
-                found = read(path).problem
-                yield from _budgets(short_name(name), found, "recompute", "", (90, 80))
+        for mode, copies, percents in _LEVERS:
+            yield from _budgets(f"{path.stem}, {mode}", problem, (mode, copies), percents)
 
 
 def _budgets(
-    name: str, problem: Problem, mode: Mode, copies: str, percents: tuple[int, ...]
+    name: str, problem: Problem, kind: tuple[Mode, str], percents: tuple[int, ...]
 ) -> Iterator[tuple[str, Problem]]:
+    mode, copies = kind
     for percent in percents:
         said = ", ".join(part for part in (name, copies, f"{percent}%") if part)
         yield said, with_budget(problem, percent, mode, overlap=copies == "overlapped")
@@ -77,30 +80,20 @@ def engines() -> list[str]:
 
 
 def measure(problem: Problem, left_out: str, limit_s: float) -> Row:
-    """Figures of one run; `added` and `bound` as shares of the base order's time."""
+    """Figures of one run (`reports.solver.ablation_run`)."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "problem.json").write_text(problem_to_json(problem), encoding="utf-8")
         text = f"[engines.{left_out}]\nenabled = false\n" if left_out else ""
         (folder / "params.toml").write_text(text, encoding="utf-8")
         command = [
-            sys.executable, "-c", "from planner.cli.main import run; run()", "solve",
-            str(folder / "problem.json"), "--params", str(folder / "params.toml"),
-            "--time-limit", str(limit_s), "--workers", "1", "--json",
+            sys.executable, "-m", "reports.solver.ablation_run",
+            str(folder / "problem.json"), str(folder / "params.toml"), str(limit_s),
         ]  # fmt: skip
         done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode == 4:
-        return {"added": None, "bound": None, "engine": "", "seconds": None, "used": []}
     if done.returncode:
-        raise SystemExit(f"planner solve ended with {done.returncode}: {done.stderr}")
-    data = json.loads(done.stdout)
-    return {
-        "added": data["time_us"] / data["base_us"] - 1,
-        "bound": data["bound_us"] / data["base_us"] - 1,
-        "engine": data["engine"],
-        "seconds": data["solve_s"],
-        "used": [e["name"] for e in data["engines"]],
-    }
+        raise SystemExit(f"the search ended with {done.returncode}: {done.stderr}")
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 def markdown(rows: list[Row]) -> str:
@@ -112,12 +105,13 @@ def markdown(rows: list[Row]) -> str:
         "Written by `python -m reports.solver.ablation`: each problem solved with every engine, and "
         "again with one left out, in processes of their own on one thread. *worse*, *better*: the "
         f"plan takes over {WORSE:.1%} of the base order's time more, or less. *looser*: the bound is "
-        "that much lower. Runs are limited by time, so that a machine with other work moves some of "
-        "them either way.",
+        "that much lower. *first plan*: seconds to the first plan that fits, summed over the problems "
+        "where both find one, beside those with the engine. Runs are limited by time, so that a "
+        "machine with other work moves some of them either way.",
         "",
         "| left out | problems where it has a turn | plan worse | no plan any more | plan better "
-        "| bound looser | seconds, of those with it |",
-        "|---|---:|---:|---:|---:|---:|---:|",
+        "| bound looser | first plan | seconds, of those with it |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|",
     ]
     for engine in sorted({row["left_out"] for row in rows} - {_NONE}):
         pairs = [
@@ -126,14 +120,18 @@ def markdown(rows: list[Row]) -> str:
             if row["left_out"] == engine and row["problem"] in whole
         ]
         lines.append(_line(engine, [pair for pair in pairs if engine in pair[0]["used"]]))
-    lines += ["", "| problem | added | bound | found by | seconds |", "|---|---:|---:|---|---:|"]
+    lines += ["", "| problem | added | bound | found by | first plan s | seconds |"]
+    lines.append("|---|---:|---:|---|---:|---:|")
     for name, row in whole.items():
         if row["added"] is None:
-            lines.append(f"| {name} | none | | | |")
+            lines.append(
+                f"| {name} | none ({row['least']:.1%}) | {row['bound']:.3%} | | "
+                f"| {row['seconds']:.1f} |"
+            )
         else:
             lines.append(
                 f"| {name} | {row['added']:.3%} | {row['bound']:.3%} | {row['engine']} "
-                f"| {row['seconds']:.1f} |"
+                f"| {row['first_s']:.1f} | {row['seconds']:.1f} |"
             )
     return "\n".join(lines) + "\n"
 
@@ -146,7 +144,12 @@ def _line(engine: str, pairs: list[tuple[Row, Row]]) -> str:
     looser = sum(b["bound"] < a["bound"] - WORSE for a, b in both)
     before, after = (sum(pair[i]["seconds"] for pair in both) for i in (0, 1))
     share = f"{after / before:.0%}" if before else ""
-    return f"| {engine} | {len(pairs)} | {worse} | {lost} | {better} | {looser} | {share} |"
+    firsts = [(a["first_s"], b["first_s"]) for a, b in both]
+    first = f"{sum(b for _, b in firsts):.1f} s beside {sum(a for a, _ in firsts):.1f} s"
+    return (
+        f"| {engine} | {len(pairs)} | {worse} | {lost} | {better} | {looser} "
+        f"| {first if both else ''} | {share} |"
+    )
 
 
 def main() -> None:
@@ -158,12 +161,13 @@ def main() -> None:
     )
     parser.add_argument("--limit", type=float, default=20.0, metavar="SECONDS", help="[20]")
     parser.add_argument("--instances", type=Path, metavar="FOLDER", help="published instances")
+    parser.add_argument("--only", default="", metavar="TEXT", help="published instances with it")
     parser.add_argument("--engines", nargs="+", metavar="NAME", help="[all]")
     parser.add_argument("--output", type=Path, default=RESULT)
     asked = parser.parse_args()
     rows: list[Row] = json.loads(asked.output.read_text()) if asked.output.exists() else []
     there = {(row["problem"], row["left_out"], row["limit_s"]) for row in rows}
-    for name, problem in problems(asked.instances):
+    for name, problem in problems(asked.instances, asked.only):
         for left_out in (_NONE, *(asked.engines or engines())):
             key = (name, left_out, asked.limit)
             whole = next((r for r in rows if (r["problem"], r["left_out"]) == (name, _NONE)), None)
@@ -173,7 +177,7 @@ def main() -> None:
             rows.append({**row, **measure(problem, left_out, asked.limit)})
             asked.output.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
             print(name, "without", left_out or "nothing", rows[-1]["added"], flush=True)
-    PAGE.write_text(markdown(rows), encoding="utf-8")
+            PAGE.write_text(markdown(rows), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -39,8 +39,9 @@ def compile_overlapped() -> None:
 
 def _functions_serial() -> tuple[Callable[..., Any], ...]:
     from planner.search.fast.moves import anneal, change
+    from planner.search.fast.second_run_moves import anneal_runs
 
-    return anneal, change
+    return anneal, change, anneal_runs
 
 
 def _functions_overlapped() -> tuple[Callable[..., Any], ...]:
@@ -60,6 +61,8 @@ def _compilation(overlap: bool) -> Compilation:
 def _compile(*, overlap: bool) -> None:
     from planner.search.evaluate import Evaluator
     from planner.search.improve import Improver
+    from planner.search.second_runs import RunPolicy, anneal_second_runs
+    from planner.search.stop import NEVER
 
     ops = tuple(
         PlanOp(
@@ -89,3 +92,4 @@ def _compile(*, overlap: bool) -> None:
     improver = Improver(evaluator)
     fitting = improver.repair(evaluator.base)
     improver.polish(improver.prune(improver.anneal(fitting, iterations=1)))
+    anneal_second_runs(problem, NEVER, policy=RunPolicy(slice_moves=1, moves=1))

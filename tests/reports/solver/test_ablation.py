@@ -20,7 +20,9 @@ def test_an_engine_that_is_left_out_has_no_turn():
 def row(problem: str, left_out: str, added: float | None, bound: float | None) -> dict:
     return {
         "problem": problem, "left_out": left_out, "limit_s": 1.0, "added": added, "bound": bound,
-        "engine": "greedy", "seconds": None if added is None else 2.0, "used": ["greedy", "anneal"],
+        "engine": "greedy",
+        "seconds": 2.0, "least": 1.01, "first_s": None if added is None else 0.5,
+        "used": ["greedy", "anneal"],
     }  # fmt: skip
 
 
@@ -31,6 +33,6 @@ def test_the_page_counts_what_is_worse_lost_and_better():
         row("a", "guards", 0.10, 0.05),
     ]  # fmt: skip
     lines = markdown(rows).splitlines()
-    assert "| greedy | 2 | 1 | 1 | 0 | 0 | 100% |" in lines
-    assert "| anneal | 2 | 0 | 0 | 1 | 1 | 100% |" in lines
-    assert "| guards | 0 | 0 | 0 | 0 | 0 |  |" in lines
+    assert "| greedy | 2 | 1 | 1 | 0 | 0 | 0.5 s beside 0.5 s | 100% |" in lines
+    assert "| anneal | 2 | 0 | 0 | 1 | 1 | 1.0 s beside 1.0 s | 100% |" in lines
+    assert "| guards | 0 | 0 | 0 | 0 | 0 |  |  |" in lines

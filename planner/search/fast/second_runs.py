@@ -1,0 +1,295 @@
+"""Schedules by passes, changed run by run: bytes are counted anew only where a change concerns them.
+
+A schedule is a set of second runs, each in a pass; base operation m ends pass (m + 1) · `passes` - 1,
+and the runs of one pass follow each other by index. With one pass for each base operation these are the
+stages of `planner.plan.stages`; with more, runs between two base operations may take any order. Every
+such set is a schedule that works: a tensor is held from the run that makes it to its last reader before
+it is made again. To add a run, or take one away, changes only what its outputs and inputs take between
+their neighbours in time. That costs microseconds; to replay a schedule takes a hundred times as long.
+
+There are no copies, and operations that make graph outputs do not run again.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numba
+import numpy as np
+
+from planner.compiled import INNER
+from planner.plan.problem import Action, ActionKind, OpIndex, Problem
+from planner.plan.stages import MemoryProfile, base_plan, overwritten
+from planner.search.fast.arrays import Flags, Floats, Ints, Longs, arrays_of
+
+NONE = -1
+_LAST = np.int64(1) << 62
+
+
+class Graph(NamedTuple):
+    """What does not change. Sizes in bytes, times in microseconds; see `Arrays`.
+
+    `spared`: per input, whether an output takes its buffer where the operation reads it last. `movable`:
+    per operation, whether it may run again.
+    """
+
+    ins_at: Ints
+    ins: Ints
+    spared: Flags
+    outs_at: Ints
+    outs: Ints
+    use_at: Ints
+    uses: Ints
+    producer: Ints
+    size: Longs
+    to_end: Flags
+    duration: Floats
+    workspace: Longs
+    movable: Flags
+    capacity: np.int64
+    passes: np.int64
+
+
+class Runs(NamedTuple):
+    """A schedule.
+
+    `key`: of each run in order, pass · operations + operation. `live`: bytes while it runs. `gap`: bytes
+    between it and the next. `when`: the passes of each operation, ascending, of which `times` count.
+    `count`: [runs]. `over`: [bytes above the capacity, summed over the runs]. `time`: [microseconds].
+    """
+
+    key: Longs
+    live: Longs
+    gap: Longs
+    when: Ints
+    times: Ints
+    count: Longs
+    over: Longs
+    time: Floats
+
+
+def graph_of(problem: Problem, *, passes: int = 1) -> Graph:
+    """The problem as arrays, with so many passes for each base operation."""
+    a = arrays_of(problem)
+    spared = [t in overwritten(problem, m) for m, op in enumerate(problem.ops) for t in op.inputs]
+    movable = [
+        problem.allow_recompute
+        and op.recomputable
+        and bool(op.outputs)
+        and not any(problem.tensors[t].to_end for t in op.outputs)
+        for op in problem.ops
+    ]
+    return Graph(
+        ins_at=a.ins_at, ins=a.ins, spared=np.array(spared, dtype=np.uint8),
+        outs_at=a.outs_at, outs=a.outs, use_at=a.use_at, uses=a.uses, producer=a.producer,
+        size=a.size, to_end=a.to_end, duration=a.duration, workspace=a.workspace,
+        movable=np.array(movable, dtype=np.uint8),
+        capacity=np.int64(problem.capacity_bytes), passes=np.int64(passes),
+    )  # fmt: skip
+
+
+def base_runs(problem: Problem, graph: Graph, *, max_runs: int, max_times: int) -> Runs:
+    """Every operation once, with room for so many runs in all, and of one operation."""
+    n = len(problem.ops)
+    room = max(max_runs, n)
+    key, live, gap = (np.zeros(room, dtype=np.int64) for _ in range(3))
+    axis = MemoryProfile(problem, base_plan()).live
+    live[:n] = axis[1::2]
+    gap[: n - 1] = axis[2::2]
+    gap[n - 1] = problem.fixed_bytes + sum(t.bytes for t in problem.tensors if t.to_end)
+    last = (np.arange(n) + 1) * graph.passes - 1
+    key[:n] = last * n + np.arange(n)
+    when = np.zeros((n, max_times), dtype=np.int32)
+    when[:, 0] = last
+    return Runs(
+        key=key, live=live, gap=gap, when=when, times=np.ones(n, dtype=np.int32),
+        count=np.array([n]),
+        over=np.array([int(np.maximum(live[:n] - problem.capacity_bytes, 0).sum())]),
+        time=np.array([problem.base_duration_us]),
+    )  # fmt: skip
+
+
+def actions_of_keys(problem: Problem, keys: Longs) -> list[Action]:
+    """The schedule whose runs have these keys."""
+    ops = (keys % len(problem.ops)).tolist()
+    return [Action(kind=ActionKind.RUN, target=OpIndex(m)) for m in ops]
+
+
+@numba.njit(**INNER)
+def is_base(g: Graph, key: int, n: int) -> bool:
+    """Whether a run is the first of its operation."""
+    return key // n == (key % n + 1) * g.passes - 1
+
+
+@numba.njit(**INNER)
+def place_of(r: Runs, key: int) -> int:
+    """Place of the first run that is not before `key`."""
+    low, high = 0, r.count[0]
+    while low < high:
+        middle = (low + high) >> 1
+        if r.key[middle] < key:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+@numba.njit(**INNER)
+def before(g: Graph, r: Runs, t: int, key: int) -> int:
+    """Key of the last run before `key` that makes or reads tensor `t`."""
+    n = len(r.times)
+    found = np.int64(NONE)
+    for j in range(g.use_at[t] - 1, g.use_at[t + 1]):
+        m = g.producer[t] if j < g.use_at[t] else g.uses[j]
+        for i in range(r.times[m] - 1, -1, -1):
+            k = np.int64(r.when[m, i]) * n + m
+            if k < key:
+                found = max(found, k)
+                break
+    return found
+
+
+@numba.njit(**INNER)
+def after(g: Graph, r: Runs, t: int, key: int) -> int:
+    """Key of the first run after `key` that makes or reads tensor `t`; `NONE` if there is none."""
+    n = len(r.times)
+    found = _LAST
+    for j in range(g.use_at[t] - 1, g.use_at[t + 1]):
+        m = g.producer[t] if j < g.use_at[t] else g.uses[j]
+        for i in range(r.times[m]):
+            k = np.int64(r.when[m, i]) * n + m
+            if k > key:
+                found = min(found, k)
+                break
+    return found if found < _LAST else np.int64(NONE)
+
+
+@numba.njit(**INNER)
+def is_held(g: Graph, r: Runs, t: int, key: int) -> bool:
+    """Whether a run after `key` reads the copy of tensor `t` that there is before `key`."""
+    if g.to_end[t]:
+        return True
+    k = after(g, r, t, key)
+    return k != NONE and k % len(r.times) != g.producer[t]
+
+
+@numba.njit(**INNER)
+def _is_spared(g: Graph, m: int, t: int) -> bool:
+    """Whether operation `m` writes over tensor `t` where it reads it last."""
+    for j in range(g.ins_at[m], g.ins_at[m + 1]):
+        if g.ins[j] == t:
+            return g.spared[j] != 0
+    return False
+
+
+@numba.njit(**INNER)
+def _hold(g: Graph, r: Runs, t: int, place: int, sign: int) -> None:
+    """Hold tensor `t` from its last run before `place` up to it, or (`sign` -1) no longer."""
+    n = len(r.times)
+    earlier = before(g, r, t, r.key[place])
+    start = place_of(r, earlier)
+    m = earlier % n
+    first = start if m != g.producer[t] and _is_spared(g, m, t) else start + 1
+    bytes_ = sign * g.size[t]
+    over = 0
+    for i in range(first, place):
+        now = r.live[i]
+        over -= max(0, now - g.capacity)
+        now += bytes_
+        over += max(0, now - g.capacity)
+        r.live[i] = now
+    for i in range(start, place):
+        r.gap[i] += bytes_
+    r.over[0] += over
+
+
+@numba.njit(**INNER)
+def _apply(g: Graph, r: Runs, place: int, m: int, sign: int) -> None:
+    """What run `place`, of operation `m`, changes for its tensors; it is not in `when`."""
+    key = r.key[place]
+    own = 0  # bytes that it takes beside what is held there anyway
+    for j in range(g.outs_at[m], g.outs_at[m + 1]):
+        t = g.outs[j]
+        if is_held(g, r, t, key):  # let go from its last reader on
+            _hold(g, r, t, place, -sign)
+        else:
+            own += g.size[t]
+    for j in range(g.ins_at[m], g.ins_at[m + 1]):
+        t = g.ins[j]
+        if not is_held(g, r, t, key):
+            _hold(g, r, t, place, sign)
+            if not g.spared[j]:
+                own += g.size[t]
+    now = r.live[place]
+    r.live[place] = now + sign * own
+    r.over[0] += max(0, r.live[place] - g.capacity) - max(0, now - g.capacity)
+
+
+@numba.njit(**INNER)
+def may_add(g: Graph, r: Runs, when: int, m: int) -> bool:
+    """Whether operation `m` may run in a pass, where it does not yet."""
+    if not g.movable[m] or when < (m + 1) * g.passes or when >= len(r.times) * g.passes:
+        return False
+    if r.times[m] == r.when.shape[1] or r.count[0] == len(r.key):
+        return False
+    for i in range(r.times[m]):  # noqa: SIM110
+        if r.when[m, i] == when:
+            return False
+    return True
+
+
+@numba.njit(**INNER)
+def add(g: Graph, r: Runs, when: int, m: int) -> None:
+    """Run operation `m` in a pass in which it may."""
+    key = np.int64(when) * len(r.times) + m
+    place = place_of(r, key)
+    for i in range(r.count[0], place, -1):
+        r.key[i] = r.key[i - 1]
+        r.live[i] = r.live[i - 1]
+        r.gap[i] = r.gap[i - 1]
+    r.count[0] += 1
+    r.key[place] = key
+    r.gap[place] = r.gap[place - 1]
+    r.live[place] = r.gap[place - 1] + g.workspace[m]
+    r.over[0] += max(0, r.live[place] - g.capacity)
+    r.time[0] += g.duration[m]
+    _apply(g, r, place, m, 1)
+    i = r.times[m]
+    while i and r.when[m, i - 1] > when:
+        r.when[m, i] = r.when[m, i - 1]
+        i -= 1
+    r.when[m, i] = when
+    r.times[m] += 1
+
+
+@numba.njit(**INNER)
+def remove(g: Graph, r: Runs, when: int, m: int) -> None:
+    """Take the second run of `m` in a pass away."""
+    r.times[m] -= 1
+    i = 0
+    while r.when[m, i] != when:
+        i += 1
+    for j in range(i, r.times[m]):
+        r.when[m, j] = r.when[m, j + 1]
+    place = place_of(r, np.int64(when) * len(r.times) + m)
+    _apply(g, r, place, m, -1)
+    r.over[0] -= max(0, r.live[place] - g.capacity)
+    r.time[0] -= g.duration[m]
+    r.count[0] -= 1
+    for i in range(place, r.count[0]):
+        r.key[i] = r.key[i + 1]
+        r.live[i] = r.live[i + 1]
+        r.gap[i] = r.gap[i + 1]
+
+
+@numba.njit(cache=True, nogil=True)
+def change(g: Graph, r: Runs, when: int, m: int) -> bool:
+    """Add the second run of `m` in a pass, or take it away; whether that was possible."""
+    for i in range(1, r.times[m]):
+        if r.when[m, i] == when:
+            remove(g, r, when, m)
+            return True
+    if not may_add(g, r, when, m):
+        return False
+    add(g, r, when, m)
+    return True

@@ -1,0 +1,148 @@
+"""Annealing over second runs: a schedule that takes little time and fits, or comes near to fitting.
+
+The price of a byte above the capacity follows the walk: it rises while the schedule does not fit and
+falls while it does, so that the walk stays near the capacity, where good schedules are (strategic
+oscillation; Glover, "Heuristics for Integer Programming Using Surrogate Constraints", Decision Sciences
+8, 1977). The temperature falls with the time (Kirkpatrick, Gelatt, Vecchi, "Optimization by Simulated
+Annealing", Science 220, 1983).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+
+from planner.plan.problem import Action, Problem
+from planner.plan.stages import stage_schedule
+from planner.search.fast.second_run_moves import Heat, anneal_runs, new_walk
+from planner.search.fast.second_runs import actions_of_keys, base_runs, change, graph_of
+from planner.search.stop import Stop
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunPolicy:
+    """Every number of the annealing over second runs.
+
+    Attributes:
+        hot, cold: first and last temperature, in mean durations of an operation.
+        first_price, max_price: of a byte above the capacity, at first and at most: times the base order's
+            duration over the bytes of all tensors.
+        price_rise, price_fall: its factors after a slice at whose end the schedule does not fit, or does.
+        moves: in all, as a multiple of the operations; with more time than these take, it ends early.
+        share, cooling: of the time, or of the moves: a walk that fits early is over after `share`, and
+            cools for no less than `cooling`, from when it first fits, or to the end.
+        slice_moves: moves between two looks at the clock.
+        passes: between two base operations; within each, runs follow each other by index.
+        max_times: second runs of one operation, at most, and the first.
+        max_runs: runs, at most, as a multiple of the operations.
+    """
+
+    hot: float = 1.0
+    cold: float = 0.01
+    first_price: float = 0.5
+    max_price: float = 50.0
+    price_rise: float = 1.1
+    price_fall: float = 0.95
+    moves: int = 3_000
+    share: float = 0.6
+    cooling: float = 0.3
+    slice_moves: int = 1_500
+    passes: int = 1
+    max_times: int = 40
+    max_runs: int = 10
+
+
+RUNS = RunPolicy()
+"""Until another is given; measured by `reports/solver.md`."""
+
+
+class _Clock:
+    """How far a walk has come, by time or by moves: it cools once it has fitted, or when it must."""
+
+    def __init__(self, stop: Stop, policy: RunPolicy, ops: int) -> None:
+        self.stop, self.policy = stop, policy
+        self.began, self.whole_s = time.monotonic(), stop.left_s
+        self.moves, self.all_moves = 0, policy.moves * ops
+        self.cools_from, self.end = 1.0 - policy.cooling, 1.0
+        self.gone = 0.0
+        self.has_fitted = False
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether there is another slice."""
+        return self.gone < self.end and self.stop.left_s > 0
+
+    @property
+    def cooled(self) -> float:
+        """How much of the way from hot to cold lies behind."""
+        return max(0.0, (self.gone - self.cools_from) / (self.end - self.cools_from))
+
+    def tick(self, *, fits: bool) -> None:
+        """A slice is over; `fits`: a schedule that fits has been found."""
+        self.moves += self.policy.slice_moves
+        time_gone = (time.monotonic() - self.began) / self.whole_s
+        self.gone = min(1.0, max(time_gone, self.moves / self.all_moves))
+        if fits and not self.has_fitted:
+            self.has_fitted = True
+            self.cools_from = min(self.cools_from, self.gone)
+            self.end = min(1.0, max(self.policy.share, self.cools_from + self.policy.cooling))
+
+
+def anneal_second_runs(
+    problem: Problem,
+    stop: Stop,
+    *,
+    start: Sequence[Action] = (),
+    seed: int = 0,
+    policy: RunPolicy = RUNS,
+) -> list[Action]:
+    """The best schedule found until `stop`: one that fits and takes the least time, or has the least
+    bytes over the capacity, summed over its runs.
+
+    Args:
+        problem: without copies.
+        start: actions to begin from; the base order if none are given.
+        seed: of the moves.
+        policy: temperatures, prices and sizes.
+    """
+    graph = graph_of(problem, passes=policy.passes)
+    ops = len(problem.ops)
+    runs = base_runs(
+        problem, graph, max_runs=policy.max_runs * ops, max_times=min(policy.max_times, ops + 1)
+    )
+    for stage, m in sorted(stage_schedule(problem, start).reruns) if start else ():
+        change(graph, runs, (stage + 1) * policy.passes - 1, m)
+    walk = new_walk(runs)
+    rng = np.random.default_rng(seed)
+    mean_us = problem.base_duration_us / ops
+    unit = problem.base_duration_us / max(1, sum(t.bytes for t in problem.tensors))
+    price, clock = policy.first_price, _Clock(stop, policy, ops)
+    while clock.goes_on and mean_us > 0:
+        temperature_us = mean_us * policy.hot * (policy.cold / policy.hot) ** clock.cooled
+        heat = Heat(np.int64(policy.slice_moves), temperature_us, price * unit)
+        anneal_runs(graph, runs, walk, heat, rng)
+        clock.tick(fits=walk.found[1] == 0)
+        price *= policy.price_rise if runs.over[0] else policy.price_fall
+        price = min(price, policy.max_price)
+    return actions_of_keys(problem, walk.best[: int(walk.found[0])])
+
+
+def anneal_side_by_side(
+    problem: Problem,
+    stop: Stop,
+    *,
+    start: Sequence[Action] = (),
+    seeds: Sequence[int] = (0,),
+    policy: RunPolicy = RUNS,
+) -> list[list[Action]]:
+    """What each seed comes to, on a thread of its own; arguments as of `anneal_second_runs`."""
+    with ThreadPoolExecutor(max_workers=len(seeds)) as pool:
+        walks = [
+            pool.submit(anneal_second_runs, problem, stop, start=start, seed=seed, policy=policy)
+            for seed in seeds
+        ]
+        return [walk.result() for walk in walks]
