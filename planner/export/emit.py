@@ -94,14 +94,17 @@ class Builder:
         start = len(self.nodes)
         yield
         made, maker = self.nodes[start:], self._maker.get(value)
+        if maker is None:
+            return
         own = {result for node in made for result in node.output}
         read = {operand for node in made for operand in node.input} - own
-        at = start
-        while at and self.nodes[at - 1] is not maker and read.isdisjoint(self.nodes[at - 1].output):
-            at -= 1
-        if at and self.nodes[at - 1] is maker and read.isdisjoint(maker.output):
-            del self.nodes[start:]
-            self.nodes[at - 1 : at - 1] = made
+        for at in reversed(range(start)):
+            if not read.isdisjoint(self.nodes[at].output):
+                return
+            if self.nodes[at] is maker:
+                del self.nodes[start:]
+                self.nodes[at:at] = made
+                return
 
     def constant(self, array: np.ndarray) -> Value:
         """An initializer holding `array`; equal arrays share one."""

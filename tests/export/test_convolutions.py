@@ -40,6 +40,7 @@ BY_PLACES: dict[str, nn.Module] = {
     "dilated and strided": nn.Conv2d(8, 6, 3, dilation=(2, 3), stride=2, padding=3),
     "patches": nn.Conv2d(8, 6, 2, stride=2),
     "patches, rows lost": nn.Conv2d(8, 6, 3, stride=3),
+    "to many filters": nn.Conv2d(8, 24, 3, padding=1),
     "one row": nn.Conv2d(8, 6, (1, 7), padding=(0, 3)),
     "pointwise": nn.Conv2d(8, 6, 1),
     "pointwise, strided": nn.Conv2d(8, 6, 1, stride=2),
@@ -168,6 +169,7 @@ def test_the_batch_may_be_open(name: str) -> None:
         ("in three dimensions", "Conv"),
         ("padded beyond the kernel", "ConvTranspose"),  # a convolution would have negative padding
         ("pointwise, padded", "ConvTranspose"),
+        ("to many filters", "ConvTranspose"),
         ("strided", "ConvTranspose"),
         ("patches", "ConvTranspose"),
     ],

@@ -18,6 +18,7 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from torch import fx
 
@@ -73,7 +74,7 @@ class Convolution:
         return any(stride != 1 for stride in self.strides)
 
     @property
-    def attributes(self) -> dict[str, list[int] | int]:
+    def attributes(self) -> dict[str, Any]:
         """Those of Conv and ConvTranspose."""
         return {
             "kernel_shape": self.kernel,
@@ -108,21 +109,21 @@ def by_places(low: Lowering, conv: Convolution) -> Value:
     The second operand is the part of the image that the place meets: a copy, gone after the product.
     """
     turned = [1, 0, *conv.axes]
-    left = _flat(
+    left = flat(
         low, low.transpose(low.value(conv.small), turned, "small.t"), conv.filters, "small.m"
     )
-    image = _padded(low, conv)
+    image = padded(low, conv)
     if math.prod(conv.kernel) == 1:  # what a stride skips is not worth turning
-        image = _met(low, conv, image, [0] * len(conv.axes), "met")
+        image = met_by(low, conv, image, [0] * len(conv.axes), "met")
         image = low.transpose(image, turned, "large.t")
-        right = _flat(low, image, conv.channels, "large.m")
+        right = flat(low, image, conv.channels, "large.m")
         product = low.op("Gemm", left, right, tag="product", transB=1)
         return low.reshape(product, shape_of(conv.weight), "dweight")
     image = low.transpose(image, turned, "large.t")
     products: list[Value] = []
     for place in itertools.product(*map(range, conv.kernel)):
         at = ".".join(map(str, place))
-        met = _flat(low, _met(low, conv, image, place, f"met.{at}"), conv.channels, f"met.{at}.m")
+        met = flat(low, met_by(low, conv, image, place, f"met.{at}"), conv.channels, f"met.{at}.m")
         products.append(low.op("Gemm", left, met, tag=f"product.{at}", transB=1))
     stacked = low.op("Concat", *products, tag="products", axis=0)
     whole = low.reshape(stacked, [*conv.kernel, conv.filters, conv.channels], "by_place")
@@ -130,12 +131,12 @@ def by_places(low: Lowering, conv: Convolution) -> Value:
     return low.transpose(whole, [rank, rank + 1, *range(rank)], "dweight")
 
 
-def _flat(low: Lowering, image: Value, channels: int, tag: str) -> Value:
+def flat(low: Lowering, image: Value, channels: int, tag: str) -> Value:
     """[channels, batch, ...] -> [channels, batch x ...]."""
     return low.reshape(image, [channels, -1], tag)
 
 
-def _padded(low: Lowering, conv: Convolution) -> Value:
+def padded(low: Lowering, conv: Convolution) -> Value:
     """The large image with its padding."""
     if not any(conv.padding):
         return low.value(conv.large)
@@ -143,7 +144,7 @@ def _padded(low: Lowering, conv: Convolution) -> Value:
     return low.op("Pad", low.value(conv.large), widths, low.scalar(0), tag="padded")
 
 
-def _met(low: Lowering, conv: Convolution, image: Value, place: Sequence[int], tag: str) -> Value:
+def met_by(low: Lowering, conv: Convolution, image: Value, place: Sequence[int], tag: str) -> Value:
     """The pixels of the padded image that a place in the kernel meets, one per pixel of the small one."""
     starts = [at * dilation for at, dilation in zip(place, conv.dilations, strict=True)]
     steps = zip(starts, spatial(conv.small), conv.strides, strict=True)
@@ -207,12 +208,20 @@ def as_convolution(low: Lowering, conv: Convolution) -> Value:
 
 
 def image_gradient(low: Lowering, conv: Convolution) -> Value:
-    """In the form that is fastest for its shapes."""
+    """In the form that is fastest for its shapes.
+
+    On a CPU the turned kernel costs a copy of the small image for each place in it, and the transposed
+    form a sum into the large one: the former is the dearer one where the small image has far more
+    channels. A strided image's phases, written as one convolution each or together, took longer than
+    the transposed form in every layer.
+    """
     reach = [d * (k - 1) for k, d in zip(conv.kernel, conv.dilations, strict=True)]
     can_turn = not conv.is_strided and all(
         pad <= most for pad, most in zip(conv.padding, reach, strict=True)
     )
-    return with_turned_kernel(low, conv) if can_turn else as_transposed(low, conv)
+    if can_turn and 2 * conv.channels >= conv.filters:
+        return with_turned_kernel(low, conv)
+    return as_transposed(low, conv)
 
 
 def with_turned_kernel(low: Lowering, conv: Convolution) -> Value:
