@@ -22,6 +22,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+import onnx
 import onnx_ir as ir
 
 from planner.graph.model import TrainingGraph
@@ -230,6 +231,12 @@ def ran_graph(graph: TrainingGraph, run: Run) -> bool:
     """Whether the nodes that ran are those of a graph."""
     names = {op.name for op in graph.operations}
     return len(run) == len(names) and {event.name for event in run} == names
+
+
+def holds_run(path: Path, run: Run) -> bool:
+    """Whether the nodes of a file stand in the order in which they ran in the session that wrote it."""
+    nodes = onnx.load(path, load_external_data=False).graph.node
+    return [node.name for node in nodes] == [event.name for event in run]
 
 
 def may_stay(runs: Sequence[Run]) -> bool:

@@ -15,9 +15,10 @@ may make another: where there are convolutions or pools, or the profile shows ot
 the level ALL in any case. Where a session lays images out in blocks of channels, it is planned and run at
 the level ALL throughout (`planner.runtime.blocked`).
 
-What is capped needs no optimizers any more. The original is the file that its own session wrote, of the
-graph that it ran. The rewritten model is the file itself, unoptimized, once the levels above have been
-seen to run its nodes as they stand; each is opened at the planned level where that is not so.
+What is capped needs no optimizers any more. The original is the file that its own session wrote of the
+graph that it ran, in the order in which it ran (`Shape` and `Size` apart, which run as soon as they can).
+The rewritten model is the file itself, unoptimized, once the levels above have been seen to run its nodes
+as they stand. Each is opened at the planned level where that is not so.
 
 Each runs once; a thorough verification runs each twice, one after the other, times more steps, and
 adds
@@ -60,6 +61,7 @@ from planner.runtime.profiled import (
     Profiled,
     Sessions,
     default_level,
+    holds_run,
     may_create_beside,
     may_stay,
     ran_graph,
@@ -221,7 +223,7 @@ class CpuJob:
         is_timed_so = opening == self._opening(model, self._default_level)
         keep = self.is_timed and is_timed_so and may_stay(found)
         self._sessions.finish(model, session, keep=keep)
-        if session.copy is not None and ran_graph(self.graphs[model], found[0]):
+        if session.copy is not None and holds_run(session.copy, found[0]):
             self._as_run = session.copy
         return found
 
