@@ -10,34 +10,34 @@ from typing import Literal
 from planner.bounding import Given, bounds_of
 from planner.chunking import SplitMode, check_split
 from planner.errors import ModelError, UsageError
+from planner.files.writing import FileName, path_or_none
 from planner.graph.what_if import parse_what_if
 from planner.halving import CastSaved, check_cast_saved
 from planner.onnxio.load import model_digest
 from planner.onnxio.save import atomic_write
-from planner.pipeline.analyzing import analyzed
-from planner.pipeline.assemble import read_plan
-from planner.pipeline.bounds import bounds_of_plan
-from planner.pipeline.copies import Copies
-from planner.pipeline.files import Files, save_rewritten
-from planner.pipeline.in_parts import optimized, verified
-from planner.pipeline.modelviews import file_view
-from planner.pipeline.optimizing import OptimizeJob
-from planner.pipeline.placing import check_can_run
-from planner.pipeline.prepare import prepare, silent
-from planner.pipeline.rebuild import prepared_for, rebuild, whole_dims
-from planner.pipeline.verifying import (
+from planner.pipeline.answer.analyzing import analyzed
+from planner.pipeline.answer.in_parts import optimized, verified
+from planner.pipeline.answer.optimizing import OptimizeJob
+from planner.pipeline.answer.verifying import (
     Rewrite,
     check_can_hold,
     check_same_inputs,
     run_both,
     stand_in_plan,
 )
+from planner.pipeline.prepare.copies import Copies
+from planner.pipeline.prepare.prepared import prepare, silent
+from planner.pipeline.record.assemble import read_plan
+from planner.pipeline.record.bounds import bounds_of_plan
+from planner.pipeline.record.files import Files, save_rewritten
+from planner.pipeline.record.modelviews import file_view
+from planner.pipeline.record.rebuild import prepared_for, rebuild, whole_dims
+from planner.pipeline.target.placing import check_can_run
 from planner.plan.planfile import OrderTarget, Swap
 from planner.request import Costs, Levers, Limits, Request, calibration
 from planner.residing import Feeds, Reside, check_residence
 from planner.results import Analysis, ModelView, OptimizeResult, Verification
 from planner.targets import Device, target_named
-from planner.writing import FileName, path_or_none
 
 Progress = Callable[[str], None]
 
@@ -178,8 +178,9 @@ def optimize(
         reserve: set aside out of the budget.
         verify: each model runs once under each set of options; "thorough" runs them again, and at other
             levels. False leaves the rewritten model unrun; the graph that ONNX Runtime's optimizers
-            made is then compared with the file, once, by numbers (`planner.runtime.same_numbers`); with
-            `calibrate=False`, where steps are long, by what is in it alone.
+            made is then compared with the file, once, by numbers
+            (`planner.runtime.optimizers.same_numbers`); with `calibrate=False`, where steps are long,
+            by what is in it alone.
         dry_run: plan, but write nothing; as with `verify=False`.
         search_context: made for the search; within it Ctrl-C (KeyboardInterrupt) ends the search, and
             the best plan so far is taken where there is one. None: Ctrl-C is raised, as elsewhere.

@@ -10,12 +10,12 @@ from planner.bounding import Given, bounds_of
 from planner.cost.hardware import Hardware, hardware_names, load_hardware
 from planner.device_fits import DeviceFit, DeviceFits
 from planner.errors import UsageError
-from planner.pipeline.devices import Device, Finder, fits_of, searches_of
-from planner.pipeline.prepare import BOUND_SIZES, silent
+from planner.files.writing import FileName, path_or_none
+from planner.pipeline.answer.devices import Device, Finder, fits_of, searches_of
+from planner.pipeline.prepare.prepared import BOUND_SIZES, silent
 from planner.request import Costs, Levers, Limits, Request
 from planner.residing import Feeds, check_residence
 from planner.units import check_seed, check_time_limit, format_both, parse_bytes, parse_percent
-from planner.writing import FileName, path_or_none
 
 ALL = "all"
 AUTO_RESERVE = "auto"
@@ -59,7 +59,8 @@ def fit_devices(
 
     Returns:
         A row for each device, as asked, and in it one for each way to fit. What fits with copies is never
-        slower than what fits without; copies that overlap are a what-if (`planner.pipeline.copies`).
+        slower than what fits without; copies that overlap are a what-if
+        (`planner.pipeline.prepare.copies`).
 
     Raises:
         UsageError: no hardware, an unknown profile, a reserve that takes a whole memory, a dim that the

@@ -10,13 +10,14 @@ from pathlib import Path
 
 from planner.bounding import Given, bounds_of
 from planner.errors import UsageError
+from planner.files.writing import FileName, path_or_none
 from planner.formulate import NO_LIMIT
-from planner.pipeline.copies import Copies
-from planner.pipeline.prepare import BOUND_SIZES, prepare, silent
-from planner.pipeline.residence import residence_note
-from planner.pipeline.settings import noted_copies, settings_of
-from planner.pipeline.sweep import Graphs, even_budgets, frontiers, graphs_of, largest
-from planner.pipeline.ways import merged, ways_of
+from planner.pipeline.answer.sweep import Graphs, even_budgets, frontiers, graphs_of, largest
+from planner.pipeline.levers.residence import residence_note
+from planner.pipeline.levers.ways import merged, ways_of
+from planner.pipeline.prepare.copies import Copies
+from planner.pipeline.prepare.prepared import BOUND_SIZES, prepare, silent
+from planner.pipeline.prepare.settings import noted_copies, settings_of
 from planner.plan.planfile import Swap
 from planner.portfolio.params import read_params
 from planner.portfolio.table import POLICY
@@ -24,7 +25,6 @@ from planner.request import Costs, Levers, Limits, Request, calibration
 from planner.residing import Feeds, Reside, check_residence
 from planner.results import Sweep
 from planner.units import parse_budget
-from planner.writing import FileName, path_or_none
 
 MAX_POINTS = 1_000
 
@@ -64,7 +64,7 @@ def sweep(
         copies, resident, feeds: as for `optimize`; at each budget what lives on the host is as much as
             costs nothing, or all that may.
         time_limit_s: for all points together.
-        jobs, ray_address: see `planner.pipeline.sweep.frontiers`.
+        jobs, ray_address: see `planner.pipeline.answer.sweep.frontiers`.
         params: the numbers of the search's policy, as `planner solve --print-params` prints them; its
             table `least-peak` changes nothing here.
 

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from planner.errors import UsageError
-from planner.reading import MAX_BYTES, shown
+from planner.files.reading import MAX_BYTES, shown
 from planner.units import parse_bytes, parse_whole
 
 Given = str | int | tuple[int, ...]

@@ -1,8 +1,8 @@
 """What is asked of planner, as one frozen value.
 
 The command line and the public functions fill a `Request`, and every stage behind them reads it. Sizes
-and shares of the peak stay as they were typed: `planner.pipeline.settings` turns them into bytes, once,
-where the peak of the model as it is is known.
+and shares of the peak stay as they were typed: `planner.pipeline.prepare.settings` turns them into
+bytes, once, where the peak of the model as it is is known.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Literal
 from planner.bounding import Bound
 from planner.chunking import SplitMode
 from planner.halving import CastSaved
-from planner.pipeline.copies import Copies
+from planner.pipeline.prepare.copies import Copies
 from planner.plan.planfile import OrderTarget, Swap
 from planner.residing import Feeds, Reside
 
@@ -53,11 +53,11 @@ class Levers:
     Attributes:
         swap: "auto" lets the solver choose, "none" forbids copies, "only" forbids recompute.
         copies: "serial" plans copies on the stream of the operations, "overlapped" beside them;
-            "auto" is whichever is safe. See `planner.pipeline.copies`.
+            "auto" is whichever is safe. See `planner.pipeline.prepare.copies`.
         resident: where inputs, initializers and outputs live; see `planner.residing`.
         recompute: operations may run again.
         include, exclude: patterns of what may be recomputed or live on the host (all, where there is
-            none), and of what may not: see `planner.pipeline.limiting`.
+            none), and of what may not: see `planner.pipeline.prepare.limiting`.
         min_tensor: what is smaller is not copied; None for what is too small to be worth it.
         host_budget: the most that planner may have on the host at once: `"32GB"`; None for any.
         cast_saved: as what tensors may be stored from forward to backward (`planner.halving`): lossy.

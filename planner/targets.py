@@ -204,7 +204,8 @@ ANY = Target(
     unfolds=False,  # by Size of what is on the device
     view_dtypes=WEBGPU.view_dtypes,
 )
-"""One file for all of them, where none leaves a node to the CPU (`planner.pipeline.everywhere`)."""
+"""One file for all of them, where none leaves a node to the CPU
+(`planner.pipeline.target.everywhere`)."""
 
 TARGETS: Mapping[str, Target] = {target.name: target for target in (CPU, WEBGPU, CUDA, ANY)}
 

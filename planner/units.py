@@ -11,7 +11,7 @@ import re
 from fractions import Fraction
 
 from planner.errors import UsageError
-from planner.reading import MAX_BYTES, shown
+from planner.files.reading import MAX_BYTES, shown
 
 _FACTORS: dict[str, int] = {"B": 1}
 _FACTORS.update({f"{p}B": 1000**i for i, p in enumerate("KMGTP", start=1)})

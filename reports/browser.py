@@ -37,7 +37,7 @@ from models import zoo
 from planner import optimize
 from planner.cli.options import parse_dims
 from planner.errors import PlannerError
-from planner.runtime.inputs import make_inputs
+from planner.runtime.feeds.inputs import make_inputs
 from planner.runtime.options import Level, Opening
 from planner.runtime.profile import profile
 from reports.browser_runs import (

@@ -24,11 +24,11 @@ from typing import Any
 
 from planner import optimize
 from planner.errors import PlannerError
-from planner.pipeline.prepare import Prepared, prepare
+from planner.pipeline.prepare.prepared import Prepared, prepare
 from planner.request import Request
 from planner.results import OptimizeResult, Verification
 from planner.runtime.device.verify import DeviceJob, Reference, Side, reference
-from planner.runtime.inputs import make_inputs
+from planner.runtime.feeds.inputs import make_inputs
 from planner.targets import target_named
 from reports.verified import at_or_above_least
 

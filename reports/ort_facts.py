@@ -24,8 +24,10 @@ from planner.graph.liveness import timeline
 from planner.graph.model import OpId, TrainingGraph
 from planner.graph.schedule import default_order, file_order
 from planner.onnxio.load import load_model
-from planner.pipeline.prepare import analysed_graph
-from planner.runtime.arena import (
+from planner.pipeline.prepare.prepared import analysed_graph
+from planner.runtime.feeds.inputs import make_inputs
+from planner.runtime.judge.cap import run_capped
+from planner.runtime.memory.arena import (
     SETTINGS,
     fits,
     forecast,
@@ -33,9 +35,7 @@ from planner.runtime.arena import (
     reserved_bytes,
     simulate,
 )
-from planner.runtime.cap import run_capped
-from planner.runtime.inputs import make_inputs
-from planner.runtime.normalize import normalize
+from planner.runtime.optimizers.normalize import normalize
 from planner.runtime.options import Opening, session_options, use_registered_arena
 from planner.runtime.probe import Case, Measured, measure
 from planner.runtime.profile import NodeEvent, create_session, profile, read_profile, run_session

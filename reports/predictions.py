@@ -29,7 +29,7 @@ from planner import optimize
 from planner.cost.measured import processor
 from planner.errors import PlannerError
 from planner.results import OptimizeResult
-from planner.runtime.inputs import make_inputs
+from planner.runtime.feeds.inputs import make_inputs
 from planner.runtime.op_times import op_times
 from planner.runtime.options import Opening, default_threads
 from planner.runtime.profile import run_session

@@ -32,7 +32,7 @@ from planner.errors import InfeasibleBudgetError
 from planner.graph.categories import updated_value_of
 from planner.residing import Feeds, Reside
 from planner.results import OptimizeResult
-from planner.runtime.inputs import make_inputs
+from planner.runtime.feeds.inputs import make_inputs
 from reports.resident_large import large, paragraph
 
 FOLDER = Path(__file__).parent

@@ -34,7 +34,7 @@ _RUN = """
 import hashlib, json, sys, time
 from pathlib import Path
 import onnxruntime as ort
-from planner.runtime.inputs import make_inputs
+from planner.runtime.feeds.inputs import make_inputs
 options = ort.SessionOptions()
 options.log_severity_level = 3
 options.add_session_config_entry("session.disable_prepacking", "1")

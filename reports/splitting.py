@@ -24,13 +24,13 @@ from typing import Any
 import onnxruntime as ort
 
 from planner.errors import InfeasibleBudgetError
-from planner.pipeline.files import Files
-from planner.pipeline.limiting import limited
-from planner.pipeline.optimizing import OptimizeJob
-from planner.pipeline.prepare import prepare, silent
-from planner.pipeline.settings import settings_of
-from planner.pipeline.split_within import split_within
-from planner.pipeline.within_budget import PlanWithin
+from planner.pipeline.answer.optimizing import OptimizeJob
+from planner.pipeline.levers.split_within import split_within
+from planner.pipeline.levers.within_budget import PlanWithin
+from planner.pipeline.prepare.limiting import limited
+from planner.pipeline.prepare.prepared import prepare, silent
+from planner.pipeline.prepare.settings import settings_of
+from planner.pipeline.record.files import Files
 from planner.request import Levers, Limits, Request
 
 FOLDER = Path(__file__).parent

@@ -13,7 +13,7 @@ from types import ModuleType
 
 import pytest
 
-from planner import ahead, compiled
+from planner.processes import ahead, compiled
 
 _SOURCE = """
 import time

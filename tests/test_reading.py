@@ -11,8 +11,8 @@ from typing import Any, Literal
 import pytest
 
 from planner.errors import ModelError, UsageError
-from planner.reading import read_bytes, read_text, shown, why_not_a_file
-from planner.structuring import Source, parse_json, read_json, structured
+from planner.files.reading import read_bytes, read_text, shown, why_not_a_file
+from planner.files.structuring import Source, parse_json, read_json, structured
 
 
 def test_what_is_no_regular_file_is_never_opened(tmp_path: Path):

@@ -14,7 +14,7 @@ import planner
 from planner.errors import ModelError, UsageError
 from planner.graph.model import Category, Tensor, TensorId
 from planner.lower.anchors import anchor_operator
-from planner.pipeline.targeting import (
+from planner.pipeline.target.targeting import (
     check_target,
     fit_target,
     kept_on_cpu,

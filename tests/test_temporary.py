@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from planner.errors import UsageError
-from planner.temporary import NAME, clear, temporary_file, temporary_folder
+from planner.files.temporary import NAME, clear, temporary_file, temporary_folder
 
 _HOLDS = """
 import sys, time
 from pathlib import Path
-from planner.temporary import temporary_file, temporary_folder
+from planner.files.temporary import temporary_file, temporary_folder
 parent = Path(sys.argv[1])
 with temporary_folder(parent) as folder, temporary_file(parent):
     (folder / "half").write_text("half")

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from planner.errors import MemoryLimitError, UsageError
-from planner.workers import beside, workers
+from planner.processes.workers import beside, workers
 
 
 def scaled(factor: int, number: int) -> tuple[int, int]:

@@ -39,9 +39,9 @@ from ortools.math_opt.python import mathopt
 
 from planner.bound.instants import held_at
 from planner.bound.lp import MIP_GAP, LpSolution
-from planner.interrupt import interruptibly
 from planner.plan.problem import Problem
 from planner.plan.stages import Run, StageSchedule
+from planner.processes.interrupt import interruptibly
 
 _Terms = list[tuple[int, float]]
 

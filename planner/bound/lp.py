@@ -29,9 +29,9 @@ from ortools.math_opt.python import mathopt
 
 from planner.bound.copy_times import CopyTimes
 from planner.bound.instants import held_at, needed_at
-from planner.interrupt import interruptibly
 from planner.plan.decisions import Gap
 from planner.plan.problem import Problem
+from planner.processes.interrupt import interruptibly
 
 MIP_GAP = 1e-4
 

@@ -40,7 +40,7 @@ def diff(
     o.check_input(a, what="plan")
     o.check_input(b, what="plan")
 
-    from planner.pipeline.assemble import read_plan
+    from planner.pipeline.record.assemble import read_plan
     from planner.report.diff import diff_payload, print_diff
 
     before, after = read_plan(a), read_plan(b)

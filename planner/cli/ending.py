@@ -2,7 +2,7 @@
 
 An exception raised in the midst of native code may abort the process, and one that waits for native
 code to return comes late. So a thread of its own ends the process, at once: what is temporary is
-removed, and the kernel ends every process that was started (`planner.children`).
+removed, and the kernel ends every process that was started (`planner.processes.children`).
 
 Nothing heavy is imported here: it is the first that the command does.
 """
@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from planner import temporary
+from planner.files import temporary
 from planner.report.plain import nearby
 
 SIGNALS = tuple(

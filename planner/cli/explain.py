@@ -45,7 +45,7 @@ def explain(
     o.check_input(plan, what="plan")
     o.check_input(profile, what="profile")
 
-    from planner.pipeline.explain import explain as explain_tensor
+    from planner.pipeline.answer.explain import explain as explain_tensor
     from planner.report.explain import explain_payload, print_explanation
 
     with progress() as report_progress:

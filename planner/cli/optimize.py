@@ -164,7 +164,7 @@ def optimize(
         check_outputs(*outputs, inputs=sources, force=force)
 
     from planner import api
-    from planner.pipeline.assemble import INTERRUPTED
+    from planner.pipeline.record.assemble import INTERRUPTED
 
     try:
         with progress(time_limit) as report_progress:

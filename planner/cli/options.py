@@ -12,8 +12,8 @@ from planner.chunking import SplitMode
 from planner.cli.console import verbosity
 from planner.cli.limits import limit_memory, limit_time
 from planner.errors import UsageError
+from planner.files.reading import shown, why_not_a_file
 from planner.halving import CastSaved as CastSavedAs
-from planner.reading import shown, why_not_a_file
 from planner.residing import Feeds as Fed
 from planner.residing import Reside
 from planner.units import MAX_SEED, parse_whole
@@ -310,7 +310,7 @@ def with_recompute(
 
 def check_copies(copies: str, swap: str) -> None:
     """Raise UsageError where copies are to overlap and may not be made."""
-    from planner.pipeline.copies import check_copies
+    from planner.pipeline.prepare.copies import check_copies
 
     check_copies(copies, swap)
 

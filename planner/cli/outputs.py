@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from planner.errors import UsageError
-from planner.writing import check_writable
+from planner.files.writing import check_writable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -54,8 +54,8 @@ def problem(
 
     from planner.bounding import bounds_of
     from planner.onnxio.save import atomic_write
-    from planner.pipeline.prepare import prepare, silent
-    from planner.pipeline.problem import problem_of
+    from planner.pipeline.answer.problem import problem_of
+    from planner.pipeline.prepare.prepared import prepare, silent
     from planner.plan.problemfile import problem_to_json
     from planner.request import Costs, Request
 

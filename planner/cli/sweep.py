@@ -11,7 +11,7 @@ from planner.cli.console import emit_json, note, progress, verbosity
 from planner.cli.outputs import check_outputs
 from planner.cli.params import read_noting
 from planner.errors import UsageError
-from planner.reading import shown
+from planner.files.reading import shown
 from planner.report.plain import nearby
 from planner.units import check_budget, check_time_limit, parse_bytes, parse_whole
 

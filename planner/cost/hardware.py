@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from planner.errors import UsageError
-from planner.reading import MAX_BYTES, read_text, shown
+from planner.files.reading import MAX_BYTES, read_text, shown
 
 DTYPES = ("fp64", "fp32", "fp16", "bf16")
 _RATE = (1.0, 1e24)

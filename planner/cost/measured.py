@@ -15,9 +15,9 @@ from typing import Any
 from planner.cost.hardware import Hardware
 from planner.cost.model import durations_us
 from planner.errors import PlannerError, UsageError
+from planner.files.keeping import cache_folder, keep
+from planner.files.structuring import Source, fields_of, read_json, structured
 from planner.graph.model import TrainingGraph
-from planner.keeping import cache_folder, keep
-from planner.structuring import Source, fields_of, read_json, structured
 
 Durations = tuple[tuple[float, ...], tuple[str, ...]]
 

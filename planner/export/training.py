@@ -28,8 +28,8 @@ from planner.export.joint import JointGraph, trace
 from planner.export.lower import TrainingGraph, lower
 from planner.export.optim import OPTIMIZERS, Optimizer
 from planner.export.step import Loss, TrainingStep
+from planner.files.writing import FileName, check_writable
 from planner.onnxio.save import written_together
-from planner.writing import FileName, check_writable
 
 ASSUMED = "planner.assumed"
 """Of the model's metadata: values of the example inputs that it was made for, a line each."""

@@ -20,10 +20,10 @@ from planner.graph.effects import SHARED_GENERATOR
 from planner.graph.model import OpId, Role, Tensor, TensorId, TrainingGraph
 from planner.plan.candidate import Candidate
 from planner.plan.problem import ActionKind, Problem
-from planner.runtime.allocation import Kind
-from planner.runtime.arena import demand_under_cap
-from planner.runtime.bfc import round_up
-from planner.runtime.workspace import Workspace
+from planner.runtime.memory.allocation import Kind
+from planner.runtime.memory.arena import demand_under_cap
+from planner.runtime.memory.bfc import round_up
+from planner.runtime.memory.workspace import Workspace
 
 Longs = npt.NDArray[np.int64]
 

@@ -1,7 +1,7 @@
 """The compiled replay of the arena, and moves that let more of an order run in it.
 
-The arena is that of `planner.runtime.bfc`, as it is under a cap: regions double from a first one and
-never merge, and every chunk is split. A test compares the two.
+The arena is that of `planner.runtime.memory.bfc`, as it is under a cap: regions double from a first one
+and never merge, and every chunk is split. A test compares the two.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from typing import NamedTuple
 import numba
 import numpy as np
 
-from planner.compiled import INNER
 from planner.fit.demands import READ, RETURN, SCRATCH, TAKE, Demands, Longs
-from planner.runtime.bfc import MAX_REGION_STEP, ROUNDING
+from planner.processes.compiled import INNER
+from planner.runtime.memory.bfc import MAX_REGION_STEP, ROUNDING
 
 _NONE = -1
 _BEHIND = 0.15

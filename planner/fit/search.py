@@ -19,11 +19,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from planner.compiled import Compilation
 from planner.fit.demands import Demands, Longs
 from planner.fit.replay import PEAK, Arena, Limits, arena_for, climb, rooms
-from planner.runtime.arena import region_sizes
-from planner.runtime.bfc import ROUNDING, round_up
+from planner.processes.compiled import Compilation
+from planner.runtime.memory.arena import region_sizes
+from planner.runtime.memory.bfc import ROUNDING, round_up
 
 _SPANS = (4, 16, 64)
 
@@ -152,7 +152,7 @@ def need_of(demands: Demands, cap_bytes: int | None = None) -> float:
 
 def first_region(demands: Demands, cap_bytes: int) -> int | None:
     """The first of the first regions with which two runs fit into an arena of `cap_bytes`; None where
-    there is none. `planner.runtime.arena.first_region`, compiled.
+    there is none. `planner.runtime.memory.arena.first_region`, compiled.
 
     Args:
         demands: with a unit for each node.

@@ -21,9 +21,9 @@ from fractions import Fraction
 from typing import Literal, get_args
 
 from planner.errors import UsageError
+from planner.files.reading import shown
 from planner.graph.categories import updated_value_of
 from planner.graph.model import Category, Operation, Tensor, TrainingGraph
-from planner.reading import shown
 
 Half = Literal["bf16", "fp16"]
 HALVES: tuple[Half, ...] = get_args(Half)

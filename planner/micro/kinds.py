@@ -27,7 +27,7 @@ Array = npt.NDArray[Any]
 SUM, MEAN = "sum", "mean"
 
 _RELATIVE = {"float16": 2e-2, "bfloat16": 1e-1, "float32": 1e-3, "float64": 1e-6}
-"""As in `planner.runtime.same_numbers`: a share of the largest element."""
+"""As in `planner.runtime.optimizers.same_numbers`: a share of the largest element."""
 
 _NOISE = 1e-6
 """What is smaller, as a share of the largest of all totals, is rounding (and 0 in exact arithmetic)."""

@@ -15,9 +15,9 @@ from google.protobuf.message import DecodeError
 from onnx_ir.passes.common import InlinePass
 
 from planner.errors import ModelError, UsageError
+from planner.files.reading import MAX_BYTES, read_bytes, shown
 from planner.onnxio.check import check_structure
 from planner.onnxio.tensors import check_external_data
-from planner.reading import MAX_BYTES, read_bytes, shown
 
 SHAPED_BY_TYPE = frozenset({"MaxPoolGrad", "AveragePoolGrad"})
 """Operators whose kernels take the shape of their result from its declared type, not from inputs

@@ -12,7 +12,7 @@ from pathlib import Path
 import onnx_ir as ir
 
 from planner.errors import UsageError
-from planner.temporary import NO_ROOM, PLACED, SETTLED, temporary_file
+from planner.files.temporary import NO_ROOM, PLACED, SETTLED, temporary_file
 
 
 @dataclass(slots=True)

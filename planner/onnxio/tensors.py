@@ -1,6 +1,6 @@
 """Checks of what a model's file says of tensors: element types, dims, sizes, and their data.
 
-Sizes are Python integers throughout, and none is above `planner.reading.MAX_BYTES`.
+Sizes are Python integers throughout, and none is above `planner.files.reading.MAX_BYTES`.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import onnx
 import onnx_ir as ir
 
 from planner.errors import ModelError
+from planner.files.reading import MAX_BYTES, shown
 from planner.onnxio.bodies import all_proto_nodes, proto_bodies
-from planner.reading import MAX_BYTES, shown
 
 _MAX_DIGITS = 19
 _MAX_LOCATION = 1024

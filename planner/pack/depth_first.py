@@ -37,11 +37,11 @@ import time
 import numpy as np
 import numpy.typing as npt
 
-from planner.compiled import Compilation
 from planner.pack import depth_first_arrays as arrays
 from planner.pack.depth_first_arrays import Levels, Pick, Tables
 from planner.pack.depth_first_steps import search as search_states
 from planner.pack.instance import Instance, Intervals, Ints
+from planner.processes.compiled import Compilation
 
 _MAX_CELLS = 1 << 25  # of all levels: a quarter of a gigabyte, if every level is reached
 _SLICE_CELLS = 5_000_000  # members of sections looked at before the clock is: some 50 ms

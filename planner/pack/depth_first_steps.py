@@ -5,7 +5,6 @@ from __future__ import annotations
 import numba
 import numpy as np
 
-from planner.compiled import INNER
 from planner.pack.depth_first_arrays import (
     BRIDGES,
     CHOICES,
@@ -30,6 +29,7 @@ from planner.pack.depth_first_arrays import (
     Pick,
     Tables,
 )
+from planner.processes.compiled import INNER
 
 _ROUNDS = 4  # of raising loose buffers one by one, before all are at once
 

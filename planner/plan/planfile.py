@@ -17,10 +17,10 @@ from msgspec import Meta
 from planner.chunking import MAX_CHUNKS
 from planner.errors import ModelError
 from planner.exactness import Numbers
+from planner.files.reading import MAX_BYTES, shown
 from planner.halving import CastSaved
 from planner.plan.problem import ActionKind
 from planner.plan.statistics import EngineStatistics
-from planner.reading import MAX_BYTES, shown
 from planner.targets import Device
 from planner.units import MAX_SEED
 
@@ -342,7 +342,7 @@ class Plan:
 def check_plan(plan: Plan, *, where: str) -> None:
     """Raise ModelError, with the first thing found, unless the plan's fields are such as planner writes.
 
-    Whether the schedule fits a model is another question: see `planner.pipeline.rebuild`.
+    Whether the schedule fits a model is another question: see `planner.pipeline.record.rebuild`.
     """
     for fault in _faults(plan):
         raise ModelError(f"{where} is not a valid plan file: {fault}")

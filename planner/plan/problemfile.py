@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from planner.errors import ModelError
+from planner.files.reading import MAX_BYTES, is_amount, read_text, shown
+from planner.files.structuring import Source, fields_of, parse_json, structured
 from planner.plan.problem import PlanOp, PlanTensor, Problem
-from planner.reading import MAX_BYTES, is_amount, read_text, shown
-from planner.structuring import Source, fields_of, parse_json, structured
 
 FORMAT = "planner-problem"
 VERSION = 1

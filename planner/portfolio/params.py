@@ -30,9 +30,9 @@ from typing import Any
 import tomli_w
 
 from planner.errors import UsageError
+from planner.files.reading import read_text, shown
+from planner.files.structuring import Source, fields_of, structured
 from planner.portfolio.table import POLICY, Policy, Turn
-from planner.reading import read_text, shown
-from planner.structuring import Source, fields_of, structured
 
 _WHAT = "a file of parameters"
 _TABLES = ("rough", "serial", "other")

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from planner import __version__
-from planner.pipeline.explanation import Explanation, Interval
+from planner.pipeline.record.explanation import Explanation, Interval
 from planner.report.views import number
 from planner.units import format_both, format_duration
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from planner import __version__
+from planner.files.structuring import fields_of
 from planner.plan.planfile import Decision, Plan, PredictedCost
 from planner.report import narrative
 from planner.report.frontier import frontier_payload
@@ -26,7 +27,6 @@ from planner.results import (
     TimeCheck,
     Verification,
 )
-from planner.structuring import fields_of
 
 OPTIMIZE_SCHEMA = "planner.optimize/1"
 ANALYZE_SCHEMA = "planner.analyze/1"

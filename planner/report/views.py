@@ -12,11 +12,11 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from planner.files.structuring import fields_of
 from planner.graph.liveness import LiveRange
 from planner.graph.model import Category, Role, Tensor, TrainingGraph
 from planner.plan.planfile import Decision, MicroBatches
 from planner.results import ModelView, PackedArena
-from planner.structuring import fields_of
 
 if TYPE_CHECKING:
     import numpy as np

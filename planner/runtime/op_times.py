@@ -19,9 +19,9 @@ import onnx
 from onnx import TensorProto, helper
 
 from planner.errors import ModelError
+from planner.files.temporary import temporary_folder
 from planner.runtime.options import Opening
 from planner.runtime.profile import Run, create_session, read_profile, run_session
-from planner.temporary import temporary_folder
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -25,12 +25,12 @@ from typing import TYPE_CHECKING, Any
 import numpy.typing as npt
 
 from planner.errors import ModelError
-from planner.reading import MAX_BYTES, shown
+from planner.files.reading import MAX_BYTES, shown
+from planner.files.structuring import read_json
+from planner.files.temporary import temporary_folder
 from planner.runtime.messages import explain, first_line
 from planner.runtime.options import DEFAULT, Opening
-from planner.structuring import read_json
 from planner.targets import CPU
-from planner.temporary import temporary_folder
 
 if TYPE_CHECKING:
     import onnxruntime as ort

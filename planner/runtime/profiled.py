@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Self
 import onnx
 import onnx_ir as ir
 
+from planner.files.temporary import temporary_folder
 from planner.graph.model import TrainingGraph
 from planner.onnxio.load import LoadedModel
 from planner.runtime.options import Level, Opening, stop_spinning
@@ -37,7 +38,6 @@ from planner.runtime.profile import (
     run_session,
 )
 from planner.runtime.timing import available_bytes, timed_session
-from planner.temporary import temporary_folder
 
 if TYPE_CHECKING:
     import onnxruntime as ort

@@ -39,9 +39,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from planner.errors import UsageError
+from planner.files.reading import read_bytes, shown
+from planner.files.structuring import parse_json
+from planner.files.temporary import temporary_folder
 from planner.onnxio.texts import check_texts
-from planner.reading import read_bytes, shown
-from planner.structuring import parse_json
 from planner.targets import (
     LEVEL_KEY,
     OPTIONS_KEY,
@@ -50,7 +51,6 @@ from planner.targets import (
     Target,
     target_named,
 )
-from planner.temporary import temporary_folder
 
 if TYPE_CHECKING:
     import onnxruntime as ort
@@ -177,9 +177,9 @@ def session_options(
         UsageError: there is no device whose copies could have streams of their own; the device is not
             here; or the file was written for another one, or for another kind of processor.
     """
-    from planner.runtime.blocked import check_block
     from planner.runtime.device.provider import webgpu_devices
     from planner.runtime.device.sessions import check_provider
+    from planner.runtime.optimizers.blocked import check_block
     from planner.runtime.options import session_options as plain_options
 
     path = Path(model)

@@ -8,13 +8,13 @@ from typing import Any
 
 from planner.formulate import NO_LIMIT
 from planner.graph.what_if import parse_what_if
-from planner.pipeline.choose_halves import ranked
-from planner.pipeline.choose_residence import everything_on_host
-from planner.pipeline.halving import halved
-from planner.pipeline.orders import base_orders, formulate_in, least_found_peak
-from planner.pipeline.prepare import Prepared, prepare
-from planner.pipeline.settings import Settings
-from planner.pipeline.what_if import estimated
+from planner.pipeline.answer.what_if import estimated
+from planner.pipeline.levers.choose_halves import ranked
+from planner.pipeline.levers.choose_residence import everything_on_host
+from planner.pipeline.levers.halving import halved
+from planner.pipeline.prepare.prepared import Prepared, prepare
+from planner.pipeline.prepare.settings import Settings
+from planner.pipeline.solve.orders import base_orders, formulate_in, least_found_peak
 from planner.portfolio.min_peak import min_peak_of
 from planner.report.views import taxonomy_of
 from planner.request import Costs, Levers, Request

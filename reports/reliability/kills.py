@@ -33,7 +33,7 @@ from typing import Any
 
 import onnx
 
-from planner.temporary import NAME, clear
+from planner.files.temporary import NAME, clear
 
 RESULT = Path(__file__).with_name("kills.json")
 ZOO = Path(__file__).parents[2] / "models" / "zoo"

@@ -39,11 +39,11 @@ _IMPORTED_ONCE = (
     "planner.api",
     "planner.api_sweep",
     "planner.cli.main",
-    "planner.pipeline.explain",
+    "planner.pipeline.answer.explain",
     "planner.report.html",
     "planner.report.payload",
     "planner.report.terminal",
-    "planner.runtime.verify",
+    "planner.runtime.judge.verify",
 )
 """Each case is a fork of a process that has imported these and done no more."""
 

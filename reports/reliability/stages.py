@@ -95,7 +95,7 @@ def measure(kind: str, nodes: int, time_limit_s: float, whole: bool) -> dict[str
     """Optimize one graph in this process."""
     gc.set_threshold(50_000, 10, 10)  # as the command line has it
     from planner import api
-    from planner.pipeline import planned, trying
+    from planner.pipeline.solve import planned, trying
     from planner.search.fast.warm import warm_up
 
     for overlap in (False, True):

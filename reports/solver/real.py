@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from planner.pipeline.orders import base_orders
-from planner.pipeline.prepare import prepare
-from planner.pipeline.problem import problem_in, problem_of
+from planner.pipeline.answer.problem import problem_in, problem_of
+from planner.pipeline.prepare.prepared import prepare
+from planner.pipeline.solve.orders import base_orders
 from planner.plan.problem import Problem
 from planner.request import Costs, Request
 

@@ -86,7 +86,7 @@ def artifact_operators() -> dict[str, list[Key]]:
     from models.artifacts.mixed import mixed
     from models.artifacts.nets import NETS, mlp, resnet18
     from planner.onnxio.load import load_model
-    from planner.runtime.normalize import normalize
+    from planner.runtime.optimizers.normalize import normalize
 
     made = {name: (build(), "CrossEntropyLoss") for name, build in NETS.items()}
     made["resnet50's depths"] = (resnet18(depths=(3, 4, 6, 3)), "CrossEntropyLoss")

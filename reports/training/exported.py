@@ -9,7 +9,7 @@ import onnx
 
 from models.build import main as build
 from planner.onnxio.load import load_model
-from planner.runtime.normalize import normalize
+from planner.runtime.optimizers.normalize import normalize
 from reports.training.coverage import Key, operators
 
 _IMAGES = "--batch 2 --width 8 --image-size 32 --classes 10"

@@ -19,10 +19,10 @@ import onnx_ir as ir
 
 from planner.graph.build import build_graph
 from planner.onnxio.load import ValueType, inferred_types
+from planner.runtime.memory.workspace import workspace
 from planner.runtime.options import session_options
 from planner.runtime.probe import Array, Case, measure_under_caps, single_model
 from planner.runtime.profile import create_session, run_session
-from planner.runtime.workspace import workspace
 from reports.training.cases import cases
 
 ROUNDING = 256

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from planner.cli import ending
-from planner.pipeline.assemble import read_plan
-from planner.temporary import clear
+from planner.files.temporary import clear
+from planner.pipeline.record.assemble import read_plan
 from tests.process import PLANNER, started
 
 GPT = Path(__file__).parents[2] / "models" / "zoo" / "gpt.onnx"

@@ -11,7 +11,7 @@ from planner import optimize
 from planner.cli.main import main
 from planner.graph.model import Role
 from planner.graph.reasons import WhyClosed
-from planner.pipeline.explain import explain
+from planner.pipeline.answer.explain import explain
 from planner.report.explain import explain_payload
 from planner.results import OptimizeResult
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from planner import temporary
 from planner.cli import console, limits
 from planner.cli.limits import held_bytes
 from planner.cli.main import main
+from planner.files import temporary
 from tests.process import PLANNER
 
 MLP = Path(__file__).parents[2] / "models" / "zoo" / "mlp_adamw.onnx"

@@ -9,7 +9,7 @@ import pytest
 
 from planner.cost.hardware import load_hardware
 from planner.cost.measured import MeasuredTimes, keep_times, kept_times, times_key
-from planner.keeping import cache_folder
+from planner.files.keeping import cache_folder
 
 TIMES = MeasuredTimes(
     kernel_us={"op": 20.0}, runs=3, copy_out_bytes_per_s=2e9, copy_in_bytes_per_s=1e9, pin_us=4.0

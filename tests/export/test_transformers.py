@@ -26,7 +26,7 @@ from planner.export.training import ExportedGraph, export_training_graph
 from planner.micro.shares import kinds_by_rules
 from planner.micro.sink import values_to_add_up
 from planner.onnxio.load import load_model
-from planner.pipeline.dividing import divisible
+from planner.pipeline.levers.dividing import divisible
 from planner.request import Request
 
 TOLERANCE = 1e-4

@@ -17,7 +17,7 @@ from planner.fit.replay import PEAK, Limits, arena_for, rooms
 from planner.fit.search import fit, need_of
 from planner.graph.model import OpId, TrainingGraph
 from planner.graph.schedule import default_order
-from planner.runtime.arena import RECOMMENDED, first_region, fits, region_sizes, simulate
+from planner.runtime.memory.arena import RECOMMENDED, first_region, fits, region_sizes, simulate
 from planner.search.evaluate import Evaluator
 from tests.graphs import decisions_for, graph_of, onnx_graphs, problems
 from tests.runtime.support import random_model, save

@@ -9,7 +9,7 @@ from pathlib import Path
 import onnx.parser
 import pytest
 
-from planner.pipeline.prepare import prepare
+from planner.pipeline.prepare.prepared import prepare
 from planner.request import Request
 from tests.fuzz.cases import Case, Mode, feeds_of
 from tests.fuzz.onnx_runtime import run

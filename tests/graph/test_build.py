@@ -17,7 +17,7 @@ from planner.graph.marks import PLANNER_ATTRIBUTE
 from planner.graph.model import Category, Role, TrainingGraph
 from planner.graph.schedule import default_order
 from planner.onnxio.load import value_types
-from planner.runtime.shapes import unsized_values
+from planner.runtime.optimizers.shapes import unsized_values
 from tests.graphs import graph_of
 
 C = Category

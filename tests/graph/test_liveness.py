@@ -13,7 +13,7 @@ from onnx import helper as h
 from planner.graph.liveness import Timeline, live_ranges, timeline
 from planner.graph.model import Category, OpId, TrainingGraph
 from planner.graph.schedule import default_order, file_order, priority_order
-from planner.runtime.memcheck import measured
+from planner.runtime.memory.memcheck import measured
 from planner.runtime.options import Opening
 from planner.runtime.profile import profile
 from tests.graphs import feeds_for, graph_of, onnx_graphs

@@ -13,12 +13,12 @@ from onnx import helper as h
 from planner.graph.build import build_graph
 from planner.graph.schedule import default_order, file_order, parents_of, priority_order
 from planner.onnxio.load import load_model, value_types
-from planner.pipeline.prepare import prepare
+from planner.pipeline.prepare.prepared import prepare
 from planner.request import Request
-from planner.runtime.inputs import make_inputs
+from planner.runtime.feeds.inputs import make_inputs
+from planner.runtime.optimizers.shapes import runtime_types
 from planner.runtime.options import Opening, Order
 from planner.runtime.profile import profile
-from planner.runtime.shapes import runtime_types
 from tests.graphs import feeds_for, graph_of, onnx_graphs
 
 ZOO = sorted((Path(__file__).parents[2] / "models" / "zoo").glob("*.onnx"))

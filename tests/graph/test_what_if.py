@@ -21,8 +21,8 @@ from planner.graph.model import Category, TrainingGraph
 from planner.graph.schedule import default_order
 from planner.graph.what_if import parse_what_if, stored_as
 from planner.onnxio.load import load_model
-from planner.pipeline.prepare import analysed_graph
-from planner.runtime.inputs import make_inputs
+from planner.pipeline.prepare.prepared import analysed_graph
+from planner.runtime.feeds.inputs import make_inputs
 
 ZOO = Path(__file__).parents[2] / "models" / "zoo"
 HALF = {"fp16": np.dtype(np.float16), "bf16": np.dtype(ml_dtypes.bfloat16)}

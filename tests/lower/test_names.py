@@ -21,11 +21,11 @@ from planner.lower.rewrite import Rewritten, rewrite
 from planner.lower.sequence import last_number
 from planner.onnxio.load import load_model
 from planner.onnxio.names import FreeNames, name_nodes
-from planner.pipeline.prepare import analysed_graph
+from planner.pipeline.prepare.prepared import analysed_graph
 from planner.plan.decisions import Decisions
 from planner.plan.problem import Problem
-from planner.runtime.fusion_pins import pin_against_fusion
-from planner.runtime.normalize import normalize
+from planner.runtime.optimizers.fusion_pins import pin_against_fusion
+from planner.runtime.optimizers.normalize import normalize
 from planner.search.decode import Decoder
 from tests.graphs import (
     decisions_for,

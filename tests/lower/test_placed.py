@@ -20,12 +20,12 @@ from planner.graph.rules import COPIES
 from planner.graph.schedule import default_order
 from planner.lower.rewrite import Rewritten, Sessions, rewrite
 from planner.onnxio.load import load_model
-from planner.pipeline.prepare import analysed_graph
+from planner.pipeline.prepare.prepared import analysed_graph
 from planner.plan.decisions import Choice, Decisions
 from planner.plan.problem import Problem
 from planner.runtime.device.borders import with_borders
-from planner.runtime.fusion_pins import pin_against_fusion
-from planner.runtime.normalize import normalize
+from planner.runtime.optimizers.fusion_pins import pin_against_fusion
+from planner.runtime.optimizers.normalize import normalize
 from planner.search.decode import Decoder
 from planner.targets import CUDA, WEBGPU
 from tests.graphs import LEVELS, decisions_for, feeds_for, formulation_of, onnx_graphs, run_on_ort

@@ -20,11 +20,11 @@ from planner.graph.model import Role
 from planner.graph.schedule import default_order, priority_order
 from planner.lower.rewrite import Sessions, rewrite
 from planner.onnxio.load import load_model
-from planner.pipeline.prepare import analysed_graph
+from planner.pipeline.prepare.prepared import analysed_graph
 from planner.plan.decisions import Choice, Decisions
 from planner.plan.problem import Problem
-from planner.runtime.fusion_pins import pin_against_fusion
-from planner.runtime.normalize import normalize
+from planner.runtime.optimizers.fusion_pins import pin_against_fusion
+from planner.runtime.optimizers.normalize import normalize
 from planner.search.decode import Decoder
 from planner.simulate.simulate import simulate
 from tests.graphs import (

@@ -21,9 +21,9 @@ from planner.lower.regions import Ground, Region, Seed, grow
 from planner.lower.rewrite import rewrite
 from planner.lower.split import with_split
 from planner.onnxio.load import load_model, value_types
-from planner.pipeline.prepare import analysed_graph, typed_graph
-from planner.runtime.fusion_pins import pin_against_fusion
-from planner.runtime.normalize import normalize
+from planner.pipeline.prepare.prepared import analysed_graph, typed_graph
+from planner.runtime.optimizers.fusion_pins import pin_against_fusion
+from planner.runtime.optimizers.normalize import normalize
 from planner.search.decode import Decoder
 from planner.simulate.simulate import simulate
 from tests.graphs import check_runs_as_planned, decisions_for, feeds_for, onnx_graphs, run_on_ort

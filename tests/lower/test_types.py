@@ -17,14 +17,14 @@ from planner.graph.model import Placement, Role
 from planner.lower.residence import may_live_on_host
 from planner.lower.rewrite import Rewritten, Sessions, rewrite
 from planner.onnxio.load import ValueType, checked_types, inferred_types, value_types
-from planner.pipeline.prepare import Prepared, analysed_graph, prepare
-from planner.pipeline.read_back import lowered, read_back
-from planner.pipeline.residence import resided
+from planner.pipeline.levers.residence import resided
+from planner.pipeline.prepare.prepared import Prepared, analysed_graph, prepare
+from planner.pipeline.solve.read_back import lowered, read_back
 from planner.plan.decisions import Choice, Decisions
 from planner.plan.problem import Problem
 from planner.request import Request
-from planner.runtime import shapes
-from planner.runtime.shapes import unsized_values
+from planner.runtime.optimizers import shapes
+from planner.runtime.optimizers.shapes import unsized_values
 from planner.search.decode import Decoder
 from planner.targets import CPU, CUDA, WEBGPU
 from tests.fuzz.cases import draw_case

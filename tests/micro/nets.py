@@ -16,7 +16,7 @@ from onnx import helper as h
 from onnx import numpy_helper as nh
 
 from planner.onnxio.load import load_model
-from planner.pipeline.dividing import Divisible, RunModel, divisible, run_model
+from planner.pipeline.levers.dividing import Divisible, RunModel, divisible, run_model
 from planner.request import Request
 
 Arrays = dict[str, npt.NDArray[Any]]

@@ -12,7 +12,7 @@ from planner.errors import ModelError
 from planner.micro.kinds import MEAN, SUM, Kinds
 from planner.micro.shares import kinds_by_rules
 from planner.micro.sink import values_to_add_up
-from planner.pipeline.dividing import Divisible
+from planner.pipeline.levers.dividing import Divisible
 from tests.micro.nets import Graph, Mlp, divided
 from tests.micro.test_adding_up import SIDE, _random_step
 

@@ -13,7 +13,7 @@ import torch
 from models.build import main
 from models.nets import WideResNet
 from planner.graph.model import Category
-from planner.pipeline.prepare import prepare
+from planner.pipeline.prepare.prepared import prepare
 from planner.request import Request
 from reports.literature.autograd import saved_bytes
 

@@ -13,9 +13,9 @@ from onnx import TensorProto as T
 from onnx import helper as h
 
 from planner.errors import UsageError
+from planner.files.writing import check_writable
 from planner.onnxio.load import load_model
 from planner.onnxio.save import atomic_write, save_model, written_together
-from planner.writing import check_writable
 from tests.onnxio.test_load import external, info, save
 
 

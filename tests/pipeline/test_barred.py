@@ -13,17 +13,17 @@ from planner.cli.main import main
 from planner.errors import ModelError
 from planner.formulate import Allowed, formulate
 from planner.graph.reasons import WhyClosed, WhyOnce, WhyStay
-from planner.pipeline import planning
-from planner.pipeline.assemble import read_plan
-from planner.pipeline.barring import barred_in, with_barred
-from planner.pipeline.closed import recompute_closed, swap_closed
-from planner.pipeline.explain import explain
-from planner.pipeline.prepare import Prepared, prepare
+from planner.pipeline.answer.explain import explain
+from planner.pipeline.prepare.prepared import Prepared, prepare
+from planner.pipeline.record.assemble import read_plan
+from planner.pipeline.record.barring import barred_in, with_barred
+from planner.pipeline.record.closed import recompute_closed, swap_closed
+from planner.pipeline.solve import planning
 from planner.plan.planfile import Barred
 from planner.plan.problem import Problem
 from planner.request import Request
 from planner.results import OptimizeResult
-from planner.runtime.fusion_pins import TakenError
+from planner.runtime.optimizers.fusion_pins import TakenError
 
 MODEL = Path(__file__).parents[2] / "models" / "zoo" / "mlp_adamw.onnx"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planner.pipeline.chains import chains_of
+from planner.pipeline.record.chains import chains_of
 from planner.plan.problem import PlanOp, PlanTensor, Problem
 from planner.search.repair import MAX_CLOSURE, closure
 from tests.graphs import problems

@@ -17,9 +17,9 @@ from onnx import numpy_helper
 from planner import analyze, apply, optimize, verify
 from planner.errors import ModelError, UsageError, VerificationError
 from planner.results import OptimizeResult
-from planner.runtime.inputs import make_inputs
+from planner.runtime.feeds.inputs import make_inputs
+from planner.runtime.memory.within import INNER_KEY
 from planner.runtime.profile import profile
-from planner.runtime.within import INNER_KEY
 
 SIDE = 128
 DEPTH = 8

@@ -12,12 +12,12 @@ import pytest
 from planner import apply, optimize, verify
 from planner.cli.main import main
 from planner.errors import UsageError
-from planner.pipeline.assemble import plan_to_json, read_plan, schedule_of
-from planner.pipeline.copies import WHAT_IF, choose_copies
-from planner.pipeline.explain import explain
-from planner.pipeline.orders import base_orders, formulate_in
-from planner.pipeline.prepare import prepare
-from planner.pipeline.settings import Settings, settings_of
+from planner.pipeline.answer.explain import explain
+from planner.pipeline.prepare.copies import WHAT_IF, choose_copies
+from planner.pipeline.prepare.prepared import prepare
+from planner.pipeline.prepare.settings import Settings, settings_of
+from planner.pipeline.record.assemble import plan_to_json, read_plan, schedule_of
+from planner.pipeline.solve.orders import base_orders, formulate_in
 from planner.report.html import render_page
 from planner.report.payload import optimize_payload
 from planner.report.terminal import print_optimize

@@ -11,8 +11,8 @@ from onnx import helper as h
 
 from planner import api
 from planner.errors import UsageError
-from planner.pipeline.costing import MEASURED, VARIABLE
-from planner.pipeline.explain import explain
+from planner.pipeline.answer.explain import explain
+from planner.pipeline.prepare.costing import MEASURED, VARIABLE
 
 MLP = Path(__file__).parents[2] / "models" / "zoo" / "mlp_adamw.onnx"
 

@@ -16,8 +16,8 @@ from planner.api_devices import fit_devices, profiles_of
 from planner.cost.hardware import load_hardware
 from planner.device_fits import HOWS, DeviceFit, DeviceFits
 from planner.errors import InfeasibleBudgetError, UsageError
-from planner.pipeline.devices import costed_for
-from planner.pipeline.prepare import prepare
+from planner.pipeline.answer.devices import costed_for
+from planner.pipeline.prepare.prepared import prepare
 from planner.request import Costs, Request
 
 MIB = 1 << 20

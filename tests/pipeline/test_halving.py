@@ -16,10 +16,10 @@ from planner.errors import InfeasibleBudgetError, ModelError, UsageError, Verifi
 from planner.graph.model import Role
 from planner.graph.saved import may_be_halved
 from planner.halving import LARGEST
-from planner.pipeline.choose_halves import Made, Plan, ranked
-from planner.pipeline.explain import explain
-from planner.pipeline.halving import _has_casts, halved
-from planner.pipeline.prepare import Prepared, prepare
+from planner.pipeline.answer.explain import explain
+from planner.pipeline.levers.choose_halves import Made, Plan, ranked
+from planner.pipeline.levers.halving import _has_casts, halved
+from planner.pipeline.prepare.prepared import Prepared, prepare
 from planner.report.payload import optimize_payload
 from planner.request import Levers, Request
 from planner.results import OptimizeResult
@@ -179,8 +179,8 @@ def test_what_float16_cannot_hold_fails_by_name_and_bfloat16_holds_it(
         in_half = halved(prepared, frozenset({"scaled"}), prepared.request.levers.cast_saved)
         return plan(in_half, 1.0)
 
-    monkeypatch.setattr("planner.pipeline.optimizing.plan_with_halves", forced)
-    monkeypatch.setattr("planner.pipeline.assemble.fits_as_it_is", lambda *_: False)
+    monkeypatch.setattr("planner.pipeline.answer.optimizing.plan_with_halves", forced)
+    monkeypatch.setattr("planner.pipeline.record.assemble.fits_as_it_is", lambda *_: False)
     with pytest.raises(VerificationError, match=r"'scaled' reaches .* use --cast-saved bf16"):
         planned(path, "100%", tmp_path, cast_saved="fp16", **ALONE)
     result = planned(path, "100%", tmp_path, cast_saved="bf16", **ALONE)
@@ -257,7 +257,7 @@ def test_a_plan_that_was_edited_is_refused(
 
 
 def test_the_casts_run_at_every_level(half: tuple[OptimizeResult, Path], tmp_path: Path) -> None:
-    from planner.runtime.inputs import make_inputs
+    from planner.runtime.feeds.inputs import make_inputs
 
     feeds, _ = make_inputs(MLP, 0, {}, None)
     names = {op.name for op in half[0].after.graph.operations if op.role in (Role.HALF, Role.WHOLE)}

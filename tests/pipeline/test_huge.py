@@ -9,8 +9,8 @@ import onnx
 import pytest
 
 from planner import analyze, apply, optimize
-from planner.pipeline.assemble import read_plan
-from planner.pipeline.explain import explain
+from planner.pipeline.answer.explain import explain
+from planner.pipeline.record.assemble import read_plan
 from planner.results import OptimizeResult
 from tests.micro.nets import Mlp
 

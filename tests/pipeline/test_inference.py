@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from models.nets import GPT, BERTClassifier
 from planner import optimize
 from planner.results import OptimizeResult
-from planner.runtime.inputs import make_inputs
+from planner.runtime.feeds.inputs import make_inputs
 
 Level = onnxruntime.GraphOptimizationLevel
 

@@ -9,11 +9,11 @@ import onnx
 import pytest
 from onnx import parser
 
-from planner.pipeline.prepare import prepare
-from planner.pipeline.timelines import full_timeline
+from planner.pipeline.prepare.prepared import prepare
+from planner.pipeline.prepare.timelines import full_timeline
 from planner.request import Request
-from planner.runtime.inputs import make_inputs
-from planner.runtime.memcheck import measured
+from planner.runtime.feeds.inputs import make_inputs
+from planner.runtime.memory.memcheck import measured
 from planner.runtime.options import Opening
 from planner.runtime.profile import profile
 

@@ -17,15 +17,15 @@ from onnx import numpy_helper
 
 from planner import analyze, apply, optimize, verify
 from planner.errors import ModelError, UsageError
+from planner.files.structuring import read_json
 from planner.onnxio.load import load_model
 from planner.onnxio.shape_rules.blocked import DOMAIN
 from planner.plan.planfile import Plan
 from planner.results import OptimizeResult
-from planner.runtime import blocked as layout
-from planner.runtime.inputs import make_inputs
-from planner.runtime.normalize import normalize_for, optimize_file
+from planner.runtime.feeds.inputs import make_inputs
+from planner.runtime.optimizers import blocked as layout
+from planner.runtime.optimizers.normalize import normalize_for, optimize_file
 from planner.runtime.streams import session_options
-from planner.structuring import read_json
 from planner.targets import CPU
 
 Level = onnxruntime.GraphOptimizationLevel
@@ -190,7 +190,7 @@ def test_weights_in_blocks_of_another_length_are_refused(
     with pytest.raises(UsageError, match=f"blocks of {other} channels.*on this machine"):
         layout.check_block(props, "file")
     plan = read_json(inference / "plan.json", Plan, what="a plan")
-    from planner.pipeline.rebuild import prepared_for
+    from planner.pipeline.record.rebuild import prepared_for
 
     foreign = replace(plan, block_channels=other)
     with (

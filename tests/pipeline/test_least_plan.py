@@ -9,10 +9,10 @@ import onnx.parser
 import pytest
 
 from planner.errors import InfeasibleBudgetError
-from planner.pipeline.least_plan import LeastPeak, least_plan
-from planner.pipeline.orders import base_orders, formulate_in
-from planner.pipeline.prepare import prepare
-from planner.pipeline.settings import Settings
+from planner.pipeline.prepare.prepared import prepare
+from planner.pipeline.prepare.settings import Settings
+from planner.pipeline.solve.least_plan import LeastPeak, least_plan
+from planner.pipeline.solve.orders import base_orders, formulate_in
 from planner.request import Request
 from planner.search.evaluate import Evaluator
 

@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from planner.graph.liveness import timeline
 from planner.graph.model import OpId
 from planner.graph.schedule import default_order
-from planner.pipeline.packed import ALIGNMENT_BYTES, packed_arena
+from planner.pipeline.prepare.packed import ALIGNMENT_BYTES, packed_arena
 from tests.graphs import graph_of, onnx_graphs
 
 

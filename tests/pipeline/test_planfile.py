@@ -13,7 +13,7 @@ import pytest
 
 from planner import apply, optimize
 from planner.errors import ModelError
-from planner.pipeline.assemble import plan_digest, plan_to_json, read_plan
+from planner.pipeline.record.assemble import plan_digest, plan_to_json, read_plan
 from planner.plan.planfile import Plan, PlannedAction, PredictedCost
 from planner.plan.planschema import plan_schema
 from planner.results import OptimizeResult

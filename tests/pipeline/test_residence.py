@@ -17,10 +17,10 @@ from onnx import numpy_helper as nh
 from planner import api
 from planner.errors import InfeasibleBudgetError, UsageError
 from planner.graph.model import Role
-from planner.pipeline.choose_residence import candidates_of
-from planner.pipeline.limiting import limited
-from planner.pipeline.prepare import prepare
-from planner.pipeline.settings import settings_of
+from planner.pipeline.levers.choose_residence import candidates_of
+from planner.pipeline.prepare.limiting import limited
+from planner.pipeline.prepare.prepared import prepare
+from planner.pipeline.prepare.settings import settings_of
 from planner.plan.planfile import Plan
 from planner.report.payload import optimize_payload
 from planner.request import Costs, Levers, Request
@@ -93,7 +93,7 @@ def test_the_plan_file_says_what_lives_where_and_is_applied_to_the_byte(
 
 def test_a_paged_tensor_is_explained(half: tuple[OptimizeResult, Path]) -> None:
     result, folder = half
-    from planner.pipeline.explain import explain
+    from planner.pipeline.answer.explain import explain
 
     name = next(n for n in result.plan.resident if not n.endswith(("_new", "_grad", "loss")))
     found = explain(MLP, folder / "plan.json", f"{name}__here", time_limit_s=5.0)
@@ -256,7 +256,7 @@ def test_what_the_caller_feeds_in_place_of_an_initializer_is_what_is_copied(
 
 def test_large_files_are_not_read_to_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = stored(tmp_path)
-    monkeypatch.setattr("planner.runtime.normalize.LARGE_FILES_BYTES", SIDE * SIDE * 4)
+    monkeypatch.setattr("planner.runtime.optimizers.normalize.LARGE_FILES_BYTES", SIDE * SIDE * 4)
     with monkeypatch.context() as patch:
         patch.setattr(ir.ExternalTensor, "numpy", lambda _: pytest.fail("data was read"))
         request = Request(model=path, budget="40%")

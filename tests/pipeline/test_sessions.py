@@ -11,10 +11,11 @@ import onnxruntime as ort
 import pytest
 
 from planner import api
-from planner.pipeline import original_ahead
+from planner.pipeline.answer import original_ahead
 from planner.results import OptimizeResult
-from planner.runtime import cap_both, profiled
-from planner.runtime.cap import Capped
+from planner.runtime import profiled
+from planner.runtime.judge import cap_both
+from planner.runtime.judge.cap import Capped
 from planner.runtime.options import Opening
 
 ZOO = Path(__file__).parents[2] / "models" / "zoo"

@@ -13,10 +13,10 @@ from onnx import helper as h
 from planner import api
 from planner.errors import InfeasibleBudgetError, ModelError, UsageError
 from planner.graph.model import Role
-from planner.pipeline.orders import least_possible_peak
-from planner.pipeline.prepare import prepare
-from planner.pipeline.split_within import why_no_split
-from planner.pipeline.too_large import split_to_fit, too_large
+from planner.pipeline.levers.split_within import why_no_split
+from planner.pipeline.levers.too_large import split_to_fit, too_large
+from planner.pipeline.prepare.prepared import prepare
+from planner.pipeline.solve.orders import least_possible_peak
 from planner.report.payload import optimize_payload
 from planner.request import Request
 from planner.results import OptimizeResult
@@ -104,7 +104,7 @@ def test_a_plan_file_that_was_edited_is_refused(
 
 
 def test_a_node_in_chunks_is_explained(model: Path, below: tuple[OptimizeResult, Path]) -> None:
-    from planner.pipeline.explain import explain
+    from planner.pipeline.answer.explain import explain
 
     _, folder = below
     found = explain(model, folder / "plan.json", "logits__rows0", time_limit_s=3.0)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from planner.pipeline.orders import BaseOrder
-from planner.pipeline.trials import SHARES, Outcome, Trial, Trials
+from planner.pipeline.solve.orders import BaseOrder
+from planner.pipeline.solve.trials import SHARES, Outcome, Trial, Trials
 
 ROOM = 1000
 

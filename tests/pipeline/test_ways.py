@@ -12,9 +12,9 @@ from models import zoo
 from planner import api
 from planner.api_sweep import sweep
 from planner.errors import UsageError
-from planner.pipeline.prepare import prepare
-from planner.pipeline.settings import settings_of
-from planner.pipeline.ways import merged, ways_of
+from planner.pipeline.levers.ways import merged, ways_of
+from planner.pipeline.prepare.prepared import prepare
+from planner.pipeline.prepare.settings import settings_of
 from planner.plan.points import Point, PointPlan
 from planner.request import Levers, Request
 from planner.results import Frontier

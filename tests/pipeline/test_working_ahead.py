@@ -6,10 +6,16 @@ import time
 
 import pytest
 
-from planner.pipeline.serial_first import solve
-from planner.pipeline.working_ahead import ToJudge, ToSolve, WorkingAhead, judged, may_work_ahead
+from planner.pipeline.solve.serial_first import solve
+from planner.pipeline.solve.working_ahead import (
+    ToJudge,
+    ToSolve,
+    WorkingAhead,
+    judged,
+    may_work_ahead,
+)
+from planner.processes.workers import beside
 from planner.search.state import SearchSettings
-from planner.workers import beside
 from reports.solver.build import with_budget
 from reports.solver.synthetic import irregular
 

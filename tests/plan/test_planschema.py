@@ -13,7 +13,7 @@ import pytest
 
 import planner.plan
 from planner.errors import ModelError
-from planner.pipeline.assemble import read_plan
+from planner.pipeline.record.assemble import read_plan
 from planner.plan import planfile
 from planner.plan.planschema import plan_schema, schema_text
 from planner.plan.problem import ActionKind

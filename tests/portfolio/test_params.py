@@ -12,9 +12,9 @@ import tomli_w
 
 from planner.errors import UsageError
 from planner.exact.policy import ExactPolicy
+from planner.files.structuring import fields_of
 from planner.portfolio.params import STAGES, changed_stages, params_text, policy_of, read_params
 from planner.portfolio.table import POLICY, Policy
-from planner.structuring import fields_of
 
 
 def policy(text: str) -> Policy:

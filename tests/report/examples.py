@@ -11,8 +11,8 @@ from pathlib import Path
 
 from planner.graph.liveness import timeline
 from planner.graph.model import Category, Operation, OpId, Role, Tensor, TensorId, TrainingGraph
-from planner.pipeline.packed import packed_arena
-from planner.pipeline.sweep import largest
+from planner.pipeline.answer.sweep import largest
+from planner.pipeline.prepare.packed import packed_arena
 from planner.plan.planfile import Decision, Plan, PlannedAction, PredictedCost
 from planner.plan.points import Point, PointPlan
 from planner.results import (

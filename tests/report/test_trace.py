@@ -14,7 +14,7 @@ from planner.errors import UsageError
 from planner.graph.model import Role
 from planner.report.trace import COMPUTE, COPY_IN, COPY_OUT, trace_events
 from planner.results import OptimizeResult
-from planner.runtime.inputs import make_inputs
+from planner.runtime.feeds.inputs import make_inputs
 from planner.runtime.profile import read_profile
 from tests.report import examples
 

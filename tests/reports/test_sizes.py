@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("torch", reason="torch is not installed")
 pytest.importorskip("transformers", reason="transformers is not installed")
 
-from planner.pipeline.assemble import read_plan
+from planner.pipeline.record.assemble import read_plan
 from planner.plan.planfile import MicroBatches
 from reports.sizes import networks, step
 from reports.sizes.page import page

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from planner.graph.liveness import timeline
 from planner.graph.schedule import default_order
-from planner.runtime.arena import (
+from planner.runtime.feeds.inputs import make_inputs
+from planner.runtime.memory.arena import (
     DEFAULT,
     RECOMMENDED,
     SETTINGS,
@@ -22,7 +23,6 @@ from planner.runtime.arena import (
     reserved_bytes,
     simulate,
 )
-from planner.runtime.inputs import make_inputs
 from planner.runtime.options import Opening
 from planner.runtime.profile import profile
 from tests.runtime.support import chain_with_gradients, random_model, save
@@ -75,7 +75,7 @@ def test_held_bytes_of_a_first_run_are_exact_and_bytes_in_use_close(seed: int) -
 @pytest.mark.parametrize("name", ["gpt", "resnet18"])
 def test_the_forecast_of_a_training_graph_is_what_the_arena_held(name: str, tmp_path: Path) -> None:
     from planner.onnxio.load import load_model
-    from planner.runtime.normalize import normalize
+    from planner.runtime.optimizers.normalize import normalize
 
     source = Path(__file__).parents[2] / "models" / "zoo" / f"{name}.onnx"
     path, graph = save(normalize(load_model(source)), tmp_path / "m.onnx")

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.runtime.bfc import Arena, ArenaFullError, Block, Growth, PatternLayout, round_up
+from planner.runtime.memory.bfc import Arena, ArenaFullError, Block, Growth, PatternLayout, round_up
 
 _SIZES = st.lists(
     st.tuples(st.booleans(), st.integers(1, 5000), st.integers(0, 50)), min_size=1, max_size=80

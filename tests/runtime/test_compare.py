@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from planner.exactness import NUMBERS, RELATIVE, Numbers, least_exact
-from planner.runtime import compare as module
-from planner.runtime.compare import compare, judged
+from planner.runtime.judge import compare as module
+from planner.runtime.judge.compare import compare, judged
 
 
 def test_nan_payloads_and_signs_of_zero_are_bits_too() -> None:

@@ -12,7 +12,7 @@ from onnx import helper as h
 
 from planner import api
 from planner.graph.effects import Effect
-from planner.runtime.draws import drawn_outputs, seeded_alike
+from planner.runtime.judge.draws import drawn_outputs, seeded_alike
 
 SIDE, DEPTH = 64, 6
 

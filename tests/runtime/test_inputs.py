@@ -12,7 +12,7 @@ import onnx_ir as ir
 import pytest
 
 from planner.errors import ModelError, UsageError
-from planner.runtime.inputs import input_specs, make_inputs
+from planner.runtime.feeds.inputs import input_specs, make_inputs
 from tests.runtime.support import constant, model_of, op
 
 

@@ -14,7 +14,7 @@ from onnx import helper as h
 from onnx import numpy_helper as nh
 
 from planner.onnxio.load import load_model
-from planner.runtime.normalize import normalize
+from planner.runtime.optimizers.normalize import normalize
 
 
 def patches(width: int) -> onnx.ModelProto:

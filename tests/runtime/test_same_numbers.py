@@ -14,16 +14,16 @@ from onnx import helper as h
 
 from planner import api
 from planner.errors import ModelError, VerificationError
-from planner.pipeline import rebuild
-from planner.pipeline.comparing import compared
-from planner.pipeline.prepare import Prepared, prepare
+from planner.pipeline.prepare.prepared import Prepared, prepare
+from planner.pipeline.record import rebuild
+from planner.pipeline.record.comparing import compared
 from planner.request import Request
-from planner.runtime import normalize
-from planner.runtime.compare import compare
+from planner.runtime.feeds.inputs import make_inputs
 from planner.runtime.inmemory import ModelInMemory
-from planner.runtime.inputs import make_inputs
+from planner.runtime.judge.compare import compare
+from planner.runtime.optimizers import normalize
+from planner.runtime.optimizers.same_numbers import Subject, same_numbers
 from planner.runtime.options import Level
-from planner.runtime.same_numbers import Subject, same_numbers
 from tests.runtime.test_normalize import patches
 
 ZOO = Path(__file__).parents[2] / "models" / "zoo"

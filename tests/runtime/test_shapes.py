@@ -8,7 +8,7 @@ from onnx import TensorProto as T
 from onnx import helper as h
 from onnx import numpy_helper
 
-from planner.runtime.shapes import without_large_initializers
+from planner.runtime.optimizers.shapes import without_large_initializers
 
 
 def weighted(*, is_input: bool) -> ir.Model:

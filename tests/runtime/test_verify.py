@@ -12,8 +12,8 @@ from planner.graph.liveness import timeline
 from planner.graph.model import OpId, TrainingGraph
 from planner.graph.schedule import default_order
 from planner.results import Verification
-from planner.runtime.inputs import make_inputs
-from planner.runtime.verify import CpuJob
+from planner.runtime.feeds.inputs import make_inputs
+from planner.runtime.judge.verify import CpuJob
 from tests.runtime.support import chain_with_gradients, constant, model_of, op, save, tensor
 
 

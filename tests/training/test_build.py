@@ -13,7 +13,7 @@ from planner.cli.main import main
 from planner.errors import ModelError
 from planner.graph.build import build_graph
 from planner.onnxio.load import load_model, value_types
-from planner.pipeline.prepare import prepare
+from planner.pipeline.prepare.prepared import prepare
 from planner.request import Request
 from planner.runtime.build import check_build
 from tests.process import PLANNER

@@ -1,6 +1,6 @@
 """Predict what ONNX Runtime's arena holds on a device: the CUDA provider's memory.
 
-The allocator is the CPU's (`planner.runtime.bfc`); more goes through it:
+The allocator is the CPU's (`planner.runtime.memory.bfc`); more goes through it:
 
     feeds         copied to the device before the first node, freed when the run ends
                   (CopyInputsAcrossDevices in onnxruntime/core/framework/utils.cc)
@@ -10,7 +10,7 @@ The allocator is the CPU's (`planner.runtime.bfc`); more goes through it:
                   without it, a chunk of the arena each (simple_tensor_allocator.h)
 
 Not counted: kernels' workspace, what the CUDA context and its libraries take. The placement of
-buffers is `planner.runtime.arena`'s. Read at 1.25.0 (commit 735e69a396af), not run on a GPU.
+buffers is `planner.runtime.memory.arena`'s. Read at 1.25.0 (commit 735e69a396af), not run on a GPU.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from planner.graph.model import OpId, TrainingGraph
-from planner.runtime.arena import ArenaSettings, demand_of, simulate
-from planner.runtime.bfc import ArenaFullError, round_up
 from planner.runtime.device.buckets import DeviceForecast, fed_bytes, initializer_bytes
+from planner.runtime.memory.arena import ArenaSettings, demand_of, simulate
+from planner.runtime.memory.bfc import ArenaFullError, round_up
 
 
 def forecast_cuda(

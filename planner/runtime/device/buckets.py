@@ -31,7 +31,7 @@ from dataclasses import dataclass
 
 from planner.graph.model import OpId, TrainingGraph
 from planner.graph.rules import COPIES
-from planner.runtime.allocation import Kind, place
+from planner.runtime.memory.allocation import Kind, place
 
 LIMITS: Mapping[int, int] = {
     64: 250,

@@ -14,12 +14,12 @@ import numpy as np
 import numpy.typing as npt
 
 from planner import errors
-from planner.children import run_child
 from planner.errors import ModelError
+from planner.files.temporary import temporary_folder
+from planner.processes.children import run_child
 from planner.runtime.options import Level, Order
 from planner.runtime.profile import NodeEvent
 from planner.targets import Target
-from planner.temporary import temporary_folder
 
 Array = npt.NDArray[Any]
 _TIMEOUT_S = 3600.0

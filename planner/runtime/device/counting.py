@@ -29,8 +29,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 
 from planner.errors import PlannerError, UsageError
-from planner.keeping import cache_folder
-from planner.temporary import temporary_folder
+from planner.files.keeping import cache_folder
+from planner.files.temporary import temporary_folder
 
 SOURCE = Path(__file__).with_name("counting_driver.c")
 DRIVER_VARIABLE = "PLANNER_VK_COUNTER"

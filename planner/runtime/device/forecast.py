@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from planner.graph.model import OpId, TrainingGraph
 from planner.results import ArenaForecast
-from planner.runtime.arena import ArenaSettings
-from planner.runtime.bfc import Growth
 from planner.runtime.device.bfc_device import forecast_cuda
 from planner.runtime.device.buckets import forecast_webgpu
+from planner.runtime.memory.arena import ArenaSettings
+from planner.runtime.memory.bfc import Growth
 from planner.targets import Target
 
 _CUDA = ArenaSettings(pattern=True, reuse=True, growth=Growth.EXACT)  # as `planner.targets` sets it

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from planner.files.temporary import temporary_folder
 from planner.graph.model import Placement
 from planner.runtime.device.client import optimize
 from planner.targets import Target
-from planner.temporary import temporary_folder
 
 
 def placement_of(model: Path, target: Target) -> Placement:

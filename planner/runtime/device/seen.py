@@ -11,7 +11,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 
-from planner.children import end_with_parent, run_child
+from planner.processes.children import end_with_parent, run_child
 
 _LIMIT_S = 120.0
 

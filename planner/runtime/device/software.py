@@ -30,9 +30,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from planner.children import run_child
 from planner.errors import UsageError
-from planner.keeping import keep
+from planner.files.keeping import keep
+from planner.processes.children import run_child
 from planner.runtime.device.counting import DRIVER_VARIABLE, compiled_driver
 from planner.runtime.device.provider import PLUGIN
 from planner.targets import Target

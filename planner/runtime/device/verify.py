@@ -1,6 +1,6 @@
 """Run the original and the rewritten model on a device with a memory of its own, and compare.
 
-What is asked differs from the CPU (`planner.runtime.verify`), because a device does:
+What is asked differs from the CPU (`planner.runtime.judge.verify`), because a device does:
 
     order     the device and the CPU each run their nodes in the planned order, beside each other: each
               queue is compared, not the whole list
@@ -24,6 +24,7 @@ import onnx_ir as ir
 
 from planner.errors import ModelError
 from planner.exactness import Numbers
+from planner.files.temporary import temporary_folder
 from planner.graph.model import OpId, TrainingGraph
 from planner.graph.rules import COPIES
 from planner.results import (
@@ -34,18 +35,17 @@ from planner.results import (
     TimeCheck,
     Verification,
 )
-from planner.runtime import memcheck
-from planner.runtime.compare import compare_orders
 from planner.runtime.device import client
 from planner.runtime.device.client import DeviceRun
 from planner.runtime.device.forecast import device_forecast
 from planner.runtime.device.outputs import OutputJudge, is_near, summed_outputs
 from planner.runtime.device.software import device_for
-from planner.runtime.draws import described, drawn_outputs
+from planner.runtime.judge.compare import compare_orders
+from planner.runtime.judge.draws import described, drawn_outputs
+from planner.runtime.memory import memcheck
 from planner.runtime.options import Level, Order, session_options
 from planner.runtime.profile import NodeEvent, create_session, run_session
 from planner.targets import CPU, Target
-from planner.temporary import temporary_folder
 from planner.units import format_bytes
 
 Array = npt.NDArray[Any]

@@ -24,8 +24,8 @@ from typing import Any
 
 import numpy as np
 
-from planner.children import end_with_parent
 from planner.errors import ModelError, PlannerError
+from planner.processes.children import end_with_parent
 from planner.runtime.device import sessions
 from planner.runtime.device.counting import DRIVER_VARIABLE, Counter
 from planner.runtime.messages import explain_refusal

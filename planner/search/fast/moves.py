@@ -7,7 +7,7 @@ import math
 import numba
 import numpy as np
 
-from planner.compiled import INNER
+from planner.processes.compiled import INNER
 from planner.search.fast.arrays import DROP, KEEP, SWAP, Arrays, Floats, Plan, Work
 from planner.search.fast.replay import BROKEN, replay
 from planner.search.fast.schedule import schedule

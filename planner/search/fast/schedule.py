@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import numba
 
-from planner.compiled import INNER
+from planner.processes.compiled import INNER
 from planner.search.fast.arrays import DROP, IN, OUT, RUN, SWAP, Arrays, Longs, Plan, Work
 
 OVERFLOW = -1

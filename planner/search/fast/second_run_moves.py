@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numba
 import numpy as np
 
-from planner.compiled import INNER
+from planner.processes.compiled import INNER
 from planner.search.fast.arrays import Floats, Longs
 from planner.search.fast.second_runs import (
     NONE,

@@ -17,9 +17,9 @@ from typing import NamedTuple
 import numba
 import numpy as np
 
-from planner.compiled import INNER
 from planner.plan.problem import Action, ActionKind, OpIndex, Problem
 from planner.plan.stages import MemoryProfile, base_plan, overwritten
+from planner.processes.compiled import INNER
 from planner.search.fast.arrays import Flags, Floats, Ints, Longs, arrays_of
 
 NONE = -1

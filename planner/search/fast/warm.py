@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from planner.compiled import Compilation
 from planner.plan.problem import OpIndex, PlanOp, PlanTensor, Problem, TensorIndex
+from planner.processes.compiled import Compilation
 
 
 def is_compiled(*, overlap: bool) -> bool:

@@ -8,10 +8,10 @@ import pytest
 
 from planner.graph.model import TrainingGraph
 from planner.graph.schedule import default_order
-from planner.runtime.arena import DEFAULT, RECOMMENDED, simulate
-from planner.runtime.bfc import ArenaFullError, round_up
 from planner.runtime.device.bfc_device import forecast_cuda
 from planner.runtime.device.buckets import fed_bytes, initializer_bytes
+from planner.runtime.memory.arena import DEFAULT, RECOMMENDED, simulate
+from planner.runtime.memory.bfc import ArenaFullError, round_up
 from tests.runtime.device.support import graph_of
 from tests.runtime.support import model_of, op, random_model, tensor
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from planner.errors import PlannerError, UsageError
-from planner.keeping import cache_folder
+from planner.files.keeping import cache_folder
 from planner.runtime.device import counting, software
 from planner.runtime.device.counting import Counter, compiled_driver
 from planner.runtime.device.provider import WEBGPU

@@ -1,0 +1,107 @@
+"""Read files that somebody else wrote: the one step between a file and values that may be trusted.
+
+A file is a regular one of a stated size, its text UTF-8, and its JSON of the types that are wanted
+(`planner.files.structuring`). Whatever is not so becomes one line that names the file and says what is
+wrong. Models have a border of their own (`planner.onnxio`), behind the same `read_bytes`.
+"""
+
+from __future__ import annotations
+
+import math
+import stat
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from planner.errors import ModelError, PlannerError
+
+MAX_BYTES = 1 << 62
+"""The largest size in bytes that planner computes with, of one tensor or of all together: sums of two
+still fit the 64 bits of the search's arrays."""
+
+MAX_TEXT_BYTES = 1 << 30
+"""The largest text file that is read."""
+
+_SHOWN = 40
+
+
+def why_not_a_file(path: Path) -> str:
+    """Why `path` cannot be read as a file ("" where it can): "is a folder; name a file"."""
+    try:
+        mode = path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return "does not exist"
+    except (OSError, ValueError) as error:
+        return f"cannot be read: {_reason(error)}"
+    if stat.S_ISREG(mode):
+        return ""
+    if stat.S_ISDIR(mode):
+        return "is a folder; name a file"
+    return "is no regular file (a pipe, a socket or a device); copy it to a file first"
+
+
+def read_bytes(
+    path: Path,
+    *,
+    what: str,
+    error: type[PlannerError] = ModelError,
+    at_most: int = MAX_TEXT_BYTES,
+) -> bytes:
+    """The content of a regular file.
+
+    Args:
+        what: what the file should be, with its article, for the message: "a plan file".
+        error: what is raised where it cannot be read.
+        at_most: bytes; a larger file is refused before it is read.
+    """
+    if why := why_not_a_file(path):
+        raise error(f"{path} {why}")
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, 2)
+            if size > at_most:
+                raise error(f"{path} is not {what}: it has {size} bytes, more than {at_most}")
+            file.seek(0)
+            return file.read()
+    except OSError as reason:
+        raise error(f"{path} cannot be read: {_reason(reason)}") from None
+
+
+def read_text(path: Path, *, what: str, error: type[PlannerError] = ModelError) -> str:
+    """The text of a regular file in UTF-8; `what` and `error` as for `read_bytes`."""
+    data = read_bytes(path, what=what, error=error)
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as reason:
+        raise error(f"{path} is not {what}: byte {reason.start} is not UTF-8 text") from None
+
+
+def shown(value: Any) -> str:
+    """A value of a file in a message, in at most 40 characters."""
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # an integer of thousands of digits; too deep
+        return f"a {type(value).__name__}"
+    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."
+
+
+def closest(wish: str, known: Sequence[str], said: str, *, most: int) -> str:
+    """The end of a message that names what looks most like `wish`; "" where nothing does.
+
+    Args:
+        said: what comes before them: "are", "names are".
+        most: so many at most.
+    """
+    import difflib
+
+    close = difflib.get_close_matches(wish, known, n=most, cutoff=0.4)
+    return f"; the closest {said} {', '.join(map(repr, close))}" if close else ""
+
+
+def is_amount(value: float, *, at_most: float = math.inf) -> bool:
+    """Whether `value` is a number from 0 to `at_most`, and finite."""
+    return 0 <= value <= at_most and value != math.inf
+
+
+def _reason(error: Exception) -> str:
+    return getattr(error, "strerror", None) or str(error)

@@ -1,0 +1,1 @@
+"""One module for each question that is asked of planner."""

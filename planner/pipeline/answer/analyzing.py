@@ -1,0 +1,83 @@
+"""`planner.api.analyze`: where the memory goes, and what a budget would cost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from planner.graph.what_if import WhatIf
+from planner.pipeline.answer.budget_preview import before_a_plan, preview_budgets
+from planner.pipeline.answer.what_if import estimated
+from planner.pipeline.levers.residence import residence_note
+from planner.pipeline.levers.ways import merged, ways_of
+from planner.pipeline.prepare.prepared import Progress, prepare
+from planner.pipeline.prepare.settings import noted_copies, settings_of
+from planner.pipeline.solve.compiling import compile_ahead
+from planner.pipeline.solve.orders import base_orders, least_found_peak, least_possible_peak
+from planner.plan.planfile import PredictedCost
+from planner.request import Request
+from planner.results import Analysis, BudgetPreview, LeastPeak, ModelView
+
+_ORDER_S, _MIN_S, _SHARE = 5.0, 2.0, 0.1
+"""Seconds for a better order and for the least feasible budget, and the share of the time limit that
+each of them takes at most."""
+
+
+def analyzed(
+    request: Request,
+    progress: Progress,
+    *,
+    what_if: Sequence[WhatIf] = (),
+    on_model: Callable[[ModelView], None] | None = None,
+) -> Analysis:
+    """The model as it is, the least budget found, and what others would cost.
+
+    Args:
+        what_if: other ways to store its tensors, whose peak is asked for.
+        on_model: given the model as it is, before anything is searched for.
+    """
+    compile_ahead(request)
+    prepared = prepare(request, progress=progress, to_rewrite=False)
+    if on_model is not None:
+        on_model(prepared.baseline.view)
+    estimates = estimated(prepared.baseline, what_if)
+    share_s = _SHARE * request.limits.time_limit_s
+    progress("searching for a better order")
+    orders = base_orders(prepared, time_limit_s=min(_ORDER_S, share_s))
+    progress("searching for the least budget")
+    least = least_found_peak(prepared, orders, time_limit_s=min(_MIN_S, share_s))
+    settings = settings_of(prepared)
+    previews: list[BudgetPreview] = []
+    on_host, notes = None, []
+    for way in ways_of(prepared, settings):
+        notes += residence_note(way)
+        if way.resident:
+            orders = base_orders(way, time_limit_s=min(_ORDER_S, share_s))
+            found = least_found_peak(way, orders, time_limit_s=min(_MIN_S, share_s))
+            on_host = LeastPeak(found_bytes=found, bound_bytes=least_possible_peak(way))
+        progress("comparing base orders")
+        question = before_a_plan(way, settings, orders)
+        previews.append(preview_budgets(question, progress))
+    return Analysis(
+        model_path=request.model,
+        model_sha256=prepared.loaded.sha256,
+        dims=dict(prepared.loaded.dims),
+        hardware=prepared.hardware.name,
+        cost_source=prepared.cost_source,
+        ort_optimized=prepared.ort_optimized,
+        default=prepared.baseline.view,
+        best_order=PredictedCost(
+            peak_bytes=orders[0].peak_bytes, time_us=sum(prepared.duration_us)
+        ),
+        best_order_name=orders[0].name,
+        least_peak_bound_bytes=least_possible_peak(prepared),
+        least_peak_bytes=min(least, prepared.baseline.peak_bytes),
+        assumptions=(*prepared.graph.assumptions, *noted_copies(settings), *notes),
+        on_host=on_host,
+        budget_preview=replace(
+            previews[0],
+            frontier=merged([preview.frontier for preview in previews]),
+            seconds=sum(preview.seconds for preview in previews),
+        ),
+        what_if=estimates,
+    )

@@ -1,0 +1,272 @@
+"""What other budgets would cost, and what binds at this one: short searches, in a process beside what is
+done with a plan meanwhile.
+
+`planner sweep` looks at the same longer, on all cores and in the best of all base orders.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
+
+from planner.pipeline.levers.residence import is_paged_at_a_price
+from planner.pipeline.prepare.prepared import Prepared, Progress, silent
+from planner.pipeline.prepare.settings import Settings
+from planner.pipeline.solve.orders import BaseOrder, formulate_in
+from planner.pipeline.solve.planned import Planned
+from planner.plan.points import Point, PointPlan, monotone
+from planner.plan.problem import Problem
+from planner.portfolio.frontier import point_plan
+from planner.portfolio.race import race
+from planner.portfolio.solve import solve
+from planner.processes.workers import Beside, beside
+from planner.results import BindingStep, BudgetPreview, Frontier
+from planner.search.fast.warm import warm_up
+from planner.search.patience import begin
+from planner.search.shadow_prices import shadow_prices
+from planner.search.state import SearchSettings
+from planner.units import format_bytes
+
+_SHARES = (0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2)
+"""Budgets looked at, as shares of the model's own peak."""
+
+_PRICING, _RACING = 0.2, 0.3
+"""Shares of the time for the prices of the bound, and for finding a base order."""
+
+_MIN_POINT_S = 0.2
+
+_WORTH_PER_S = 1e-2
+"""A preview: a second of waiting must promise so much of a step's time."""
+
+_PLAIN_S, _POINT_S_PER_OP, _MOST = 8.0, 3e-4, 0.4
+"""A short search takes some seconds with 10,000 operations; never more than this share of the time limit
+goes into all of them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What is to be looked at: plain values, which another process can be given.
+
+    Attributes:
+        problem: in the base order that is searched in; its capacity is that of no point.
+        frontier: the frontier without its points.
+        points: known ones, the model as it is among them.
+        budgets: those looked at, ascending, in bytes, the reserve not counted.
+        planned: the problem that was solved; None where there is no plan.
+        step: place of each node in the rewritten model.
+        time_limit_s: for everything.
+        most_bound_us: no bound on a time is taken for higher: with other inputs and outputs on the host
+            there may be quicker plans.
+    """
+
+    problem: Problem
+    frontier: Frontier
+    points: tuple[Point, ...]
+    budgets: tuple[int, ...]
+    planned: Problem | None = None
+    step: Mapping[str, int] = field(default_factory=dict)
+    seed: int
+    workers: int | None
+    time_limit_s: float
+    most_bound_us: float = float("inf")
+
+
+def before_a_plan(prepared: Prepared, settings: Settings, orders: Sequence[BaseOrder]) -> Question:
+    """What budgets would cost in the order that does best at the middle of the range.
+
+    Args:
+        orders: all base orders, the one with the least peak first.
+    """
+    start = time.monotonic()
+    limit_s = _limit_s(prepared)
+    base = _best_order(prepared, settings, orders, time_limit_s=_RACING * limit_s)
+    left_s = limit_s - (time.monotonic() - start)
+    return _question(prepared, settings, orders, base, time_limit_s=left_s)
+
+
+def beside_a_plan(settings: Settings, planned: Planned) -> Question:
+    """What other budgets would cost in the base order of a plan, and what binds at its own; what was
+    barred as it was made stays so."""
+    prepared, base, orders = planned.prepared, planned.base, planned.orders
+    found = _question(prepared, settings, orders, base, time_limit_s=_limit_s(prepared))
+    return replace(
+        found,
+        points=(*found.points, _as_planned(planned, settings)),
+        budgets=tuple(b for b in found.budgets if b != settings.budget_bytes),
+        planned=planned.formulation.problem,
+        step={name: i for i, name in enumerate(planned.rewritten.planned_order)},
+    )
+
+
+def _question(
+    prepared: Prepared,
+    settings: Settings,
+    orders: Sequence[BaseOrder],
+    base: BaseOrder,
+    *,
+    time_limit_s: float,
+) -> Question:
+    own = prepared.baseline.peak_bytes
+    problem = formulate_in(prepared, base.order, settings, own).problem
+    budgets = sorted({int(share * own) for share in _SHARES})
+    return Question(
+        problem=problem,
+        frontier=Frontier(
+            dims=dict(prepared.loaded.dims),
+            baseline_bytes=own,
+            base_us=prepared.baseline.time_us,
+            order_alone_bytes=orders[0].peak_bytes,
+            least_bound_bytes=base.least_bound_bytes,
+            orders=(base.name, "as it is"),
+            points=(),
+        ),
+        points=(_as_it_is(own + settings.reserve_bytes, prepared.baseline.time_us),),
+        budgets=tuple(b for b in budgets if b - settings.reserve_bytes >= base.least_bound_bytes),
+        seed=settings.seed,
+        workers=settings.workers,
+        time_limit_s=time_limit_s,
+        most_bound_us=prepared.baseline.time_us if is_paged_at_a_price(prepared) else float("inf"),
+    )
+
+
+def preview_budgets(question: Question, progress: Progress = silent) -> BudgetPreview:
+    """The best plan and a bound at each budget, and what binds the plan.
+
+    Peaks have the reserve in them, as the budgets do.
+    """
+    start = time.monotonic()
+    warm_up(overlap=question.problem.overlap)
+    binding = None
+    if question.planned is not None:
+        progress("finding what binds the budget")
+        limit_s = _PRICING * question.time_limit_s
+        binding = _binding_steps(question.planned, question.step, time_limit_s=limit_s)
+    points = list(question.points)
+    count = len(question.budgets)
+    for done, budget in enumerate(question.budgets):
+        left_s = question.time_limit_s - (time.monotonic() - start)
+        progress(f"what {format_bytes(budget)} would cost ({done + 1} of {count})")
+        share_s = max(_MIN_POINT_S, left_s / (count - done))
+        points.append(_point(question, budget, time_limit_s=share_s))
+    points = [replace(p, bound_us=min(p.bound_us, question.most_bound_us)) for p in points]
+    return BudgetPreview(
+        frontier=replace(question.frontier, points=monotone(points)),
+        binding=binding,
+        seconds=time.monotonic() - start,
+    )
+
+
+class PreviewBeside:
+    """What other budgets would cost, looked at in a process beside this one."""
+
+    def __init__(self, process: Beside) -> None:
+        self._process = process
+        self._answer: Future[BudgetPreview] | None = None
+
+    def begin(self, question: Question) -> None:
+        """Have a question looked at, once what it takes is loaded there."""
+        self._answer = self._process.begin(_preview_there, question)
+
+    def result(self) -> BudgetPreview | None:
+        """The answer, waited for; None where nothing was asked."""
+        return None if self._answer is None else self._answer.result()
+
+
+@contextlib.contextmanager
+def helper_beside(settings: Settings) -> Iterator[Beside]:
+    """A process in which searches can be made, for the length of a block."""
+    with beside() as process:
+        process.begin(_get_ready, settings.overlap)
+        yield process
+
+
+def _preview_there(_: None, question: Question) -> BudgetPreview:
+    """`preview_budgets`, as a call to another process."""
+    return preview_budgets(question)
+
+
+def _get_ready(_: None, overlap: bool) -> None:
+    """Load, in another process, what `preview_budgets` runs; not where this one is having it compiled."""
+    from planner.search.fast.warm import is_compiled
+
+    if is_compiled(overlap=overlap):
+        warm_up(overlap=overlap)
+
+
+def _best_order(
+    prepared: Prepared, settings: Settings, orders: Sequence[BaseOrder], *, time_limit_s: float
+) -> BaseOrder:
+    """The order that a race finds best half way down to what may be possible."""
+    middle = (prepared.baseline.peak_bytes + min(base.least_bound_bytes for base in orders)) // 2
+    problems = [formulate_in(prepared, base.order, settings, middle).problem for base in orders]
+    raced = race(problems, time_limit_s=time_limit_s, patience=begin(_WORTH_PER_S))
+    return orders[raced[0].index]
+
+
+def _limit_s(prepared: Prepared) -> float:
+    """How long to look at other budgets, beside all that the request's time limit is for."""
+    points_s = _POINT_S_PER_OP * len(prepared.graph.operations) * len(_SHARES)
+    return min(_MOST * prepared.request.limits.time_limit_s, max(_PLAIN_S, points_s))
+
+
+def _as_it_is(needed: int, base_us: float) -> Point:
+    """The model unchanged: within its own peak it costs nothing."""
+    plan = PointPlan(peak_bytes=needed, time_us=base_us, engine="none", order=1)
+    return Point(capacity_bytes=needed, plan=plan, bound_us=base_us)
+
+
+def _as_planned(planned: Planned, settings: Settings) -> Point:
+    """The plan, at its budget."""
+    problem, solved = planned.formulation.problem, planned.solved
+    assert solved.candidate is not None
+    plan = point_plan(solved.candidate, engine=solved.engine, order=0)
+    whole = problem.capacity_bytes >= settings.budget_bytes  # else the bound is of a lower capacity
+    return Point(
+        capacity_bytes=settings.budget_bytes,
+        plan=replace(plan, peak_bytes=planned.timeline.peak_bytes + settings.reserve_bytes),
+        bound_us=solved.bound_us if whole else problem.base_duration_us,
+    )
+
+
+def _point(question: Question, budget: int, *, time_limit_s: float) -> Point:
+    """A short search at one budget."""
+    solved = solve(
+        replace(question.problem, capacity_bytes=budget),
+        SearchSettings(
+            limit_s=time_limit_s,
+            seed=question.seed,
+            workers=question.workers,
+            thorough=False,
+            patience=begin(_WORTH_PER_S),
+        ),
+    )
+    plan = None
+    if solved.candidate is not None:
+        plan = point_plan(solved.candidate, engine=solved.engine, order=0)
+    return Point(
+        capacity_bytes=budget,
+        plan=plan,
+        bound_us=float("inf") if solved.is_impossible else solved.bound_us,
+    )
+
+
+def _binding_steps(
+    problem: Problem, step: Mapping[str, int], *, time_limit_s: float
+) -> tuple[BindingStep, ...] | None:
+    """Prices of the bound at the plan's own capacity, the dearest first; None where time ran out."""
+    found = shadow_prices(problem, time_limit_s=time_limit_s)
+    if found is None:
+        return None
+    rows = [
+        BindingStep(
+            node=problem.ops[op].name,
+            step=step.get(problem.ops[op].name, 0),
+            us_per_byte=price,
+        )
+        for op, price in found.us_per_byte.items()
+        if price > 0
+    ]
+    return tuple(sorted(rows, key=lambda row: -row.us_per_byte))

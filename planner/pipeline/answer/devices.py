@@ -1,0 +1,380 @@
+"""Which devices hold a model: one search for each device, lever and size, and as few of them as do.
+
+What fits as it is needs no search; what fits with fewer levers fits with more. Sizes are looked at on
+the way to the largest that fits, by halves: a size that fits is taken to mean that smaller ones do.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from planner.cost.hardware import Hardware
+from planner.cost.model import durations_of_changed, durations_us
+from planner.device_fits import HOWS, Fit, How
+from planner.formulate import NO_LIMIT
+from planner.pipeline.answer.sweep import Graphs, frontiers
+from planner.pipeline.levers.ways import merged, ways_of
+from planner.pipeline.prepare.prepared import Prepared, Progress, prepare
+from planner.pipeline.prepare.settings import Settings, settings_of
+from planner.pipeline.solve.orders import (
+    BaseOrder,
+    base_orders,
+    formulate_in,
+    least_found_peak,
+    least_possible_peak,
+)
+from planner.portfolio.table import POLICY, Policy
+from planner.request import Request
+from planner.results import Frontier, LeastPeak
+
+_MAX_SIZE = 1 << 20
+"""Doubling ends here."""
+
+_PARTS = 4
+"""Between the last size of a doubling that fits and the next, so many steps are told apart."""
+
+_LEAST_S = 2.0
+"""For the least peak, at most."""
+
+_RUNS_OF_SIZES = 5
+"""Searches that are expected for each device and lever where there are several sizes."""
+
+_MIN_S = 0.3
+"""No search gets less, however many there are."""
+
+_LAST_SHARE = 0.6
+"""Of the time, for a longer search at the largest size that fits; the rest is for finding that size."""
+
+_KEPT_WAYS = 4
+"""Each is a whole model; more than these are made again when they are asked for."""
+
+_SAME = 1e-9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """A device, and what of its memory a step may take."""
+
+    hardware: Hardware
+    name: str
+    budget_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """One device, lever and size: the plan's figures, or None where none fits."""
+
+    peak_bytes: int | None
+    time_us: float | None
+    base_us: float
+    is_impossible: bool = False
+
+
+@dataclass(slots=True)
+class Finder:
+    """Answers what fits, and keeps what it found.
+
+    Attributes:
+        request: with the dims that have one size.
+        dim: the one with several, or "".
+        searches: that the time limit is shared out over.
+    """
+
+    request: Request
+    devices: Sequence[Device]
+    dim: str
+    searches: int
+    progress: Progress
+    policy: Policy = POLICY
+    began: float = field(default_factory=time.monotonic)
+    _prepared: dict[int, Prepared] = field(default_factory=dict)
+    _ways: dict[tuple[int, str, How], tuple[Prepared, ...]] = field(default_factory=dict)
+    _fed: dict[tuple[int, str], float] = field(default_factory=dict)
+    _orders: dict[tuple[int, tuple[str, ...]], tuple[BaseOrder, ...]] = field(default_factory=dict)
+    _found: dict[tuple[int, str, How], Found] = field(default_factory=dict)
+
+    def prepared(self, size: int) -> Prepared:
+        """The model at one size of the dim, with the times of the first device."""
+        if size not in self._prepared:
+            dims = dict(self.request.dims) | ({self.dim: size} if self.dim else {})
+            where = f" at {self.dim} = {size}" if self.dim else ""
+
+            def said(stage: str) -> None:
+                self.progress(stage + where)
+
+            request = replace(self.request, dims=dims)
+            self._prepared[size] = prepare(request, progress=said, to_rewrite=False)
+        return self._prepared[size]
+
+    def hows(self, size: int) -> tuple[How, ...]:
+        """The levers that there are: no copies where ONNX Runtime here has none."""
+        if self.prepared(size).why_no_swaps is not None:
+            return tuple(how for how in HOWS if not how.startswith("copies"))
+        return HOWS
+
+    def found(self, device: Device, how: How, size: int) -> Found:
+        """Whether the model fits a device at one size with some levers, and its time there."""
+        key = (size, device.name, how)
+        if key not in self._found:
+            self._found[key] = self._find(device, how, size)
+        return self._found[key]
+
+    def better(self, device: Device, how: How, size: int) -> Found:
+        """What a longer search finds where a short one, on the way to this size, found a plan."""
+        known = self.found(device, how, size)
+        if not self.dim or known.time_us is None or known.time_us <= known.base_us * (1 + _SAME):
+            return known
+        limit_s = _LAST_SHARE * self.request.limits.time_limit_s
+        share_s = limit_s / (len(self.devices) * (len(HOWS) - 1))
+        again = self._find(device, how, size, share_s=share_s)
+        if again.time_us is not None and again.time_us < known.time_us:
+            self._found[size, device.name, how] = known = again
+        return known
+
+    def least_peaks(self, size: int) -> tuple[LeastPeak, LeastPeak | None]:
+        """The least peak at one size: with inputs and outputs on the device, and on the host."""
+        here = self.prepared(size)
+        there = self._ways_of(self.devices[0], "copies", size)[-1]
+        found: list[LeastPeak] = []
+        for way in (here, *([there] if there.resident else [])):
+            self.progress("searching for the least budget")
+            orders = self._orders_of(way, size)
+            limit_s = min(_LEAST_S, 0.1 * self.request.limits.time_limit_s)
+            least = least_found_peak(way, orders, time_limit_s=limit_s)
+            least = min(least, way.baseline.peak_bytes)
+            found.append(LeastPeak(found_bytes=least, bound_bytes=least_possible_peak(way)))
+        return found[0], found[1] if len(found) > 1 else None
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Those that were looked at, ascending."""
+        return tuple(sorted({size for size, _, _ in self._found}))
+
+    def assumptions(self, size: int) -> tuple[str, ...]:
+        """What is assumed of the model and of each device, each once."""
+        found: dict[str, None] = {}
+        for device in self.devices:
+            graph = costed_for(self.prepared(size), device.hardware).graph
+            found |= dict.fromkeys(graph.assumptions)
+        return tuple(found)
+
+    # -- one search --------------------------------------------------------------------------
+
+    def _find(self, device: Device, how: How, size: int, *, share_s: float | None = None) -> Found:
+        prepared = costed_for(self.prepared(size), device.hardware)
+        # copies of what the caller feeds are made in any case, and stand in the step of each way
+        fed_us = self._fed_us(device, size)
+        base_us = prepared.baseline.time_us + fed_us
+        peak_bytes = prepared.baseline.peak_bytes
+        if peak_bytes <= device.budget_bytes:
+            return Found(peak_bytes=peak_bytes, time_us=base_us, base_us=base_us)
+        if how == "as it is":
+            return Found(peak_bytes=None, time_us=None, base_us=base_us, is_impossible=True)
+        before = HOWS[HOWS.index(how) - 1]
+        known = self.found(device, before, size) if before != "as it is" else None
+        if (
+            known is not None
+            and known.time_us is not None
+            and known.time_us <= base_us * (1 + _SAME)
+        ):
+            return known
+        where = f", {self.dim} = {size}" if self.dim else ""
+        self.progress(f"solving for {device.name}{where}: {how}")
+        frontier = self._solved(device, how, size, self._share_s() if share_s is None else share_s)
+        (point,) = frontier.points
+        if point.plan is None:
+            if known is not None and known.time_us is not None:
+                return known
+            return Found(
+                peak_bytes=None,
+                time_us=None,
+                base_us=base_us,
+                is_impossible=point.is_impossible,
+            )
+        time_us = point.plan.time_us + (fed_us if how == "recompute" else 0.0)
+        if known is not None and known.time_us is not None and known.time_us <= time_us:
+            return known
+        return Found(peak_bytes=point.plan.peak_bytes, time_us=time_us, base_us=base_us)
+
+    def _share_s(self) -> float:
+        """Seconds for one search on the way."""
+        limit_s = self.request.limits.time_limit_s
+        if time.monotonic() - self.began > limit_s:
+            return 0.0
+        return limit_s * ((1 - _LAST_SHARE) if self.dim else 1.0) / self.searches
+
+    def _solved(self, device: Device, how: How, size: int, share_s: float) -> Frontier:
+        """The quickest plan that fits, of any way to have what outlives a step."""
+        ways = self._ways_of(device, how, size)
+        solved: list[Frontier] = []
+        for way in ways:
+            settings = settings_of(way, budget_bytes=device.budget_bytes)
+            limit_s = max(_MIN_S, share_s / len(ways))
+            graphs = self._graphs(way, settings, size, limit_s)
+            policy = self._near(graphs, device.budget_bytes)
+            solved += frontiers(
+                [graphs],
+                [device.budget_bytes],
+                jobs=1,
+                ray_address=None,
+                progress=lambda _: None,
+                policy=policy,
+            )
+        return merged(solved)
+
+    def _near(self, graphs: Graphs, budget_bytes: int) -> Policy:
+        """The policy, with base orders compared at this budget alone."""
+        low, high = graphs.least_bound_bytes, graphs.orders[0].peak_bytes
+        share = min(0.99, max(0.01, (budget_bytes - low) / max(1, high - low)))
+        numbers = replace(self.policy.frontier, compared_shares=(share,), min_point_s=_MIN_S)
+        return replace(self.policy, frontier=numbers)
+
+    def _graphs(self, way: Prepared, settings: Settings, size: int, limit_s: float) -> Graphs:
+        limits = replace(way.request.limits, time_limit_s=limit_s)
+        way = replace(way, request=replace(way.request, limits=limits))
+        orders = self._orders_of(way, size)
+        problems = (formulate_in(way, base.order, settings, NO_LIMIT).problem for base in orders)
+        return Graphs(
+            prepared=way,
+            orders=orders,
+            problems=tuple(problems),
+            baseline_bytes=way.baseline.peak_bytes,
+        )
+
+    def _orders_of(self, way: Prepared, size: int) -> tuple[BaseOrder, ...]:
+        """Base orders, which depend on bytes alone: the same for every device."""
+        key = (size, way.resident)
+        if key not in self._orders:
+            numbers = self.policy.frontier
+            share_s = numbers.orders_share * self.request.limits.time_limit_s
+            self._orders[key] = base_orders(way, time_limit_s=min(numbers.max_orders_s, share_s))
+        return self._orders[key]
+
+    def _ways_of(self, device: Device, how: How, size: int) -> tuple[Prepared, ...]:
+        key = (size, device.name, how)
+        if key not in self._ways:
+            prepared = costed_for(self.prepared(size), device.hardware)
+            overlaps = how == "copies overlapped"
+            levers = replace(
+                prepared.request.levers,
+                swap="none" if how == "recompute" else "auto",
+                copies="overlapped" if overlaps else "serial",
+                resident="device" if how == "recompute" else prepared.request.levers.resident,
+            )
+            prepared = replace(prepared, request=replace(prepared.request, levers=levers))
+            settings = settings_of(prepared, budget_bytes=device.budget_bytes)
+            while len(self._ways) >= _KEPT_WAYS:
+                del self._ways[next(iter(self._ways))]
+            self._ways[key] = ways_of(prepared, settings)
+        return self._ways[key]
+
+    def _fed_us(self, device: Device, size: int) -> float:
+        """What a session's copies take of what the caller feeds and wants."""
+        if device.hardware.is_host or self.prepared(size).why_no_swaps is not None:
+            return 0.0
+        key = (size, device.name)
+        if key not in self._fed:
+            self._fed[key] = self._ways_of(device, "copies", size)[0].baseline.fed_us
+        return self._fed[key]
+
+
+def searches_of(devices: int, has_sizes: bool) -> int:
+    """How many searches are expected."""
+    return devices * (len(HOWS) - 1) * (_RUNS_OF_SIZES if has_sizes else 1)
+
+
+def fits_of(finder: Finder, device: Device, sizes: Sequence[int]) -> tuple[Fit, ...]:
+    """A device's rows: for each lever the largest size that fits.
+
+    Args:
+        sizes: ascending; one alone, where the model is looked at in one size; none to double from 1 on.
+    """
+    rows: list[Fit] = []
+    known: int | None = None
+    listed = list(sizes)
+    for how in finder.hows(listed[0] if listed else 1):
+        if not sizes:
+            listed = _doubled(finder, device, how, listed)
+        known, row = _largest(finder, device, how, listed, known)
+        rows.append(row)
+    return tuple(rows)
+
+
+def _largest(
+    finder: Finder, device: Device, how: How, sizes: Sequence[int], known: int | None
+) -> tuple[int | None, Fit]:
+    """The largest of the sizes that fits, and its row.
+
+    Args:
+        known: one that fits with fewer levers; None for none.
+    """
+
+    def fits(index: int) -> bool:
+        return finder.found(device, how, sizes[index]).time_us is not None
+
+    low, high = -1 if known is None else sizes.index(known), len(sizes)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    beyond = finder.found(device, how, sizes[high]) if high < len(sizes) else None
+    next_size = sizes[high] if beyond is not None and finder.dim else None
+    is_impossible = beyond is not None and beyond.is_impossible
+    if low < 0:
+        least = finder.found(device, how, sizes[0])
+        return None, Fit(
+            how=how,
+            size=None,
+            peak_bytes=finder.prepared(sizes[0]).baseline.peak_bytes if how == HOWS[0] else None,
+            base_us=least.base_us,
+            time_us=None,
+            next_size=next_size,
+            next_is_impossible=is_impossible,
+        )
+    best = finder.better(device, how, sizes[low])
+    return sizes[low], Fit(
+        how=how,
+        size=sizes[low] if finder.dim else 0,
+        peak_bytes=best.peak_bytes,
+        base_us=best.base_us,
+        time_us=best.time_us,
+        next_size=next_size,
+        next_is_impossible=is_impossible,
+    )
+
+
+def _doubled(finder: Finder, device: Device, how: How, known: Sequence[int]) -> list[int]:
+    """The powers of two up to the first that does not fit, and some sizes between the last two.
+
+    Args:
+        known: sizes that were looked at with fewer levers.
+    """
+    size = 1
+    while size < _MAX_SIZE and finder.found(device, how, size).time_us is not None:
+        size *= 2
+    last = size // 2
+    between = [last + last * part // _PARTS for part in range(1, _PARTS)] if size > 1 else []
+    powers = [1 << k for k in range(size.bit_length())]
+    return sorted({*known, *powers, *(n for n in between if last < n < size)})
+
+
+def costed_for(prepared: Prepared, hardware: Hardware) -> Prepared:
+    """The same model with the times of another device, from its roofline."""
+    if prepared.hardware == hardware:
+        return prepared
+    original = prepared.baseline.graph
+    _, before = durations_us(original, prepared.hardware)
+    original_us, assumed = durations_us(original, hardware)
+    graph = prepared.graph
+    kept = [text for text in graph.assumptions if text not in before]
+    costs = replace(prepared.request.costs, hardware=hardware.name)
+    return replace(
+        prepared,
+        request=replace(prepared.request, costs=costs),
+        baseline=replace(prepared.baseline, duration_us=original_us),
+        graph=replace(graph, assumptions=(*kept, *assumed)),
+        hardware=hardware,
+        duration_us=durations_of_changed(graph, original, original_us, hardware),
+        cost_source=f"roofline of {hardware.name}",
+    )

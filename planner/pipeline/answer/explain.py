@@ -1,0 +1,329 @@
+"""`planner explain`: one tensor of a plan: where it is, what was weighed, what its bytes are worth."""
+
+from __future__ import annotations
+
+import itertools
+from bisect import bisect_left
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from planner.errors import UsageError
+from planner.files.reading import closest
+from planner.graph.model import Tensor, TensorId, TrainingGraph
+from planner.pipeline.prepare.prepared import Prepared, Progress, silent
+from planner.pipeline.prepare.settings import settings_as_planned
+from planner.pipeline.prepare.timelines import full_timeline
+from planner.pipeline.record.assemble import read_plan
+from planner.pipeline.record.barring import with_barred
+from planner.pipeline.record.closed import Closed, recompute_closed, swap_closed
+from planner.pipeline.record.explanation import Absence, Explanation, Instant, Interval, Span, Way
+from planner.pipeline.record.rebuild import Rebuilt, prepared_for, rebuild
+from planner.pipeline.solve.orders import formulate_in
+from planner.pipeline.solve.read_back import read_back
+from planner.plan.planfile import Plan
+from planner.plan.problem import Action, ActionKind, Problem
+from planner.search.repair import closure
+from planner.search.shadow_prices import ShadowPrices, shadow_prices
+from planner.simulate.simulate import simulate
+
+_CLOSEST = 5
+
+
+def explain(
+    model: Path,
+    plan_path: Path,
+    name: str,
+    *,
+    profile: Path | None = None,
+    time_limit_s: float = 20.0,
+    progress: Progress | None = None,
+) -> Explanation:
+    """Look one tensor of a plan up.
+
+    Args:
+        profile: of ONNX Runtime, to take times from: a plan file does not hold them.
+        time_limit_s: for the prices.
+
+    Raises:
+        ModelError: the plan is none, or of another model.
+        UsageError: no such tensor; the message has the closest names.
+    """
+    report = progress or silent
+    plan = read_plan(plan_path)
+    with prepared_for(model, plan, profile=profile, progress=report) as prepared:
+        return _explained(prepared, plan, plan_path, name, time_limit_s, report)
+
+
+def _explained(
+    prepared: Prepared,
+    plan: Plan,
+    plan_path: Path,
+    name: str,
+    time_limit_s: float,
+    report: Progress,
+) -> Explanation:
+    graph = with_barred(prepared.graph, plan.barred, where=str(plan_path))
+    prepared = replace(prepared, graph=graph)
+    tensor = _find(name, prepared)
+    report("rebuilding the rewritten model")
+    state = None if plan.unchanged else _state(prepared, plan)
+    found: ShadowPrices | None = None
+    index = None
+    if state is not None:
+        report("pricing the budget")
+        found = shadow_prices(state.problem, time_limit_s=time_limit_s)
+        buffers = {t: i for i, t in enumerate(state.rebuilt.formulation.tensors)}
+        index = buffers.get(tensor.buffer)
+    buffer = prepared.graph.tensors[tensor.buffer]
+    before, steps_before, at_peak_before = _before(prepared, buffer)
+    after, steps_after, at_peak_after = (
+        _after(state, buffer) if state else (_listed(before), steps_before, at_peak_before)
+    )
+    intervals: tuple[Interval, ...] = ()
+    returns: tuple[Absence, ...] = ()
+    if state is not None and index is not None:
+        intervals = _intervals(prepared, plan, state, index, found)
+        returns = _returns(plan, state, index)
+    return Explanation(
+        plan=plan,
+        tensor=name,
+        buffer=buffer.name,
+        bytes=buffer.bytes,
+        category=buffer.category.value,
+        dtype=tensor.dtype,
+        shape=tensor.shape,
+        is_persistent=buffer.is_persistent,
+        producer=None if buffer.producer is None else graph.operations[buffer.producer].name,
+        uses=_uses(graph, buffer, state, index),
+        steps_before=steps_before,
+        steps_after=steps_after,
+        before=before,
+        after=after,
+        at_peak_before=at_peak_before,
+        at_peak_after=at_peak_after,
+        intervals=intervals,
+        returns=returns,
+        instants=None if found is None or state is None else _instants(state, index, found),
+        bound_us=_bound_us(state, found),
+        times_from=prepared.cost_source,
+    )
+
+
+def _find(name: str, prepared: Prepared) -> Tensor:
+    graph = prepared.graph
+    try:
+        return graph.tensor_named(name)
+    except KeyError:
+        pass
+    names = [t.name for t in graph.tensors]
+    hint = closest(name, names, "names are", most=_CLOSEST)
+    values = {str(v.name) for node in prepared.loaded.model.graph for v in node.outputs}
+    if name in values:
+        raise UsageError(
+            f"the plan knows no tensor {name!r}: ONNX Runtime's optimizers leave none of that name "
+            f"(fused, merged or folded){hint}"
+        )
+    raise UsageError(f"the model has no tensor {name!r}{hint}")
+
+
+# -- the plan, replayed ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _State:
+    """A plan's problem as it was solved, its replay, and its steps.
+
+    Attributes:
+        copies: by tensor, the half-open ranges of actions in which it is on the device.
+        first: by base operation, its first action. node_step: by action, the step of its node.
+    """
+
+    rebuilt: Rebuilt
+    problem: Problem
+    actions: tuple[Action, ...]
+    copies: tuple[tuple[tuple[int, int], ...], ...]
+    graph: TrainingGraph
+    order: tuple[int, ...]
+    spans: tuple[tuple[str, int, int], ...]
+    peak_step: int
+    first: tuple[int, ...]
+    node_step: tuple[int, ...]
+
+
+def _state(prepared: Prepared, plan: Plan) -> _State:
+    rebuilt = rebuild(prepared, plan)
+    form = rebuilt.formulation
+    asked = settings_as_planned(plan, prepared)
+    problem = formulate_in(prepared, form.ops, asked, plan.budget_bytes).problem
+    back = read_back(prepared, rebuilt.rewritten, order_target=plan.order_target)
+    line = full_timeline(back.graph, back.order, prepared.target)
+    step_of = {name: i for i, name in enumerate(back.rewritten.planned_order)}
+    copies: list[list[tuple[int, int]]] = [[] for _ in problem.tensors]
+    # replayed on the problem in which every swap of the file is possible
+    for t, birth, end in simulate(form.problem, rebuilt.actions).copies:
+        copies[t].append((birth, end))
+    first: dict[int, int] = {}
+    for i, action in enumerate(rebuilt.actions):
+        if action.kind is ActionKind.RUN:
+            first.setdefault(action.target, i)
+    return _State(
+        rebuilt=rebuilt,
+        problem=problem,
+        actions=rebuilt.actions,
+        copies=tuple(tuple(ranges) for ranges in copies),
+        graph=back.graph,
+        order=tuple(back.order),
+        spans=tuple((back.graph.tensors[r.tensor].name, r.start, r.end) for r in line.ranges),
+        peak_step=line.peak_step,
+        first=tuple(first[op] for op in range(len(problem.ops))),
+        node_step=tuple(step_of[node] for node in rebuilt.rewritten.action_nodes),
+    )
+
+
+def _before(prepared: Prepared, buffer: Tensor) -> tuple[Span | None, int, bool]:
+    line = prepared.baseline.timeline
+    steps = len(line.order)
+    try:
+        there = prepared.baseline.graph.tensor_named(buffer.name)
+    except KeyError:
+        return None, steps, False
+    if there.is_persistent:
+        return Span(name=there.name, start=0, end=steps), steps, True
+    for r in line.ranges:
+        if r.tensor == there.buffer:
+            span = Span(name=there.name, start=r.start, end=r.end)
+            return span, steps, r.start <= line.peak_step < r.end
+    return None, steps, False
+
+
+def _listed(span: Span | None) -> tuple[Span, ...]:
+    return () if span is None else (span,)
+
+
+def _after(state: _State, buffer: Tensor) -> tuple[tuple[Span, ...], int, bool]:
+    steps = len(state.order)
+    if buffer.is_persistent:
+        return (Span(name=buffer.name, start=0, end=steps),), steps, True
+    like = state.rebuilt.rewritten.like
+    spans = tuple(
+        Span(name=name, start=start, end=end)
+        for name, start, end in state.spans
+        if like.get(name, name) == buffer.name
+    )
+    return spans, steps, any(s.start <= state.peak_step < s.end for s in spans)
+
+
+def _uses(
+    graph: TrainingGraph, buffer: Tensor, state: _State | None, index: int | None
+) -> tuple[str, ...]:
+    if state is not None and index is not None:
+        return tuple(state.problem.ops[u].name for u in state.problem.tensors[index].uses)
+    sharing: set[TensorId] = {t.id for t in graph.tensors if t.buffer == buffer.id}
+    readers = {op for t in sharing for op in graph.tensors[t].consumers}
+    return tuple(
+        graph.operations[op].name for op in sorted(readers) if not graph.operations[op].is_folded
+    )
+
+
+def _bound_us(state: _State | None, found: ShadowPrices | None) -> float | None:
+    if state is None or found is None:
+        return None
+    return state.problem.base_duration_us + found.bound_extra_us
+
+
+def _instants(state: _State, index: int | None, found: ShadowPrices) -> tuple[Instant, ...]:
+    problem = state.problem
+    tensor = None if index is None else problem.tensors[index]
+    instants = []
+    for p, price in sorted(found.us_per_byte.items()):
+        waits = tensor is not None and bool(tensor.uses) and p not in tensor.uses
+        waits = waits and tensor is not None and tensor.producer < p < tensor.uses[-1]
+        instants.append(Instant(node=problem.ops[p].name, us_per_byte=price, waits=waits))
+    return tuple(instants)
+
+
+# -- retention intervals -----------------------------------------------------------------------
+
+
+def _intervals(
+    prepared: Prepared, plan: Plan, state: _State, index: int, found: ShadowPrices | None
+) -> tuple[Interval, ...]:
+    tensor, copies = state.problem.tensors[index], state.copies
+    events = (tensor.producer, *tensor.uses)
+    why = {d.end: d.why for d in plan.decisions if d.tensor == tensor.name}
+    births = [birth for birth, _ in copies[index]]
+    intervals = []
+    for opens, closes in itertools.pairwise(events):
+        start, end = state.first[opens], state.first[closes]
+        made = bisect_left(births, start + (opens == tensor.producer)) - 1
+        read = bisect_left(births, end) - 1
+        absences = tuple(
+            _absence(state, copies[index][k - 1][1], births[k], why)
+            for k in range(made + 1, read + 1)
+        )
+        chosen = absences[-1].action if absences else "keep"
+        at = births[read] if absences else end
+        intervals.append(
+            Interval(
+                opens=state.problem.ops[opens].name,
+                closes=state.problem.ops[closes].name,
+                start=state.node_step[start],
+                end=state.node_step[end],
+                chosen=chosen,
+                absences=absences,
+                ways=_ways(prepared, state, index, at),
+                rent_us=None if found is None else found.between(opens, closes) * tensor.bytes,
+            )
+        )
+    return tuple(intervals)
+
+
+def _absence(state: _State, gone: int, birth: int, why: dict[int, str]) -> Absence:
+    """From the action after which the tensor is free to the one that brings it back."""
+    step = state.node_step[birth]
+    swapped = state.actions[birth].kind is ActionKind.SWAP_IN
+    return Absence(
+        start=min(step, state.node_step[min(gone, len(state.node_step) - 1)]),
+        end=step,
+        action="swap" if swapped else "recompute",
+        by=state.rebuilt.rewritten.action_nodes[birth],
+        why=why.get(step, ""),
+    )
+
+
+def _returns(plan: Plan, state: _State, index: int) -> tuple[Absence, ...]:
+    """How the tensor comes back behind its last base use, for the recomputes that read it."""
+    tensor = state.problem.tensors[index]
+    last = state.first[tensor.uses[-1] if tensor.uses else tensor.producer]
+    why = {d.end: d.why for d in plan.decisions if d.tensor == tensor.name}
+    return tuple(
+        _absence(state, end, birth, why)
+        for (_, end), (birth, _) in itertools.pairwise(state.copies[index])
+        if birth > last
+    )
+
+
+def _ways(prepared: Prepared, state: _State, index: int, at: int) -> tuple[Way, ...]:
+    """Keep, recompute and swap, to have the tensor at action `at` of this plan."""
+    problem, form = state.problem, state.rebuilt.formulation
+    again, blocker = closure(problem, state.copies, index, at)
+    no_recompute = recompute_closed(prepared, form, problem, blocker)
+    if no_recompute is not None:
+        recompute = _closed_way("recompute", no_recompute)
+    else:
+        recompute = Way(
+            action="recompute",
+            cost_us=sum(problem.ops[op].duration_us for op in again),
+            runs=tuple(problem.ops[op].name for op in again),
+        )
+    no_swap = swap_closed(prepared, form, problem, index)
+    if no_swap is not None:
+        swap = _closed_way("swap", no_swap)
+    else:
+        out, back = problem.swap_out_us(index), problem.swap_in_us(index)
+        swap = Way(action="swap", cost_us=out + back, copy_out_us=out, copy_in_us=back)
+    return Way(action="keep", cost_us=0.0), recompute, swap
+
+
+def _closed_way(action: str, closed: Closed) -> Way:
+    return Way(action=action, cost_us=None, why_not=closed.text, reason_code=closed.reason.value)

@@ -1,0 +1,258 @@
+"""`optimize` with micro-batches: how many runs a step is made in, and the plan for one of them.
+
+With "auto", the least number of runs is found first that an order alone brings within the budget. More
+runs take longer: each reads all parameters again. Fewer may be quicker with operations that run again, or
+copies: quick searches for a plan of one run tell, as long as the operations alone are quicker.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from planner.errors import InfeasibleBudgetError, UsageError
+from planner.files.temporary import temporary_folder
+from planner.micro.batch import batch_of, check_runs, divisors
+from planner.onnxio.load import load_model
+from planner.pipeline.answer.optimizing import OptimizeJob
+from planner.pipeline.answer.verifying import Rewrite, check_can_hold, run_both
+from planner.pipeline.levers.dividing import Divisible, RunModel, divisible, run_model, step_notes
+from planner.pipeline.levers.ways import ways_of
+from planner.pipeline.levers.whole_step import WholeStep
+from planner.pipeline.prepare.limiting import limited
+from planner.pipeline.prepare.prepared import Prepared, Progress, prepare
+from planner.pipeline.prepare.settings import budget_of, settings_of
+from planner.pipeline.record.assemble import fits_as_it_is
+from planner.pipeline.record.bounds import check_levers
+from planner.pipeline.record.modelviews import file_view
+from planner.pipeline.record.rebuild import run_as_planned
+from planner.pipeline.solve.orders import BaseOrder, base_orders
+from planner.pipeline.solve.quick import WORTH, quick_us
+from planner.plan.planfile import Plan
+from planner.request import Request
+from planner.results import OptimizeResult, Verification
+from planner.search.fast.warm import warm_up
+from planner.units import format_bytes, format_duration, parse_micro_batch
+
+_SHARE, _MOST_S = 0.3, 20.0
+"""Of the time limit, for all searches of this module, and their most seconds."""
+
+_ORDERS_S, _SEARCH_S = 1.0, 2.0
+"""For the base orders of one number of runs, and for a plan of it."""
+
+
+def optimized(job: OptimizeJob) -> OptimizeResult:
+    """What a job comes to, in as many runs as its request asks for.
+
+    Raises:
+        UsageError, ModelError: the step cannot be made in parts, or not in so many.
+        and what `OptimizeJob.run` raises.
+    """
+    request = job.request
+    runs = parse_micro_batch(request.levers.micro_batch)
+    if runs == 1:
+        return job.run()
+    _check_request(job, runs)
+    loaded = load_model(request.model, dims=request.dims)
+    batch = batch_of(loaded)
+    if runs is not None:
+        check_runs(runs, batch)
+    whole = limited(prepare(request, progress=job.progress))
+    check_levers(whole)
+    divided = divisible(loaded, request, job.progress)
+    with temporary_folder() as folder:
+        note, known = "", None
+        if runs is None:
+            choice = _Choice(whole, divided, folder, job.progress)
+            runs, note = choice.runs()
+            known = choice.made.get(runs)
+        if runs == 1:
+            return replace(job, prepared=whole, notes=(note,)).run()
+        if known is None:
+            made = run_model(divided, request, runs, _new(folder / "run"))
+            prepared = limited(prepare(made.request, progress=job.progress))
+        else:
+            made, prepared = known
+        step = WholeStep(
+            prepared=whole,
+            run=made.request.model,
+            batches=made.batches,
+            notes=(*([note] if note else []), *step_notes(divided, made.batches)),
+            folder=folder,
+        )
+        for_run = step.run_request(made.request, prepared)
+        prepared = replace(prepared, request=for_run)
+        try:
+            return replace(job, request=for_run, prepared=prepared, step=step).run()
+        except InfeasibleBudgetError as error:
+            size = batch.size // runs
+            error.args = (f"in {runs} runs on {size} samples each, {error}",)
+            raise
+
+
+def verified(
+    request: Request, rewritten: Path, plan: Plan, *, thorough: bool, progress: Progress
+) -> Verification:
+    """The model of a run, as a plan with micro-batches has it, against the original.
+
+    Args:
+        request: for the original, on the whole batch.
+
+    Raises:
+        UsageError, ModelError: as `planner.api.verify` does.
+    """
+    with temporary_folder() as folder:
+        made = run_as_planned(request, plan, _new(folder / "run"))
+        prepared = prepare(made.request, progress=progress)
+        check_can_hold(prepared)
+        after = file_view(rewritten, made.request.dims, plan.order_target, prepared)
+        rewrite = Rewrite(prepared=prepared, path=rewritten, after=after, plan=plan)
+        found = run_both(rewrite, progress, thorough=thorough)
+        step = WholeStep(
+            prepared=prepare(request, progress=progress),
+            run=made.request.model,
+            batches=made.batches,
+            notes=plan.assumptions,
+            folder=folder,
+        )
+        progress("running the whole batch at once, and in parts")
+        return step.verified(found, rewritten, plan, nullcontext)
+
+
+def _check_request(job: OptimizeJob, runs: int | None) -> None:
+    request = job.request
+    if request.costs.profile is not None:
+        raise UsageError(
+            "--profile has the times of runs on the whole batch, which say nothing of runs on parts of "
+            "it; with --micro-batch give --calibrate, or a --hardware profile"
+        )
+    if runs is None and request.budget is None:
+        raise UsageError(
+            "--micro-batch auto chooses for a budget: give a --budget, or a number of runs"
+        )
+
+
+def _new(folder: Path) -> Path:
+    folder.mkdir()
+    return folder
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """A model of one run, and its base order with the least peak."""
+
+    prepared: Prepared
+    order: BaseOrder
+
+
+@dataclass(slots=True)
+class _Choice:
+    """In how many runs a step takes least time, within the budget.
+
+    Attributes:
+        ways: by number of runs, with as much on the host as may be at no cost, then all that may.
+        times: by number of runs, of all of them together, in microseconds; infinite where none was found.
+        made: by number of runs, the model of one, and what planning needs of it.
+    """
+
+    whole: Prepared
+    divided: Divisible
+    folder: Path
+    progress: Progress
+    ways: dict[int, list[_Way]] = field(default_factory=dict)
+    times: dict[int, float] = field(default_factory=dict)
+    made: dict[int, tuple[RunModel, Prepared]] = field(default_factory=dict)
+
+    def runs(self) -> tuple[int, str]:
+        """(the number of runs, a sentence on why)."""
+        whole = self.whole
+        if fits_as_it_is(whole, settings_of(whole)):
+            return 1, "micro-batches: the whole batch is within the budget as it is"
+        warm_up(overlap=False)
+        known = divisors(self.divided.batch.size)
+        least = self._least_by_order(known)
+        fewer = known if least is None else known[: known.index(least)]
+        limit_s = whole.request.limits.time_limit_s
+        until = time.monotonic() + min(_MOST_S, _SHARE * limit_s)
+        for runs in reversed(fewer):
+            best = min(self.times.values(), default=float("inf"))
+            if best < float("inf") and (len(self.times) > 1 and time.monotonic() > until):
+                break
+            if runs * sum(self._ways(runs)[0].prepared.duration_us) < (1 - WORTH) * best:
+                self.times[runs] = runs * self._searched(runs)
+        return self._chosen()
+
+    def _chosen(self) -> tuple[int, str]:
+        found = {runs: t for runs, t in self.times.items() if t < float("inf")}
+        if not found:
+            runs = min(self.ways, key=lambda k: (self.ways[k][-1].order.least_bound_bytes, k))
+            return runs, (
+                "micro-batches: no number of runs was found with a plan within the budget; "
+                f"{runs} need least"
+            )
+        least = min(found.values())
+        runs = min(k for k, t in found.items() if t <= (1 + WORTH) * least)
+        looked = ", ".join(
+            f"{k}: {format_duration(t)}" if t < float("inf") else f"{k}: no plan"
+            for k, t in sorted(self.times.items())
+        )
+        budget = format_bytes(budget_of(self.whole))
+        return runs, (
+            f"micro-batches: {runs} run{'s' if runs > 1 else ''} a step, the quickest within {budget} by "
+            f"short searches ({looked})"
+        )
+
+    def _least_by_order(self, known: list[int]) -> int | None:
+        """The least number of runs that a better order of the operations brings within the budget, by
+        bisection: more runs hold less."""
+        low, high = 0, len(known) - 1
+        while low <= high:
+            middle = 0 if not self.ways else (low + high + 1) // 2
+            if self._fits(known[middle]):
+                high = middle - 1
+            else:
+                low = middle + 1
+        if not self.times:
+            return None
+        return min(self.times)
+
+    def _fits(self, runs: int) -> bool:
+        """Whether an order alone is enough, of which the time is kept then."""
+        for way in self._ways(runs):
+            settings = settings_of(way.prepared)
+            if way.order.peak_bytes <= settings.budget_bytes - settings.reserve_bytes:
+                self.times[runs] = runs * sum(way.prepared.duration_us)
+                return True
+        return False
+
+    def _searched(self, runs: int) -> float:
+        """Time of a plan for one run that a short search finds, in microseconds; infinite where it finds
+        none."""
+        for way in self._ways(runs):
+            settings = settings_of(way.prepared)
+            found_us = quick_us(way.prepared, way.order.order, settings, _SEARCH_S)
+            if found_us < float("inf"):
+                return found_us
+        return float("inf")
+
+    def _ways(self, runs: int) -> list[_Way]:
+        if runs not in self.ways:
+            size = self.divided.batch.size // runs
+            self.progress(f"looking at {runs} run(s) on {size} samples each")
+            prepared = self.whole if runs == 1 else self._prepared(runs)
+            self.ways[runs] = [
+                _Way(model, base_orders(model, time_limit_s=_ORDERS_S)[0])
+                for model in ways_of(prepared, settings_of(prepared))
+            ]
+        return self.ways[runs]
+
+    def _prepared(self, runs: int) -> Prepared:
+        """The model of one run of so many, with the whole step's budget."""
+        folder = _new(self.folder / f"run-{runs}")
+        made = run_model(self.divided, self.whole.request, runs, folder)
+        budget = f"{budget_of(self.whole)}B"
+        prepared = limited(prepare(replace(made.request, budget=budget)))
+        self.made[runs] = made, prepared
+        return prepared

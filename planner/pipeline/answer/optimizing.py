@@ -1,0 +1,321 @@
+"""`planner.api.optimize`, from the request to the report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from planner.errors import InfeasibleBudgetError, UsageError, VerificationError
+from planner.lower.rewrite import Rewritten
+from planner.onnxio.save import Together, written_together
+from planner.pipeline.answer.budget_preview import PreviewBeside, beside_a_plan, helper_beside
+from planner.pipeline.answer.original_ahead import OriginalAhead
+from planner.pipeline.answer.slowdown import plan_within
+from planner.pipeline.answer.verifying import Rewrite, check_can_hold, run_both
+from planner.pipeline.levers.choose_halves import plan_with_halves
+from planner.pipeline.levers.choose_residence import at_no_cost
+from planner.pipeline.levers.halving import check_can_halve
+from planner.pipeline.levers.split_within import split_within
+from planner.pipeline.levers.whole_step import WholeStep
+from planner.pipeline.levers.within_budget import PlanWithin
+from planner.pipeline.prepare.limiting import limited
+from planner.pipeline.prepare.prepared import Prepared, Progress, prepare
+from planner.pipeline.prepare.settings import Settings, settings_of
+from planner.pipeline.record import assemble as plans
+from planner.pipeline.record.bounds import check_levers
+from planner.pipeline.record.comparing import compared
+from planner.pipeline.record.files import Files, save_rewritten
+from planner.pipeline.record.modelviews import rewritten_view
+from planner.pipeline.record.rebuild import with_metadata
+from planner.pipeline.solve.compiling import compile_ahead
+from planner.pipeline.solve.planned import Planned
+from planner.pipeline.target.placing import check_can_run
+from planner.plan.planfile import Plan
+from planner.processes.workers import Beside
+from planner.request import Request
+from planner.results import ModelView, OptimizeResult
+from planner.targets import target_named
+from planner.units import format_both, format_percent, parse_slowdown
+
+if TYPE_CHECKING:
+    from planner.runtime.profiled import Profiled
+
+Context = Callable[[], AbstractContextManager[None]]
+"""Makes what surrounds the search, or a timing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Made:
+    """A plan, and the model that follows it.
+
+    Attributes:
+        prepared: what the plan was made for.
+        after: what the model is predicted to do.
+        rewritten: None where the model stays as it is.
+        original: a session of the model that is being created, to be verified in; None for none.
+    """
+
+    prepared: Prepared
+    plan: Plan
+    after: ModelView
+    rewritten: Rewritten | None = None
+    original: Profiled | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Chosen:
+    """A plan, what it was made for, the settings that it was found with, and what binds: "budget",
+    "slowdown", or nothing."""
+
+    prepared: Prepared
+    planned: Planned
+    settings: Settings
+    binds: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptimizeJob:
+    """One request, and what is to come of it.
+
+    Attributes:
+        files: where outputs go; none where the plan is only looked at.
+        verify: run both models; False leaves the rewritten one unrun.
+        search_context: made for the search; within it Ctrl-C ends the search and keeps the best plan.
+            None: Ctrl-C is raised, as elsewhere.
+        step: what the request's model is one run of; None where it is a step of its own.
+        prepared: the request's model, where it is prepared already.
+        notes: assumptions of the plan besides its own.
+    """
+
+    request: Request
+    files: Files
+    verify: bool | Literal["thorough"]
+    search_context: Context | None
+    progress: Progress
+    step: WholeStep | None = None
+    prepared: Prepared | None = None
+    notes: tuple[str, ...] = ()
+
+    def run(self) -> OptimizeResult:
+        """Plan, rewrite, verify, report.
+
+        Raises:
+            VerificationError: ONNX Runtime does not confirm the plan; every file is in place.
+            UsageError, ModelError, InfeasibleBudgetError: see `planner.errors`.
+        """
+        with ExitStack() as stack:
+            ahead = OriginalAhead(self.request, stack)
+            prepared = self._prepared(ahead)
+            settings = settings_of(prepared)
+            helper = preview = None
+            if plans.fits_as_it_is(prepared, settings):
+                plan = self._as_step(plans.unchanged_plan(prepared, settings), prepared)
+                made = Made(prepared=prepared, plan=plan, after=prepared.baseline.view)
+            else:
+                helper = stack.enter_context(helper_beside(settings))
+                if self.files.report is not None and self.step is None:
+                    preview = PreviewBeside(helper)
+                made = self._made(prepared, settings, helper, preview)
+            whole = prepared if self.step is None else self.step.prepared
+            result = OptimizeResult(
+                plan=made.plan,
+                model_path=whole.request.model,
+                before=whole.baseline.view,
+                after=made.after,
+                verification=None,
+            )
+            together = stack.enter_context(written_together())
+            quiet = nullcontext if helper is None else helper.paused
+            result = self._write_and_verify(
+                result, replace(made, original=ahead.session), together, quiet
+            )
+            result = self._plan_and_trace(result, together)
+            if self.files.report is not None:
+                result = self._report(result, self.files.report, preview, together)
+        if result.verification is not None and not result.verification.passed:
+            raise VerificationError(
+                f"ONNX Runtime does not confirm the plan: {result.verification.failures[0]}; "
+                f"the files are left as evidence ({self.files.model})",
+                result=result,
+            )
+        return result
+
+    def _prepared(self, ahead: OriginalAhead) -> Prepared:
+        """The model, read and analysed, while what is not compiled yet on this machine is."""
+        if self.verify:
+            check_can_run(target_named(self.request.device))
+        compile_ahead(self.request)
+        prepared = self.prepared
+        if prepared is None:
+            will_run = self.verify and self.files.model is not None
+            prepared = limited(
+                prepare(
+                    self.request,
+                    progress=self.progress,
+                    on_loaded=ahead.begin if will_run else None,
+                )
+            )
+        check_levers(prepared)
+        check_can_halve(prepared)
+        if self.verify:
+            check_can_hold(prepared)
+        return prepared
+
+    def _made(
+        self,
+        prepared: Prepared,
+        settings: Settings,
+        helper: Beside,
+        preview: PreviewBeside | None,
+    ) -> Made:
+        """Formulate, solve, lower, read back; what other budgets would cost is begun beside it."""
+        if not self.verify or self.files.model is None:
+            prepared = compared(prepared, progress=self.progress)
+        with (self.search_context or nullcontext)():
+            chosen = self._chosen(prepared, settings, helper)
+        prepared = chosen.prepared
+        planned, most = chosen.planned, self.request.max_slowdown
+        run_plan = replace(
+            plans.assemble(prepared, chosen.settings, planned),
+            max_slowdown=None if most is None else parse_slowdown(most),
+            binds=chosen.binds,
+        )
+        plan = self._as_step(run_plan, prepared)
+        made = Made(
+            prepared=prepared,
+            plan=plan,
+            rewritten=with_metadata(planned.rewritten, plan, prepared.target),
+            after=rewritten_view(planned, run_plan, prepared.target),
+        )
+        if preview is not None:
+            preview.begin(beside_a_plan(chosen.settings, planned))
+        return made
+
+    def _as_step(self, plan: Plan, prepared: Prepared) -> Plan:
+        """The plan, which is one for all runs of a step where there are several."""
+        plan = replace(plan, assumptions=(*self.notes, *plan.assumptions))
+        return plan if self.step is None else self.step.planned(plan, prepared)
+
+    def _chosen(self, prepared: Prepared, settings: Settings, helper: Beside) -> _Chosen:
+        """The fastest plan within the budget or, with a slowdown alone, the one with the least peak."""
+        most = self.request.max_slowdown
+        if self.request.budget is None:
+            if most is None:
+                raise UsageError("give a --budget, a --max-slowdown, or both")
+            if self.request.levers.cast_saved != "none":
+                raise UsageError("--cast-saved needs a --budget: what has to fit says what is cast")
+            prepared = at_no_cost(prepared, settings)
+            within = plan_within(prepared, settings, parse_slowdown(most), self.progress)
+            return _Chosen(
+                prepared=prepared,
+                planned=within.planned,
+                settings=within.settings,
+                binds="slowdown",
+            )
+
+        def plan(prepared: Prepared, share: float) -> tuple[Prepared, Planned]:
+            part = replace(settings, time_limit_s=share * settings.time_limit_s)
+            return self._within(prepared, part, helper)
+
+        prepared, planned = plan_with_halves(prepared, settings, self.progress, plan)
+        time_us = prepared.baseline.time_us
+        assert planned.solved.candidate is not None
+        added = planned.solved.candidate.time_us / time_us - 1
+        if most is not None and added > parse_slowdown(most):
+            bound = planned.solved.bound_us / time_us - 1
+            raise InfeasibleBudgetError(
+                f"within {format_both(settings.budget_bytes)} the plan found is "
+                f"{format_percent(added)} slower, more than {most} (in its base order none is below "
+                f"{format_percent(max(0.0, bound))}): the slowdown binds; allow more of it, or a "
+                "larger budget"
+            )
+        binds = "budget" if added > 1e-9 else ""
+        return _Chosen(prepared=prepared, planned=planned, settings=settings, binds=binds)
+
+    def _within(
+        self, prepared: Prepared, settings: Settings, helper: Beside
+    ) -> tuple[Prepared, Planned]:
+        """The fastest plan within the budget, in chunks of rows where that may be and pays."""
+
+        def within(prepared: Prepared, settings: Settings) -> tuple[Prepared, Planned]:
+            return PlanWithin(
+                prepared=prepared,
+                settings=settings,
+                progress=self.progress,
+                keep_on_interrupt=self.search_context is not None,
+                helper=helper,
+            ).run()
+
+        if self.request.levers.split == "none":
+            return within(prepared, settings)
+        return split_within(prepared, settings, self.progress, within)
+
+    def _write_and_verify(
+        self, result: OptimizeResult, made: Made, together: Together, quiet: Context
+    ) -> OptimizeResult:
+        """The rewritten model, written and run, as far as that was asked for."""
+        if self.files.model is None:
+            return result
+        self.progress("writing the rewritten model")
+        with together.writing(self.files.model) as path:
+            save_rewritten(self.request.model, made.rewritten, path)
+        result = replace(result, output_path=self.files.model)
+        if not self.verify:
+            return result
+        rewrite = Rewrite(
+            prepared=made.prepared,
+            path=path,
+            after=made.after,
+            plan=made.plan,
+            ahead=made.original,
+        )
+        verification = run_both(
+            rewrite,
+            self.progress,
+            thorough=self.verify == "thorough",
+            quiet=quiet,
+        )
+        if self.step is not None:
+            self.progress("running the whole batch at once, and in parts")
+            verification = self.step.verified(verification, path, made.plan, quiet)
+        return replace(result, verification=verification)
+
+    def _plan_and_trace(self, result: OptimizeResult, together: Together) -> OptimizeResult:
+        """The plan and the trace, written as far as they were asked for."""
+        files = self.files
+        if files.plan is not None:
+            with together.writing(files.plan) as path:
+                path.write_text(plans.plan_to_json(result.plan), encoding="utf-8")
+            result = replace(result, plan_path=files.plan)
+        if files.trace is not None:
+            from planner.report.trace import write_trace
+
+            with together.writing(files.trace) as path:
+                write_trace(result, path)
+            result = replace(result, trace_path=files.trace)
+        return result
+
+    def _report(
+        self,
+        result: OptimizeResult,
+        report: Path,
+        preview: PreviewBeside | None,
+        together: Together,
+    ) -> OptimizeResult:
+        """The page; most of it is drawn while other budgets are looked at."""
+        from planner.report.html import draft_of, page_of
+
+        result = replace(result, report_path=report)
+        draft = None
+        if preview is not None:
+            self.progress("drawing the report; then waiting for what other budgets would cost")
+            draft = draft_of(result)
+            result = replace(result, budget_preview=preview.result())
+        self.progress("writing the report")
+        page = page_of(result, draft)
+        with together.writing(report) as path:
+            path.write_text(page, encoding="utf-8")
+        return result

@@ -1,0 +1,46 @@
+"""From a prepared model to the planning problem that a problem file holds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Literal
+
+from planner.formulate import Allowed, Room, formulate
+from planner.graph.model import OpId
+from planner.order.reorder import peak_of
+from planner.pipeline.prepare.prepared import Prepared
+from planner.pipeline.solve.orders import GRANULARITY_BYTES, base_orders
+from planner.plan.problem import Problem
+
+Order = Literal["default", "best"]
+
+
+def problem_of(prepared: Prepared, *, name: str, order: Order, order_limit_s: float) -> Problem:
+    """The problem of a model in one base order; its capacity is that order's own peak.
+
+    Copy bandwidths are the hardware profile's; buffers are rounded up as ONNX Runtime's arena does.
+
+    Args:
+        order: ONNX Runtime's own, or the one with the least peak that planner finds.
+        order_limit_s: for that search.
+    """
+    chosen = prepared.order
+    if order == "best":
+        chosen = base_orders(prepared, time_limit_s=order_limit_s)[0].order
+    return problem_in(prepared, chosen, name=name)
+
+
+def problem_in(prepared: Prepared, order: Sequence[OpId], *, name: str) -> Problem:
+    """The problem of a model in a given base order; see `problem_of`."""
+    problem = formulate(
+        prepared.graph,
+        order,
+        prepared.costs,
+        room=Room(granularity=GRANULARITY_BYTES),
+        allowed=Allowed(
+            swap_out_bytes_per_s=prepared.hardware.copy_to_host_bytes_per_s,
+            swap_in_bytes_per_s=prepared.hardware.copy_from_host_bytes_per_s,
+        ),
+    ).problem
+    return replace(problem, name=name, capacity_bytes=peak_of(problem, range(len(problem.ops))))

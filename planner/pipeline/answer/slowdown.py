@@ -1,0 +1,125 @@
+"""The other way round: the least budget whose plan is at most so much slower.
+
+Time over budget is monotone (`planner.portfolio.frontier`), so the budget is found by bisection. What is
+found so is then planned, lowered and checked like any budget; where that comes out slower than the
+limit, it is given a little more memory.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+
+from planner.errors import InfeasibleBudgetError
+from planner.pipeline.answer.sweep import Graphs, graphs_of
+from planner.pipeline.prepare.prepared import Prepared, Progress
+from planner.pipeline.prepare.settings import Settings
+from planner.pipeline.solve.planned import Planned
+from planner.pipeline.solve.planning import make_plan
+from planner.portfolio.frontier import solve_point
+from planner.units import format_both, format_bytes, format_percent
+
+_STEPS = 8
+_SEARCH = 0.6
+"""Share of the time for the bisection."""
+
+_MORE, _TRIES = 1.015, 6
+"""A plan that comes out too slow is given so much more memory, so many times."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Within:
+    """The plan with the least budget found.
+
+    Attributes:
+        settings: with that budget.
+        impossible_bytes: no plan in any base order compared is fast enough within this; 0 where
+            nothing was proved.
+    """
+
+    planned: Planned
+    settings: Settings
+    impossible_bytes: int
+
+
+def plan_within(
+    prepared: Prepared, settings: Settings, max_slowdown: float, progress: Progress
+) -> Within:
+    """The plan with the least peak found that adds at most `max_slowdown` (0.05 for 5%) to the time
+    of the model as it is.
+
+    Args:
+        settings: its budget is the most that may be used.
+
+    Raises:
+        InfeasibleBudgetError: every plan found within the budget is slower.
+    """
+    start = time.monotonic()
+    most_us = prepared.baseline.time_us * (1 + max_slowdown)
+    progress("searching for base orders")
+    graphs = graphs_of(prepared, settings)
+    low, high = graphs.least_bound_bytes, settings.budget_bytes
+    order_alone = graphs.orders[0].peak_bytes + settings.reserve_bytes
+    found = order_alone if order_alone <= high else None
+    high = min(high, order_alone)
+    impossible = 0
+    for step in range(_STEPS):
+        budget = high if found is None and not step else (low + high) // 2
+        progress(f"searching for the least budget: {format_bytes(budget)}")
+        left_s = start + _SEARCH * settings.time_limit_s - time.monotonic()
+        point = solve_point(
+            graphs.problems,
+            budget,
+            time_limit_s=max(1.0, left_s / (_STEPS - step)),
+            seed=settings.seed,
+        )
+        if point.bound_us > most_us:
+            impossible = max(impossible, budget)
+        if point.plan is not None and point.plan.time_us <= most_us:
+            found = high = point.plan.peak_bytes
+        elif found is None:
+            break  # not even the most that may be used
+        else:
+            low = budget
+        if high - low <= 0.002 * high:
+            break
+    if found is not None:
+        made = _made(graphs, settings, found, most_us, start, progress)
+        if made is not None:
+            return Within(planned=made[0], settings=made[1], impossible_bytes=impossible)
+    proved = impossible >= settings.budget_bytes
+    raise InfeasibleBudgetError(
+        f"no plan {'' if proved else 'was found that '}fits {format_both(settings.budget_bytes)} and "
+        f"is at most {format_percent(max_slowdown)} slower: the slowdown binds; allow more of it, or "
+        "see what budgets cost with planner sweep",
+        bound_bytes=impossible,
+    )
+
+
+def _made(
+    graphs: Graphs,
+    settings: Settings,
+    budget: int,
+    most_us: float,
+    start: float,
+    progress: Progress,
+) -> tuple[Planned, Settings] | None:
+    """The plan, lowered, at the least budget from `budget` on at which it is fast enough."""
+    for _ in range(_TRIES):
+        left_s = settings.time_limit_s - (time.monotonic() - start)
+        tight = replace(
+            settings,
+            budget_bytes=min(budget, settings.budget_bytes),
+            most_us=most_us,
+            time_limit_s=max(2.0, 0.6 * left_s),
+        )
+        try:
+            planned = make_plan(graphs.prepared, tight, progress, orders=graphs.orders)
+        except InfeasibleBudgetError:
+            planned = None  # the search had less time, or the anchors' bytes were too many
+        if planned is not None:
+            return planned, tight
+        if budget >= settings.budget_bytes:
+            return None
+        budget = int(_MORE * budget)
+    return None

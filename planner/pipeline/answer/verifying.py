@@ -1,0 +1,275 @@
+"""Verification of a prepared model and its rewritten file, on ONNX Runtime."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from planner.errors import ModelError, UsageError
+from planner.graph.model import TrainingGraph
+from planner.graph.rules import COPIES
+from planner.halving import DTYPE, LARGEST
+from planner.pipeline.prepare.prepared import Prepared, Progress, prepare
+from planner.pipeline.prepare.settings import budget_of
+from planner.pipeline.record.modelviews import file_view
+from planner.pipeline.target.everywhere import devices_here
+from planner.plan.planfile import Plan
+from planner.request import Costs, Request
+from planner.results import ModelView, Verification
+from planner.targets import Target
+from planner.units import format_duration
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from planner.runtime.profiled import Profiled
+
+
+_SHOWN = 3
+
+Quiet = Callable[[], AbstractContextManager[None]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rewrite:
+    """A model and what was made of it, to be run side by side.
+
+    Attributes:
+        prepared: the original.
+        path: the rewritten model; `after` is what it is predicted to do.
+        plan: says what holds of it.
+        ahead: a session of the original that is being created, if there is one.
+    """
+
+    prepared: Prepared
+    path: Path
+    after: ModelView
+    plan: Plan
+    ahead: Profiled | None = None
+
+
+def check_can_hold(prepared: Prepared) -> None:
+    """Raise UsageError where the original's peak is more memory than this machine has free, before
+    anything is planned or made."""
+    from planner.runtime.feeds.inputs import check_memory
+
+    if not prepared.target.own_memory:
+        check_memory(prepared.baseline.peak_bytes, "the model's tensors")
+
+
+def check_same_inputs(prepared: Prepared, path: Path, after: ModelView) -> None:
+    """Raise UsageError where the rewritten model at `path` has to be fed what the original is not."""
+    mine = {str(v.name) for v in prepared.loaded.model.graph.inputs}
+    tensors = after.graph.tensors
+    fed = [tensors[t] for t in after.graph.inputs]
+    new = [t.name for t in fed if not t.is_initializer and t.name not in mine]
+    if new:
+        raise UsageError(
+            f"{path} has the input {new[0]!r}, which the original has not: where it was made with "
+            "--micro-batch, give its plan with --plan"
+        )
+
+
+def stand_in_plan(prepared: Prepared) -> Plan:
+    """What verification needs of a plan, where there is no plan file.
+
+    Raises:
+        UsageError: the request's budget cannot be read.
+    """
+    cost = prepared.baseline.cost
+    return Plan(
+        dims=dict(prepared.loaded.dims),
+        model_sha256=prepared.loaded.sha256,
+        budget_text=prepared.request.aim,
+        ort_optimized=prepared.ort_optimized,
+        budget_bytes=budget_of(prepared),
+        hardware=prepared.hardware.name,
+        baseline=cost,
+        best_order=cost,
+        planned=cost,
+    )
+
+
+def run_both(
+    rewrite: Rewrite, progress: Progress, *, thorough: bool, quiet: Quiet = nullcontext
+) -> Verification:
+    """Run both models on the target: numbers, order, copies, bytes, cap, time.
+
+    Inputs and seed are those of the request that the original was prepared for.
+
+    Args:
+        thorough: more runs, and at more levels, on the CPU; on a device there is one way.
+        quiet: makes the context in which steps are timed.
+    """
+    from planner.runtime.feeds.inputs import make_inputs
+
+    prepared = rewrite.prepared
+    request, loaded = prepared.request, prepared.loaded
+    inputs = make_inputs(loaded.path, request.seed, loaded.dims, request.inputs)
+    if prepared.target.own_memory:
+        verification = _on_device(rewrite, inputs, progress)
+    else:
+        verification = _on_cpu(rewrite, inputs, progress, thorough=thorough, quiet=quiet)
+    for target in devices_here(prepared.target):
+        verification = _and_on(target, verification, rewrite, progress)
+    if rewrite.plan.halved:
+        progress("magnitudes of what is stored in half")
+        verification = _with_magnitudes(verification, rewrite, inputs[0])
+    return replace(verification, notes=(*verification.notes, *_on_one_stream(rewrite.plan)))
+
+
+def _with_magnitudes(
+    verification: Verification, rewrite: Rewrite, feeds: Mapping[str, npt.NDArray[Any]]
+) -> Verification:
+    """With the largest magnitude of what is stored in half, which that type has to hold."""
+    from planner.runtime.judge.magnitudes import largest_magnitudes
+
+    prepared, plan = rewrite.prepared, rewrite.plan
+    largest, most = LARGEST[plan.cast_saved], DTYPE[plan.cast_saved]
+    try:
+        found = largest_magnitudes(
+            prepared.model, plan.halved, feeds, prepared.loaded.path.parent, plan.seed
+        )
+    except ModelError as error:
+        said = f"magnitudes of what is stored in half were not measured: {error}"
+        return replace(verification, notes=(*verification.notes, said))
+    name = max(found, key=found.__getitem__)
+    note = (
+        f"of what is stored in {most}, {len(found):,} tensors, the largest magnitude seen is "
+        f"{found[name]:.4g}, in {name!r}; the largest {most} is {largest:.5g}"
+    )
+    over = [name for name, value in found.items() if largest < value < math.inf]
+    failures = [
+        f"tensor {name!r} reaches {found[name]:.4g}, and the largest {most} is {largest:g}: it is stored "
+        "as infinite; use --cast-saved bf16, or --exclude it"
+        for name in over[:_SHOWN]
+    ]
+    return replace(
+        verification,
+        passed=verification.passed and not over,
+        failures=(*failures, *verification.failures),
+        notes=(*verification.notes, note),
+    )
+
+
+def _and_on(
+    target: Target, verification: Verification, rewrite: Rewrite, progress: Progress
+) -> Verification:
+    """The verification of a file for every target, with what one of them says of it too."""
+    asked, plan = rewrite.prepared.request, rewrite.plan
+    request = Request(
+        model=asked.model,
+        bounds=asked.bounds,
+        dims=rewrite.prepared.loaded.dims,
+        device=target.name,
+        inputs=asked.inputs,
+        seed=asked.seed,
+        costs=Costs(hardware=asked.costs.hardware, calibrate="never"),
+    )
+    here = prepare(request, progress=progress)
+    after = file_view(rewrite.path, plan.dims, plan.order_target, here)
+    found = run_both(
+        Rewrite(prepared=here, path=rewrite.path, after=after, plan=plan), progress, thorough=False
+    )
+    title = target.title
+    return replace(
+        verification,
+        passed=verification.passed and found.passed,
+        failures=(*verification.failures, *(f"on {title}: {f}" for f in found.failures)),
+        notes=(*verification.notes, *(f"on {title}: {n}" for n in found.notes)),
+        orders=(*verification.orders, *found.orders),
+        memory=(*verification.memory, *(replace(m, options=title) for m in found.memory)),
+        caps=(*verification.caps, *(replace(c, model=f"{c.model}, {title}") for c in found.caps)),
+        copies=found.copies,
+    )
+
+
+_Inputs = tuple[Mapping[str, "npt.NDArray[Any]"], str]
+"""Inputs by name, and where they come from."""
+
+
+def _on_device(rewrite: Rewrite, inputs: _Inputs, progress: Progress) -> Verification:
+    from planner.runtime.device.verify import DeviceJob, Side
+
+    prepared, after, plan = rewrite.prepared, rewrite.after, rewrite.plan
+    original = Side(
+        path=prepared.loaded.path,
+        graph=prepared.baseline.graph,
+        order=prepared.baseline.order,
+        level="extended" if prepared.ort_optimized else "disabled",
+        renamed=prepared.renamed,
+    )
+    other = Side(path=rewrite.path, graph=after.graph, order=after.timeline.order)
+    return DeviceJob(
+        target=prepared.target,
+        original=original,
+        rewritten=replace(original, path=rewrite.path) if plan.unchanged else other,
+        inputs=inputs[0],
+        inputs_source=inputs[1],
+        budget_bytes=plan.budget_bytes,
+        order="priority" if plan.order_target == "priority" else "default",
+        is_copy=plan.unchanged,
+        numbers=plan.numbers,
+        seed=prepared.request.seed,
+        progress=progress,
+    ).run()
+
+
+def _on_cpu(
+    rewrite: Rewrite, inputs: _Inputs, progress: Progress, *, thorough: bool, quiet: Quiet
+) -> Verification:
+    from planner.runtime.judge.verify import CpuJob
+    from planner.runtime.profiled import may_copy
+
+    prepared, after, plan = rewrite.prepared, rewrite.after, rewrite.plan
+    baseline = prepared.baseline
+    return CpuJob(
+        paths={"original": prepared.loaded.path, "rewritten": rewrite.path},
+        graphs={"original": baseline.graph, "rewritten": after.graph},
+        orders={"original": baseline.order, "rewritten": after.timeline.order},
+        planned=_names(after),
+        budget_bytes=plan.budget_bytes,
+        inputs=inputs[0],
+        inputs_source=inputs[1],
+        seed=prepared.request.seed,
+        is_copy=plan.unchanged,
+        level=prepared.level if plan.ort_optimized else "disabled",
+        order="priority" if plan.order_target == "priority" else "default",
+        has_swaps=_has_swaps(after.graph),
+        packed=not _can_be_fed(prepared, after.graph),
+        numbers=plan.numbers,
+        thorough=thorough,
+        quiet=quiet,
+        may_copy=may_copy(prepared.loaded.model, prepared.loaded),
+        ahead=rewrite.ahead,
+        progress=progress,
+    ).run()
+
+
+def _on_one_stream(plan: Plan) -> tuple[str, ...]:
+    """How the file of a plan with copies beside the operations was run."""
+    if plan.copies != "overlapped" or plan.one_stream_us is None:
+        return ()
+    return (
+        "both models ran on one stream, copies included: the plan predicts "
+        f"{format_duration(plan.planned.time_us)} with its copies beside the operations, and "
+        f"{format_duration(plan.one_stream_us)} as it ran",
+    )
+
+
+def _names(view: ModelView) -> tuple[str, ...]:
+    return tuple(view.graph.operations[op].name for op in view.timeline.order)
+
+
+def _can_be_fed(prepared: Prepared, graph: TrainingGraph) -> bool:
+    """Whether an initializer can be fed to the rewritten model that cannot to the original."""
+    mine = {str(v.name) for v in prepared.loaded.model.graph.inputs}
+    return any(t.is_initializer and t.is_input and t.name not in mine for t in graph.tensors)
+
+
+def _has_swaps(graph: TrainingGraph) -> bool:
+    return any(op.op_type in COPIES for op in graph.operations)

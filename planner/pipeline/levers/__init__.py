@@ -1,0 +1,1 @@
+"""What may be done beside order, recompute and swap, and which of it a plan takes."""

@@ -1,0 +1,112 @@
+"""What a plan keeps on the host, and less of it where that is more than is allowed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import onnx_ir as ir
+
+from planner.errors import InfeasibleBudgetError
+from planner.formulate import Formulation
+from planner.graph.host import HostMemory, host_memory
+from planner.graph.reasons import WhyStay
+from planner.pipeline.prepare.prepared import Prepared
+from planner.pipeline.solve.planned import Planned
+from planner.plan.problem import Action, ActionKind
+from planner.units import format_both, format_budget, parse_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Fewer:
+    """What to plan with next.
+
+    Attributes:
+        swaps: names of tensors that may not be swapped any more.
+        resident: names of what no longer lives on the host.
+    """
+
+    swaps: frozenset[str]
+    resident: frozenset[str]
+
+
+def host_memory_of(planned: Planned) -> HostMemory:
+    """What the rewritten model of a plan keeps on the host."""
+    return host_memory(planned.graph, planned.order, in_files(planned.prepared))
+
+
+def in_files(prepared: Prepared) -> frozenset[str]:
+    """Names of initializers whose data lies in files beside the model."""
+    found = prepared.model.graph.initializers.values()
+    return frozenset(str(v.name) for v in found if isinstance(v.const_value, ir.ExternalTensor))
+
+
+def host_budget_of(prepared: Prepared) -> int | None:
+    """The request's host budget in bytes; None where there is none.
+
+    Raises:
+        UsageError: it cannot be read.
+    """
+    text = prepared.request.levers.host_budget
+    return None if text is None else parse_bytes(text, what="--host-budget")
+
+
+def over_host_budget(planned: Planned) -> Fewer | None:
+    """What to do without so that the host holds less; None where the plan is within the host budget.
+
+    The largest swapped tensors go first; where there are none, what makes the plan's peak on the host:
+    outputs, then inputs.
+
+    Raises:
+        InfeasibleBudgetError: nothing is left to do without, or may be left out.
+    """
+    budget = host_budget_of(planned.prepared)
+    if budget is None:
+        return None
+    memory = host_memory_of(planned)
+    over = memory.peak_bytes - budget
+    if over <= 0:
+        return None
+    candidate = planned.solved.candidate
+    assert candidate is not None
+    swaps = _largest(_swapped(planned.formulation, candidate.actions), over)
+    if swaps:
+        return Fewer(swaps=swaps, resident=frozenset())
+    prepared = planned.prepared
+    files = in_files(prepared)
+    sizes = {t.name: t.bytes for t in prepared.graph.tensors}
+    resident = [(sizes[name], name) for name in prepared.resident if name not in files]
+    if not resident or prepared.request.levers.residence == "host":
+        raise InfeasibleBudgetError(
+            f"the host budget of {format_both(budget)} is too small: what lives on the host takes "
+            f"{format_budget(memory.peak_bytes)}; allow so much, or leave more on the device "
+            "(--resident, --exclude)"
+        )
+    return Fewer(swaps=frozenset(), resident=_largest(resident, over))
+
+
+def without(prepared: Prepared, swaps: frozenset[str]) -> Prepared:
+    """The model with these tensors barred from the host."""
+    graph = prepared.graph
+    tensors = tuple(
+        replace(t, barred=WhyStay.HOST_BUDGET) if t.name in swaps else t for t in graph.tensors
+    )
+    return replace(prepared, graph=replace(graph, tensors=tensors))
+
+
+def _swapped(form: Formulation, actions: Sequence[Action]) -> list[tuple[int, str]]:
+    """(bytes, name) of each tensor that a schedule swaps."""
+    out = {a.target for a in actions if a.kind is ActionKind.SWAP_OUT}
+    tensors = form.problem.tensors
+    return [(tensors[t].bytes, tensors[t].name) for t in out if not tensors[t].host_copy]
+
+
+def _largest(sized: Sequence[tuple[int, str]], bytes_: int) -> frozenset[str]:
+    """Names of the largest that come to so many bytes."""
+    found: list[str] = []
+    for size, name in sorted(sized, reverse=True):
+        if bytes_ <= 0:
+            break
+        found.append(name)
+        bytes_ -= size
+    return frozenset(found)

@@ -1,0 +1,155 @@
+"""What stays on the device, and what lives on the host: the model with page-ins and page-outs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence, Set
+from dataclasses import replace
+
+from planner.cost.model import durations_of_changed
+from planner.graph.model import OpId, Role, TrainingGraph
+from planner.graph.reasons import WhyStay
+from planner.lower.residence import Resided, with_residence
+from planner.pipeline.prepare.prepared import Prepared, typed_graph
+from planner.pipeline.prepare.timelines import workspace_of
+from planner.runtime.optimizers.fusion_pins import TakenError
+from planner.units import format_duration
+
+
+def resided(prepared: Prepared, names: Set[str]) -> Prepared:
+    """The same model, with the named inputs, initializers and outputs on the host.
+
+    Page-ins stand right before the first that reads them, page-outs right behind what makes them.
+
+    Args:
+        names: of what may live there (`planner.lower.residence.may_live_on_host`).
+    """
+    if not names:
+        return prepared
+    placement = prepared.placement
+    on_cpu = placement.on_cpu if placement is not None else frozenset[str]()
+    made = with_residence(prepared.model, prepared.types, names, on_cpu=on_cpu)
+    graph = typed_graph(made.model, made.types, placement=placement)
+    graph = _as_before(graph, prepared.graph, made)
+    durations = durations_of_changed(graph, prepared.graph, prepared.duration_us, prepared.hardware)
+    return replace(
+        prepared,
+        baseline=replace(prepared.baseline, fed_us=_fed_us(prepared, graph, made, durations)),
+        model=made.model,
+        types=made.types,
+        graph=replace(graph, assumptions=prepared.graph.assumptions),
+        order=in_order(graph, (prepared.graph.operations[op].name for op in prepared.order)),
+        workspace_bytes=workspace_of(graph, prepared.target),
+        duration_us=durations,
+        resident=tuple(sorted(names)),
+    )
+
+
+def around_taken(prepared: Prepared, error: TakenError) -> frozenset[str]:
+    """What had better stay on the device, since ONNX Runtime's optimizers take what makes or reads it:
+    a node that does nothing is left alone only where it makes an output. All that lives on the host,
+    where no such thing is named."""
+    graph = prepared.graph
+    found: set[str] = set()
+    for op in graph.operations:
+        if op.role is Role.PAGE_OUT:
+            here, host = graph.tensors[op.inputs[0]], graph.tensors[op.outputs[0]]
+            beside = [here.producer]
+        elif op.role is Role.PAGE_IN:
+            here, host = graph.tensors[op.outputs[0]], graph.tensors[op.inputs[0]]
+            beside = [*here.consumers]
+        else:
+            continue
+        names = {graph.operations[o].name for o in beside if o is not None}
+        if names & error.nodes or here.name in error.copied:
+            found.add(host.name)
+    return frozenset(found or prepared.resident)
+
+
+def feeds_are_copied(prepared: Prepared) -> bool:
+    """Whether a session copies to the device what the caller feeds, and back what it wants."""
+    feeds = prepared.request.levers.feeds
+    apart = prepared.target.own_memory or not prepared.hardware.is_host
+    return feeds == "host" or (feeds == "auto" and apart)
+
+
+def is_paged_at_a_price(prepared: Prepared) -> bool:
+    """Whether something lives on the host whose copy a session would not make in any case."""
+    mine = prepared.loaded.model.graph.initializers
+    is_added = not feeds_are_copied(prepared)
+    return any(is_added or name in mine for name in prepared.resident)
+
+
+def residence_note(prepared: Prepared) -> tuple[str, ...]:
+    """What is assumed of the caller, where something lives on the host."""
+    if not prepared.resident:
+        return ()
+    count = f"{len(prepared.resident):,} inputs, initializers and outputs live on the host"
+    if feeds_are_copied(prepared):
+        fed = format_duration(prepared.baseline.fed_us)
+        return (
+            f"{count}: the caller feeds arrays of the host and wants such, so that a session copies each "
+            f"once in any case ({fed}, in the time of the model as it is, too); --feeds device where it "
+            "binds the device's memory",
+        )
+    return (f"{count}; each copy of them is an added one (--feeds)",)
+
+
+def _fed_us(
+    prepared: Prepared, graph: TrainingGraph, made: Resided, durations: Sequence[float]
+) -> float:
+    """What the copies take that the session makes of the original's inputs and outputs, too."""
+    if not feeds_are_copied(prepared):
+        return 0.0
+    mine = {v.name for v in prepared.model.graph.initializers.values()}
+    named = {**made.page_ins, **made.page_outs}
+    return sum(
+        durations[op.id]
+        for op in graph.operations
+        if op.name in named and named[op.name] not in mine
+    )
+
+
+def _as_before(graph: TrainingGraph, before: TrainingGraph, made: Resided) -> TrainingGraph:
+    """Categories and bars as they were: names tell them, and what is on the device has another. It need
+    not be copied to the host again, either."""
+    known = {t.name: t.category for t in before.tensors}
+    for op in graph.operations:
+        host = made.page_ins.get(op.name) or made.page_outs.get(op.name)
+        if host is not None:
+            known.update((graph.tensors[t].name, known[host]) for t in (*op.inputs, *op.outputs))
+    stay = {t.name: t.barred for t in before.tensors if t.barred is not None}
+    once = {op.name: op.barred for op in before.operations if op.barred is not None}
+    paged = {
+        graph.tensors[t].name
+        for op in graph.operations
+        if op.name in made.page_ins
+        for t in op.outputs
+    }
+    tensors = tuple(
+        replace(
+            t,
+            category=known.get(t.name, t.category),
+            barred=WhyStay.PAGED if t.name in paged else stay.get(t.name),
+        )
+        for t in graph.tensors
+    )
+    operations = tuple(replace(op, barred=once.get(op.name)) for op in graph.operations)
+    return replace(graph, tensors=tensors, operations=operations)
+
+
+def in_order(graph: TrainingGraph, names: Iterable[str]) -> tuple[OpId, ...]:
+    """All operations of a graph, with each copy right beside what it is for.
+
+    Args:
+        names: of the others, in order.
+    """
+    ids = {op.name: op.id for op in graph.operations}
+    page_in = {op.outputs[0]: op.id for op in graph.operations if op.role is Role.PAGE_IN}
+    page_out = {op.inputs[0]: op.id for op in graph.operations if op.role is Role.PAGE_OUT}
+    order: dict[OpId, None] = {}
+    for name in names:
+        op = graph.operations[ids[name]]
+        order.update((page_in[t], None) for t in op.inputs if t in page_in)
+        order[op.id] = None
+        order.update((page_out[t], None) for t in op.outputs if t in page_out)
+    return tuple(order)

@@ -1,0 +1,232 @@
+"""The step that a plan for one run belongs to: all its runs together, beside the original's one run.
+
+The original is what the budget is a share of, what the time of all runs is compared with, and what says,
+run on the whole batch, what the totals of the runs have to be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import onnx_ir as ir
+
+from planner.errors import InfeasibleBudgetError
+from planner.micro.draws import random_nodes, without_draws
+from planner.micro.flow import ACCUMULATORS
+from planner.onnxio.load import read_model
+from planner.onnxio.save import write_model
+from planner.pipeline.levers.residence import feeds_are_copied
+from planner.pipeline.prepare.prepared import Prepared
+from planner.pipeline.prepare.settings import budget_of
+from planner.plan.planfile import MicroBatches, Plan, PredictedCost
+from planner.request import Request
+from planner.results import MicroCheck, Verification
+from planner.runtime.judge.micro_proof import MicroJob
+from planner.runtime.options import Opening
+from planner.runtime.timing import available_bytes
+from planner.units import format_bytes, format_percent, parse_slowdown
+
+Quiet = Callable[[], AbstractContextManager[None]]
+
+_TIMES_PEAK = 3
+"""One run on the whole batch may hold so many times its live peak, in the arena and in kept results."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WholeStep:
+    """What the plan for one run belongs to.
+
+    Attributes:
+        prepared: the original, on the whole batch.
+        run: the file of one run, not planned yet.
+        batches: how the runs make a step.
+        notes: assumptions of the plan.
+        folder: for files that are needed while both are run.
+    """
+
+    prepared: Prepared
+    run: Path
+    batches: MicroBatches
+    notes: tuple[str, ...]
+    folder: Path
+
+    def run_request(self, request: Request, run: Prepared) -> Request:
+        """The request for one run: sizes and slowdown of the whole step as those of a run.
+
+        Raises:
+            UsageError: a size cannot be read.
+            InfeasibleBudgetError: the runs alone take longer than the slowdown allows.
+        """
+        asked = self.prepared.request
+        budget = None if asked.budget is None else f"{budget_of(self.prepared)}B"
+        most = asked.max_slowdown
+        if most is not None:
+            runs = self.batches.runs
+            whole_us, all_us = self.prepared.baseline.time_us, runs * run.baseline.time_us
+            left = (1 + parse_slowdown(most)) * whole_us / all_us - 1
+            if left < 0:
+                raise InfeasibleBudgetError(
+                    f"{runs} runs on parts of the batch take {format_percent(all_us / whole_us - 1)} "
+                    f"more time than one (predicted), which is more than {most}: allow more with "
+                    "--max-slowdown, or fewer runs with --micro-batch"
+                )
+            most = f"{100 * left:.9f}%"
+        return replace(request, budget=budget, max_slowdown=most)
+
+    def planned(self, plan: Plan, run: Prepared) -> Plan:
+        """The plan for one run as that of the whole step."""
+        whole, runs = self.prepared, self.batches.runs
+        most = whole.request.max_slowdown
+        baseline = replace(whole.baseline.cost, time_us=whole.baseline.time_us + self._fed_us(run))
+        changed = replace(
+            plan,
+            model_name=whole.loaded.path.name,
+            model_sha256=whole.loaded.sha256,
+            budget_text=whole.request.aim,
+            max_slowdown=None if most is None else parse_slowdown(most),
+            baseline=baseline,
+            best_order=_times(plan.best_order, runs),
+            planned=_times(plan.planned, runs),
+            one_stream_us=None if plan.one_stream_us is None else runs * plan.one_stream_us,
+            bound_us=None if plan.bound_us is None else runs * plan.bound_us,
+            bound_class=f"{plan.bound_class}, in {runs} runs" if plan.bound_class else "",
+            micro=replace(
+                self.batches,
+                run_us=plan.planned.time_us,
+                baseline_run_us=run.baseline.time_us,
+                baseline_run_bytes=run.baseline.peak_bytes,
+            ),
+        )
+        return replace(changed, assumptions=(*self.notes, *plan.assumptions))
+
+    def _fed_us(self, run: Prepared) -> float:
+        """What a session copies in any case for a run of the original, of what lives on the host."""
+        if not feeds_are_copied(run):
+            return 0.0
+        graph, hardware = self.prepared.baseline.graph, run.hardware
+        mine = {t.name: t for t in graph.tensors if not t.is_initializer}
+        here = [mine[name] for name in run.resident if name in mine]
+        made = sum(t.bytes for t in here if t.is_output)
+        fed = sum(t.bytes for t in here if not t.is_output)
+        out_s = made / hardware.copy_to_host_bytes_per_s
+        return 1e6 * (out_s + fed / hardware.copy_from_host_bytes_per_s)
+
+    def verified(
+        self,
+        verification: Verification,
+        rewritten: Path,
+        plan: Plan,
+        quiet: Quiet,
+    ) -> Verification:
+        """The verification of one run, with whether the runs of a step add up to one on the whole batch.
+
+        Args:
+            verification: of the rewritten model against the model of one run.
+            rewritten: the rewritten model.
+        """
+        failures = [f"in one run: {failure}" for failure in verification.failures]
+        notes = list(verification.notes)
+        title = f"a run on {self.batches.batch // self.batches.runs}"
+        changed = replace(
+            verification,
+            memory=tuple(
+                replace(m, model=title if m.model == "original" else m.model)
+                for m in verification.memory
+            ),
+            caps=tuple(
+                replace(c, model=title if c.model == "original" else c.model)
+                for c in verification.caps
+            ),
+        )
+        free = available_bytes()
+        if free is not None and _TIMES_PEAK * self.prepared.baseline.peak_bytes > free:
+            why = (
+                f"a run on the whole batch may take more than the {format_bytes(free)} of memory that "
+                "are free here"
+            )
+            notes.append(f"whether the runs add up to one on the whole batch was not seen: {why}")
+            check = MicroCheck(runs=self.batches.runs, note=why)
+            return replace(changed, time=None, notes=tuple(notes), micro=check)
+        check, time = self._job(rewritten, plan, quiet).check()
+        if check.far:
+            failures.append(self._failure(check))
+        return replace(
+            changed,
+            passed=verification.passed and not check.far,
+            failures=tuple(failures),
+            notes=tuple(notes),
+            time=None if self.prepared.target.own_memory else time,
+            micro=check,
+        )
+
+    def _job(self, rewritten: Path, plan: Plan, quiet: Quiet) -> MicroJob:
+        from planner.runtime.feeds.inputs import make_inputs
+
+        prepared = self.prepared
+        request, loaded = prepared.request, prepared.loaded
+        feeds, _ = make_inputs(loaded.path, request.seed, loaded.dims, request.inputs)
+        level = "all" if plan.ort_optimized else "disabled"
+        order = "priority" if plan.order_target == "priority" else "default"
+        original, run, note = loaded.path, rewritten, ""
+        if prepared.target.own_memory:
+            run, note = (
+                self.run,
+                "on the CPU, with the model of a run as it is before it is rewritten",
+            )
+        if random_nodes(loaded.model):
+            note = "random numbers switched off in both, and the model of a run not rewritten"
+            original, run = (self.folder / f"without-draws-{i}.onnx" for i in range(2))
+            for source, target in ((loaded.path, original), (self.run, run)):
+                write_model(without_draws(read_model(source)), target)
+        return MicroJob(
+            original=original,
+            run=run,
+            openings=(Opening(level=level), Opening(level=level, order=order)),
+            batches=self.batches,
+            feeds=feeds,
+            own=_own_buffers(loaded.model),
+            note=note,
+            quiet=quiet,
+        )
+
+    def _failure(self, check: MicroCheck) -> str:
+        name = check.far[0]
+        found = next((o for o in check.outputs if o.name == name), None)
+        by = "" if found is None else f" by {found.max_abs_diff:.3g} at most"
+        more = f" (and {len(check.far) - 1} more)" if len(check.far) > 1 else ""
+        counted = next((n for n in self.notes if "ignored" in n), "")
+        return (
+            f"{check.runs} runs on parts of the batch do not give what one run on all of it gives: "
+            f"output {name!r}{more} differs{by}{'; ' + counted if counted else ''}; leave --micro-batch "
+            "out"
+        )
+
+
+def _own_buffers(model: ir.Model) -> dict[str, str]:
+    """Inputs in which nodes of the model's own add gradients up, each with the flag that resets it."""
+    found: dict[str, str] = {}
+    for node in model.graph:
+        if node.op_type in ACCUMULATORS:
+            names = ["" if v is None else str(v.name) for v in node.inputs]
+            found[names[0]] = names[2] if len(names) > 2 else ""
+    return found
+
+
+def _times(cost: PredictedCost, runs: int) -> PredictedCost:
+    """All runs together: the peak, and how many tensors are moved, are those of one."""
+    return replace(
+        cost,
+        time_us=runs * cost.time_us,
+        recomputed_ops=runs * cost.recomputed_ops,
+        recompute_us=runs * cost.recompute_us,
+        recomputed_bytes=runs * cost.recomputed_bytes,
+        swap_out_bytes=runs * cost.swap_out_bytes,
+        swap_in_bytes=runs * cost.swap_in_bytes,
+        swap_us=runs * cost.swap_us,
+        page_in_bytes=runs * cost.page_in_bytes,
+        page_out_bytes=runs * cost.page_out_bytes,
+        page_us=runs * cost.page_us,
+    )

@@ -1,0 +1,1 @@
+"""Before planning: the model loaded, optimized, sized, costed; the request as settings of a search."""

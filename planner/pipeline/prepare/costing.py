@@ -1,0 +1,217 @@
+"""Where durations come from: a profile, a run on this machine, or the hardware's roofline."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import onnx_ir as ir
+
+from planner.cost.hardware import Hardware
+from planner.cost.measured import MeasuredTimes, keep_times, kept_times, times_key
+from planner.cost.model import durations_us
+from planner.errors import PlannerError
+from planner.files.temporary import temporary_folder
+from planner.graph.model import OpId, TrainingGraph
+from planner.onnxio.load import LoadedModel
+from planner.pipeline.prepare.timelines import full_timeline
+from planner.request import Calibrate, Request
+from planner.runtime.build import why_no_copies
+from planner.runtime.optimizers.normalize import is_of_large_files
+from planner.runtime.options import Level
+from planner.targets import Target
+from planner.units import format_duration
+
+MEASURED = "measured on this machine"
+"""How the source of times begins that were measured here."""
+
+VARIABLE = "PLANNER_CALIBRATE"
+"""Environment variable: "never" plans on predicted times where nothing else is asked for."""
+
+_MAX_STEP_S = 10.0
+"""Nobody who did not ask for it waits for several steps longer than this."""
+
+_MEMORY_SHARE = 2
+"""Twice a model's peak has to be free: the arena takes more than the live bytes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Costed:
+    """Durations of the operations of one graph.
+
+    Attributes:
+        duration_us: microseconds by OpId; `source` says where they come from.
+        hardware: for what the graph lacks: copies, and nodes that planner makes.
+        pin_us: a node that pins the order; 0 where times are predicted, since a roofline is coarser.
+        assumptions: one sentence each.
+    """
+
+    duration_us: tuple[float, ...]
+    source: str
+    hardware: Hardware
+    pin_us: float = 0.0
+    assumptions: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Costing:
+    """One graph whose operations are to get durations.
+
+    Attributes:
+        graph, order: as ONNX Runtime runs it.
+        optimized: the model that `graph` is of.
+        level: of the optimizations that made the graph.
+    """
+
+    request: Request
+    loaded: LoadedModel
+    hardware: Hardware
+    target: Target
+    graph: TrainingGraph
+    order: tuple[OpId, ...]
+    optimized: ir.Model
+    level: Level
+    progress: Callable[[str], None]
+
+    def costed(self) -> Costed:
+        """Durations, from the source that was asked for, or the best there is.
+
+        Raises:
+            UsageError: the profile names none of the graph's nodes, or inputs cannot be read.
+            ModelError: a run was asked for, and ONNX Runtime cannot run the model.
+        """
+        profile = self.request.costs.profile
+        if profile is not None:
+            from planner.cost.trace import durations_from_profile
+
+            durations, said = durations_from_profile(self.graph, profile, self.hardware)
+            return Costed(
+                duration_us=durations,
+                source=f"profile {profile.name}",
+                hardware=self.hardware,
+                assumptions=said,
+            )
+        mode = self._mode()
+        if mode == "never":
+            return self._predicted()
+        key = self._key()
+        known = None if mode == "always" else kept_times(key)
+        if known is not None:
+            return self._from(known, " in an earlier run")
+        if mode == "kept":
+            return self._predicted()
+        if mode == "always":
+            return self._from(self._measured(key), "")
+        why = self._why_not()
+        if why:
+            return self._predicted(why)
+        try:
+            return self._from(self._measured(key), "")
+        except PlannerError as error:
+            if self.request.inputs is not None:
+                raise
+            return self._predicted(f"the model could not be run to measure them ({error})")
+
+    def _mode(self) -> Calibrate:
+        costs = self.request.costs
+        if costs.calibrate != "auto":
+            return costs.calibrate
+        here = costs.hardware == "cpu" and not self.target.own_memory
+        return "auto" if here and os.environ.get(VARIABLE) != "never" else "never"
+
+    def _why_not(self) -> str:
+        """Why the model is not run where nobody asked for it; empty where it is."""
+        from planner.runtime.timing import available_bytes
+
+        if is_of_large_files(self.loaded):
+            return "initializers in files are not loaded for planning"
+        peak = full_timeline(self.graph, self.order, self.target).peak_bytes
+        available = available_bytes()
+        if available is not None and _MEMORY_SHARE * peak > available:
+            return "too little memory is free here to run the model"
+        step_us = sum(durations_us(self.graph, self.hardware)[0])
+        if step_us > _MAX_STEP_S * 1e6:
+            return f"a step is predicted to take {format_duration(step_us)}"
+        return ""
+
+    def _predicted(self, why: str = "") -> Costed:
+        durations, said = durations_us(self.graph, self.hardware)
+        note = f"operation times were not measured: {why} (--calibrate measures them in any case)"
+        return Costed(
+            duration_us=durations,
+            source=f"roofline of {self.hardware.name}",
+            hardware=self.hardware,
+            assumptions=(*said, *((note,) if why else ())),
+        )
+
+    def _measured(self, key: str) -> MeasuredTimes:
+        from planner.runtime.feeds.inputs import make_inputs
+        from planner.runtime.op_times import op_times, small_times
+        from planner.runtime.options import Opening, default_threads
+
+        request, count = self.request, len(self.graph.operations)
+        self.progress("measuring operation times on this machine (--no-calibrate predicts them)")
+        feeds, _ = make_inputs(request.model, request.seed, self.loaded.dims, request.inputs)
+        with temporary_folder() as folder:
+            path, level = self._to_run(folder)
+            found = op_times(
+                path, feeds, Opening(level=level, threads=default_threads()), nodes=count
+            )
+        times = MeasuredTimes(kernel_us=dict(found.kernel_us), runs=found.runs)
+        if why_no_copies(self.target.name) is None:
+            small = small_times(Opening(level="disabled", threads=default_threads()))
+            times = MeasuredTimes(
+                kernel_us=times.kernel_us,
+                runs=times.runs,
+                copy_out_bytes_per_s=small.copy_out_bytes_per_s,
+                copy_in_bytes_per_s=small.copy_in_bytes_per_s,
+                pin_us=small.pin_us,
+            )
+        keep_times(key, times)
+        return times
+
+    def _to_run(self, folder: Path) -> tuple[Path, Level]:
+        """A file whose session has the graph's nodes, and the level to open it at.
+
+        A copy of the optimized graph needs no optimizers, which take most of the time to create a
+        session of a large graph. Where weights make the copy large, it is the model's own file.
+        """
+        from planner.runtime.profiled import may_copy
+
+        if self.level == "disabled" or not may_copy(self.optimized, self.loaded):
+            return self.request.model, self.level
+        path = folder / "optimized.onnx"
+        ir.save(self.optimized, path)
+        return path, "disabled"
+
+    def _from(self, times: MeasuredTimes, said: str) -> Costed:
+        hardware = times.hardware(self.hardware)
+        durations, notes = times.durations(self.graph, hardware, "the run that measured")
+        runs = f"the least of {times.runs} run(s)"
+        return Costed(
+            duration_us=durations,
+            source=f"{MEASURED}{said}",
+            hardware=hardware,
+            pin_us=times.pin_us,
+            assumptions=(f"operation times are {MEASURED}: {runs}", *notes),
+        )
+
+    def _key(self) -> str:
+        import onnxruntime as ort
+
+        inputs: list[Any] = []
+        if self.request.inputs is not None:
+            status = self.request.inputs.stat()
+            inputs = [status.st_size, status.st_mtime_ns]
+        return times_key(
+            {
+                "model": self.loaded.sha256,
+                "dims": dict(self.loaded.dims),
+                "level": self.level,
+                "runtime": [ort.__version__, ort.get_build_info()],
+                "inputs": inputs,
+            }
+        )

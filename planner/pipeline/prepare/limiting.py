@@ -1,0 +1,118 @@
+"""What the user leaves out: operations that may not run again, tensors that may not leave the device.
+
+A pattern is matched against each tensor and each operation:
+
+    layers.3.*            names of tensors or nodes, as a shell matches file names
+    op:Softmax            type of the operation, or of the one that makes the tensor
+    category:activation   category of the tensor (`planner.graph.model.Category`)
+
+What matches --exclude is left as it is. Where there is an --include, so is all that does not match it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from fnmatch import fnmatchcase
+
+from planner.errors import UsageError
+from planner.files.reading import closest
+from planner.graph.model import Category, Operation, Tensor, TensorId, TrainingGraph
+from planner.graph.reasons import WhyOnce, WhyStay
+from planner.pipeline.prepare.prepared import Prepared
+from planner.request import Levers
+from planner.units import parse_bytes
+
+_OP, _CATEGORY = "op:", "category:"
+_CLOSEST = 3
+
+
+def limited(prepared: Prepared) -> Prepared:
+    """The model with what its request leaves out barred.
+
+    Raises:
+        UsageError: a pattern matches nothing, or a size cannot be read.
+    """
+    levers = prepared.request.levers
+    if not (levers.include or levers.exclude or levers.min_tensor):
+        return prepared
+    least = least_copied(levers)
+    graph = prepared.graph
+    included = _matched(graph, levers.include, "--include")
+    excluded = _matched(graph, levers.exclude, "--exclude")
+    out = set(excluded)
+    if levers.include:
+        out |= {t.id for t in graph.tensors if t.id not in included}
+    tensors = tuple(
+        replace(t, barred=why) if t.barred is None and (why := _why(t, out, least)) else t
+        for t in graph.tensors
+    )
+    operations = tuple(
+        replace(op, barred=WhyOnce.EXCLUDED)
+        if op.barred is None and any(t in out for t in op.outputs)
+        else op
+        for op in graph.operations
+    )
+    return replace(prepared, graph=replace(graph, tensors=tensors, operations=operations))
+
+
+def least_copied(levers: Levers) -> int:
+    """Bytes below which a tensor is not copied.
+
+    Raises:
+        UsageError: the size cannot be read.
+    """
+    text = levers.min_tensor
+    return 0 if text is None else parse_bytes(text, what="--min-tensor", zero_ok=True)
+
+
+def _why(tensor: Tensor, out: set[TensorId], least: int) -> WhyStay | None:
+    if tensor.id in out:
+        return WhyStay.EXCLUDED
+    return WhyStay.SMALL if tensor.bytes < least else None
+
+
+def _matched(graph: TrainingGraph, patterns: Sequence[str], option: str) -> set[TensorId]:
+    """Tensors that any of the patterns matches, and those of operations that one matches."""
+    found: set[TensorId] = set()
+    for pattern in patterns:
+        here = _of(graph, pattern)
+        if not here:
+            raise UsageError(f"{option} {pattern!r} matches nothing{_hint(graph, pattern)}")
+        found |= here
+    return found
+
+
+def _of(graph: TrainingGraph, pattern: str) -> set[TensorId]:
+    """Tensors that one pattern matches."""
+    found = {t.id for t in graph.tensors if _is_tensor(t, pattern)}
+    for op in graph.operations:
+        if _is_operation(op, pattern):
+            found.update(op.outputs)
+    return found
+
+
+def _is_tensor(tensor: Tensor, pattern: str) -> bool:
+    if pattern.startswith(_CATEGORY):
+        return fnmatchcase(tensor.category.value, pattern.removeprefix(_CATEGORY))
+    return not pattern.startswith(_OP) and fnmatchcase(tensor.name, pattern)
+
+
+def _is_operation(op: Operation, pattern: str) -> bool:
+    if pattern.startswith(_OP):
+        return fnmatchcase(op.op_type, pattern.removeprefix(_OP))
+    return not pattern.startswith(_CATEGORY) and fnmatchcase(op.name, pattern)
+
+
+def _hint(graph: TrainingGraph, pattern: str) -> str:
+    """What there is that looks like it."""
+    if pattern.startswith(_CATEGORY):
+        return f"; the categories are {', '.join(c.value for c in Category)}"
+    if pattern.startswith(_OP):
+        known, wish = sorted({op.op_type for op in graph.operations}), pattern.removeprefix(_OP)
+    else:
+        known, wish = (
+            [t.name for t in graph.tensors] + [op.name for op in graph.operations],
+            pattern,
+        )
+    return closest(wish, known, "are", most=_CLOSEST)

@@ -1,0 +1,143 @@
+"""From a request to the settings of a search: sizes become bytes, and wishes what can be done here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from planner.errors import InfeasibleBudgetError, UsageError
+from planner.formulate import Allowed
+from planner.pipeline.prepare.copies import choose_copies
+from planner.pipeline.prepare.prepared import Prepared
+from planner.plan.planfile import OrderTarget, Plan, Swap
+from planner.search.patience import Patience
+from planner.search.state import SearchSettings
+from planner.units import check_seed, check_time_limit, format_both, parse_budget, parse_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What the search for a plan is given: the request, in bytes and levers.
+
+    Attributes:
+        budget_bytes: of the device, the reserve included.
+        most_us: a plan that takes longer is none.
+        reserve_bytes: of the budget, left unused.
+        swap_out_bytes_per_s, swap_in_bytes_per_s: 0 forbids swapping.
+        overlap: copies run beside the operations; `why_copies` says why so, or why not.
+        order_target: the session option that the rewritten model is made for.
+        time_limit_s: for finding a plan.
+        workers: threads of the search; None for all cores.
+    """
+
+    budget_bytes: int
+    most_us: float = float("inf")
+    reserve_bytes: int = 0
+    allow_recompute: bool = True
+    swap_out_bytes_per_s: float = 0.0
+    swap_in_bytes_per_s: float = 0.0
+    overlap: bool = False
+    why_copies: str = ""
+    order_target: OrderTarget = "default"
+    time_limit_s: float = 60.0
+    seed: int = 0
+    workers: int | None = None
+
+    @property
+    def allowed(self) -> Allowed:
+        """The levers, as a formulation takes them."""
+        return Allowed(
+            recompute=self.allow_recompute,
+            swap_out_bytes_per_s=self.swap_out_bytes_per_s,
+            swap_in_bytes_per_s=self.swap_in_bytes_per_s,
+            overlap=self.overlap,
+        )
+
+    def search(
+        self, limit_s: float, *, patience: Patience | None = None, keep_on_interrupt: bool = False
+    ) -> SearchSettings:
+        """One search of `limit_s` seconds, with this seed and these workers."""
+        return SearchSettings(
+            limit_s=limit_s,
+            seed=self.seed,
+            workers=self.workers,
+            patience=patience,
+            keep_on_interrupt=keep_on_interrupt,
+        )
+
+
+def settings_of(prepared: Prepared, *, budget_bytes: int | None = None) -> Settings:
+    """What the model's request asks for, in bytes, as far as it can be done here.
+
+    Args:
+        budget_bytes: in place of the request's budget.
+
+    Raises:
+        UsageError: a size cannot be read, or copies are asked for where there can be none.
+        InfeasibleBudgetError: the reserve takes the whole budget.
+    """
+    request = prepared.request
+    check_time_limit(request.limits.time_limit_s)
+    check_seed(request.seed)
+    if budget_bytes is None:
+        budget_bytes = budget_of(prepared)
+    reserve_bytes = parse_bytes(request.reserve, what="--reserve", zero_ok=True)
+    if reserve_bytes >= budget_bytes:
+        raise InfeasibleBudgetError(
+            f"the reserve, {format_both(reserve_bytes)}, takes the whole budget of "
+            f"{format_both(budget_bytes)}"
+        )
+    swap, copies = request.levers.swap, request.levers.copies
+    no_swaps = prepared.why_no_swaps
+    if swap == "only" and no_swaps is not None:
+        raise UsageError(f"--swap only: {no_swaps.sentence}; use --swap none")
+    overlap, why_copies = choose_copies(copies, swap, prepared.target.name)
+    if copies == "overlapped" and no_swaps is not None:
+        raise UsageError(f"--copies overlapped: {no_swaps.sentence}; use --copies serial")
+    settings = Settings(
+        budget_bytes=budget_bytes,
+        reserve_bytes=reserve_bytes,
+        overlap=overlap,
+        why_copies=why_copies,
+        order_target=request.order,
+        time_limit_s=request.limits.time_limit_s,
+        seed=request.seed,
+        workers=request.limits.workers,
+    )
+    return _with_levers(settings, swap, prepared)
+
+
+def budget_of(prepared: Prepared) -> int:
+    """The request's budget in bytes; a percentage is a share of the peak of the model as it is.
+
+    Raises:
+        UsageError: it cannot be read.
+    """
+    text, baseline_bytes = prepared.request.budget or "100%", prepared.baseline.peak_bytes
+    return parse_budget(text, baseline_bytes=baseline_bytes)
+
+
+def settings_as_planned(plan: Plan, prepared: Prepared) -> Settings:
+    """Budget, reserve and levers that a plan was made with."""
+    settings = Settings(
+        budget_bytes=plan.budget_bytes,
+        reserve_bytes=plan.reserve_bytes,
+        overlap=plan.copies == "overlapped",
+    )
+    return _with_levers(settings, plan.swap_mode, prepared)
+
+
+def noted_copies(settings: Settings) -> tuple[str, ...]:
+    """How copies are planned, for the assumptions of what is no plan."""
+    return (settings.why_copies,) if settings.why_copies else ()
+
+
+def _with_levers(settings: Settings, swap: Swap, prepared: Prepared) -> Settings:
+    """The settings with the levers that `swap` allows, as far as the model can be copied at all."""
+    with_swaps = swap != "none" and prepared.why_no_swaps is None
+    hardware = prepared.hardware
+    return replace(
+        settings,
+        allow_recompute=swap != "only" and prepared.request.levers.recompute,
+        swap_out_bytes_per_s=hardware.copy_to_host_bytes_per_s if with_swaps else 0.0,
+        swap_in_bytes_per_s=hardware.copy_from_host_bytes_per_s if with_swaps else 0.0,
+    )

@@ -1,0 +1,264 @@
+"""Types of the values of a model, with bounds where the model does not tell a size.
+
+Sizes that depend on data (`NonZero`, `Unique`, a `Range` to a computed end, what a loop collects) are
+open until a model runs. They are bounded by what was asked (`planner.bounding`); what stays open then is
+as large as in one run of the model, which the plan says. Bounds propagate: what is inferred from a
+bounded shape is a bound, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from functools import cached_property
+
+import onnx_ir as ir
+
+from planner.bounding import Bound
+from planner.errors import ModelError, PlannerError, UsageError
+from planner.onnxio.bodies import has_bodies
+from planner.onnxio.load import (
+    LoadedModel,
+    OpenShapeError,
+    ValueType,
+    inferred_types,
+    open_dims,
+    value_types,
+)
+from planner.request import Request
+from planner.runtime.memory.within import INNER_KEY, bytes_within
+from planner.runtime.optimizers.normalize import Normalized
+from planner.runtime.optimizers.shapes import runtime_types
+from planner.runtime.options import Level, Opening
+from planner.runtime.profile import NodeEvent
+
+_SHOWN = 3
+
+
+@dataclass(slots=True)
+class _Run:
+    """What one run of a model showed: shapes by value, and what bodies held by node, in bytes."""
+
+    shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    inner: dict[str, int] = field(default_factory=dict)
+    source: str = ""
+
+
+class Sizes:
+    """Types of the values of a file, and of the models that ONNX Runtime makes of it.
+
+    Attributes:
+        bounds: of values whose shapes are open; by name.
+        inner: what bodies of nodes are taken to hold where their sizes are open, in bytes, by node.
+        shown: names of those of both that a run showed.
+    """
+
+    def __init__(self, loaded: LoadedModel, request: Request) -> None:
+        self.loaded = loaded
+        self.request = request
+        self.bounds: dict[str, ValueType] = {}
+        self.inner: dict[str, int] = {}
+        self.shown: list[str] = []
+        self._source = ""
+
+    def of(self, model: ir.Model) -> dict[str, ValueType]:
+        """Types of a model's values.
+
+        Raises:
+            OpenShapeError: the size of one is open, and no bound says how large it may be.
+        """
+        dims = self.loaded.dims
+        known = None if model is self.loaded.model else self.certain
+        return value_types(
+            model, dims, known=known, fallback=runtime_types, bounds=self._bounds_in(model)
+        )
+
+    @cached_property
+    def certain(self) -> dict[str, ValueType]:
+        """What is known of the values of the file itself: fusions keep the names of their results."""
+        model = self.loaded.model
+        return {
+            name: ValueType(dtype=dtype, shape=shape)
+            for name, (dtype, shape) in inferred_types(
+                model, self.loaded.dims, self._bounds_in(model)
+            ).items()
+            if dtype is not None and shape is not None
+        }
+
+    def settled(self, found: Normalized, level: Level, *, may_run: bool) -> dict[str, ValueType]:
+        """Types of the values of what will be planned, with bounds for whatever is open.
+
+        Args:
+            found: what the optimizers of `level` leave. Nodes with bodies of open sizes get the bound of
+                these as metadata.
+            may_run: whether the file may be run here to see sizes.
+
+        Raises:
+            ModelError: a size is open, and no run shows it.
+            UsageError: a bound is of nothing in the model, or of what is not open.
+        """
+        model = found.model
+        self._take(model, *([found.first] if found.first is not None else []))
+        run: _Run | None = None
+        try:
+            types = self.of(model)
+        except OpenShapeError as error:
+            if not may_run:
+                raise
+            run = self._run(found, level, error)
+            self._show(model, error.names, run)
+            types = self.of(model)
+        self._settle_bodies(found, level, types, run if may_run else None, may_run=may_run)
+        return types
+
+    def notes(self) -> list[str]:
+        """What to say of the bounds in every report."""
+        notes: list[str] = []
+        asked = [n for n in (*self.bounds, *self.inner) if n not in self.shown]
+        if asked:
+            notes.append(
+                f"{len(asked)} size(s) that depend on data are bounded (--bound: {_first(asked)}): bytes "
+                "of these and of what follows from them are upper bounds"
+            )
+        if self.shown:
+            notes.append(
+                f"{len(self.shown)} size(s) that depend on data ({_first(self.shown)}) are as one run "
+                f"showed them ({self._source}); a run in which one is larger needs more memory than "
+                "planned: give bounds with --bound"
+            )
+        return notes
+
+    # -- what was asked ----------------------------------------------------------------------
+
+    def _take(self, *models: ir.Model) -> None:
+        """Turn bounds that were asked for into types; they may name values of the file, too."""
+        asked = [b for b in self.request.bounds if b.name not in self.bounds]
+        if not asked:
+            return
+        known = open_dims(self.loaded.model, self.loaded.dims)
+        for model in models:
+            known |= open_dims(model, self.loaded.dims)
+        nodes = {str(n.name): n for model in models for n in model.graph if has_bodies(n)}
+        for bound in asked:
+            if bound.name in nodes and bound.name not in known:
+                self._take_inner(bound, nodes[bound.name])
+            else:
+                self._take_shape(bound, known)
+        self.__dict__.pop("certain", None)
+
+    def _take_inner(self, bound: Bound, node: ir.Node) -> None:
+        if bound.size_bytes is None:
+            raise UsageError(
+                f"--bound {bound.name}: for what the bodies of a node ({node.op_type}) hold, give bytes, "
+                f"as --bound '{bound.name}=64MB'"
+            )
+        self.inner[bound.name] = bound.size_bytes
+
+    def _take_shape(self, bound: Bound, known: Mapping[str, tuple[object, object]]) -> None:
+        if bound.name not in known:
+            near = get_close_matches(bound.name, list(known), n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise UsageError(f"--bound {bound.name}: the model has no tensor of that name{hint}")
+        dtype, dims = known[bound.name]
+        assert dims is None or isinstance(dims, tuple)
+        if dims is not None and None not in dims:
+            shape = "x".join(map(str, dims)) or "a scalar's"
+            raise UsageError(
+                f"--bound {bound.name}: its shape is known, {shape}; there is nothing to bound"
+            )
+        if not isinstance(dtype, ir.DataType):
+            raise UsageError(f"--bound {bound.name}: its element type is not known")
+        shape = bound.shape_of(dims, dtype.bitwidth, f"tensor {bound.name!r}")
+        self.bounds[bound.name] = ValueType(dtype=dtype, shape=shape)
+
+    def _bounds_in(self, model: ir.Model) -> dict[str, ValueType]:
+        made = {str(v.name) for node in model.graph for v in node.outputs}
+        return {name: kind for name, kind in self.bounds.items() if name in made}
+
+    # -- what a run shows --------------------------------------------------------------------
+
+    def _run(self, found: Normalized, level: Level, why: ModelError) -> _Run:
+        """One run of the file, with its inputs."""
+        from planner.runtime.feeds.inputs import make_inputs
+        from planner.runtime.profile import profile
+
+        loaded, request = self.loaded, self.request
+        first = found.first or found.model
+        nodes = {str(node.name): node for node in first.graph}
+        try:
+            feeds, source = make_inputs(loaded.path, request.seed, loaded.dims, request.inputs)
+            (events,) = profile(loaded.path, feeds, Opening(level=level), names=nodes.keys())
+        except PlannerError as error:
+            raise ModelError(f"{why}; a run of the model shows none ({error})") from error
+        run = _Run(source=source)
+        for node, event in _matched(nodes, events):
+            outputs = [str(v.name) for v in node.outputs if v.name]
+            if len(outputs) == len(event.output_shapes):
+                run.shapes.update(zip(outputs, event.output_shapes, strict=True))
+            if event.inner_requested is not None:
+                before = (event.requested_in_use or 0) - (event.requested_delta or 0)
+                run.inner[str(node.name)] = max(0, event.inner_requested - before)
+        return run
+
+    def _show(self, model: ir.Model, names: frozenset[str], run: _Run) -> None:
+        """Bound what is open by what a run showed."""
+        self._source = run.source
+        dtypes = {n: dtype for n, (dtype, _) in open_dims(model, self.loaded.dims).items()}
+        for node in model.graph:
+            for name in (str(v.name) for v in node.outputs if v.name in names):
+                dtype, shape = dtypes.get(name), run.shapes.get(name)
+                if dtype is not None and shape is not None and name not in self.bounds:
+                    self.bounds[name] = ValueType(dtype=dtype, shape=shape)
+                    self.shown.append(name)
+        self.__dict__.pop("certain", None)
+
+    def _settle_bodies(
+        self,
+        found: Normalized,
+        level: Level,
+        types: Mapping[str, ValueType],
+        run: _Run | None,
+        *,
+        may_run: bool,
+    ) -> None:
+        """Write a bound of what bodies of open sizes hold into their nodes' metadata."""
+        from planner.runtime.memory.within import OpenBodyError
+
+        opset = dict(found.model.graph.opset_imports)
+        for node in (n for n in found.model.graph if has_bodies(n)):
+            name = str(node.name)
+            if name not in self.inner:
+                if bytes_within(node, types, opset, found.model.ir_version) is not None:
+                    continue
+                if not may_run:
+                    raise OpenBodyError(node)
+                run = run or self._run(found, level, OpenBodyError(node))
+                if name not in run.inner:
+                    raise OpenBodyError(node)
+                self._source = run.source
+                self.inner[name] = run.inner[name]
+                self.shown.append(name)
+            node.metadata_props[INNER_KEY] = str(self.inner[name])
+
+
+def _matched(
+    nodes: Mapping[str, ir.Node], events: Sequence[NodeEvent]
+) -> Iterator[tuple[ir.Node, NodeEvent]]:
+    """Nodes of a graph and their events: by name, or where a file has none, the only one of its operator
+    that is left."""
+    yield from ((nodes[e.name], e) for e in events if e.name in nodes)
+    seen = {e.name for e in events}
+    left: dict[str, list[ir.Node]] = {}
+    for name, node in nodes.items():
+        if name not in seen:
+            left.setdefault(node.op_type, []).append(node)
+    for op_type, unseen in left.items():
+        strange = [e for e in events if e.name not in nodes and e.op_type == op_type]
+        if len(unseen) == len(strange) == 1:
+            yield unseen[0], strange[0]
+
+
+def _first(names: list[str]) -> str:
+    listed = ", ".join(repr(name) for name in names[:_SHOWN])
+    return f"{listed}, …" if len(names) > _SHOWN else listed

@@ -1,0 +1,54 @@
+"""The timeline of a graph in an order, with what kernels take besides, and what reports show of it."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from planner.graph.liveness import Timeline, timeline
+from planner.graph.model import OpId, TrainingGraph
+from planner.pipeline.prepare.packed import packed_arena
+from planner.results import ModelView
+from planner.targets import Target
+
+
+def full_timeline(graph: TrainingGraph, order: tuple[OpId, ...], target: Target) -> Timeline:
+    """The timeline with the kernels' workspace in it, as far as it is known."""
+    extra = dict(enumerate(workspace_of(graph, target)))
+    return timeline(graph, order, workspace_bytes={OpId(op): size for op, size in extra.items()})
+
+
+def workspace_of(graph: TrainingGraph, target: Target) -> tuple[int, ...]:
+    """Bytes by OpId: what each kernel takes besides its outputs while it runs.
+
+    They are known for the CPU's kernels, for one thread (convolutions take 64 KiB more for each other).
+    """
+    if target.own_memory:
+        return (0,) * len(graph.operations)
+    from planner.runtime.memory.workspace import workspace
+
+    found = workspace(graph, threads=1)
+    return tuple(found[op.id].bytes if op.id in found else 0 for op in graph.operations)
+
+
+def view_of(
+    graph: TrainingGraph, line: Timeline, duration_us: tuple[float, ...], target: Target
+) -> ModelView:
+    """Timeline, time, arena forecasts and packed arena of a graph.
+
+    Args:
+        line: of the graph, in the order in which it runs.
+        duration_us: by OpId.
+    """
+    from planner.runtime.device.forecast import device_forecast
+    from planner.runtime.memory.arena import forecast
+
+    return ModelView(
+        graph=graph,
+        timeline=line,
+        time_us=sum(duration_us),
+        duration_us=duration_us,
+        arena=(device_forecast(graph, line.order, target),)
+        if target.own_memory
+        else tuple(forecast(graph, line.order, options) for options in ("default", "recommended")),
+        pack=partial(packed_arena, line),
+    )

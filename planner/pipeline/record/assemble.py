@@ -1,0 +1,384 @@
+"""From an accepted plan to the plan file, and from a plan file back to a schedule."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from planner import __version__
+from planner.errors import ModelError
+from planner.files.reading import shown
+from planner.files.structuring import Source, fields_of, read_json, structured
+from planner.formulate import Allowed, Formulation, OpCosts, Room, formulate
+from planner.graph.liveness import Timeline
+from planner.graph.model import Category, Role, TrainingGraph
+from planner.pipeline.levers.host_budget import host_budget_of, host_memory_of
+from planner.pipeline.levers.residence import feeds_are_copied, is_paged_at_a_price, residence_note
+from planner.pipeline.levers.splitting import planned_regions
+from planner.pipeline.prepare.prepared import Prepared
+from planner.pipeline.prepare.settings import Settings
+from planner.pipeline.record.barring import barred_in, barred_note
+from planner.pipeline.record.bounds import planned_bounds
+from planner.pipeline.record.decisions import decisions_of
+from planner.pipeline.solve.orders import GRANULARITY_BYTES, least_possible_peak
+from planner.pipeline.solve.planned import Planned
+from planner.plan.candidate import Candidate
+from planner.plan.planfile import (
+    PLAN_VERSION,
+    PeakMoment,
+    Plan,
+    PlannedAction,
+    PredictedCost,
+    Resident,
+    check_plan,
+)
+from planner.plan.problem import Action, ActionKind
+from planner.plan.replay import Replay
+from planner.simulate.simulate import InvalidScheduleError, simulate
+from planner.units import format_bytes, format_duration
+
+_MAX_BINDING = 20
+
+INTERRUPTED = "the search was interrupted: this is the best plan that it had found"
+
+
+def assemble(prepared: Prepared, settings: Settings, planned: Planned) -> Plan:
+    """The plan file of an accepted plan."""
+    candidate = planned.solved.candidate
+    assert candidate is not None
+    problem = planned.formulation.problem
+    replay = candidate.replay
+    barred = barred_in(planned.prepared.graph)
+    bound = planned.solved.bound_us
+    return replace(
+        _as_asked(prepared, settings),
+        engine=planned.solved.engine,
+        solve_s=planned.solved.solve_s,
+        engines=planned.solved.engines,
+        seed=settings.seed,
+        # nodes that were unfolded hold a few bytes more in each order, the original's own included
+        best_order=PredictedCost(
+            peak_bytes=min(planned.orders[0].peak_bytes, prepared.baseline.peak_bytes),
+            time_us=problem.base_duration_us,
+        ),
+        planned=_planned_cost(planned, candidate),
+        one_stream_us=_one_stream_us(replay),
+        least_peak_bound_bytes=least_possible_peak(prepared) + settings.reserve_bytes,
+        bound_us=bound,
+        gap=planned.solved.gap,
+        bound_class=_bound_class(settings, planned),
+        proved_optimal=planned.solved.gap is not None and planned.solved.gap <= 1e-6,
+        binding=binding(planned.graph, planned.timeline),
+        peak=peak_moment(planned.graph, planned.timeline, planned.rewritten.like),
+        schedule=_schedule(planned.formulation, candidate.actions),
+        decisions=decisions_of(planned),
+        barred=barred,
+        assumptions=(
+            *prepared.graph.assumptions,
+            *_copies_note(settings, replay),
+            *residence_note(prepared),
+            *_arena_note(planned),
+            *barred_note(barred),
+            *((INTERRUPTED,) if planned.solved.is_interrupted else ()),
+        ),
+    )
+
+
+def _bound_class(settings: Settings, planned: Planned) -> str:
+    """What the bound holds for: where fragmentation takes a part of the budget, plans within the rest."""
+    capacity, said = planned.formulation.problem.capacity_bytes, planned.solved.bound_class
+    if is_paged_at_a_price(planned.prepared):
+        said = f"{said}, with the same inputs and outputs on the host"
+    if planned.prepared.split:
+        said = f"{said}, with the same operations in chunks"
+    if planned.prepared.halved:
+        said = f"{said}, with the same tensors in half"
+    if capacity < settings.budget_bytes:
+        said = f"{said}, within {format_bytes(capacity)} of live bytes"
+    return said
+
+
+def _as_asked(prepared: Prepared, settings: Settings) -> Plan:
+    """What any plan says of the model and of the user's wishes; every cost is the baseline's."""
+    request, cost = prepared.request, prepared.baseline.cost
+    return Plan(
+        planner_version=__version__,
+        model_name=prepared.loaded.path.name,
+        model_sha256=prepared.loaded.sha256,
+        dims=dict(prepared.loaded.dims),
+        budget_text=request.aim,
+        budget_bytes=settings.budget_bytes,
+        reserve_bytes=settings.reserve_bytes,
+        hardware=request.costs.hardware,
+        cost_source=prepared.cost_source,
+        swap_mode=request.levers.swap,
+        device=prepared.target.name,
+        copies="overlapped" if settings.overlap else "serial",
+        resident=prepared.resident,
+        split=planned_regions(prepared),
+        cast_saved=request.levers.cast_saved,
+        halved=prepared.halved,
+        numbers=prepared.numbers,
+        feeds="host" if feeds_are_copied(prepared) else "device",
+        recompute=request.levers.recompute,
+        include=request.levers.include,
+        exclude=request.levers.exclude,
+        min_tensor=request.levers.min_tensor,
+        host_budget_bytes=host_budget_of(prepared),
+        order_target=settings.order_target,
+        ort_optimized=prepared.ort_optimized,
+        block_channels=prepared.block_channels,
+        bounds=planned_bounds(prepared),
+        baseline=cost,
+        best_order=cost,
+        planned=cost,
+    )
+
+
+def _one_stream_us(replay: Replay) -> float:
+    """The schedule's time with every copy between the operations."""
+    return replay.time_us - replay.stall_us + replay.swap_us
+
+
+def _copies_note(settings: Settings, replay: Replay) -> tuple[str, ...]:
+    """How copies were planned, and what they take as ONNX Runtime runs them."""
+    if not settings.why_copies:
+        return ()
+    if not settings.overlap:
+        return (settings.why_copies,)
+    return (
+        f"{settings.why_copies}; there the step takes {format_duration(_one_stream_us(replay))}, "
+        f"not {format_duration(replay.time_us)}",
+    )
+
+
+def _arena_note(planned: Planned) -> tuple[str, ...]:
+    if planned.fits_arena:
+        return ()
+    return (
+        "live bytes are within the budget, but ONNX Runtime's arena is predicted to need more, for "
+        "fragmentation; no plan of similar cost was found without that",
+    )
+
+
+def unchanged_plan(prepared: Prepared, settings: Settings) -> Plan:
+    """The plan for a budget that the model meets as it is."""
+    baseline = prepared.baseline
+    return replace(
+        _as_asked(prepared, settings),
+        engine="none",
+        bound_us=baseline.time_us,
+        gap=0.0,
+        bound_class="any schedule",
+        proved_optimal=True,
+        unchanged=True,
+        binding=binding(baseline.graph, baseline.timeline),
+        peak=peak_moment(baseline.graph, baseline.timeline, {}),
+        assumptions=prepared.graph.assumptions,
+    )
+
+
+def fits_as_it_is(prepared: Prepared, settings: Settings) -> bool:
+    """Whether a budget was asked for that the model meets as it is, in each order that it may run in.
+
+    A share of the peak is one of the peak that was predicted.
+    """
+    budget = prepared.request.budget
+    if budget is None:
+        return False
+    room = settings.budget_bytes - settings.reserve_bytes
+    if budget.endswith("%"):
+        return room >= prepared.baseline.peak_bytes
+    return room >= prepared.baseline.worst_peak_bytes
+
+
+def binding(graph: TrainingGraph, line: Timeline) -> tuple[tuple[str, int], ...]:
+    """The largest tensors at the peak, persistent ones included."""
+    here = [(graph.tensors[r.tensor].name, r.bytes) for r in line.resident_at(line.peak_step)]
+    here += [
+        (t.name, t.bytes)
+        for t in graph.tensors
+        if t.is_persistent and not t.on_host and t.buffer == t.id
+    ]
+    return tuple(sorted(here, key=lambda item: (-item[1], item[0]))[:_MAX_BINDING])
+
+
+def peak_moment(graph: TrainingGraph, line: Timeline, like: Mapping[str, str]) -> PeakMoment:
+    """Everything on the device at the first step at which the peak is reached.
+
+    Args:
+        like: for each copy, the original tensor (`planner.lower.rewrite.Rewritten`).
+    """
+    step = line.peak_step
+    here = [(graph.tensors[r.tensor], r) for r in line.resident_at(step)]
+    return PeakMoment(
+        step=step,
+        node=graph.operations[line.order[step]].name if line.order else "",
+        persistent_bytes=line.persistent_bytes,
+        workspace_bytes=int(line.by_category[Category.WORKSPACE][step]) if line.order else 0,
+        residents=tuple(
+            Resident(
+                tensor=like.get(tensor.name, tensor.name),
+                copy=tensor.name,
+                bytes=r.bytes,
+                category=r.category.value,
+            )
+            for tensor, r in here
+        ),
+    )
+
+
+def _planned_cost(planned: Planned, candidate: Candidate) -> PredictedCost:
+    replay, actions = candidate.replay, candidate.actions
+    form, graph = planned.formulation, planned.prepared.graph
+    swapped = {a.target for a in actions if a.kind is ActionKind.SWAP_OUT}
+    runs = [a.target for a in actions if a.kind is ActionKind.RUN]
+    page_ins = [i for i in runs if graph.operations[form.ops[i]].role is Role.PAGE_IN]
+    page_outs = [i for i in runs if graph.operations[form.ops[i]].role is Role.PAGE_OUT]
+    again = list((Counter(page_ins) - Counter(set(page_ins))).elements())
+    halves = [i for i in runs if graph.operations[form.ops[i]].role is Role.HALF]
+    wholes = [i for i in runs if graph.operations[form.ops[i]].role is Role.WHOLE]
+
+    host = host_memory_of(planned)
+    pins = len(planned.graph.operations) - len(planned.rewritten.action_nodes)
+    pins_us = pins * planned.prepared.pin_us
+
+    def size(op: int) -> int:
+        return graph.tensors[graph.operations[form.ops[op]].outputs[0]].bytes
+
+    def us(ops: Sequence[int]) -> float:
+        return sum((form.problem.ops[op].duration_us for op in ops), 0.0)
+
+    return PredictedCost(
+        peak_bytes=planned.timeline.peak_bytes,
+        time_us=replay.time_us + pins_us,
+        recomputed_ops=replay.recomputed_ops - len(again),
+        recompute_us=max(0.0, replay.recompute_us - us(again)) if again else replay.recompute_us,
+        recomputed_bytes=replay.recomputed_bytes - sum(_planned_bytes(form, op) for op in again),
+        paged_tensors=len(planned.prepared.resident),
+        page_in_bytes=sum(map(size, page_ins)),
+        page_out_bytes=sum(map(size, page_outs)),
+        page_us=us([*page_ins, *page_outs]),
+        halved_tensors=len(planned.prepared.halved),
+        halved_bytes=sum(map(size, set(halves))),
+        cast_us=us([*halves, *wholes]),
+        pins_us=pins_us,
+        host_bytes=host.peak_bytes,
+        file_bytes=host.file_bytes,
+        swapped_tensors=len(swapped),
+        swap_out_bytes=replay.swap_out_bytes,
+        swap_in_bytes=replay.swap_in_bytes,
+        swap_us=replay.swap_us,
+    )
+
+
+def _planned_bytes(form: Formulation, op: int) -> int:
+    """Of an operation's outputs, as the simulator counts them: rounded up."""
+    return sum(form.problem.tensors[t].bytes for t in form.problem.ops[op].outputs)
+
+
+def _schedule(form: Formulation, actions: Sequence[Action]) -> tuple[PlannedAction, ...]:
+    seen: Counter[tuple[ActionKind, int]] = Counter()
+    planned = []
+    for action in actions:
+        run = action.kind is ActionKind.RUN
+        names = form.problem.ops if run else form.problem.tensors
+        key = (action.kind, action.target)
+        planned.append(
+            PlannedAction(kind=action.kind, target=names[action.target].name, copy=seen[key])
+        )
+        seen[key] += 1
+    return tuple(planned)
+
+
+# -- the file ----------------------------------------------------------------------------------
+
+
+def plan_to_json(plan: Plan) -> str:
+    """The text of `plan.json`."""
+    return json.dumps(plan, default=fields_of, indent=1, ensure_ascii=False) + "\n"
+
+
+def plan_digest(plan: Plan) -> str:
+    """Digest of what the plan decides: its schedule and the model it belongs to."""
+    core = [plan.version, plan.model_sha256, plan.order_target, plan.ort_optimized]
+    core += [plan.device] if plan.device != "cpu" else []  # as before there were targets
+    core += [sorted(plan.resident)] if plan.resident else []
+    core += [[plan.micro.runs, plan.micro.dim]] if plan.micro is not None else []
+    core += [fields_of(region) for together in plan.split for region in together]
+    core += [[plan.cast_saved, sorted(plan.halved)]] if plan.halved else []
+    core += [[a.kind, a.target] for a in plan.schedule]
+    return hashlib.sha256(json.dumps(core).encode()).hexdigest()
+
+
+def read_plan(path: Path) -> Plan:
+    """Read a plan file.
+
+    Raises:
+        ModelError: not a plan, or of another version; a newer one is named.
+    """
+    data = read_json(path, dict[str, Any], what="a plan file")
+    version = data.get("version")
+    if type(version) is int and version > PLAN_VERSION:
+        raise ModelError(
+            f"{path} is not a plan file that this planner reads: it is of version {shown(version)}, "
+            f"newer than {PLAN_VERSION}; update planner, or make the plan again with this one"
+        )
+    if version != PLAN_VERSION or type(version) is not int:
+        raise ModelError(
+            f"{path} is not a plan file of version {PLAN_VERSION} (it says {shown(version)})"
+        )
+    plan = structured(
+        data, Plan, Source(where=str(path), what="a valid plan file"), only_known_keys=False
+    )
+    check_plan(plan, where=str(path))
+    return plan
+
+
+def schedule_of(
+    plan: Plan, prepared: Prepared, graph: TrainingGraph
+) -> tuple[Formulation, list[Action]]:
+    """The formulation in the plan's base order, and its actions.
+
+    Raises:
+        ModelError: the plan names a node or tensor that the model does not have.
+    """
+    by_name = {op.name: op.id for op in graph.operations}
+    order = []
+    seen = set()
+    for action in plan.schedule:
+        if action.kind is ActionKind.RUN and action.target not in seen:
+            seen.add(action.target)
+            if action.target not in by_name:
+                raise ModelError(f"the plan runs node {action.target!r}, which the model has not")
+            order.append(by_name[action.target])
+    folded = [op.id for op in graph.operations if op.is_folded]
+    left_out = {op.id for op in graph.operations} - {*order, *folded}
+    if left_out:
+        name = graph.operations[min(left_out)].name
+        raise ModelError(f"the plan never runs node {name!r}")
+    form = formulate(
+        graph,
+        [*order, *folded],
+        OpCosts(duration_us=prepared.duration_us),
+        room=Room(granularity=GRANULARITY_BYTES),
+        allowed=Allowed(swap_out_bytes_per_s=1.0, swap_in_bytes_per_s=1.0),
+    )
+    ops = {op.name: i for i, op in enumerate(form.problem.ops)}
+    tensors = {t.name: i for i, t in enumerate(form.problem.tensors)}
+    actions = []
+    for action in plan.schedule:
+        names = ops if action.kind is ActionKind.RUN else tensors
+        if action.target not in names:
+            raise ModelError(f"the plan names {action.target!r}, which the model has not")
+        actions.append(Action(kind=action.kind, target=names[action.target]))
+    try:
+        simulate(form.problem, actions)
+    except InvalidScheduleError as error:
+        raise ModelError(f"the plan cannot be carried out: {error}") from None
+    return form, actions

@@ -1,0 +1,56 @@
+"""Which ways to bring a tensor back are closed in a plan, and why."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from planner.formulate import Formulation
+from planner.graph.reasons import Reason, WhyClosed
+from planner.pipeline.prepare.prepared import Prepared
+from planner.plan.problem import Problem
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Closed:
+    """Why a way is closed: for programs, and in words."""
+
+    reason: Reason
+    text: str
+
+
+def recompute_closed(
+    prepared: Prepared, form: Formulation, problem: Problem, blocker: int | None
+) -> Closed | None:
+    """Why a chain of operations may not run again; None where it may.
+
+    Args:
+        problem: of `form`, with the levers that the plan was asked for with.
+        blocker: as `planner.search.repair.closure` has it.
+    """
+    if not problem.allow_recompute:
+        return _closed(WhyClosed.NOT_ASKED)
+    if blocker is None:
+        return None
+    levers = prepared.request.levers
+    if (
+        levers.swap == "only" or not levers.recompute
+    ):  # and yet what lives on the host is copied again
+        return _closed(WhyClosed.NOT_ASKED)
+    op = prepared.graph.operations[form.ops[blocker]]
+    if op.why_once is None:
+        return _closed(WhyClosed.TOO_MANY)
+    return Closed(reason=op.why_once, text=f"{op.name} may not run twice: {op.why_not}")
+
+
+def swap_closed(
+    prepared: Prepared, form: Formulation, problem: Problem, index: int
+) -> Closed | None:
+    """Why a tensor of the problem is not copied to the host; None where it may be."""
+    if not problem.allow_swap:
+        return _closed(prepared.why_no_swaps or WhyClosed.NOT_ASKED)
+    why = prepared.graph.tensors[form.tensors[index]].why_stay
+    return None if why is None else Closed(reason=why, text=why.sentence)
+
+
+def _closed(why: WhyClosed) -> Closed:
+    return Closed(reason=why, text=why.sentence)

@@ -1,0 +1,46 @@
+"""The comparison that stands in for verification, where a rewritten model is not run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from planner.graph.liveness import timeline
+from planner.pipeline.prepare.prepared import Prepared, Progress
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+
+def compared(prepared: Prepared, *, progress: Progress) -> Prepared:
+    """The same, with a sentence among its assumptions on how its graph was compared with the file.
+
+    Raises:
+        VerificationError: ONNX Runtime's optimizers made a graph that computes something else.
+    """
+    if not prepared.ort_optimized:
+        return prepared  # the graph is the file's own
+    from planner.runtime.feeds.inputs import make_inputs
+    from planner.runtime.optimizers.same_numbers import Subject, same_numbers
+
+    request, loaded, baseline = prepared.request, prepared.loaded, prepared.baseline
+
+    def feeds() -> Mapping[str, npt.NDArray[Any]]:
+        return make_inputs(loaded.path, request.seed, loaded.dims, request.inputs)[0]
+
+    progress("comparing the optimized graph with the file")
+    subject = Subject(
+        path=loaded.path,
+        original=loaded.model,
+        model=prepared.model,
+        graph=prepared.graph,
+        order=prepared.order,
+        level=prepared.level,
+        step_us=baseline.time_us,
+        no_runs=request.costs.calibrate == "never",
+        peak_bytes=timeline(baseline.graph, baseline.order).peak_bytes,
+    )
+    said = same_numbers(subject, feeds, seed=request.seed)
+    graph = replace(prepared.graph, assumptions=(*prepared.graph.assumptions, said))
+    return replace(prepared, graph=graph)

@@ -1,0 +1,97 @@
+"""Rewritten models as the reports show them: graph, timeline, durations."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from planner.graph.marks import role_of
+from planner.graph.model import Role
+from planner.graph.schedule import default_order, priority_order
+from planner.onnxio.load import load_model
+from planner.pipeline.prepare.prepared import Prepared, analysed_graph
+from planner.pipeline.prepare.timelines import full_timeline, view_of
+from planner.pipeline.solve.planned import Planned
+from planner.pipeline.target.targeting import check_target
+from planner.plan.planfile import Plan
+from planner.results import ModelView
+from planner.runtime.device.placement import placement_of
+from planner.targets import Target
+
+_LIKE_INPUT = frozenset({Role.BARRIER, Role.SWAP_OUT, Role.SWAP_IN, Role.SCRATCH})
+"""Roles of nodes that make what they read again."""
+
+
+def rewritten_view(planned: Planned, plan: Plan, target: Target) -> ModelView:
+    """An accepted plan's model."""
+    durations = _durations_after(planned)
+    view = view_of(planned.graph, planned.timeline, durations, target)
+    return replace(view, time_us=plan.planned.time_us, start_us=_starts_after(planned))
+
+
+def _durations_after(planned: Planned) -> tuple[float, ...]:
+    """Duration by OpId of the rewritten graph: those of the originals, and of the copies."""
+    problem = planned.formulation.problem
+    by_node: dict[str, float] = {}
+    assert planned.solved.candidate is not None
+    for action, node in zip(
+        planned.solved.candidate.actions, planned.rewritten.action_nodes, strict=True
+    ):
+        if action.kind.value == "run":
+            by_node[node] = problem.ops[action.target].duration_us
+        elif action.kind.value == "swap-out":
+            by_node[node] = problem.swap_out_us(action.target)
+        else:
+            by_node[node] = problem.swap_in_us(action.target)
+    pin_us = planned.prepared.pin_us
+    return tuple(by_node.get(op.name, pin_us) for op in planned.graph.operations)
+
+
+def _starts_after(planned: Planned) -> tuple[float, ...]:
+    """When each node of the rewritten graph starts, where copies run beside the operations.
+
+    What planner added to pin the order takes no time: it starts as the node before it ends.
+    """
+    assert planned.solved.candidate is not None
+    timeline = planned.solved.candidate.replay.timeline
+    if timeline is None:
+        return ()
+    nodes = planned.rewritten.action_nodes
+    when = {
+        node: (start, end)
+        for node, start, end in zip(nodes, timeline.start_us, timeline.end_us, strict=True)
+    }
+    starts = [0.0] * len(planned.graph.operations)
+    now = 0.0
+    for op in planned.order:
+        name = planned.graph.operations[op].name
+        starts[op], now = when.get(name, (now, now))
+    return tuple(starts)
+
+
+def file_view(
+    path: Path, dims: Mapping[str, int], order_target: str, original: Prepared
+) -> ModelView:
+    """A rewritten model as its file has it, where ONNX Runtime places it; no durations are known."""
+    loaded = load_model(path, dims=dims)
+    check_target(loaded.model, path, original.target)
+    known = dict(original.types)
+    for node in loaded.model.graph:  # a copy has the types of what it copies
+        if role_of(node) in _LIKE_INPUT and node.inputs[0] is not None:
+            kind = known.get(str(node.inputs[0].name))
+            if kind is not None:
+                known.setdefault(str(node.outputs[0].name), kind)
+        if role_of(node) is not Role.RECOMPUTE:
+            continue
+        for value in node.outputs:
+            stem = re.sub(r"__recompute_\d+(_\d+)?\Z", "", str(value.name))
+            if stem in known:
+                known.setdefault(str(value.name), known[stem])
+    target = original.target
+    placement = placement_of(path, target) if target.own_memory else None
+    graph = analysed_graph(loaded.model, loaded.dims, known=known, placement=placement)
+    order = priority_order(graph) if order_target == "priority" else default_order(graph)
+    durations = (0.0,) * len(graph.operations)
+    return view_of(graph, full_timeline(graph, order, target), durations, target)

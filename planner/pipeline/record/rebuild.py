@@ -1,0 +1,215 @@
+"""From a model and its plan file back to the schedule and the rewritten model, with no search."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from planner.errors import ModelError, UsageError
+from planner.files.temporary import temporary_folder
+from planner.formulate import Formulation
+from planner.graph.saved import may_be_halved
+from planner.lower.annotate import annotate
+from planner.lower.residence import may_live_on_host
+from planner.lower.rewrite import Rewritten
+from planner.onnxio.load import load_model, model_digest
+from planner.pipeline.levers.dividing import RunModel, as_planned, run_model
+from planner.pipeline.levers.halving import check_can_halve, halved, name_of
+from planner.pipeline.levers.residence import resided
+from planner.pipeline.levers.splitting import split_as_planned
+from planner.pipeline.prepare.costing import MEASURED
+from planner.pipeline.prepare.limiting import limited
+from planner.pipeline.prepare.prepared import Prepared, Progress, prepare, silent
+from planner.pipeline.record import assemble as plans
+from planner.pipeline.record.bounds import bounds_of_plan
+from planner.pipeline.record.comparing import compared
+from planner.pipeline.solve.read_back import lowered, read_back
+from planner.pipeline.target.placing import is_assumed
+from planner.pipeline.target.targeting import target_metadata
+from planner.plan.planfile import Plan
+from planner.plan.problem import Action
+from planner.request import Costs, Levers, Request
+from planner.runtime.device.sessions import why_missing
+from planner.runtime.optimizers.blocked import BLOCK_KEY
+from planner.targets import LEVEL_KEY, OPTIONS_KEY, Target, target_named
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rebuilt:
+    """A plan that has a schedule: its problem (with no limit), its actions, and the rewritten model."""
+
+    formulation: Formulation
+    actions: tuple[Action, ...]
+    rewritten: Rewritten
+
+
+@contextlib.contextmanager
+def prepared_for(
+    model: Path,
+    plan: Plan,
+    *,
+    profile: Path | None = None,
+    compare: bool = False,
+    progress: Progress = silent,
+) -> Iterator[Prepared]:
+    """The model, prepared as it was for its plan; the model of one run, where a step has several, which
+    is in a file of its own as long as the block lasts.
+
+    Args:
+        profile: to take times from, which a plan file does not hold.
+        compare: its graph is compared with the file by numbers, before anything lossy is done to it.
+
+    Raises:
+        ModelError: the plan belongs to another model.
+        UsageError: it was made with a provider that is not installed here.
+        VerificationError: the optimized graph computes something else than the file.
+    """
+    if model_digest(model) != plan.model_sha256:
+        raise ModelError(f"the plan belongs to another model than {model} (digests differ)")
+    if plan.micro is None:
+        yield _prepared(model, plan, profile, compare, progress)
+        return
+    with temporary_folder() as folder:
+        run = run_as_planned(Request(model=model, dims=whole_dims(plan)), plan, folder)
+        yield _prepared(run.request.model, plan, profile, compare, progress)
+
+
+def run_as_planned(request: Request, plan: Plan, folder: Path) -> RunModel:
+    """The model of one run of a plan's step, written again.
+
+    Args:
+        request: for the original, on the whole batch.
+        folder: empty.
+
+    Raises:
+        ModelError: the plan's micro-batches are none of this model's.
+    """
+    assert plan.micro is not None
+    loaded = load_model(request.model, dims=request.dims)
+    divided = as_planned(loaded, plan.micro)
+    return run_model(divided, request, plan.micro.runs, folder)
+
+
+def whole_dims(plan: Plan) -> dict[str, int]:
+    """Symbolic dims of the whole step, of which a run may have a part."""
+    return {**plan.dims, **({} if plan.micro is None else {plan.micro.dim: plan.micro.batch})}
+
+
+def _prepared(
+    model: Path, plan: Plan, profile: Path | None, compare: bool, progress: Progress
+) -> Prepared:
+    target = target_named(plan.device)
+    if plan.ort_optimized and is_assumed(target):
+        raise UsageError(
+            f"the plan was made with {target.provider}, whose optimizers and placement it needs again: "
+            f"{why_missing(target)}"
+        )
+    request = Request(
+        model=model,
+        dims=plan.dims,
+        device=plan.device,
+        ort_optimize=plan.ort_optimized,
+        bounds=bounds_of_plan(plan),
+        seed=plan.seed,
+        costs=Costs(
+            hardware=plan.hardware,
+            profile=profile,
+            calibrate="kept" if plan.cost_source.startswith(MEASURED) else "never",
+        ),
+        levers=Levers(
+            swap=plan.swap_mode,
+            copies=plan.copies,
+            feeds=plan.feeds,
+            recompute=plan.recompute,
+            include=plan.include,
+            exclude=plan.exclude,
+            min_tensor=plan.min_tensor,
+            split="auto" if plan.split else "none",
+            cast_saved=plan.cast_saved,
+        ),
+        order=plan.order_target,
+    )
+    prepared = limited(prepare(request, progress=progress))
+    if plan.block_channels != prepared.block_channels:
+        raise UsageError(
+            f"the plan is for processors on which ONNX Runtime lays weights out in blocks of "
+            f"{plan.block_channels} channels (0: not at all); here it is {prepared.block_channels}: make "
+            "the plan again on this machine"
+        )
+    if compare:
+        compared(prepared, progress=progress)
+    prepared = _in_half(prepared, plan)
+    prepared = split_as_planned(prepared, plan.split)
+    known = {t.name for t in may_live_on_host(prepared.graph)}
+    strange = next((name for name in plan.resident if name not in known), None)
+    if strange is not None:
+        raise ModelError(f"the plan has {strange!r} on the host, which cannot live there")
+    return resided(prepared, frozenset(plan.resident))
+
+
+def _in_half(prepared: Prepared, plan: Plan) -> Prepared:
+    """The model with what the plan stores in half.
+
+    Raises:
+        ModelError: the plan names what cannot be stored so.
+    """
+    if not plan.halved:
+        return prepared
+    if plan.cast_saved == "none":
+        raise ModelError(f"the plan has {plan.halved[0]!r} in half, and does not say in which type")
+    check_can_halve(prepared)
+    known = {name_of(prepared, saved) for saved in may_be_halved(prepared.graph)}
+    strange = next((name for name in plan.halved if name not in known), None)
+    if strange is not None:
+        raise ModelError(f"the plan has {strange!r} in half, which cannot be stored so")
+    return halved(prepared, frozenset(plan.halved), plan.cast_saved)
+
+
+def rebuild(prepared: Prepared, plan: Plan) -> Rebuilt:
+    """The rewritten model of a plan, the same to the byte as `optimize` wrote it.
+
+    Raises:
+        ModelError: the plan's schedule does not fit the model.
+    """
+    form, actions = plans.schedule_of(plan, prepared, prepared.graph)
+    rewritten = lowered(prepared, form, actions, order_target=plan.order_target)
+    if plan.order_target == "priority":  # else the order of the rewritten file is the planned one
+        rewritten = read_back(prepared, rewritten, order_target=plan.order_target).rewritten
+    _check_decisions(plan, len(rewritten.planned_order))
+    return Rebuilt(
+        formulation=form,
+        actions=tuple(actions),
+        rewritten=with_metadata(rewritten, plan, prepared.target),
+    )
+
+
+def _check_decisions(plan: Plan, steps: int) -> None:
+    for decision in plan.decisions:
+        if decision.end >= steps:
+            raise ModelError(
+                f"the plan's schedule has {steps} steps, and its decision for {decision.tensor!r} "
+                f"names step {decision.end}: it was edited by hand; make the plan again"
+            )
+
+
+def with_metadata(rewritten: Rewritten, plan: Plan, target: Target) -> Rewritten:
+    """The rewritten model, which says whose plan it follows, and each node what it is for."""
+    props = rewritten.model.metadata_props
+    props["pkg.planner.version"] = plan.planner_version
+    props["pkg.planner.plan_sha256"] = plans.plan_digest(plan)
+    props["pkg.planner.budget_bytes"] = str(plan.budget_bytes)
+    for key in (
+        LEVEL_KEY,
+        OPTIONS_KEY,
+        BLOCK_KEY,
+    ):  # of the file that was read, which may be anyone's
+        props.pop(key, None)
+    props.update(target_metadata(target))
+    if not plan.ort_optimized:
+        props[LEVEL_KEY] = "disabled"
+    if plan.block_channels:
+        props[BLOCK_KEY] = str(plan.block_channels)
+    annotate(rewritten, plan.decisions)
+    return rewritten

@@ -1,0 +1,1 @@
+"""Base orders, solving, lowering and reading back, until a plan is accepted."""

@@ -1,0 +1,95 @@
+"""A plan that ONNX Runtime's arena has no room for, in another order that it has room for."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+from planner.fit.demands import demands_of, demands_of_plan, units_of
+from planner.fit.search import Fit, fit, need_of
+from planner.graph.schedule import with_folded
+from planner.pipeline.prepare.prepared import Prepared
+from planner.pipeline.solve.orders import BaseOrder, Settings
+from planner.pipeline.solve.planned import Planned, lowered_plan
+from planner.plan.candidate import Candidate
+from planner.plan.problem import Problem
+from planner.runtime.judge.cap import arena_cap
+from planner.simulate.simulate import candidate_of
+
+_ROUNDS = 3
+"""Another order may be pinned by other nodes, whose few bytes lie elsewhere: then it is fitted again."""
+
+_SLOWER = 1 + 1e-9
+"""Copies that run beside the operations may have to wait in another order: then it is none."""
+
+
+def fitted_plan(
+    planned: Planned, settings: Settings, *, time_limit_s: float
+) -> tuple[Planned | None, float]:
+    """(the same actions in an order that the arena has room for; None where none was found; how many
+    times the arena the plan needs as it is).
+
+    Args:
+        planned: lowered, and without room for it in the arena of the budget.
+
+    Raises:
+        TakenError: as for `lowered_plan`.
+    """
+    deadline = time.monotonic() + time_limit_s
+    need = 0.0
+    for turn in range(_ROUNDS):
+        found = _fit(planned, settings, deadline - time.monotonic(), turn)
+        need = need or found.need
+        if found.order is None:
+            break
+        solved, form = planned.solved, planned.formulation
+        assert solved.candidate is not None
+        actions = [solved.candidate.actions[unit] for unit in found.order]
+        candidate = candidate_of(form.problem, actions)
+        if candidate.time_us > _SLOWER * solved.candidate.time_us:
+            break
+        if candidate.peak_bytes > form.problem.capacity_bytes:
+            break
+        moved = replace(solved, candidate=candidate)
+        planned = lowered_plan(
+            planned.prepared, settings, planned.base, form, moved, planned.orders
+        )
+        if planned.fits_arena:
+            return planned, need
+    return None, need
+
+
+def need_of_plan(problem: Problem, plan: Candidate, *, underrated: float = 1.0) -> float:
+    """About how many times the arena of the problem's capacity a plan needs, before it is lowered: as a
+    rule within 3% of what it needs then, and at least 1.
+
+    Args:
+        plan: any plan in the problem's base order.
+        underrated: how many times as much plans like this one needed once they were lowered.
+    """
+    room = (problem.capacity_bytes - problem.fixed_bytes) / underrated
+    return need_of(demands_of_plan(problem, plan), int(room))
+
+
+def need_before_planning(prepared: Prepared, base: BaseOrder) -> float:
+    """How many times its own bytes in use the arena needs for a base order in which nothing is planned
+    yet: a plan in it breaks the arena up at least about as much."""
+    graph = prepared.graph
+    order = with_folded(graph, base.order)
+    return need_of(demands_of(graph, order, {op: i for i, op in enumerate(order)}, {}))
+
+
+def _fit(planned: Planned, settings: Settings, time_limit_s: float, seed: int) -> Fit:
+    assert planned.solved.candidate is not None
+    graph, rewritten = planned.graph, planned.rewritten
+    units = units_of(graph, planned.order, rewritten.action_nodes)
+    return fit(
+        demands_of(graph, planned.order, units, rewritten.like),
+        arena_cap(graph, settings.budget_bytes - settings.reserve_bytes),
+        time_limit_s=time_limit_s,
+        more_in_use_bytes=(
+            planned.formulation.problem.capacity_bytes - planned.solved.candidate.peak_bytes
+        ),
+        seed=settings.seed + seed,
+        workers=settings.workers,
+    )

@@ -1,0 +1,184 @@
+"""Where no plan fits: the plans with the least peaks, and the error that says what the least is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from planner.errors import InfeasibleBudgetError, TimeLimitError
+from planner.formulate import Formulation
+from planner.pipeline.prepare.prepared import Prepared
+from planner.pipeline.prepare.settings import Settings
+from planner.pipeline.solve.orders import (
+    BaseOrder,
+    formulate_in,
+    least_bound_order,
+    least_possible_peak,
+    pinning_bytes,
+)
+from planner.pipeline.solve.planned import Planned, lowered_plan
+from planner.pipeline.solve.serial_first import solve
+from planner.plan.candidate import Candidate
+from planner.plan.solved import Solved
+from planner.portfolio.min_peak import min_peak_of
+from planner.units import format_both, format_budget, format_bytes
+
+_LATE = 0.1
+"""Share of the time limit for each search beyond its end."""
+
+_MIN_S = 1.0
+
+_ELSEWHERE = {
+    "device": " while parameters, state, inputs and outputs stay on the device (--resident)"
+}
+"""What else would help, where it was not allowed."""
+
+_IN_CHUNKS = "; --split auto runs operations that are too large in chunks of rows"
+
+_OF_ALL_S = 30.0
+"""For the least peak over all base orders, at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeastPeak:
+    """The plan with the least peak so far, and what it is a plan of."""
+
+    base: BaseOrder
+    form: Formulation
+    candidate: Candidate
+
+    def is_same(self, other: LeastPeak) -> bool:
+        """Whether they do the same; actions are indices into operations in base order."""
+        return (self.base.order, self.candidate.actions) == (
+            other.base.order,
+            other.candidate.actions,
+        )
+
+
+def least_plan(
+    prepared: Prepared,
+    settings: Settings,
+    found: Iterable[Sequence[LeastPeak]],
+    orders: tuple[BaseOrder, ...],
+    *,
+    is_late: bool,
+) -> Planned:
+    """The first of the plans with the least peaks that is within the budget as ONNX Runtime will run
+    it: buffers are not rounded up there, and anchors take a few bytes, so that another may need less
+    than the one whose rounded peak is least.
+
+    Args:
+        found: the plans; more of them are asked for as long as none is within the budget.
+        is_late: the time limit had passed before they were looked for.
+
+    Raises:
+        InfeasibleBudgetError: it is not.
+    """
+    room = settings.budget_bytes - settings.reserve_bytes
+    tried: list[tuple[int, LeastPeak]] = []
+    for some in found:
+        for least in sorted(some, key=lambda least: least.candidate.peak_bytes):
+            if any(least.is_same(other) for _, other in tried):
+                continue
+            planned = _lower_least(prepared, settings, least, orders)
+            peak_bytes = planned.timeline.peak_bytes
+            if peak_bytes <= room and least.candidate.time_us <= settings.most_us:
+                return planned
+            tried.append((peak_bytes, least))
+    peak_bytes, least = min(tried, key=lambda pair: pair[0])
+    raise _infeasible(prepared, settings, least, peak_bytes, is_late=is_late)
+
+
+def least_peaks(
+    prepared: Prepared,
+    settings: Settings,
+    known: LeastPeak,
+    forms: Mapping[BaseOrder, Formulation],
+    *,
+    is_late: bool,
+) -> Iterator[Sequence[LeastPeak]]:
+    """Plans with little peak, for `least_plan`: beyond the time limit the one that is known comes alone,
+    and others are looked for in a tenth of it each.
+
+    Args:
+        forms: the problem in each base order.
+    """
+    if is_late:
+        yield [known]
+    limit_s = max(_MIN_S, (_LATE if is_late else 0.5) * settings.time_limit_s)
+    alone = _least_alone(prepared, settings, tuple(forms), limit_s)
+    yield [known, alone, _least_of(forms, min(_OF_ALL_S, 2 * limit_s))]
+
+
+def _lower_least(
+    prepared: Prepared, settings: Settings, least: LeastPeak, orders: tuple[BaseOrder, ...]
+) -> Planned:
+    solved = Solved(
+        candidate=least.candidate,
+        least=least.candidate,
+        bound_us=least.form.problem.base_duration_us,
+        bound_class="any schedule",
+        engine="least peak",
+        solve_s=0.0,
+    )
+    return lowered_plan(prepared, settings, least.base, least.form, solved, orders)
+
+
+def _least_alone(
+    prepared: Prepared, settings: Settings, orders: tuple[BaseOrder, ...], limit_s: float
+) -> LeastPeak:
+    """The least peak as it is searched for where nothing fits: whatever the budget, the same one is
+    found, so that the least budget which an error names has a plan."""
+    base = least_bound_order(orders)
+    form = formulate_in(prepared, base.order, settings, 1)
+    solved = solve(form.problem, settings.search(limit_s))
+    return LeastPeak(base, form, solved.least)
+
+
+def _least_of(forms: Mapping[BaseOrder, Formulation], limit_s: float) -> LeastPeak:
+    """The least peak in the base order where it is least."""
+    index, best = min_peak_of([form.problem for form in forms.values()], time_limit_s=limit_s)
+    base = list(forms)[index]
+    return LeastPeak(base, forms[base], best)
+
+
+def _infeasible(
+    prepared: Prepared, settings: Settings, least: LeastPeak, peak_bytes: int, *, is_late: bool
+) -> InfeasibleBudgetError:
+    """The error with the least peak found, a bound, and the tensors that bind.
+
+    It is that of the time limit where that ended the search and the bound leaves room for a plan.
+
+    Args:
+        peak_bytes: of the least plan as ONNX Runtime will run it.
+    """
+    best = least.candidate
+    room = peak_bytes + pinning_bytes(prepared, len(best.actions))
+    found = min(room, prepared.baseline.worst_peak_bytes) + settings.reserve_bytes
+    bound = min(found, least_possible_peak(prepared) + settings.reserve_bytes)
+    step = best.replay.peak_action
+    sizes = least.form.problem.tensors
+    resident = [(sizes[t].name, sizes[t].bytes) for t, b, e in best.replay.copies if b <= step < e]
+    graph = prepared.graph
+    persistent = [(t.name, t.bytes) for t in graph.tensors if t.is_persistent and not t.on_host]
+    binding = tuple(sorted([*resident, *persistent], key=lambda item: -item[1])[:10])
+    levers = prepared.request.levers
+    is_one_too_large = least.form.problem.fixed_bytes < settings.budget_bytes < bound
+    is_open = is_late and bound <= settings.budget_bytes
+    kind = TimeLimitError if is_open else InfeasibleBudgetError
+    what = (
+        f"within {settings.time_limit_s:g} s no plan was found that fits"
+        if is_open
+        else "no plan fits"
+    )
+    return kind(
+        f"{what} {format_both(settings.budget_bytes)}: the least peak found is "
+        f"{format_budget(found)}, and no plan in any order can be below {format_bytes(bound)}"
+        + (" with the same operations in chunks" if prepared.split else "")
+        + ("" if prepared.resident else _ELSEWHERE.get(levers.residence, ""))
+        + (_IN_CHUNKS if is_one_too_large and levers.split == "none" else "")
+        + ("; give it more --time-limit, or a larger budget" if is_open else ""),
+        least_peak_bytes=found,
+        bound_bytes=bound,
+        binding=binding,
+    )

@@ -1,0 +1,194 @@
+"""Base orders of a prepared model, and its problem in each of them."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from planner.bound.instants import min_peak_bound
+from planner.formulate import NO_LIMIT, Formulation
+from planner.graph.effects import SHARED_GENERATOR
+from planner.graph.model import OpId, Role
+from planner.graph.rules import FROM_HOST, TO_HOST
+from planner.graph.schedule import file_order
+from planner.order.lists import late_schedule, list_schedule
+from planner.order.min_peak import min_peak_order
+from planner.order.moves import improve_order, pull_early, push_late, updates_last
+from planner.order.reorder import Lives, reorder
+from planner.pipeline.prepare.prepared import Prepared
+from planner.pipeline.prepare.settings import Settings
+from planner.plan.problem import Problem
+from planner.portfolio.min_peak import min_peak_of
+
+GRANULARITY_BYTES = 256
+"""ONNX Runtime's arena rounds every buffer up to this (bfc_arena.h, `kMinAllocationSize`)."""
+
+EARLY = frozenset({"Shape", "Size", TO_HOST})
+"""What is run as soon as it can be: later, it would keep what it reads on the device."""
+
+"""Kernels without a seed of their own may draw from one generator."""
+
+_PIN_BYTES = 8
+"""An integer: the result of an anchor, a dim in the shape of a barrier."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BaseOrder:
+    """A base order by name, its peak, and no plan's peak in it can be below `least_bound_bytes`."""
+
+    name: str
+    order: tuple[OpId, ...]
+    peak_bytes: int
+    least_bound_bytes: int
+
+
+_MAX_LATE = 4
+"""Base orders that are kept, besides ONNX Runtime's own, where making them took all the time."""
+
+
+def base_orders(prepared: Prepared, *, time_limit_s: float) -> tuple[BaseOrder, ...]:
+    """Candidate base orders, least peak first; ONNX Runtime's own is always among them."""
+    deadline = time.monotonic() + time_limit_s
+    whole = prepared.formulated()
+    problem = whole.problem
+    place = {op: i for i, op in enumerate(whole.ops)}
+    in_file = tuple(place[op] for op in file_order(prepared.graph) if op in place)
+    rank = [0] * len(in_file)
+    for i, op in enumerate(in_file):
+        rank[op] = i
+    plain = tuple(range(len(in_file)))
+
+    def late() -> bool:
+        return time.monotonic() > deadline
+
+    starts = {"default": plain, "file": in_file}
+    for name, schedule, priority in (
+        ("eager", list_schedule, rank),
+        ("eager default", list_schedule, plain),
+        ("late", late_schedule, rank),
+        ("late default", late_schedule, plain),
+    ):
+        if not late():
+            starts[name] = schedule(problem, priority)
+    from_host = {place[op.id] for op in prepared.graph.operations if op.op_type == FROM_HOST}
+    early = {place[op.id] for op in prepared.graph.operations if op.op_type in EARLY}
+    moved = starts
+    if from_host:
+        moved = {name: push_late(problem, order, from_host) for name, order in moved.items()}
+    if early:
+        moved = {name: pull_early(problem, order, early) for name, order in moved.items()}
+    if moved is not starts:
+        starts = {**moved, "default": plain, "default, shapes early": moved["default"]}
+    for name, order in list(starts.items()):
+        if not late():
+            starts[f"{name}, updates last"] = updates_last(problem, order)
+    is_large = late()
+    found: dict[tuple[int, ...], str] = {}
+    for name, start in starts.items():
+        found.setdefault(start, name)
+    for name, start in starts.items():
+        if not late():
+            found.setdefault(improve_order(problem, start, out_of_time=late), f"{name}, moved")
+    lives = Lives(problem)
+    peaks = {order: int(lives.live_bytes(order).max()) for order in found}
+    flat = min(peaks, key=lambda order: peaks[order])
+    deepest = tuple(min_peak_order(problem, flat)[0])
+    found.setdefault(deepest, f"{found[flat]}, outputs late")
+    peaks[deepest] = int(lives.live_bytes(deepest).max())
+    if is_large:  # each takes as long again to be bounded and to be made a problem of
+        least = sorted(found, key=peaks.__getitem__)[:_MAX_LATE]
+        found = {order: found[order] for order in (plain, *least)}
+    drawn = [place[op.id] for op in prepared.graph.operations if op.effect in SHARED_GENERATOR]
+    orders = [
+        BaseOrder(
+            name=name,
+            order=tuple(whole.ops[i] for i in order),
+            peak_bytes=peaks[order],
+            least_bound_bytes=min_peak_bound(problem, order)[0],
+        )
+        for order, name in found.items()
+        if _keeps(order, sorted(drawn))
+    ]
+    return tuple(sorted(orders, key=lambda o: (o.peak_bytes, o.least_bound_bytes)))
+
+
+def _keeps(order: Sequence[int], drawn: Sequence[int]) -> bool:
+    """Whether the operations that draw random numbers stay in order: they may share one generator."""
+    at = {op: i for i, op in enumerate(order)}
+    return all(at[a] < at[b] for a, b in itertools.pairwise(drawn))
+
+
+def least_bound_order(orders: Sequence[BaseOrder]) -> BaseOrder:
+    """The order in which the least may be possible."""
+    return min(orders, key=lambda o: (o.least_bound_bytes, o.peak_bytes))
+
+
+def formulate_in(
+    prepared: Prepared, order: Sequence[OpId], settings: Settings, capacity: int
+) -> Formulation:
+    """The problem in one base order, buffers rounded up as ONNX Runtime's arena does.
+
+    What `formulate` makes of that order; but the operations are the same in each, and kept.
+    """
+    whole = prepared.formulated(GRANULARITY_BYTES)
+    place = {op: i for i, op in enumerate(whole.ops)}
+    moved = [place[op] for op in order if op in place]
+    allowed = settings.allowed
+    ordered = reorder(whole.problem, moved)
+    if prepared.resident and not allowed.recompute:
+        ordered = _paging_alone(prepared, [whole.ops[i] for i in moved], ordered)
+        allowed = replace(allowed, recompute=True)
+    problem = replace(
+        ordered,
+        fixed_bytes=whole.problem.fixed_bytes + settings.reserve_bytes,
+        capacity_bytes=capacity,
+        swap_out_bytes_per_s=allowed.swap_out_bytes_per_s,
+        swap_in_bytes_per_s=allowed.swap_in_bytes_per_s,
+        allow_recompute=allowed.recompute,
+        overlap=allowed.overlap,
+    )
+    return Formulation(
+        problem=problem, ops=tuple(whole.ops[i] for i in moved), tensors=whole.tensors
+    )
+
+
+def _paging_alone(prepared: Prepared, ops: Sequence[OpId], problem: Problem) -> Problem:
+    """The problem in which nothing runs again but the copies of what lives on the host."""
+    operations = prepared.graph.operations
+    again = tuple(
+        replace(op, recomputable=op.recomputable and operations[i].role is Role.PAGE_IN)
+        for i, op in zip(ops, problem.ops, strict=True)
+    )
+    return replace(problem, ops=again)
+
+
+def least_found_peak(
+    prepared: Prepared, orders: Sequence[BaseOrder], *, time_limit_s: float
+) -> int:
+    """The least budget in bytes that a short search finds to be feasible, recompute and swaps
+    allowed, before ONNX Runtime's fragmentation: the peak, and room for what pins the order."""
+    hardware = prepared.hardware
+    settings = Settings(
+        budget_bytes=NO_LIMIT,
+        swap_out_bytes_per_s=hardware.copy_to_host_bytes_per_s,
+        swap_in_bytes_per_s=hardware.copy_from_host_bytes_per_s,
+    )
+    problems = [formulate_in(prepared, o.order, settings, NO_LIMIT).problem for o in orders]
+    best = min_peak_of(problems, time_limit_s=time_limit_s)[1]
+    return best.peak_bytes + pinning_bytes(prepared, len(best.actions))
+
+
+def pinning_bytes(prepared: Prepared, actions: int) -> int:
+    """What pins the order of a plan of so many actions takes at most: an anchor's result to each, and
+    for barriers a shape of each rank. Two plans of one peak may differ by as much."""
+    ranks = {len(tensor.shape) for tensor in prepared.graph.tensors}
+    return _PIN_BYTES * (actions + sum(ranks))
+
+
+def least_possible_peak(prepared: Prepared) -> int:
+    """Bytes below which no plan in any order can be: what one operation holds while it runs, with
+    the graph outputs made before it, in the order that is best for this."""
+    whole = prepared.formulated()
+    return min_peak_order(whole.problem, range(len(whole.ops)))[1]

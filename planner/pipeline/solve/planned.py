@@ -1,0 +1,77 @@
+"""A solved problem, lowered and read back: what a plan is once ONNX Runtime's view of it is known."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from planner.fit.demands import demands_of
+from planner.fit.search import first_region
+from planner.formulate import Formulation
+from planner.graph.liveness import Timeline
+from planner.graph.model import OpId, TrainingGraph
+from planner.lower.rewrite import Rewritten
+from planner.pipeline.prepare.prepared import Prepared
+from planner.pipeline.prepare.timelines import full_timeline
+from planner.pipeline.solve.orders import BaseOrder, Settings
+from planner.pipeline.solve.read_back import lowered, read_back
+from planner.plan.solved import Solved
+from planner.runtime.judge.cap import arena_cap
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planned:
+    """An accepted plan: the solution, and the rewritten model as read back.
+
+    Attributes:
+        prepared: the model that it was made for, with less to recompute and swap where planning
+            barred that.
+    """
+
+    prepared: Prepared
+    formulation: Formulation
+    solved: Solved
+    base: BaseOrder
+    rewritten: Rewritten
+    graph: TrainingGraph
+    order: tuple[OpId, ...]
+    timeline: Timeline
+    orders: tuple[BaseOrder, ...]
+    fits_arena: bool
+
+
+def lowered_plan(
+    prepared: Prepared,
+    settings: Settings,
+    base: BaseOrder,
+    form: Formulation,
+    solved: Solved,
+    orders: tuple[BaseOrder, ...],
+) -> Planned:
+    """Lower a plan and read it back.
+
+    Args:
+        solved: with a candidate, a plan of `form`, which is formulated in the order of `base`.
+
+    Raises:
+        TakenError: ONNX Runtime's optimizers take nodes of it away, however they are pinned.
+    """
+    assert solved.candidate is not None
+    rewritten = lowered(
+        prepared, form, solved.candidate.actions, order_target=settings.order_target
+    )
+    back = read_back(prepared, rewritten, order_target=settings.order_target)
+    graph, order = back.graph, back.order
+    cap = arena_cap(graph, settings.budget_bytes - settings.reserve_bytes)
+    demands = demands_of(graph, order, {op: i for i, op in enumerate(order)}, rewritten.like)
+    return Planned(
+        prepared=prepared,
+        formulation=form,
+        solved=solved,
+        base=base,
+        rewritten=back.rewritten,
+        graph=graph,
+        order=order,
+        timeline=full_timeline(graph, order, prepared.target),
+        orders=orders,
+        fits_arena=first_region(demands, cap) is not None,
+    )

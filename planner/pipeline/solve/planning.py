@@ -1,0 +1,181 @@
+"""Planning a prepared model: base orders, solve, lower, and check against the rewritten graph.
+
+The plan is accepted only when the rewritten model, read back and analysed like any other, stays
+within the budget, and so does ONNX Runtime's arena, fragmentation and kernels' workspace included,
+as predicted by replaying its allocator. Where the arena does not, an order of the same actions is
+looked for that it has room for (`planner.fit`). Where there is none, the capacity is lowered and the
+problem solved again, in the order that then promises the least time. Where no plan's arena fits but
+some plan's live bytes do, that plan is taken, and its assumptions say so.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+
+from planner.formulate import Formulation
+from planner.graph.model import TensorId
+from planner.graph.reasons import WhyOnce, WhyStay
+from planner.pipeline.prepare.prepared import Prepared, Progress
+from planner.pipeline.solve.compiling import compile_packing
+from planner.pipeline.solve.least_plan import least_peaks, least_plan
+from planner.pipeline.solve.orders import (
+    BaseOrder,
+    Settings,
+    base_orders,
+    formulate_in,
+)
+from planner.pipeline.solve.planned import Planned
+from planner.pipeline.solve.trying import LATE, TrialSearch
+from planner.pipeline.solve.working_ahead import WorkingAhead, may_work_ahead
+from planner.plan.solved import Solved
+from planner.portfolio.race import race
+from planner.portfolio.table import POLICY
+from planner.processes.workers import Beside
+from planner.runtime.optimizers.fusion_pins import TakenError
+from planner.search.fast.warm import warm_up
+from planner.search.patience import Patience
+
+_WORTH_PER_S = 1e-4
+"""A second of waiting must promise so much of a step's time: after ten seconds, 0.1% is let go."""
+
+
+def make_plan(
+    prepared: Prepared,
+    settings: Settings,
+    progress: Progress,
+    *,
+    orders: tuple[BaseOrder, ...] = (),
+    keep_on_interrupt: bool = False,
+    helper: Beside | None = None,
+) -> Planned:
+    """Solve in several base orders, lower, and check; then again at a lower capacity, if the arena
+    does not fit. Where ONNX Runtime's optimizers take nodes away whatever is done, all of it again
+    without the copies that allow it.
+
+    Args:
+        orders: the base orders; none given, they are searched for.
+        keep_on_interrupt: Ctrl-C ends the search, and the best plan so far is returned.
+        helper: where trials are worked on ahead; None: nothing is.
+
+    Raises:
+        InfeasibleBudgetError: no plan fits, with the least peak found and what binds it.
+        KeyboardInterrupt: on Ctrl-C, unless it is kept, or no plan was accepted yet.
+    """
+    deadline = time.monotonic() + settings.time_limit_s
+    kept: list[Planned] = []
+    ahead = WorkingAhead(helper if may_work_ahead(settings.workers) else None)
+    while True:
+        try:
+            keep = kept if keep_on_interrupt else None
+            return _planned(prepared, settings, progress, orders, keep, ahead)
+        except KeyboardInterrupt:
+            if not kept:
+                raise
+            progress("interrupted: the best plan so far is kept")
+            return replace(kept[-1], solved=replace(kept[-1].solved, is_interrupted=True))
+        except TakenError as error:
+            kept.clear()
+            prepared = _barred(prepared, error)
+            progress(f"again: {error}")
+            least_s = LATE * settings.time_limit_s
+            left_s = deadline - time.monotonic()
+            settings = replace(settings, time_limit_s=max(left_s, least_s))
+        finally:
+            ahead.end()
+
+
+def _barred(prepared: Prepared, error: TakenError) -> Prepared:
+    """The model, with less to recompute and swap: first, nodes whose copies were taken are never
+    recomputed, and where nodes of its own were taken, as parts of what is now fused, nothing around
+    them is moved; then, nothing is recomputed that reads what was copied.
+
+    Raises:
+        TakenError: all of this is so already.
+    """
+    graph = prepared.graph
+    tensors, operations = list(graph.tensors), list(graph.operations)
+    copied = {t.id for t in tensors if t.name in error.copied}
+    stay: set[TensorId] = set()
+    for op in operations:
+        if op.name in error.nodes:
+            group = [op, *(operations[c] for t in op.outputs for c in tensors[t].consumers)]
+            stay |= {t for member in group for t in (*member.inputs, *member.outputs)}
+    made_by = {p for t in copied | stay if (p := tensors[t].producer) is not None}
+    once = {op for op in made_by if operations[op].barred is None}
+    stay = {t for t in stay if tensors[t].barred is None}
+    if not once and not stay:
+        stay = {t for t in copied if tensors[t].barred is None}
+        once = {c for t in copied for c in tensors[t].consumers if operations[c].barred is None}
+    if not once and not stay:
+        raise error
+    for op in once:
+        operations[op] = replace(operations[op], barred=WhyOnce.TAKEN)
+    for tensor in stay:
+        tensors[tensor] = replace(tensors[tensor], barred=WhyStay.TAKEN)
+    changed = replace(graph, tensors=tuple(tensors), operations=tuple(operations))
+    return replace(prepared, graph=changed)
+
+
+def _planned(
+    prepared: Prepared,
+    settings: Settings,
+    progress: Progress,
+    orders: tuple[BaseOrder, ...],
+    kept: list[Planned] | None,
+    ahead: WorkingAhead,
+) -> Planned:
+    """`make_plan` without what starts it again; each better plan is put into `kept`, if there is such."""
+    progress("compiling the search (the first time only)")
+    for overlap in {False, settings.overlap}:
+        warm_up(overlap=overlap)
+    compile_packing()
+    start = time.monotonic()
+    if not orders:
+        progress("searching for base orders")
+        orders = base_orders(prepared, time_limit_s=settings.time_limit_s * 0.1)
+    room = settings.budget_bytes
+    forms = {base: formulate_in(prepared, base.order, settings, room) for base in orders}
+    deadline, patience = start + settings.time_limit_s, Patience(since=start, per_s=_WORTH_PER_S)
+    search = TrialSearch(
+        prepared=prepared,
+        settings=settings,
+        progress=progress,
+        forms=forms,
+        kept=kept,
+        ahead=ahead,
+        raced=_race(forms, deadline, progress, patience),
+        patience=patience,
+        deadline=deadline,
+    )
+    search.solve_all()
+    if search.accepted is not None:
+        return search.accepted
+    assert search.least is not None
+    is_late = time.monotonic() > deadline
+    found = least_peaks(prepared, settings, search.least, forms, is_late=is_late)
+    return least_plan(prepared, settings, found, orders, is_late=is_late)
+
+
+def _race(
+    forms: Mapping[BaseOrder, Formulation],
+    deadline: float,
+    progress: Progress,
+    patience: Patience,
+) -> dict[BaseOrder, Solved | None]:
+    """Orders in which something may fit, the most promising first, each with what a short search
+    found in it."""
+    orders = list(forms)
+    done = 0
+
+    def begins(index: int) -> None:
+        nonlocal done
+        done += 1
+        progress(f"comparing base orders ({done}): {orders[index].name}")
+
+    left_s = deadline - time.monotonic()
+    problems = [form.problem for form in forms.values()]
+    share_s = POLICY.race.share * left_s
+    runners = race(problems, time_limit_s=share_s, progress=begins, patience=patience)
+    return {orders[r.index]: r.solved for r in runners if not r.is_impossible}

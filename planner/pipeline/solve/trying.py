@@ -1,0 +1,348 @@
+"""Solving, lowering and accepting, trial by trial, until what is left is not worth the wait."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field
+
+from planner.formulate import Formulation
+from planner.pipeline.prepare.prepared import Prepared, Progress
+from planner.pipeline.prepare.settings import Settings
+from planner.pipeline.solve.fitting import fitted_plan, need_before_planning, need_of_plan
+from planner.pipeline.solve.least_plan import LeastPeak
+from planner.pipeline.solve.orders import BaseOrder, formulate_in, least_bound_order
+from planner.pipeline.solve.planned import Planned, lowered_plan
+from planner.pipeline.solve.serial_first import solve
+from planner.pipeline.solve.trials import MENDABLE, Outcome, Trial, Trials
+from planner.pipeline.solve.working_ahead import ToJudge, ToSolve, WorkingAhead, judged
+from planner.plan.candidate import Candidate
+from planner.plan.solved import Solved
+from planner.search.patience import Patience
+from planner.search.state import SearchSettings
+from planner.units import format_bytes
+
+_MIN_SEARCH_S = 2.0
+
+_FIRST, _LATER = 0.5, 0.3
+"""Shares of the time left that the first search may take, and each of those after it."""
+
+_UNTIL = 0.85  # share of the time after which no lower capacity is tried, if there is a plan
+
+LATE = 0.1  # share of the time that a search gets beyond its end, while nothing is accepted
+
+_MOST_LATE = 3  # so many trials at most begin beyond the end
+
+_MAX_SLOWER = 1.25  # how much time a fitting arena may cost
+
+_AHEAD = 8  # so many trials at most are worked on before their turn
+
+_JUDGE = 0.02  # share of the time left for a rough plan
+
+_EXACT = 1.03  # what a plan is thought to need is as a rule as near as this
+
+_FIT_S = 2.0  # for an order that the arena has room for: those that are found are found soon
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A plan that was not lowered."""
+
+    base: BaseOrder
+    form: Formulation
+    solved: Solved
+
+
+@dataclass(slots=True, kw_only=True)
+class TrialSearch:
+    """Trials, from the one that promises most, until none is worth the wait.
+
+    Attributes:
+        forms: the problem in each base order, with the whole budget for a capacity.
+        kept: where the best plan so far is put; None where nobody wants it.
+        raced: orders in which something may fit, each with what was found in it so far.
+        ahead: where the next trials are worked on while a plan is lowered.
+        accepted: the best plan so far, lowered. `least` is the one with the least peak.
+        passed: the fastest plan that was not lowered since the arena has no room for it.
+        left: share of what a plan of the race added that a search leaves of it.
+        longest_s: no search takes longer.
+        late: how many trials began beyond the deadline.
+        underrated: how many times as much of the arena lowered plans needed as was thought: what pins
+            an order takes a buffer for each node, which is a lot beside buffers as small.
+    """
+
+    prepared: Prepared
+    settings: Settings
+    progress: Progress
+    forms: Mapping[BaseOrder, Formulation]
+    raced: dict[BaseOrder, Solved | None]
+    kept: list[Planned] | None
+    ahead: WorkingAhead
+    patience: Patience
+    deadline: float
+    accepted: Planned | None = None
+    passed: _Found | None = None
+    least: LeastPeak | None = None
+    left: float = 1.0
+    longest_s: float = float("inf")
+    late: int = 0
+    underrated: float = 1.0
+    trials: Trials = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.trials = Trials(room=self.settings.budget_bytes)
+
+    def solve_all(self) -> None:
+        """Solve, lower and accept, in the orders that were compared and at lower capacities; where
+        nothing may fit in any of them, in the one with the least bound all the same."""
+        trials = self.trials
+        for base, solved in self.raced.items():
+            trials.add(base, self._added_us(solved))
+        if not self.raced:
+            trials.add(least_bound_order(tuple(self.forms)), None)
+        has_plan = True
+        while (trial := trials.take(left=self.left)) is not None:
+            if not self._is_worth(trial, has_plan=has_plan):
+                break
+            if not trial.is_judged and self.accepted is not None:
+                self._judge(trial)
+                continue
+            outcome = self._try(trial)
+            has_plan = outcome is not None
+            if outcome is not None:
+                trials.retry(trial, outcome, is_late=time.monotonic() > self.deadline)
+        if self.accepted is None:
+            return
+        if self.accepted.fits_arena:
+            self._refine(self.accepted)
+        elif self.passed is not None and self._gains(self.passed):
+            self._lower(self.passed)
+
+    def _gains(self, passed: _Found) -> bool:
+        """Whether a plan is so much faster than the accepted one, into whose arena neither fits, that it
+        is worth being lowered."""
+        assert self.accepted is not None and self.accepted.solved.candidate is not None
+        assert passed.solved.candidate is not None
+        gain_us = self.accepted.solved.candidate.time_us - passed.solved.candidate.time_us
+        return self.patience.is_worth(gain_us, self._base_us)
+
+    @property
+    def _base_us(self) -> float:
+        return next(iter(self.forms.values())).problem.base_duration_us
+
+    def _is_worth(self, trial: Trial, *, has_plan: bool) -> bool:
+        """Whether to wait for a trial.
+
+        Args:
+            has_plan: the one before found a plan, accepted or not.
+        """
+        now = time.monotonic()
+        if self.accepted is None:
+            self.late += now > self.deadline
+            return now <= self.deadline or (has_plan and self.late <= _MOST_LATE)
+        if now > self.deadline - (1 - _UNTIL) * self.settings.time_limit_s:
+            return False
+        assert self.accepted.solved.candidate is not None
+        accepted_us = self.accepted.solved.candidate.time_us
+        expected_us = self._base_us + trial.expected_us(left=self.left)
+        if not self.accepted.fits_arena:
+            return expected_us < _MAX_SLOWER * accepted_us
+        return self.patience.is_worth(accepted_us - expected_us, self._base_us)
+
+    def _judge(self, trial: Trial) -> None:
+        """Put a trial back, once it is known how the arena breaks up in its order: by what a rough plan
+        asks of it or, where there is none, by what the order does as it is."""
+        task = self._to_judge(trial.base)
+        if task.rough is None:
+            self.progress(f"comparing base orders: {trial.base.name}")
+        found = self.ahead.judged(trial.base) or judged(task)
+        self.raced[trial.base] = found.rough
+        need = found.need
+        if need is None:
+            need = need_before_planning(self.prepared, trial.base)
+        self.trials.judge(trial, self.underrated * need, self._added_us(found.rough))
+
+    def _to_judge(self, base: BaseOrder) -> ToJudge:
+        left_s = max(0.0, self.deadline - time.monotonic())
+        return ToJudge(
+            problem=self.forms[base].problem,
+            rough=known if (known := self.raced.get(base)) and known.candidate else None,
+            time_limit_s=min(self.longest_s, _JUDGE * left_s),
+        )
+
+    def _added_us(self, solved: Solved | None) -> float | None:
+        """What a plan adds to the time of the operations; None where there is none."""
+        if solved is None or solved.candidate is None:
+            return None
+        return solved.candidate.time_us - self._base_us
+
+    def _try(self, trial: Trial) -> Outcome | None:
+        """Solve one trial, and accept its plan if it is better; None where none was found. While that
+        is lowered, the next ones are worked on."""
+        is_first = self.least is None
+        begun = time.monotonic()
+        capacity = self.trials.capacity_bytes(trial)
+        self.progress(f"solving for {format_bytes(capacity)}, order: {trial.base.name}")
+        # before anything is kept, Ctrl-C must find the search here
+        solved = None if self.kept == [] else self.ahead.solved((trial.base, capacity))
+        form = self._form(trial.base, capacity)
+        if solved is None:
+            solved = solve(
+                form.problem,
+                self._limits(is_first=is_first),
+                start=self._start(trial.base, capacity),
+                progress=lambda text: self.progress(f"solving: {text}"),
+            )
+        if is_first:  # what ended early is good: no other gets much longer
+            self.longest_s = 2 * max(_MIN_SEARCH_S, time.monotonic() - begun)
+        found = _Found(trial.base, form, solved)
+        try:
+            outcome = self._follow_up(found, trial, is_first=is_first)
+        except KeyboardInterrupt:
+            if self.kept == [] and solved.candidate is not None:
+                self._weigh(found)  # the first plan is lowered all the same
+            raise
+        if outcome is not None and solved.is_interrupted:
+            raise KeyboardInterrupt
+        return outcome
+
+    def _follow_up(self, found: _Found, trial: Trial, *, is_first: bool) -> Outcome | None:
+        """What one search means for the next ones; its plan is accepted if it is better. None where none
+        was found."""
+        solved = found.solved
+        if self.least is None or solved.least.peak_bytes < self.least.candidate.peak_bytes:
+            self.least = LeastPeak(found.base, found.form, solved.least)
+        added_us = self._added_us(solved)
+        if solved.candidate is None or added_us is None:
+            return None
+        if is_first and trial.added_us:
+            self.left = min(1.0, added_us / trial.added_us)
+        self._look_ahead()
+        return self._weigh(found)
+
+    def _look_ahead(self) -> None:
+        """Have what comes next worked on, unless a plan is accepted that is better: the next trial, and
+        how the arena breaks up in those behind it."""
+        expected: list[tuple[Hashable, ToSolve | ToJudge]] = []
+        for trial in self.trials.ranked(left=self.left)[:_AHEAD]:
+            if not trial.is_judged:
+                expected.append((trial.base, self._to_judge(trial.base)))
+            elif not expected and self._is_worth(trial, has_plan=True):
+                capacity = self.trials.capacity_bytes(trial)
+                task = ToSolve(
+                    problem=self._form(trial.base, capacity).problem,
+                    settings=self._limits(is_first=False),
+                    start=self._start(trial.base, capacity),
+                )
+                expected.append(((trial.base, capacity), task))
+        self.ahead.expect(expected)
+
+    def _start(self, base: BaseOrder, capacity: int) -> Solved | None:
+        """What a search begins from: what is known of the whole budget is of no use for less."""
+        return self.raced.get(base) if capacity == self.settings.budget_bytes else None
+
+    def _form(self, base: BaseOrder, capacity: int) -> Formulation:
+        """The problem of a trial."""
+        if capacity == self.settings.budget_bytes:
+            return self.forms[base]
+        return formulate_in(self.prepared, base.order, self.settings, capacity)
+
+    def _limits(self, *, is_first: bool) -> SearchSettings:
+        """What one search may take of the time that is left."""
+        left_s = self.deadline - time.monotonic()
+        share_s = min(self.longest_s, max(1.0, left_s * (_FIRST if is_first else _LATER)))
+        if left_s < 0:
+            share_s = max(share_s, LATE * self.settings.time_limit_s)
+        return self.settings.search(
+            share_s, patience=self.patience, keep_on_interrupt=self.kept == []
+        )
+
+    def _weigh(self, found: _Found) -> Outcome:
+        """Take a plan, lowered, where it is better than what is accepted so far. One that the arena has
+        no room for in any order, as far as can be told, is not lowered as long as there is another."""
+        candidate = found.solved.candidate
+        assert candidate is not None
+        if candidate.time_us > self.settings.most_us:
+            return self._outcome(candidate)
+        if self.accepted is None:
+            return self._lower(found)
+        if not _could_beat(self.accepted, found.solved):
+            return self._outcome(candidate)
+        need = need_of_plan(self.forms[found.base].problem, candidate, underrated=self.underrated)
+        if need <= MENDABLE:
+            return self._lower(found)
+        passed = self.passed.solved.candidate if self.passed is not None else None
+        if passed is None or candidate.time_us < passed.time_us:
+            self.passed = found
+        return self._outcome(candidate, need=need)
+
+    def _outcome(self, candidate: Candidate, *, need: float = 1.0, over_bytes: int = 0) -> Outcome:
+        return Outcome(
+            added_us=candidate.time_us - self._base_us,
+            peak_bytes=candidate.peak_bytes,
+            need=need,
+            over_bytes=over_bytes,
+        )
+
+    def _lower(self, found: _Found) -> Outcome:
+        """Lower a plan, put it into an order that the arena has room for, and take it where it is better
+        than what is accepted so far."""
+        settings, need = self.settings, 1.0
+        candidate = found.solved.candidate
+        assert candidate is not None
+        planned = lowered_plan(
+            self.prepared, settings, found.base, found.form, found.solved, tuple(self.forms)
+        )
+        over = planned.timeline.peak_bytes - (settings.budget_bytes - settings.reserve_bytes)
+        if over > 0:  # what pins its order takes a few bytes
+            return self._outcome(candidate, over_bytes=over)
+        if not planned.fits_arena:
+            self._take(planned)
+            self.progress("looking for an order that the arena has room for")
+            fitted, need = fitted_plan(planned, settings, time_limit_s=_FIT_S)
+            estimated = need_of_plan(self.forms[found.base].problem, candidate)
+            self.underrated = max(self.underrated, need / (_EXACT * estimated))
+            planned = fitted or planned
+        self._take(planned)
+        return self._outcome(candidate, need=need)
+
+    def _take(self, planned: Planned) -> None:
+        if self.accepted is None or _better(planned, self.accepted):
+            self.accepted = planned
+            if self.kept is not None:
+                self.kept[:] = [planned]
+
+    def _refine(self, accepted: Planned) -> None:
+        """Search on in the time left: the plan may come of a short search at a lower capacity."""
+        left_s = self.deadline - time.monotonic()
+        problem = accepted.formulation.problem
+        candidate = accepted.solved.candidate
+        assert candidate is not None
+        gain_us = candidate.time_us - accepted.solved.bound_us
+        is_worth = self.patience.is_worth(gain_us, problem.base_duration_us)
+        if left_s < 1 or accepted.solved.is_tight or not is_worth:
+            return
+        self.progress(f"improving the plan for {format_bytes(problem.capacity_bytes)}")
+        better = solve(
+            problem,
+            self.settings.search(left_s, patience=self.patience),
+            start=accepted.solved,
+            progress=lambda text: self.progress(f"improving: {text}"),
+        )
+        if better.candidate is not None:
+            self._weigh(_Found(accepted.base, accepted.formulation, better))
+
+
+def _could_beat(accepted: Planned, solved: Solved) -> bool:
+    """A plan whose arena fits is only beaten by a faster one, and no plan by a much slower one."""
+    assert solved.candidate is not None and accepted.solved.candidate is not None
+    ratio = solved.candidate.time_us / accepted.solved.candidate.time_us
+    return ratio < (1.0 if accepted.fits_arena else _MAX_SLOWER)
+
+
+def _better(planned: Planned, accepted: Planned) -> bool:
+    """Fitting the arena first, then time."""
+    assert planned.solved.candidate is not None and accepted.solved.candidate is not None
+    if planned.fits_arena != accepted.fits_arena:
+        return planned.fits_arena
+    return planned.solved.candidate.time_us < accepted.solved.candidate.time_us

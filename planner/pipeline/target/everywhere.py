@@ -1,0 +1,85 @@
+"""One file for every target: `--device any`.
+
+Such a file exists where every target runs the same nodes, and none leaves one to the CPU: a border
+between them would be a copy that another target must not have. Then swaps are copies everywhere, anchors
+are operators that all of them have, and the order is pinned against the optimizers of each. Targets that
+are here are asked; of the others their list of kernels is believed, and the plan says so.
+
+Networks whose loss has an operator that WebGPU lacks (`LogSoftmax`, say) have no such file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import onnx_ir as ir
+
+from planner.errors import ModelError, UsageError
+from planner.files.temporary import temporary_folder
+from planner.graph.model import Placement
+from planner.onnxio.load import ValueType
+from planner.pipeline.target.placing import is_assumed
+from planner.runtime.device import client
+from planner.runtime.device.assumed import assumed_placement
+from planner.runtime.device.software import device_for
+from planner.runtime.optimizers.shapes import without_large_initializers
+from planner.targets import ANY, TARGETS, Target
+
+NOWHERE = Placement(on_cpu=frozenset())
+"""No node of the file runs on the CPU of a device; no kernel is taken to write in place."""
+
+
+def devices_here(target: Target) -> tuple[Target, ...]:
+    """The targets with a memory of their own that a file for `target` is made for and that can run it
+    here, besides `target` itself; the provider that is installed but sees no device is not one."""
+    if target.name != ANY.name:
+        return ()
+    found: list[Target] = []
+    for other in TARGETS.values():
+        if not other.own_memory or is_assumed(other):
+            continue
+        try:
+            device_for(other)
+        except UsageError:
+            continue
+        found.append(other)
+    return tuple(found)
+
+
+def check_everywhere(
+    model: ir.Model, types: Mapping[str, ValueType]
+) -> tuple[Placement, tuple[str, ...]]:
+    """Where the nodes of a file for every target run, and what to say of that.
+
+    Args:
+        model: as the CPU's optimizers leave it.
+        types: of its values.
+
+    Raises:
+        ModelError: there is no such file, by the first node that stands in the way.
+    """
+    here = devices_here(ANY)
+    notes: list[str] = []
+    for other in TARGETS.values():
+        if not other.own_memory:
+            continue
+        if other in here:
+            on_device = _asked(model, other)
+        else:
+            on_device = assumed_placement(model, types, other.name)
+            notes.append(f"that {other.title} runs every node is assumed from its list of kernels")
+        for node in model.graph:
+            if not on_device.get(str(node.name), False):
+                raise ModelError(
+                    f"no one file runs as planned on every target: {other.title} does not run node "
+                    f"{node.name!r} ({node.op_type}) on the device; name one with --device"
+                )
+    return NOWHERE, ("one file for every target: none leaves a node to the CPU", *notes)
+
+
+def _asked(model: ir.Model, target: Target) -> dict[str, bool]:
+    """For each node, whether the target's session keeps it, on the device."""
+    with temporary_folder() as folder:
+        source = folder / "model.onnx"
+        ir.save(without_large_initializers(model), source)
+        return client.optimize(target, source, folder / "placed.onnx", level="all")

@@ -1,0 +1,44 @@
+"""Which graph is planned where ONNX Runtime's optimizers change their own result once more.
+
+A session of the file runs what the first pass over it leaves (`Normalized.first`). A rewritten model
+goes through the optimizers again, so that by default what no pass changes any more is planned. Where
+later passes fuse nodes, that computes other last bits than a session of the file. The first pass's graph
+is planned then, if it can be held: pinned as rewritten models are
+(`planner.runtime.optimizers.fusion_pins`), it comes out of the optimizers as it went in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import onnx_ir as ir
+
+from planner.errors import ModelError
+from planner.formulate import OpCosts, formulate
+from planner.graph.build import build_graph
+from planner.graph.schedule import default_order
+from planner.lower.rewrite import Rewritten, rewrite
+from planner.onnxio.load import LoadedModel, ValueType
+from planner.plan.problem import Action, ActionKind
+from planner.runtime.optimizers.fusion_pins import pin_against_fusion
+
+
+def held(loaded: LoadedModel, first: ir.Model, types: Mapping[str, ValueType]) -> bool:
+    """Whether the graph of the first pass survives the optimizers, written as a plan would be.
+
+    Args:
+        types: of the values of `first`.
+    """
+    graph = build_graph(first, types)
+    nothing_us = [0.0] * len(graph.operations)
+    form = formulate(graph, default_order(graph), OpCosts(duration_us=nothing_us))
+    actions = [Action(kind=ActionKind.RUN, target=i) for i in range(len(form.problem.ops))]
+
+    def lower(pinned: frozenset[str]) -> Rewritten:
+        return rewrite(first, graph, form, actions, pinned=pinned)
+
+    try:
+        pin_against_fusion(lower, loaded, enabled=True)
+    except ModelError:
+        return False
+    return True

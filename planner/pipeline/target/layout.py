@@ -1,0 +1,57 @@
+"""Which graph is planned where a session of default options stores images in blocks of channels.
+
+See `planner.runtime.optimizers.blocked`. On the CPU, pools whose bits do not depend on the layout stay
+in the plain one; what else is laid out anew is planned as it is laid out, on the graph of the level
+ALL. One file for every target (`--device any`) has plain pools alone, and no convolution with constant
+weights.
+"""
+
+from __future__ import annotations
+
+from planner.errors import ModelError
+from planner.runtime.optimizers.blocked import Layout, block_channels
+from planner.targets import ANY, Target
+
+
+def is_planned_blocked(layout: Layout, target: Target) -> bool:
+    """Whether the graph is planned as the level ALL lays it out."""
+    return bool(layout.nodes) and not layout.same_bits and target.name != ANY.name
+
+
+def is_kept_plain(layout: Layout, target: Target) -> bool:
+    """Whether pools are kept in the plain layout."""
+    return bool(layout.nodes) and not is_planned_blocked(layout, target)
+
+
+def check_layout(layout: Layout, target: Target) -> None:
+    """Raise ModelError where one file cannot run as planned on every target."""
+    if target.name == ANY.name and layout.has_weights:
+        first, count = layout.nodes[0], len(layout.nodes)
+        rest = f" and {count - 1} more" if count > 1 else ""
+        raise ModelError(
+            f"no one file runs as planned on every target: the CPU lays convolutions with constant "
+            f"weights out in blocks of channels (NCHWc; {first!r}{rest}); name one with --device"
+        )
+
+
+def layout_notes(layout: Layout, target: Target) -> tuple[str, ...]:
+    """What to say of the layout in every report."""
+    count = len(layout.nodes)
+    if not count:
+        return ()
+    if not is_planned_blocked(layout, target):
+        return (
+            f"{count} pool(s) are kept in the plain layout, as images of one channel each, which "
+            "are views: under default options ONNX Runtime would store them in blocks of channels "
+            "(NCHWc), with two more copies each",
+        )
+    said = (
+        f"{count} convolution(s) and pool(s) run in blocks of {block_channels()} channels (NCHWc), as a "
+        "session of default options lays them out: planned on the graph of the level ORT_ENABLE_ALL"
+    )
+    if not layout.has_weights:
+        return (said,)
+    return (
+        f"{said}, and the rewritten model has their weights in that layout: it is right on processors "
+        "with blocks of that length alone; for others, plan the model on one of them",
+    )

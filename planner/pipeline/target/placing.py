@@ -1,0 +1,111 @@
+"""The graph that a target runs, and where it runs each node.
+
+ONNX Runtime decides both when a session is created. Where the target's provider is installed, it is
+asked. Where it is not, the graph is taken as it is, placed by the provider's list of kernels
+(`planner.runtime.device.assumed`), and the plan says that this is an assumption.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+
+import onnx_ir as ir
+
+from planner.errors import UsageError
+from planner.graph.model import Placement
+from planner.graph.rules import COPIES
+from planner.onnxio.load import LoadedModel, ValueType
+from planner.onnxio.names import name_nodes
+from planner.pipeline.target.targeting import kept_on_cpu
+from planner.runtime.device.assumed import assumed_placement, host_inputs, host_outputs
+from planner.runtime.device.borders import with_borders
+from planner.runtime.device.copies import copies_of
+from planner.runtime.device.sessions import is_installed, why_missing
+from planner.runtime.optimizers.normalize import Normalized, Written, normalize_for
+from planner.runtime.options import Level
+from planner.targets import Target
+
+ASSUMED = (
+    "the provider is not installed here: the graph is planned as it is, and where its nodes run is "
+    "assumed from the provider's list of kernels"
+)
+
+
+def is_assumed(target: Target) -> bool:
+    """Whether the target's placement can only be assumed here."""
+    return target.own_memory and not is_installed(target)
+
+
+def check_can_run(target: Target) -> None:
+    """Raise UsageError where models cannot be run on the target, with both ways out."""
+    if is_assumed(target):
+        raise UsageError(f"{why_missing(target)}; or plan without running, with --no-verify")
+
+
+def placed(
+    loaded: LoadedModel,
+    target: Target,
+    *,
+    level: Level,
+    passes: int,
+    written: Written | None = None,
+) -> tuple[Normalized, tuple[str, ...]]:
+    """The graph as the provider runs it, placed, and what to say of that.
+
+    Args:
+        level: of the optimizations; passes: how often they are repeated at most.
+        written: as for `normalize_for`.
+
+    Raises:
+        UsageError: the provider is installed and sees no device.
+        ModelError: ONNX Runtime cannot load the model.
+    """
+    passes = 1 if level == "disabled" else passes
+    found = normalize_for(loaded, target, level=level, passes=passes, written=written)
+    return found, _notes(target, found, f"as ONNX Runtime's {target.provider} places them")
+
+
+def assumed(
+    loaded: LoadedModel, target: Target, types: Mapping[str, ValueType]
+) -> tuple[Normalized, tuple[str, ...]]:
+    """The graph as it is, placed by the provider's list of kernels, and what to say of that.
+
+    Args:
+        types: of the values of `loaded.model`.
+    """
+    name_nodes(loaded.model)
+    on_device = assumed_placement(loaded.model, types, target.name)
+    on_device |= dict.fromkeys(kept_on_cpu(target), False)
+    inputs, outputs = (partial(f, provider=target.name) for f in (host_inputs, host_outputs))
+    model = with_borders(loaded.model, on_device, inputs, outputs)
+    name_nodes(model)
+    on_cpu = frozenset(
+        str(n.name)
+        for n in model.graph
+        if n.op_type not in COPIES and not on_device.get(str(n.name))
+    )
+    found = Normalized(model=model, placement=Placement(on_cpu=on_cpu, inplace=target.inplace))
+    return found, (ASSUMED, *_notes(target, found, "as its list of kernels has it"))
+
+
+def _notes(target: Target, found: Normalized, how: str) -> tuple[str, ...]:
+    if found.placement is None:
+        return ()
+    kept = kept_on_cpu(target)
+    count = len(copies_of(found.model))
+    return (
+        *([f"kept on the CPU by {target.keep_option}: {', '.join(kept)}"] if kept else []),
+        f"{len(found.placement.on_cpu)} of {len(found.model.graph)} nodes run on the CPU, and {count} "
+        f"copies between it and {target.title} are in the graph ({how})",
+    )
+
+
+def typed(model: ir.Model, types: Mapping[str, ValueType]) -> dict[str, ValueType]:
+    """`types`, with those of the copies that `model` has beside them: what is copied stays as it is."""
+    found = dict(types)
+    for node in copies_of(model):
+        source, made = node.inputs[0], node.outputs[0]
+        if source is not None and str(source.name) in found:
+            found.setdefault(str(made.name), found[str(source.name)])
+    return found

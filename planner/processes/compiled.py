@@ -1,0 +1,68 @@
+"""How functions are compiled, whether they are already, and how that is begun ahead."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from planner.processes import ahead
+
+INNER: dict[str, Any] = {
+    "cache": True,
+    "nogil": True,
+    "no_cpython_wrapper": True,
+    "no_cfunc_wrapper": True,
+}
+"""Options of `numba.njit` for what compiled code alone calls: with no way in from Python it compiles in
+less time."""
+
+
+def is_compiled(function: Callable[..., Any]) -> bool:
+    """Whether numba has a cached version of a compiled function's present source.
+
+    numba lists the versions of a function in an index file of its own (`numba/core/caching.py`).
+    """
+    compiled: Any = function
+    source = Path(compiled.py_func.__code__.co_filename)
+    folder = Path(compiled.stats.cache_path)
+    name = f"{source.stem}.{compiled.py_func.__qualname__}-*.nbi"
+    written = source.stat().st_mtime
+    return any(index.stat().st_mtime >= written for index in folder.glob(name))
+
+
+class Compilation:
+    """Functions that are compiled once per machine, and loaded from the cache on disk after that."""
+
+    def __init__(
+        self, run: Callable[[], None], wanted: Callable[[], tuple[Callable[..., Any], ...]]
+    ) -> None:
+        """
+        Args:
+            run: calls them, of a module's own functions; another process is told its name.
+            wanted: gives those without which it is not done; called when that is asked.
+        """
+        self._run, self._wanted = run, wanted
+        self._call = f"{run.__module__}:{run.__qualname__}"
+        self._is_warm = False
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all are in the cache, as far as its index tells."""
+        return all(map(is_compiled, self._wanted()))
+
+    def begin(self) -> None:
+        """Have a process beside this one compile what is not compiled yet."""
+        if not self.is_done:
+            ahead.begin(self._call)
+
+    def wait(self) -> None:
+        """Wait for that process, if there is one."""
+        ahead.finish(self._call)
+
+    def warm_up(self) -> None:
+        """Compile or load everything in this process: seconds, the first time on a machine."""
+        if not self._is_warm:
+            self.wait()
+            self._run()
+            self._is_warm = True

@@ -1,0 +1,1 @@
+"""Inputs of a run: given, described beside the model, or drawn."""

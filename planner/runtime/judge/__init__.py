@@ -1,0 +1,1 @@
+"""Both models run: numbers, order, bytes, a hard cap."""

@@ -1,0 +1,162 @@
+"""Both models under a hard cap on the CPU: the rewritten one within the budget, the original not.
+
+What the arena needs beyond the live bytes (rounding, fragmentation, kernels' workspace) raises both
+caps alike: the comparison is of the plans, not of the allocator's losses.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy.typing as npt
+
+from planner.graph.liveness import timeline
+from planner.graph.model import OpId, TrainingGraph
+from planner.results import CapCheck, MemoryCheck
+from planner.runtime.judge.cap import arena_cap, refused_by_arena, run_capped
+from planner.runtime.memory.arena import first_region, first_regions, roomy_cap
+from planner.runtime.memory.workspace import workspace
+from planner.runtime.options import Level, Opening, Order
+from planner.units import format_bytes
+
+_TRIES = 8  # first regions that are tried for real
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contestant:
+    """A model to run under a cap.
+
+    Attributes:
+        name: "original" or "rewritten".
+        order: predicted, or as it was seen to run.
+        order_option, level: of the session.
+        runs: consecutive ones, which must all succeed.
+    """
+
+    name: str
+    path: Path
+    graph: TrainingGraph
+    order: Sequence[OpId]
+    order_option: Order
+    level: Level
+    inputs: Mapping[str, npt.NDArray[Any]]
+    runs: int = 2
+
+    def under(
+        self, cap_bytes: int, regions: Iterable[int], over_bytes: int, expected: bool | None
+    ) -> CapCheck | None:
+        """The first of `regions` with which the model runs, or the last one's refusal; None for none.
+
+        Among free chunks of one size the allocator takes the lowest address, which no replay can
+        know for certain, so that a region that is predicted to do may not.
+        """
+        check: CapCheck | None = None
+        for region in regions:
+            capped = run_capped(
+                self.path,
+                self.inputs,
+                cap_bytes,
+                Opening(order=self.order_option, level=self.level, threads=1),
+                first_region_bytes=region,
+                runs=self.runs,
+            )
+            check = CapCheck(
+                model=self.name,
+                cap_bytes=cap_bytes,
+                passed=capped.passed,
+                expected=expected,
+                message=capped.message,
+                over_budget_bytes=over_bytes,
+                first_region_bytes=region,
+            )
+            if check.passed:
+                break
+        return check
+
+    def regions(self, cap_bytes: int) -> Iterable[int]:
+        """First regions with which the replay stays within the cap, each looked for when asked for."""
+        return itertools.islice(first_regions(self.graph, self.order, cap_bytes), _TRIES)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CapsFound:
+    """How both models fared, what failed of it, and what is to be said."""
+
+    checks: tuple[CapCheck, CapCheck]
+    failures: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def capped_by(
+    budget_bytes: int, original: Contestant, rewritten: Contestant, seen: Sequence[MemoryCheck]
+) -> CapsFound:
+    """Both models under a cap, judged.
+
+    Args:
+        seen: bytes of the original, as it was seen to run.
+    """
+    graph, order = original.graph, original.order
+    scratch = {op: needed.bytes for op, needed in workspace(graph, threads=1).items()}
+    peak = timeline(graph, order, workspace_bytes=scratch).peak_bytes
+    for check in seen:
+        if check.live_bytes != check.predicted_live_bytes:
+            peak = min(peak, check.live_bytes)  # a peak that it did not have
+    checks = cap_both(original, rewritten, budget_bytes, live_peak_bytes=peak)
+    failures = [
+        f"under a cap of {format_bytes(check.cap_bytes)} the {check.model} model "
+        f"{'runs' if check.passed else 'fails'}, which it should not: {check.message or 'no message'}"
+        for check in checks
+        if check.expected is not None and check.passed != check.expected
+    ]
+    notes: tuple[str, ...] = ()
+    if over := checks[1].over_budget_bytes:
+        notes = (
+            f"the budget bounds live bytes; rounding, fragmentation and kernels' workspace in "
+            f"the CPU's arena take {format_bytes(over)} more, so the hard cap stands at the "
+            f"budget plus that; a reserve of {over} bytes keeps the arena itself within it",
+        )
+    return CapsFound(checks=checks, failures=tuple(failures), notes=notes)
+
+
+def cap_both(
+    original: Contestant, rewritten: Contestant, budget_bytes: int, *, live_peak_bytes: int
+) -> tuple[CapCheck, CapCheck]:
+    """(original, rewritten), each in processes of its own.
+
+    Args:
+        live_peak_bytes: of the original, workspace included: it is expected to fail only below.
+    """
+    cap = arena_cap(rewritten.graph, budget_bytes)
+    fits = rewritten.under(cap, rewritten.regions(cap), 0, True)
+    if fits is None or refused_by_arena(fits):
+        fits = _least_above(rewritten, cap, tried=fits is not None)
+    over = fits.over_budget_bytes
+    cap = arena_cap(original.graph, budget_bytes) + over
+    # below its live bytes it must fail; above them, what the arena loses decides, in the replay
+    must_fail = arena_cap(original.graph, live_peak_bytes) > cap
+    fails = must_fail and first_region(original.graph, original.order, cap) is None
+    expected = False if fails else None
+    alike = original.under(cap, [fits.first_region_bytes], over, expected)
+    assert alike is not None
+    return alike, fits
+
+
+def _least_above(rewritten: Contestant, budget_cap: int, *, tried: bool) -> CapCheck:
+    """The rewritten model under the least cap above the budget's with which it runs; `tried`: it
+    does not run at the budget's own, though the replay said so."""
+    more = budget_cap // 50
+    cap, check = budget_cap + (more if tried else 0), None
+    for _ in range(_TRIES):
+        cap, _region = roomy_cap(rewritten.graph, rewritten.order, at_least=cap)
+        check = rewritten.under(cap, rewritten.regions(cap), cap - budget_cap, True)
+        assert check is not None
+        if check.passed:
+            break
+        more = 2 * more  # some kernels take workspace that no replay knows of
+        cap += more
+    assert check is not None
+    return check

@@ -1,0 +1,195 @@
+"""One run on the whole batch against K runs on its parts: do the totals agree?
+
+The original is run once, the model of one run K times, its totals fed back from run to run, on the same
+samples. Sums are added up in another order then, so that last bits differ: an output agrees where it is
+within `planner.exactness.RELATIVE` of its largest element.
+
+Some outputs are rounding alone: a gradient that is 0 in exact arithmetic, and the sign of it that an
+update makes a step of. How much that is, the original itself says: it is run once more, on the samples in
+another order. What that changes is allowed to differ, where all totals agree.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnxruntime as ort
+
+from planner.exactness import RELATIVE
+from planner.micro.parts import part, reordered
+from planner.plan.planfile import Accumulator, MicroBatches
+from planner.results import MicroCheck, OutputComparison, TimeCheck
+from planner.runtime.judge.compare import compare
+from planner.runtime.options import Opening
+from planner.runtime.profile import create_session, run_session
+
+Array = npt.NDArray[Any]
+
+_NOISE = 1e-6
+"""A total that is smaller, as a share of the largest of all totals, is rounding."""
+
+_REORDERED = 4.0
+"""How many times the change by another order of the samples may be found."""
+
+_REPEATS, _LONG_S = 3, 5.0
+"""Steps are timed so often, once where one takes longer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MicroJob:
+    """Two models, and the samples of a step.
+
+    Attributes:
+        original: run on all samples at once; `run` is the model of one run on a part of them.
+        openings: how the two are opened.
+        feeds: inputs of the original.
+        own: where nodes of the models add up, by name of the input that is each one's buffer, that of the
+            flag that says whether it is to be overwritten ("": it has none).
+        note: what to say of how this was done.
+        quiet: makes the context in which steps are timed.
+    """
+
+    original: Path
+    run: Path
+    openings: tuple[Opening, Opening]
+    batches: MicroBatches
+    feeds: Mapping[str, Array]
+    own: Mapping[str, str] = field(default_factory=dict)
+    note: str = ""
+    quiet: Callable[[], AbstractContextManager[None]] = nullcontext
+
+    def check(self) -> tuple[MicroCheck, TimeCheck]:
+        """Compare, and time both.
+
+        Raises:
+            ModelError: ONNX Runtime cannot run one of the models.
+        """
+        whole = create_session(self.original, self.openings[0].options())
+        parts = create_session(self.run, self.openings[1].options())
+        cuts = self._cuts()
+        expected, found = self._step(whole, [self.feeds]), self._step(parts, cuts)
+        if self.own:  # the loss of a run is of its own samples
+            expected = {name: expected[name] for name in self.own}
+        totals = {*self.own, *(a.output for a in self.batches.accumulators)}
+        tensors = [a for n, a in expected.items() if n in totals and a.dtype.kind == "f" and a.ndim]
+        largest = max((_largest(a) for a in tensors), default=0.0)
+        floors = {n: _NOISE * largest if n in totals else 0.0 for n in expected}
+        names = [n for n in expected if n in found]
+        far = [n for n in names if not _agrees(expected[n], found[n], floors[n])]
+        rounding = len(far)
+        if far and not totals & set(far):
+            again = self._step(whole, [reordered(self.feeds, self.batches.inputs)])
+            for name in far:
+                if name not in self.batches.per_run:
+                    change = np.abs(_real(again[name]) - _real(expected[name]))
+                    floors[name] = _REORDERED * float(change.max(initial=0.0))
+            far = [n for n in far if not _agrees(expected[n], found[n], floors[n])]
+        comparisons = tuple(compare(n, expected[n], found[n]) for n in names)
+        shares = {c.name: _share(c, expected[c.name]) for c in comparisons if not c.identical}
+        worst = max(shares, key=shares.__getitem__, default="")
+        check = MicroCheck(
+            runs=self.batches.runs,
+            outputs=comparisons,
+            far=(*far, *(n for n in expected if n not in found)),
+            worst=worst,
+            worst_share=shares.get(worst, 0.0),
+            by_rounding=rounding - len(far),
+            note=self.note,
+        )
+        return check, self._times(whole, parts, cuts)
+
+    def _cuts(self) -> list[dict[str, Array]]:
+        """The inputs of each run."""
+        batches = self.batches
+        size = batches.batch // batches.runs
+        starts = range(0, batches.batch, size)
+        return [part(self.feeds, batches.inputs, start, start + size) for start in starts]
+
+    def _step(
+        self, session: ort.InferenceSession, cuts: Sequence[Mapping[str, Array]]
+    ) -> dict[str, Array]:
+        """Outputs of a step of these runs: those of the last, those of all where each has its own, and
+        what the model's own nodes have added up in their buffers."""
+        batches = self.batches
+        known = {i.name for i in session.get_inputs()}
+        totals = zeros(session, [a for a in batches.accumulators if a.input in known])
+        buffers = {name: np.zeros_like(self.feeds[name]) for name in self.own}
+        rows: dict[str, list[Array]] = {name: [] for name in batches.per_run}
+        made: dict[str, Array] = {}
+        for k, fed in enumerate(cuts):
+            begins = {flag: np.full_like(self.feeds[flag], k == 0) for flag in self.own.values()}
+            begins.pop("", None)
+            made = _outputs(session, {**fed, **totals, **buffers, **begins})
+            totals = {a.input: made[a.output] for a in batches.accumulators if a.input in known}
+            for name, found in rows.items():
+                found.append(made[name])
+        joined = {n: np.concatenate(a, axis=batches.per_run[n]) for n, a in rows.items()}
+        return {**made, **joined, **buffers}
+
+    def _times(
+        self,
+        whole: ort.InferenceSession,
+        parts: ort.InferenceSession,
+        cuts: Sequence[Mapping[str, Array]],
+    ) -> TimeCheck:
+        """Of a step in one run of the original, and in K runs, in turns."""
+        times: tuple[list[float], list[float]] = ([], [])
+        with self.quiet():
+            for _ in range(_REPEATS):
+                for session, inputs, found in ((whole, [self.feeds], 0), (parts, cuts, 1)):
+                    start = time.perf_counter()
+                    self._step(session, inputs)
+                    times[found].append((time.perf_counter() - start) * 1e6)
+                if times[0][-1] + times[1][-1] > _LONG_S * 1e6:
+                    break
+        return TimeCheck(original_us=tuple(times[0]), rewritten_us=tuple(times[1]))
+
+
+def zeros(session: ort.InferenceSession, accumulators: Sequence[Accumulator]) -> dict[str, Array]:
+    """What the first run of a step is fed for its totals."""
+    types = {"float": "float32", "double": "float64"}
+    found = {i.name: i for i in session.get_inputs()}
+    made: dict[str, Array] = {}
+    for accumulator in accumulators:
+        spec = found[accumulator.input]
+        kind = spec.type.removeprefix("tensor(").removesuffix(")")
+        made[accumulator.input] = np.zeros(spec.shape, types.get(kind, kind))
+    return made
+
+
+def _outputs(session: ort.InferenceSession, feeds: Mapping[str, Array]) -> dict[str, Array]:
+    names = [output.name for output in session.get_outputs()]
+    results = run_session(session, feeds)
+    return {name: np.array(array) for name, array in zip(names, results, strict=True)}
+
+
+def _real(array: Array) -> Array:
+    return array.astype(np.float64)
+
+
+def _largest(array: Array) -> float:
+    real = np.abs(_real(array))
+    return float(real[np.isfinite(real)].max(initial=0.0))
+
+
+def _agrees(expected: Array, found: Array, floor: float) -> bool:
+    if expected.dtype != found.dtype or expected.shape != found.shape:
+        return False
+    relative = RELATIVE.get(str(expected.dtype))
+    if relative is None:
+        return bool(np.array_equal(expected, found))
+    limit = max(floor, relative * _largest(expected))
+    return bool(np.allclose(_real(expected), _real(found), rtol=0.0, atol=limit, equal_nan=True))
+
+
+def _share(found: OutputComparison, expected: Array) -> float:
+    """The largest difference as a share of the largest element."""
+    largest = _largest(expected)
+    return found.max_abs_diff / largest if largest else found.max_abs_diff

@@ -1,0 +1,449 @@
+"""Verify a rewritten model on ONNX Runtime: numbers, order, bytes, time, and a hard cap.
+
+Sessions are shared between checks: one session yields outputs, executed order and bytes from a profiled
+run, and times from more runs (`planner.runtime.profiled`).
+
+    original   default      level all        outputs, bytes
+    rewritten  default      level all        outputs, order, bytes
+    rewritten  recommended  level extended   order, bytes
+    both       default      level all        time, in turns, in the sessions above
+    both       capped       as seen to run   the arena's hard limit, one process each
+    both       seeded       level extended   outputs of random numbers, where there are any
+
+The original is run at the level of the graph that is planned (EXTENDED as a rule) wherever the level ALL
+may make another: where there are convolutions or pools, or the profile shows other nodes. It is timed at
+the level ALL in any case. Where a session lays images out in blocks of channels, it is planned and run at
+the level ALL throughout (`planner.runtime.optimizers.blocked`).
+
+What is capped needs no optimizers any more. The original is the file that its own session wrote of the
+graph that it ran, in the order in which it ran (`Shape` and `Size` apart, which run as soon as they can).
+The rewritten model is the file itself, unoptimized, once the levels above have been seen to run its nodes
+as they stand. Each is opened at the planned level where that is not so.
+
+Each runs once; a thorough verification runs each twice, one after the other, times more steps, and
+adds
+
+    original   recommended  level extended   bytes
+    rewritten  default      level disabled   order
+
+Between sessions only the original's outputs are kept, and each is dropped once compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy.typing as npt
+
+from planner.errors import ModelError
+from planner.exactness import Numbers
+from planner.graph.effects import Effect
+from planner.graph.model import OpId, TrainingGraph
+from planner.results import (
+    CapCheck,
+    MemoryCheck,
+    OrderCheck,
+    OutputComparison,
+    TimeCheck,
+    Verification,
+)
+from planner.runtime.judge.cap_both import Contestant, capped_by
+from planner.runtime.judge.compare import KeptResults, compare_orders, judged
+from planner.runtime.judge.draws import compare_draws, drawn_outputs
+from planner.runtime.judge.sizes import exceeded
+from planner.runtime.memory import memcheck
+from planner.runtime.optimizers.settled import executed_order
+from planner.runtime.optimizers.written import as_left, with_own, written_inputs
+from planner.runtime.options import Level, Memory, Opening, Order, default_threads
+from planner.runtime.profile import Run
+from planner.runtime.profiled import (
+    Profiled,
+    Sessions,
+    default_level,
+    holds_run,
+    may_create_beside,
+    may_stay,
+    ran_graph,
+)
+from planner.runtime.timing import QUICK, THOROUGH, time_in_turns
+from planner.targets import CPU
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(kw_only=True)
+class CpuJob:
+    """The checks in turn; what does not hold is collected in `failures`.
+
+    Attributes:
+        paths, graphs: of the models "original" and "rewritten".
+        orders: of each, as predicted, as OpIds.
+        planned: names of the rewritten model's nodes as planned.
+        budget_bytes: of the device, graph inputs and initializers included.
+        inputs: by name; `inputs_source` says where they come from.
+        is_copy: the rewritten model is the original, which has no planned order.
+        level: of the graph that is planned: "extended", "all" where a session lays images out in blocks
+            of channels, "disabled" where the plan is of the graph as it is.
+        order: the session option that the rewritten model is written for.
+        has_swaps: host copies share the CPU's arena: bytes are replayed and nothing is capped.
+        thorough: run twice, at other levels and under other options too, and time at length.
+        is_timed: False times nothing.
+        quiet: makes the context in which steps are timed.
+        packed: kernels may pack constant weights; not where a constant of the original is none in the
+            rewritten model.
+        numbers: how close to the original's outputs the rewritten model's should be.
+        threads: intra-operator threads; the machine's cores, 8 at most, if not given.
+        may_copy: the graph that the original's session runs may be written to a temporary file.
+        ahead: a session of the original that is being created, if there is one.
+    """
+
+    paths: Mapping[str, Path]
+    graphs: Mapping[str, TrainingGraph]
+    orders: Mapping[str, tuple[OpId, ...]]
+    planned: Sequence[str]
+    budget_bytes: int
+    inputs: Mapping[str, Array]
+    inputs_source: str = "given by the caller"
+    seed: int = 0
+    is_copy: bool = False
+    level: Level = "extended"
+    order: Order = "default"
+    has_swaps: bool = False
+    thorough: bool = True
+    is_timed: bool = True
+    packed: bool = True
+    numbers: Numbers = "exact"
+    quiet: Callable[[], AbstractContextManager[None]] = nullcontext
+    threads: int = field(default_factory=default_threads)
+    may_copy: bool = False
+    ahead: Profiled | None = None
+    progress: Callable[[str], None] = lambda _: None
+    failures: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    memory: list[MemoryCheck] = field(default_factory=list)
+    order_checks: list[OrderCheck] = field(default_factory=list)
+    _sessions: Sessions = field(init=False)
+    _as_run: Path | None = field(default=None, init=False)
+
+    def run(self) -> Verification:
+        """Run everything.
+
+        Raises:
+            ModelError: one of the models does not load or run.
+        """
+        nodes = {name: {op.name for op in g.operations} for name, g in self.graphs.items()}
+        with Sessions(
+            paths=self.paths, nodes=nodes, seed=self.seed, ahead=self.ahead
+        ) as self._sessions:
+            return self._verified()
+
+    def _verified(self) -> Verification:
+        import onnxruntime as ort
+
+        self.notes.append(f"sessions ran with {self.threads} intra-operator thread(s)")
+        if not self.packed:
+            self.notes.append(
+                "initializers that can be fed, as those on the host are, are not packed by kernels when "
+                "a session is created, which may change last bits: both models ran without packing "
+                "(session.disable_prepacking)"
+            )
+        outputs = self._outputs()
+        self._recommended()
+        if self.is_copy:
+            self.notes.append("the model is a copy of the original: it has no planned order")
+        elif not self._optimized:
+            self.notes.append(
+                "sessions ran at the level ORT_DISABLE_ALL, for which the plan is made"
+            )
+        elif self.thorough:
+            self.progress("rewritten model, no optimizations: order")
+            (bare,) = self._profile("rewritten", self._opening("rewritten", "disabled"), runs=1)
+            self._check_order("disabled", bare)
+        if not self.thorough:
+            self.notes.append(
+                "each model ran once under each set of options; a thorough verification runs more"
+            )
+        time = self._time() if self.is_timed else None
+        caps = self._caps()
+        self._judge_memory()
+        return Verification(
+            ort_version=str(ort.__version__),
+            provider=CPU.provider,
+            device=CPU.name,
+            seed=self.seed,
+            inputs_source=self.inputs_source,
+            passed=not self.failures,
+            failures=tuple(self.failures),
+            notes=tuple(self.notes),
+            outputs=outputs,
+            orders=tuple(sorted(self.order_checks, key=lambda c: _LEVELS.index(c.level))),
+            memory=tuple(self.memory),
+            caps=caps,
+            time=time,
+        )
+
+    @property
+    def _runs(self) -> int:
+        """How often each session runs."""
+        return 2 if self.thorough else 1
+
+    @property
+    def _optimized(self) -> bool:
+        """Whether the plan is of the graph that ONNX Runtime's optimizers make."""
+        return self.level != "disabled"
+
+    @property
+    def _default_level(self) -> Level:
+        """The level that the rewritten model is loaded at: ONNX Runtime's default."""
+        return "all" if self._optimized else "disabled"
+
+    def _profile(
+        self,
+        model: str,
+        opening: Opening,
+        *,
+        runs: int | None = None,
+        on_outputs: Callable[[list[str], list[Array]], None] | None = None,
+        inputs: Mapping[str, Array] | None = None,
+    ) -> tuple[Run, ...]:
+        with_copy = self.may_copy and model == "original" and on_outputs is not None
+        session = self._sessions.begin(model, opening, with_copy=with_copy)
+        found = session.profile(
+            self.inputs if inputs is None else inputs,
+            runs=runs or self._runs,
+            on_outputs=on_outputs,
+            names=self._sessions.nodes[model],
+        )
+        if not all(found):
+            raise ModelError(f"ONNX Runtime's profile of {self.paths[model]} has no node in it")
+        is_timed_so = opening == self._opening(model, self._default_level)
+        keep = self.is_timed and is_timed_so and may_stay(found)
+        self._sessions.finish(model, session, keep=keep)
+        if session.copy is not None and holds_run(session.copy, found[0]):
+            self._as_run = session.copy
+        return found
+
+    def _outputs(self) -> tuple[OutputComparison, ...]:
+        written = written_inputs(self.graphs["original"])
+        self.progress("original model, default options: outputs and bytes")
+        threads = self._threads_to_compare()
+        self._begin_recommended()
+        operators = (op.op_type for op in self.graphs["original"].operations)
+        level = default_level(operators, self.level)
+        results, runs = self._original(level, written, threads)
+        self._adopt_order(runs[0])
+        self.failures += exceeded(self.graphs["original"], runs[0], "original")
+        self._add_memory("original", "default", runs)
+        self.progress("rewritten model, default options: outputs, order and bytes")
+        feeds = with_own(self.inputs, written)
+        runs = self._profile(
+            "rewritten",
+            replace(self._opening("rewritten", self._default_level), threads=threads),
+            on_outputs=lambda names, arrays: results.compare(_named(names, arrays, feeds, written)),
+            inputs=feeds,
+        )
+        self._check_order(self._default_level, runs[0])
+        self.failures += exceeded(self.graphs["rewritten"], runs[0], "rewritten")
+        self._add_memory("rewritten", "default", runs)
+        self.failures += results.failures
+        comparisons = self._with_draws(results.comparisons, threads)
+        self._judge_outputs(comparisons)
+        return comparisons
+
+    def _original(
+        self, level: Level, written: tuple[str, ...], threads: int
+    ) -> tuple[KeptResults, tuple[Run, ...]]:
+        """The original's outputs and runs at a level; at that of the planned graph, where others of its
+        nodes ran."""
+        results, feeds = KeptResults(), with_own(self.inputs, written)
+        runs = self._profile(
+            "original",
+            replace(self._opening("original", level), threads=threads),
+            on_outputs=lambda names, arrays: results.keep(_named(names, arrays, feeds, written)),
+            inputs=feeds,
+        )
+        if level != self.level and not ran_graph(self.graphs["original"], runs[0]):
+            return self._original(self.level, written, threads)
+        return results, runs
+
+    def _with_draws(
+        self, comparisons: Sequence[OutputComparison], threads: int
+    ) -> tuple[OutputComparison, ...]:
+        """With what comes of random numbers without a seed compared where both models draw alike."""
+        drawn = drawn_outputs(self.graphs["original"])
+        if not drawn:
+            return tuple(comparisons)
+        self.progress("both models with seeds for their random numbers: outputs")
+        written = written_inputs(self.graphs["original"])
+        found, note = compare_draws(
+            self.graphs["original"],
+            (self.paths["original"], self.paths["rewritten"]),
+            lambda: with_own(self.inputs, written),
+            openings=(
+                self._opening("original", self.level),
+                self._opening("rewritten", self._default_level),
+            ),
+            threads=threads,
+            seed=self.seed,
+        )
+        self.notes.append(note)
+        rest = (found.get(c.name) if c.name in drawn else c for c in comparisons)
+        return tuple(c for c in rest if c is not None)
+
+    def _threads_to_compare(self) -> int:
+        """One, where a kernel's threads add in any order: the original differs from itself."""
+        operations = self.graphs["original"].operations
+        racing = {op.op_type for op in operations if op.effect is Effect.ANY_ORDER}
+        if not racing or self.threads == 1:
+            return self.threads
+        self.notes.append(
+            f"outputs were compared with one thread: {', '.join(sorted(racing))} adds in an order "
+            "that differs from run to run with several"
+        )
+        return 1
+
+    def _adopt_order(self, run: Run) -> None:
+        """Compare the original's bytes with the prediction for the order in which it really ran."""
+        order, note = executed_order(run, self.graphs["original"], self.orders["original"])
+        self.orders = {**self.orders, "original": order}
+        self.notes += note
+
+    def _judge_outputs(self, comparisons: Sequence[OutputComparison]) -> None:
+        failures, notes = judged(comparisons, self.numbers)
+        self.failures += failures
+        self.notes += notes
+
+    def _recommended(self) -> None:
+        if self.thorough:
+            self.progress("original model, recommended options: bytes")
+            opening = self._opening("original", self.level, "recommended")
+            runs = self._profile("original", opening)
+            self._add_memory("original", "recommended", runs)
+        self.progress("rewritten model, recommended options: order and bytes")
+        opening = self._opening_recommended
+        runs = self._profile("rewritten", opening)
+        if self._optimized:
+            self._check_order(opening.level, runs[0])
+        self._add_memory("rewritten", "recommended", runs)
+
+    @property
+    def _opening_recommended(self) -> Opening:
+        """How the rewritten model is opened under recommended options."""
+        level: Level = "extended" if self._optimized else "disabled"
+        return self._opening("rewritten", level, "recommended")
+
+    def _begin_recommended(self) -> None:
+        """Have the session under recommended options created beside those before it."""
+        if may_create_beside(len(self.graphs["rewritten"].operations)) and not self.thorough:
+            self._sessions.begin("rewritten", self._opening_recommended)
+
+    def _check_order(self, level: str, run: Run) -> None:
+        if self.is_copy:
+            return
+        check = compare_orders(self.planned, [event.name for event in run], level=level)
+        self.order_checks.append(check)
+        if not check.equal:
+            self.failures.append(
+                f"executed order at level {level} is not the planned one: {check.first_difference}"
+            )
+
+    def _add_memory(self, model: str, options: Memory, runs: Sequence[Run]) -> None:
+        graph, order = self.graphs[model], self.orders[model]
+        swaps = self.has_swaps and model == "rewritten"
+        if swaps or runs[0][0].requested_in_use is None:
+            check = memcheck.replayed(runs[0], graph, order, model=model, options=options)
+        else:
+            check = memcheck.measured(
+                runs, graph, order, model=model, options=options, threads=self.threads
+            )
+        self.memory.append(check)
+
+    def _judge_memory(self) -> None:
+        for check in self.memory:
+            self.notes += memcheck.off_notes(check, self.graphs[check.model])
+            self.failures += memcheck.over_budget(check, self.budget_bytes)
+        if self.has_swaps:
+            self.notes.append(
+                "host copies share the CPU's arena: live bytes are replayed from the executed "
+                "order, and there is no hard cap to run under"
+            )
+
+    def _time(self) -> TimeCheck:
+        self.progress("both models in turns: time")
+        with self.quiet():
+            level = self._default_level
+            check, note = time_in_turns(
+                (
+                    self._sessions.timed("original", self._opening("original", level)),
+                    self._sessions.timed("rewritten", self._opening("rewritten", level)),
+                ),
+                self.inputs,
+                length=THOROUGH if self.thorough else QUICK,
+                held_bytes=sum(c.held_bytes or 0 for c in self.memory if c.options == "default"),
+            )
+        if note:
+            self.notes.append(note)
+        return check
+
+    def _caps(self) -> tuple[CapCheck, ...]:
+        if self.has_swaps:
+            return ()
+        self.progress("both models under a hard memory cap")
+        found = capped_by(
+            self.budget_bytes,
+            self._contestant("original"),
+            self._contestant("rewritten"),
+            [check for check in self.memory if check.model == "original"],
+        )
+        self.failures += found.failures
+        self.notes += found.notes
+        return found.checks
+
+    def _contestant(self, model: str) -> Contestant:
+        path, level, order = self._capped(model)
+        return Contestant(
+            name=model,
+            path=path,
+            graph=self.graphs[model],
+            order=self.orders[model],
+            order_option=order,
+            level=level,
+            inputs=self.inputs,
+            runs=self._runs,
+        )
+
+    def _capped(self, model: str) -> tuple[Path, Level, Order]:
+        """The file of a model that runs under a cap, the level and the order to open it with: without
+        optimizers where it was seen that they change nothing."""
+        if model == "original" and self._as_run is not None:
+            return self._as_run, "disabled", "priority"
+        seen = {check.level for check in self.order_checks if check.equal}
+        level: Level = "disabled" if {"extended", "all"} <= seen else self.level
+        if model == "original" or self.is_copy:
+            level = self.level
+        return self.paths[model], level, self._order_of(model)
+
+    def _opening(self, model: str, level: Level, memory: Memory = "default") -> Opening:
+        """A session of a model, in the order that it is made for."""
+        order = self._order_of(model)
+        return Opening(
+            memory=memory, level=level, order=order, threads=self.threads, packed=self.packed
+        )
+
+    def _order_of(self, model: str) -> Order:
+        """The session option that the model is made for."""
+        return self.order if model == "rewritten" else "default"
+
+
+_LEVELS = ("disabled", "extended", "all")
+
+
+def _named(
+    names: list[str], arrays: list[Array], feeds: Mapping[str, Array], written: tuple[str, ...]
+) -> dict[str, Array]:
+    """Outputs by name, and with them the inputs that a run wrote over."""
+    return {**dict(zip(names, arrays, strict=True)), **as_left(feeds, written, names)}

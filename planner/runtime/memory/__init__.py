@@ -1,0 +1,1 @@
+"""ONNX Runtime's buffers and arena, predicted and measured."""

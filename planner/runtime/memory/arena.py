@@ -1,0 +1,364 @@
+"""Predict the bytes that ONNX Runtime's CPU arena has in use and holds, step by step.
+
+Three mechanisms, each as ONNX Runtime 1.31 has it:
+
+    placement  which outputs get a buffer of their own, and when it is freed:
+               `planner.runtime.memory.allocation`
+    arena      best fit with coalescing, 256-byte rounding, growth by regions that never merge
+               (onnxruntime/core/framework/bfc_arena.cc): `planner.runtime.memory.bfc`
+    pattern    from the second run on, one block for everything but graph outputs, laid out by
+               replaying the first run (onnxruntime/core/framework/mem_pattern_planner.h)
+
+Feeds are not in the arena on the CPU, nor are initializers above 127 bytes. A kernel's temporary
+workspace is (`planner.runtime.memory.workspace`), and so is what it packs for itself at session creation,
+which is not predicted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from planner.graph.model import OpId, TensorId, TrainingGraph
+from planner.results import ArenaForecast
+from planner.runtime.memory.allocation import AllocationPlan, Kind, place
+from planner.runtime.memory.bfc import (
+    ROUNDING,
+    Arena,
+    ArenaFullError,
+    Block,
+    Growth,
+    PatternLayout,
+    round_up,
+)
+from planner.runtime.memory.workspace import Workspace, workspace
+
+RESERVED_LIMIT = 127
+"""Initializers up to this many bytes are copied into the arena when the session is created; larger
+ones stay where the model was read to."""
+
+_NONE = Workspace()
+
+_SHARES = (1, 2, 3, 4, 8, 16)
+MAX_FIRST_REGION = (1 << 31) - ROUNDING
+"""`initial_chunk_size_bytes` is a C int (onnxruntime_c_api.h, OrtArenaCfg)."""
+_MIN_REGION = 32 * 1024
+_MAX_REGIONS = 200  # that are tried, on a graph of up to ...
+_NODES = 1_000  # nodes; fewer on a larger one
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArenaSettings:
+    """What decides the arena's bytes.
+
+    Attributes:
+        pattern, reuse: `enable_mem_pattern`, `enable_mem_reuse`.
+        growth: how a new region is sized.
+        initial_chunk_bytes: the first region (only where regions double).
+        max_dead_bytes: a chunk is split when at least this much would be wasted.
+        limit_bytes: the most that the arena may hold; None for no limit.
+    """
+
+    pattern: bool
+    reuse: bool
+    growth: Growth
+    initial_chunk_bytes: int = 1 << 20
+    max_dead_bytes: int = 128 << 20
+    limit_bytes: int | None = None
+
+
+DEFAULT = ArenaSettings(pattern=True, reuse=True, growth=Growth.DOUBLING)
+RECOMMENDED = ArenaSettings(pattern=False, reuse=False, growth=Growth.EXACT)
+
+
+def capped(limit_bytes: int, first_region_bytes: int | None = None) -> ArenaSettings:
+    """A hard cap, every chunk split (see `runtime.cap`); one region unless the first is smaller."""
+    return ArenaSettings(
+        pattern=False,
+        reuse=False,
+        growth=Growth.DOUBLING,
+        initial_chunk_bytes=first_region_bytes or limit_bytes,
+        max_dead_bytes=1,
+        limit_bytes=limit_bytes,
+    )
+
+
+SETTINGS = {"default": DEFAULT, "recommended": RECOMMENDED}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunTrace:
+    """Bytes at each step of one run, when the kernel has returned and nothing is yet freed.
+
+    Attributes:
+        requested: bytes asked for; in_use: the same with rounding; held: taken by the arena.
+        peak: the most in use while a kernel ran, its workspace included.
+    """
+
+    requested: tuple[int, ...]
+    in_use: tuple[int, ...]
+    held: tuple[int, ...]
+    peak: int
+
+
+def forecast(
+    graph: TrainingGraph, order: Sequence[OpId], options: str, *, threads: int = 1, runs: int = 2
+) -> ArenaForecast:
+    """In-use and held bytes of the arena, the largest over a first and a second run.
+
+    Kernels' workspace is included, initializers are not.
+
+    Args:
+        graph: the graph.
+        order: the order in which it runs.
+        options: "default" or "recommended".
+        threads: of the session (convolutions take a buffer for each).
+        runs: 1 for the first run alone.
+    """
+    found = simulate(graph, order, SETTINGS[options], threads=threads, runs=runs)
+    return ArenaForecast(
+        options=options,
+        in_use_bytes=max(run.peak for run in found),
+        held_bytes=max(max(run.held, default=0) for run in found),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demand:
+    """What a run asks of the arena, whatever its limits: where tensors go, and kernels' workspace.
+
+    Attributes:
+        reserved: sizes of what the session takes before the first run and keeps.
+        fed: sizes of what each run takes before its first node and keeps to its end (feeds, on a
+            device).
+    """
+
+    placement: AllocationPlan
+    scratch: Mapping[OpId, Workspace]
+    reserved: tuple[int, ...] = ()
+    fed: tuple[int, ...] = ()
+
+
+def demand_of(
+    graph: TrainingGraph,
+    order: Sequence[OpId],
+    *,
+    reuse: bool = False,
+    threads: int = 0,
+    host_in_arena: bool = False,
+) -> Demand:
+    """The demand of `order`, with nothing reserved.
+
+    Args:
+        reuse: `enable_mem_reuse`.
+        threads: of the session: kernels' temporary bytes are counted for that many; 0 counts none.
+        host_in_arena: count tensors on the host as well, as the CPU provider does.
+    """
+    return Demand(
+        placement=place(graph, order, reuse=reuse, host_in_arena=host_in_arena),
+        scratch=workspace(graph, threads=threads) if threads else {},
+        fed=tuple(t.bytes for t in graph.output_copies),
+    )
+
+
+def demand_under_cap(graph: TrainingGraph, order: Sequence[OpId], *, threads: int = 1) -> Demand:
+    """The demand of `order` in sessions that are capped, with the small initializers."""
+    return replace(demand_of(graph, order, threads=threads), reserved=_reserved_sizes(graph))
+
+
+def simulate(
+    graph: TrainingGraph,
+    order: Sequence[OpId],
+    settings: ArenaSettings,
+    *,
+    runs: int = 2,
+    threads: int = 0,
+    demand: Demand | None = None,
+) -> tuple[RunTrace, ...]:
+    """Arena bytes of consecutive runs; the caller drops a run's outputs before the next.
+
+    Args:
+        threads: of the session: kernels' temporary bytes are counted for that many; 0 counts none.
+        demand: of the same order and settings; None for that of `demand_of`.
+
+    Raises:
+        ArenaFullError: `settings.limit_bytes` does not suffice.
+    """
+    demand = demand or demand_of(graph, order, reuse=settings.reuse, threads=threads)
+    arena = Arena(
+        growth=settings.growth,
+        initial_chunk_bytes=settings.initial_chunk_bytes,
+        max_dead_bytes=settings.max_dead_bytes,
+        limit_bytes=settings.limit_bytes,
+    )
+    for size in demand.reserved:
+        arena.allocate(size)
+    layout: PatternLayout | None = None
+    traces: list[RunTrace] = []
+    for _ in range(runs):
+        feeds = [arena.allocate(size) for size in demand.fed]
+        tracing = PatternLayout() if settings.pattern and layout is None else None
+        pattern_block = None
+        if layout is not None and layout.size:
+            try:
+                pattern_block = arena.allocate(layout.size)
+            except ArenaFullError:
+                pattern_block = None  # ONNX Runtime then allocates one by one
+        in_pattern = pattern_block is not None
+        traces.append(_run(order, graph, demand, arena, tracing, in_pattern))
+        if pattern_block is not None:
+            arena.release(pattern_block)
+        for block in feeds:
+            arena.release(block)
+        layout = layout or tracing
+    return tuple(traces)
+
+
+def _run(
+    order: Sequence[OpId],
+    graph: TrainingGraph,
+    demand: Demand,
+    arena: Arena,
+    tracing: PatternLayout | None,
+    in_pattern: bool,
+) -> RunTrace:
+    placement, workspace = demand.placement, demand.scratch
+    blocks: dict[TensorId, Block] = {}
+    requested, in_use, held = [], [], []
+    peak = 0
+    for step, op in enumerate(order):
+        taken = workspace.get(op, _NONE)
+        scratch = [arena.allocate(size) for size in taken.before]
+        for tensor in graph.operations[op].outputs:
+            kind, size = placement.kind[tensor], graph.tensors[tensor].bytes
+            if kind is Kind.SHARED or not size or (in_pattern and kind is Kind.OWN):
+                continue
+            blocks[tensor] = arena.allocate(size)
+            if tracing is not None and kind is Kind.OWN:
+                tracing.allocate(tensor, round_up(size))
+        scratch += [arena.allocate(size) for size in taken.after]
+        peak = max(peak, arena.in_use)
+        for block in scratch:
+            arena.release(block)
+        requested.append(arena.requested)
+        in_use.append(arena.in_use)
+        held.append(arena.held)
+        for tensor in placement.freed_after[step]:
+            if tensor in blocks:
+                arena.release(blocks.pop(tensor))
+                if tracing is not None:
+                    tracing.release(tensor)
+    for block in blocks.values():
+        arena.release(block)
+    return RunTrace(requested=tuple(requested), in_use=tuple(in_use), held=tuple(held), peak=peak)
+
+
+def least_cap(graph: TrainingGraph, order: Sequence[OpId], *, threads: int = 1) -> int:
+    """Bytes of the least arena in one region in which two runs of `order` fit.
+
+    Not below the peak, workspace and small initializers included; above it by rounding and by what
+    fragmentation costs in that order. Found by bisection: the bytes returned are checked to fit.
+    """
+    (trace,) = simulate(graph, order, RECOMMENDED, runs=1, threads=threads)
+    low = round_up(max(trace.peak + reserved_bytes(graph), ROUNDING))
+    if fits(graph, order, low, threads=threads):
+        return low
+    high = low + round_up(low // 16 + 1)
+    while not fits(graph, order, high, threads=threads):
+        low, high = high, high + 2 * (high - low)
+    while high - low > ROUNDING:
+        middle = round_up((low + high) // 2)
+        if middle >= high:
+            middle = high - ROUNDING
+        if fits(graph, order, middle, threads=threads):
+            high = middle
+        else:
+            low = middle
+    return high
+
+
+def fits(
+    graph: TrainingGraph,
+    order: Sequence[OpId],
+    cap_bytes: int,
+    *,
+    threads: int = 1,
+    first_region_bytes: int | None = None,
+    demand: Demand | None = None,
+) -> bool:
+    """Whether two runs, with small initializers, fit in an arena of `cap_bytes`.
+
+    Args:
+        demand: that of `demand_under_cap`, where it is known already.
+    """
+    settings = capped(cap_bytes, first_region_bytes)
+    demand = demand or demand_under_cap(graph, order, threads=threads)
+    try:
+        simulate(graph, order, settings, demand=demand)
+    except ArenaFullError:
+        return False
+    return True
+
+
+def first_regions(
+    graph: TrainingGraph, order: Sequence[OpId], cap_bytes: int, *, threads: int = 1
+) -> Iterator[int]:
+    """First regions with which two runs of `order` are predicted to fit in `cap_bytes`.
+
+    Regions double and never merge. A small first region keeps small buffers, which live long, out
+    of the large ones that big buffers need whole: it can save more than a third of the arena.
+    """
+    if cap_bytes <= 0:
+        return
+    demand = demand_under_cap(graph, order, threads=threads)
+    unlimited = replace(RECOMMENDED, max_dead_bytes=1)  # every chunk split, as under a cap
+    (trace,) = simulate(graph, order, unlimited, runs=1, demand=demand)
+    if trace.peak > cap_bytes:
+        return  # whatever the regions
+    for size in region_sizes(cap_bytes, len(order)):
+        if fits(graph, order, cap_bytes, threads=threads, first_region_bytes=size, demand=demand):
+            yield size
+
+
+def first_region(
+    graph: TrainingGraph, order: Sequence[OpId], cap_bytes: int, *, threads: int = 1
+) -> int | None:
+    """The first of `first_regions`; None where there is none."""
+    return next(first_regions(graph, order, cap_bytes, threads=threads), None)
+
+
+def region_sizes(cap_bytes: int, nodes: int) -> list[int]:
+    """First regions to try: shares of the cap, then evenly spaced by ratio from the least."""
+    count = max(20, min(_MAX_REGIONS, _MAX_REGIONS * _NODES // max(1, nodes)))
+    sizes = [cap_bytes // d for d in _SHARES]
+    if cap_bytes > _MIN_REGION:
+        ratio = (cap_bytes / _MIN_REGION) ** (1 / count)
+        sizes += [int(_MIN_REGION * ratio**i) for i in range(count)]
+    rounded = (min(size, MAX_FIRST_REGION) // ROUNDING * ROUNDING for size in sizes)
+    return [size for size in dict.fromkeys(rounded) if size]
+
+
+def roomy_cap(
+    graph: TrainingGraph, order: Sequence[OpId], *, at_least: int = 0, threads: int = 1
+) -> tuple[int, int]:
+    """(cap, first region): about the least arena that fits, in steps of 2% of the peak in use."""
+    (trace,) = simulate(graph, order, RECOMMENDED, runs=1, threads=threads)
+    peak = trace.peak + sum(round_up(size) for size in _reserved_sizes(graph))
+    cap = round_up(max(peak, at_least, ROUNDING))
+    while (size := first_region(graph, order, cap, threads=threads)) is None:
+        cap += round_up(peak // 50 + 1)
+    return cap, size
+
+
+def _reserved_sizes(graph: TrainingGraph) -> tuple[int, ...]:
+    """Initializers that the session copies into the arena, for its whole life."""
+    return tuple(
+        t.bytes
+        for t in graph.tensors
+        if t.is_initializer and t.consumers and 0 < t.bytes <= RESERVED_LIMIT
+    )
+
+
+def reserved_bytes(graph: TrainingGraph) -> int:
+    """Bytes of the initializers that the session copies into the arena, without rounding."""
+    return sum(_reserved_sizes(graph))

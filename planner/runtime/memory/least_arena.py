@@ -1,0 +1,148 @@
+"""The least CPU arena in which a model runs, found by trial: bytes in use, measured without events.
+
+Builds before 1.20 (onnxruntime-training's last is 1.19.2) record no memory in their profile, but they
+honour a hard cap. With one region of that size, every chunk split, the least cap is the most bytes
+that were in use, kernels' workspace and rounding included, and where buffers of many sizes come and
+go what fragmentation costs. A cap is tried in a forked process: such builds register one arena per
+process, and a fork costs milliseconds.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from planner.errors import ModelError
+from planner.files.temporary import temporary_folder
+from planner.processes.children import end_with_parent, run_child
+from planner.runtime.options import NEXT_POWER_OF_TWO, session_options, use_registered_arena
+from planner.runtime.profile import create_session
+
+GRANULARITY_BYTES = 256
+_REFUSED = "smaller than requested bytes"
+Feeds = Mapping[str, npt.NDArray[Any]]
+
+
+def least_arenas(
+    models: Sequence[tuple[Path, Feeds]],
+    *,
+    most_bytes: int,
+    granularity_bytes: int = GRANULARITY_BYTES,
+    level: str = "disabled",
+    timeout_s: float = 600.0,
+) -> tuple[int, ...]:
+    """Bytes of the least arena of each model; one thread, no reuse, no memory pattern.
+
+    Args:
+        models: a model file and its inputs, each.
+        most_bytes: the largest cap to try; no arena may need more.
+        granularity_bytes: a multiple of 256, which the arena rounds to.
+        level: graph optimization level.
+
+    Raises:
+        ModelError: a model does not run within `most_bytes`, with ONNX Runtime's reason.
+    """
+    with temporary_folder() as folder:
+        requests = []
+        for number, (model, feeds) in enumerate(models):
+            np.savez(folder / f"{number}.npz", *feeds.values())
+            requests.append(
+                {
+                    "model": str(Path(model).resolve()),
+                    "inputs": f"{number}.npz",
+                    "names": list(feeds),
+                    "most_bytes": most_bytes,
+                    "granularity_bytes": granularity_bytes,
+                    "level": level,
+                }
+            )
+        path = folder / "request.json"
+        path.write_text(json.dumps(requests))
+        command = [sys.executable, "-m", "planner.runtime.memory.least_arena", str(path)]
+        done = run_child(command, timeout_s=timeout_s)
+    if done.returncode:
+        tail = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        raise ModelError(f"the least arena cannot be measured: {tail}")
+    answers = json.loads(done.stdout.strip().splitlines()[-1])
+    for (model, _), answer in zip(models, answers, strict=True):
+        if isinstance(answer, str):
+            raise ModelError(f"{model} does not run under a cap: {answer}")
+    return tuple(answers)
+
+
+def main(request_path: str) -> None:
+    """Answer a list: bytes, or why there is none."""
+    end_with_parent()
+    import onnxruntime  # noqa: F401  # before any fork: it takes longer than a run
+
+    folder = Path(request_path).parent
+    answers: list[int | str] = []
+    for request in json.loads(Path(request_path).read_text()):
+        with np.load(folder / request["inputs"]) as data:
+            arrays = [data[f"arr_{i}"] for i in range(len(request["names"]))]
+        feeds = dict(zip(request["names"], arrays, strict=True))
+        answers.append(_bisect(Path(request["model"]), feeds, request))
+    print(json.dumps(answers))
+
+
+def _bisect(model: Path, feeds: Feeds, request: Mapping[str, Any]) -> int | str:
+    step = int(request["granularity_bytes"])
+    low, high = 0, -(-int(request["most_bytes"]) // step) * step
+    message = _tried(model, feeds, high, request["level"])
+    if message:
+        return message
+    while high - low > step:
+        middle = (low + high) // 2 // step * step
+        message = _tried(model, feeds, middle, request["level"])
+        if message and _REFUSED not in message:
+            return message
+        low, high = (middle, high) if message else (low, middle)
+    return high
+
+
+def _tried(model: Path, feeds: Feeds, cap: int, level: str) -> str:
+    """Run in a child; "" where it ran, else the reason."""
+    reader, writer = os.pipe()
+    parent = os.getpid()
+    child = os.fork()
+    if child == 0:
+        end_with_parent(parent)
+        os.close(reader)
+        message = _run(model, feeds, cap, level)
+        os.write(writer, message.encode()[-4000:])
+        os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader, "rb") as pipe:
+        message = pipe.read().decode(errors="replace")
+    _, status = os.waitpid(child, 0)
+    return f"the process ended with status {status}" if status else message
+
+
+def _run(model: Path, feeds: Feeds, cap: int, level: str) -> str:
+    try:
+        options = session_options(level=level, threads=1)  # type: ignore[arg-type]
+        options.enable_mem_pattern = False
+        options.enable_mem_reuse = False
+        options.add_session_config_entry("session.disable_prepacking", "1")
+        arena = {
+            "max_mem": cap,
+            "arena_extend_strategy": NEXT_POWER_OF_TWO,
+            "initial_chunk_size_bytes": cap,
+            "max_dead_bytes_per_chunk": 1,
+        }
+        use_registered_arena(options, arena)
+        create_session(model, options).run(None, dict(feeds))
+    except Exception as error:
+        return str(error) or type(error).__name__
+    return ""
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,182 @@
+"""ONNX Runtime's blocked layout of images (NCHWc): what a session of default options lays out so.
+
+At its level ALL, on the CPU, ONNX Runtime stores images in blocks of channels wherever a convolution has
+constant weights, or a pool has whole blocks of channels (core/optimizer/nchwc_transformer.cc). Weights
+are laid out anew, `ReorderInput` and `ReorderOutput` stand at the borders, and the kernels are others,
+whose last bits may be others, too. How many channels make a block depends on the processor: 16 with
+AVX-512, 8 with SSE or AVX2 (core/mlas/lib/platform.cpp).
+
+    a pool that gives the same bits either way    is kept in the plain layout, at no cost
+                                                  (`planner.lower.plain_pools`)
+                                                  (of zeros of both signs, which are equal, a maximum
+                                                  may be the other one; so it is with windows of NaNs
+                                                  or of nothing but negative infinities)
+    everything else                               is planned as a session lays it out: what is planned is
+                                                  the graph of the level ALL
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Set
+from dataclasses import dataclass
+
+import onnx
+import onnx_ir as ir
+from onnx import helper
+
+from planner.errors import UsageError
+from planner.files.temporary import temporary_folder
+from planner.onnxio.bodies import all_proto_nodes
+from planner.onnxio.load import LoadedModel
+from planner.onnxio.shape_rules.blocked import DOMAIN
+from planner.runtime.optimizers.normalize import is_of_large_files, optimize_file
+from planner.runtime.optimizers.shapes import without_large_initializers
+from planner.runtime.options import asking_options
+
+BLOCK_KEY = "pkg.planner.block_channels"
+"""Metadata of a file that planner wrote with weights in the blocked layout: channels in a block."""
+
+_MAX_BLOCK = 64
+
+_POOLS = frozenset({"AveragePool", "GlobalAveragePool", "GlobalMaxPool", "MaxPool"})
+
+_SAME_BITS_SINCE = 19
+"""AveragePool of this version has a kernel of its own in the plain layout, which adds as the blocked one
+does (core/providers/cpu/nn/pool.cc); older ones go through MLAS, which adds in another order."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """What a session of default options lays out anew.
+
+    Attributes:
+        nodes: names of the plain nodes.
+        same_bits: all of them are pools whose numbers are the same bits in either layout, and none is in
+            another node's body.
+        has_weights: weights are among what is laid out.
+    """
+
+    nodes: tuple[str, ...] = ()
+    same_bits: bool = False
+    has_weights: bool = False
+
+
+def layout_of(loaded: LoadedModel, optimized: ir.Model) -> Layout:
+    """What ONNX Runtime's level ALL lays out in blocks, of the nodes of a model.
+
+    Args:
+        optimized: as the level EXTENDED leaves the model.
+
+    Raises:
+        ModelError: ONNX Runtime cannot load the model.
+    """
+    graph = optimized.graph
+    fixed = {
+        name
+        for part in (graph, *graph.subgraphs())
+        for name, value in part.initializers.items()
+        if value not in part.inputs
+    }
+    found = [node for node in graph.all_nodes() if _may_be_laid_out(node, fixed)]
+    if not found:
+        return Layout()
+    known = {str(node.name) for node in graph.all_nodes() if node.domain == DOMAIN}
+    with temporary_folder() as folder:
+        source, target = loaded.path, folder / "all.onnx"
+        in_files = is_of_large_files(loaded)
+        if in_files:
+            source = folder / "without_data.onnx"
+            ir.save(without_large_initializers(loaded.model), source)
+        external = loaded.has_external_data and not in_files
+        optimize_file(source, target, external=external, level="all")
+        left = list(all_proto_nodes(onnx.load(target, load_external_data=False).graph))
+    new = [node for node in left if node.domain == DOMAIN and node.name not in known]
+    if not new:
+        return Layout()
+    plain = {(n.op_type, v) for n in left if n.domain != DOMAIN for v in n.output}
+    gone = [n for n in found if (n.op_type, str(n.outputs[0].name)) not in plain] or found
+    has_weights = any(node.op_type == "Conv" for node in new)
+    opset = graph.opset_imports.get("", 1)
+    return Layout(
+        nodes=tuple(str(node.name or node.outputs[0].name) for node in gone),
+        same_bits=not has_weights
+        and all(node.graph is graph and _has_same_bits(node, opset) for node in gone),
+        has_weights=has_weights,
+    )
+
+
+def holds_blocked_weights(model: ir.Model) -> bool:
+    """Whether a model has weights that are laid out for one kind of processor."""
+    nodes = model.graph.all_nodes()
+    return any(node.domain == DOMAIN and node.op_type == "Conv" for node in nodes)
+
+
+@functools.cache
+def block_channels() -> int:
+    """Channels in a block on this machine's processor; 0 where ONNX Runtime has no such layout there."""
+    block = 1
+    while block < _MAX_BLOCK:
+        block *= 2
+        if _is_laid_out(block):
+            return block
+    return 0
+
+
+def check_block(props: Mapping[str, str], where: str) -> None:
+    """Raise UsageError where a file that planner wrote has weights in the layout of another processor.
+
+    Args:
+        props: the file's metadata.
+    """
+    said = props.get(BLOCK_KEY)
+    if said is not None and said != str(block_channels()):
+        here = block_channels()
+        layout = f"blocks of {here}" if here else "no blocked layout"
+        raise UsageError(
+            f"{where} has weights in blocks of {said} channels (NCHWc), for the kind of processor that "
+            f"it was planned on; here ONNX Runtime has {layout}: plan the original model on this machine"
+        )
+
+
+def _may_be_laid_out(node: ir.Node, fixed: Set[str]) -> bool:
+    """Whether a node is a pool, or a convolution with one of these initializers for weights."""
+    if node.domain == DOMAIN:
+        return False
+    weights = node.inputs[1] if len(node.inputs) > 1 else None
+    is_fixed = weights is not None and weights.name in fixed
+    return node.op_type in _POOLS or (node.op_type in ("Conv", "FusedConv") and is_fixed)
+
+
+def _has_same_bits(node: ir.Node, opset: int) -> bool:
+    """Whether a pool gives the same bits in either layout: a maximum always, an average where both
+    kernels add in one order."""
+    if node.op_type == "MaxPool":
+        return True
+    auto = node.attributes.get("auto_pad")
+    ceil = node.attributes.get("ceil_mode")
+    odd = ceil is not None and ceil.as_int() != 0
+    dilated = node.attributes.get("dilations")
+    odd = odd or (dilated is not None and any(d != 1 for d in dilated.as_ints()))
+    odd = odd or (auto is not None and auto.as_string() != "NOTSET")
+    return node.op_type == "AveragePool" and opset >= _SAME_BITS_SINCE and not odd
+
+
+def _is_laid_out(channels: int) -> bool:
+    """Whether a pool of so many channels is laid out in blocks."""
+    import onnxruntime as ort
+
+    image = [1, channels, 2, 2]
+    graph = helper.make_graph(
+        [helper.make_node("MaxPool", ["x"], ["y"], kernel_shape=[1, 1])],
+        "probe",
+        [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, image)],
+        [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, image)],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 12)], ir_version=8)
+    with temporary_folder() as folder:
+        path = folder / "probe.onnx"
+        options = asking_options("all")
+        options.optimized_model_filepath = str(path)
+        ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        return any(node.domain == DOMAIN for node in onnx.load(path).graph.node)

@@ -1,0 +1,208 @@
+"""Make a rewritten model proof against ONNX Runtime's optimizers.
+
+The plan is made on a graph that is already optimized, but a recomputed chain can open a fusion that
+the original did not allow (an intermediate that the backward pass reads has one reader fewer in the
+copy). A fusion would change both the numbers and the order. So the rewritten model is put through
+the optimizers once more; wherever a node was taken, its output gets a second reader (an anchor),
+which no fusion accepts, and the node a unique attribute, which no merge of equal nodes accepts (the
+new file order can allow one that the old did not), until nothing changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NoReturn
+
+import onnx
+import onnx_ir as ir
+
+from planner.errors import ModelError
+from planner.files.temporary import temporary_folder
+from planner.graph.marks import PLANNER_ATTRIBUTE
+from planner.lower.rewrite import Rewritten
+from planner.onnxio.load import LoadedModel
+from planner.runtime.device.client import optimize
+from planner.runtime.messages import first_line
+from planner.runtime.optimizers.shapes import without_large_initializers
+from planner.runtime.options import asking_options
+from planner.targets import CPU, Target
+
+_MAX_ROUNDS = 12
+_ACTIVATIONS = frozenset(
+    {
+        "Elu",
+        "HardSigmoid",
+        "LeakyRelu",
+        "Relu",
+        "Selu",
+        "Sigmoid",
+        "Softplus",
+        "Softsign",
+        "Tanh",
+        "ThresholdedRelu",
+    }
+)
+"""What ONNX Runtime fuses with a product."""
+
+
+_QUANTIZERS = frozenset({"QuantizeLinear", "DequantizeLinear"})
+
+
+class TakenError(ModelError):
+    """The optimizers take nodes however they are pinned.
+
+    Attributes:
+        copied: values of the original model of which these nodes make copies.
+        nodes: their names, in the rewritten model.
+    """
+
+    def __init__(self, message: str, copied: frozenset[str], nodes: frozenset[str]) -> None:
+        super().__init__(message)
+        self.copied = copied
+        self.nodes = nodes
+
+
+def pin_against_fusion(
+    lower: Callable[[frozenset[str]], Rewritten],
+    loaded: LoadedModel,
+    *,
+    enabled: bool,
+    targets: Sequence[Target] = (CPU,),
+) -> Rewritten:
+    """Lower with more and more pinned values until the optimizers leave every node alone.
+
+    Args:
+        lower: makes the rewritten model for a set of pinned values.
+        enabled: False where the model was not optimized before: then the original's own nodes
+            would be fused as well, and nothing can be told.
+        targets: whose optimizers are asked, each of them.
+
+    Raises:
+        TakenError: a node keeps being taken, by name.
+        ModelError: the rewritten model does not load, or gets nodes that nobody planned.
+    """
+    pinned: frozenset[str] = frozenset()
+    rewritten = lower(pinned)
+    if not enabled:  # sessions that do fuse have to load it nevertheless
+        fusable = _before_activations(rewritten.model)
+        return lower(fusable) if fusable else rewritten
+    taken: list[ir.Node] = []
+    for _ in range(_MAX_ROUNDS):
+        try:
+            survivors = set.intersection(*(_optimized_nodes(rewritten.model, t) for t in targets))
+        except ModelError:
+            more = pinned | _before_activations(rewritten.model)
+            # a fusion may name what it makes as one of the original did (matmul_add_fusion.cc)
+            more = more if more != pinned else pinned | rewritten.like.keys()
+            if more == pinned:
+                raise
+        else:
+            taken = [node for node in rewritten.model.graph if node.name not in survivors]
+            added = _added(rewritten.model, survivors, targets)
+            if not taken and not added:
+                return rewritten
+            more = pinned | {str(v.name) for node in taken for v in node.outputs if v.name}
+            if not taken:
+                more = pinned | _around(rewritten.model, added)
+                if more == pinned:
+                    _refuse(added, loaded)
+            if more == pinned:  # a sum is taken into the convolution that it reads
+                more = pinned | _made_for(taken)
+            if more == pinned:
+                break
+        pinned = more
+        rewritten = lower(pinned)
+    names = ", ".join(repr(node.name) for node in taken[:3])
+    raise TakenError(
+        f"ONNX Runtime's optimizers keep rewriting {names} in {loaded.path}",
+        frozenset(
+            copied
+            for node in taken
+            for value in node.outputs
+            if (copied := rewritten.like.get(str(value.name))) is not None
+        ),
+        frozenset(str(node.name) for node in taken),
+    )
+
+
+def _added(model: ir.Model, after: set[str], targets: Sequence[Target]) -> list[str]:
+    """Nodes of the optimizers' own, copies between memories apart."""
+    if any(target.own_memory for target in targets):
+        return []
+    return sorted(after - {str(node.name) for node in model.graph})
+
+
+def _around(model: ir.Model, added: Sequence[str]) -> set[str]:
+    """Values that added nodes are named for, and what their producers read: pinned, they leave no room
+    for a pair of quantizers before or behind a value (core/optimizer/qdq_transformer/qdq_propagation.cc).
+    Where they are named for none, values around all quantizers: a transpose that moves past one takes
+    it along (core/optimizer/transpose_optimization/onnx_transpose_optimization.cc).
+    """
+    named = [
+        node
+        for node in model.graph
+        if any(v.name and any(name.startswith(v.name) for name in added) for v in node.outputs)
+    ]
+    around = named or [node for node in model.graph if node.op_type in _QUANTIZERS]
+    values = {v for node in around for v in (*node.outputs, *node.inputs) if v is not None}
+    return {str(v.name) for v in values if v.producer() is not None}
+
+
+def _refuse(added: Sequence[str], loaded: LoadedModel) -> NoReturn:
+    raise ModelError(
+        f"ONNX Runtime's optimizers add nodes to the rewritten {loaded.path} ({added[0]!r}), so "
+        "that it would not run as planned; plan the graph as it is with --no-ort-optimize"
+    )
+
+
+def _made_for(nodes: list[ir.Node]) -> set[str]:
+    """Values that these nodes alone read."""
+    values = {value for node in nodes for value in node.inputs if value is not None}
+    return {str(v.name) for v in values if v.producer() is not None and len(v.uses()) == 1}
+
+
+def _before_activations(model: ir.Model) -> frozenset[str]:
+    """Values that a fusion of a product with its activation would take in, of nodes that were added.
+
+    Such a fusion copies the activation's attributes, the unique one among them, to a FusedGemm that
+    knows no such attribute (gemm_activation_fusion.cc), and the session does not load.
+    """
+    return frozenset(
+        str(value.name)
+        for node in model.graph
+        if PLANNER_ATTRIBUTE in node.attributes
+        for value in node.outputs
+        if [reader.op_type in _ACTIVATIONS for reader in value.consumers()] == [True]
+    )
+
+
+def _optimized_nodes(model: ir.Model, target: Target) -> set[str]:
+    """Names of the nodes that are left after ONNX Runtime's full set of optimizations."""
+    import onnxruntime as ort
+
+    light = without_large_initializers(model)
+    with temporary_folder() as folder:
+        path = folder / "optimized.onnx"
+        if target.own_memory:
+            source = folder / "rewritten.onnx"
+            ir.save(light, source)
+            optimize(target, source, path, level="all")
+            return _names_in(path)
+        options = asking_options("all")
+        options.optimized_model_filepath = str(path)
+        try:
+            ort.InferenceSession(
+                ir.to_proto(light).SerializeToString(), options, providers=[target.provider]
+            )
+        except Exception as error:
+            raise ModelError(
+                f"ONNX Runtime cannot load the rewritten model: {first_line(error)}"
+            ) from error
+        return _names_in(path)
+
+
+def _names_in(path: Path) -> set[str]:
+    """Names of a file's nodes. The rest of it is not looked at."""
+    proto = onnx.load(path, format="protobuf", load_external_data=False)
+    return {node.name for node in proto.graph.node}
