@@ -24,7 +24,7 @@ from planner.graph.liveness import timeline
 from planner.graph.model import OpId, TrainingGraph
 from planner.graph.schedule import default_order, file_order
 from planner.onnxio.load import load_model
-from planner.pipeline.prepare.prepared import analysed_graph
+from planner.pipeline.prepare.graphs import analysed_graph
 from planner.runtime.feeds.inputs import make_inputs
 from planner.runtime.judge.cap import run_capped
 from planner.runtime.memory.arena import (

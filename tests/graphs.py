@@ -20,7 +20,7 @@ from planner.bound.instants import min_peak_bound
 from planner.formulate import Allowed, Formulation, OpCosts, formulate
 from planner.graph.model import TrainingGraph
 from planner.graph.schedule import default_order
-from planner.pipeline.prepare.prepared import analysed_graph
+from planner.pipeline.prepare.graphs import analysed_graph
 from planner.plan.decisions import Choice, Decisions
 from planner.plan.problem import Action, ActionKind, PlanOp, PlanTensor, Problem
 from planner.simulate.simulate import simulate

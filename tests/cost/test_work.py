@@ -24,7 +24,7 @@ from planner.graph.model import (
     TrainingGraph,
 )
 from planner.onnxio.load import load_model
-from planner.pipeline.prepare.prepared import analysed_graph
+from planner.pipeline.prepare.graphs import analysed_graph
 from planner.runtime.feeds.inputs import make_inputs
 from planner.runtime.op_times import op_times, small_times
 from planner.runtime.optimizers.normalize import normalize

@@ -12,7 +12,7 @@ from planner.formulate import Allowed, OpCosts, Room, formulate
 from planner.graph.liveness import timeline
 from planner.graph.model import Placement, TrainingGraph
 from planner.graph.schedule import default_order
-from planner.pipeline.prepare.prepared import analysed_graph
+from planner.pipeline.prepare.graphs import analysed_graph
 from planner.plan.problem import Problem
 
 SIDE = 8

@@ -21,7 +21,7 @@ from planner.graph.model import Category, TrainingGraph
 from planner.graph.schedule import default_order
 from planner.graph.what_if import parse_what_if, stored_as
 from planner.onnxio.load import load_model
-from planner.pipeline.prepare.prepared import analysed_graph
+from planner.pipeline.prepare.graphs import analysed_graph
 from planner.runtime.feeds.inputs import make_inputs
 
 ZOO = Path(__file__).parents[2] / "models" / "zoo"

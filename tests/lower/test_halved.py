@@ -24,7 +24,7 @@ from planner.graph.schedule import default_order
 from planner.lower.halved import Halved, with_halves
 from planner.lower.rewrite import rewrite
 from planner.onnxio.load import load_model, value_types
-from planner.pipeline.prepare.prepared import analysed_graph, typed_graph
+from planner.pipeline.prepare.graphs import analysed_graph, typed_graph
 from planner.runtime.optimizers.fusion_pins import pin_against_fusion
 from planner.runtime.optimizers.normalize import normalize
 from planner.search.decode import Decoder

@@ -21,7 +21,7 @@ from planner.lower.rewrite import Rewritten, rewrite
 from planner.lower.sequence import last_number
 from planner.onnxio.load import load_model
 from planner.onnxio.names import FreeNames, name_nodes
-from planner.pipeline.prepare.prepared import analysed_graph
+from planner.pipeline.prepare.graphs import analysed_graph
 from planner.plan.decisions import Decisions
 from planner.plan.problem import Problem
 from planner.runtime.optimizers.fusion_pins import pin_against_fusion

@@ -20,7 +20,7 @@ from planner.graph.rules import COPIES
 from planner.graph.schedule import default_order
 from planner.lower.rewrite import Rewritten, Sessions, rewrite
 from planner.onnxio.load import load_model
-from planner.pipeline.prepare.prepared import analysed_graph
+from planner.pipeline.prepare.graphs import analysed_graph
 from planner.plan.decisions import Choice, Decisions
 from planner.plan.problem import Problem
 from planner.runtime.device.borders import with_borders

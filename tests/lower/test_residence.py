@@ -23,7 +23,7 @@ from planner.graph.schedule import default_order
 from planner.lower.residence import Resided, may_live_on_host, with_residence
 from planner.lower.rewrite import Rewritten, rewrite
 from planner.onnxio.load import LoadedModel, load_model, value_types
-from planner.pipeline.prepare.prepared import analysed_graph, typed_graph
+from planner.pipeline.prepare.graphs import analysed_graph, typed_graph
 from planner.plan.decisions import Choice, Decisions
 from planner.plan.problem import Problem
 from planner.runtime.optimizers.fusion_pins import pin_against_fusion

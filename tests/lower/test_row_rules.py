@@ -18,7 +18,7 @@ from planner.lower.row_rules import with_rule
 from planner.lower.rows import Way
 from planner.lower.split import with_split
 from planner.onnxio.load import value_types
-from planner.pipeline.prepare.prepared import typed_graph
+from planner.pipeline.prepare.graphs import typed_graph
 from planner.runtime.optimizers.shapes import runtime_types
 from tests.lower.row_cases import CASES, Case
 

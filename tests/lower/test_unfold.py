@@ -16,7 +16,7 @@ from planner.graph.liveness import timeline
 from planner.graph.schedule import default_order
 from planner.lower.unfold import MIN_BYTES, unfold
 from planner.onnxio.load import LoadedModel, load_model, value_types
-from planner.pipeline.prepare.prepared import analysed_graph
+from planner.pipeline.prepare.graphs import analysed_graph
 from planner.runtime.optimizers.normalize import normalize
 from tests.graphs import LEVELS, run_on_ort
 

@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from planner.graph.model import TrainingGraph
 from planner.onnxio.load import load_model
-from planner.pipeline.prepare.prepared import analysed_graph
+from planner.pipeline.prepare.graphs import analysed_graph
 
 FLOAT = ir.TensorType(ir.DataType.FLOAT)
 

@@ -13,7 +13,7 @@ from onnx import helper as h
 
 from planner.graph.schedule import default_order, priority_order
 from planner.onnxio.load import load_model
-from planner.pipeline.prepare.prepared import analysed_graph
+from planner.pipeline.prepare.graphs import analysed_graph
 from tests.training.conftest import Run
 
 GRAPHS, NODES, SIDE = 12, 24, 4

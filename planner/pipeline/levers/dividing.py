@@ -25,7 +25,8 @@ from planner.micro.sink import values_to_add_up
 from planner.onnxio.load import LoadedModel, value_types
 from planner.onnxio.names import name_nodes
 from planner.onnxio.save import write_model
-from planner.pipeline.prepare.prepared import Progress, analysed_graph
+from planner.pipeline.prepare.graphs import analysed_graph
+from planner.pipeline.prepare.prepared import Progress
 from planner.plan.planfile import MicroBatches
 from planner.request import Request
 from planner.runtime.judge.micro_probe import SAMPLES, Probe

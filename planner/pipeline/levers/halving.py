@@ -14,7 +14,8 @@ from planner.graph.model import Category, OpId, Role, TensorId, TrainingGraph
 from planner.graph.saved import Saved, may_be_halved
 from planner.halving import DTYPE, OPSET, CastSaved
 from planner.lower.halved import Halved, with_halves
-from planner.pipeline.prepare.prepared import Prepared, typed_graph
+from planner.pipeline.prepare.graphs import typed_graph
+from planner.pipeline.prepare.prepared import Prepared
 from planner.pipeline.prepare.timelines import workspace_of
 from planner.runtime.device.table import kernel_table
 from planner.targets import ANY, Target

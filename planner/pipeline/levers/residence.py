@@ -9,7 +9,8 @@ from planner.cost.model import durations_of_changed
 from planner.graph.model import OpId, Role, TrainingGraph
 from planner.graph.reasons import WhyStay
 from planner.lower.residence import Resided, with_residence
-from planner.pipeline.prepare.prepared import Prepared, typed_graph
+from planner.pipeline.prepare.graphs import typed_graph
+from planner.pipeline.prepare.prepared import Prepared
 from planner.pipeline.prepare.timelines import workspace_of
 from planner.runtime.optimizers.fusion_pins import TakenError
 from planner.units import format_duration

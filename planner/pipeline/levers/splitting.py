@@ -15,8 +15,9 @@ from planner.graph.reasons import WhyStay
 from planner.lower.chunked_model import Split
 from planner.lower.regions import Ground, Region, Seed, grow
 from planner.lower.split import with_split
+from planner.pipeline.prepare.graphs import typed_graph
 from planner.pipeline.prepare.limiting import least_copied
-from planner.pipeline.prepare.prepared import Prepared, typed_graph
+from planner.pipeline.prepare.prepared import Prepared
 from planner.pipeline.prepare.timelines import workspace_of
 from planner.plan.planfile import SplitRegion
 

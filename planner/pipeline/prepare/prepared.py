@@ -2,67 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 import onnx_ir as ir
 
 from planner.cost.hardware import Hardware, load_hardware
-from planner.cost.model import durations_of_changed
 from planner.errors import ModelError, UsageError
 from planner.exactness import Numbers
 from planner.formulate import Formulation, OpCosts, Room, formulate
-from planner.graph.build import build_graph
 from planner.graph.model import OpId, Placement, TrainingGraph
 from planner.graph.reasons import WhyClosed
 from planner.graph.schedule import default_order
 from planner.halving import CastSaved
-from planner.lower.plain_pools import with_plain_pools
 from planner.lower.regions import Region
-from planner.lower.unfold import unfold
-from planner.onnxio.bodies import has_bodies
 from planner.onnxio.load import (
     LoadedModel,
     ValueType,
     load_model,
-    value_types,
 )
-from planner.onnxio.names import name_nodes
 from planner.pipeline.prepare.baseline import Baseline
 from planner.pipeline.prepare.costing import Costing
+from planner.pipeline.prepare.graphs import typed_graph
+from planner.pipeline.prepare.optimized import Optimized, optimized
 from planner.pipeline.prepare.original import as_written, original_orders, with_draws_in_order
+from planner.pipeline.prepare.planned_graph import PlannedGraph, planned_graph
 from planner.pipeline.prepare.sizing import Sizes
 from planner.pipeline.prepare.timelines import workspace_of
-from planner.pipeline.target.everywhere import check_everywhere
-from planner.pipeline.target.holding import held
-from planner.pipeline.target.layout import (
-    check_layout,
-    is_kept_plain,
-    is_planned_blocked,
-    layout_notes,
-)
-from planner.pipeline.target.placing import assumed, is_assumed, placed, typed
 from planner.pipeline.target.targeting import check_place, check_target, fit_target
 from planner.request import Request
-from planner.runtime.build import check_build, is_training_build, why_no_copies
-from planner.runtime.memory.within import with_bodies
+from planner.runtime.build import check_build, why_no_copies
 from planner.runtime.optimizers.blocked import (
-    Layout,
     block_channels,
     holds_blocked_weights,
-    layout_of,
 )
 from planner.runtime.optimizers.normalize import (
-    MAX_PASSES,
-    Normalized,
     Written,
-    added_nodes,
-    is_of_large_files,
 )
-from planner.runtime.optimizers.shapes import runtime_types, unsized_values
 from planner.runtime.options import Level
-from planner.targets import ANY, Target, target_named
-from planner.units import format_bytes
+from planner.targets import Target, target_named
 
 Progress = Callable[[str], None]
 
@@ -171,57 +149,20 @@ def prepare(
         on_loaded: given the checked file, before anything is made of it; gives what the optimizers make
             of it, where some session writes that anyway.
     """
-    path, target = request.model, target_named(request.device)
-    if request.costs.calibrate == "always" and target.own_memory:
-        raise UsageError(
-            f"--calibrate measures the CPU; for {target.title} give --profile FILE, which ONNX Runtime "
-            "writes with SessionOptions.enable_profiling"
-        )
+    target = target_named(request.device)
+    _check_calibrate(request, target)
     hardware = load_hardware(request.costs.hardware)
     progress("loading")
-    loaded = load_model(path, dims=request.dims)
-    check_build(loaded.model)
-    check_target(loaded.model, path, target)
-    check_place(loaded.model, target)
+    loaded = _loaded(request, target)
     written = None if on_loaded is None else on_loaded(loaded)
     target = fit_target(target, loaded.model)
-    ort_optimize = request.ort_optimize and not is_assumed(target)
-    passes = MAX_PASSES if to_rewrite else 1
     kinds = Sizes(loaded, request)
-    level: Level = "extended" if ort_optimize else "disabled"
-    found, types, notes = _graph_for(kinds, target, level, passes, progress, written)
-    layout = Layout()
-    if ort_optimize and not target.own_memory:
-        layout = layout_of(loaded, found.model)
-        check_layout(layout, target)
-        if is_planned_blocked(layout, target):
-            level = "all"
-            found, types, notes = _graph_for(kinds, target, level, passes, progress)
-    model, placement = found.model, found.placement
-    notes += [*layout_notes(layout, target), *kinds.notes()]
-    if not ort_optimize:
-        notes.append(
-            "planned on the graph as it is, for sessions of the level ORT_DISABLE_ALL: at others ONNX "
-            "Runtime's optimizers may fuse or fold planned nodes"
-        )
-    elif is_of_large_files(loaded):
-        notes.append(
-            "initializers in files are not loaded for planning: they are taken for graph inputs, whose "
-            "nodes no session folds, and the rewritten model lists them so, behind its inputs "
-            "(`get_inputs()` stays as it is)"
-        )
-    graph = typed_graph(model, types, placement=placement)
-    if not graph.operations:
-        raise ModelError(
-            f"{path} has nothing to plan: ONNX Runtime folds all of its nodes into constants"
-        )
-    original = graph
-    if found.first is not None:
-        original = typed_graph(found.first, kinds.of(found.first))
+    found = optimized(kinds, target, to_rewrite=to_rewrite, progress=progress, written=written)
+    plain = _plain(found, request)
+    first = found.found.first
+    original = plain.graph if first is None else typed_graph(first, kinds.of(first))
     progress(f"{len(original.operations)} operations")
-    order, *other_orders = original_orders(original, loaded)
-    if level == "all":  # what is made for the layout has its place in no rule
-        order, *other_orders = as_written(original, found.executed), order, *other_orders
+    order, *others = _orders(original, found, loaded)
     costed = Costing(
         request=request,
         loaded=loaded,
@@ -229,149 +170,98 @@ def prepare(
         target=target,
         graph=original,
         order=order,
-        optimized=found.first or found.model,
-        level=level,
+        optimized=first or found.found.model,
+        level=found.level,
         progress=progress,
     ).costed()
-    hardware = costed.hardware
-    durations = original_us = costed.duration_us
-    if is_kept_plain(layout, target):
-        model, types = with_plain_pools(model, types, {*layout.nodes})
-        graph = typed_graph(model, types, placement=placement)
-    if graph is not original:
-        durations = durations_of_changed(graph, original, original_us, hardware)
-    if ort_optimize and target.unfolds:
-        stay = [original.tensors[t].name for t in original.inputs if original.tensors[t].on_host]
-        mine = set(loaded.model.graph.initializers)
-        is_open = bool(loaded.dims or kinds.bounds) or any(has_bodies(n) for n in model.graph)
-        unfolded = unfold(model, types, mine, target=target, on_host=stay, is_open=is_open)
-        if unfolded.names:
-            model, types = unfolded.model, unfolded.types
-            if placement is not None:
-                placement = replace(placement, on_cpu=placement.on_cpu | unfolded.on_cpu)
-            graph = typed_graph(model, types, placement=placement)
-            durations = durations_of_changed(graph, original, original_us, hardware)
-            notes.append(
-                f"{len(unfolded.names)} constant(s) that ONNX Runtime's folding would keep on the "
-                f"device throughout ({format_bytes(unfolded.bytes)}) are made when they are needed"
-            )
-    if loaded.dims:
-        bound = ", ".join(f"{k} = {v}" for k, v in sorted(loaded.dims.items()))
-        notes.append(f"{BOUND_SIZES} {bound}")
-    if target.own_memory:
-        notes.append(
-            f"temporary workspace of {target.title}'s kernels is not known: set a --reserve for it"
-        )
+    planned = planned_graph(found, plain, original, kinds, target)
     no_swaps = why_no_copies(target.name)
-    if no_swaps is not None:
-        notes.append(f"{no_swaps.sentence}: plans use order and recompute only")
+    graph = replace(
+        planned.graph,
+        assumptions=(
+            *planned.graph.assumptions,
+            *found.notes,
+            *([planned.note] if planned.note else []),
+            *_notes(loaded, target, no_swaps),
+            *costed.assumptions,
+        ),
+    )
     in_file = order if graph.operations is original.operations else default_order(graph)
-    graph = replace(graph, assumptions=(*graph.assumptions, *notes, *costed.assumptions))
     return Prepared(
         request=request,
         loaded=loaded,
         baseline=Baseline(
             graph=original,
             order=order,
-            others=tuple(other_orders),
-            duration_us=original_us,
+            others=tuple(others),
+            duration_us=costed.duration_us,
             target=target,
         ),
-        model=model,
-        types=types,
+        model=planned.model,
+        types=planned.types,
         graph=graph,
         order=with_draws_in_order(graph, in_file, original, order),
-        hardware=hardware,
+        hardware=costed.hardware,
         target=target,
-        placement=placement,
-        renamed=found.renamed,
+        placement=planned.placement,
+        renamed=found.found.renamed,
         workspace_bytes=workspace_of(graph, target),
-        duration_us=durations,
+        duration_us=planned.durations_us(original, costed.duration_us, costed.hardware),
         cost_source=costed.source,
         pin_us=costed.pin_us,
-        level=level,
+        level=found.level,
         bounds=kinds.bounds,
         inner_bytes=kinds.inner,
         shown=tuple(kinds.shown),
-        block_channels=block_channels() if holds_blocked_weights(model) else 0,
+        block_channels=block_channels() if holds_blocked_weights(planned.model) else 0,
         why_no_swaps=no_swaps,
     )
 
 
-def analysed_graph(
-    model: ir.Model,
-    dims: Mapping[str, int],
-    *,
-    known: Mapping[str, ValueType] | None = None,
-    placement: Placement | None = None,
-) -> TrainingGraph:
-    """The training graph of `model` with `dims` bound.
-
-    Args:
-        placement: where its nodes run; None where there is one memory.
-    """
-    types = value_types(model, dims, known=known, fallback=runtime_types)
-    return typed_graph(model, types, placement=placement)
-
-
-def typed_graph(
-    model: ir.Model,
-    types: Mapping[str, ValueType],
-    *,
-    placement: Placement | None = None,
-    unsized: Set[str] | None = None,
-) -> TrainingGraph:
-    """The training graph of `model`, whose values are of these types.
-
-    Args:
-        placement: as for `analysed_graph`.
-        unsized: values whose shape ONNX Runtime learns only as it runs; asked of it if not given.
-    """
-    if unsized is None:
-        unsized = unsized_values(model, types)
-    graph = build_graph(model, types, unsized=unsized, placement=placement)
-    return _as_run_here(with_bodies(graph, model, types))
-
-
-def _graph_for(
-    kinds: Sizes,
-    target: Target,
-    level: Level,
-    passes: int,
-    progress: Progress,
-    written: Written | None = None,
-) -> tuple[Normalized, dict[str, ValueType], list[str]]:
-    """The graph that the target runs, placed; the types of its values; and what to say of that."""
-    loaded, ort_optimize = kinds.loaded, level != "disabled"
-    if is_assumed(target):
-        progress(f"placing the graph for {target.title}")
-        plain = Normalized(model=loaded.model, placement=None)
-        types = kinds.settled(plain, level, may_run=False)
-        found, said = assumed(loaded, target, types)
-        return found, typed(found.model, types), [*said]
-    progress(f"letting ONNX Runtime optimize the graph for {target.title}")
-    try:
-        found, said = placed(loaded, target, level=level, passes=passes, written=written)
-    except ModelError:
-        if ort_optimize or target.own_memory:
-            raise
-        found = Normalized(model=loaded.model, placement=None)
-        said = ("ONNX Runtime here cannot load the model: planned on the graph of the file",)
-        name_nodes(found.model)
-    types = kinds.settled(found, level, may_run=not target.own_memory)
-    # later passes that make no nodes change no numbers
-    if ort_optimize and found.first is not None and added_nodes(found.first, found.model):
-        first_types = kinds.settled(
-            replace(found, model=found.first), level, may_run=not target.own_memory
+def _check_calibrate(request: Request, target: Target) -> None:
+    if request.costs.calibrate == "always" and target.own_memory:
+        raise UsageError(
+            f"--calibrate measures the CPU; for {target.title} give --profile FILE, which ONNX Runtime "
+            "writes with SessionOptions.enable_profiling"
         )
-        if held(loaded, found.first, first_types):
-            found, types = replace(found, model=found.first, first=None), first_types
-    if target.name == ANY.name:
-        placement, said = check_everywhere(found.model, types)
-        found = replace(found, placement=placement)
-    return found, types, [*said]
 
 
-def _as_run_here(graph: TrainingGraph) -> TrainingGraph:
-    """With what depends on the installed build of ONNX Runtime."""
-    return replace(graph, shapes_follow=is_training_build())
+def _loaded(request: Request, target: Target) -> LoadedModel:
+    """The file, checked, and that the target can have it."""
+    loaded = load_model(request.model, dims=request.dims)
+    check_build(loaded.model)
+    check_target(loaded.model, request.model, target)
+    check_place(loaded.model, target)
+    return loaded
+
+
+def _plain(found: Optimized, request: Request) -> PlannedGraph:
+    """The graph that the target runs, as it is."""
+    model, placement = found.found.model, found.found.placement
+    graph = typed_graph(model, found.types, placement=placement)
+    if not graph.operations:
+        raise ModelError(
+            f"{request.model} has nothing to plan: ONNX Runtime folds all of its nodes into constants"
+        )
+    return PlannedGraph(model=model, types=found.types, graph=graph, placement=placement)
+
+
+def _orders(
+    original: TrainingGraph, found: Optimized, loaded: LoadedModel
+) -> tuple[tuple[OpId, ...], ...]:
+    """Orders of the original, the one that is predicted first."""
+    orders = original_orders(original, loaded)
+    if found.level == "all":  # what is made for the layout has its place in no rule
+        return as_written(original, found.found.executed), *orders
+    return tuple(orders)
+
+
+def _notes(loaded: LoadedModel, target: Target, no_swaps: WhyClosed | None) -> Iterator[str]:
+    """What holds of every plan for this target and these sizes."""
+    if loaded.dims:
+        bound = ", ".join(f"{k} = {v}" for k, v in sorted(loaded.dims.items()))
+        yield f"{BOUND_SIZES} {bound}"
+    if target.own_memory:
+        yield f"temporary workspace of {target.title}'s kernels is not known: set a --reserve for it"
+    if no_swaps is not None:
+        yield f"{no_swaps.sentence}: plans use order and recompute only"

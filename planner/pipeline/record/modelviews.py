@@ -11,7 +11,8 @@ from planner.graph.marks import role_of
 from planner.graph.model import Role
 from planner.graph.schedule import default_order, priority_order
 from planner.onnxio.load import load_model
-from planner.pipeline.prepare.prepared import Prepared, analysed_graph
+from planner.pipeline.prepare.graphs import analysed_graph
+from planner.pipeline.prepare.prepared import Prepared
 from planner.pipeline.prepare.timelines import full_timeline, view_of
 from planner.pipeline.solve.planned import Planned
 from planner.pipeline.target.targeting import check_target

@@ -10,7 +10,8 @@ from planner.graph.model import OpId, Placement, TrainingGraph
 from planner.graph.schedule import default_order, priority_order
 from planner.lower.rewrite import Rewritten, Sessions, rewrite
 from planner.onnxio.load import checked_types
-from planner.pipeline.prepare.prepared import Prepared, typed_graph
+from planner.pipeline.prepare.graphs import typed_graph
+from planner.pipeline.prepare.prepared import Prepared
 from planner.pipeline.target.everywhere import devices_here
 from planner.plan.problem import Action
 from planner.runtime.optimizers.shapes import unsized_copies

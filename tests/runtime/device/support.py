@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from planner.graph.model import TrainingGraph
-from planner.pipeline.prepare.prepared import analysed_graph
+from planner.pipeline.prepare.graphs import analysed_graph
 from planner.runtime.device.borders import FROM_HOST, TO_HOST
 from tests.runtime.support import constant, model_of, op, tensor
 

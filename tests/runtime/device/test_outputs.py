@@ -13,7 +13,7 @@ from onnx import helper as h
 from planner.exactness import Numbers
 from planner.graph.model import Placement
 from planner.graph.schedule import default_order
-from planner.pipeline.prepare.prepared import analysed_graph
+from planner.pipeline.prepare.graphs import analysed_graph
 from planner.runtime.device.outputs import OutputJudge, is_near, summed_outputs, tolerance
 from planner.targets import WEBGPU
 

@@ -21,7 +21,8 @@ from planner.cli.main import main
 from planner.errors import ModelError, UsageError
 from planner.graph.model import Placement
 from planner.graph.schedule import default_order
-from planner.pipeline.prepare.prepared import analysed_graph, prepare
+from planner.pipeline.prepare.graphs import analysed_graph
+from planner.pipeline.prepare.prepared import prepare
 from planner.request import Request
 from planner.results import Verification
 from planner.runtime.device import client

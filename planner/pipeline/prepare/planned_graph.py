@@ -1,0 +1,79 @@
+"""The graph that a plan is made for: the target's, with what planner changes before it plans."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import onnx_ir as ir
+
+from planner.cost.hardware import Hardware
+from planner.cost.model import durations_of_changed
+from planner.graph.model import Placement, TrainingGraph
+from planner.lower.plain_pools import with_plain_pools
+from planner.lower.unfold import unfold
+from planner.onnxio.bodies import has_bodies
+from planner.onnxio.load import ValueType
+from planner.pipeline.prepare.graphs import typed_graph
+from planner.pipeline.prepare.optimized import Optimized
+from planner.pipeline.prepare.sizing import Sizes
+from planner.pipeline.target.layout import is_kept_plain
+from planner.targets import Target
+from planner.units import format_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedGraph:
+    """A model, its graph, and where its nodes run.
+
+    Attributes:
+        note: what was done that is worth a sentence; empty for nothing.
+    """
+
+    model: ir.Model
+    types: Mapping[str, ValueType]
+    graph: TrainingGraph
+    placement: Placement | None
+    note: str = ""
+
+    def durations_us(
+        self, original: TrainingGraph, duration_us: tuple[float, ...], hardware: Hardware
+    ) -> tuple[float, ...]:
+        """Microseconds of each operation, given those of the original's."""
+        if self.graph is original:
+            return duration_us
+        return durations_of_changed(self.graph, original, duration_us, hardware)
+
+
+def planned_graph(
+    found: Optimized, plain: PlannedGraph, original: TrainingGraph, kinds: Sizes, target: Target
+) -> PlannedGraph:
+    """`plain` with pools kept in the plain layout, and folded constants as nodes again.
+
+    Args:
+        plain: the graph as the target has it.
+        original: as ONNX Runtime runs the file.
+    """
+    model, types, placement = plain.model, plain.types, plain.placement
+    if is_kept_plain(found.layout, target):
+        model, types = with_plain_pools(model, types, {*found.layout.nodes})
+        graph = typed_graph(model, types, placement=placement)
+        plain = replace(plain, model=model, types=types, graph=graph)
+    if found.level == "disabled" or not target.unfolds:
+        return plain
+    stay = [original.tensors[t].name for t in original.inputs if original.tensors[t].on_host]
+    mine = set(kinds.loaded.model.graph.initializers)
+    is_open = bool(kinds.loaded.dims or kinds.bounds) or any(has_bodies(n) for n in model.graph)
+    unfolded = unfold(model, types, mine, target=target, on_host=stay, is_open=is_open)
+    if not unfolded.names:
+        return plain
+    if placement is not None:
+        placement = replace(placement, on_cpu=placement.on_cpu | unfolded.on_cpu)
+    return PlannedGraph(
+        model=unfolded.model,
+        types=unfolded.types,
+        graph=typed_graph(unfolded.model, unfolded.types, placement=placement),
+        placement=placement,
+        note=f"{len(unfolded.names)} constant(s) that ONNX Runtime's folding would keep on the "
+        f"device throughout ({format_bytes(unfolded.bytes)}) are made when they are needed",
+    )
