@@ -15,6 +15,7 @@ from planner.portfolio.policies import FrontierPolicy, LeastPeakPolicy, RacePoli
 from planner.search.engine import Engine
 from planner.search.engines.intervals import IntervalPrograms
 from planner.search.engines.local import Anneal, AnnealRuns, Refine
+from planner.search.engines.regress import Regress
 from planner.search.engines.rounding import Corners, Guards, LpRounding, SlowerCopies
 from planner.search.engines.simple import Checkpoints, Greedy, OneLever, SwapByDistance
 from planner.search.engines.tight import EverythingSwapped, Evict
@@ -128,6 +129,7 @@ POLICY = Policy(
         Turn(engine=Refine(), until=0.55, when=_CLOSE),
         Turn(engine=Anneal(), until=0.6, when=_CLOSE),
         Turn(engine=AnnealRuns(), until=0.9),
+        Turn(engine=Regress(), until=0.97, when=_NO_PLAN),
         Turn(engine=CpSat(), until=1.0),
     ),
     other=(

@@ -10,6 +10,7 @@ Annealing", Science 220, 1983).
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -17,7 +18,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from planner.plan.problem import Action, Problem
-from planner.plan.stages import stage_schedule
 from planner.search.fast.second_run_moves import Heat, anneal_runs, new_walk
 from planner.search.fast.second_runs import actions_of_keys, base_runs, change, graph_of
 from planner.search.stop import Stop
@@ -33,8 +33,9 @@ class RunPolicy:
             duration over the bytes of all tensors.
         price_rise, price_fall: its factors after a slice at whose end the schedule does not fit, or does.
         moves: in all, as a multiple of the operations; with more time than these take, it ends early.
-        share, cooling: of the time, or of the moves: a walk that fits early is over after `share`, and
-            cools for no less than `cooling`, from when it first fits, or to the end.
+        patience, share, cooling: of the time, or of the moves: a walk is given up if it does not fit after
+            `patience`; else it cools from when it first fits, for no less than `cooling`, and is over after
+            `share` where that leaves as much.
         slice_moves: moves between two looks at the clock.
         passes: between two base operations; within each, runs follow each other by index.
         max_times: second runs of one operation, at most, and the first.
@@ -48,6 +49,7 @@ class RunPolicy:
     price_rise: float = 1.1
     price_fall: float = 0.95
     moves: int = 3_000
+    patience: float = 0.6
     share: float = 0.6
     cooling: float = 0.3
     slice_moves: int = 1_500
@@ -60,6 +62,22 @@ RUNS = RunPolicy()
 """Until another is given; measured by `reports/solver.md`."""
 
 
+def _in_passes(problem: Problem, actions: Sequence[Action]) -> list[tuple[int, int, int]]:
+    """(base operation that it comes before, pass among those between, operation) of each second run."""
+    placed: list[tuple[int, int, int]] = []
+    waiting: list[tuple[int, int]] = []
+    seen: set[int] = set()
+    for m in (action.target for action in actions):
+        if m in seen:
+            turn, last = waiting[-1] if waiting else (0, -1)
+            waiting.append((turn + (m <= last), m))
+        else:
+            placed += [(m, turn, again) for turn, again in waiting]
+            waiting = []
+            seen.add(m)
+    return placed
+
+
 class _Clock:
     """How far a walk has come, by time or by moves: it cools once it has fitted, or when it must."""
 
@@ -67,7 +85,7 @@ class _Clock:
         self.stop, self.policy = stop, policy
         self.began, self.whole_s = time.monotonic(), stop.left_s
         self.moves, self.all_moves = 0, policy.moves * ops
-        self.cools_from, self.end = 1.0 - policy.cooling, 1.0
+        self.cools_from, self.end = policy.patience, policy.patience
         self.gone = 0.0
         self.has_fitted = False
 
@@ -79,7 +97,7 @@ class _Clock:
     @property
     def cooled(self) -> float:
         """How much of the way from hot to cold lies behind."""
-        return max(0.0, (self.gone - self.cools_from) / (self.end - self.cools_from))
+        return max(0.0, (self.gone - self.cools_from) / max(1e-9, self.end - self.cools_from))
 
     def tick(self, *, fits: bool) -> None:
         """A slice is over; `fits`: a schedule that fits has been found."""
@@ -88,7 +106,7 @@ class _Clock:
         self.gone = min(1.0, max(time_gone, self.moves / self.all_moves))
         if fits and not self.has_fitted:
             self.has_fitted = True
-            self.cools_from = min(self.cools_from, self.gone)
+            self.cools_from = self.gone
             self.end = min(1.0, max(self.policy.share, self.cools_from + self.policy.cooling))
 
 
@@ -109,13 +127,19 @@ def anneal_second_runs(
         seed: of the moves.
         policy: temperatures, prices and sizes.
     """
-    graph = graph_of(problem, passes=policy.passes)
     ops = len(problem.ops)
+    placed = _in_passes(problem, start)
+    passes = max(policy.passes, 1 + max((turn for _, turn, _ in placed), default=0))
+    graph = graph_of(problem, passes=passes)
+    times = 1 + max(Counter(m for *_, m in placed).values(), default=0)
     runs = base_runs(
-        problem, graph, max_runs=policy.max_runs * ops, max_times=min(policy.max_times, ops + 1)
+        problem,
+        graph,
+        max_runs=max(policy.max_runs * ops, len(placed) + 2 * ops),
+        max_times=max(min(policy.max_times, ops), times) + 1,
     )
-    for stage, m in sorted(stage_schedule(problem, start).reruns) if start else ():
-        change(graph, runs, (stage + 1) * policy.passes - 1, m)
+    for stage, turn, m in placed:
+        change(graph, runs, stage * passes + turn, m)
     walk = new_walk(runs)
     rng = np.random.default_rng(seed)
     mean_us = problem.base_duration_us / ops

@@ -1,0 +1,191 @@
+"""Plans for little memory: before each operation, what it lacks is made again, planned from the end.
+
+What must be on the device before an operation is a set, its inputs. The last of the set to be made was
+some member m; just before, the device held the others and the inputs of m. By one such step after the
+other one comes from the inputs of the operation to a set that is on the device already, perhaps an empty
+one, and the steps in reverse are the runs that are wanted. (The game is that of black pebbles on a graph;
+Cook and Sethi, "Storage Requirements for Deterministic Polynomial Time Recognizable Languages", STOC
+1974.) A step is possible where the set fits together with the inputs of m. A set is tried sooner if it
+needs less memory and fewer operations, and it leaves out what can be made from the rest of it.
+
+Time is no object here. Copies to the host are not used. What may not run again, and graph outputs, stay on
+the device once they are made.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from planner.plan.problem import Action, ActionKind, OpIndex, Problem
+from planner.search.stop import Stop
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegressionPolicy:
+    """Every number of the search.
+
+    Attributes:
+        weights: of an operation that is to be made, in mean bytes of an operation's outputs; one search
+            after the other.
+        max_sets: that one search remembers.
+    """
+
+    weights: tuple[float, ...] = (3.0, 10.0, 30.0)
+    max_sets: int = 20_000
+
+
+REGRESSION = RegressionPolicy()
+"""Until another is given; measured by `reports/solver.md`."""
+
+
+class Regression:
+    """Searches of one problem. A set of operations, whose outputs are meant, is a whole number's bits."""
+
+    def __init__(self, problem: Problem, policy: RegressionPolicy = REGRESSION) -> None:
+        self.problem, self.policy = problem, policy
+        ops, tensors = problem.ops, problem.tensors
+        self.stays = [
+            not (problem.allow_recompute and op.recomputable)
+            or any(tensors[t].to_end for t in op.outputs)
+            for op in ops
+        ]
+        self.bytes = [sum(tensors[t].bytes for t in op.outputs) for op in ops]
+        self.inputs = [0] * len(ops)
+        self.last = [0] * len(ops)  # the last operation that reads it
+        for m, op in enumerate(ops):
+            for p in {tensors[t].producer for t in op.inputs}:
+                self.last[p] = m
+                if not self.stays[p]:
+                    self.inputs[m] |= 1 << p
+        self.per_op = sum(self.bytes) / max(1, len(ops))
+
+    def actions(self, stop: Stop) -> list[Action] | None:
+        """A schedule that fits the capacity; None where none was found before `stop`."""
+        there, room = 0, self.problem.capacity_bytes - self.problem.fixed_bytes
+        runs: list[int] = []
+        for q in range(len(self.problem.ops)):
+            if stop.left_s <= 0:
+                return None
+            own = self.bytes[q] + self.problem.ops[q].workspace_bytes
+            if self.inputs[q] & ~there:
+                made = self.search(self.inputs[q], there, room)
+                if made is None:
+                    return None
+                runs += made
+                there = self._kept(made, self.inputs[q], there, room)
+            there = self._lighter(there, self.inputs[q], room - own, q)
+            if own + self._size(there) > room:
+                return None
+            runs.append(q)
+            if self.stays[q]:
+                room -= self.bytes[q]
+            else:
+                there |= 1 << q
+            there &= ~sum(1 << m for m in _members(there) if self.last[m] <= q)
+        return [Action(kind=ActionKind.RUN, target=OpIndex(m)) for m in runs]
+
+    def search(self, wanted: int, there: int, room: int) -> list[int] | None:
+        """Runs after which all of `wanted` is on the device, from `there` on, in so many bytes."""
+        for fixed in (there, 0):  # at first, nothing that is there is made again
+            for weight in self.policy.weights:
+                found = self._search(wanted, (there, fixed), room, weight)
+                if found is not None:
+                    return found
+        return None
+
+    def _search(
+        self, wanted: int, begin: tuple[int, int], room: int, weight: float
+    ) -> list[int] | None:
+        there, fixed = begin
+        first, made = self._reduced(wanted, there)
+        came_from: dict[int, tuple[int, list[int]]] = {first: (-1, made)}
+        heap = [(0.0, self._size(first), first)]
+        while heap and len(came_from) < self.policy.max_sets:
+            _, size, chosen = heapq.heappop(heap)
+            if not chosen & ~there:
+                return _path(came_from, chosen)
+            for m in _members(chosen & ~fixed):
+                missing = self.inputs[m] & ~chosen
+                own = self.problem.ops[m].workspace_bytes
+                if size + self._size(missing) + own > room:
+                    continue
+                after, made = self._reduced((chosen | missing) & ~(1 << m), there)
+                if after not in came_from:
+                    came_from[after] = (chosen, [m, *made])
+                    left = self._size(after)
+                    cost = left + weight * self.per_op * self._to_make(after, there)
+                    heapq.heappush(heap, (cost, left, after))
+        return None
+
+    def _size(self, chosen: int) -> int:
+        return sum(self.bytes[m] for m in _members(chosen))
+
+    def _to_make(self, chosen: int, there: int) -> int:
+        """Operations that must run for a set, from what is there on."""
+        found = front = chosen & ~there
+        while front:
+            lowest = front & -front
+            new = self.inputs[lowest.bit_length() - 1] & ~there & ~found
+            front = (front ^ lowest) | new
+            found |= new
+        return found.bit_count()
+
+    def _reduced(self, chosen: int, there: int) -> tuple[int, list[int]]:
+        """The set without what can be made from the rest of it, and that, what is made last first."""
+        made: list[int] = []
+        for m in sorted(_members(chosen & ~there), reverse=True):
+            if not self.inputs[m] & ~chosen and not self.problem.ops[m].workspace_bytes:
+                chosen &= ~(1 << m)
+                made.append(m)
+        return chosen, made
+
+    def _kept(self, made: list[int], wanted: int, there: int, room: int) -> int:
+        """What is on the device after the runs: all that is wanted, and of what was there as much as has
+        room all the while, what is read soonest first."""
+        needed, peak = wanted, self._size(wanted)
+        for m in reversed(made):
+            own = self.problem.ops[m].workspace_bytes
+            needed |= 1 << m
+            peak = max(peak, self._size(needed | self.inputs[m]) + own)
+            needed = (needed & ~(1 << m)) | self.inputs[m]
+        left, found = room - peak, wanted
+        used = wanted | sum(1 << m for m in set(made))
+        for m in made:
+            used |= self.inputs[m]
+        for m in sorted(_members(there & ~used), key=lambda m: self.last[m] - m):
+            if self.bytes[m] <= left:
+                left -= self.bytes[m]
+                found |= 1 << m
+        return found
+
+    def _lighter(self, there: int, wanted: int, room: int, q: int) -> int:
+        """What is there without what is in the way: what is read last first, nothing that is wanted."""
+        size = self._size(there)
+        for m in sorted(_members(there & ~wanted), key=lambda m: -self._next_use(m, q)):
+            if size <= room:
+                break
+            size -= self.bytes[m]
+            there &= ~(1 << m)
+        return there
+
+    def _next_use(self, m: int, q: int) -> int:
+        uses = (u for t in self.problem.ops[m].outputs for u in self.problem.tensors[t].uses)
+        return min((u for u in uses if u >= q), default=len(self.inputs))
+
+
+def _members(chosen: int) -> Iterator[int]:
+    while chosen:
+        lowest = chosen & -chosen
+        yield lowest.bit_length() - 1
+        chosen ^= lowest
+
+
+def _path(came_from: dict[int, tuple[int, list[int]]], chosen: int) -> list[int]:
+    """The runs that lead from a set to the first."""
+    runs: list[int] = []
+    while chosen >= 0:
+        chosen, made = came_from[chosen]
+        runs.extend(reversed(made))
+    return runs
