@@ -8,8 +8,8 @@ Cook and Sethi, "Storage Requirements for Deterministic Polynomial Time Recogniz
 1974.) A step is possible where the set fits together with the inputs of m. A set is tried sooner if it
 needs less memory and fewer operations, and it leaves out what can be made from the rest of it.
 
-Time is no object here. Copies to the host are not used. What may not run again, and graph outputs, stay on
-the device once they are made.
+Time is no object here. Copies to the host are not used. What may not run again, and graph outputs, stay
+on the device once they are made.
 """
 
 from __future__ import annotations

@@ -33,9 +33,9 @@ class RunPolicy:
             duration over the bytes of all tensors.
         price_rise, price_fall: its factors after a slice at whose end the schedule does not fit, or does.
         moves: in all, as a multiple of the operations; with more time than these take, it ends early.
-        patience, share, cooling: of the time, or of the moves: a walk is given up if it does not fit after
-            `patience`; else it cools from when it first fits, for no less than `cooling`, and is over after
-            `share` where that leaves as much.
+        patience, share, cooling: of the time, or of the moves: a walk is given up if it does not fit
+            after `patience`; else it cools from when it first fits, for no less than `cooling`, and is
+            over after `share` where that leaves as much.
         slice_moves: moves between two looks at the clock.
         passes: between two base operations; within each, runs follow each other by index.
         max_times: second runs of one operation, at most, and the first.
