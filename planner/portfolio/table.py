@@ -14,9 +14,9 @@ from planner.plan.problem import Problem
 from planner.portfolio.policies import FrontierPolicy, LeastPeakPolicy, RacePolicy
 from planner.search.engine import Engine
 from planner.search.engines.intervals import IntervalPrograms
-from planner.search.engines.local import Anneal, AnnealRuns, Refine
-from planner.search.engines.regress import Regress
+from planner.search.engines.local import Anneal, Refine
 from planner.search.engines.rounding import Corners, Guards, LpRounding, SlowerCopies
+from planner.search.engines.second_runs import AnnealRuns, Regress
 from planner.search.engines.simple import Checkpoints, Greedy, OneLever, SwapByDistance
 from planner.search.engines.tight import EverythingSwapped, Evict
 from planner.search.state import SearchState

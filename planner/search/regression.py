@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from planner.plan.problem import Action, ActionKind, OpIndex, Problem
-from planner.search.stop import Stop
+from planner.search.stop import NEVER, Stop
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +32,7 @@ class RegressionPolicy:
         max_sets: that one search remembers.
     """
 
-    weights: tuple[float, ...] = (3.0, 10.0, 30.0)
+    weights: tuple[float, ...] = (10.0, 3.0, 30.0)
     max_sets: int = 20_000
 
 
@@ -43,8 +43,10 @@ REGRESSION = RegressionPolicy()
 class Regression:
     """Searches of one problem. A set of operations, whose outputs are meant, is a whole number's bits."""
 
-    def __init__(self, problem: Problem, policy: RegressionPolicy = REGRESSION) -> None:
-        self.problem, self.policy = problem, policy
+    def __init__(
+        self, problem: Problem, policy: RegressionPolicy = REGRESSION, stop: Stop = NEVER
+    ) -> None:
+        self.problem, self.policy, self.stop = problem, policy, stop
         ops, tensors = problem.ops, problem.tensors
         self.stays = [
             not (problem.allow_recompute and op.recomputable)
@@ -61,12 +63,12 @@ class Regression:
                     self.inputs[m] |= 1 << p
         self.per_op = sum(self.bytes) / max(1, len(ops))
 
-    def actions(self, stop: Stop) -> list[Action] | None:
+    def actions(self) -> list[Action] | None:
         """A schedule that fits the capacity; None where none was found before `stop`."""
         there, room = 0, self.problem.capacity_bytes - self.problem.fixed_bytes
         runs: list[int] = []
         for q in range(len(self.problem.ops)):
-            if stop.left_s <= 0:
+            if self.stop.left_s <= 0:
                 return None
             own = self.bytes[q] + self.problem.ops[q].workspace_bytes
             if self.inputs[q] & ~there:
@@ -99,38 +101,49 @@ class Regression:
         self, wanted: int, begin: tuple[int, int], room: int, weight: float
     ) -> list[int] | None:
         there, fixed = begin
+        makers: dict[int, int] = {}
+
+        def to_make(chosen: int) -> int:
+            """Operations that must run for a set, from what is there on."""
+            found = 0
+            for m in _members(chosen & ~there):
+                if m not in makers:
+                    makers[m] = self._makers(m, there)
+                found |= makers[m]
+            return found.bit_count()
+
         first, made = self._reduced(wanted, there)
         came_from: dict[int, tuple[int, list[int]]] = {first: (-1, made)}
         heap = [(0.0, self._size(first), first)]
-        while heap and len(came_from) < self.policy.max_sets:
+        while heap and len(came_from) < self.policy.max_sets and self.stop.left_s > 0:
             _, size, chosen = heapq.heappop(heap)
             if not chosen & ~there:
                 return _path(came_from, chosen)
             for m in _members(chosen & ~fixed):
                 missing = self.inputs[m] & ~chosen
-                own = self.problem.ops[m].workspace_bytes
-                if size + self._size(missing) + own > room:
+                at_once = size + self._size(missing)
+                if at_once + self.problem.ops[m].workspace_bytes > room:
                     continue
                 after, made = self._reduced((chosen | missing) & ~(1 << m), there)
                 if after not in came_from:
                     came_from[after] = (chosen, [m, *made])
-                    left = self._size(after)
-                    cost = left + weight * self.per_op * self._to_make(after, there)
+                    left = at_once - self.bytes[m] - sum(self.bytes[k] for k in made)
+                    cost = left + weight * self.per_op * to_make(after)
                     heapq.heappush(heap, (cost, left, after))
         return None
 
     def _size(self, chosen: int) -> int:
         return sum(self.bytes[m] for m in _members(chosen))
 
-    def _to_make(self, chosen: int, there: int) -> int:
-        """Operations that must run for a set, from what is there on."""
-        found = front = chosen & ~there
+    def _makers(self, m: int, there: int) -> int:
+        """Operations that must run for the outputs of one, itself included, from what is there on."""
+        found = front = 1 << m
         while front:
             lowest = front & -front
             new = self.inputs[lowest.bit_length() - 1] & ~there & ~found
             front = (front ^ lowest) | new
             found |= new
-        return found.bit_count()
+        return found
 
     def _reduced(self, chosen: int, there: int) -> tuple[int, list[int]]:
         """The set without what can be made from the rest of it, and that, what is made last first."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -99,15 +99,17 @@ class _Clock:
         """How much of the way from hot to cold lies behind."""
         return max(0.0, (self.gone - self.cools_from) / max(1e-9, self.end - self.cools_from))
 
-    def tick(self, *, fits: bool) -> None:
-        """A slice is over; `fits`: a schedule that fits has been found."""
+    def tick(self, *, fits: bool) -> bool:
+        """A slice is over; `fits`: a schedule that fits has been found. Whether that is new."""
         self.moves += self.policy.slice_moves
         time_gone = (time.monotonic() - self.began) / self.whole_s
         self.gone = min(1.0, max(time_gone, self.moves / self.all_moves))
-        if fits and not self.has_fitted:
+        is_new = fits and not self.has_fitted
+        if is_new:
             self.has_fitted = True
             self.cools_from = self.gone
             self.end = min(1.0, max(self.policy.share, self.cools_from + self.policy.cooling))
+        return is_new
 
 
 def anneal_second_runs(
@@ -117,6 +119,7 @@ def anneal_second_runs(
     start: Sequence[Action] = (),
     seed: int = 0,
     policy: RunPolicy = RUNS,
+    on_fit: Callable[[], None] | None = None,
 ) -> list[Action]:
     """The best schedule found until `stop`: one that fits and takes the least time, or has the least
     bytes over the capacity, summed over its runs.
@@ -126,6 +129,7 @@ def anneal_second_runs(
         start: actions to begin from; the base order if none are given.
         seed: of the moves.
         policy: temperatures, prices and sizes.
+        on_fit: told when a schedule that fits is found for the first time.
     """
     ops = len(problem.ops)
     placed = _in_passes(problem, start)
@@ -149,7 +153,8 @@ def anneal_second_runs(
         temperature_us = mean_us * policy.hot * (policy.cold / policy.hot) ** clock.cooled
         heat = Heat(np.int64(policy.slice_moves), temperature_us, price * unit)
         anneal_runs(graph, runs, walk, heat, rng)
-        clock.tick(fits=walk.found[1] == 0)
+        if clock.tick(fits=walk.found[1] == 0) and on_fit is not None:
+            on_fit()
         price *= policy.price_rise if runs.over[0] else policy.price_fall
         price = min(price, policy.max_price)
     return actions_of_keys(problem, walk.best[: int(walk.found[0])])

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from planner.plan.problem import Problem
 from planner.search.engine import run_engine
-from planner.search.engines.regress import Regress
+from planner.search.engines.second_runs import Regress
 from planner.search.regression import Regression, RegressionPolicy
 from planner.search.state import new_state
 from planner.search.stop import NEVER, At
@@ -23,7 +23,7 @@ from tests.graphs import between, problems
 @given(problem=problems(), share=st.floats(0.0, 1.0))
 def test_what_is_found_fits_and_first_runs_in_base_order(problem, share):
     problem = between(problem.without_swaps(), share)
-    found = Regression(problem).actions(NEVER)
+    found = Regression(problem).actions()
     if found is None:
         return
     assert simulate(problem, found).peak_bytes <= problem.capacity_bytes
@@ -54,7 +54,7 @@ def is_possible(problem: Problem) -> bool:
 @pytest.mark.parametrize("seed", range(6))
 def test_on_tiny_graphs_a_plan_is_found_where_there_is_any(seed, share):
     problem = between(irregular(9, seed=seed), share)
-    found = Regression(problem, RegressionPolicy(max_sets=1 << 12)).actions(NEVER)
+    found = Regression(problem, RegressionPolicy(max_sets=1 << 12)).actions()
     assert (found is not None) == is_possible(problem)
 
 
@@ -65,15 +65,15 @@ def test_the_engine_offers_what_it_finds_and_what_annealing_makes_of_it():
     assert state.best is not None
     assert state.engine == "regression"
     (line,) = state.ledger.statistics()
-    assert line.offers == 2
-    plain = simulate(problem, Regression(problem).actions(NEVER) or ())
+    assert line.offers == 1
+    plain = simulate(problem, Regression(problem).actions() or ())
     assert state.best.time_us <= plain.time_us
 
 
 def test_a_search_that_is_over_finds_nothing():
-    assert Regression(between(irregular(40), 0.2)).actions(At(0.0)) is None
+    assert Regression(between(irregular(40), 0.2), stop=At(0.0)).actions() is None
 
 
 def test_where_nothing_may_run_again_there_is_nothing_to_plan():
     problem = between(irregular(20), 0.9)
-    assert Regression(replace(problem, allow_recompute=False)).actions(NEVER) is None
+    assert Regression(replace(problem, allow_recompute=False)).actions() is None

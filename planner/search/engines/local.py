@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 from planner.plan.problem import Problem
 from planner.search.engine import run_engine
 from planner.search.improve import Improver
-from planner.search.second_runs import RunPolicy, anneal_side_by_side
 from planner.search.state import SearchState
 from planner.search.stop import Stop
-from planner.simulate.simulate import candidate_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,47 +56,3 @@ class Anneal:
         found = improver.anneal(state.best, iterations=iterations, seed=state.settings.seed)
         if state.offer(found):
             run_engine(Refine(), state, stop)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AnnealRuns(RunPolicy):
-    """Simulated annealing over second runs, a hundred times as many changes a second.
-
-    Attributes (besides those of `RunPolicy`):
-        max_ops: on larger problems a change takes too long.
-        near_gap: a plan within that of its bound is where annealing begins, at the temperature `warm`;
-            else it begins from the base order, `hot`.
-        warm: in mean durations of an operation.
-        min_s: with less time left it does not begin.
-    """
-
-    name: ClassVar[str] = "anneal-runs"
-    max_ops: int = 5_000
-    near_gap: float = 0.01
-    warm: float = 0.1
-    min_s: float = 0.1
-
-    def supports(self, problem: Problem) -> bool:
-        """Where nothing is copied."""
-        return (
-            problem.allow_recompute and not problem.allow_swap and len(problem.ops) <= self.max_ops
-        )
-
-    def run(self, state: SearchState, stop: Stop) -> None:
-        """Offer the plan of each thread."""
-        if state.is_settled or stop.left_s < self.min_s:
-            return
-        near = state.best if state.is_within(self.near_gap) else None
-        is_beside = state.intervals is not None and state.intervals.is_running
-        shares_cores = is_beside and state.best is not None  # a plan is worth more than its bound
-        threads = max(1, (state.settings.workers or 2) - shares_cores)
-        seed = state.settings.seed
-        found = anneal_side_by_side(
-            state.problem,
-            stop,
-            start=near.actions if near else (),
-            seeds=range(seed, seed + threads),
-            policy=replace(self, hot=self.warm) if near else self,
-        )
-        for actions in found:
-            state.offer(candidate_of(state.problem, actions))

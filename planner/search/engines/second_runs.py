@@ -1,0 +1,135 @@
+"""Annealing over second runs, and plans for little memory that it begins from where nothing fits."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from planner.plan.problem import Action, Problem
+from planner.search.regression import Regression, RegressionPolicy
+from planner.search.second_runs import RunPolicy, anneal_second_runs, anneal_side_by_side
+from planner.search.state import SearchState
+from planner.search.stop import First, Stop
+from planner.simulate.simulate import candidate_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Regress(RunPolicy):
+    """Before each operation, what it lacks is made again, whatever the time; then that is annealed.
+
+    Attributes (besides those of `RunPolicy`, whose walk begins at that plan):
+        weights, max_sets: as of `RegressionPolicy`.
+        max_ops: on larger problems the sets are too large.
+    """
+
+    name: ClassVar[str] = "regression"
+    first_price: float = 5.0
+    patience: float = 1.0
+    share: float = 1.0
+    weights: tuple[float, ...] = RegressionPolicy().weights
+    max_sets: int = RegressionPolicy().max_sets
+    max_ops: int = 1_500
+
+    def supports(self, problem: Problem) -> bool:
+        """Where nothing is copied."""
+        return _recomputes_only(problem) and len(problem.ops) <= self.max_ops
+
+    def run(self, state: SearchState, stop: Stop) -> None:
+        """Offer the annealed plan."""
+        actions = self.plan(state.problem, state.settings.seed, stop)
+        if actions is not None:
+            state.offer(candidate_of(state.problem, actions))
+
+    def plan(self, problem: Problem, seed: int, stop: Stop) -> list[Action] | None:
+        """An annealed plan that fits; None where none was found before `stop`."""
+        policy = RegressionPolicy(weights=self.weights, max_sets=self.max_sets)
+        actions = Regression(problem, policy, stop).actions()
+        if actions is None or stop.left_s <= 0:
+            return actions
+        return anneal_second_runs(problem, stop, start=actions, seed=seed, policy=self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnnealRuns(RunPolicy):
+    """Simulated annealing over second runs, on every thread.
+
+    Where nothing fits, one of several threads plans for little memory, as `Regress` does, until another
+    fits.
+
+    Attributes (besides those of `RunPolicy`):
+        max_ops: on larger problems a change takes too long.
+        near_gap: a plan within that of its bound is where annealing begins, at the temperature `warm`;
+            else it begins from the base order, `hot`.
+        warm: in mean durations of an operation.
+        min_s: with less time left it does not begin.
+    """
+
+    name: ClassVar[str] = "anneal-runs"
+    max_ops: int = 5_000
+    near_gap: float = 0.01
+    warm: float = 0.1
+    min_s: float = 0.1
+
+    def supports(self, problem: Problem) -> bool:
+        """Where nothing is copied."""
+        return _recomputes_only(problem) and len(problem.ops) <= self.max_ops
+
+    def run(self, state: SearchState, stop: Stop) -> None:
+        """Offer the plan of each thread."""
+        if state.is_settled or stop.left_s < self.min_s:
+            return
+        threads = state.settings.workers or 2
+        regress = Regress()
+        if state.best is None and threads > 1 and regress.supports(state.problem):
+            self._beside(regress, state, stop)
+            return
+        near = state.best if state.is_within(self.near_gap) else None
+        if state.intervals is not None and state.intervals.is_running and state.best is not None:
+            threads = max(1, threads - 1)  # the programs beside need one
+        found = anneal_side_by_side(
+            state.problem,
+            stop,
+            start=near.actions if near else (),
+            seeds=range(state.settings.seed, state.settings.seed + threads),
+            policy=replace(self, hot=self.warm) if near else self,
+        )
+        _offer(state, found, self.name)
+
+    def _beside(self, regress: Regress, state: SearchState, stop: Stop) -> None:
+        """Anneal from the base order, and beside it from a plan for little memory."""
+        problem, seed = state.problem, state.settings.seed
+        fits = threading.Event()
+        until_fits = First((stop, _Unless(fits)))
+        with ThreadPoolExecutor(max_workers=2) as pool:
+            beside = pool.submit(regress.plan, problem, seed, until_fits)
+            found = anneal_second_runs(
+                problem, stop, seed=seed, policy=replace(self, patience=1.0), on_fit=fits.set
+            )
+            other = beside.result()
+        _offer(state, [found], self.name)
+        if other is not None:
+            _offer(state, [other], regress.name)
+
+
+@dataclass(frozen=True, slots=True)
+class _Unless:
+    """Ends once something has happened."""
+
+    event: threading.Event
+
+    @property
+    def left_s(self) -> float:
+        """Nothing once it has."""
+        return 0.0 if self.event.is_set() else float("inf")
+
+
+def _recomputes_only(problem: Problem) -> bool:
+    return problem.allow_recompute and not problem.allow_swap
+
+
+def _offer(state: SearchState, plans: Sequence[Sequence[Action]], engine: str) -> None:
+    for actions in plans:
+        state.offer(candidate_of(state.problem, list(actions)), engine)
