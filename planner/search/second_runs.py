@@ -9,6 +9,7 @@ Annealing", Science 220, 1983).
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -33,9 +34,9 @@ class RunPolicy:
             duration over the bytes of all tensors.
         price_rise, price_fall: its factors after a slice at whose end the schedule does not fit, or does.
         moves: in all, as a multiple of the operations; with more time than these take, it ends early.
-        patience, share, cooling: of the time, or of the moves: a walk is given up if it does not fit
-            after `patience`; else it cools from when it first fits, for no less than `cooling`, and is
-            over after `share` where that leaves as much.
+        patience, share, cooling: of the time, or of the moves: a walk that does not fit is given up if
+            for so long it has come no nearer; else it cools from when it first fits, for no less than
+            `cooling`, and is over after `share` where that leaves as much.
         slice_moves: moves between two looks at the clock.
         passes: between two base operations; within each, runs follow each other by index.
         max_times: second runs of one operation, at most, and the first.
@@ -49,7 +50,7 @@ class RunPolicy:
     price_rise: float = 1.1
     price_fall: float = 0.95
     moves: int = 3_000
-    patience: float = 0.6
+    patience: float = 0.15
     share: float = 0.6
     cooling: float = 0.3
     slice_moves: int = 1_500
@@ -57,6 +58,9 @@ class RunPolicy:
     max_times: int = 40
     max_runs: int = 10
 
+
+_MUCH_LESS = 0.9
+"""Of the bytes over, what counts as nearer."""
 
 RUNS = RunPolicy()
 """Until another is given; measured by `reports/solver.md`."""
@@ -85,26 +89,30 @@ class _Clock:
         self.stop, self.policy = stop, policy
         self.began, self.whole_s = time.monotonic(), stop.left_s
         self.moves, self.all_moves = 0, policy.moves * ops
-        self.cools_from, self.end = policy.patience, policy.patience
+        self.cools_from, self.end = 1.0, 1.0
+        self.least, self.lowered = math.inf, 0.0  # bytes over, and when they were last much less
         self.gone = 0.0
         self.has_fitted = False
 
     @property
     def goes_on(self) -> bool:
         """Whether there is another slice."""
-        return self.gone < self.end and self.stop.left_s > 0
+        is_stuck = not self.has_fitted and self.gone > self.lowered + self.policy.patience
+        return not is_stuck and self.gone < self.end and self.stop.left_s > 0
 
     @property
     def cooled(self) -> float:
         """How much of the way from hot to cold lies behind."""
         return max(0.0, (self.gone - self.cools_from) / max(1e-9, self.end - self.cools_from))
 
-    def tick(self, *, fits: bool) -> bool:
-        """A slice is over; `fits`: a schedule that fits has been found. Whether that is new."""
+    def tick(self, over: float) -> bool:
+        """A slice is over; `over`: of the best schedule. Whether for the first time one fits."""
         self.moves += self.policy.slice_moves
         time_gone = (time.monotonic() - self.began) / self.whole_s
         self.gone = min(1.0, max(time_gone, self.moves / self.all_moves))
-        is_new = fits and not self.has_fitted
+        if over < _MUCH_LESS * self.least:
+            self.least, self.lowered = over, self.gone
+        is_new = not over and not self.has_fitted
         if is_new:
             self.has_fitted = True
             self.cools_from = self.gone
@@ -153,7 +161,7 @@ def anneal_second_runs(
         temperature_us = mean_us * policy.hot * (policy.cold / policy.hot) ** clock.cooled
         heat = Heat(np.int64(policy.slice_moves), temperature_us, price * unit)
         anneal_runs(graph, runs, walk, heat, rng)
-        if clock.tick(fits=walk.found[1] == 0) and on_fit is not None:
+        if clock.tick(walk.found[1]) and on_fit is not None:
             on_fit()
         price *= policy.price_rise if runs.over[0] else policy.price_fall
         price = min(price, policy.max_price)

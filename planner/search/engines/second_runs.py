@@ -31,7 +31,7 @@ class Regress(RunPolicy):
     share: float = 1.0
     weights: tuple[float, ...] = RegressionPolicy().weights
     max_sets: int = RegressionPolicy().max_sets
-    max_ops: int = 1_500
+    max_ops: int = 600
 
     def supports(self, problem: Problem) -> bool:
         """Where nothing is copied."""
@@ -105,9 +105,7 @@ class AnnealRuns(RunPolicy):
         until_fits = First((stop, _Unless(fits)))
         with ThreadPoolExecutor(max_workers=2) as pool:
             beside = pool.submit(regress.plan, problem, seed, until_fits)
-            found = anneal_second_runs(
-                problem, stop, seed=seed, policy=replace(self, patience=1.0), on_fit=fits.set
-            )
+            found = anneal_second_runs(problem, stop, seed=seed, policy=self, on_fit=fits.set)
             other = beside.result()
         _offer(state, [found], self.name)
         if other is not None:
