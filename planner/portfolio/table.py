@@ -17,7 +17,7 @@ from planner.search.engines.intervals import IntervalPrograms
 from planner.search.engines.local import Anneal, Refine
 from planner.search.engines.rounding import Corners, Guards, LpRounding, SlowerCopies
 from planner.search.engines.second_runs import AnnealRuns, Regress
-from planner.search.engines.simple import Checkpoints, Greedy, OneLever, SwapByDistance
+from planner.search.engines.simple import Greedy, OneLever, SwapByDistance
 from planner.search.engines.tight import EverythingSwapped, Evict
 from planner.search.state import SearchState
 
@@ -101,7 +101,6 @@ _GREEDY = Turn(engine=Greedy(), until=0.15, until_if_large=0.5)
 for, and where no plan is near: there the rest is better spent on what can find one."""
 
 _FLOOR = (
-    Turn(engine=Checkpoints(), until=0.1),
     Turn(engine=SwapByDistance(), until=0.1),
     # on large problems one lever takes a while to be planned
     Turn(engine=OneLever(), until=0.15, until_if_large=0.4),

@@ -1,21 +1,16 @@
 """Simple plans: what a careful engineer would try first. The floor under every other engine.
 
-    checkpoints   keep every k-th tensor through which the graph passes and drop the others, with k
-                  near the square root of their number (Chen et al., "Training Deep Nets with
-                  Sublinear Memory Cost", arXiv:1604.06174) and some coarser and finer ones
     by distance   swap the tensors that wait longest, as many as are needed (Le et al., "TFLMS: Large
                   Model Support in TensorFlow by Graph Rewriting", arXiv:1807.02037)
 
-Both decide the gaps over the fullest operation only. Plans need not fit; the caller replays them.
+It decides the gaps over the fullest operation only. Plans need not fit; the caller replays them.
 """
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_left
 from collections.abc import Iterator
 
-from planner.bound.instants import articulation_tensors
 from planner.plan.decisions import Choice, Decisions, Gap
 from planner.plan.problem import Problem
 
@@ -32,22 +27,6 @@ def open_gaps(problem: Problem, at: int) -> list[tuple[Gap, int]]:
         opened = tensor.uses[g - 1] if g else tensor.producer
         found.append(((t, g), tensor.uses[g] - opened))
     return found
-
-
-def checkpoint_plans(problem: Problem, at: int) -> Iterator[Decisions]:
-    """Plans that keep every k-th articulation tensor before base operation `at`, for several k."""
-    if not problem.allow_recompute:
-        return
-    points = articulation_tensors(problem, at)
-    droppable = [
-        gap
-        for gap, _ in open_gaps(problem, at)
-        if problem.ops[problem.tensors[gap[0]].producer].recomputable
-    ]
-    root = max(1, math.isqrt(len(points)))
-    for stride in sorted({1, 2, max(1, root // 2), root, 2 * root}):
-        kept = set(points[stride - 1 :: stride])
-        yield Decisions(gaps={gap: Choice.DROP for gap in droppable if gap[0] not in kept})
 
 
 def distance_plans(problem: Problem, at: int, excess_bytes: int) -> Iterator[Decisions]:

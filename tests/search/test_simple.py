@@ -11,7 +11,7 @@ from planner.plan.decisions import Choice
 from planner.plan.problem import PlanOp, PlanTensor, Problem
 from planner.portfolio.solve import solve
 from planner.search.evaluate import Evaluator
-from planner.search.simple import checkpoint_plans, distance_plans, open_gaps
+from planner.search.simple import distance_plans, open_gaps
 from planner.search.state import SearchSettings
 from planner.simulate.simulate import simulate
 from tests.graphs import at_capacity, problems
@@ -43,14 +43,6 @@ def training_chain(layers: int) -> Problem:
     )
 
 
-def test_checkpoints_of_a_chain_need_about_twice_the_root_of_its_length():
-    problem = training_chain(64)
-    evaluator = Evaluator(problem)
-    assert evaluator.base.peak_bytes >= 640
-    least = min(evaluator.evaluate(d).peak_bytes for d in checkpoint_plans(problem, 64))
-    assert least <= 10 * (2 * 8 + 4)
-
-
 def test_the_longest_waits_are_swapped_first():
     problem = training_chain(8)
     first = next(distance_plans(problem, 8, excess_bytes=30))
@@ -64,7 +56,7 @@ def test_simple_plans_are_valid_and_decide_what_waits(data, problem):
     at = data.draw(st.integers(0, len(problem.ops) - 1))
     waiting = {gap for gap, _ in open_gaps(problem, at)}
     evaluator = Evaluator(problem)
-    plans = [*checkpoint_plans(problem, at), *distance_plans(problem, at, 10)]
+    plans = distance_plans(problem, at, 10)
     for decisions in plans:
         assert set(decisions.gaps) <= waiting
         simulate(problem, evaluator.evaluate(decisions).actions)
@@ -77,7 +69,7 @@ def test_no_simple_plan_beats_the_portfolio(problem, share, overlap):
     problem = replace(at_capacity(problem, int(base.peak_bytes * share)), overlap=overlap)
     evaluator = Evaluator(problem)
     at = min(base.replay.peak_action, len(problem.ops) - 1)
-    plans = [*checkpoint_plans(problem, at), *distance_plans(problem, at, 10)]
+    plans = distance_plans(problem, at, 10)
     fitting = [c.time_us for d in plans if evaluator.fits(c := evaluator.evaluate(d))]
     if not fitting:
         return

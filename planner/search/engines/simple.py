@@ -11,7 +11,7 @@ from planner.plan.problem import Problem
 from planner.search.cutting_loop import CuttingLoop, base_op_at
 from planner.search.engine import run_engine
 from planner.search.improve import Improver
-from planner.search.simple import checkpoint_plans, distance_plans
+from planner.search.simple import distance_plans
 from planner.search.state import SearchState, new_state
 from planner.search.stop import Stop
 
@@ -36,21 +36,6 @@ class Greedy:
         most_us = self.max_slowdown * state.problem.base_duration_us
         improver = Improver(state.evaluator, stop)
         state.offer(improver.repair(state.evaluator.base, most_us=most_us))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Checkpoints:
-    """Keep every k-th tensor through which the graph passes, drop the others."""
-
-    name: ClassVar[str] = "checkpoints"
-
-    def supports(self, problem: Problem) -> bool:
-        """Where operations may run again."""
-        return problem.allow_recompute
-
-    def run(self, state: SearchState, stop: Stop) -> None:
-        """Offer the plans for several k, repaired."""
-        _offer_repaired(state, stop, checkpoint_plans(state.problem, _fullest(state)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
