@@ -7,8 +7,11 @@ from typing import ClassVar
 
 from planner.exact.policy import ExactPolicy
 from planner.plan.problem import Problem
+from planner.search.engines.second_runs import AnnealRuns, Regress
 from planner.search.state import SearchState
 from planner.search.stop import First, Stop, after
+
+_ANNEALED = (AnnealRuns.name, Regress.name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,8 +20,8 @@ class CpSat(ExactPolicy):
 
     Attributes (besides those of `ExactPolicy`):
         max_ops: on larger problems a part takes longer to set up than to solve.
-        far_gap: from a plan with copies farther than that from its bound, parts take longer to undo what
-            it does than to make one fit that is about as fast as any, or the base order.
+        far_gap: from a plan farther than that from its bound, unless it is annealed, parts take longer to
+            undo what it does than to make one fit that is about as fast as any, or the base order.
         min_s: with less time left it does not begin.
         repair_s: for plans of the programs beside that do not fit, each time that there are any.
     """
@@ -59,7 +62,7 @@ class CpSat(ExactPolicy):
             return state.is_settled
 
         near = None
-        if state.is_within(self.far_gap) or not problem.allow_swap:
+        if state.is_within(self.far_gap) or state.engine in _ANNEALED:
             near = state.best
         found = solve_exact(
             problem,

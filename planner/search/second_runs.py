@@ -51,7 +51,7 @@ class RunPolicy:
     price_fall: float = 0.95
     moves: int = 3_000
     patience: float = 0.15
-    share: float = 0.6
+    share: float = 0.4
     cooling: float = 0.3
     slice_moves: int = 1_500
     passes: int = 1
@@ -172,14 +172,13 @@ def anneal_side_by_side(
     problem: Problem,
     stop: Stop,
     *,
-    start: Sequence[Action] = (),
     seeds: Sequence[int] = (0,),
     policy: RunPolicy = RUNS,
 ) -> list[list[Action]]:
     """What each seed comes to, on a thread of its own; arguments as of `anneal_second_runs`."""
     with ThreadPoolExecutor(max_workers=len(seeds)) as pool:
         walks = [
-            pool.submit(anneal_second_runs, problem, stop, start=start, seed=seed, policy=policy)
+            pool.submit(anneal_second_runs, problem, stop, seed=seed, policy=policy)
             for seed in seeds
         ]
         return [walk.result() for walk in walks]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 from planner.plan.problem import Action, Problem
@@ -61,16 +61,13 @@ class AnnealRuns(RunPolicy):
 
     Attributes (besides those of `RunPolicy`):
         max_ops: on larger problems a change takes too long.
-        near_gap: a plan within that of its bound is where annealing begins, at the temperature `warm`;
-            else it begins from the base order, `hot`.
-        warm: in mean durations of an operation.
+        near_gap: a plan within that of its bound is left to what improves it part by part.
         min_s: with less time left it does not begin.
     """
 
     name: ClassVar[str] = "anneal-runs"
     max_ops: int = 5_000
     near_gap: float = 0.01
-    warm: float = 0.1
     min_s: float = 0.1
 
     def supports(self, problem: Problem) -> bool:
@@ -79,22 +76,20 @@ class AnnealRuns(RunPolicy):
 
     def run(self, state: SearchState, stop: Stop) -> None:
         """Offer the plan of each thread."""
-        if state.is_settled or stop.left_s < self.min_s:
+        if state.is_settled or state.is_within(self.near_gap) or stop.left_s < self.min_s:
             return
         threads = state.settings.workers or 2
         regress = Regress()
         if state.best is None and threads > 1 and regress.supports(state.problem):
             self._beside(regress, state, stop)
             return
-        near = state.best if state.is_within(self.near_gap) else None
         if state.intervals is not None and state.intervals.is_running and state.best is not None:
             threads = max(1, threads - 1)  # the programs beside need one
         found = anneal_side_by_side(
             state.problem,
             stop,
-            start=near.actions if near else (),
             seeds=range(state.settings.seed, state.settings.seed + threads),
-            policy=replace(self, hot=self.warm) if near else self,
+            policy=self,
         )
         _offer(state, found, self.name)
 
