@@ -159,7 +159,9 @@ def anneal_second_runs(
     price, clock = policy.first_price, _Clock(stop, policy, ops)
     while clock.goes_on and mean_us > 0:
         temperature_us = mean_us * policy.hot * (policy.cold / policy.hot) ** clock.cooled
-        heat = Heat(np.int64(policy.slice_moves), temperature_us, price * unit)
+        heat = Heat(
+            np.int64(policy.slice_moves), np.float64(temperature_us), np.float64(price * unit)
+        )
         anneal_runs(graph, runs, walk, heat, rng)
         if clock.tick(walk.found[1]) and on_fit is not None:
             on_fit()

@@ -30,7 +30,7 @@ _RUN = st.tuples(st.integers(0, 40), st.integers(0, 11))
 
 def figures(runs: Runs) -> tuple[object, ...]:
     """All of a schedule, without the room behind it."""
-    count = int(runs.count[0])
+    count = int(runs.total[0])
     lists = [runs.key[:count], runs.live[:count], runs.gap[:count], runs.times]
     when = [runs.when[m, :k].tolist() for m, k in enumerate(runs.times)]
     return (*(x.tolist() for x in lists), when, int(runs.over[0]), round(float(runs.time[0]), 6))
@@ -50,7 +50,7 @@ def test_every_set_of_second_runs_is_a_schedule_with_these_bytes(problem, passes
     runs = base_runs(problem, graph, max_runs=4 * ops, max_times=4)
     for when, m in drawn:
         change(graph, runs, when, m % ops)
-    count = int(runs.count[0])
+    count = int(runs.total[0])
     replay = simulate(problem, actions_of_keys(problem, runs.key[:count]))
     assert replay.live_bytes.tolist() == runs.live[:count].tolist()
     assert replay.time_us == pytest.approx(runs.time[0])

@@ -19,6 +19,7 @@ from planner.search.fast.arrays import Floats, Longs
 from planner.search.fast.second_runs import (
     NONE,
     Graph,
+    Number,
     Runs,
     add,
     after,
@@ -67,7 +68,7 @@ def new_walk(runs: Runs) -> Walk:
         log=np.zeros((len(runs.key) + 2 * _MAX_CHAIN, 3), dtype=np.int64),
         logged=np.zeros(1, dtype=np.int64),
         best=runs.key.copy(),
-        found=np.array([runs.count[0], runs.over[0], runs.time[0]], dtype=np.float64),
+        found=np.array([runs.total[0], runs.over[0], runs.time[0]], dtype=np.float64),
     )
 
 
@@ -77,7 +78,7 @@ def _below(limit: int, rng: np.random.Generator) -> int:
 
 
 @numba.njit(**INNER)
-def _note(w: Walk, when: int, m: int, sign: int) -> None:
+def _note(w: Walk, when: Number, m: Number, sign: int) -> None:
     c = w.logged[0]
     w.log[c, 0], w.log[c, 1], w.log[c, 2] = when, m, sign
     w.logged[0] = c + 1
@@ -150,9 +151,9 @@ def _remove_idle(g: Graph, r: Runs, w: Walk) -> None:
 def _second_run(g: Graph, r: Runs, rng: np.random.Generator) -> int:
     """Place of a second run; `NONE` where none is found."""
     n = len(r.times)
-    if r.count[0] > n:
+    if r.total[0] > n:
         for _ in range(_TRIES):
-            i = _below(r.count[0], rng)
+            i = _below(r.total[0], rng)
             if not is_base(g, r.key[i], n):
                 return i
     return NONE
@@ -163,11 +164,11 @@ def _full_run(g: Graph, r: Runs, rng: np.random.Generator) -> int:
     """Place of a run that is too full, by its excess; of any where none is."""
     if r.over[0] > 0:
         wanted = rng.random() * r.over[0]
-        for i in range(r.count[0]):
+        for i in range(r.total[0]):
             wanted -= max(0, r.live[i] - g.capacity)
             if wanted <= 0:
                 return i
-    return _below(r.count[0], rng)
+    return _below(r.total[0], rng)
 
 
 @numba.njit(**INNER)
@@ -226,7 +227,7 @@ def _shift(g: Graph, r: Runs, w: Walk, place: int, rng: np.random.Generator) -> 
 
 
 @numba.njit(**INNER)
-def _none() -> int:
+def _none() -> Number:
     return np.int64(NONE)
 
 
@@ -235,7 +236,7 @@ def _move(g: Graph, r: Runs, w: Walk, rng: np.random.Generator) -> None:
     """One change, noted in the log."""
     draw = rng.random()
     if draw < 0.4:
-        place = _full_run(g, r, rng) if draw < 0.2 else _below(r.count[0], rng)
+        place = _full_run(g, r, rng) if draw < 0.2 else _below(r.total[0], rng)
         _drop(g, r, w, place, rng)
         return
     place = _second_run(g, r, rng)
@@ -253,7 +254,7 @@ def _move(g: Graph, r: Runs, w: Walk, rng: np.random.Generator) -> None:
     draw = rng.random()
     if draw < 0.3:
         near = place_of(r, key) + _below(2 * _NEAR + 1, rng) - _NEAR
-        _drop(g, r, w, min(max(near, 0), r.count[0] - 1), rng)
+        _drop(g, r, w, min(max(near, 0), r.total[0] - 1), rng)
     elif draw < 0.4:
         _drop(g, r, w, _full_run(g, r, rng), rng)
 
@@ -274,6 +275,6 @@ def anneal_runs(g: Graph, r: Runs, w: Walk, heat: Heat, rng: np.random.Generator
             continue
         over, least = r.over[0], w.found[1]
         if over < least or (over == least and r.time[0] < w.found[2] * (1 - 1e-12)):
-            w.found[0], w.found[1], w.found[2] = r.count[0], over, r.time[0]
-            for i in range(r.count[0]):
+            w.found[0], w.found[1], w.found[2] = r.total[0], over, r.time[0]
+            for i in range(r.total[0]):
                 w.best[i] = r.key[i]

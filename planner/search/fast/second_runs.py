@@ -12,7 +12,7 @@ There are no copies, and operations that make graph outputs do not run again.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numba
 import numpy as np
@@ -21,6 +21,9 @@ from planner.plan.problem import Action, ActionKind, OpIndex, Problem
 from planner.plan.stages import MemoryProfile, base_plan, overwritten
 from planner.processes.compiled import INNER
 from planner.search.fast.arrays import Flags, Floats, Ints, Longs, arrays_of
+
+Number = Any
+"""A whole number, which is one to numba whether numpy's or not."""
 
 NONE = -1
 _LAST = np.int64(1) << 62
@@ -55,7 +58,7 @@ class Runs(NamedTuple):
 
     `key`: of each run in order, pass · operations + operation. `live`: bytes while it runs. `gap`: bytes
     between it and the next. `when`: the passes of each operation, ascending, of which `times` count.
-    `count`: [runs]. `over`: [bytes above the capacity, summed over the runs]. `time`: [microseconds].
+    `total`: [runs]. `over`: [bytes above the capacity, summed over the runs]. `time`: [microseconds].
     """
 
     key: Longs
@@ -63,7 +66,7 @@ class Runs(NamedTuple):
     gap: Longs
     when: Ints
     times: Ints
-    count: Longs
+    total: Longs
     over: Longs
     time: Floats
 
@@ -103,7 +106,7 @@ def base_runs(problem: Problem, graph: Graph, *, max_runs: int, max_times: int) 
     when[:, 0] = last
     return Runs(
         key=key, live=live, gap=gap, when=when, times=np.ones(n, dtype=np.int32),
-        count=np.array([n]),
+        total=np.array([n]),
         over=np.array([int(np.maximum(live[:n] - problem.capacity_bytes, 0).sum())]),
         time=np.array([problem.base_duration_us]),
     )  # fmt: skip
@@ -116,15 +119,15 @@ def actions_of_keys(problem: Problem, keys: Longs) -> list[Action]:
 
 
 @numba.njit(**INNER)
-def is_base(g: Graph, key: int, n: int) -> bool:
+def is_base(g: Graph, key: Number, n: int) -> bool:
     """Whether a run is the first of its operation."""
     return key // n == (key % n + 1) * g.passes - 1
 
 
 @numba.njit(**INNER)
-def place_of(r: Runs, key: int) -> int:
+def place_of(r: Runs, key: Number) -> int:
     """Place of the first run that is not before `key`."""
-    low, high = 0, r.count[0]
+    low, high = 0, r.total[0]
     while low < high:
         middle = (low + high) >> 1
         if r.key[middle] < key:
@@ -135,7 +138,7 @@ def place_of(r: Runs, key: int) -> int:
 
 
 @numba.njit(**INNER)
-def before(g: Graph, r: Runs, t: int, key: int) -> int:
+def before(g: Graph, r: Runs, t: Number, key: Number) -> Number:
     """Key of the last run before `key` that makes or reads tensor `t`."""
     n = len(r.times)
     found = np.int64(NONE)
@@ -150,7 +153,7 @@ def before(g: Graph, r: Runs, t: int, key: int) -> int:
 
 
 @numba.njit(**INNER)
-def after(g: Graph, r: Runs, t: int, key: int) -> int:
+def after(g: Graph, r: Runs, t: Number, key: Number) -> Number:
     """Key of the first run after `key` that makes or reads tensor `t`; `NONE` if there is none."""
     n = len(r.times)
     found = _LAST
@@ -165,7 +168,7 @@ def after(g: Graph, r: Runs, t: int, key: int) -> int:
 
 
 @numba.njit(**INNER)
-def is_held(g: Graph, r: Runs, t: int, key: int) -> bool:
+def is_held(g: Graph, r: Runs, t: Number, key: Number) -> bool:
     """Whether a run after `key` reads the copy of tensor `t` that there is before `key`."""
     if g.to_end[t]:
         return True
@@ -174,7 +177,7 @@ def is_held(g: Graph, r: Runs, t: int, key: int) -> bool:
 
 
 @numba.njit(**INNER)
-def _is_spared(g: Graph, m: int, t: int) -> bool:
+def _is_spared(g: Graph, m: Number, t: Number) -> bool:
     """Whether operation `m` writes over tensor `t` where it reads it last."""
     for j in range(g.ins_at[m], g.ins_at[m + 1]):
         if g.ins[j] == t:
@@ -183,7 +186,7 @@ def _is_spared(g: Graph, m: int, t: int) -> bool:
 
 
 @numba.njit(**INNER)
-def _hold(g: Graph, r: Runs, t: int, place: int, sign: int) -> None:
+def _hold(g: Graph, r: Runs, t: Number, place: int, sign: int) -> None:
     """Hold tensor `t` from its last run before `place` up to it, or (`sign` -1) no longer."""
     n = len(r.times)
     earlier = before(g, r, t, r.key[place])
@@ -204,7 +207,7 @@ def _hold(g: Graph, r: Runs, t: int, place: int, sign: int) -> None:
 
 
 @numba.njit(**INNER)
-def _apply(g: Graph, r: Runs, place: int, m: int, sign: int) -> None:
+def _apply(g: Graph, r: Runs, place: int, m: Number, sign: int) -> None:
     """What run `place`, of operation `m`, changes for its tensors; it is not in `when`."""
     key = r.key[place]
     own = 0  # bytes that it takes beside what is held there anyway
@@ -226,11 +229,11 @@ def _apply(g: Graph, r: Runs, place: int, m: int, sign: int) -> None:
 
 
 @numba.njit(**INNER)
-def may_add(g: Graph, r: Runs, when: int, m: int) -> bool:
+def may_add(g: Graph, r: Runs, when: Number, m: Number) -> bool:
     """Whether operation `m` may run in a pass, where it does not yet."""
     if not g.movable[m] or when < (m + 1) * g.passes or when >= len(r.times) * g.passes:
         return False
-    if r.times[m] == r.when.shape[1] or r.count[0] == len(r.key):
+    if r.times[m] == r.when.shape[1] or r.total[0] == len(r.key):
         return False
     for i in range(r.times[m]):  # noqa: SIM110
         if r.when[m, i] == when:
@@ -239,15 +242,15 @@ def may_add(g: Graph, r: Runs, when: int, m: int) -> bool:
 
 
 @numba.njit(**INNER)
-def add(g: Graph, r: Runs, when: int, m: int) -> None:
+def add(g: Graph, r: Runs, when: Number, m: Number) -> None:
     """Run operation `m` in a pass in which it may."""
     key = np.int64(when) * len(r.times) + m
     place = place_of(r, key)
-    for i in range(r.count[0], place, -1):
+    for i in range(r.total[0], place, -1):
         r.key[i] = r.key[i - 1]
         r.live[i] = r.live[i - 1]
         r.gap[i] = r.gap[i - 1]
-    r.count[0] += 1
+    r.total[0] += 1
     r.key[place] = key
     r.gap[place] = r.gap[place - 1]
     r.live[place] = r.gap[place - 1] + g.workspace[m]
@@ -263,7 +266,7 @@ def add(g: Graph, r: Runs, when: int, m: int) -> None:
 
 
 @numba.njit(**INNER)
-def remove(g: Graph, r: Runs, when: int, m: int) -> None:
+def remove(g: Graph, r: Runs, when: Number, m: Number) -> None:
     """Take the second run of `m` in a pass away."""
     r.times[m] -= 1
     i = 0
@@ -275,15 +278,15 @@ def remove(g: Graph, r: Runs, when: int, m: int) -> None:
     _apply(g, r, place, m, -1)
     r.over[0] -= max(0, r.live[place] - g.capacity)
     r.time[0] -= g.duration[m]
-    r.count[0] -= 1
-    for i in range(place, r.count[0]):
+    r.total[0] -= 1
+    for i in range(place, r.total[0]):
         r.key[i] = r.key[i + 1]
         r.live[i] = r.live[i + 1]
         r.gap[i] = r.gap[i + 1]
 
 
 @numba.njit(cache=True, nogil=True)
-def change(g: Graph, r: Runs, when: int, m: int) -> bool:
+def change(g: Graph, r: Runs, when: Number, m: Number) -> bool:
     """Add the second run of `m` in a pass, or take it away; whether that was possible."""
     for i in range(1, r.times[m]):
         if r.when[m, i] == when:
