@@ -41,6 +41,7 @@ class RunPolicy:
         passes: between two base operations; within each, runs follow each other by index.
         max_times: second runs of one operation, at most, and the first.
         max_runs: runs, at most, as a multiple of the operations.
+        compile_s: with less time left the walk is not compiled where it is not yet on this machine.
     """
 
     hot: float = 1.0
@@ -57,6 +58,7 @@ class RunPolicy:
     passes: int = 1
     max_times: int = 40
     max_runs: int = 10
+    compile_s: float = 30.0
 
 
 _MUCH_LESS = 0.9

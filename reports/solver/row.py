@@ -97,8 +97,10 @@ def _planner(
     from planner.bound.instants import min_peak_bound
     from planner.portfolio.race import solve_orders
     from planner.portfolio.solve import solve
+    from planner.search.fast.warm import SECOND_RUNS
     from planner.search.state import SearchSettings
 
+    SECOND_RUNS.warm_up()
     row: Row = {}
     problem = problems[0]
     if len(problems) == 1:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from dataclasses import replace
 
+import numba
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -12,6 +13,9 @@ from hypothesis import strategies as st
 
 from planner.plan.problem import Problem
 from planner.plan.stages import StageSchedule, actions_of
+from planner.processes.compiled import Compilation
+from planner.search.engine import run_engine
+from planner.search.engines import second_runs as engines
 from planner.search.fast.second_runs import (
     Runs,
     actions_of_keys,
@@ -20,7 +24,8 @@ from planner.search.fast.second_runs import (
     graph_of,
 )
 from planner.search.second_runs import RunPolicy, anneal_second_runs, anneal_side_by_side
-from planner.search.stop import NEVER, At
+from planner.search.state import SearchSettings, new_state
+from planner.search.stop import NEVER, At, after
 from planner.simulate.simulate import simulate
 from reports.solver.synthetic import irregular
 from tests.graphs import base_actions, between, problems
@@ -146,3 +151,21 @@ def test_what_may_not_run_again_does_not():
     fixed = replace(problem, ops=tuple(replace(op, recomputable=False) for op in problem.ops))
     found = anneal_second_runs(fixed, NEVER, policy=RunPolicy(moves=100))
     assert found == base_actions(problem)
+
+
+@numba.njit(cache=True)
+def _never_called(x):
+    return x
+
+
+@pytest.mark.parametrize(("left_s", "is_compiled"), [(5.0, False), (60.0, True)])
+def test_a_short_search_does_not_wait_for_a_compiler(left_s, is_compiled, monkeypatch):
+    begun = []
+    compilation = Compilation(lambda: begun.append(True), lambda: (_never_called,))
+    monkeypatch.setattr(compilation, "begin", lambda: None)
+    monkeypatch.setattr(engines, "SECOND_RUNS", compilation)
+    problem = between(irregular(50), 0.5)
+    state = new_state(problem, SearchSettings(limit_s=60.0, workers=1))
+    run_engine(engines.AnnealRuns(moves=20), state, after(left_s))
+    assert bool(begun) == is_compiled
+    assert (state.least.peak_bytes < state.evaluator.base.peak_bytes) == is_compiled

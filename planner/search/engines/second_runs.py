@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from planner.plan.problem import Action, Problem
+from planner.search.fast.warm import SECOND_RUNS
 from planner.search.regression import Regression, RegressionPolicy
 from planner.search.second_runs import RunPolicy, anneal_second_runs, anneal_side_by_side
 from planner.search.state import SearchState
@@ -39,6 +40,8 @@ class Regress(RunPolicy):
 
     def run(self, state: SearchState, stop: Stop) -> None:
         """Offer the annealed plan."""
+        if not _is_compiled(self, stop):
+            return
         actions = self.plan(state.problem, state.settings.seed, stop)
         if actions is not None:
             state.offer(candidate_of(state.problem, actions))
@@ -77,6 +80,8 @@ class AnnealRuns(RunPolicy):
     def run(self, state: SearchState, stop: Stop) -> None:
         """Offer the plan of each thread."""
         if state.is_settled or state.is_within(self.near_gap) or stop.left_s < self.min_s:
+            return
+        if not _is_compiled(self, stop):
             return
         threads = state.settings.workers or 2
         regress = Regress()
@@ -117,6 +122,16 @@ class _Unless:
     def left_s(self) -> float:
         """Nothing once it has."""
         return 0.0 if self.event.is_set() else float("inf")
+
+
+def _is_compiled(policy: RunPolicy, stop: Stop) -> bool:
+    """Whether the walk can begin: it is compiled on this machine, or there is time enough for that."""
+    if not SECOND_RUNS.is_done:
+        if stop.left_s < policy.compile_s:
+            return False
+        SECOND_RUNS.begin()
+    SECOND_RUNS.warm_up()
+    return True
 
 
 def _recomputes_only(problem: Problem) -> bool:
