@@ -32,6 +32,7 @@ include_patterns = [
     "docs/**",
     "reports/*.md",
     "reports/reliability/misuse.md",
+    "reports/solver/ablation.md",
     "models/README.md",
     "planner/plan/planfile.md",
     "CHANGELOG.md",

@@ -63,7 +63,7 @@ def test_what_was_not_begun_is_not_waited_for() -> None:
 
 def test_no_process_is_left_behind(module: ModuleType) -> None:
     program = (
-        "from planner import ahead; ahead.begin('doubled:wait'); "
+        "from planner.processes import ahead; ahead.begin('doubled:wait'); "
         "print(*(p.pid for p in ahead._begun.values()))"
     )
     done = subprocess.run(
