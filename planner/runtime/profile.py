@@ -100,15 +100,33 @@ def profile(
     with temporary_folder() as folder:
         options = opening.options(profile_prefix=folder / "profile")
         session = create_session(model_path, options)
-        outputs = [output.name for output in session.get_outputs()]
-        for index in range(runs):
-            results = run_session(session, inputs)
-            if index == 0 and on_outputs is not None:
-                on_outputs(outputs, results)
-            del results
-        path = Path(session.end_profiling())
+        path = run_profiled(session, inputs, runs=runs, on_outputs=on_outputs)
         del session
         return read_profile(path, names)
+
+
+def run_profiled(
+    session: ort.InferenceSession,
+    inputs: Feeds,
+    *,
+    runs: int = 1,
+    on_outputs: OutputSink | None = None,
+) -> Path:
+    """Run a session that is being profiled, and end its profile; arguments as of `profile`.
+
+    Returns:
+        The file of the profile.
+
+    Raises:
+        ModelError: ONNX Runtime cannot run the model.
+    """
+    outputs = [output.name for output in session.get_outputs()]
+    for index in range(runs):
+        results = run_session(session, inputs)
+        if index == 0 and on_outputs is not None:
+            on_outputs(outputs, results)
+        del results
+    return Path(session.end_profiling())
 
 
 def create_session(model_path: Path, options: ort.SessionOptions) -> ort.InferenceSession:

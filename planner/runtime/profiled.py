@@ -35,7 +35,7 @@ from planner.runtime.profile import (
     Run,
     create_session,
     read_profile,
-    run_session,
+    run_profiled,
 )
 from planner.runtime.timing import available_bytes, timed_session
 
@@ -129,13 +129,7 @@ class Profiled:
 
         session = self.session
         ort.set_seed(self.seed)  # others may have drawn since it was created
-        outputs = [output.name for output in session.get_outputs()]
-        for index in range(runs):
-            results = run_session(session, inputs)
-            if index == 0 and on_outputs is not None:
-                on_outputs(outputs, results)
-            del results
-        path = Path(session.end_profiling())
+        path = run_profiled(session, inputs, runs=runs, on_outputs=on_outputs)
         found = read_profile(path, names)
         path.unlink()
         return found
