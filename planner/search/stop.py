@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from dataclasses import dataclass
 from typing import Protocol
@@ -42,6 +43,18 @@ class First:
     def left_s(self) -> float:
         """The least that any of them leaves."""
         return min(stop.left_s for stop in self.of)
+
+
+@dataclass(frozen=True, slots=True)
+class Until:
+    """Ends once something has happened, on whatever thread."""
+
+    event: threading.Event
+
+    @property
+    def left_s(self) -> float:
+        """Nothing once it has."""
+        return 0.0 if self.event.is_set() else float("inf")
 
 
 NEVER = At(float("inf"))

@@ -29,10 +29,9 @@ def convolution_backward(
     del bias_shape, output_padding
     large, small = (dy, x) if transposed else (x, dy)
     count = len(shape_of(weight)) - 2
+    # `padding="valid"` gives one for all
     strides, padding, dilations = (
-        list(sizes) * count
-        if len(sizes) == 1
-        else list(sizes)  # `padding="valid"` gives one for all
+        list(sizes) * count if len(sizes) == 1 else list(sizes)
         for sizes in (strides, padding, dilations)
     )
     conv = Convolution(

@@ -13,7 +13,7 @@ from planner.search.fast.warm import SECOND_RUNS
 from planner.search.regression import Regression, RegressionPolicy
 from planner.search.second_runs import RunPolicy, anneal_second_runs, anneal_side_by_side
 from planner.search.state import SearchState
-from planner.search.stop import First, Stop
+from planner.search.stop import First, Stop, Until
 from planner.simulate.simulate import candidate_of
 
 
@@ -44,7 +44,7 @@ class Regress(RunPolicy):
             return
         actions = self.plan(state.problem, state.settings.seed, stop)
         if actions is not None:
-            state.offer(candidate_of(state.problem, actions))
+            _offer(state, [actions], self.name)
 
     def plan(self, problem: Problem, seed: int, stop: Stop) -> list[Action] | None:
         """An annealed plan that fits; None where none was found before `stop`."""
@@ -102,7 +102,7 @@ class AnnealRuns(RunPolicy):
         """Anneal from the base order, and beside it from a plan for little memory."""
         problem, seed = state.problem, state.settings.seed
         fits = threading.Event()
-        until_fits = First((stop, _Unless(fits)))
+        until_fits = First((stop, Until(fits)))
         with ThreadPoolExecutor(max_workers=2) as pool:
             beside = pool.submit(regress.plan, problem, seed, until_fits)
             found = anneal_second_runs(problem, stop, seed=seed, policy=self, on_fit=fits.set)
@@ -110,18 +110,6 @@ class AnnealRuns(RunPolicy):
         _offer(state, [found], self.name)
         if other is not None:
             _offer(state, [other], regress.name)
-
-
-@dataclass(frozen=True, slots=True)
-class _Unless:
-    """Ends once something has happened."""
-
-    event: threading.Event
-
-    @property
-    def left_s(self) -> float:
-        """Nothing once it has."""
-        return 0.0 if self.event.is_set() else float("inf")
 
 
 def _is_compiled(policy: RunPolicy, stop: Stop) -> bool:
