@@ -133,7 +133,7 @@ def test_a_signal_after_the_block_ends_the_process(monkeypatch):
 def test_ctrl_c_ends_the_search_and_keeps_its_plan(scratch):
     arguments = (*OPTIMIZE, "--no-verify")
     status, lines, left = ended_by(signal.SIGINT, arguments, scratch, when="solving: +")
-    assert (status, left) == (0, [])
+    assert (status, left) == (0, []), lines
     assert "the search was interrupted: this is the best plan that it had found" in lines
     plan = read_plan(scratch.parent / "gpt.plan.json")
     assert any("interrupted" in text for text in plan.assumptions)

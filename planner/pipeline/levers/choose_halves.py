@@ -74,13 +74,15 @@ def plan_with_halves(
         if not names:
             raise
         return _with_all(prepared, names, progress, plan, error)
-    names = choose_halves(prepared, settings, progress, exact[1])
-    if not names:
-        return exact
     try:
+        names = choose_halves(prepared, settings, progress, exact[1])
+        if not names:
+            return exact
         made = plan(_in_half(prepared, names), 1 - _EXACT)
-    except (InfeasibleBudgetError, KeyboardInterrupt):
+    except InfeasibleBudgetError:
         return exact
+    except KeyboardInterrupt:
+        return exact[0], exact[1].interrupted()
     quicker = time_us(made[1]) < time_us(exact[1]) - WORTH * prepared.baseline.time_us
     return made if quicker and made[1].fits_arena >= exact[1].fits_arena else exact
 

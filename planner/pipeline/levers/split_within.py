@@ -110,7 +110,7 @@ class _Splitting:
             try:
                 return self._quicker(plain, self._tried(lean, plain))
             except KeyboardInterrupt:
-                return plain
+                return plain[0], plain[1].interrupted()
         tried = self._tried(lean, None)
         error: InfeasibleBudgetError | None = None
         for one in tried:

@@ -78,23 +78,27 @@ class PlanWithin:
         if not is_device_first(self.prepared, self.settings):
             return self._made(choose_residence(self.prepared, self.settings, self.progress))
         plain = self._on_device()
-        if plain is not None and (
-            plain[1].solved.is_interrupted or not is_slow(self.prepared, plain[1])
-        ):
-            return plain
-        known = None
-        if plain is not None:
-            known = Plain(time_us(plain[1]), plain[1].base.order)
-        chosen = choose_residence(self.prepared, self.settings, self.progress, known)
         if plain is None:
-            return self._made(chosen)
-        if not chosen.prepared.resident:
+            return self._made(choose_residence(self.prepared, self.settings, self.progress))
+        if not is_slow(self.prepared, plain[1]):
             return plain
         try:
-            made = self._made(chosen)
-        except (InfeasibleBudgetError, KeyboardInterrupt):
+            return self._quicker(plain)
+        except InfeasibleBudgetError:
             return plain
-        return made if _is_better(made[1], plain[1]) else plain
+        except KeyboardInterrupt:
+            return plain[0], plain[1].interrupted()
+
+    def _quicker(self, plain: Made) -> Made:
+        """The plan with everything on the device, or a better one with some of it on the host."""
+        known = Plain(time_us(plain[1]), plain[1].base.order)
+        chosen = choose_residence(self.prepared, self.settings, self.progress, known)
+        if not chosen.prepared.resident:
+            return plain
+        made = self._made(chosen)
+        if _is_better(made[1], plain[1]):
+            return made
+        return (plain[0], plain[1].interrupted()) if made[1].solved.is_interrupted else plain
 
     def _on_device(self) -> Made | None:
         """A plan with everything on the device; None where none is found."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from planner.fit.demands import demands_of
 from planner.fit.search import first_region
@@ -37,6 +37,10 @@ class Planned:
     timeline: Timeline
     orders: tuple[BaseOrder, ...]
     fits_arena: bool
+
+    def interrupted(self) -> Planned:
+        """The same, as the best plan when the search was interrupted."""
+        return replace(self, solved=replace(self.solved, is_interrupted=True))
 
 
 def lowered_plan(

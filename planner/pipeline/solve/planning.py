@@ -74,7 +74,7 @@ def make_plan(
             if not kept:
                 raise
             progress("interrupted: the best plan so far is kept")
-            return replace(kept[-1], solved=replace(kept[-1].solved, is_interrupted=True))
+            return kept[-1].interrupted()
         except TakenError as error:
             kept.clear()
             prepared = _barred(prepared, error)
