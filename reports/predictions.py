@@ -78,7 +78,7 @@ def row(model: Path, percent: int, swap: str, limits: argparse.Namespace) -> dic
             "peak_bytes": plan.planned.peak_bytes,
             "budget_bytes": plan.budget_bytes,
             "cost_source": plan.cost_source,
-            "predicted": plan.planned.time_us / plan.baseline.time_us,
+            "predicted": plan.planned.step_us / plan.baseline.time_us,
             "predicted_step_us": plan.baseline.time_us,
             "pins": plan.planned.pins_us / plan.baseline.time_us,
             "ratio": least[index] / least[0],

@@ -81,7 +81,7 @@ def _figures(result: OptimizeResult) -> dict[str, Any]:
         "predicted_bytes": plan.planned.peak_bytes,
         "recomputed_ops": plan.planned.recomputed_ops,
         "swapped_bytes": plan.planned.swap_out_bytes + plan.planned.swap_in_bytes,
-        "predicted_ratio": plan.planned.time_us / plan.baseline.time_us,
+        "predicted_ratio": plan.planned.step_us / plan.baseline.time_us,
         "gap": plan.gap,
         "engine": plan.engine,
     }

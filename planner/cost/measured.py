@@ -21,9 +21,27 @@ from planner.graph.model import TrainingGraph
 
 Durations = tuple[tuple[float, ...], tuple[str, ...]]
 
-_VERSION = 1
+_VERSION = 2
 _MAX_KEPT = 200
 """Files of measured times; the oldest go."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cache:
+    """The processor's last cache.
+
+    Attributes:
+        bytes: what it holds.
+        missed_bytes_per_s: an operation takes longer by the bytes that it has to fetch from memory over
+            this.
+    """
+
+    bytes: int
+    missed_bytes_per_s: float
+
+    def added_us(self, missed_bytes: int) -> float:
+        """Microseconds that so many missed bytes add; negative for fewer."""
+        return missed_bytes / self.missed_bytes_per_s * 1e6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +54,8 @@ class MeasuredTimes:
         copy_out_bytes_per_s, copy_in_bytes_per_s: of copies to the host and from it; 0 where ONNX Runtime
             has none here.
         pin_us: a node that pins the order, or a view.
+        waited: share of the time that threads waited for a core, where the machine was busy.
+        cache: of the processor; None where it was not measured.
     """
 
     kernel_us: dict[str, float]
@@ -43,6 +63,8 @@ class MeasuredTimes:
     copy_out_bytes_per_s: float = 0.0
     copy_in_bytes_per_s: float = 0.0
     pin_us: float = 0.0
+    waited: float = 0.0
+    cache: Cache | None = None
 
     def hardware(self, profile: Hardware) -> Hardware:
         """A profile with the copies as they were measured."""
@@ -127,6 +149,12 @@ def keep_times(key: str, times: MeasuredTimes) -> Path | None:
         with contextlib.suppress(OSError):
             old.unlink()
     return path
+
+
+def forget_times(key: str) -> None:
+    """Let go of what was kept under a key."""
+    with contextlib.suppress(PlannerError, OSError):
+        (cache_folder() / _name(key)).unlink(missing_ok=True)
 
 
 def _name(key: str) -> str:

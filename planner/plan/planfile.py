@@ -32,6 +32,7 @@ OrderTarget = Literal["default", "priority"]
 Count = Annotated[int, Meta(ge=0, le=MAX_BYTES)]
 """Of bytes, operations, tensors or steps."""
 Amount = Annotated[float, Meta(ge=0, le=MAX_BYTES)]
+Change = Annotated[float, Meta(ge=-MAX_BYTES, le=MAX_BYTES)]
 """Of time, or a ratio."""
 Dim = Annotated[int, Meta(ge=1, le=MAX_BYTES)]
 Axis = Annotated[int, Meta(ge=0, le=MAX_RANK)]
@@ -131,8 +132,10 @@ class PredictedCost:
     once, and `page_out_bytes` to the host. What a session copies in any case is in the baseline's
     `time_us` too. `halved_tensors` are kept in half from forward to backward, in `halved_bytes`, and all
     their casts take `cast_us`. Nodes that pin the order take `pins_us`, which `time_us` has, where times
-    are measured. `host_bytes` is the most on the host at once, buffers rounded up as
-    the arena does; `file_bytes` of initializers on the host live in files and are in no other figure.
+    are measured; `cache_us`, which it has not, is what operations take less (negative) or more as the
+    processor's cache holds more or less of what they touch. `host_bytes` is the most on the host at
+    once, buffers rounded up as the arena does; `file_bytes` of initializers on the host live in files and
+    are in no other figure.
     """
 
     peak_bytes: Count
@@ -152,8 +155,14 @@ class PredictedCost:
     halved_bytes: Count = 0
     cast_us: Amount = 0.0
     pins_us: Amount = 0.0
+    cache_us: Change = 0.0
     host_bytes: Count = 0
     file_bytes: Count = 0
+
+    @property
+    def step_us(self) -> float:
+        """Microseconds that a step is predicted to take, the caches included."""
+        return max(0.0, self.time_us + self.cache_us)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

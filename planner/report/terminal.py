@@ -327,6 +327,8 @@ def _times(head: Payload) -> str:
     text = f"{before} -> {after} predicted"
     if head["predicted_time_ratio"] is not None:
         text += f" (x{float(head['predicted_time_ratio']):.3f})"
+    if head["cache_us"]:
+        text += f", of which {_duration(head['cache_us'])} in the caches"
     if head["measured_time_ratio"] is not None:
         before = _duration(head["measured_time_before_us"])
         after = _duration(head["measured_time_after_us"])

@@ -1,9 +1,11 @@
-"""How long each node of a model takes on this machine's CPU, and what a copy and a pin take.
+"""How long each node of a model takes on this machine's CPU, and what a copy, a pin and a miss take.
 
 A profiled run shows kernel times. Whatever else runs on the machine makes some of them longer and none
 shorter, so that the least of several runs is taken, as Python's `timeit` advises. ONNX Runtime's profiler
 adds some 10 microseconds between two nodes, and nothing to a kernel's own time: the least kernel times
-of a step add up to its least time without a profile (`reports/predictions.md`).
+of a step add up to its least time without a profile (`reports/predictions.md`). While something else
+keeps a core busy all of the runs take longer, some operations several times as long as others: that is
+seen by how long threads wait for a core, and said.
 """
 
 from __future__ import annotations
@@ -18,10 +20,13 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
+from planner.cost.measured import Cache
 from planner.errors import ModelError
 from planner.files.temporary import temporary_folder
+from planner.runtime.machine import BUSY, last_cache_bytes, waited_s, waited_share
 from planner.runtime.options import Opening
 from planner.runtime.profile import Run, create_session, read_profile, run_session
+from planner.runtime.timing import available_bytes
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -33,8 +38,17 @@ _MAX_EVENTS = 60_000
 _LONG_S = 5.0
 """A step that takes longer is run once more after the first run."""
 
+_BUSY_RUNS_S = 3.0
+"""On a busy machine runs go on for so long: what is beside them may end."""
+
 _COPIED = (1 << 16, 1 << 24)
 _COPY_RUNS = 8
+
+_COLUMNS = 512
+_IN_CACHE, _BEYOND = 1 / 16, 2.0
+"""Sizes of an input that the cache holds, and of one that it does not, in caches."""
+_MISS_RUNS = 24
+_MOST_CACHE_BYTES = 1 << 28
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,10 +58,17 @@ class OpTimes:
     Attributes:
         kernel_us: least microseconds of each node, by name.
         runs: how many runs that is the least of; the first run of the session is none of them.
+        waited: share of the time for which a thread waited for a core; 0 where nobody counts it.
     """
 
     kernel_us: Mapping[str, float]
     runs: int
+    waited: float = 0.0
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether something else took so much of the machine that the times are too long."""
+        return self.waited > BUSY
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,14 +99,20 @@ def op_times(
     with temporary_folder() as folder:
         session = create_session(path, opening.options(profile_prefix=folder / "profile"))
         most = max(_MIN_RUNS, min(_MAX_RUNS, _MAX_EVENTS // max(1, nodes)))
-        spent_s = 0.0
+        spent_s = waited = 0.0
+        begun = waited_s()
         for index in range(most + 1):
             start = time.perf_counter()
             results = run_session(session, feeds)
             elapsed_s = time.perf_counter() - start
             del results
-            spent_s += elapsed_s if index else 0.0
-            if index and (elapsed_s > _LONG_S or (index >= _MIN_RUNS and spent_s >= _RUNS_S)):
+            if not index:
+                begun = waited_s()
+                continue
+            spent_s += elapsed_s
+            waited = waited_share(begun, spent_s, opening.threads or 1)
+            enough_s = _BUSY_RUNS_S if waited > BUSY else _RUNS_S
+            if elapsed_s > _LONG_S or (index >= _MIN_RUNS and spent_s >= enough_s):
                 break
         profile = Path(session.end_profiling())
         del session
@@ -93,7 +120,48 @@ def op_times(
     least = _least_us(runs[1:] or runs)
     if not least:
         raise ModelError(f"ONNX Runtime's profile of {path} has no node in it")
-    return OpTimes(kernel_us=least, runs=len(runs[1:] or runs))
+    return OpTimes(kernel_us=least, runs=len(runs[1:] or runs), waited=waited)
+
+
+def cache_of(opening: Opening) -> Cache | None:
+    """The last cache of this machine, and what a byte takes that it does not hold: the mean of an
+    operation by element and a sum over rows, each on an input that the cache holds and on one of twice
+    its size.
+
+    Returns:
+        None where the system does not say how large it is, where memory is short, or where the two
+        sizes take equally long.
+
+    Raises:
+        ModelError: ONNX Runtime cannot run them.
+    """
+    cache_bytes = last_cache_bytes()
+    available = available_bytes()
+    if not 0 < cache_bytes <= _MOST_CACHE_BYTES or (available or 0) < 8 * _BEYOND * cache_bytes:
+        return None
+    held, beyond = (_touching_us(int(s * cache_bytes), opening) for s in (_IN_CACHE, _BEYOND))
+    added = [after - before for before, after in zip(held, beyond, strict=True)]
+    us_per_byte = sum(added) / len(added)
+    if us_per_byte <= 0:
+        return None
+    return Cache(bytes=cache_bytes, missed_bytes_per_s=1e6 / us_per_byte)
+
+
+def _touching_us(size: int, opening: Opening) -> tuple[float, float]:
+    """Microseconds for each byte touched, by element and by columns, of an input of so many bytes."""
+    rows = max(1, size // (4 * _COLUMNS))
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [rows, _COLUMNS])
+    axis = helper.make_tensor("axis", TensorProto.INT64, [1], [0])
+    nodes = [
+        helper.make_node("Neg", ["x"], ["y"], name="elements"),
+        helper.make_node("ReduceSum", ["y", "axis"], ["z"], name="columns", keepdims=0),
+    ]
+    z = helper.make_tensor_value_info("z", TensorProto.FLOAT, [_COLUMNS])
+    graph = helper.make_graph(nodes, "misses", [x], [z], [axis])
+    feeds = {"x": np.zeros((rows, _COLUMNS), np.float32)}
+    least = _least_of(_model(graph), feeds, opening, _MISS_RUNS)
+    touched = 4 * rows * _COLUMNS
+    return least["elements"] / (2 * touched), least["columns"] / touched
 
 
 def small_times(opening: Opening) -> SmallTimes:
@@ -103,16 +171,8 @@ def small_times(opening: Opening) -> SmallTimes:
         ModelError: ONNX Runtime here has no such copies on the CPU.
     """
     small, large = _COPIED
-    with temporary_folder() as folder:
-        path = folder / "copies.onnx"
-        path.write_bytes(_copies().SerializeToString())
-        feeds = {f"x{size}": np.zeros(size // 4, np.float32) for size in _COPIED}
-        session = create_session(path, opening.options(profile_prefix=folder / "profile"))
-        for _ in range(_COPY_RUNS):
-            run_session(session, feeds)
-        profile = Path(session.end_profiling())
-        del session
-        least = _least_us(read_profile(profile)[1:])
+    feeds = {f"x{size}": np.zeros(size // 4, np.float32) for size in _COPIED}
+    least = _least_of(_copies(), feeds, opening, _COPY_RUNS)
 
     def rate(kind: str) -> float:
         more_us = least[f"{kind}{large}"] - least[f"{kind}{small}"]
@@ -123,6 +183,24 @@ def small_times(opening: Opening) -> SmallTimes:
         copy_in_bytes_per_s=rate("in"),
         pin_us=max(1.0, least[f"size{small}"]),
     )
+
+
+def _least_of(
+    model: onnx.ModelProto,
+    feeds: Mapping[str, npt.NDArray[Any]],
+    opening: Opening,
+    runs: int,
+) -> dict[str, float]:
+    """Least microseconds of each node of a small model, but for the first run."""
+    with temporary_folder() as folder:
+        path = folder / "model.onnx"
+        path.write_bytes(model.SerializeToString())
+        session = create_session(path, opening.options(profile_prefix=folder / "profile"))
+        for _ in range(runs):
+            run_session(session, feeds)
+        profile = Path(session.end_profiling())
+        del session
+        return _least_us(read_profile(profile)[1:])
 
 
 def _least_us(runs: Sequence[Run]) -> dict[str, float]:
@@ -148,5 +226,8 @@ def _copies() -> onnx.ModelProto:
         ]
         inputs.append(helper.make_tensor_value_info(x, TensorProto.FLOAT, [size // 4]))
         outputs.append(helper.make_tensor_value_info(count, TensorProto.INT64, []))
-    graph = helper.make_graph(nodes, "copies", inputs, outputs)
+    return _model(helper.make_graph(nodes, "copies", inputs, outputs))
+
+
+def _model(graph: onnx.GraphProto) -> onnx.ModelProto:
     return helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 21)])

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 import numpy.typing as npt
 
 from planner.results import TimeCheck
-from planner.runtime.options import Opening, stop_spinning
+from planner.runtime.machine import BUSY, waited_s, waited_share
+from planner.runtime.options import Opening, default_threads, stop_spinning
 from planner.runtime.profile import create_session, run_session
+from planner.units import format_percent
 
 if TYPE_CHECKING:
     import onnxruntime as ort
@@ -66,6 +68,7 @@ def time_in_turns(
         run_options.add_run_config_entry(*_SHRINK)
         note = "times include giving memory back after each run: both arenas did not fit at once"
     times: tuple[list[float], list[float]] = ([], [])
+    began, waited = time.perf_counter(), waited_s()
     for index in range(_MAX_RUNS):
         if index >= length.runs + length.warm_ups and sum(times[0]) >= length.min_s * 1e6:
             break
@@ -79,6 +82,13 @@ def time_in_turns(
                 length = _LONG
             if index >= length.warm_ups:
                 times[which].append(elapsed * 1e6)
+    busy = waited_share(waited, time.perf_counter() - began, default_threads())
+    if busy > BUSY:
+        said = (
+            "the machine was busy while steps were timed: threads waited for a core for "
+            f"{format_percent(busy)} of the time"
+        )
+        note = f"{note}; {said}" if note else said
     return TimeCheck(original_us=tuple(times[0]), rewritten_us=tuple(times[1])), note
 
 

@@ -125,7 +125,7 @@ def _figures(result: OptimizeResult) -> Row:
         "budget_bytes": plan.budget_bytes,
         "baseline_bytes": plan.baseline.peak_bytes,
         "predicted_bytes": plan.planned.peak_bytes,
-        "predicted_ratio": plan.planned.time_us / plan.baseline.time_us,
+        "predicted_ratio": plan.planned.step_us / plan.baseline.time_us,
         "recomputed_ops": plan.planned.recomputed_ops,
         "unchanged": plan.unchanged,
         "regions": sum(map(len, plan.split)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import onnx
@@ -13,14 +14,16 @@ from planner import api
 from planner.errors import UsageError
 from planner.pipeline.answer.explain import explain
 from planner.pipeline.prepare.costing import MEASURED, VARIABLE
+from planner.runtime import op_times
 
 MLP = Path(__file__).parents[2] / "models" / "zoo" / "mlp_adamw.onnx"
 
 
 @pytest.fixture(autouse=True)
 def measuring(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a user has it, with an empty cache."""
+    """As a user has it on a machine that does nothing else, with an empty cache."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(op_times, "waited_share", lambda *_: 0.0)
     monkeypatch.delenv(VARIABLE)
 
 
@@ -48,6 +51,31 @@ def test_times_are_measured_once_and_kept(tmp_path: Path) -> None:
     assert first.default.duration_us == again.default.duration_us
     anew = api.analyze(MLP, calibrate=True)
     assert anew.cost_source == MEASURED
+
+
+def test_times_of_a_busy_machine_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(op_times, "waited_share", lambda *_: 0.5)
+    for _ in range(2):
+        found = api.analyze(MLP)
+        assert found.cost_source == MEASURED
+        assert any("waited for a core for 50" in said for said in found.assumptions)
+
+
+def test_kept_times_that_a_step_belies_are_dropped(tmp_path: Path) -> None:
+    def said() -> tuple[str, ...]:
+        result = api.optimize(
+            MLP, budget="90%", output=tmp_path / "planned.onnx", time_limit_s=2.0, force=True
+        )
+        assert result.verification is not None
+        return result.verification.notes
+
+    assert not any("measures them again" in note for note in said())
+    (kept,) = (tmp_path / "cache" / "planner").glob("times-*.json")
+    content = json.loads(kept.read_text())
+    content["kernel_us"] = {name: 100 * us for name, us in content["kernel_us"].items()}
+    kept.write_text(json.dumps(content))
+    assert any("measures them again" in note for note in said())
+    assert not kept.exists()
 
 
 def test_nothing_runs_where_that_is_not_wanted(tmp_path: Path) -> None:
@@ -97,5 +125,7 @@ def test_a_plan_of_measured_times_is_explained_with_them(tmp_path: Path) -> None
     # operations that run again, and nodes that pin the order, are all that is added
     added_us = plan.planned.time_us - plan.best_order.time_us
     assert added_us == pytest.approx(plan.planned.recompute_us + plan.planned.pins_us)
+    assert sum(result.after.duration_us) == pytest.approx(plan.planned.time_us)
+    assert plan.planned.step_us == plan.planned.time_us + plan.planned.cache_us
     explained = explain(MLP, plan_path, plan.decisions[0].tensor, time_limit_s=5.0)
     assert explained.times_from.startswith(MEASURED)

@@ -377,4 +377,7 @@ def costed_for(prepared: Prepared, hardware: Hardware) -> Prepared:
         hardware=hardware,
         duration_us=durations_of_changed(graph, original, original_us, hardware),
         cost_source=f"roofline of {hardware.name}",
+        pin_us=0.0,
+        cache=None,
+        times_key="",
     )

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from planner.cost.measured import forget_times
 from planner.errors import ModelError, UsageError
 from planner.graph.model import TrainingGraph
 from planner.graph.rules import COPIES
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
 
 
 _SHOWN = 3
+
+_TOO_LONG = 1.25
+"""Operation times that add up to so many times a step are dropped."""
 
 Quiet = Callable[[], AbstractContextManager[None]]
 
@@ -119,7 +123,24 @@ def run_both(
     if rewrite.plan.halved:
         progress("magnitudes of what is stored in half")
         verification = _with_magnitudes(verification, rewrite, inputs[0])
-    return replace(verification, notes=(*verification.notes, *_on_one_stream(rewrite.plan)))
+    notes = (*_on_one_stream(rewrite.plan), *_on_kept_times(prepared, verification))
+    return replace(verification, notes=(*verification.notes, *notes))
+
+
+def _on_kept_times(prepared: Prepared, verification: Verification) -> tuple[str, ...]:
+    """Let go of operation times that were measured while the machine was busy: together they take much
+    longer than a whole step of the original does; what to say of it."""
+    if verification.time is None or not prepared.times_key:
+        return ()
+    times_us, step_us = prepared.baseline.time_us, min(verification.time.original_us)
+    if times_us <= _TOO_LONG * step_us:
+        return ()
+    forget_times(prepared.times_key)
+    return (
+        f"operation times add up to {format_duration(times_us)}, and a step takes "
+        f"{format_duration(step_us)}: something else ran while they were measured; the next run measures "
+        "them again",
+    )
 
 
 def _with_magnitudes(

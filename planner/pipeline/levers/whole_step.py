@@ -229,4 +229,6 @@ def _times(cost: PredictedCost, runs: int) -> PredictedCost:
         page_in_bytes=runs * cost.page_in_bytes,
         page_out_bytes=runs * cost.page_out_bytes,
         page_us=runs * cost.page_us,
+        pins_us=runs * cost.pins_us,
+        cache_us=runs * cost.cache_us,
     )

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from dataclasses import dataclass
+import statistics
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import onnx_ir as ir
 
 from planner.cost.hardware import Hardware
-from planner.cost.measured import MeasuredTimes, keep_times, kept_times, times_key
+from planner.cost.measured import Cache, MeasuredTimes, keep_times, kept_times, times_key
 from planner.cost.model import durations_us
 from planner.errors import PlannerError
 from planner.files.temporary import temporary_folder
@@ -23,7 +24,7 @@ from planner.runtime.build import why_no_copies
 from planner.runtime.optimizers.normalize import is_of_large_files
 from planner.runtime.options import Level
 from planner.targets import Target
-from planner.units import format_duration
+from planner.units import format_duration, format_percent
 
 MEASURED = "measured on this machine"
 """How the source of times begins that were measured here."""
@@ -33,6 +34,8 @@ VARIABLE = "PLANNER_CALIBRATE"
 
 _MAX_STEP_S = 10.0
 """Nobody who did not ask for it waits for several steps longer than this."""
+
+_SOME_VIEWS = 5
 
 _MEMORY_SHARE = 2
 """Twice a model's peak has to be free: the arena takes more than the live bytes."""
@@ -46,6 +49,8 @@ class Costed:
         duration_us: microseconds by OpId; `source` says where they come from.
         hardware: for what the graph lacks: copies, and nodes that planner makes.
         pin_us: a node that pins the order; 0 where times are predicted, since a roofline is coarser.
+        cache: of the processor; None where times are predicted, or it is not known.
+        times_key: under which measured times are kept; empty where none are.
         assumptions: one sentence each.
     """
 
@@ -53,6 +58,8 @@ class Costed:
     source: str
     hardware: Hardware
     pin_us: float = 0.0
+    cache: Cache | None = None
+    times_key: str = ""
     assumptions: tuple[str, ...] = ()
 
 
@@ -100,16 +107,16 @@ class Costing:
         key = self._key()
         known = None if mode == "always" else kept_times(key)
         if known is not None:
-            return self._from(known, " in an earlier run")
+            return self._from(known, key, " in an earlier run")
         if mode == "kept":
             return self._predicted()
         if mode == "always":
-            return self._from(self._measured(key), "")
+            return self._from(self._measured(key), key)
         why = self._why_not()
         if why:
             return self._predicted(why)
         try:
-            return self._from(self._measured(key), "")
+            return self._from(self._measured(key), key)
         except PlannerError as error:
             if self.request.inputs is not None:
                 raise
@@ -149,7 +156,7 @@ class Costing:
 
     def _measured(self, key: str) -> MeasuredTimes:
         from planner.runtime.feeds.inputs import make_inputs
-        from planner.runtime.op_times import op_times, small_times
+        from planner.runtime.op_times import cache_of, op_times, small_times
         from planner.runtime.options import Opening, default_threads
 
         request, count = self.request, len(self.graph.operations)
@@ -160,18 +167,35 @@ class Costing:
             found = op_times(
                 path, feeds, Opening(level=level, threads=default_threads()), nodes=count
             )
-        times = MeasuredTimes(kernel_us=dict(found.kernel_us), runs=found.runs)
+        plain = Opening(level="disabled", threads=default_threads())
+        times = MeasuredTimes(
+            kernel_us=dict(found.kernel_us),
+            runs=found.runs,
+            waited=found.waited if found.is_busy else 0.0,
+            cache=cache_of(plain),
+        )
         if why_no_copies(self.target.name) is None:
-            small = small_times(Opening(level="disabled", threads=default_threads()))
-            times = MeasuredTimes(
-                kernel_us=times.kernel_us,
-                runs=times.runs,
+            small = small_times(plain)
+            times = replace(
+                times,
                 copy_out_bytes_per_s=small.copy_out_bytes_per_s,
                 copy_in_bytes_per_s=small.copy_in_bytes_per_s,
-                pin_us=small.pin_us,
+                pin_us=self._pin_us(found.kernel_us, small.pin_us),
             )
-        keep_times(key, times)
+        if not found.is_busy:
+            keep_times(key, times)
         return times
+
+    def _pin_us(self, kernel_us: Mapping[str, float], alone_us: float) -> float:
+        """What a node takes that moves no bytes: as the model's own views do, among other nodes, where it
+        has some.
+
+        Args:
+            alone_us: in a model of such nodes alone.
+        """
+        names = (op.name for op in self.graph.operations if op.is_view)
+        views = [kernel_us[name] for name in names if name in kernel_us]
+        return statistics.median(views) if len(views) >= _SOME_VIEWS else alone_us
 
     def _to_run(self, folder: Path) -> tuple[Path, Level]:
         """A file whose session has the graph's nodes, and the level to open it at.
@@ -187,16 +211,26 @@ class Costing:
         ir.save(self.optimized, path)
         return path, "disabled"
 
-    def _from(self, times: MeasuredTimes, said: str) -> Costed:
+    def _from(self, times: MeasuredTimes, key: str, said: str = "") -> Costed:
         hardware = times.hardware(self.hardware)
         durations, notes = times.durations(self.graph, hardware, "the run that measured")
         runs = f"the least of {times.runs} run(s)"
+        busy = (
+            f"the machine was busy while operation times were measured (threads waited for a core for "
+            f"{format_percent(times.waited)} of the time): they may be too long, and are not kept"
+        )
         return Costed(
             duration_us=durations,
             source=f"{MEASURED}{said}",
             hardware=hardware,
             pin_us=times.pin_us,
-            assumptions=(f"operation times are {MEASURED}: {runs}", *notes),
+            cache=times.cache,
+            times_key="" if times.waited else key,
+            assumptions=(
+                f"operation times are {MEASURED}: {runs}",
+                *((busy,) if times.waited else ()),
+                *notes,
+            ),
         )
 
     def _key(self) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 import onnx_ir as ir
 
 from planner.cost.hardware import Hardware, load_hardware
+from planner.cost.measured import Cache
 from planner.errors import ModelError, UsageError
 from planner.exactness import Numbers
 from planner.formulate import Formulation, OpCosts, Room, formulate
@@ -69,6 +70,8 @@ class Prepared:
         workspace_bytes: by OpId: what its kernel takes besides its outputs while it runs.
         duration_us: by OpId. `cost_source` says where they come from.
         pin_us: what a node that pins the order takes; 0 where nobody measured it.
+        cache: of the processor that times were measured on; None where they were not, or it is not known.
+        times_key: under which measured times are kept; empty where none are.
         level: of ONNX Runtime's optimizations that made the graph: "extended"; "all" where a session lays
             it out in blocks of channels; "disabled" for the graph as it is.
         block_channels: channels in a block of the layout that weights of `model` are in (NCHWc); 0 where
@@ -98,6 +101,8 @@ class Prepared:
     cost_source: str
     level: Level
     pin_us: float = 0.0
+    cache: Cache | None = None
+    times_key: str = ""
     why_no_swaps: WhyClosed | None = None
     block_channels: int = 0
     bounds: Mapping[str, ValueType] = field(default_factory=dict)
@@ -209,6 +214,8 @@ def prepare(
         duration_us=planned.durations_us(original, costed.duration_us, costed.hardware),
         cost_source=costed.source,
         pin_us=costed.pin_us,
+        cache=costed.cache,
+        times_key=costed.times_key,
         level=found.level,
         bounds=kinds.bounds,
         inner_bytes=kinds.inner,

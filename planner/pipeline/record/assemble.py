@@ -25,6 +25,7 @@ from planner.pipeline.prepare.settings import Settings
 from planner.pipeline.record.barring import barred_in, barred_note
 from planner.pipeline.record.bounds import planned_bounds
 from planner.pipeline.record.decisions import decisions_of
+from planner.pipeline.record.rewritten_times import cache_us, pins_of, views_us
 from planner.pipeline.solve.orders import GRANULARITY_BYTES, least_possible_peak
 from planner.pipeline.solve.planned import Planned
 from planner.plan.candidate import Candidate
@@ -64,7 +65,7 @@ def assemble(prepared: Prepared, settings: Settings, planned: Planned) -> Plan:
         # nodes that were unfolded hold a few bytes more in each order, the original's own included
         best_order=PredictedCost(
             peak_bytes=min(planned.orders[0].peak_bytes, prepared.baseline.peak_bytes),
-            time_us=problem.base_duration_us,
+            time_us=problem.base_duration_us + views_us(planned),
         ),
         planned=_planned_cost(planned, candidate),
         one_stream_us=_one_stream_us(replay),
@@ -245,8 +246,7 @@ def _planned_cost(planned: Planned, candidate: Candidate) -> PredictedCost:
     wholes = [i for i in runs if graph.operations[form.ops[i]].role is Role.WHOLE]
 
     host = host_memory_of(planned)
-    pins = len(planned.graph.operations) - len(planned.rewritten.action_nodes)
-    pins_us = pins * planned.prepared.pin_us
+    pins_us = len(pins_of(planned)) * planned.prepared.pin_us
 
     def size(op: int) -> int:
         return graph.tensors[graph.operations[form.ops[op]].outputs[0]].bytes
@@ -256,7 +256,7 @@ def _planned_cost(planned: Planned, candidate: Candidate) -> PredictedCost:
 
     return PredictedCost(
         peak_bytes=planned.timeline.peak_bytes,
-        time_us=replay.time_us + pins_us,
+        time_us=replay.time_us + views_us(planned) + pins_us,
         recomputed_ops=replay.recomputed_ops - len(again),
         recompute_us=max(0.0, replay.recompute_us - us(again)) if again else replay.recompute_us,
         recomputed_bytes=replay.recomputed_bytes - sum(_planned_bytes(form, op) for op in again),
@@ -268,6 +268,7 @@ def _planned_cost(planned: Planned, candidate: Candidate) -> PredictedCost:
         halved_bytes=sum(map(size, set(halves))),
         cast_us=us([*halves, *wholes]),
         pins_us=pins_us,
+        cache_us=cache_us(planned),
         host_bytes=host.peak_bytes,
         file_bytes=host.file_bytes,
         swapped_tensors=len(swapped),

@@ -14,6 +14,7 @@ from planner.onnxio.load import load_model
 from planner.pipeline.prepare.graphs import analysed_graph
 from planner.pipeline.prepare.prepared import Prepared
 from planner.pipeline.prepare.timelines import full_timeline, view_of
+from planner.pipeline.record.rewritten_times import pins_of
 from planner.pipeline.solve.planned import Planned
 from planner.pipeline.target.targeting import check_target
 from planner.plan.planfile import Plan
@@ -46,8 +47,11 @@ def _durations_after(planned: Planned) -> tuple[float, ...]:
             by_node[node] = problem.swap_out_us(action.target)
         else:
             by_node[node] = problem.swap_in_us(action.target)
-    pin_us = planned.prepared.pin_us
-    return tuple(by_node.get(op.name, pin_us) for op in planned.graph.operations)
+    pins = dict.fromkeys(pins_of(planned), planned.prepared.pin_us)
+    durations = planned.prepared.duration_us
+    views = {op.name: durations[op.id] for op in planned.prepared.graph.operations}
+    known = {**views, **pins, **by_node}
+    return tuple(known[op.name] for op in planned.graph.operations)
 
 
 def _starts_after(planned: Planned) -> tuple[float, ...]:

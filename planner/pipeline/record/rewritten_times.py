@@ -1,0 +1,56 @@
+"""What a rewritten model takes besides its schedule: views, nodes that pin the order, and less or more in
+the caches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from planner.cost.measured import Cache
+from planner.graph.model import OpId, TrainingGraph
+from planner.pipeline.solve.planned import Planned
+from planner.plan.problem import ActionKind
+from planner.runtime.memory.missed import missed_bytes
+
+
+def views_us(planned: Planned) -> float:
+    """Microseconds of the original's nodes that no schedule names: those that move no bytes."""
+    prepared, scheduled = planned.prepared, set(planned.formulation.ops)
+    durations = prepared.duration_us
+    return sum(durations[op.id] for op in prepared.graph.operations if op.id not in scheduled)
+
+
+def pins_of(planned: Planned) -> tuple[str, ...]:
+    """Names of the nodes that planner added to pin the order, and of views that it had to make again."""
+    known = {op.name for op in planned.prepared.graph.operations}
+    known.update(planned.rewritten.action_nodes)
+    return tuple(op.name for op in planned.graph.operations if op.name not in known)
+
+
+def cache_us(planned: Planned) -> float:
+    """Microseconds that operations take less (negative) or more than in the original, since the
+    processor's cache still holds more or less of what they touch; 0 where that was not measured.
+
+    Copies are left out: their rate was measured on what no cache holds.
+    """
+    cache, candidate = planned.prepared.cache, planned.solved.candidate
+    if cache is None or candidate is None:
+        return 0.0
+    baseline = planned.prepared.baseline
+    before = _missed(baseline.graph, baseline.order, cache)
+    after = _missed(planned.graph, planned.order, cache)
+    operations, ops = planned.prepared.graph.operations, planned.formulation.ops
+    missed = 0
+    nodes = planned.rewritten.action_nodes
+    for action, node in zip(candidate.actions, nodes, strict=True):
+        if action.kind is not ActionKind.RUN:
+            continue
+        name = operations[ops[action.target]].name
+        if name in before:
+            missed += after[node] - before[name]
+    return cache.added_us(missed)
+
+
+def _missed(graph: TrainingGraph, order: Sequence[OpId], cache: Cache) -> dict[str, int]:
+    """Bytes that each node misses, by its name."""
+    missed = missed_bytes(graph, order, cache_bytes=cache.bytes)
+    return {op.name: missed[op.id] for op in graph.operations}

@@ -1,0 +1,52 @@
+"""What the system says of the machine: whether it is busy, and what its caches hold."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+_TASKS = Path("/proc/self/task")
+_CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
+
+BUSY = 0.1
+"""Share of the time that threads wait for a core, from which on times are too long."""
+
+_UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+
+
+def waited_s() -> float | None:
+    """Seconds that the threads of this process were ready and had no core, since they began; None where
+    the system does not count them (the second figure of Linux's `schedstat`)."""
+    waited_ns, seen = 0, False
+    with contextlib.suppress(OSError):
+        for file in _TASKS.glob("*/schedstat"):
+            with contextlib.suppress(OSError, ValueError, IndexError):
+                waited_ns += int(file.read_text().split()[1])
+                seen = True
+    return waited_ns / 1e9 if seen else None
+
+
+def waited_share(before_s: float | None, spent_s: float, threads: int) -> float:
+    """Share of the last `spent_s` seconds for which each of so many threads waited for a core.
+
+    Args:
+        before_s: `waited_s` at their beginning.
+
+    Returns:
+        0 where the system does not count it.
+    """
+    now_s = waited_s()
+    if before_s is None or now_s is None or spent_s <= 0:
+        return 0.0
+    return max(0.0, now_s - before_s) / (spent_s * threads)
+
+
+def last_cache_bytes() -> int:
+    """Bytes of the largest cache that a core has or shares; 0 where the system does not say."""
+    sizes = [0]
+    for file in _CACHES.glob("index*/size"):
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            text = file.read_text().strip()
+            unit = _UNITS.get(text[-1])
+            sizes.append(int(text[:-1]) * unit if unit else int(text))
+    return max(sizes)
