@@ -81,6 +81,7 @@ def row(model: Path, percent: int, swap: str, limits: argparse.Namespace) -> dic
             "predicted": plan.planned.step_us / plan.baseline.time_us,
             "predicted_step_us": plan.baseline.time_us,
             "pins": plan.planned.pins_us / plan.baseline.time_us,
+            "caches": plan.planned.cache_us / plan.baseline.time_us,
             "ratio": least[index] / least[0],
             "quartiles": statistics.quantiles(ratios, n=4)[::2],
         }
@@ -130,7 +131,8 @@ def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
         "operation times measured by one short run, the default; *roofline* is of the plan made with "
         "predicted times (`--no-calibrate`). *off*: predicted over measured. *same operations*: kernel "
         "time of the original's operations in the rewritten model over that in the original; below 1 "
-        "where a smaller working set stays in the caches, which is not predicted.",
+        "where a smaller working set stays in the caches. *caches*: how much of that, and of what runs "
+        "again, is in the prediction.",
         "",
         f"- measured times: {_within(off, 0.1)} of {len(done)} predictions within 10%, "
         f"{_within(off, 0.05)} within 5%; median of the distance {_median(off):.1%}",
@@ -138,9 +140,9 @@ def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
         f"- the plan of measured times is more than 3% slower than the roofline's in "
         f"{sum(s > 0.03 for s in slower)} rows, more than 3% faster in {sum(s < -0.03 for s in slower)}",
         "",
-        "| model | budget | swaps | step ms | predicted | measured | off | same operations | roofline: "
-        "predicted | measured | off | measured plan / roofline's |",
-        "|---|---:|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
+        "| model | budget | swaps | step ms | predicted | caches | measured | off | same operations | "
+        "roofline: predicted | measured | off | measured plan / roofline's |",
+        "|---|---:|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
     ]
     return "\n".join([*lines, *map(_line, rows)]) + "\n"
 
@@ -158,8 +160,9 @@ def _line(row: Mapping[str, Any]) -> str:
     if "error" in row:
         return f"{begins} {row['error']} |"
     mine, roof = row["measured"], row["roofline"]
-    cells = [f"{row['step_us'] / 1e3:.1f}"]
-    cells += [*_compared(mine), f"{row['same_operations']:.3f}", *_compared(roof)]
+    predicted, *compared = _compared(mine)
+    cells = [f"{row['step_us'] / 1e3:.1f}", predicted, f"{mine['caches']:+.3f}", *compared]
+    cells += [f"{row['same_operations']:.3f}", *_compared(roof)]
     return f"{begins} {' | '.join(cells)} | {mine['ratio'] / roof['ratio']:.3f} |"
 
 
