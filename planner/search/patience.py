@@ -36,18 +36,30 @@ def begin(per_s: float) -> Patience:
     return Patience(since=time.monotonic(), per_s=per_s)
 
 
+_CHANCE = 0.1
+"""Of what is left to gain, so much is expected of a search that has found nothing for a while: most that
+is found is found within seconds of the last, and the bound may be out of reach."""
+
+
 @dataclass(frozen=True, slots=True)
 class NotWorthTheWait:
-    """Ends a search whose plan is so near its bound that the rest is not worth the wait."""
+    """Ends a search whose plan is so near its bound that the rest is not worth the wait, and one that has
+    found nothing for longer than what may be expected of it is worth.
+
+    A search may always find nothing for as long as it took to come to its best plan: on large problems
+    every turn is long.
+    """
 
     state: SearchState
     patience: Patience
 
     @property
     def left_s(self) -> float:
-        """Seconds until the gap is no longer worth it; without end before there is a plan."""
+        """Seconds until neither is worth it; without end before there is a plan."""
         best, base_us = self.state.best, self.state.problem.base_duration_us
         if best is None or base_us <= 0:
             return float("inf")
         worth_s = (best.time_us - self.state.bound_us) / base_us / self.patience.per_s
-        return self.patience.since + worth_s - time.monotonic()
+        idle_s = max(_CHANCE * worth_s, self.state.improved - self.state.began)
+        until = min(self.patience.since + worth_s, self.state.improved + idle_s)
+        return until - time.monotonic()

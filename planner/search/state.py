@@ -65,6 +65,7 @@ class SearchState:
         instants: base operations at which memory is short, those that matter most first.
         intervals: the integer programs that run beside the search, once they do.
         began: when the search began (time.monotonic).
+        improved: when the best plan was found (time.monotonic).
         ledger: what each engine did.
         on_progress: told of each better plan.
     """
@@ -81,6 +82,7 @@ class SearchState:
     instants: list[int] = field(default_factory=list)
     intervals: IntervalSearch | None = None
     began: float = field(default_factory=time.monotonic)
+    improved: float = field(default_factory=time.monotonic)
     ledger: Ledger = field(default_factory=Ledger)
     on_progress: Callable[[str], None] | None = None
 
@@ -105,6 +107,7 @@ class SearchState:
         if not improved:
             return False
         self.best, self.engine = candidate, engine or self.ledger.engine
+        self.improved = time.monotonic()
         if self.on_progress:
             base_us = self.problem.base_duration_us
             self.on_progress(

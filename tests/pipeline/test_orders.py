@@ -39,3 +39,13 @@ def test_a_problem_in_another_order_is_what_is_formulated_in_it(barred: bool) ->
         assert found == formulate(
             prepared.graph, base.order, prepared.costs, room=room, allowed=settings.allowed
         )
+
+
+def test_no_more_orders_are_made_once_one_is_well_within_the_room() -> None:
+    prepared = prepare(Request(model=MODEL))
+    every = base_orders(prepared, time_limit_s=60)
+    roomy = base_orders(prepared, time_limit_s=60, room_bytes=2 * every[-1].peak_bytes)
+    assert len(roomy) < len(every)
+    assert "default" in {base.name for base in roomy}
+    assert not any(base.name.endswith(("moved", "outputs late")) for base in roomy)
+    assert base_orders(prepared, time_limit_s=60, room_bytes=every[0].peak_bytes) == every

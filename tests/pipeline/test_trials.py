@@ -132,3 +132,21 @@ def test_an_order_that_does_not_is_tried_as_it_would_have_been() -> None:
         ("unknown", 0, None),
     ]
     assert all(trial.is_judged for trial in trials.open)
+
+
+def test_what_was_put_off_comes_back_with_the_whole_budget() -> None:
+    """An order whose arena breaks up is still planned in, where less than the budget comes to nothing."""
+    trials = Trials(room=ROOM)
+    trials.add(order("broken", 1200), 3.0)
+    trials.add(order("hopeless", 1200, bound=ROOM), 5.0)
+    for need in (1.2, 1.3):
+        trials.judge(cheapest(trials), need, 3.0)
+    assert [trial.base.name for trial in trials.open] == ["broken"]
+    assert cheapest(trials).step > 0
+    trials.restore(order("broken", 1200))
+    again = cheapest(trials)
+    assert (again.base.name, again.step, again.is_judged) == ("broken", 0, True)
+    trials.restore()
+    assert cheapest(trials).base.name == "hopeless"
+    trials.restore()
+    assert trials.take(left=1.0) is None

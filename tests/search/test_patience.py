@@ -34,12 +34,28 @@ def test_a_gain_is_worth_less_after_a_longer_wait():
 def test_a_search_ends_when_its_gap_is_not_worth_it(problem, share):
     state = new_state(between(problem, share))
     run_engine(Greedy(), state, NEVER)
+    state.began = state.improved - 1e6  # it took long to come to this plan
     left_s = NotWorthTheWait(state, waited(0.0, 0.5)).left_s
     if state.best is None or problem.base_duration_us == 0:
         assert left_s == float("inf")
     else:
         gap = (state.best.time_us - state.bound_us) / problem.base_duration_us
         assert left_s == pytest.approx(gap / 0.5, abs=0.05)
+
+
+@settings(max_examples=40, deadline=None)
+@given(problem=problems(swaps=False), share=st.floats(0.1, 0.9), took_s=st.floats(0, 100))
+def test_a_search_that_finds_nothing_for_a_while_ends(problem, share, took_s):
+    """After a tenth of what the gap is worth, or as long as it took to come to the best plan."""
+    state = new_state(between(problem, share))
+    run_engine(Greedy(), state, NEVER)
+    if state.best is None or problem.base_duration_us == 0:
+        return
+    state.improved = time.monotonic()
+    state.began = state.improved - took_s
+    gap = (state.best.time_us - state.bound_us) / problem.base_duration_us
+    left_s = NotWorthTheWait(state, waited(0.0, 0.01)).left_s
+    assert left_s == pytest.approx(min(gap / 0.01, max(0.1 * gap / 0.01, took_s)), abs=0.05)
 
 
 @settings(max_examples=25, deadline=None)

@@ -223,6 +223,7 @@ class _Search:
         times: the same by how many of the ranking are on the host, less the copies that a session
             makes in any case.
         until: when the searches end.
+        made: the number that is quickest so far, and the model with so much on the host.
     """
 
     prepared: Prepared
@@ -231,6 +232,7 @@ class _Search:
     plain_us: float = float("inf")
     times: dict[int, float] = field(default_factory=dict)
     until: float = 0.0
+    made: tuple[int, Prepared] | None = None
 
     def choose(self, progress: Progress, plain: Plain | None) -> Chosen:
         """The number that is quickest; nothing, where that is as good."""
@@ -257,6 +259,8 @@ class _Search:
             best = len(self.candidates.ranked)
         if plain is not None and self.times[best] > self._worth_us:
             return Chosen(prepared=prepared)
+        if self.made is not None and self.made[0] == best:
+            return Chosen(prepared=self.made[1])
         return Chosen(prepared=resided(prepared, self.candidates.first(best)))
 
     @property
@@ -292,6 +296,8 @@ class _Search:
         left_s = max(0.3, (self.until - time.monotonic()) / _SEARCHES)
         found_us = quick_us(prepared, in_graph, self.settings, left_s)
         self.times[count] = found_us - prepared.baseline.fed_us
+        if self._best() == count:
+            self.made = (count, prepared)
 
 
 def _names(prepared: Prepared, order: Sequence[OpId]) -> list[str]:

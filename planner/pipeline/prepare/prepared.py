@@ -162,6 +162,8 @@ def prepare(
     written = None if on_loaded is None else on_loaded(loaded)
     target = fit_target(target, loaded.model)
     kinds = Sizes(loaded, request)
+    if written is not None:  # a session is being created beside
+        kinds.infer_now()
     found = optimized(kinds, target, to_rewrite=to_rewrite, progress=progress, written=written)
     plain = _plain(found, request)
     first = found.found.first

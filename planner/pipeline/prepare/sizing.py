@@ -86,6 +86,12 @@ class Sizes:
             if dtype is not None and shape is not None
         }
 
+    def infer_now(self) -> None:
+        """Have what is known of the file itself inferred before it is asked for, where nothing that is
+        learned later changes it: while something else is waited for."""
+        if not self.request.bounds:
+            _ = self.certain
+
     def settled(self, found: Normalized, level: Level, *, may_run: bool) -> dict[str, ValueType]:
         """Types of the values of what will be planned, with bounds for whatever is open.
 

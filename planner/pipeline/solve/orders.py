@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from planner.bound.instants import min_peak_bound
@@ -47,11 +47,73 @@ class BaseOrder:
 _MAX_LATE = 4
 """Base orders that are kept, besides ONNX Runtime's own, where making them took all the time."""
 
+_ROOMY = 0.85
+"""Share of the room that leaves enough of it for the arena to break up: what is below needs no plan."""
 
-def base_orders(prepared: Prepared, *, time_limit_s: float) -> tuple[BaseOrder, ...]:
-    """Candidate base orders, least peak first; ONNX Runtime's own is always among them."""
+
+def base_orders(
+    prepared: Prepared, *, time_limit_s: float, room_bytes: int | None = None
+) -> tuple[BaseOrder, ...]:
+    """Candidate base orders, least peak first; ONNX Runtime's own is always among them.
+
+    Args:
+        room_bytes: once an order is well within it, none is made of others by moves, and a few are kept:
+            nothing is quicker than an order that fits as it is. None: the least peak is looked for.
+    """
     deadline = time.monotonic() + time_limit_s
     whole = prepared.formulated()
+    problem = whole.problem
+    plain = tuple(range(len(whole.ops)))
+
+    def late() -> bool:
+        return time.monotonic() > deadline
+
+    starts = _starts(prepared, whole, late)
+    lives = Lives(problem)
+    is_large = late()
+    is_roomy = room_bytes is not None and any(
+        lives.live_bytes(order).max() <= _ROOMY * room_bytes for order in starts.values()
+    )
+    found: dict[tuple[int, ...], str] = {}
+    for name, start in starts.items():
+        found.setdefault(start, name)
+    for name, start in starts.items():
+        if not late() and not is_roomy:
+            found.setdefault(improve_order(problem, start, out_of_time=late), f"{name}, moved")
+    peaks = {order: int(lives.live_bytes(order).max()) for order in found}
+    if not is_roomy:
+        flat = min(peaks, key=lambda order: peaks[order])
+        deepest = tuple(min_peak_order(problem, flat)[0])
+        found.setdefault(deepest, f"{found[flat]}, outputs late")
+        peaks[deepest] = int(lives.live_bytes(deepest).max())
+    if is_large or is_roomy:  # each takes as long again to be bounded and to be made a problem of
+        least = sorted(found, key=peaks.__getitem__)[:_MAX_LATE]
+        found = {order: found[order] for order in (plain, *least)}
+    random = {op.id for op in prepared.graph.operations if op.effect in SHARED_GENERATOR}
+    drawn = [i for i, op in enumerate(whole.ops) if op in random]
+    orders = [
+        BaseOrder(
+            name=name,
+            order=tuple(whole.ops[i] for i in order),
+            peak_bytes=peaks[order],
+            least_bound_bytes=min_peak_bound(problem, order)[0],
+        )
+        for order, name in found.items()
+        if _keeps(order, drawn)
+    ]
+    return tuple(sorted(orders, key=lambda o: (o.peak_bytes, o.least_bound_bytes)))
+
+
+def _starts(
+    prepared: Prepared, whole: Formulation, late: Callable[[], bool]
+) -> dict[str, tuple[int, ...]]:
+    """Orders to begin from, by name: ONNX Runtime's, the file's and lists, each also with its updates
+    last.
+
+    Args:
+        whole: the problem in ONNX Runtime's order, of whose operations these are indices.
+        late: whether time is out, for all but the first two.
+    """
     problem = whole.problem
     place = {op: i for i, op in enumerate(whole.ops)}
     in_file = tuple(place[op] for op in file_order(prepared.graph) if op in place)
@@ -59,9 +121,6 @@ def base_orders(prepared: Prepared, *, time_limit_s: float) -> tuple[BaseOrder, 
     for i, op in enumerate(in_file):
         rank[op] = i
     plain = tuple(range(len(in_file)))
-
-    def late() -> bool:
-        return time.monotonic() > deadline
 
     starts = {"default": plain, "file": in_file}
     for name, schedule, priority in (
@@ -84,34 +143,7 @@ def base_orders(prepared: Prepared, *, time_limit_s: float) -> tuple[BaseOrder, 
     for name, order in list(starts.items()):
         if not late():
             starts[f"{name}, updates last"] = updates_last(problem, order)
-    is_large = late()
-    found: dict[tuple[int, ...], str] = {}
-    for name, start in starts.items():
-        found.setdefault(start, name)
-    for name, start in starts.items():
-        if not late():
-            found.setdefault(improve_order(problem, start, out_of_time=late), f"{name}, moved")
-    lives = Lives(problem)
-    peaks = {order: int(lives.live_bytes(order).max()) for order in found}
-    flat = min(peaks, key=lambda order: peaks[order])
-    deepest = tuple(min_peak_order(problem, flat)[0])
-    found.setdefault(deepest, f"{found[flat]}, outputs late")
-    peaks[deepest] = int(lives.live_bytes(deepest).max())
-    if is_large:  # each takes as long again to be bounded and to be made a problem of
-        least = sorted(found, key=peaks.__getitem__)[:_MAX_LATE]
-        found = {order: found[order] for order in (plain, *least)}
-    drawn = [place[op.id] for op in prepared.graph.operations if op.effect in SHARED_GENERATOR]
-    orders = [
-        BaseOrder(
-            name=name,
-            order=tuple(whole.ops[i] for i in order),
-            peak_bytes=peaks[order],
-            least_bound_bytes=min_peak_bound(problem, order)[0],
-        )
-        for order, name in found.items()
-        if _keeps(order, sorted(drawn))
-    ]
-    return tuple(sorted(orders, key=lambda o: (o.peak_bytes, o.least_bound_bytes)))
+    return starts
 
 
 def _keeps(order: Sequence[int], drawn: Sequence[int]) -> bool:

@@ -134,7 +134,11 @@ def _planned(
     start = time.monotonic()
     if not orders:
         progress("searching for base orders")
-        orders = base_orders(prepared, time_limit_s=settings.time_limit_s * 0.1)
+        orders = base_orders(
+            prepared,
+            time_limit_s=settings.time_limit_s * 0.1,
+            room_bytes=settings.budget_bytes - settings.reserve_bytes,
+        )
     room = settings.budget_bytes
     forms = {base: formulate_in(prepared, base.order, settings, room) for base in orders}
     deadline, patience = start + settings.time_limit_s, Patience(since=start, per_s=_WORTH_PER_S)

@@ -69,10 +69,12 @@ class Trials:
 
     Attributes:
         room: what a plan may take of the budget, in bytes.
+        put_off: those of the whole budget that were judged to break the arena up.
     """
 
     room: int
     open: list[Trial] = field(default_factory=list)
+    put_off: list[Trial] = field(default_factory=list)
 
     def add(self, base: BaseOrder, added_us: float | None) -> None:
         """An order in which the whole budget comes first.
@@ -102,7 +104,8 @@ class Trials:
         )
 
     def judge(self, trial: Trial, need: float, added_us: float | None) -> None:
-        """Put a trial back, at a lower capacity where the arena breaks up in its order anyway.
+        """Put a trial back, at a lower capacity where the arena breaks up in its order anyway; as it was,
+        it is put off.
 
         Args:
             need: how many times the arena it needs in this order, as far as can be told.
@@ -112,7 +115,18 @@ class Trials:
             self.open.append(replace(trial, added_us=added_us, is_judged=True))
         else:
             most = int(self.room / need * _MENDED)
+            self.put_off.append(replace(trial, added_us=added_us, is_judged=True))
             self._lower(trial, added_us, most, step=trial.step + 1)
+
+    def restore(self, base: BaseOrder | None = None) -> None:
+        """Put back what was put off.
+
+        Args:
+            base: in this order alone; None for all of them.
+        """
+        chosen = [trial for trial in self.put_off if base in (None, trial.base)]
+        self.put_off = [trial for trial in self.put_off if trial not in chosen]
+        self.open += chosen
 
     def retry(self, trial: Trial, outcome: Outcome, *, is_late: bool) -> None:
         """Add the next capacity to try in the order of a trial, if there is one.

@@ -41,7 +41,7 @@ _JUDGE = 0.02  # share of the time left for a rough plan
 
 _EXACT = 1.03  # what a plan is thought to need is as a rule as near as this
 
-_FIT_S = 2.0  # for an order that the arena has room for: those that are found are found soon
+_FIT_S = 1.0  # for an order that the arena has room for: those that are found are found soon
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,29 +94,44 @@ class TrialSearch:
 
     def solve_all(self) -> None:
         """Solve, lower and accept, in the orders that were compared and at lower capacities; where
-        nothing may fit in any of them, in the one with the least bound all the same."""
+        nothing may fit in any of them, in the one with the least bound all the same.
+
+        Before there is a plan, an order in which the race found one is judged by that, and nothing where
+        it found none: a plan that the arena has no room for is better than none at all.
+        """
         trials = self.trials
         for base, solved in self.raced.items():
             trials.add(base, self._added_us(solved))
         if not self.raced:
             trials.add(least_bound_order(tuple(self.forms)), None)
         has_plan = True
-        while (trial := trials.take(left=self.left)) is not None:
+        while (trial := self._next()) is not None:
             if not self._is_worth(trial, has_plan=has_plan):
                 break
-            if not trial.is_judged and self.accepted is not None:
+            is_known = self.accepted is not None or trial.added_us is not None
+            if not trial.is_judged and is_known:
                 self._judge(trial)
                 continue
             outcome = self._try(trial)
             has_plan = outcome is not None
             if outcome is not None:
                 trials.retry(trial, outcome, is_late=time.monotonic() > self.deadline)
+            elif self.accepted is None:
+                trials.restore(trial.base)
         if self.accepted is None:
             return
         if self.accepted.fits_arena:
             self._refine(self.accepted)
         elif self.passed is not None and self._gains(self.passed):
             self._lower(self.passed)
+
+    def _next(self) -> Trial | None:
+        """The trial that promises most. As long as there is no plan, what was put off comes before orders
+        in which the race found none, too."""
+        trials = self.trials
+        if self.accepted is None and not any(t.added_us is not None for t in trials.open):
+            trials.restore()
+        return trials.take(left=self.left)
 
     def _gains(self, passed: _Found) -> bool:
         """Whether a plan is so much faster than the accepted one, into whose arena neither fits, that it
