@@ -127,9 +127,12 @@ class TrialSearch:
 
     def _next(self) -> Trial | None:
         """The trial that promises most. As long as there is no plan, what was put off comes before orders
-        in which the race found none, too."""
+        in which the race found none, too; then, what promises a plan so much quicker that the arena need
+        have no room for it."""
         trials = self.trials
-        if self.accepted is None and not any(t.added_us is not None for t in trials.open):
+        if self.accepted is not None:
+            trials.restore(most_us=_us(self.accepted.solved) / _MAX_SLOWER - self._base_us)
+        elif not any(t.added_us is not None for t in trials.open):
             trials.restore()
         return trials.take(left=self.left)
 
@@ -284,7 +287,7 @@ class TrialSearch:
         if not _could_beat(self.accepted, found.solved):
             return self._outcome(candidate)
         need = need_of_plan(self.forms[found.base].problem, candidate, underrated=self.underrated)
-        if need <= MENDABLE:
+        if need <= MENDABLE or _MAX_SLOWER * candidate.time_us < _us(self.accepted.solved):
             return self._lower(found)
         passed = self.passed.solved.candidate if self.passed is not None else None
         if passed is None or candidate.time_us < passed.time_us:
@@ -350,14 +353,19 @@ class TrialSearch:
 
 def _could_beat(accepted: Planned, solved: Solved) -> bool:
     """A plan whose arena fits is only beaten by a faster one, and no plan by a much slower one."""
-    assert solved.candidate is not None and accepted.solved.candidate is not None
-    ratio = solved.candidate.time_us / accepted.solved.candidate.time_us
+    ratio = _us(solved) / _us(accepted.solved)
     return ratio < (1.0 if accepted.fits_arena else _MAX_SLOWER)
 
 
 def _better(planned: Planned, accepted: Planned) -> bool:
-    """Fitting the arena first, then time."""
-    assert planned.solved.candidate is not None and accepted.solved.candidate is not None
+    """Fitting the arena first, unless that is much slower; then time."""
+    allowed = 1.0
     if planned.fits_arena != accepted.fits_arena:
-        return planned.fits_arena
-    return planned.solved.candidate.time_us < accepted.solved.candidate.time_us
+        allowed = _MAX_SLOWER if planned.fits_arena else 1 / _MAX_SLOWER
+    return _us(planned.solved) < allowed * _us(accepted.solved)
+
+
+def _us(solved: Solved) -> float:
+    """Microseconds of a plan."""
+    assert solved.candidate is not None
+    return solved.candidate.time_us
