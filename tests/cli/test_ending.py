@@ -31,10 +31,10 @@ def scratch(tmp_path):
 
 
 def ended_by(
-    number: int, arguments: tuple[str, ...], scratch: Path, *, when: str
+    number: int, arguments: tuple[str, ...], scratch: Path, *, when: str, later_s: float = 0.3
 ) -> tuple[int, str, list[int]]:
-    """Run planner in a session of its own, send a signal once it says `when`; (status, what it said
-    after that, processes of the session that are left)."""
+    """Run planner in a session of its own, send a signal so long after it says `when`; (status, what it
+    said after that, processes of the session that are left)."""
     process = started(
         *arguments,
         cwd=scratch.parent,
@@ -46,7 +46,7 @@ def ended_by(
         for line in process.stderr:
             if when in line:
                 break
-        time.sleep(0.3)
+        time.sleep(later_s)
         if number == signal.SIGINT:
             os.killpg(process.pid, number)  # as the terminal does
         else:
@@ -143,7 +143,9 @@ def test_ctrl_c_ends_the_search_and_keeps_its_plan(scratch):
 
 
 def test_ctrl_c_before_there_is_a_plan_ends_the_command(scratch):
-    status, lines, left = ended_by(signal.SIGINT, OPTIMIZE, scratch, when="comparing base orders")
+    status, lines, left = ended_by(
+        signal.SIGINT, OPTIMIZE, scratch, when="searching for base orders", later_s=0.0
+    )
     assert (status, left) == (130, [])
     assert lines.endswith("planner: interrupted; nothing was written\n")
 
