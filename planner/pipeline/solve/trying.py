@@ -207,7 +207,8 @@ class TrialSearch:
         if solved is None:
             solved = solve(
                 form.problem,
-                self._limits(is_first=is_first),
+                # what comes to little at a lower capacity leaves time for the whole budget
+                self._limits(is_first=is_first and not trial.step),
                 start=self._start(trial.base, capacity),
                 progress=lambda text: self.progress(f"solving: {text}"),
             )
