@@ -99,16 +99,13 @@ def op_times(
     with temporary_folder() as folder:
         session = create_session(path, opening.options(profile_prefix=folder / "profile"))
         most = max(_MIN_RUNS, min(_MAX_RUNS, _MAX_EVENTS // max(1, nodes)))
-        spent_s = waited = 0.0
-        begun = waited_s()
-        for index in range(most + 1):
+        run_session(session, feeds)
+        begun, spent_s, waited = waited_s(), 0.0, 0.0
+        for index in range(1, most + 1):
             start = time.perf_counter()
             results = run_session(session, feeds)
             elapsed_s = time.perf_counter() - start
             del results
-            if not index:
-                begun = waited_s()
-                continue
             spent_s += elapsed_s
             waited = waited_share(begun, spent_s, opening.threads or 1)
             enough_s = _BUSY_RUNS_S if waited > BUSY else _RUNS_S

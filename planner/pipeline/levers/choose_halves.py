@@ -30,7 +30,6 @@ from planner.pipeline.solve.quick import (
     least_bytes,
     next_between,
     quick_us,
-    time_us,
 )
 from planner.search.fast.warm import warm_up
 
@@ -83,7 +82,7 @@ def plan_with_halves(
         return exact
     except KeyboardInterrupt:
         return exact[0], exact[1].interrupted()
-    quicker = time_us(made[1]) < time_us(exact[1]) - WORTH * prepared.baseline.time_us
+    quicker = made[1].time_us < exact[1].time_us - WORTH * prepared.baseline.time_us
     return made if quicker and made[1].fits_arena >= exact[1].fits_arena else exact
 
 
@@ -189,7 +188,7 @@ class _Search:
         self.until = time.monotonic() + share_s
         warm_up(overlap=self.settings.overlap)
         if exact is not None:
-            self.times[0] = time_us(exact)
+            self.times[0] = exact.time_us
             order = exact.base.order
             graph = exact.prepared.graph
         else:

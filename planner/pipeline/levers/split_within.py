@@ -20,7 +20,7 @@ from planner.pipeline.prepare.prepared import Prepared, Progress
 from planner.pipeline.prepare.settings import Settings
 from planner.pipeline.solve.orders import base_orders, least_possible_peak
 from planner.pipeline.solve.planned import Planned
-from planner.pipeline.solve.quick import WORTH, quick_us, time_us
+from planner.pipeline.solve.quick import WORTH, quick_us
 from planner.runtime.optimizers.fusion_pins import TakenError
 from planner.units import format_bytes
 
@@ -193,7 +193,7 @@ class _Splitting:
 def _added_us(made: Made) -> float:
     """What a plan adds to the time of the model as it is, where that is kept in the same places."""
     prepared, planned = made
-    return time_us(planned) - prepared.baseline.time_us
+    return planned.time_us - prepared.baseline.time_us
 
 
 def _is_less(found: InfeasibleBudgetError, known: InfeasibleBudgetError | None) -> bool:

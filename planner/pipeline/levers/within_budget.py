@@ -19,7 +19,7 @@ from planner.pipeline.prepare.prepared import Prepared, Progress
 from planner.pipeline.prepare.settings import Settings
 from planner.pipeline.solve.planned import Planned
 from planner.pipeline.solve.planning import make_plan
-from planner.pipeline.solve.quick import is_slow, time_us
+from planner.pipeline.solve.quick import is_slow
 from planner.processes.workers import Beside
 from planner.runtime.optimizers.fusion_pins import TakenError
 
@@ -30,18 +30,7 @@ _LEAST = 0.2
 _DEVICE = 0.6
 """Share of the time limit for a plan with everything on the device, where others may be quicker."""
 
-_SLOWER = 1.25
-"""A plan that the arena has room for may take so much longer than one that it has none for."""
-
 Made = tuple[Prepared, Planned]
-
-
-def _is_better(one: Planned, other: Planned) -> bool:
-    """Whether `one` is quicker, or the arena has room for it alone."""
-    if one.fits_arena == other.fits_arena:
-        return time_us(one) < time_us(other)
-    slower = _SLOWER if one.fits_arena else 1 / _SLOWER
-    return time_us(one) < slower * time_us(other)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -91,12 +80,12 @@ class PlanWithin:
 
     def _quicker(self, plain: Made) -> Made:
         """The plan with everything on the device, or a better one with some of it on the host."""
-        known = Plain(time_us(plain[1]), plain[1].base.order)
+        known = Plain(plain[1].time_us, plain[1].base.order)
         chosen = choose_residence(self.prepared, self.settings, self.progress, known)
         if not chosen.prepared.resident:
             return plain
         made = self._made(chosen)
-        if _is_better(made[1], plain[1]):
+        if made[1].is_better(plain[1]):
             return made
         return (plain[0], plain[1].interrupted()) if made[1].solved.is_interrupted else plain
 

@@ -36,6 +36,7 @@ _MAX_STEP_S = 10.0
 """Nobody who did not ask for it waits for several steps longer than this."""
 
 _SOME_VIEWS = 5
+"""Fewer say too little of what a node takes that moves no bytes."""
 
 _MEMORY_SHARE = 2
 """Twice a model's peak has to be free: the arena takes more than the live bytes."""

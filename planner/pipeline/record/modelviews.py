@@ -49,8 +49,8 @@ def _durations_after(planned: Planned) -> tuple[float, ...]:
             by_node[node] = problem.swap_in_us(action.target)
     pins = dict.fromkeys(pins_of(planned), planned.prepared.pin_us)
     durations = planned.prepared.duration_us
-    views = {op.name: durations[op.id] for op in planned.prepared.graph.operations}
-    known = {**views, **pins, **by_node}
+    original = {op.name: durations[op.id] for op in planned.prepared.graph.operations}
+    known = {**original, **pins, **by_node}
     return tuple(known[op.name] for op in planned.graph.operations)
 
 

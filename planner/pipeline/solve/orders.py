@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from planner.bound.instants import min_peak_bound
@@ -63,32 +63,35 @@ def base_orders(
     deadline = time.monotonic() + time_limit_s
     whole = prepared.formulated()
     problem = whole.problem
-    plain = tuple(range(len(whole.ops)))
+    lives = Lives(problem)
+    peaks: dict[tuple[int, ...], int] = {}
 
     def late() -> bool:
         return time.monotonic() > deadline
 
+    def look_at(orders: Iterable[tuple[int, ...]]) -> None:
+        new = (order for order in orders if order not in peaks)
+        peaks.update((order, int(lives.live_bytes(order).max())) for order in new)
+
     starts = _starts(prepared, whole, late)
-    lives = Lives(problem)
     is_large = late()
-    is_roomy = room_bytes is not None and any(
-        lives.live_bytes(order).max() <= _ROOMY * room_bytes for order in starts.values()
-    )
     found: dict[tuple[int, ...], str] = {}
     for name, start in starts.items():
         found.setdefault(start, name)
-    for name, start in starts.items():
-        if not late() and not is_roomy:
-            found.setdefault(improve_order(problem, start, out_of_time=late), f"{name}, moved")
-    peaks = {order: int(lives.live_bytes(order).max()) for order in found}
+    look_at(found)
+    is_roomy = room_bytes is not None and min(peaks.values()) <= _ROOMY * room_bytes
     if not is_roomy:
+        for name, start in starts.items():
+            if not late():
+                found.setdefault(improve_order(problem, start, out_of_time=late), f"{name}, moved")
+        look_at(found)
         flat = min(peaks, key=lambda order: peaks[order])
         deepest = tuple(min_peak_order(problem, flat)[0])
         found.setdefault(deepest, f"{found[flat]}, outputs late")
-        peaks[deepest] = int(lives.live_bytes(deepest).max())
+        look_at(found)
     if is_large or is_roomy:  # each takes as long again to be bounded and to be made a problem of
         least = sorted(found, key=peaks.__getitem__)[:_MAX_LATE]
-        found = {order: found[order] for order in (plain, *least)}
+        found = {order: found[order] for order in (starts["default"], *least)}
     random = {op.id for op in prepared.graph.operations if op.effect in SHARED_GENERATOR}
     drawn = [i for i, op in enumerate(whole.ops) if op in random]
     orders = [

@@ -17,6 +17,9 @@ from planner.pipeline.solve.read_back import lowered, read_back
 from planner.plan.solved import Solved
 from planner.runtime.judge.cap import arena_cap
 
+MAX_SLOWER = 1.25
+"""A plan that the arena has room for may take so many times as long as one that it has none for."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planned:
@@ -37,6 +40,19 @@ class Planned:
     timeline: Timeline
     orders: tuple[BaseOrder, ...]
     fits_arena: bool
+
+    @property
+    def time_us(self) -> float:
+        """Predicted time of the schedule, in microseconds."""
+        assert self.solved.candidate is not None
+        return self.solved.candidate.time_us
+
+    def is_better(self, other: Planned) -> bool:
+        """Whether this one is quicker, or the arena has room for it alone and it is not much slower."""
+        allowed = 1.0
+        if self.fits_arena != other.fits_arena:
+            allowed = MAX_SLOWER if self.fits_arena else 1 / MAX_SLOWER
+        return self.time_us < allowed * other.time_us
 
     def interrupted(self) -> Planned:
         """The same, as the best plan when the search was interrupted."""

@@ -49,12 +49,6 @@ def next_between(tried: Iterable[int], best: int) -> int | None:
     return max(gaps)[1] if gaps else None
 
 
-def time_us(planned: Planned) -> float:
-    """Predicted time of a plan, in microseconds."""
-    assert planned.solved.candidate is not None
-    return planned.solved.candidate.time_us
-
-
 def is_slow(prepared: Prepared, planned: Planned) -> bool:
     """Whether another plan has enough to gain.
 
@@ -64,4 +58,4 @@ def is_slow(prepared: Prepared, planned: Planned) -> bool:
     if planned.solved.is_interrupted:
         return False
     base_us = prepared.baseline.time_us
-    return not planned.fits_arena or time_us(planned) - base_us > WORTH * base_us
+    return not planned.fits_arena or planned.time_us - base_us > WORTH * base_us

@@ -12,7 +12,7 @@ from planner.pipeline.prepare.settings import Settings
 from planner.pipeline.solve.fitting import fitted_plan, need_before_planning, need_of_plan
 from planner.pipeline.solve.least_plan import LeastPeak
 from planner.pipeline.solve.orders import BaseOrder, formulate_in, least_bound_order
-from planner.pipeline.solve.planned import Planned, lowered_plan
+from planner.pipeline.solve.planned import MAX_SLOWER, Planned, lowered_plan
 from planner.pipeline.solve.serial_first import solve
 from planner.pipeline.solve.trials import MENDABLE, Outcome, Trial, Trials
 from planner.pipeline.solve.working_ahead import ToJudge, ToSolve, WorkingAhead, judged
@@ -32,8 +32,6 @@ _UNTIL = 0.85  # share of the time after which no lower capacity is tried, if th
 LATE = 0.1  # share of the time that a search gets beyond its end, while nothing is accepted
 
 _MOST_LATE = 3  # so many trials at most begin beyond the end
-
-_MAX_SLOWER = 1.25  # how much time a fitting arena may cost
 
 _AHEAD = 8  # so many trials at most are worked on before their turn
 
@@ -131,7 +129,7 @@ class TrialSearch:
         have no room for it."""
         trials = self.trials
         if self.accepted is not None:
-            trials.restore(most_us=_us(self.accepted.solved) / _MAX_SLOWER - self._base_us)
+            trials.restore(most_us=self.accepted.time_us / MAX_SLOWER - self._base_us)
         elif not any(t.added_us is not None for t in trials.open):
             trials.restore()
         return trials.take(left=self.left)
@@ -164,7 +162,7 @@ class TrialSearch:
         accepted_us = self.accepted.solved.candidate.time_us
         expected_us = self._base_us + trial.expected_us(left=self.left)
         if not self.accepted.fits_arena:
-            return expected_us < _MAX_SLOWER * accepted_us
+            return expected_us < MAX_SLOWER * accepted_us
         return self.patience.is_worth(accepted_us - expected_us, self._base_us)
 
     def _judge(self, trial: Trial) -> None:
@@ -288,7 +286,7 @@ class TrialSearch:
         if not _could_beat(self.accepted, found.solved):
             return self._outcome(candidate)
         need = need_of_plan(self.forms[found.base].problem, candidate, underrated=self.underrated)
-        if need <= MENDABLE or _MAX_SLOWER * candidate.time_us < _us(self.accepted.solved):
+        if need <= MENDABLE or MAX_SLOWER * candidate.time_us < self.accepted.time_us:
             return self._lower(found)
         passed = self.passed.solved.candidate if self.passed is not None else None
         if passed is None or candidate.time_us < passed.time_us:
@@ -326,7 +324,7 @@ class TrialSearch:
         return self._outcome(candidate, need=need)
 
     def _take(self, planned: Planned) -> None:
-        if self.accepted is None or _better(planned, self.accepted):
+        if self.accepted is None or planned.is_better(self.accepted):
             self.accepted = planned
             if self.kept is not None:
                 self.kept[:] = [planned]
@@ -354,19 +352,6 @@ class TrialSearch:
 
 def _could_beat(accepted: Planned, solved: Solved) -> bool:
     """A plan whose arena fits is only beaten by a faster one, and no plan by a much slower one."""
-    ratio = _us(solved) / _us(accepted.solved)
-    return ratio < (1.0 if accepted.fits_arena else _MAX_SLOWER)
-
-
-def _better(planned: Planned, accepted: Planned) -> bool:
-    """Fitting the arena first, unless that is much slower; then time."""
-    allowed = 1.0
-    if planned.fits_arena != accepted.fits_arena:
-        allowed = _MAX_SLOWER if planned.fits_arena else 1 / _MAX_SLOWER
-    return _us(planned.solved) < allowed * _us(accepted.solved)
-
-
-def _us(solved: Solved) -> float:
-    """Microseconds of a plan."""
     assert solved.candidate is not None
-    return solved.candidate.time_us
+    ratio = solved.candidate.time_us / accepted.time_us
+    return ratio < (1.0 if accepted.fits_arena else MAX_SLOWER)
