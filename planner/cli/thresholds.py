@@ -100,7 +100,7 @@ def check_compared(thresholds: Thresholds, a: Mapping[str, Any], b: Mapping[str,
     Raises:
         ThresholdError: one is above its threshold.
     """
-    ratio = b["time_us"] / a["time_us"] if a["time_us"] else None
+    ratio = b["step_us"] / a["step_us"] if a["step_us"] else None
     peaks = [("planned peak of the second plan", b["peak_bytes"])]
     times = [("predicted step time of the second plan", ratio)]
     _check(thresholds, a["peak_bytes"], peaks, times, than="the first's")

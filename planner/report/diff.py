@@ -37,7 +37,7 @@ _SETTINGS = (
     "engine",
     "seed",
 )
-_FIGURES = tuple(PredictedCost.__dataclass_fields__)
+_FIGURES = (*PredictedCost.__dataclass_fields__, "step_us")
 _PERSISTENT = "graph inputs and initializers"
 _WORKSPACE = "workspace of the node that runs"
 _PAST = {"recompute": "recomputed", "swap": "swapped"}
@@ -215,7 +215,7 @@ def _sentence(payload: Payload) -> str:
     peak, planned = payload["peak"], payload["planned"]
     if payload["same_schedule"] and not payload["tensors"] and not peak["difference"]:
         return "Both plans do the same."
-    time = planned["time_us"]
+    time = planned["step_us"]
     ratio = f" ({_signed_percent(time['b'] / time['a'] - 1)})" if time["a"] else ""
     text = (
         f"The planned peak goes from {format_bytes(peak['a'])} to {format_bytes(peak['b'])} "
@@ -242,7 +242,7 @@ def _signed_duration(microseconds: float) -> str:
 
 _AMOUNTS: dict[str, tuple[str, Any, Any]] = {
     "peak_bytes": ("peak", format_bytes, _signed_bytes),
-    "time_us": ("step time", format_duration, _signed_duration),
+    "step_us": ("step time", format_duration, _signed_duration),
     "recomputed_ops": ("operations recomputed", "{:,}".format, "{:+,}".format),
     "recompute_us": ("recompute time", format_duration, _signed_duration),
     "recomputed_bytes": ("bytes recomputed", format_bytes, _signed_bytes),

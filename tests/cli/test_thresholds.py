@@ -71,7 +71,7 @@ def test_a_time_that_is_no_number_fails(headline):
 
 
 def test_a_plan_is_compared_with_another():
-    a, b = {"peak_bytes": 100, "time_us": 10.0}, {"peak_bytes": 110, "time_us": 10.5}
+    a, b = {"peak_bytes": 100, "step_us": 10.0}, {"peak_bytes": 110, "step_us": 10.5}
     check_compared(parse_thresholds("110%", "5%"), a, b)
     with pytest.raises(ThresholdError, match="planned peak of the second plan"):
         check_compared(parse_thresholds("109%", None), a, b)

@@ -89,6 +89,19 @@ def test_a_plan_does_what_it_does():
     assert payload["settings"] == payload["tensors"] == payload["peak"]["terms"] == []
 
 
+def test_the_step_time_that_is_compared_has_the_caches_in_it():
+    a = plan({"x": 5}, planned=PredictedCost(peak_bytes=20, time_us=100.0))
+    b = plan({"x": 5}, planned=PredictedCost(peak_bytes=10, time_us=110.0, cache_us=-20.0))
+    payload = diff(a, b)
+    assert payload["planned"]["step_us"] == {"a": 100.0, "b": 90.0, "difference": -10.0}
+    assert payload["planned"]["time_us"]["b"] == 110.0
+    assert "from 100.0 µs to 90.0 µs (-10.00%)" in payload["sentence"]
+    (row,) = (
+        line for line in text_of(payload).splitlines() if "step time" in line and "from" not in line
+    )
+    assert "90.0 µs" in row and "-10.0 µs" in row
+
+
 def test_fates_are_compared_by_tensor_and_by_how_often():
     a = plan(
         {"x": 1},
