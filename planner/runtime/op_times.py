@@ -26,7 +26,7 @@ from planner.files.temporary import temporary_folder
 from planner.runtime.machine import BUSY, last_cache_bytes, waited_s, waited_share
 from planner.runtime.options import Opening
 from planner.runtime.profile import Run, create_session, read_profile, run_session
-from planner.runtime.timing import available_bytes
+from planner.runtime.timing import COLD_RUNS, available_bytes
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -35,8 +35,8 @@ _RUNS_S = 1.0
 _MIN_RUNS, _MAX_RUNS = 3, 30
 _MAX_EVENTS = 60_000
 """A profile is a text: more events than this take longer to read than to run."""
-_LONG_S = 5.0
-"""A step that takes longer is run once more after the first run."""
+_LONG_S, _LONG_RUNS = 5.0, 2
+"""A step that takes longer is run so often, once it is warm."""
 
 _BUSY_RUNS_S = 3.0
 """On a busy machine runs go on for so long: what is beside them may end."""
@@ -57,7 +57,7 @@ class OpTimes:
 
     Attributes:
         kernel_us: least microseconds of each node, by name.
-        runs: how many runs that is the least of; the first run of the session is none of them.
+        runs: how many runs that is the least of; those that warm the session up are none of them.
         waited: share of the time for which a thread waited for a core; 0 where nobody counts it.
     """
 
@@ -88,7 +88,7 @@ class SmallTimes:
 def op_times(
     path: Path, feeds: Mapping[str, npt.NDArray[Any]], opening: Opening, *, nodes: int
 ) -> OpTimes:
-    """Run a model for about a second, after one run that warms it up.
+    """Run a model for about a second, after two runs that warm it up.
 
     Args:
         nodes: of the graph that runs, about.
@@ -99,7 +99,8 @@ def op_times(
     with temporary_folder() as folder:
         session = create_session(path, opening.options(profile_prefix=folder / "profile"))
         most = max(_MIN_RUNS, min(_MAX_RUNS, _MAX_EVENTS // max(1, nodes)))
-        run_session(session, feeds)
+        for _ in range(COLD_RUNS):
+            run_session(session, feeds)
         begun, spent_s, waited = waited_s(), 0.0, 0.0
         for index in range(1, most + 1):
             start = time.perf_counter()
@@ -109,15 +110,17 @@ def op_times(
             spent_s += elapsed_s
             waited = waited_share(begun, spent_s, opening.threads or 1)
             enough_s = _BUSY_RUNS_S if waited > BUSY else _RUNS_S
-            if elapsed_s > _LONG_S or (index >= _MIN_RUNS and spent_s >= enough_s):
+            least_runs = _LONG_RUNS if elapsed_s > _LONG_S else _MIN_RUNS
+            if index >= least_runs and spent_s >= enough_s:
                 break
         profile = Path(session.end_profiling())
         del session
         runs = read_profile(profile)
-    least = _least_us(runs[1:] or runs)
+    counted = runs[COLD_RUNS:] or runs
+    least = _least_us(counted)
     if not least:
         raise ModelError(f"ONNX Runtime's profile of {path} has no node in it")
-    return OpTimes(kernel_us=least, runs=len(runs[1:] or runs), waited=waited)
+    return OpTimes(kernel_us=least, runs=len(counted), waited=waited)
 
 
 def cache_of(opening: Opening) -> Cache | None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +40,15 @@ class Length:
 QUICK = Length(warm_ups=1, runs=3, min_s=0.4)
 THOROUGH = Length(warm_ups=2, runs=5, min_s=1.0)
 
+COLD_RUNS, _GIVEN_BACK = 2, 1
+"""Runs that take pages from the system: of a session, and once its arena was given back."""
+
+_BLOCKS = ((0, COLD_RUNS, 2), (1, COLD_RUNS, 4), (0, _GIVEN_BACK, 2))
+"""Which model, how many runs do not count, and how many do, where memory is short."""
+
+_MOST_SHARE = 0.75
+"""Of the memory that is free or this process's own, which both arenas may take."""
+
 _MAX_RUNS = 200
 _LONG_S, _LONG = 10.0, Length(warm_ups=1, runs=3, min_s=0.0)
 """Steps longer than this are timed no longer than so: minutes of them say little more."""
@@ -56,40 +66,79 @@ def time_in_turns(
     Args:
         sessions: of the original and of the rewritten model (`timed_session`).
         length: three runs at most where a step takes over ten seconds.
-        held_bytes: of both arenas together. Where that is more than half of the free memory, each
-            arena is given back after every run, which slows both models.
+        held_bytes: of both arenas together. Where memory is too short for that, some runs of one model
+            follow some of the other, and each arena is given back in between.
     """
-    import onnxruntime as ort
-
-    run_options = ort.RunOptions()
-    note = ""
-    available = available_bytes()
-    if available is not None and held_bytes > available // 2:
-        run_options.add_run_config_entry(*_SHRINK)
-        note = "times include giving memory back after each run: both arenas did not fit at once"
-    times: tuple[list[float], list[float]] = ([], [])
+    runs = _Runs(sessions=sessions, inputs=inputs)
     began, waited = time.perf_counter(), waited_s()
-    for index in range(_MAX_RUNS):
-        if index >= length.runs + length.warm_ups and sum(times[0]) >= length.min_s * 1e6:
-            break
-        # who goes first alternates too
-        for which in (0, 1) if index % 2 else (1, 0):
-            start = time.perf_counter()
-            results = run_session(sessions[which], inputs, run_options)
-            elapsed = time.perf_counter() - start
-            del results
-            if index == 0 and elapsed > _LONG_S:
-                length = _LONG
-            if index >= length.warm_ups:
-                times[which].append(elapsed * 1e6)
+    notes: list[str] = []
+    if _is_short(held_bytes):
+        runs.in_blocks()
+        notes.append("both arenas do not fit at once: the models were timed in blocks of runs")
+    else:
+        runs.in_turns(length)
     busy = waited_share(waited, time.perf_counter() - began, default_threads())
     if busy > BUSY:
-        said = (
+        notes.append(
             "the machine was busy while steps were timed: threads waited for a core for "
             f"{format_percent(busy)} of the time"
         )
-        note = f"{note}; {said}" if note else said
-    return TimeCheck(original_us=tuple(times[0]), rewritten_us=tuple(times[1])), note
+    original, rewritten = (tuple(times) for times in runs.times)
+    return TimeCheck(original_us=original, rewritten_us=rewritten), "; ".join(notes)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Runs:
+    """Timed runs of two models; `times` are microseconds of each that counts."""
+
+    sessions: tuple[ort.InferenceSession, ort.InferenceSession]
+    inputs: Mapping[str, npt.NDArray[Any]]
+    times: tuple[list[float], list[float]] = field(default_factory=lambda: ([], []))
+
+    def in_turns(self, length: Length) -> None:
+        """One run of each, again and again."""
+        for index in range(_MAX_RUNS):
+            if index >= length.runs + length.warm_ups and sum(self.times[0]) >= length.min_s * 1e6:
+                break
+            # who goes first alternates too
+            for which in (0, 1) if index % 2 else (1, 0):
+                elapsed_us = self._run(which, counts=index >= length.warm_ups)
+                if index == 0 and elapsed_us > _LONG_S * 1e6:
+                    length = _LONG
+
+    def in_blocks(self) -> None:
+        """Some runs of the original, of the rewritten model, and of the original again.
+
+        A run takes pages from the system if none before it took that many: the first of a session, and
+        the second, which has the whole step's block (`planner.runtime.options`); and the first after the
+        arena was given back. None of these counts, nor one that gives the arena back.
+        """
+        for block, (which, warm_ups, runs) in enumerate(_BLOCKS):
+            for index in range(warm_ups + runs):
+                self._run(which, counts=index >= warm_ups)
+            if block < len(_BLOCKS) - 1:
+                self._run(which, counts=False, gives_back=True)
+
+    def _run(self, which: int, *, counts: bool, gives_back: bool = False) -> float:
+        """Microseconds of one run."""
+        import onnxruntime as ort
+
+        options = ort.RunOptions()
+        if gives_back:
+            options.add_run_config_entry(*_SHRINK)
+        start = time.perf_counter()
+        results = run_session(self.sessions[which], self.inputs, options)
+        elapsed_us = (time.perf_counter() - start) * 1e6
+        del results
+        if counts:
+            self.times[which].append(elapsed_us)
+        return elapsed_us
+
+
+def _is_short(held_bytes: int) -> bool:
+    """Whether memory is too short for so many bytes of arenas, some of which may be held already."""
+    available = available_bytes()
+    return available is not None and held_bytes > _MOST_SHARE * (available + _own_bytes())
 
 
 def timed_session(path: Path, opening: Opening) -> ort.InferenceSession:
@@ -101,6 +150,15 @@ def timed_session(path: Path, opening: Opening) -> ort.InferenceSession:
     options = opening.options()
     stop_spinning(options)
     return create_session(path, options)
+
+
+def _own_bytes() -> int:
+    """Memory that this process has; 0 where the system does not say."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+    except OSError:
+        return 0
+    return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 def available_bytes() -> int | None:
