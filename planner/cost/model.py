@@ -28,7 +28,7 @@ def durations_us(
         work = work_of(graph, op)
         if not work.known:
             unknown[f"{op.domain}.{op.op_type}" if op.domain else op.op_type] += 1
-        durations.append(duration_us(work, _rate_name(graph, op), hardware, is_view=op.is_view))
+        durations.append(_modelled_us(work, graph, op, hardware))
     return tuple(durations), _assumptions(hardware, unknown)
 
 
@@ -41,8 +41,16 @@ def durations_of_changed(
     """Microseconds by OpId of a graph that nodes were added to: the original's by name, and the roofline
     for what is new."""
     known = {op.name: original_us[op.id] for op in original.operations}
-    modelled, _ = durations_us(graph, hardware)
-    return tuple(known.get(op.name, modelled[op.id]) for op in graph.operations)
+    return tuple(
+        known[op.name]
+        if op.name in known
+        else _modelled_us(work_of(graph, op), graph, op, hardware)
+        for op in graph.operations
+    )
+
+
+def _modelled_us(work: Work, graph: TrainingGraph, op: Operation, hardware: Hardware) -> float:
+    return duration_us(work, _rate_name(graph, op), hardware, is_view=op.is_view)
 
 
 def duration_us(work: Work, dtype: str, hardware: Hardware, *, is_view: bool = False) -> float:
