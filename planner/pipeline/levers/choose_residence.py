@@ -276,6 +276,8 @@ class _Search:
         self._try(0 if self.plain_us == float("inf") else most // 2, order)
         if min(self.times.values()) > self.plain_us:
             return self._best()
+        if self.plain_us < float("inf"):
+            self.times[0] = self.plain_us  # that plan is there already
         self._try(0, order)
         while len(self.times) < _SEARCHES and time.monotonic() < self.until:
             count = next_between(self.times, self._best())
