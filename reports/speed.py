@@ -121,7 +121,8 @@ def optimize_row(tree: Path, subject: Subject, cache: Path) -> dict[str, Any]:
     """Seconds of each stage of one `optimize` in a fresh process, with the code of `tree`."""
     env = {
         **os.environ,
-        "PYTHONPATH": str(tree),
+        # what an older revision needs and this one does not may lie elsewhere
+        "PYTHONPATH": os.pathsep.join([str(tree), os.environ.get("PYTHONPATH", "")]),
         "NUMBA_CACHE_DIR": str(cache / "numba"),
         "XDG_CACHE_HOME": str(cache),
     }
