@@ -1,4 +1,5 @@
-"""Step times of two models, measured in turns so that a busy machine slows both alike."""
+"""Step times of two models, measured in turns so that a busy machine slows both alike; in blocks of runs
+where memory is short."""
 
 from __future__ import annotations
 
@@ -102,7 +103,9 @@ class _Runs:
                 break
             # who goes first alternates too
             for which in (0, 1) if index % 2 else (1, 0):
-                elapsed_us = self._run(which, counts=index >= length.warm_ups)
+                elapsed_us = self._run(which)
+                if index >= length.warm_ups:
+                    self.times[which].append(elapsed_us)
                 if index == 0 and elapsed_us > _LONG_S * 1e6:
                     length = _LONG
 
@@ -114,12 +117,13 @@ class _Runs:
         arena was given back. None of these counts, nor one that gives the arena back.
         """
         for block, (which, warm_ups, runs) in enumerate(_BLOCKS):
-            for index in range(warm_ups + runs):
-                self._run(which, counts=index >= warm_ups)
+            for _ in range(warm_ups):
+                self._run(which)
+            self.times[which].extend(self._run(which) for _ in range(runs))
             if block < len(_BLOCKS) - 1:
-                self._run(which, counts=False, gives_back=True)
+                self._run(which, gives_back=True)
 
-    def _run(self, which: int, *, counts: bool, gives_back: bool = False) -> float:
+    def _run(self, which: int, *, gives_back: bool = False) -> float:
         """Microseconds of one run."""
         import onnxruntime as ort
 
@@ -130,15 +134,13 @@ class _Runs:
         results = run_session(self.sessions[which], self.inputs, options)
         elapsed_us = (time.perf_counter() - start) * 1e6
         del results
-        if counts:
-            self.times[which].append(elapsed_us)
         return elapsed_us
 
 
 def _is_short(held_bytes: int) -> bool:
     """Whether memory is too short for so many bytes of arenas, some of which may be held already."""
     available = available_bytes()
-    return available is not None and held_bytes > _MOST_SHARE * (available + _own_bytes())
+    return available is not None and held_bytes > _MOST_SHARE * (available + own_bytes())
 
 
 def timed_session(path: Path, opening: Opening) -> ort.InferenceSession:
@@ -152,12 +154,13 @@ def timed_session(path: Path, opening: Opening) -> ort.InferenceSession:
     return create_session(path, options)
 
 
-def _own_bytes() -> int:
-    """Memory that this process has; 0 where the system does not say."""
-    try:
-        pages = int(Path("/proc/self/statm").read_text().split()[1])
-    except OSError:
-        return 0
+def own_bytes() -> int:
+    """Memory that this process has.
+
+    Raises:
+        OSError: the system does not say; where `available_bytes` knows, it does.
+    """
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import tempfile
 import time
 from collections.abc import Mapping
@@ -26,6 +25,7 @@ import numpy.typing as npt
 import onnxruntime as ort
 
 from planner import optimize
+from planner.runtime.timing import own_bytes
 from reports.reliability import training_graphs as graphs
 
 NODES = 300
@@ -36,12 +36,6 @@ _SAMPLES = 500
 _SLOWEST_SHARE = 0.1  # of the run, at its start, which is left out of the slope
 
 Arrays = dict[str, npt.NDArray[Any]]
-
-
-def held_bytes() -> int:
-    """Bytes of memory that this process holds."""
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 class Training:
@@ -110,10 +104,10 @@ def train(steps: int, *, seed: int = 0, time_limit_s: float = 20.0) -> dict[str,
             different[name] += any(map(differs, expected, outputs))
         losses.append(float(expected[0]))
         if step % every == 0:
-            samples.append((step, held_bytes()))
+            samples.append((step, own_bytes()))
         if step % max(1, steps // 20) == 0:
             print(
-                f"step {step:,}: loss {losses[-1]:.4f}, {held_bytes() / 2**20:.1f} MiB", flush=True
+                f"step {step:,}: loss {losses[-1]:.4f}, {own_bytes() / 2**20:.1f} MiB", flush=True
             )
     last = runs["original"].state
     assert all(np.isfinite(array).all() and differs(array, start[n]) for n, array in last.items())
