@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -28,6 +28,12 @@ def compile_double():
 
 def wait():
     time.sleep(600)
+
+def count():
+    with open(__file__.replace("doubled.py", "counted"), "w") as file:
+        for _ in range(60_000):
+            print(file=file, flush=True)
+            time.sleep(0.01)
 """
 
 
@@ -71,3 +77,27 @@ def test_no_process_is_left_behind(module: ModuleType) -> None:
     )
     with pytest.raises(ProcessLookupError):
         os.kill(int(done.stdout), 0)
+
+
+def test_what_is_done_ahead_stands_still_while_it_is_paused(module: ModuleType) -> None:
+    ahead.begin("doubled:count")
+    try:
+        counted = Path(str(module.__file__)).with_name("counted")
+        _wait_for(counted.exists)
+        with ahead.paused():
+            time.sleep(0.2)  # a signal takes its time
+            size = counted.stat().st_size
+            time.sleep(0.2)
+            assert counted.stat().st_size == size
+        _wait_for(lambda: counted.stat().st_size > size)
+    finally:
+        for process in ahead._begun.values():
+            process.kill()
+            process.wait()
+
+
+def _wait_for(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 _PARENT = "PLANNER_PARENT"
 _SET_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
@@ -40,6 +41,20 @@ def run_child(
         check=False,
         process_group=0,
     )
+
+
+@contextlib.contextmanager
+def stopped(processes: Iterable[subprocess.Popen[bytes]]) -> Iterator[None]:
+    """Nothing is done in these processes meanwhile, where the system can stop a process."""
+    stop, go = (getattr(signal, name, None) for name in ("SIGSTOP", "SIGCONT"))
+    held = [] if stop is None or go is None else list(processes)
+    try:
+        for process in held:
+            process.send_signal(stop)
+        yield
+    finally:
+        for process in held:
+            process.send_signal(go)
 
 
 def child_environment() -> dict[str, str]:

@@ -20,7 +20,7 @@ from types import FrameType
 from typing import Any, BinaryIO, TypeVar
 
 from planner.errors import MemoryLimitError
-from planner.processes.children import child_environment, end_with_parent
+from planner.processes.children import child_environment, end_with_parent, stopped
 
 _GIVE_UP: signal.Signals | None = getattr(signal, "SIGURG", None)
 """Ends the call that a process is at; ignored by one that is only starting."""
@@ -120,18 +120,9 @@ class Beside:
         self._pool.shutdown(cancel_futures=True)
         self._process.communicate()
 
-    @contextlib.contextmanager
-    def paused(self) -> Iterator[None]:
+    def paused(self) -> contextlib.AbstractContextManager[None]:
         """Nothing is done there meanwhile, where the system can stop a process."""
-        stop, go = (getattr(signal, name, None) for name in ("SIGSTOP", "SIGCONT"))
-        if stop is None or go is None:
-            yield
-            return
-        self._process.send_signal(stop)
-        try:
-            yield
-        finally:
-            self._process.send_signal(go)
+        return stopped([self._process])
 
     def _answer(self, call: Call, task: Any) -> Any:
         try:

@@ -156,6 +156,7 @@ class Costing:
         )
 
     def _measured(self, key: str) -> MeasuredTimes:
+        from planner.processes import ahead
         from planner.runtime.feeds.inputs import make_inputs
         from planner.runtime.op_times import cache_of, op_times, small_times
         from planner.runtime.options import Opening, default_threads
@@ -163,20 +164,20 @@ class Costing:
         request, count = self.request, len(self.graph.operations)
         self.progress("measuring operation times on this machine (--no-calibrate predicts them)")
         feeds, _ = make_inputs(request.model, request.seed, self.loaded.dims, request.inputs)
-        with temporary_folder() as folder:
-            path, level = self._to_run(folder)
-            found = op_times(
-                path, feeds, Opening(level=level, threads=default_threads()), nodes=count
-            )
         plain = Opening(level="disabled", threads=default_threads())
+        with temporary_folder() as folder, ahead.paused():
+            path, level = self._to_run(folder)
+            opening = Opening(level=level, threads=default_threads())
+            found = op_times(path, feeds, opening, nodes=count)
+            cache = cache_of(plain)
+            small = small_times(plain) if why_no_copies(self.target.name) is None else None
         times = MeasuredTimes(
             kernel_us=dict(found.kernel_us),
             runs=found.runs,
             waited=found.waited if found.is_busy else 0.0,
-            cache=cache_of(plain),
+            cache=cache,
         )
-        if why_no_copies(self.target.name) is None:
-            small = small_times(plain)
+        if small is not None:
             times = replace(
                 times,
                 copy_out_bytes_per_s=small.copy_out_bytes_per_s,
