@@ -46,8 +46,12 @@ def run_child(
 @contextlib.contextmanager
 def stopped(processes: Iterable[subprocess.Popen[bytes]]) -> Iterator[None]:
     """Nothing is done in these processes meanwhile, where the system can stop a process."""
-    stop, go = (getattr(signal, name, None) for name in ("SIGSTOP", "SIGCONT"))
-    held = [] if stop is None or go is None else list(processes)
+    stop: int | None = getattr(signal, "SIGSTOP", None)
+    go: int | None = getattr(signal, "SIGCONT", None)
+    if stop is None or go is None:
+        yield
+        return
+    held = list(processes)
     try:
         for process in held:
             process.send_signal(stop)
