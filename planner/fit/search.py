@@ -41,7 +41,7 @@ so that there, too, what is found does not depend on how busy the machine is."""
 _STUCK = 512
 """Moves that help nothing, after which a search begins anew."""
 
-_UNLIMITED = 1 << 60
+UNLIMITED = 1 << 60
 
 _HOPELESS = 1.06
 """No search is begun where the order as it is needs so many times the arena: none was seen to succeed."""
@@ -109,7 +109,7 @@ def fit(
     deadline = time.monotonic() + time_limit_s
     plain = np.arange(demands.units, dtype=np.int64)
     arena = arena_for(demands)
-    peak = _in_use(demands, plain, arena)
+    peak = most_in_use(demands, plain, arena)
     least = max(peak, cap_bytes)
     near = _Nearness(*_EXACTLY, deadline)
     need = _least_arena(demands, plain, arena, least, near) / cap_bytes
@@ -141,7 +141,7 @@ def need_of(demands: Demands, cap_bytes: int | None = None) -> float:
     """
     COMPILATION.warm_up()
     order, arena = np.arange(demands.units, dtype=np.int64), arena_for(demands)
-    peak = _in_use(demands, order, arena)
+    peak = most_in_use(demands, order, arena)
     least = max(peak, cap_bytes or 0)
     if least <= 0:
         return 1.0
@@ -160,21 +160,21 @@ def first_region(demands: Demands, cap_bytes: int) -> int | None:
     COMPILATION.warm_up()
     order, arena = np.arange(demands.units, dtype=np.int64), arena_for(demands)
     firsts = np.array(region_sizes(cap_bytes, demands.units), dtype=np.int64)
-    if _in_use(demands, order, arena) > cap_bytes:
+    if most_in_use(demands, order, arena) > cap_bytes:
         return None  # whatever the regions
     ran = np.zeros(1, dtype=np.int64)
     for i, size in enumerate(firsts):
-        rooms(demands, order, arena, Limits(cap_bytes, 0, _UNLIMITED), firsts[i : i + 1], ran)
+        rooms(demands, order, arena, Limits(cap_bytes, 0, UNLIMITED), firsts[i : i + 1], ran)
         if ran[0] == demands.units:
             return int(size)
     return None
 
 
-def _in_use(demands: Demands, order: Longs, arena: Arena) -> int:
-    """The most bytes in use."""
+def most_in_use(demands: Demands, order: Longs, arena: Arena) -> int:
+    """The most bytes that a run of `order` has in use, whatever the arena."""
     ran = np.zeros(1, dtype=np.int64)
-    anything = Limits(_UNLIMITED, 0, _UNLIMITED)
-    rooms(demands, order, arena, anything, np.array([_UNLIMITED], dtype=np.int64), ran)
+    anything = Limits(UNLIMITED, 0, UNLIMITED)
+    rooms(demands, order, arena, anything, np.array([UNLIMITED], dtype=np.int64), ran)
     return int(arena.state[PEAK])
 
 
@@ -194,7 +194,7 @@ def _least_arena(demands: Demands, order: Longs, arena: Arena, least: int, near:
         return time.monotonic() > near.deadline
 
     def fits(cap_bytes: int) -> bool:
-        limits = Limits(cap_bytes, 0, _UNLIMITED)
+        limits = Limits(cap_bytes, 0, UNLIMITED)
         sizes = region_sizes(cap_bytes, len(demands.event))[:: near.stride]
         firsts = np.array(sizes, dtype=np.int64)
         for i in range(len(firsts)):

@@ -22,6 +22,8 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from planner.lower.dynamic_order import DynamicOrder
+
 _LOOKAHEAD = 64
 _MAX_ADJUSTED = 20_000  # ancestor sets take n²/8 bytes
 _MAX_WALKS = 4
@@ -55,13 +57,19 @@ class UnanchoredError(Exception):
 
 
 def realize(
-    parents: Sequence[Sequence[int]], can_anchor: Sequence[bool] | None = None
+    parents: Sequence[Sequence[int]],
+    can_anchor: Sequence[bool] | None = None,
+    rank: Sequence[int] | None = None,
+    *,
+    quickly: bool = False,
 ) -> Realization:
     """File order and anchors for the sequence 0..n-1.
 
     Args:
         parents: for each step, the steps whose outputs it reads; all smaller than the step.
         can_anchor: for each step, whether an anchor may stand on it; None for all.
+        rank: another file order to begin from, as far as dependencies allow: that of the original, say.
+        quickly: put no producers right; that may take a few anchors more.
 
     Raises:
         UnanchoredError: an anchor is needed where none may stand.
@@ -73,20 +81,49 @@ def realize(
             if p >= step:
                 raise ValueError(f"step {step} reads step {p}, which does not run before it")
             has_reader[p] = True
-    order = DynamicOrder(parents, _late_first(parents, has_reader))
     anchors = can_anchor if can_anchor is not None else [True] * count
+    leaves = [step for step in range(count) if not has_reader[step]]
+    best: _Found | None = None
+    failed: UnanchoredError | None = None
+    for key in ([-step for step in range(count)], *([rank] if rank is not None else [])):
+        order = DynamicOrder(parents, _first(parents, has_reader, key))
+        try:
+            found = _best_from(parents, order, leaves, anchors, 0 if quickly else _MAX_WALKS)
+        except UnanchoredError as error:
+            failed = failed or error
+            continue
+        if best is None or len(found[0]) < len(best[0]):
+            best = found
+    if best is None:
+        assert failed is not None
+        raise failed
+    roots, body = best
+    return Realization(body=tuple(body), roots=tuple(reversed(roots)))
+
+
+_Found = tuple[list[tuple[int, bool]], list[int]]
+"""Roots in the order they are visited, and the file order of what is read."""
+
+
+def _best_from(
+    parents: Sequence[Sequence[int]],
+    order: DynamicOrder,
+    leaves: Sequence[int],
+    anchors: Sequence[bool],
+    walks: int,
+) -> _Found:
+    """What is found from one file order, as it is and with producers put right, so many times."""
+    best: _Found | None = None
+    failed: UnanchoredError | None = None
     for ps in parents:  # no anchor can help these: they come before what is put right later
         alone = sorted({p for p in ps if not anchors[p]})
         for first, second in itertools.pairwise(alone):
             order.add(second, first)
-    leaves = [step for step in range(count) if not has_reader[step]]
-    best: tuple[list[tuple[int, bool]], list[int]] | None = None
-    failed: UnanchoredError | None = None
     try:
         best = _walk(parents, order, leaves, anchors, adjust=False), order.order()
     except UnanchoredError as error:
         failed = error
-    for _ in range(_MAX_WALKS if count <= _MAX_ADJUSTED else 0):
+    for _ in range(walks if len(parents) <= _MAX_ADJUSTED else 0):
         changes = order.changes
         try:
             _walk(parents, order, leaves, anchors, adjust=True)
@@ -103,8 +140,7 @@ def realize(
     if best is None:
         assert failed is not None
         raise failed
-    roots, body = best
-    return Realization(body=tuple(body), roots=tuple(reversed(roots)))
+    return best
 
 
 def _walk(
@@ -140,95 +176,27 @@ def _walk(
     return roots
 
 
-def _late_first(parents: Sequence[Sequence[int]], has_reader: Sequence[bool]) -> list[int]:
-    """Topological order of the nodes with a reader: of those that may come next, the latest step."""
+def _first(
+    parents: Sequence[Sequence[int]], has_reader: Sequence[bool], key: Sequence[int]
+) -> list[int]:
+    """Topological order of the nodes with a reader: of those that may come next, the least key."""
     children: list[list[int]] = [[] for _ in parents]
     missing = [len(set(ps)) for ps in parents]
     for step, ps in enumerate(parents):
         for p in set(ps):
             children[p].append(step)
-    ready = [-step for step, count in enumerate(missing) if not count and has_reader[step]]
+    ready = [(key[step], step) for step, count in enumerate(missing) if not count]
+    ready = [entry for entry in ready if has_reader[entry[1]]]
     heapq.heapify(ready)
     order: list[int] = []
     while ready:
-        step = -heapq.heappop(ready)
+        _, step = heapq.heappop(ready)
         order.append(step)
         for child in children[step]:
             missing[child] -= 1
             if not missing[child] and has_reader[child]:
-                heapq.heappush(ready, -child)
+                heapq.heappush(ready, (key[child], child))
     return order
-
-
-class DynamicOrder:
-    """A topological order to which edges can be added (Pearce and Kelly, "A dynamic topological sort
-    algorithm for directed acyclic graphs", JEA 11, 2007). Only the nodes between the two ends move.
-    """
-
-    def __init__(self, parents: Sequence[Sequence[int]], order: Sequence[int]) -> None:
-        self.nodes = list(order)
-        self.place = [len(order)] * len(parents)
-        for place, step in enumerate(order):
-            self.place[step] = place
-        inside = set(order)
-        self.before: list[list[int]] = [[] for _ in parents]
-        self.after: list[list[int]] = [[] for _ in parents]
-        for step in order:
-            for p in set(parents[step]) & inside:
-                self.before[step].append(p)
-                self.after[p].append(step)
-        self.changes = 0
-
-    def order(self) -> list[int]:
-        """The nodes in their present order."""
-        return list(self.nodes)
-
-    def add(self, first: int, second: int) -> bool:
-        """Require `first` to stand before `second`; False (and no change) if that makes a cycle."""
-        place = self.place
-        if place[first] >= place[second]:
-            ahead = self._ahead(second, place[first])
-            if first in ahead:
-                return False
-            self._move(first, second, ahead)
-            self.changes += 1
-        self.after[first].append(second)
-        self.before[second].append(first)
-        return True
-
-    def _ahead(self, start: int, high: int) -> set[int]:
-        """`start` and what must follow it, of the places up to `high`."""
-        place, after = self.place, self.after
-        seen = {start}
-        stack = [start]
-        while stack:
-            for v in after[stack.pop()]:
-                if v not in seen and place[v] <= high:
-                    seen.add(v)
-                    stack.append(v)
-        return seen
-
-    def _move(self, first: int, second: int, ahead: set[int]) -> None:
-        """Put `first` and what it must follow before `ahead`, which is `second` and what must follow it.
-        Together they keep their places, and each of the two its order.
-
-        Where there are many nodes between, nearly all of them move: going through them from the end
-        is cheaper than a search, and needs no sorting.
-        """
-        place, nodes, before = self.place, self.nodes, self.before
-        moved = sorted(ahead, key=place.__getitem__, reverse=True)
-        following = iter(moved)  # it goes on to what is appended
-        behind = {first}
-        for free in range(place[first], place[second] - 1, -1):
-            step = nodes[free]
-            if step in behind:
-                moved.append(step)
-                behind.update(before[step])
-            elif step not in ahead:
-                continue
-            step = next(following)
-            place[step] = free
-            nodes[free] = step
 
 
 _Stack = tuple[int, bool, "_Stack"] | None

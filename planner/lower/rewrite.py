@@ -17,9 +17,10 @@ import onnx_ir as ir
 from planner.formulate import Formulation
 from planner.graph.marks import PLANNER_ATTRIBUTE
 from planner.graph.model import Role, TrainingGraph
-from planner.graph.schedule import behind_parents
+from planner.graph.schedule import behind_parents, reverse_dfs_order
 from planner.lower.anchors import own_type
 from planner.lower.realize import UnanchoredError, realize
+from planner.lower.riders import carried
 from planner.lower.sequence import Sequencer, Step
 from planner.onnxio.bodies import captured, has_bodies, rewire
 from planner.onnxio.load import ValueType
@@ -150,37 +151,63 @@ def _arrange(sequencer: Sequencer, steps: list[Step], order: str) -> tuple[list[
     """(steps in file order, steps in the order they will run), anchors included."""
     if order == "priority":
         return steps, steps
-    made_by = {value: i for i, step in enumerate(steps) for value in step.writes.values()}
-    parents = [sorted({made_by[v] for v in step.reads.values() if v in made_by}) for step in steps]
+    parents = _parents(steps)
+    bound = carried(parents, [_may_ride(sequencer.graph, step) for step in steps])
+    anchored = [
+        next((i for i in (step, *riders) if sequencer.can_anchor(steps[i])), None)
+        for step, riders in zip(bound.carriers, bound.riders, strict=True)
+    ]
     try:
-        plan = realize(parents, [sequencer.can_anchor(step) for step in steps])
+        rank = [_file_place(sequencer.graph, steps[i]) for i in bound.carriers]
+        plan = realize(bound.parents, [step is not None for step in anchored], rank)
     except UnanchoredError as error:
-        behind = error.step + 1
-        copy = sequencer.host_copy(steps[error.step])
-        return _arrange(sequencer, [*steps[:behind], copy, *steps[behind:]], order)
-    anchor_after: dict[int, Step] = {}
-    for i in plan.anchors:
-        anchor = sequencer.anchor(steps[i])
-        assert anchor is not None
-        anchor_after[i] = anchor
-    file_steps = [steps[i] for i in plan.body]
-    file_steps += [anchor_after[i] if is_anchor else steps[i] for i, is_anchor in plan.roots]
-    planned: list[Step] = []
-    for i, step in enumerate(steps):
-        planned.append(step)
-        if i in anchor_after:
-            planned.append(anchor_after[i])
+        step = bound.carriers[error.step]
+        copy = sequencer.host_copy(steps[step])
+        return _arrange(sequencer, [*steps[: step + 1], copy, *steps[step + 1 :]], order)
+    file_steps = [steps[i] for i in bound.first]
+    for place in plan.body:
+        file_steps += [steps[i] for i in (bound.carriers[place], *bound.riders[place])]
+    for place, is_anchor in plan.roots:
+        step = anchored[place] if is_anchor else bound.carriers[place]
+        assert step is not None
+        added = sequencer.anchor(steps[step]) if is_anchor else steps[step]
+        assert added is not None
+        file_steps.append(added)
+    in_file = range(len(file_steps))
+    planned = [file_steps[i] for i in reverse_dfs_order(_parents(file_steps), in_file)]
+    wanted = {id(steps[i]): i for i in bound.carriers}
+    as_run = [wanted[id(step)] for step in planned if id(step) in wanted]
+    if as_run != sorted(as_run):
+        raise AssertionError("the rewritten file's default order is not the planned one")
     if sequencer.graph.shapes_follow:
         planned = _with_shapes_behind(sequencer.graph, planned, file_steps)
     return file_steps, planned
+
+
+def _parents(steps: Sequence[Step]) -> list[list[int]]:
+    """For each step, those whose outputs it reads."""
+    made_by = {value: i for i, step in enumerate(steps) for value in step.writes.values()}
+    return [sorted({made_by[v] for v in step.reads.values() if v in made_by}) for step in steps]
+
+
+def _file_place(graph: TrainingGraph, step: Step) -> int:
+    """Where the original's file has what a step is, or copies."""
+    if step.op is not None:
+        return step.op
+    assert step.tensor is not None
+    return graph.tensors[step.tensor].producer or 0
+
+
+def _may_ride(graph: TrainingGraph, step: Step) -> bool:
+    """Whether it moves no bytes."""
+    return step.role is Role.BARRIER or (step.op is not None and graph.operations[step.op].is_view)
 
 
 def _with_shapes_behind(
     graph: TrainingGraph, planned: list[Step], file_steps: Sequence[Step]
 ) -> list[Step]:
     """`planned` as a build runs it that moves every Shape and Size behind what it reads."""
-    made_by = {value: i for i, step in enumerate(planned) for value in step.writes.values()}
-    parents = [[made_by[v] for v in step.reads.values() if v in made_by] for step in planned]
+    parents = _parents(planned)
     place = {step.name: i for i, step in enumerate(file_steps)}
     moving = {
         i

@@ -39,11 +39,13 @@ class Runner:
         bound_us: no plan in this order takes less time; infinite where nothing fits.
         solved: what the search found; None where it was not tried, its bound being too high or time
             being out.
+        pins_us: what it takes besides to run in this order.
     """
 
     index: int
     bound_us: float
     solved: Solved | None = None
+    pins_us: float = 0.0
 
     @property
     def is_impossible(self) -> bool:
@@ -57,16 +59,17 @@ class Runner:
         if self.is_impossible:
             return 3, 0.0, 0.0
         if self.solved is None:
-            return 1, self.bound_us, 0.0
+            return 1, self.bound_us + self.pins_us, 0.0
         if self.solved.candidate is None:
             return 2, float(self.solved.least.peak_bytes), self.bound_us
-        return 0, self.solved.candidate.time_us, self.bound_us
+        return 0, self.solved.candidate.time_us + self.pins_us, self.bound_us
 
 
 def race(
     problems: Sequence[Problem],
     *,
     time_limit_s: float,
+    pins_us: Sequence[float] | None = None,
     progress: Callable[[int], None] | None = None,
     patience: Patience | None = None,
     policy: Policy = POLICY,
@@ -81,6 +84,7 @@ def race(
     Args:
         problems: the same operations, tensors and capacity in several orders, and so of one base
             duration.
+        pins_us: what plans in each order take besides; None for nothing.
         progress: called with the index of a problem when its search begins.
         patience: orders that promise too little for the wait are not searched in; None searches in all.
         policy: of the race, and of the searches in it.
@@ -91,7 +95,8 @@ def race(
     _warm_up(problems)
     start = time.monotonic()
     numbers = policy.race
-    field = _Field(problems, progress or (lambda _: None), patience, numbers)
+    pins = pins_us or [0.0] * len(problems)
+    field = _Field(problems, pins, progress or (lambda _: None), patience, numbers)
     field.bound(start + numbers.bounds_until * time_limit_s)
     if any(r.solved for r in field.runners):
         return field.ranked()  # an order that fits as it is: nothing is better
@@ -142,11 +147,13 @@ class _Field:
     def __init__(
         self,
         problems: Sequence[Problem],
+        pins_us: Sequence[float],
         progress: Callable[[int], None],
         patience: Patience | None,
         numbers: RacePolicy,
     ) -> None:
         self.problems = problems
+        self.pins_us = pins_us
         self.numbers = numbers
         self.progress = progress
         self.patience = patience
@@ -166,8 +173,9 @@ class _Field:
         for index, problem in enumerate(self.problems):
             if self.peaks[index] <= problem.capacity_bytes:
                 plain = solve(problem, SearchSettings(limit_s=0.0))
+                base_us, pins_us = problem.base_duration_us, self.pins_us[index]
                 self.runners.append(
-                    Runner(index=index, bound_us=problem.base_duration_us, solved=plain)
+                    Runner(index=index, bound_us=base_us, solved=plain, pins_us=pins_us)
                 )
                 continue
             base_us = problem.base_duration_us
@@ -181,7 +189,8 @@ class _Field:
             if least > problem.capacity_bytes:
                 bound_us = float("inf")
             self.marks.append((least, self.peaks[index], cut_us))
-            self.runners.append(Runner(index=index, bound_us=bound_us))
+            pins_us = self.pins_us[index]
+            self.runners.append(Runner(index=index, bound_us=bound_us, pins_us=pins_us))
 
     def distinct(self) -> list[Runner]:
         """One of every mark, the least first bound first."""
@@ -199,7 +208,8 @@ class _Field:
             limit_s = (until - time.monotonic()) / (len(turn) - number)
             best_us = min((r.rank[1] for r in self.runners if not r.rank[0]), default=float("inf"))
             is_settled = runner.solved is not None and runner.solved.is_tight
-            if limit_s < self.numbers.min_s or runner.bound_us >= best_us or is_settled:
+            is_behind = runner.bound_us + runner.pins_us >= best_us
+            if limit_s < self.numbers.min_s or is_behind or is_settled:
                 continue
             if number and not self._promises(runner, left, best_us):
                 continue
@@ -219,6 +229,7 @@ class _Field:
                     index=runner.index,
                     bound_us=float("inf") if f.is_impossible else max(runner.bound_us, f.bound_us),
                     solved=f,
+                    pins_us=runner.pins_us,
                 )
                 for f in found
             ]
@@ -234,7 +245,7 @@ class _Field:
         bound is behind it, or that has been far behind in every order so far."""
         if self.patience is None or len(parts) < 2:
             return parts
-        mark_us = self.marks[runner.index][2]  # of the part that recomputes
+        mark_us = self.marks[runner.index][2] + runner.pins_us  # of the part that recomputes
         least_us = min((min(us) for us in self.levers.values()), default=0.0)
         return [
             part
@@ -265,7 +276,7 @@ class _Field:
         if self.patience is None or self._added_us(runner) <= 0:
             return True
         base_us = self.problems[runner.index].base_duration_us
-        gain_us = best_us - base_us - left * self._added_us(runner)
+        gain_us = best_us - base_us - runner.pins_us - left * self._added_us(runner)
         return self.patience.is_worth(gain_us, base_us)
 
 

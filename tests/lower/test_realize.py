@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
+
 import networkx as nx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.graph.schedule import reverse_dfs_order
-from planner.lower.realize import (
-    DynamicOrder,
-    UnanchoredError,
-    _late_first,
-    _Search,
-    _Way,
-    realize,
-)
+from planner.lower.dynamic_order import DynamicOrder
+from planner.lower.realize import UnanchoredError, _first, _Search, _Way, realize
+from planner.lower.riders import carried
 
 
 @st.composite
@@ -27,9 +24,11 @@ def sequences(draw: st.DrawFn) -> list[list[int]]:
     ]
 
 
-def executed(parents: list[list[int]]) -> tuple[list[int], list[int]]:
+def executed(
+    parents: list[list[int]], rank: list[int] | None = None
+) -> tuple[list[int], list[int]]:
     """(steps as the runtime runs them, anchors left out; the anchors)."""
-    plan = realize(parents)
+    plan = realize(parents, rank=rank)
     graph = [list(p) for p in parents]
     file = list(plan.body)
     for step, is_anchor in plan.roots:
@@ -68,6 +67,54 @@ def test_late_steps_come_first_as_far_as_dependencies_allow(parents):
     body = net.subgraph(step for step in net if has_reader[step])
     latest = nx.lexicographical_topological_sort(body, key=lambda step: -step)
     assert _late_first(parents, has_reader) == list(latest)
+
+
+def _late_first(parents: list[list[int]], has_reader: list[bool]) -> list[int]:
+    return _first(parents, has_reader, [-step for step in range(len(parents))])
+
+
+@settings(max_examples=300, deadline=None)
+@given(sequences(), st.randoms(use_true_random=False))
+def test_a_file_order_to_begin_from_needs_no_more_anchors(parents, random):
+    rank = random.sample(range(len(parents)), len(parents))
+    order, anchors = executed(parents, rank)
+    assert order == list(range(len(parents)))
+    assert len(anchors) <= len(executed(parents)[1])
+
+
+@settings(max_examples=300, deadline=None)
+@given(sequences())
+def test_the_runtimes_own_order_needs_no_anchor(parents):
+    own = reverse_dfs_order(parents, range(len(parents)))
+    step = {node: i for i, node in enumerate(own)}
+    again = [sorted(step[p] for p in parents[node]) for node in own]
+    order, anchors = executed(again, own)
+    assert order == list(range(len(parents)))
+    assert not anchors
+
+
+@settings(max_examples=400, deadline=None)
+@given(sequences(), st.data())
+def test_what_rides_runs_somewhere_and_all_else_as_wanted(parents, data):
+    may_ride = data.draw(st.lists(st.booleans(), min_size=len(parents), max_size=len(parents)))
+    bound = carried(parents, may_ride)
+    riding = [*bound.first, *itertools.chain.from_iterable(bound.riders)]
+    assert sorted([*bound.carriers, *riding]) == list(range(len(parents)))
+    assert all(may_ride[step] and len(parents[step]) <= 1 for step in riding)
+    plan = realize(bound.parents)
+    graph = [list(p) for p in parents]
+    file = list(bound.first)
+    for place in plan.body:
+        file += [bound.carriers[place], *bound.riders[place]]
+    for place, is_anchor in plan.roots:
+        if is_anchor:
+            graph.append([bound.carriers[place]])
+        file.append(len(graph) - 1 if is_anchor else bound.carriers[place])
+    at = {node: i for i, node in enumerate(file)}
+    assert all(at[p] < at[v] for v, ps in enumerate(graph) for p in ps), "not topological"
+    order = reverse_dfs_order(graph, [at[v] for v in range(len(graph))])
+    carriers = set(bound.carriers)
+    assert [v for v in order if v in carriers] == list(bound.carriers)
 
 
 @settings(max_examples=300, deadline=None)

@@ -133,3 +133,16 @@ def test_a_search_that_goes_on_is_no_worse(problem, share):
     if first.candidate is not None and then.candidate is not None:
         assert then.candidate.time_us <= first.candidate.time_us
         assert then.engine
+
+
+@FEW
+@given(problem=problems(), share=shares, data=st.data())
+def test_what_pins_an_order_counts_in_the_ranking(problem, share, data):
+    moved = orders_of(problem, share)
+    pins_us = [data.draw(st.floats(0, 5)) for _ in moved]
+    runners = race(moved, time_limit_s=0.5, pins_us=pins_us)
+    assert sorted(r.index for r in runners) == list(range(len(moved)))
+    found = [r for r in runners if r.solved is not None and r.solved.candidate is not None]
+    times_us = [r.solved.candidate.time_us + pins_us[r.index] for r in found]
+    assert times_us == sorted(times_us)
+    assert all(r.pins_us == pins_us[r.index] for r in runners)

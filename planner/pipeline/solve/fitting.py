@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 
 from planner.fit.demands import demands_of, demands_of_plan, units_of
@@ -42,21 +43,37 @@ def fitted_plan(
         need = need or found.need
         if found.order is None:
             break
-        solved, form = planned.solved, planned.formulation
-        assert solved.candidate is not None
-        actions = [solved.candidate.actions[unit] for unit in found.order]
-        candidate = candidate_of(form.problem, actions)
-        if candidate.time_us > _SLOWER * solved.candidate.time_us:
+        capacity = planned.formulation.problem.capacity_bytes
+        moved = in_order(planned, settings, found.order, most_bytes=capacity)
+        if moved is None:
             break
-        if candidate.peak_bytes > form.problem.capacity_bytes:
-            break
-        moved = replace(solved, candidate=candidate)
-        planned = lowered_plan(
-            planned.prepared, settings, planned.base, form, moved, planned.orders
-        )
+        planned = moved
         if planned.fits_arena:
             return planned, need
     return None, need
+
+
+def in_order(
+    planned: Planned, settings: Settings, units: Sequence[int], *, most_bytes: int
+) -> Planned | None:
+    """The same actions in another order, lowered; None where they take more time in it.
+
+    Args:
+        units: the actions, by their place in the plan, in the other order.
+        most_bytes: that they may have in use.
+
+    Raises:
+        TakenError: as for `lowered_plan`.
+    """
+    solved, form = planned.solved, planned.formulation
+    assert solved.candidate is not None
+    candidate = candidate_of(form.problem, [solved.candidate.actions[unit] for unit in units])
+    if candidate.time_us > _SLOWER * solved.candidate.time_us:
+        return None
+    if candidate.peak_bytes > most_bytes:
+        return None
+    moved = replace(solved, candidate=candidate)
+    return lowered_plan(planned.prepared, settings, planned.base, form, moved, planned.orders)
 
 
 def need_of_plan(problem: Problem, plan: Candidate, *, underrated: float = 1.0) -> float:

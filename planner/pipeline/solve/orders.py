@@ -13,6 +13,7 @@ from planner.graph.effects import SHARED_GENERATOR
 from planner.graph.model import OpId, Role
 from planner.graph.rules import FROM_HOST, TO_HOST
 from planner.graph.schedule import file_order
+from planner.lower.pins import pins_needed
 from planner.order.lists import late_schedule, list_schedule
 from planner.order.min_peak import min_peak_order
 from planner.order.moves import improve_order, pull_early, push_late, updates_last
@@ -36,16 +37,25 @@ _PIN_BYTES = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BaseOrder:
-    """A base order by name, its peak, and no plan's peak in it can be below `least_bound_bytes`."""
+    """A base order.
+
+    Attributes:
+        peak_bytes: as it is; no plan's peak in it can be below `least_bound_bytes`.
+        pins_us: about what the nodes take that pin it; 0 where that was not measured.
+    """
 
     name: str
     order: tuple[OpId, ...]
     peak_bytes: int
     least_bound_bytes: int
+    pins_us: float = 0.0
 
 
 _MAX_LATE = 4
 """Base orders that are kept, besides ONNX Runtime's own, where making them took all the time."""
+
+_PINS_LEFT = 0.5
+"""Share of the nodes that pin an order that are left once it was loosened (`loosening`), about."""
 
 _ROOMY = 0.85
 """Share of the room that leaves enough of it for the arena to break up: what is below needs no plan."""
@@ -100,11 +110,19 @@ def base_orders(
             order=tuple(whole.ops[i] for i in order),
             peak_bytes=peaks[order],
             least_bound_bytes=min_peak_bound(problem, order)[0],
+            pins_us=0.0 if late() else _pins_us(prepared, [whole.ops[i] for i in order]),
         )
         for order, name in found.items()
         if _keeps(order, drawn)
     ]
     return tuple(sorted(orders, key=lambda o: (o.peak_bytes, o.least_bound_bytes)))
+
+
+def _pins_us(prepared: Prepared, order: Sequence[OpId]) -> float:
+    """About what the nodes take that pin an order."""
+    if not prepared.pin_us or prepared.request.order != "default":
+        return 0.0
+    return _PINS_LEFT * pins_needed(prepared.graph, order) * prepared.pin_us
 
 
 def _starts(

@@ -20,6 +20,7 @@ from planner.graph.reasons import WhyOnce, WhyStay
 from planner.pipeline.prepare.prepared import Prepared, Progress
 from planner.pipeline.solve.compiling import compile_packing
 from planner.pipeline.solve.least_plan import least_peaks, least_plan
+from planner.pipeline.solve.loosening import loosened
 from planner.pipeline.solve.orders import (
     BaseOrder,
     Settings,
@@ -155,7 +156,7 @@ def _planned(
     )
     search.solve_all()
     if search.accepted is not None:
-        return search.accepted
+        return loosened(search.accepted, settings, patience)
     assert search.least is not None
     is_late = time.monotonic() > deadline
     found = least_peaks(prepared, settings, search.least, forms, is_late=is_late)
@@ -181,5 +182,11 @@ def _race(
     left_s = deadline - time.monotonic()
     problems = [form.problem for form in forms.values()]
     share_s = POLICY.race.share * left_s
-    runners = race(problems, time_limit_s=share_s, progress=begins, patience=patience)
+    runners = race(
+        problems,
+        time_limit_s=share_s,
+        pins_us=[order.pins_us for order in orders],
+        progress=begins,
+        patience=patience,
+    )
     return {orders[r.index]: r.solved for r in runners if not r.is_impossible}

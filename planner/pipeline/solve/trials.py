@@ -36,14 +36,14 @@ class Trial:
     is_judged: bool = False
 
     def expected_us(self, *, left: float) -> float:
-        """What is expected of it.
+        """What is expected of it, what pins its order included.
 
         Args:
             left: share of what a plan of the race added that a search leaves of it.
         """
         if self.added_us is None:
             return 0.0
-        return self.added_us if self.step else left * self.added_us
+        return self.base.pins_us + (self.added_us if self.step else left * self.added_us)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

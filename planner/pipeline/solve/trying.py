@@ -159,7 +159,7 @@ class TrialSearch:
         if now > self.deadline - (1 - _UNTIL) * self.settings.time_limit_s:
             return False
         assert self.accepted.solved.candidate is not None
-        accepted_us = self.accepted.solved.candidate.time_us
+        accepted_us = self.accepted.time_us + self.accepted.base.pins_us
         expected_us = self._base_us + trial.expected_us(left=self.left)
         if not self.accepted.fits_arena:
             return expected_us < MAX_SLOWER * accepted_us
@@ -283,7 +283,7 @@ class TrialSearch:
             return self._outcome(candidate)
         if self.accepted is None:
             return self._lower(found)
-        if not _could_beat(self.accepted, found.solved):
+        if not _could_beat(self.accepted, found):
             return self._outcome(candidate)
         need = need_of_plan(self.forms[found.base].problem, candidate, underrated=self.underrated)
         if need <= MENDABLE or MAX_SLOWER * candidate.time_us < self.accepted.time_us:
@@ -350,8 +350,9 @@ class TrialSearch:
             self._weigh(_Found(accepted.base, accepted.formulation, better))
 
 
-def _could_beat(accepted: Planned, solved: Solved) -> bool:
+def _could_beat(accepted: Planned, found: _Found) -> bool:
     """A plan whose arena fits is only beaten by a faster one, and no plan by a much slower one."""
-    assert solved.candidate is not None
-    ratio = solved.candidate.time_us / accepted.time_us
+    assert found.solved.candidate is not None
+    time_us = found.solved.candidate.time_us + found.base.pins_us
+    ratio = time_us / (accepted.time_us + accepted.base.pins_us)
     return ratio < (1.0 if accepted.fits_arena else MAX_SLOWER)

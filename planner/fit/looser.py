@@ -1,0 +1,140 @@
+"""An order that fewer nodes have to pin: ONNX Runtime is let run as it would, where the arena has room
+for that.
+
+Nodes that pin an order (`planner.lower.anchors`) are there to keep all of it. Most of what they keep
+matters to nobody: it is tried, for as many at once as possible, whether the order that comes of leaving
+them out does as well.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from planner.fit.demands import READ, Demands
+from planner.fit.replay import Limits, arena_for, rooms
+from planner.fit.search import UNLIMITED, first_region, most_in_use
+
+
+@dataclass(frozen=True, kw_only=True)
+class PinnedFile:
+    """The nodes of a file, known by their place in it.
+
+    Attributes:
+        parents: for each node, those whose outputs it reads.
+        order: in which the default session runs them all.
+        pins: nodes that nobody reads, and that the file can do without; what each reads is read by
+            others too.
+    """
+
+    parents: Sequence[Sequence[int]]
+    order: Sequence[int]
+    pins: Sequence[int]
+
+    def order_without(self, dropped: frozenset[int]) -> list[int]:
+        """The order of the file without some of the pins; these stand behind what they read.
+
+        The same as `planner.graph.schedule.reverse_dfs_order`, which takes twenty times as long.
+        """
+        parents, seen = self.parents, [False] * len(self.parents)
+        behind: dict[int, list[int]] = {}
+        for pin in dropped:
+            seen[pin] = True
+            behind.setdefault(parents[pin][0], []).append(pin)
+        order: list[int] = []
+        for leaf in self._leaves:
+            stack = [leaf]
+            while stack:
+                node = stack.pop()
+                if node < 0:
+                    order.append(~node)
+                    if ~node in behind:
+                        order += behind[~node]
+                elif not seen[node]:
+                    seen[node] = True
+                    stack.append(~node)
+                    stack += [p for p in parents[node] if not seen[p]]
+        return order
+
+    @cached_property
+    def _leaves(self) -> list[int]:
+        read = {p for ps in self.parents for p in ps}
+        return [v for v in reversed(range(len(self.parents))) if v not in read]
+
+
+def looser_order(
+    file: PinnedFile,
+    demands: Demands,
+    cap_bytes: int | None,
+    cost_us: Callable[[Sequence[int], int], float],
+    *,
+    time_limit_s: float,
+) -> tuple[list[int], int]:
+    """(an order that needs fewer of the pins, with these behind what they read; how many it needs less).
+
+    Args:
+        demands: with a unit for each node, in `file.order`.
+        cap_bytes: of the arena, which has room for the order as it is; None: no more bytes may be in
+            use than as it is.
+        cost_us: what an order costs, of which so many pins are left: each step has to cost less.
+    """
+    deadline = time.monotonic() + time_limit_s
+    judge = _Judge(demands, file.order, cap_bytes)
+    dropped: frozenset[int] = frozenset()
+    found, size = list(file.order), len(file.pins)
+    least_us = cost_us(found, size)
+    while size and time.monotonic() < deadline:
+        left = [pin for pin in file.pins if pin not in dropped]
+        for at in range(0, len(left), size):
+            tried = dropped | frozenset(left[at : at + size])
+            order = file.order_without(tried)
+            if judge.is_good(order, tried):
+                now_us = cost_us(order, len(file.pins) - len(tried))
+                if now_us < least_us:
+                    dropped, found, least_us = tried, order, now_us
+            if time.monotonic() > deadline:
+                break
+        size //= 2
+    return found, len(dropped)
+
+
+class _Judge:
+    """Whether an order does as well as the one that demands are of."""
+
+    def __init__(self, demands: Demands, order: Sequence[int], cap_bytes: int | None) -> None:
+        units = demands.units
+        as_it_is, arena = np.arange(units, dtype=np.int64), arena_for(demands)
+        self.demands, self.arena = demands, arena
+        self.unit_of = np.empty(units, dtype=np.int64)
+        self.unit_of[np.asarray(order)] = as_it_is
+        self.reader = np.repeat(as_it_is, np.diff(demands.before_at))
+        self.unit = np.repeat(as_it_is, np.diff(demands.event_at))
+        if cap_bytes is None:
+            most = most_in_use(demands, as_it_is, arena)
+            self.limits = Limits(UNLIMITED, UNLIMITED, most)
+        else:  # other first regions hardly ever have room where this one has none
+            first = first_region(demands, cap_bytes) or cap_bytes
+            self.limits = Limits(cap_bytes, first, UNLIMITED)
+        self.first = np.array([self.limits.first_bytes], dtype=np.int64)
+
+    def is_good(self, order: Sequence[int], dropped: frozenset[int]) -> bool:
+        """Whether every node reads what it read before, and there is room for two runs without those
+        that are dropped."""
+        demands = self.demands
+        units = self.unit_of[np.array([node for node in order if node not in dropped])]
+        place = np.full(demands.units, -1, dtype=np.int64)
+        place[units] = np.arange(len(units))
+        is_left = place >= 0
+        both = is_left[demands.before] & is_left[self.reader]
+        if np.any(both & (place[demands.before] > place[self.reader])):
+            return False
+        unread = demands.subject[(demands.event == READ) & ~is_left[self.unit]]
+        readers = demands.readers - np.bincount(unread, minlength=len(demands.readers))
+        ran = np.zeros(1, dtype=np.int64)
+        left = demands._replace(readers=readers)
+        rooms(left, units, self.arena, self.limits, self.first, ran)
+        return int(ran[0]) == len(units)

@@ -1,0 +1,87 @@
+"""An accepted plan, in an order of the same actions that fewer nodes have to pin."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from planner.fit.demands import demands_of
+from planner.fit.looser import PinnedFile, looser_order
+from planner.graph.model import Operation, OpId, Role
+from planner.graph.schedule import parents_of
+from planner.pipeline.solve.fitting import fitted_plan, in_order
+from planner.pipeline.solve.orders import Settings
+from planner.pipeline.solve.planned import Planned, order_us
+from planner.runtime.judge.cap import arena_cap
+from planner.runtime.optimizers.fusion_pins import TakenError
+from planner.search.patience import Patience
+
+_SEARCH_S = 1.0
+_EXPECTED = 0.5
+"""Share of the nodes that pin an order that can go, about."""
+
+_QUICK_NODES = 3_000
+"""A file of so many nodes is written in less than a second, for whatever that saves."""
+
+
+def loosened(planned: Planned, settings: Settings, patience: Patience) -> Planned:
+    """The same plan, pinned by fewer nodes; as it was where none can go, or where that is not worth the
+    wait.
+
+    Args:
+        planned: accepted.
+    """
+    graph = planned.graph
+    if settings.order_target != "default" or graph.shapes_follow:
+        return planned  # nothing is pinned; or what pins runs elsewhere than it is visited
+    gain_us = _EXPECTED * planned.rewritten.anchors * planned.prepared.pin_us
+    base_us = planned.formulation.problem.base_duration_us
+    is_quick = len(graph.operations) <= _QUICK_NODES
+    if not is_quick and not patience.is_worth(gain_us, base_us):
+        return planned
+    return _looser(planned, settings) or planned
+
+
+def _looser(planned: Planned, settings: Settings) -> Planned | None:
+    """The plan in the order in which it runs without some of what pins it; None where that is no
+    better."""
+    graph, rewritten = planned.graph, planned.rewritten
+    pins = [op.id for op in graph.operations if _may_go(planned, op)]
+    if not pins:
+        return None
+    place = {op: i for i, op in enumerate(planned.order)}
+    room = settings.budget_bytes - settings.reserve_bytes
+
+    def cost_us(order: Sequence[int], pins: int) -> float:
+        return order_us(planned.prepared, graph, [OpId(op) for op in order], pins)
+
+    order, fewer = looser_order(
+        PinnedFile(parents=parents_of(graph), order=planned.order, pins=pins),
+        demands_of(graph, planned.order, place, rewritten.like),
+        arena_cap(graph, room) if planned.fits_arena else None,
+        cost_us,
+        time_limit_s=_SEARCH_S,
+    )
+    if not fewer:
+        return None
+    step = {graph.operations[op].name: i for i, op in enumerate(order)}
+    nodes = rewritten.action_nodes
+    units = sorted(range(len(nodes)), key=lambda unit: step[nodes[unit]])
+    try:
+        found = in_order(planned, settings, units, most_bytes=settings.budget_bytes)
+        if found is not None and planned.fits_arena and not found.fits_arena:
+            found, _ = fitted_plan(found, settings, time_limit_s=_SEARCH_S)
+    except TakenError:
+        return None
+    if found is None or found.order_us >= planned.order_us:
+        return None
+    fits = found.fits_arena >= planned.fits_arena and found.timeline.peak_bytes <= room
+    return found if fits else None
+
+
+def _may_go(planned: Planned, op: Operation) -> bool:
+    """Whether a node pins the order, and nothing but that comes of leaving it out."""
+    tensors, operations = planned.graph.tensors, planned.graph.operations
+    if op.role is not Role.ANCHOR or any(tensors[t].consumers for t in op.outputs):
+        return False
+    readers = (c for t in op.inputs for c in tensors[t].consumers)
+    return any(operations[c].role is not Role.ANCHOR for c in readers)

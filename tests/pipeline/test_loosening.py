@@ -1,0 +1,83 @@
+"""An accepted plan keeps its actions, its budget and its numbers with fewer nodes that pin its order."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import onnx_ir as ir
+import pytest
+
+from planner.graph.schedule import default_order
+from planner.lower.pins import pins_needed
+from planner.pipeline.prepare.prepared import Prepared, prepare, silent
+from planner.pipeline.prepare.settings import Settings, settings_of
+from planner.pipeline.solve import planning
+from planner.pipeline.solve.loosening import loosened
+from planner.pipeline.solve.orders import base_orders
+from planner.pipeline.solve.planned import Planned
+from planner.request import Costs, Request
+from planner.runtime.feeds.inputs import make_inputs
+from planner.search.patience import begin
+from tests.graphs import run_on_ort
+
+ZOO = Path(__file__).parents[2] / "models" / "zoo"
+
+
+@pytest.fixture(scope="module")
+def planned() -> tuple[Prepared, Settings, Planned]:
+    """A plan of the GPT sample as it is accepted, with times that no run has measured."""
+    request = Request(
+        model=ZOO / "gpt.onnx", budget="70%", costs=Costs(calibrate="never", hardware="cpu")
+    )
+    prepared = prepare(request)
+    settings = replace(settings_of(prepared), time_limit_s=20.0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(planning, "loosened", lambda planned, *_: planned)
+        return prepared, settings, planning.make_plan(prepared, settings, silent)
+
+
+def test_fewer_nodes_pin_a_plan_that_is_the_same_otherwise(planned, tmp_path: Path) -> None:
+    _, settings, plain = planned
+    looser = loosened(plain, settings, begin(per_s=1e-4))
+    assert looser.rewritten.anchors < 0.7 * plain.rewritten.anchors
+    assert looser.order_us < plain.order_us
+    assert looser.timeline.peak_bytes <= settings.budget_bytes
+    assert looser.fits_arena >= plain.fits_arena
+    assert looser.time_us == pytest.approx(plain.time_us)
+    before, after = (
+        sorted(
+            (a.kind, p.formulation.ops[a.target] if a.kind == "run" else a.target) for a in actions
+        )
+        for p in (plain, looser)
+        if p.solved.candidate is not None and (actions := p.solved.candidate.actions)
+    )
+    assert before == after
+
+    feeds, _ = make_inputs(ZOO / "gpt.onnx", 0, {}, None)
+    path = tmp_path / "looser.onnx"
+    ir.save(looser.rewritten.model, path)
+    ran, results = run_on_ort(str(path), feeds, tmp_path)
+    _, expected = run_on_ort(str(ZOO / "gpt.onnx"), feeds, tmp_path)
+    assert tuple(ran) == looser.rewritten.planned_order
+    assert all(results[name].tobytes() == value.tobytes() for name, value in expected.items())
+
+
+def test_nothing_is_loosened_where_it_is_not_worth_the_wait(planned) -> None:
+    _, settings, plain = planned
+    large = replace(plain, graph=replace(plain.graph, operations=plain.graph.operations * 8))
+    assert loosened(large, settings, begin(per_s=1e9)) is large
+    assert loosened(plain, replace(settings, order_target="priority"), begin(per_s=0.0)) is plain
+
+
+def test_the_order_that_onnx_runtime_runs_anyway_needs_no_pins(planned) -> None:
+    prepared, _, _ = planned
+    assert pins_needed(prepared.graph, default_order(prepared.graph)) == 0
+    priced = replace(prepared, pin_us=2.0)
+    orders = {o.name: o for o in base_orders(priced, time_limit_s=60)}
+    assert orders["default"].pins_us == 0.0
+    assert all(
+        o.pins_us == pytest.approx(pins_needed(prepared.graph, o.order)) for o in orders.values()
+    )
+    assert any(o.pins_us > 0 for o in orders.values())
+    assert all(o.pins_us == 0.0 for o in base_orders(prepared, time_limit_s=60))
