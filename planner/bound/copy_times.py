@@ -17,12 +17,13 @@ Every schedule of the class satisfies these with its own times, so the value sta
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from ortools.math_opt.python import mathopt
 
+from planner.bound.program import Program
 from planner.plan.problem import Problem
 
 _POINTS = 8
@@ -33,71 +34,62 @@ class CopyTimes:
     """Adds the time of copies to an LP over instants; `bandwidth_scale` below 1 leaves slack for
     queueing, and then the value is no bound."""
 
-    def __init__(
-        self, model: mathopt.Model, problem: Problem, *, bandwidth_scale: float = 1.0
-    ) -> None:
-        self.model = model
+    def __init__(self, program: Program, problem: Problem, *, bandwidth_scale: float = 1.0) -> None:
+        self.program = program
         self.problem = problem
         self.bandwidth_scale = bandwidth_scale
         duration = [op.duration_us for op in problem.ops]
         self.starts = np.concatenate([[0.0], np.cumsum(duration)])
         self.unit = 1.0 / max(1e-9, problem.base_duration_us)
-        self.recompute = model.add_variable(lb=0.0)
-        self.stall = model.add_variable(lb=0.0)
+        # both together are the time added, in base durations
+        self.recompute = program.variable(1.0, high=math.inf)
+        self.stall = program.variable(1.0, high=math.inf)
         self.instants: list[int] = []
-        self.before: dict[int, tuple[mathopt.Variable, mathopt.Variable]] = {}
-
-    @property
-    def cost(self) -> mathopt.LinearBase:
-        """Added time, in base durations."""
-        return self.recompute + self.stall
+        self.before: dict[int, tuple[int, int]] = {}
 
     def add(
         self,
         p: int,
-        host: Mapping[int, mathopt.Variable],
-        rerun: Sequence[tuple[int, mathopt.Variable]],
+        host: Mapping[int, int],
+        rerun: Sequence[tuple[int, int]],
     ) -> None:
         """Add instant p: `host` is W[., p] by tensor, `rerun` is A[., p] by operation."""
-        model = self.model
-        stall = model.add_variable(lb=0.0)
-        recompute = model.add_variable(lb=0.0)
+        program = self.program
+        stall = program.variable(high=math.inf)
+        recompute = program.variable(high=math.inf)
         self.before[p] = stall, recompute
-        model.add_linear_constraint(stall <= self.stall)
-        duration = [self.problem.ops[m].duration_us * self.unit for m, _ in rerun]
-        again = mathopt.fast_sum(c * v for c, (_, v) in zip(duration, rerun, strict=True))
-        model.add_linear_constraint(recompute + again <= self.recompute)
+        _no_more(program, stall, self.stall)
+        again = [(v, self.problem.ops[m].duration_us * self.unit) for m, v in rerun]
+        program.at_most([(recompute, 1.0), *again, (self.recompute, -1.0)], 0.0)
         at = bisect_left(self.instants, p)
         if at:
             earlier = self.before[self.instants[at - 1]]
-            model.add_linear_constraint(earlier[0] <= stall)
-            model.add_linear_constraint(earlier[1] <= recompute)
+            _no_more(program, earlier[0], stall)
+            _no_more(program, earlier[1], recompute)
         if at < len(self.instants):
             later = self.before[self.instants[at]]
-            model.add_linear_constraint(stall <= later[0])
-            model.add_linear_constraint(recompute <= later[1])
+            _no_more(program, stall, later[0])
+            _no_more(program, recompute, later[1])
         insort(self.instants, p)
         self._copies_out(p, host)
         self._copies_in(p, host)
 
-    def _copies_out(self, p: int, host: Mapping[int, mathopt.Variable]) -> None:
+    def _copies_out(self, p: int, host: Mapping[int, int]) -> None:
         made = sorted(host, key=lambda t: self.problem.tensors[t].producer)
         producers = [self.problem.tensors[t].producer for t in made]
         stall, recompute = self.before[p]
         for r in spread(producers):
             time = self.unit * (self.starts[p] - self.starts[r + 1])
-            extra = stall + recompute
+            terms = [(stall, -1.0), (recompute, -1.0)]
             at = bisect_right(self.instants, r) - 1
             if at >= 0:
-                earlier = self.before[self.instants[at]]
-                extra = extra - earlier[0] - earlier[1]
-            copies = mathopt.fast_sum(
-                self.unit / self.bandwidth_scale * self.problem.swap_out_us(t) * host[t]
-                for t in made[bisect_left(producers, r) :]
-            )
-            self.model.add_linear_constraint(copies <= time + extra)
+                terms += [(variable, 1.0) for variable in self.before[self.instants[at]]]
+            for t in made[bisect_left(producers, r) :]:
+                cost = self.unit / self.bandwidth_scale * self.problem.swap_out_us(t)
+                terms.append((host[t], cost))
+            self.program.at_most(terms, time)
 
-    def _copies_in(self, p: int, host: Mapping[int, mathopt.Variable]) -> None:
+    def _copies_in(self, p: int, host: Mapping[int, int]) -> None:
         read = {t: u for t in host if (u := next_use(self.problem, t, p)) is not None}
         wanted = sorted(read, key=lambda t: read[t])
         deadlines = [read[t] for t in wanted]
@@ -105,13 +97,17 @@ class CopyTimes:
         for d in spread(deadlines):
             at = bisect_left(self.instants, d)
             later = self.before[self.instants[at]] if at < len(self.instants) else None
-            extra = later[0] + later[1] if later else self.stall + self.recompute
-            copies = mathopt.fast_sum(
-                self.unit / self.bandwidth_scale * self.problem.swap_in_us(t) * host[t]
-                for t in wanted[: bisect_right(deadlines, d)]
-            )
-            time = self.unit * (self.starts[d] - self.starts[p])
-            self.model.add_linear_constraint(copies <= time + extra - stall - recompute)
+            until = later or (self.stall, self.recompute)
+            terms = [(stall, 1.0), (recompute, 1.0), *((variable, -1.0) for variable in until)]
+            for t in wanted[: bisect_right(deadlines, d)]:
+                cost = self.unit / self.bandwidth_scale * self.problem.swap_in_us(t)
+                terms.append((host[t], cost))
+            self.program.at_most(terms, self.unit * (self.starts[d] - self.starts[p]))
+
+
+def _no_more(program: Program, first: int, second: int) -> None:
+    """One variable is at most another."""
+    program.at_most([(first, 1.0), (second, -1.0)], 0.0)
 
 
 def next_use(problem: Problem, t: int, p: int) -> int | None:

@@ -29,19 +29,15 @@ operations in base order gives a feasible point of no greater cost, so the value
 
 from __future__ import annotations
 
-import datetime
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-
-from ortools.math_opt import model_pb2
-from ortools.math_opt.python import mathopt
+from dataclasses import dataclass
 
 from planner.bound.instants import held_at
-from planner.bound.lp import MIP_GAP, LpSolution
+from planner.bound.lp import LpSolution
+from planner.bound.program import Program
 from planner.plan.problem import Problem
 from planner.plan.stages import Run, StageSchedule
-from planner.processes.interrupt import interruptibly
 
 _Terms = list[tuple[int, float]]
 
@@ -61,56 +57,6 @@ class IntervalPlan:
     bound_us: float
     solution: LpSolution | None = None
     plan: StageSchedule | None = None
-
-
-@dataclass(slots=True)
-class _Rows:
-    """A linear program in the making, as flat lists."""
-
-    cost: list[float] = field(default_factory=list)
-    whole: list[bool] = field(default_factory=list)
-    row: list[int] = field(default_factory=list)
-    column: list[int] = field(default_factory=list)
-    coefficient: list[float] = field(default_factory=list)
-    upper: list[float] = field(default_factory=list)
-
-    def variable(self, cost: float = 0.0, *, whole: bool = False) -> int:
-        """A variable from 0 to 1."""
-        self.cost.append(cost)
-        self.whole.append(whole)
-        return len(self.cost) - 1
-
-    def at_most(self, terms: Iterable[tuple[int, float]], upper: float) -> None:
-        """Σ coefficient · variable <= upper; a variable may occur more than once."""
-        merged: dict[int, float] = {}
-        for variable, coefficient in terms:
-            merged[variable] = merged.get(variable, 0.0) + coefficient
-        number = len(self.upper)
-        for variable in sorted(merged):
-            if merged[variable]:
-                self.row.append(number)
-                self.column.append(variable)
-                self.coefficient.append(merged[variable])
-        self.upper.append(upper)
-
-    def model(self) -> mathopt.Model:
-        """The program, to be minimised."""
-        proto = model_pb2.ModelProto(name="stretches")
-        count = len(self.cost)
-        proto.variables.ids.extend(range(count))
-        proto.variables.lower_bounds.extend([0.0] * count)
-        proto.variables.upper_bounds.extend([1.0] * count)
-        proto.variables.integers.extend(self.whole)
-        paid = [v for v in range(count) if self.cost[v]]
-        proto.objective.linear_coefficients.ids.extend(paid)
-        proto.objective.linear_coefficients.values.extend(self.cost[v] for v in paid)
-        proto.linear_constraints.ids.extend(range(len(self.upper)))
-        proto.linear_constraints.lower_bounds.extend([-math.inf] * len(self.upper))
-        proto.linear_constraints.upper_bounds.extend(self.upper)
-        proto.linear_constraint_matrix.row_ids.extend(self.row)
-        proto.linear_constraint_matrix.column_ids.extend(self.column)
-        proto.linear_constraint_matrix.coefficients.extend(self.coefficient)
-        return mathopt.Model.from_model_proto(proto)
 
 
 class IntervalMip:
@@ -142,7 +88,8 @@ class IntervalMip:
                 self._kept_before[t.producer + 1] += t.bytes
         for p in range(count):
             self._kept_before[p + 1] += self._kept_before[p]
-        self._rows = _Rows()
+        self._rows = Program()
+        self._integers: list[int] = []
         self._runs: list[dict[int, int]] = [{} for _ in self.instants]
         self._resident: list[dict[int, int]] = [{} for _ in self.instants]
         self._behind: list[dict[int, int]] = [{} for _ in self.instants]
@@ -171,14 +118,14 @@ class IntervalMip:
                     continue
                 if self._held_again(m, since) > problem.capacity_bytes:
                     continue
-                self._runs[i][m] = rows.variable(op.duration_us * unit, whole=True)
+                self._runs[i][m] = self._whole(op.duration_us * unit)
                 for t in op.inputs:
                     last_run[t] = i
         for i, a in enumerate(self.instants):
             for t, tensor in enumerate(problem.tensors):
                 wanted = self._last[t] > a or last_run[t] >= i
                 if tensor.producer <= a and wanted and not tensor.to_end:
-                    self._resident[i][t] = rows.variable(whole=True)
+                    self._resident[i][t] = self._whole()
         self._behind[-1] = self._runs[-1]
         for i in range(len(self.instants) - 2, -1, -1):
             here, later = self._runs[i], self._behind[i + 1]
@@ -308,6 +255,11 @@ class IntervalMip:
             needs = (variable, (own - fixed) / max(1, capacity))
             self._within([(total, most / max(1, capacity)), needs, *mine], capacity - fixed)
 
+    def _whole(self, cost: float = 0.0) -> int:
+        """A variable that is 0 or 1."""
+        self._integers.append(self._rows.variable(cost))
+        return self._integers[-1]
+
     def _within(self, terms: _Terms, room_bytes: int) -> None:
         """Terms, in shares of the capacity, are no more than some bytes; no row where they never are."""
         room = room_bytes / max(1, self.problem.capacity_bytes)
@@ -318,27 +270,17 @@ class IntervalMip:
 
     def solve(self, *, time_limit_s: float) -> IntervalPlan:
         """Solve by HiGHS, on one thread."""
-        model = self._rows.model()
-        params = mathopt.SolveParameters(
-            time_limit=datetime.timedelta(seconds=max(0.05, time_limit_s)),
-            relative_gap_tolerance=MIP_GAP,
-        )
-        result = interruptibly(
-            lambda: mathopt.solve(model, mathopt.SolverType.HIGHS, params=params)
-        )
-        kinds = mathopt.TerminationReason
-        if result.termination.reason in (kinds.INFEASIBLE, kinds.INFEASIBLE_OR_UNBOUNDED):
+        answer = self._rows.integer(self._integers, time_limit_s=time_limit_s)
+        if answer.is_impossible:
             return IntervalPlan(feasible=False, bound_us=0.0)
         base_us = self.problem.base_duration_us
-        bound = result.termination.objective_bounds.dual_bound
-        bound_us = max(0.0, bound * base_us) if math.isfinite(bound) else 0.0
-        if not result.has_primal_feasible_solution():
+        bound_us = max(0.0, answer.bound * base_us) if math.isfinite(answer.bound) else 0.0
+        if answer.values is None:
             return IntervalPlan(feasible=True, bound_us=bound_us)
-        value_of = result.variable_values()
-        values = [value_of[variable] for variable in model.variables()]
+        values = answer.values.tolist()
         solution = LpSolution(
             feasible=True,
-            extra_us=max(0.0, result.objective_value() * base_us),
+            extra_us=max(0.0, answer.objective * base_us),
             bound_us=bound_us,
             resident=self._values(self._resident, values),
             swapped={},

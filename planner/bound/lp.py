@@ -21,19 +21,13 @@ credited in full, which keeps the bound valid.
 
 from __future__ import annotations
 
-import datetime
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-
-from ortools.math_opt.python import mathopt
 
 from planner.bound.copy_times import CopyTimes
 from planner.bound.instants import held_at, needed_at
+from planner.bound.program import Floats, Program
 from planner.plan.decisions import Gap
 from planner.plan.problem import Problem
-from planner.processes.interrupt import interruptibly
-
-MIP_GAP = 1e-4
 
 BOUND_CLASS = (
     "schedules that first run the operations in this base order, with any number of recomputes "
@@ -82,80 +76,86 @@ class InstantLp:
         bandwidth, the value is no bound."""
         self.problem = problem
         self.guards = guards
-        self.model = mathopt.Model(name="instants")
+        self.program = Program()
+        self.scale = 1.0 / max(1e-9, problem.base_duration_us)
         self.instants: list[int] = []
-        self.rerun_any: dict[int, mathopt.Variable] = {}
-        self.swap_gap: dict[Gap, mathopt.Variable] = {}
-        self.swap_any: dict[int, mathopt.Variable] = {}
-        self.swapped: dict[tuple[int, int], mathopt.Variable] = {}
-        self.resident: dict[tuple[int, int], mathopt.Variable] = {}
-        self.rerun: dict[tuple[int, int], mathopt.Variable] = {}
-        self.memory: dict[int, mathopt.LinearConstraint] = {}
-        self.objective: list[tuple[float, mathopt.Variable]] = []
+        self.rerun_any: dict[int, int] = {}
+        self.swap_gap: dict[Gap, int] = {}
+        self.swap_any: dict[int, int] = {}
+        self.swapped: dict[tuple[int, int], int] = {}
+        self.resident: dict[tuple[int, int], int] = {}
+        self.rerun: dict[tuple[int, int], int] = {}
+        self.memory: dict[int, int] = {}
+        self.objective: list[tuple[int, float]] = []
         self.times: CopyTimes | None = None
         if problem.overlap and problem.allow_swap:
-            self.times = CopyTimes(self.model, problem, bandwidth_scale=bandwidth_scale)
+            self.times = CopyTimes(self.program, problem, bandwidth_scale=bandwidth_scale)
 
     def add(self, p: int) -> None:
         """Add the instant at base operation p."""
         if p in self.instants:
             return
         self.instants.append(p)
-        problem, model = self.problem, self.model
+        problem, program = self.problem, self.program
         used_after, reruns, wanted = needed_at(problem, p)
         after = set(used_after)
         for m in reruns:
-            variable = model.add_variable(lb=0.0, ub=1.0)
+            variable = program.variable()
             self.rerun[m, p] = variable
             if m not in self.rerun_any:
-                self.rerun_any[m] = model.add_variable(lb=0.0, ub=1.0)
-                self.objective.append((problem.ops[m].duration_us, self.rerun_any[m]))
-            model.add_linear_constraint(self.rerun_any[m] - variable >= 0.0)
-        memory = []
-        back = {}
+                self.rerun_any[m] = self._paid(problem.ops[m].duration_us)
+            program.at_least([(self.rerun_any[m], 1.0), (variable, -1.0)], 0.0)
+        scale = 1.0 / max(1, problem.capacity_bytes)
+        memory: list[tuple[int, float]] = []
+        back: dict[int, list[tuple[int, float]]] = {}
         for t in wanted:
-            res = model.add_variable(lb=1.0 if t in self.guards else 0.0, ub=1.0)
+            res = program.variable(low=1.0 if t in self.guards else 0.0)
             self.resident[t, p] = res
-            memory.append(problem.tensors[t].bytes * res)
-            back[t] = res
+            memory.append((res, problem.tensors[t].bytes * scale))
+            back[t] = [(res, 1.0)]
             producer = problem.tensors[t].producer
             if (producer, p) in self.rerun:
-                back[t] = back[t] + self.rerun[producer, p]
+                back[t].append((self.rerun[producer, p], 1.0))
             swap = self._swap(t, p)
             if swap is not None:
                 self.swapped[t, p] = swap
-                back[t] = back[t] + swap
+                back[t].append((swap, 1.0))
             if t in after:
-                model.add_linear_constraint(back[t] >= 1.0)
+                program.at_least(back[t], 1.0)
         for m in reruns:
             for t in problem.ops[m].inputs:
                 if t in back:
-                    model.add_linear_constraint(back[t] - self.rerun[m, p] >= 0.0)
+                    program.at_least([*back[t], (self.rerun[m, p], -1.0)], 0.0)
         room = problem.capacity_bytes - held_at(problem, p)
-        scale = 1.0 / max(1, problem.capacity_bytes)
-        row = model.add_linear_constraint(mathopt.fast_sum(memory) * scale <= room * scale)
-        self.memory[p] = row
+        self.memory[p] = program.at_most(memory, room * scale)
         if self.times is not None:
             host = {t: self.swapped[t, p] for t in wanted if (t, p) in self.swapped}
             self.times.add(p, host, [(m, self.rerun[m, p]) for m in reruns])
 
-    def _swap(self, t: int, p: int) -> mathopt.Variable | None:
+    def _swap(self, t: int, p: int) -> int | None:
         problem = self.problem
         if not problem.allow_swap or not problem.tensors[t].swappable:
             return None
         if self.times is not None:
-            return self.model.add_variable(lb=0.0, ub=1.0)
+            return self.program.variable()
         uses = problem.tensors[t].uses
         # behind its last use a tensor may still come back, for a recompute that reads it
         gap = (t, next((i for i, u in enumerate(uses) if u > p), len(uses)))
         if gap not in self.swap_gap:
-            self.swap_gap[gap] = self.model.add_variable(lb=0.0, ub=1.0)
-            self.objective.append((problem.swap_in_us(t), self.swap_gap[gap]))
+            self.swap_gap[gap] = self._paid(problem.swap_in_us(t))
             if t not in self.swap_any:
-                self.swap_any[t] = self.model.add_variable(lb=0.0, ub=1.0)
-                self.objective.append((problem.swap_out_us(t), self.swap_any[t]))
-            self.model.add_linear_constraint(self.swap_any[t] - self.swap_gap[gap] >= 0.0)
+                self.swap_any[t] = self._paid(problem.swap_out_us(t))
+            row = [(self.swap_any[t], 1.0), (self.swap_gap[gap], -1.0)]
+            self.program.at_least(row, 0.0)
         return self.swap_gap[gap]
+
+    def _paid(self, us: float) -> int:
+        """A variable that costs so many microseconds; where copies run beside the operations that is a
+        row, made as it is solved."""
+        cost = self.scale * us
+        variable = self.program.variable(0.0 if self.times is not None else cost)
+        self.objective.append((variable, cost))
+        return variable
 
     def solve(self, *, time_limit_s: float, whole: bool = False) -> LpSolution | None:
         """Solve; None where the time limit passed without an answer.
@@ -164,50 +164,31 @@ class InstantLp:
             whole: decide every tensor wholly. Every plan does, so the bound stays one, and it is
                 tighter where few large tensors matter; it takes longer.
         """
-        if whole:
-            for group in (self.resident, self.rerun, self.swapped):
-                for variable in group.values():
-                    variable.integer = True
-        scale = 1.0 / max(1e-9, self.problem.base_duration_us)
-        cost = mathopt.fast_sum(c * scale * v for c, v in self.objective)
         if self.times is not None:
-            self.model.add_linear_constraint(cost <= self.times.recompute)
-            cost = self.times.cost
-        self.model.minimize(cost)
-        params = mathopt.SolveParameters(
-            time_limit=datetime.timedelta(seconds=max(0.05, time_limit_s)),
-            lp_algorithm=None if whole else mathopt.LPAlgorithm.DUAL_SIMPLEX,
-            relative_gap_tolerance=MIP_GAP if whole else None,
-        )
-        solver = mathopt.SolverType.HIGHS if whole else mathopt.SolverType.GLOP
-        result = interruptibly(lambda: mathopt.solve(self.model, solver, params=params))
+            self.program.at_most([*self.objective, (self.times.recompute, -1.0)], 0.0)
         if whole:
-            for group in (self.resident, self.rerun, self.swapped):
-                for variable in group.values():
-                    variable.integer = False
-        reason = result.termination.reason
-        kinds = mathopt.TerminationReason
-        if reason in (kinds.INFEASIBLE, kinds.INFEASIBLE_OR_UNBOUNDED):
+            groups = (self.resident, self.rerun, self.swapped)
+            integers = {variable for group in groups for variable in group.values()}
+            answer = self.program.integer(integers, time_limit_s=time_limit_s)
+        else:
+            answer = self.program.linear(time_limit_s=time_limit_s)
+        if answer.is_impossible:
             return INFEASIBLE
-        if not result.has_primal_feasible_solution() or (not whole and reason is not kinds.OPTIMAL):
+        if answer.values is None or not (whole or answer.is_optimal):
             return None
-        values = result.variable_values()
-        value = result.objective_value()
-        proved = result.best_objective_bound() if whole else value
-        price_us = {} if whole else self._prices(result.dual_values(), scale)
+        values = answer.values.tolist()
+        proved = answer.bound if whole else answer.objective
         return LpSolution(
             feasible=True,
-            extra_us=max(0.0, value / scale),
-            bound_us=max(0.0, proved / scale),
+            extra_us=max(0.0, answer.objective / self.scale),
+            bound_us=max(0.0, proved / self.scale),
             resident={k: values[v] for k, v in self.resident.items()},
             swapped={k: values[v] for k, v in self.swapped.items()},
             rerun={k: values[v] for k, v in self.rerun.items()},
-            price_us=price_us,
+            price_us={} if whole else self._prices(answer.duals),
         )
 
-    def _prices(
-        self, duals: Mapping[mathopt.LinearConstraint, float], cost_scale: float
-    ) -> dict[int, float]:
+    def _prices(self, duals: Floats) -> dict[int, float]:
         """Microseconds for a byte at each instant, from the rows' duals, which are in scaled units."""
-        per_byte = 1.0 / max(1, self.problem.capacity_bytes) / cost_scale
-        return {p: max(0.0, -duals[row]) * per_byte for p, row in self.memory.items()}
+        per_byte = 1.0 / max(1, self.problem.capacity_bytes) / self.scale
+        return {p: max(0.0, -float(duals[row])) * per_byte for p, row in self.memory.items()}

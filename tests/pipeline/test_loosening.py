@@ -12,13 +12,12 @@ from planner.graph.schedule import default_order
 from planner.lower.pins import pins_needed
 from planner.pipeline.prepare.prepared import Prepared, prepare, silent
 from planner.pipeline.prepare.settings import Settings, settings_of
-from planner.pipeline.solve import planning
 from planner.pipeline.solve.loosening import loosened
 from planner.pipeline.solve.orders import base_orders
 from planner.pipeline.solve.planned import Planned
+from planner.pipeline.solve.planning import make_plan
 from planner.request import Costs, Request
 from planner.runtime.feeds.inputs import make_inputs
-from planner.search.patience import begin
 from tests.graphs import run_on_ort
 
 ZOO = Path(__file__).parents[2] / "models" / "zoo"
@@ -32,14 +31,12 @@ def planned() -> tuple[Prepared, Settings, Planned]:
     )
     prepared = prepare(request)
     settings = replace(settings_of(prepared), time_limit_s=20.0)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(planning, "loosened", lambda planned, *_: planned)
-        return prepared, settings, planning.make_plan(prepared, settings, silent)
+    return prepared, settings, make_plan(prepared, settings, silent)
 
 
 def test_fewer_nodes_pin_a_plan_that_is_the_same_otherwise(planned, tmp_path: Path) -> None:
     _, settings, plain = planned
-    looser = loosened(plain, settings, begin(per_s=1e-4))
+    looser = loosened(plain, settings)
     assert looser.rewritten.anchors < 0.7 * plain.rewritten.anchors
     assert looser.order_us < plain.order_us
     assert looser.timeline.peak_bytes <= settings.budget_bytes
@@ -66,8 +63,8 @@ def test_fewer_nodes_pin_a_plan_that_is_the_same_otherwise(planned, tmp_path: Pa
 def test_nothing_is_loosened_where_it_is_not_worth_the_wait(planned) -> None:
     _, settings, plain = planned
     large = replace(plain, graph=replace(plain.graph, operations=plain.graph.operations * 8))
-    assert loosened(large, settings, begin(per_s=1e9)) is large
-    assert loosened(plain, replace(settings, order_target="priority"), begin(per_s=0.0)) is plain
+    assert loosened(large, settings) is large
+    assert loosened(plain, replace(settings, order_target="priority")) is plain
 
 
 def test_the_order_that_onnx_runtime_runs_anyway_needs_no_pins(planned) -> None:

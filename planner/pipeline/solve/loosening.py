@@ -13,30 +13,36 @@ from planner.pipeline.solve.orders import Settings
 from planner.pipeline.solve.planned import Planned, order_us
 from planner.runtime.judge.cap import arena_cap
 from planner.runtime.optimizers.fusion_pins import TakenError
-from planner.search.patience import Patience
 
 _SEARCH_S = 1.0
 _EXPECTED = 0.5
 """Share of the nodes that pin an order that can go, about."""
 
-_QUICK_NODES = 3_000
-"""A file of so many nodes is written in less than a second, for whatever that saves."""
+_QUICK_NODES = 1_000
+"""A file of so many nodes is written at once, for whatever that saves."""
+
+_WORTH_PER_S = 1e-4
+"""A second of waiting must promise so much of a step's time."""
+
+_SECONDS_PER_NODE = 1e-3
+"""A file of so many nodes takes so long to write and to read back, at most."""
 
 
-def loosened(planned: Planned, settings: Settings, patience: Patience) -> Planned:
+def loosened(planned: Planned, settings: Settings) -> Planned:
     """The same plan, pinned by fewer nodes; as it was where none can go, or where that is not worth the
     wait.
 
     Args:
-        planned: accepted.
+        planned: accepted, and the last of all.
     """
     graph = planned.graph
     if settings.order_target != "default" or graph.shapes_follow:
         return planned  # nothing is pinned; or what pins runs elsewhere than it is visited
+    nodes = len(graph.operations)
     gain_us = _EXPECTED * planned.rewritten.anchors * planned.prepared.pin_us
     base_us = planned.formulation.problem.base_duration_us
-    is_quick = len(graph.operations) <= _QUICK_NODES
-    if not is_quick and not patience.is_worth(gain_us, base_us):
+    wait_s = _SEARCH_S + _SECONDS_PER_NODE * nodes
+    if nodes > _QUICK_NODES and gain_us <= _WORTH_PER_S * wait_s * base_us:
         return planned
     return _looser(planned, settings) or planned
 

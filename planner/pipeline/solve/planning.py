@@ -20,7 +20,6 @@ from planner.graph.reasons import WhyOnce, WhyStay
 from planner.pipeline.prepare.prepared import Prepared, Progress
 from planner.pipeline.solve.compiling import compile_packing
 from planner.pipeline.solve.least_plan import least_peaks, least_plan
-from planner.pipeline.solve.loosening import loosened
 from planner.pipeline.solve.orders import (
     BaseOrder,
     Settings,
@@ -156,7 +155,7 @@ def _planned(
     )
     search.solve_all()
     if search.accepted is not None:
-        return loosened(search.accepted, settings, patience)
+        return search.accepted
     assert search.least is not None
     is_late = time.monotonic() > deadline
     found = least_peaks(prepared, settings, search.least, forms, is_late=is_late)

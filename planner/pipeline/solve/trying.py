@@ -37,6 +37,8 @@ _AHEAD = 8  # so many trials at most are worked on before their turn
 
 _JUDGE = 0.02  # share of the time left for a rough plan
 
+_CUT = 0.8  # of its time, that a search must have taken to be ended by it
+
 _EXACT = 1.03  # what a plan is thought to need is as a rule as near as this
 
 _FIT_S = 1.0  # for an order that the arena has room for: those that are found are found soon
@@ -44,11 +46,16 @@ _FIT_S = 1.0  # for an order that the arena has room for: those that are found a
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """A plan that was not lowered."""
+    """A plan that was not lowered.
+
+    Attributes:
+        is_cut: the search for it ended with its time, and might have found more.
+    """
 
     base: BaseOrder
     form: Formulation
     solved: Solved
+    is_cut: bool = False
 
 
 @dataclass(slots=True, kw_only=True)
@@ -65,6 +72,7 @@ class TrialSearch:
         left: share of what a plan of the race added that a search leaves of it.
         longest_s: no search takes longer.
         late: how many trials began beyond the deadline.
+        is_cut: the search for the best plan so far ended with its time.
         underrated: how many times as much of the arena lowered plans needed as was thought: what pins
             an order takes a buffer for each node, which is a lot beside buffers as small.
     """
@@ -84,6 +92,7 @@ class TrialSearch:
     left: float = 1.0
     longest_s: float = float("inf")
     late: int = 0
+    is_cut: bool = False
     underrated: float = 1.0
     trials: Trials = field(init=False)
 
@@ -119,7 +128,8 @@ class TrialSearch:
         if self.accepted is None:
             return
         if self.accepted.fits_arena:
-            self._refine(self.accepted)
+            if self.is_cut:
+                self._refine(self.accepted)
         elif self.passed is not None and self._gains(self.passed):
             self._lower(self.passed)
 
@@ -202,17 +212,19 @@ class TrialSearch:
         # before anything is kept, Ctrl-C must find the search here
         solved = None if self.kept == [] else self.ahead.solved((trial.base, capacity))
         form = self._form(trial.base, capacity)
+        # what comes to little at a lower capacity leaves time for the whole budget
+        limits = self._limits(is_first=is_first and not trial.step)
         if solved is None:
             solved = solve(
                 form.problem,
-                # what comes to little at a lower capacity leaves time for the whole budget
-                self._limits(is_first=is_first and not trial.step),
+                limits,
                 start=self._start(trial.base, capacity),
                 progress=lambda text: self.progress(f"solving: {text}"),
             )
         if is_first:  # what ended early is good: no other gets much longer
             self.longest_s = 2 * max(_MIN_SEARCH_S, time.monotonic() - begun)
-        found = _Found(trial.base, form, solved)
+        is_cut = solved.solve_s >= _CUT * limits.limit_s
+        found = _Found(trial.base, form, solved, is_cut=is_cut)
         try:
             outcome = self._follow_up(found, trial, is_first=is_first)
         except KeyboardInterrupt:
@@ -314,18 +326,18 @@ class TrialSearch:
         if over > 0:  # what pins its order takes a few bytes
             return self._outcome(candidate, over_bytes=over)
         if not planned.fits_arena:
-            self._take(planned)
+            self._take(planned, is_cut=found.is_cut)
             self.progress("looking for an order that the arena has room for")
             fitted, need = fitted_plan(planned, settings, time_limit_s=_FIT_S)
             estimated = need_of_plan(self.forms[found.base].problem, candidate)
             self.underrated = max(self.underrated, need / (_EXACT * estimated))
             planned = fitted or planned
-        self._take(planned)
+        self._take(planned, is_cut=found.is_cut)
         return self._outcome(candidate, need=need)
 
-    def _take(self, planned: Planned) -> None:
+    def _take(self, planned: Planned, *, is_cut: bool) -> None:
         if self.accepted is None or planned.is_better(self.accepted):
-            self.accepted = planned
+            self.accepted, self.is_cut = planned, is_cut
             if self.kept is not None:
                 self.kept[:] = [planned]
 

@@ -1,0 +1,184 @@
+"""A linear program in the making, as flat lists, and its solution by OR-Tools.
+
+MathOpt's own `Model` makes an object of every term, and its `SolveResult` a dictionary of every value:
+on these programs that takes several times as long as solving them. Its protocol buffers
+(ortools/math_opt/model.proto) take and give arrays.
+"""
+
+from __future__ import annotations
+
+import datetime
+import math
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+from ortools.math_opt import (
+    model_parameters_pb2,
+    model_pb2,
+    parameters_pb2,
+    result_pb2,
+    solution_pb2,
+    sparse_containers_pb2,
+)
+from ortools.math_opt.core.python import solver
+from ortools.math_opt.python import callback, mathopt
+
+from planner.processes.interrupt import interruptibly
+
+MIP_GAP = 1e-4
+
+Floats = npt.NDArray[np.float64]
+Terms = Iterable[tuple[int, float]]
+"""(variable, coefficient); a variable may occur more than once."""
+
+_IMPOSSIBLE = (
+    result_pb2.TERMINATION_REASON_INFEASIBLE,
+    result_pb2.TERMINATION_REASON_INFEASIBLE_OR_UNBOUNDED,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What came of a program.
+
+    Attributes:
+        is_impossible: nothing satisfies its rows. is_optimal: proved, within the gap.
+        bound: no solution is below it; not finite where nothing was proved.
+        objective: of the solution; not a number where there is none.
+        values: by variable; None where there is no solution.
+        duals: by row; empty for an integer program.
+    """
+
+    is_impossible: bool
+    is_optimal: bool
+    bound: float
+    objective: float = math.nan
+    values: Floats | None = None
+    duals: Floats = field(default_factory=lambda: np.zeros(0))
+
+
+@dataclass(slots=True)
+class Program:
+    """Variables and rows, numbered from 0; what they cost is to be minimised."""
+
+    low: list[float] = field(default_factory=list)
+    high: list[float] = field(default_factory=list)
+    cost: list[float] = field(default_factory=list)
+    row: list[int] = field(default_factory=list)
+    column: list[int] = field(default_factory=list)
+    coefficient: list[float] = field(default_factory=list)
+    lower: list[float] = field(default_factory=list)
+    upper: list[float] = field(default_factory=list)
+
+    def variable(self, cost: float = 0.0, *, low: float = 0.0, high: float = 1.0) -> int:
+        """A variable between two bounds."""
+        self.low.append(low)
+        self.high.append(high)
+        self.cost.append(cost)
+        return len(self.cost) - 1
+
+    def at_most(self, terms: Terms, upper: float) -> int:
+        """Σ coefficient · variable <= upper; the row's number."""
+        return self._row(terms, -math.inf, upper)
+
+    def at_least(self, terms: Terms, lower: float) -> int:
+        """Σ coefficient · variable >= lower; the row's number."""
+        return self._row(terms, lower, math.inf)
+
+    def _row(self, terms: Terms, lower: float, upper: float) -> int:
+        merged: dict[int, float] = {}
+        for variable, coefficient in terms:
+            merged[variable] = merged.get(variable, 0.0) + coefficient
+        number = len(self.upper)
+        for variable in sorted(merged):
+            if merged[variable]:
+                self.row.append(number)
+                self.column.append(variable)
+                self.coefficient.append(merged[variable])
+        self.lower.append(lower)
+        self.upper.append(upper)
+        return number
+
+    def linear(self, *, time_limit_s: float) -> Answer:
+        """The optimum of the linear program, by GLOP's dual simplex."""
+        params = mathopt.SolveParameters(
+            time_limit=_limit(time_limit_s), lp_algorithm=mathopt.LPAlgorithm.DUAL_SIMPLEX
+        )
+        return self._solved(mathopt.SolverType.GLOP, params.to_proto(), frozenset())
+
+    def integer(self, whole: Collection[int], *, time_limit_s: float) -> Answer:
+        """The best solution found by HiGHS, on one thread, where these variables are integers."""
+        params = mathopt.SolveParameters(
+            time_limit=_limit(time_limit_s), relative_gap_tolerance=MIP_GAP
+        )
+        return self._solved(mathopt.SolverType.HIGHS, params.to_proto(), frozenset(whole))
+
+    def _solved(
+        self,
+        kind: mathopt.SolverType,
+        params: parameters_pb2.SolveParametersProto,
+        whole: frozenset[int],
+    ) -> Answer:
+        proto = self._proto(whole)
+        found: result_pb2.SolveResultProto = interruptibly(
+            lambda: solver.solve(
+                proto,
+                kind.value,
+                parameters_pb2.SolverInitializerProto(),
+                params,
+                model_parameters_pb2.ModelSolveParametersProto(),
+                None,
+                callback.CallbackRegistration().to_proto(),
+                None,
+                None,
+            )
+        )
+        reason = found.termination.reason
+        answer = Answer(
+            is_impossible=reason in _IMPOSSIBLE,
+            is_optimal=reason == result_pb2.TERMINATION_REASON_OPTIMAL,
+            bound=found.termination.objective_bounds.dual_bound,
+        )
+        best = next(iter(found.solutions), None)
+        feasible = solution_pb2.SOLUTION_STATUS_FEASIBLE
+        if best is None or best.primal_solution.feasibility_status != feasible:
+            return answer
+        primal, dual = best.primal_solution, best.dual_solution
+        return Answer(
+            is_impossible=answer.is_impossible,
+            is_optimal=answer.is_optimal,
+            bound=answer.bound,
+            objective=primal.objective_value,
+            values=_dense(primal.variable_values, len(self.cost)),
+            duals=np.zeros(0) if whole else _dense(dual.dual_values, len(self.upper)),
+        )
+
+    def _proto(self, whole: frozenset[int]) -> model_pb2.ModelProto:
+        proto = model_pb2.ModelProto()
+        count = len(self.cost)
+        proto.variables.ids.extend(range(count))
+        proto.variables.lower_bounds.extend(self.low)
+        proto.variables.upper_bounds.extend(self.high)
+        proto.variables.integers.extend(v in whole for v in range(count))
+        paid = [v for v in range(count) if self.cost[v]]
+        proto.objective.linear_coefficients.ids.extend(paid)
+        proto.objective.linear_coefficients.values.extend(self.cost[v] for v in paid)
+        proto.linear_constraints.ids.extend(range(len(self.upper)))
+        proto.linear_constraints.lower_bounds.extend(self.lower)
+        proto.linear_constraints.upper_bounds.extend(self.upper)
+        proto.linear_constraint_matrix.row_ids.extend(self.row)
+        proto.linear_constraint_matrix.column_ids.extend(self.column)
+        proto.linear_constraint_matrix.coefficients.extend(self.coefficient)
+        return proto
+
+
+def _limit(time_limit_s: float) -> datetime.timedelta:
+    return datetime.timedelta(seconds=max(0.05, time_limit_s))
+
+
+def _dense(sparse: sparse_containers_pb2.SparseDoubleVectorProto, size: int) -> Floats:
+    values = np.zeros(size)
+    values[np.fromiter(sparse.ids, dtype=np.int64)] = np.fromiter(sparse.values, dtype=np.float64)
+    return values
