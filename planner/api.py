@@ -34,6 +34,7 @@ from planner.pipeline.record.modelviews import file_view
 from planner.pipeline.record.rebuild import prepared_for, rebuild, whole_dims
 from planner.pipeline.target.placing import check_can_run
 from planner.plan.planfile import OrderTarget, Swap
+from planner.processes.garbage import collected_seldom
 from planner.request import Costs, Levers, Limits, Request, calibration
 from planner.residing import Feeds, Reside, check_residence
 from planner.results import Analysis, ModelView, OptimizeResult, Verification
@@ -42,6 +43,7 @@ from planner.targets import Device, target_named
 Progress = Callable[[str], None]
 
 
+@collected_seldom()
 def analyze(
     model: FileName,
     *,
@@ -105,6 +107,7 @@ def analyze(
     return analyzed(request, progress or silent, what_if=questions, on_model=on_model)
 
 
+@collected_seldom()
 def optimize(
     model: FileName,
     *,
@@ -244,6 +247,7 @@ def optimize(
     return optimized(job)
 
 
+@collected_seldom()
 def apply(model: FileName, plan: FileName, *, output: FileName, force: bool = False) -> Path:
     """Rebuild the rewritten model from the original and its plan; returns the path of `output`.
 
@@ -261,6 +265,7 @@ def apply(model: FileName, plan: FileName, *, output: FileName, force: bool = Fa
     return target
 
 
+@collected_seldom()
 def verify(
     original: FileName,
     rewritten: FileName,

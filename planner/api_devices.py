@@ -13,6 +13,7 @@ from planner.errors import UsageError
 from planner.files.writing import FileName, path_or_none
 from planner.pipeline.answer.devices import Device, Finder, fits_of, searches_of
 from planner.pipeline.prepare.prepared import BOUND_SIZES, silent
+from planner.processes.garbage import collected_seldom
 from planner.request import Costs, Levers, Limits, Request
 from planner.residing import Feeds, check_residence
 from planner.units import check_seed, check_time_limit, format_both, parse_bytes, parse_percent
@@ -26,6 +27,7 @@ MAX_DEVICES = 64
 MAX_SIZES = 1_000
 
 
+@collected_seldom()
 def fit_devices(
     model: FileName,
     hardware: Sequence[str],

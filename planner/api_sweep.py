@@ -21,6 +21,7 @@ from planner.pipeline.prepare.settings import noted_copies, settings_of
 from planner.plan.planfile import Swap
 from planner.portfolio.params import read_params
 from planner.portfolio.table import POLICY
+from planner.processes.garbage import collected_seldom
 from planner.request import Costs, Levers, Limits, Request, calibration
 from planner.residing import Feeds, Reside, check_residence
 from planner.results import Sweep
@@ -29,6 +30,7 @@ from planner.units import parse_budget
 MAX_POINTS = 1_000
 
 
+@collected_seldom()
 def sweep(
     model: FileName,
     *,

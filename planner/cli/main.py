@@ -5,16 +5,12 @@ Signals are answered from the first moment on, so nothing is imported here that 
 
 from __future__ import annotations
 
-import gc
 import os
 import signal
 import sys
 from collections.abc import Sequence
 from types import FrameType
 from typing import NoReturn
-
-_GARBAGE = (50_000, 10, 10)
-"""Allocations between two searches for garbage, and how many of those look further back."""
 
 _INSTALLED = frozenset({"numba", "numpy", "onnx", "onnx_ir", "onnxruntime", "ortools"})
 """Packages that a broken installation may lack."""
@@ -76,11 +72,10 @@ def run() -> NoReturn:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _end_before_the_start)
     from planner.cli.ending import end, watch_signals
+    from planner.processes.garbage import collect_seldom
 
     watch_signals()
-    # a model is a million objects that live long: looking through them for garbage takes longer
-    # than half of all stages
-    gc.set_threshold(*_GARBAGE)
+    collect_seldom()
     end(main())
 
 

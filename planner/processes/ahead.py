@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager
 from importlib import import_module
 
 from planner.processes.children import child_environment, end_with_parent, stopped
+from planner.processes.garbage import collect_seldom
 
 _begun: dict[str, subprocess.Popen[bytes]] = {}
 
@@ -53,5 +54,6 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 if __name__ == "__main__":
     end_with_parent()
+    collect_seldom()
     module, function = sys.argv[1].split(":")
     getattr(import_module(module), function)()

@@ -21,6 +21,7 @@ from typing import Any, BinaryIO, TypeVar
 
 from planner.errors import MemoryLimitError
 from planner.processes.children import child_environment, end_with_parent, stopped
+from planner.processes.garbage import collect_seldom
 
 _GIVE_UP: signal.Signals | None = getattr(signal, "SIGURG", None)
 """Ends the call that a process is at; ignored by one that is only starting."""
@@ -226,6 +227,7 @@ def _is_importing(frame: FrameType | None) -> bool:
 
 if __name__ == "__main__":
     end_with_parent()
+    collect_seldom()
     if _COURTEOUS in sys.argv and hasattr(os, "nice"):
         os.nice(_NICENESS)
     with os.fdopen(os.dup(1), "wb") as answers:
