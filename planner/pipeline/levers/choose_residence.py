@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence, Set
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from planner.errors import UsageError
+from planner.errors import MemoryLimitError, UsageError
 from planner.graph.liveness import timeline
 from planner.graph.model import OpId, Role, Tensor
 from planner.graph.schedule import with_folded
@@ -23,7 +24,16 @@ from planner.pipeline.levers.residence import feeds_are_copied, in_order, reside
 from planner.pipeline.prepare.prepared import Prepared, Progress, silent
 from planner.pipeline.prepare.settings import Settings
 from planner.pipeline.solve.orders import BaseOrder, base_orders, least_possible_peak
-from planner.pipeline.solve.quick import WORTH, least_bytes, next_between, quick_us
+from planner.pipeline.solve.quick import (
+    WORTH,
+    QuickSearch,
+    between,
+    found_there,
+    least_bytes,
+    quick_search,
+)
+from planner.pipeline.solve.working_ahead import may_work_ahead
+from planner.processes.workers import Beside
 from planner.search.fast.warm import warm_up
 
 _SHARE, _MOST_S = 0.1, 8.0
@@ -79,13 +89,18 @@ def is_device_first(prepared: Prepared, settings: Settings) -> bool:
 
 
 def choose_residence(
-    prepared: Prepared, settings: Settings, progress: Progress, plain: Plain | None = None
+    prepared: Prepared,
+    settings: Settings,
+    progress: Progress,
+    plain: Plain | None = None,
+    helper: Beside | None = None,
 ) -> Chosen:
     """The model with what pays on the host, as its request asks.
 
     Args:
         plain: the plan with everything on the device, which another has to beat; None where there is
             none.
+        helper: where every second search is made, beside another here; None: one follows the other.
 
     Raises:
         UsageError: the host is asked for, and ONNX Runtime here has no copies.
@@ -98,7 +113,9 @@ def choose_residence(
     found = candidates_of(prepared, settings)
     if lever == "host" or not (found.free or found.ranked):
         return Chosen(prepared=resided(prepared, found.first(len(found.ranked))))
-    search = _Search(prepared=prepared, settings=settings, candidates=found)
+    if not may_work_ahead(settings.workers):
+        helper = None
+    search = _Search(prepared=prepared, settings=settings, candidates=found, helper=helper)
     return search.choose(progress, plain)
 
 
@@ -219,6 +236,7 @@ class _Search:
     """Quick searches with more or less on the host.
 
     Attributes:
+        helper: where a search is made beside another.
         plain_us: predicted time with everything on the device; infinite where nothing fits.
         times: the same by how many of the ranking are on the host, less the copies that a session
             makes in any case.
@@ -229,6 +247,7 @@ class _Search:
     prepared: Prepared
     settings: Settings
     candidates: Candidates
+    helper: Beside | None = None
     plain_us: float = float("inf")
     times: dict[int, float] = field(default_factory=dict)
     until: float = 0.0
@@ -269,37 +288,55 @@ class _Search:
         return self.plain_us - WORTH * self.prepared.baseline.time_us
 
     def _number(self, order: Sequence[str]) -> int:
-        """How many of the ranking: all are tried, then none or half, then what lies between the best and
+        """How many of the ranking: all are tried, and none or half, then what lies between the best and
         its neighbours; no more where everything on the device is as good."""
         most = len(self.candidates.ranked)
-        self._try(most, order)
-        self._try(0 if self.plain_us == float("inf") else most // 2, order)
+        self._try([most, 0 if self.plain_us == float("inf") else most // 2], order)
         if min(self.times.values()) > self.plain_us:
             return self._best()
         if self.plain_us < float("inf"):
             self.times[0] = self.plain_us  # that plan is there already
-        self._try(0, order)
-        while len(self.times) < _SEARCHES and time.monotonic() < self.until:
-            count = next_between(self.times, self._best())
-            if count is None:
+        self._try([0], order)
+        at_once = 1 if self.helper is None else 2
+        while (left := _SEARCHES - len(self.times)) > 0 and time.monotonic() < self.until:
+            counts = between(self.times, self._best())[: min(left, at_once)]
+            if not counts:
                 break
-            self._try(count, order)
+            self._try(counts, order)
         return self._best()
 
     def _best(self) -> int:
         return min(self.times, key=lambda n: (self.times[n], n))
 
-    def _try(self, count: int, order: Sequence[str]) -> None:
-        if count in self.times:
-            return
-        names = self.candidates.first(count)
-        prepared = resided(self.prepared, names)
-        in_graph = in_order(prepared.graph, order)
-        left_s = max(0.3, (self.until - time.monotonic()) / _SEARCHES)
-        found_us = quick_us(prepared, in_graph, self.settings, left_s)
-        self.times[count] = found_us - prepared.baseline.fed_us
-        if self._best() == count:
-            self.made = (count, prepared)
+    def _try(self, counts: Sequence[int], order: Sequence[str]) -> None:
+        """Search with so much on the host; of two numbers, the first beside this process."""
+        made: dict[int, Prepared] = {}
+        searches: dict[int, QuickSearch] = {}
+        begun: dict[int, Future[float]] = {}
+        found_us: dict[int, float] = {}
+        todo = [count for count in dict.fromkeys(counts) if count not in self.times]
+        for count in todo:
+            prepared = made[count] = resided(self.prepared, self.candidates.first(count))
+            in_graph = in_order(prepared.graph, order)
+            left_s = max(0.3, (self.until - time.monotonic()) / _SEARCHES)
+            search = searches[count] = quick_search(prepared, in_graph, self.settings, left_s)
+            if self.helper is not None and count != todo[-1]:
+                begun[count] = self.helper.begin(found_there, search)
+            else:
+                found_us[count] = search.time_us()
+        for count in todo:
+            us = found_us[count] if count in found_us else _answer(begun[count], searches[count])
+            self.times[count] = us - made[count].baseline.fed_us
+            if self._best() == count:
+                self.made = (count, made[count])
+
+
+def _answer(begun: Future[float], search: QuickSearch) -> float:
+    """What a search has found in the process beside this one; here, where that was ended."""
+    try:
+        return begun.result()
+    except MemoryLimitError:
+        return search.time_us()
 
 
 def _names(prepared: Prepared, order: Sequence[OpId]) -> list[str]:

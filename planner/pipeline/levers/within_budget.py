@@ -75,10 +75,10 @@ class PlanWithin:
         """
         self.began = time.monotonic()
         if not is_device_first(self.prepared, self.settings):
-            return self._made(choose_residence(self.prepared, self.settings, self.progress))
+            return self._made(self._residence())
         plain = self._on_device()
         if plain is None:
-            return self._made(choose_residence(self.prepared, self.settings, self.progress))
+            return self._made(self._residence())
         if not is_slow(self.prepared, plain[1]):
             return plain
         try:
@@ -91,13 +91,16 @@ class PlanWithin:
     def _quicker(self, plain: Made) -> Made:
         """The plan with everything on the device, or a better one with some of it on the host."""
         known = Plain(plain[1].time_us, plain[1].base.order)
-        chosen = choose_residence(self.prepared, self.settings, self.progress, known)
+        chosen = self._residence(known)
         if not chosen.prepared.resident:
             return plain
         made = self._made(chosen)
         if made[1].is_better(plain[1]):
             return made
         return (plain[0], plain[1].interrupted()) if made[1].solved.is_interrupted else plain
+
+    def _residence(self, plain: Plain | None = None) -> Chosen:
+        return choose_residence(self.prepared, self.settings, self.progress, plain, self.helper)
 
     def _on_device(self) -> Made | None:
         """A plan with everything on the device; None where none is found."""

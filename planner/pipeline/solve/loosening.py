@@ -14,7 +14,7 @@ from planner.pipeline.solve.planned import Planned, order_us
 from planner.runtime.judge.cap import arena_cap
 from planner.runtime.optimizers.fusion_pins import TakenError
 
-_SEARCH_S = 1.0
+_SEARCH_S, _FIT_S = 1.0, 0.5
 _EXPECTED = 0.5
 """Share of the nodes that pin an order that can go, about."""
 
@@ -75,7 +75,7 @@ def _looser(planned: Planned, settings: Settings) -> Planned | None:
     try:
         found = in_order(planned, settings, units, most_bytes=settings.budget_bytes)
         if found is not None and planned.fits_arena and not found.fits_arena:
-            found, _ = fitted_plan(found, settings, time_limit_s=_SEARCH_S)
+            found, _ = fitted_plan(found, settings, time_limit_s=_FIT_S)
     except TakenError:
         return None
     if found is None or found.order_us >= planned.order_us:
