@@ -4,6 +4,7 @@
     python -m reports.speed FILE... --chains         these files alone
     python -m reports.speed --unrun bert_base.onnx   that one planned with no run, too
     python -m reports.speed --before REVISION        the same, and of that revision, in turns
+    python -m reports.speed FILE... --add            these, beside the rows of others that are there
 
 Commands are timed in fresh processes. For `optimize`, each model goes through `planner.optimize` at 70%
 of its peak with caches of its own. The first run compiles and measures operation times, and later ones
@@ -246,6 +247,9 @@ def _asked() -> argparse.Namespace:
     parser.add_argument(
         "--runs", type=int, default=RUNS, help="later runs, of which the quickest counts"
     )
+    parser.add_argument(
+        "--add", action="store_true", help="keep rows of other models, and times of other commands"
+    )
     parser.add_argument("--before", metavar="REVISION", help="measured beside the working tree")
     return parser.parse_args()
 
@@ -253,7 +257,8 @@ def _asked() -> argparse.Namespace:
 def main() -> None:
     """Measure, and write the rows and the page."""
     asked = _asked()
-    models = [m.resolve() for m in asked.models] or sorted(ZOO.glob("*.onnx"))
+    named = [m.resolve() for m in asked.models]
+    models = named if named or asked.add else sorted(ZOO.glob("*.onnx"))
     commands = {"`planner --help`": command_s("--help")}
     for model in models:
         commands[f"`planner analyze {model.name}`"] = command_s("analyze", str(model), "--json")
@@ -263,6 +268,11 @@ def main() -> None:
             *(Subject(path=m.resolve(), is_run=False) for m in asked.unrun),
         ]
         rows = measure(subjects, asked.before, asked.runs)
+    if asked.add:
+        known = json.loads(RESULT.read_text())
+        names = {row["model"] for row in rows}
+        rows = [*(row for row in known["rows"] if row["model"] not in names), *rows]
+        commands = {**known["commands"], **commands}
     RESULT.write_text(json.dumps({"commands": commands, "rows": rows}, indent=1) + "\n")
     PAGE.write_text(markdown(commands, rows), encoding="utf-8")
 

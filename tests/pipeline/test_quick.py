@@ -1,0 +1,60 @@
+"""Short searches, here and in a process beside: which numbers they try, and what they find."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from planner.pipeline.levers.choose_residence import choose_residence
+from planner.pipeline.prepare.prepared import Prepared, prepare, silent
+from planner.pipeline.prepare.settings import settings_of
+from planner.pipeline.solve.quick import between, found_there, next_between, quick_search
+from planner.processes.workers import beside
+from planner.request import Costs, Levers, Request
+
+MODEL = Path(__file__).parents[2] / "models" / "zoo" / "mlp_adamw.onnx"
+
+
+@given(tried=st.sets(st.integers(0, 200), min_size=1), data=st.data())
+def test_what_is_tried_next_lies_beside_the_best_in_the_wider_gap_first(tried, data):
+    best = data.draw(st.sampled_from(sorted(tried)))
+    found = between(tried, best)
+    assert len(found) <= 2
+    below = max((n for n in tried if n < best), default=best)
+    above = min((n for n in tried if n > best), default=best)
+    assert all(below < n < above and n not in tried for n in found)
+    assert bool(found) == (best - below > 1 or above - best > 1)
+    assert next_between(tried, best) == (found[0] if found else None)
+    if len(found) == 2 and best - below != above - best:
+        assert (found[0] < best) == (best - below > above - best)
+
+
+@pytest.fixture(scope="module")
+def prepared() -> Prepared:
+    """A model whose parameters and state are most of it."""
+    costs, levers = Costs(calibrate="never"), Levers(resident="auto")
+    return prepare(Request(model=MODEL, budget="45%", costs=costs, levers=levers))
+
+
+def test_a_search_beside_finds_what_it_finds_here(prepared: Prepared) -> None:
+    settings = settings_of(prepared)
+    search = quick_search(prepared, prepared.order, settings, 20.0)
+    with beside() as helper:
+        there = helper.begin(found_there, search)
+        assert there.result() == search.time_us()
+
+
+def test_two_searches_at_once_choose_no_worse_than_one_after_the_other(prepared: Prepared) -> None:
+    settings = settings_of(prepared)
+    alone = choose_residence(prepared, settings, silent)
+    with beside() as helper:
+        both = choose_residence(prepared, settings, silent, helper=helper)
+    for chosen in (alone, both):
+        assert chosen.prepared.resident
+    times = [
+        quick_search(c.prepared, c.prepared.order, settings, 20.0).time_us() for c in (alone, both)
+    ]
+    assert times[1] <= 1.02 * times[0]
