@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from planner.fit.demands import demands_of
 from planner.fit.search import first_region
 from planner.formulate import Formulation
 from planner.graph.liveness import Timeline
-from planner.graph.model import OpId, Role, TrainingGraph
+from planner.graph.model import OpId, TrainingGraph
 from planner.lower.rewrite import Rewritten
 from planner.pipeline.prepare.prepared import Prepared
 from planner.pipeline.prepare.timelines import full_timeline
@@ -17,15 +16,12 @@ from planner.pipeline.solve.orders import BaseOrder, Settings
 from planner.pipeline.solve.read_back import lowered, read_back
 from planner.plan.solved import Solved
 from planner.runtime.judge.cap import arena_cap
-from planner.runtime.memory.missed import missed_bytes
 
 MAX_SLOWER = 1.25
 """A plan that the arena has room for may take so many times as long as one that it has none for."""
 
 _UNKNOWN_PIN_US = 1.0
 """What a node that pins is thought to take where that was not measured: fewer are better all the same."""
-
-_COPIES = frozenset({Role.SWAP_OUT, Role.SWAP_IN, Role.PAGE_IN, Role.PAGE_OUT})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +31,6 @@ class Planned:
     Attributes:
         prepared: the model that it was made for, with less to recompute and swap where planning
             barred that.
-        order_us: what the order takes besides: `order_us`.
     """
 
     prepared: Prepared
@@ -48,7 +43,6 @@ class Planned:
     timeline: Timeline
     orders: tuple[BaseOrder, ...]
     fits_arena: bool
-    order_us: float = 0.0
 
     @property
     def time_us(self) -> float:
@@ -56,12 +50,17 @@ class Planned:
         assert self.solved.candidate is not None
         return self.solved.candidate.time_us
 
+    @property
+    def pins_us(self) -> float:
+        """What the nodes take that pin the order, in microseconds."""
+        return self.rewritten.anchors * (self.prepared.pin_us or _UNKNOWN_PIN_US)
+
     def is_better(self, other: Planned) -> bool:
         """Whether this one is quicker, or the arena has room for it alone and it is not much slower."""
         allowed = 1.0
         if self.fits_arena != other.fits_arena:
             allowed = MAX_SLOWER if self.fits_arena else 1 / MAX_SLOWER
-        return self.time_us + self.order_us < allowed * (other.time_us + other.order_us)
+        return self.time_us + self.pins_us < allowed * (other.time_us + other.pins_us)
 
     def interrupted(self) -> Planned:
         """The same, as the best plan when the search was interrupted."""
@@ -103,21 +102,4 @@ def lowered_plan(
         timeline=full_timeline(graph, order, prepared.target),
         orders=orders,
         fits_arena=first_region(demands, cap) is not None,
-        order_us=order_us(prepared, graph, order, rewritten.anchors),
     )
-
-
-def order_us(prepared: Prepared, graph: TrainingGraph, order: Sequence[OpId], pins: int) -> float:
-    """Microseconds that an order takes besides its operations: for the nodes that pin it, and for what
-    the processor's cache does not hold, copies apart (`planner.pipeline.record.rewritten_times`).
-
-    Args:
-        graph: of the rewritten model.
-        pins: how many nodes pin it.
-    """
-    pins_us = pins * (prepared.pin_us or _UNKNOWN_PIN_US)
-    if prepared.cache is None:
-        return pins_us
-    missed = missed_bytes(graph, order, cache_bytes=prepared.cache.bytes)
-    counted = (missed[op.id] for op in graph.operations if op.role not in _COPIES)
-    return pins_us + prepared.cache.added_us(sum(counted))
