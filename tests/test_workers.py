@@ -26,6 +26,10 @@ def refused(_: int, number: int) -> int:
     raise UsageError(f"{number} is refused")
 
 
+def unforeseen(_: int, numbers: dict[str, int]) -> int:
+    return numbers["missing"]
+
+
 def killed(_: int, number: int) -> int:
     os.kill(os.getpid(), signal.SIGKILL)
     return number
@@ -53,6 +57,12 @@ def test_calls_are_answered_by_processes_that_end_with_the_block():
 def test_an_error_is_raised_here():
     with pytest.raises(UsageError, match="3 is refused"), workers(1, 0) as run:
         list(run(refused, [3]))
+
+
+def test_an_unforeseen_error_says_where_it_was_raised():
+    with pytest.raises(KeyError) as raised, workers(1, 0) as run:
+        list(run(unforeseen, [{}]))
+    assert "in unforeseen" in "".join(raised.value.__notes__)
 
 
 def test_a_process_that_is_ended_from_outside_is_said_and_ends_the_others():

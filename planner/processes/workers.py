@@ -14,12 +14,13 @@ import queue
 import signal
 import subprocess
 import sys
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, as_completed, wait
 from types import FrameType
 from typing import Any, BinaryIO, TypeVar
 
-from planner.errors import MemoryLimitError
+from planner.errors import MemoryLimitError, PlannerError
 from planner.processes.children import child_environment, end_with_parent, stopped
 from planner.processes.garbage import collect_seldom
 
@@ -213,6 +214,8 @@ def _serve(requests: BinaryIO, answers: BinaryIO) -> None:
             is_busy, answer = False, (True, CancelledError())
         except Exception as error:
             is_busy, answer = False, (True, error)
+            if not isinstance(error, PlannerError):  # where it was raised does not come across
+                error.add_note("".join(traceback.format_exception(error)))
         pickle.dump(answer, answers, protocol=pickle.HIGHEST_PROTOCOL)
         answers.flush()
 
