@@ -10,7 +10,7 @@ from __future__ import annotations
 import datetime
 import math
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -146,10 +146,8 @@ class Program:
         if best is None or best.primal_solution.feasibility_status != feasible:
             return answer
         primal, dual = best.primal_solution, best.dual_solution
-        return Answer(
-            is_impossible=answer.is_impossible,
-            is_optimal=answer.is_optimal,
-            bound=answer.bound,
+        return replace(
+            answer,
             objective=primal.objective_value,
             values=_dense(primal.variable_values, len(self.cost)),
             duals=np.zeros(0) if whole else _dense(dual.dual_values, len(self.upper)),

@@ -18,6 +18,8 @@ import numpy as np
 from planner.fit.demands import READ, Demands
 from planner.fit.replay import Limits, arena_for, rooms
 from planner.fit.search import UNLIMITED, first_region, most_in_use
+from planner.graph.model import Operation, OpId, Role, TrainingGraph
+from planner.graph.schedule import parents_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +66,21 @@ class PinnedFile:
     def _leaves(self) -> list[int]:
         read = {p for ps in self.parents for p in ps}
         return [v for v in reversed(range(len(self.parents))) if v not in read]
+
+
+def pinned_file(graph: TrainingGraph, order: Sequence[OpId]) -> PinnedFile:
+    """A rewritten model's file, whose anchors are its pins, but for those that something else comes of:
+    that are read, or the only readers of what they read."""
+    tensors, operations = graph.tensors, graph.operations
+
+    def may_go(op: Operation) -> bool:
+        if op.role is not Role.ANCHOR or any(tensors[t].consumers for t in op.outputs):
+            return False
+        readers = (c for t in op.inputs for c in tensors[t].consumers)
+        return any(operations[c].role is not Role.ANCHOR for c in readers)
+
+    pins = [op.id for op in operations if may_go(op)]
+    return PinnedFile(parents=parents_of(graph), order=order, pins=pins)
 
 
 def looser_order(

@@ -7,10 +7,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from planner.fit.demands import demands_of
-from planner.fit.looser import PinnedFile, looser_order
+from planner.fit.looser import looser_order, pinned_file
 from planner.graph.liveness import timeline
-from planner.graph.model import OpId, Role, TrainingGraph
-from planner.graph.schedule import default_order, parents_of
+from planner.graph.model import OpId, TrainingGraph
+from planner.graph.schedule import default_order
 from planner.lower.rewrite import Rewritten, rewrite
 from planner.pipeline.prepare.graphs import analysed_graph
 from planner.runtime.memory.arena import fits, region_sizes
@@ -34,26 +34,11 @@ def lowered(proto, data: st.DataObject) -> tuple[Rewritten, TrainingGraph]:
     return rewritten, analysed_graph(rewritten.model, {})
 
 
-def pinned_file(graph: TrainingGraph) -> PinnedFile:
-    """With the nodes for pins that nobody reads, and that read what others do too."""
-    tensors, operations = graph.tensors, graph.operations
-    pins = [
-        op.id
-        for op in operations
-        if op.role is Role.ANCHOR
-        and not any(tensors[t].consumers for t in op.outputs)
-        and any(
-            operations[c].role is not Role.ANCHOR for t in op.inputs for c in tensors[t].consumers
-        )
-    ]
-    return PinnedFile(parents=parents_of(graph), order=default_order(graph), pins=pins)
-
-
 @_PLANS
 @given(proto=onnx_graphs(), data=st.data())
 def test_an_order_without_pins_is_that_of_a_file_without_them(proto, data):
     rewritten, graph = lowered(proto, data)
-    file = pinned_file(graph)
+    file = pinned_file(graph, default_order(graph))
     dropped = (
         frozenset(data.draw(st.sets(st.sampled_from(file.pins)))) if file.pins else frozenset()
     )
@@ -72,7 +57,7 @@ def test_an_order_without_pins_is_that_of_a_file_without_them(proto, data):
 @given(proto=onnx_graphs(), data=st.data(), has_cap=st.booleans())
 def test_a_looser_order_is_legal_and_has_room(proto, data, has_cap):
     rewritten, graph = lowered(proto, data)
-    file = pinned_file(graph)
+    file = pinned_file(graph, default_order(graph))
     order = [OpId(op) for op in file.order]
     wanted = demands_of(graph, order, {op: i for i, op in enumerate(order)}, rewritten.like)
     peak = in_use(graph, order)
@@ -103,7 +88,7 @@ def _has_room(graph: TrainingGraph, order: list[OpId], cap: int) -> bool:
 @given(proto=onnx_graphs(), data=st.data())
 def test_nothing_is_dropped_that_costs_more(proto, data):
     rewritten, graph = lowered(proto, data)
-    file = pinned_file(graph)
+    file = pinned_file(graph, default_order(graph))
     order = [OpId(op) for op in file.order]
     wanted = demands_of(graph, order, {op: i for i, op in enumerate(order)}, rewritten.like)
     found, fewer = looser_order(file, wanted, None, lambda _, pins: -pins, time_limit_s=60)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from planner.lower.pins import pins_needed
 from planner.pipeline.prepare.prepared import Prepared, prepare, silent
 from planner.pipeline.prepare.settings import Settings, settings_of
 from planner.pipeline.solve.loosening import loosened
-from planner.pipeline.solve.orders import base_orders
+from planner.pipeline.solve.orders import base_orders, with_pins
 from planner.pipeline.solve.planned import Planned
 from planner.pipeline.solve.planning import make_plan
 from planner.request import Costs, Request
@@ -71,10 +72,11 @@ def test_the_order_that_onnx_runtime_runs_anyway_needs_no_pins(planned) -> None:
     prepared, _, _ = planned
     assert pins_needed(prepared.graph, default_order(prepared.graph)) == 0
     priced = replace(prepared, pin_us=2.0)
-    orders = {o.name: o for o in base_orders(priced, time_limit_s=60)}
+    plain, end = base_orders(prepared, time_limit_s=60), time.monotonic() + 60
+    orders = {o.name: o for o in with_pins(priced, plain, until=end)}
     assert orders["default"].pins_us == 0.0
     assert all(
         o.pins_us == pytest.approx(pins_needed(prepared.graph, o.order)) for o in orders.values()
     )
     assert any(o.pins_us > 0 for o in orders.values())
-    assert all(o.pins_us == 0.0 for o in base_orders(prepared, time_limit_s=60))
+    assert all(o.pins_us == 0.0 for o in with_pins(prepared, plain, until=end))

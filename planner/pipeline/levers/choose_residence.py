@@ -309,26 +309,25 @@ class _Search:
         return min(self.times, key=lambda n: (self.times[n], n))
 
     def _try(self, counts: Sequence[int], order: Sequence[str]) -> None:
-        """Search with so much on the host; of two numbers, the first beside this process."""
-        made: dict[int, Prepared] = {}
-        searches: dict[int, QuickSearch] = {}
-        begun: dict[int, Future[float]] = {}
-        found_us: dict[int, float] = {}
+        """Search with so much on the host; of two numbers, with the first in the process beside."""
         todo = [count for count in dict.fromkeys(counts) if count not in self.times]
+        begun: list[tuple[int, Prepared, QuickSearch, Future[float]]] = []
         for count in todo:
-            prepared = made[count] = resided(self.prepared, self.candidates.first(count))
+            prepared = resided(self.prepared, self.candidates.first(count))
             in_graph = in_order(prepared.graph, order)
             left_s = max(0.3, (self.until - time.monotonic()) / _SEARCHES)
-            search = searches[count] = quick_search(prepared, in_graph, self.settings, left_s)
+            search = quick_search(prepared, in_graph, self.settings, left_s)
             if self.helper is not None and count != todo[-1]:
-                begun[count] = self.helper.begin(found_there, search)
+                begun.append((count, prepared, search, self.helper.begin(found_there, search)))
             else:
-                found_us[count] = search.time_us()
-        for count in todo:
-            us = found_us[count] if count in found_us else _answer(begun[count], searches[count])
-            self.times[count] = us - made[count].baseline.fed_us
-            if self._best() == count:
-                self.made = (count, made[count])
+                self._note(count, prepared, search.time_us())
+        for count, prepared, search, answer in begun:
+            self._note(count, prepared, _answer(answer, search))
+
+    def _note(self, count: int, prepared: Prepared, found_us: float) -> None:
+        self.times[count] = found_us - prepared.baseline.fed_us
+        if self._best() == count:
+            self.made = (count, prepared)
 
 
 def _answer(begun: Future[float], search: QuickSearch) -> float:

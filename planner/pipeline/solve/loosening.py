@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from planner.fit.demands import demands_of
-from planner.fit.looser import PinnedFile, looser_order
-from planner.graph.model import Operation, OpId, Role
-from planner.graph.schedule import parents_of
+from planner.fit.looser import looser_order, pinned_file
+from planner.graph.model import OpId, Role
 from planner.pipeline.solve.fitting import fitted_plan, in_order
 from planner.pipeline.solve.orders import Settings
 from planner.pipeline.solve.planned import Planned
@@ -54,12 +53,11 @@ def _looser(planned: Planned, settings: Settings) -> Planned | None:
     """The plan in the order in which it runs without some of what pins it; None where that is no
     better."""
     graph, rewritten = planned.graph, planned.rewritten
-    pins = [op.id for op in graph.operations if _may_go(planned, op)]
-    if not pins:
+    file = pinned_file(graph, planned.order)
+    if not file.pins:
         return None
     place = {op: i for i, op in enumerate(planned.order)}
     room = settings.budget_bytes - settings.reserve_bytes
-
     as_it_is_us = _missed_us(planned, planned.order)
 
     def cost_us(order: Sequence[int], pins: int) -> float:
@@ -68,7 +66,7 @@ def _looser(planned: Planned, settings: Settings) -> Planned | None:
         return missed_us + planned.pins_us * pins / max(1, rewritten.anchors)
 
     order, fewer = looser_order(
-        PinnedFile(parents=parents_of(graph), order=planned.order, pins=pins),
+        file,
         demands_of(graph, planned.order, place, rewritten.like),
         arena_cap(graph, room) if planned.fits_arena else None,
         cost_us,
@@ -102,12 +100,3 @@ def _missed_us(planned: Planned, order: Sequence[OpId]) -> float:
         return 0.0
     missed = missed_bytes(graph, order, cache_bytes=cache.bytes)
     return cache.added_us(sum(missed[op.id] for op in graph.operations if op.role not in _COPIES))
-
-
-def _may_go(planned: Planned, op: Operation) -> bool:
-    """Whether a node pins the order, and nothing but that comes of leaving it out."""
-    tensors, operations = planned.graph.tensors, planned.graph.operations
-    if op.role is not Role.ANCHOR or any(tensors[t].consumers for t in op.outputs):
-        return False
-    readers = (c for t in op.inputs for c in tensors[t].consumers)
-    return any(operations[c].role is not Role.ANCHOR for c in readers)

@@ -41,7 +41,7 @@ class BaseOrder:
 
     Attributes:
         peak_bytes: as it is; no plan's peak in it can be below `least_bound_bytes`.
-        pins_us: about what the nodes take that pin it; 0 where that was not measured.
+        pins_us: about what the nodes take that pin it (`with_pins`); 0 where nobody asked.
     """
 
     name: str
@@ -110,7 +110,6 @@ def base_orders(
             order=tuple(whole.ops[i] for i in order),
             peak_bytes=peaks[order],
             least_bound_bytes=min_peak_bound(problem, order)[0],
-            pins_us=0.0 if late() else _pins_us(prepared, [whole.ops[i] for i in order]),
         )
         for order, name in found.items()
         if _keeps(order, drawn)
@@ -118,11 +117,23 @@ def base_orders(
     return tuple(sorted(orders, key=lambda o: (o.peak_bytes, o.least_bound_bytes)))
 
 
-def _pins_us(prepared: Prepared, order: Sequence[OpId]) -> float:
-    """About what the nodes take that pin an order."""
+def with_pins(
+    prepared: Prepared, orders: Sequence[BaseOrder], *, until: float
+) -> tuple[BaseOrder, ...]:
+    """The orders with about what the nodes take that pin them, where that was measured.
+
+    Args:
+        until: those whose turn comes later (time.monotonic) are left as they are.
+    """
     if not prepared.pin_us or prepared.request.order != "default":
-        return 0.0
-    return _PINS_LEFT * pins_needed(prepared.graph, order) * prepared.pin_us
+        return tuple(orders)
+    each_us = _PINS_LEFT * prepared.pin_us
+    return tuple(
+        replace(base, pins_us=each_us * pins_needed(prepared.graph, base.order))
+        if time.monotonic() <= until
+        else base
+        for base in orders
+    )
 
 
 def _starts(

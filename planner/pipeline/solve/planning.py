@@ -25,6 +25,7 @@ from planner.pipeline.solve.orders import (
     Settings,
     base_orders,
     formulate_in,
+    with_pins,
 )
 from planner.pipeline.solve.planned import Planned
 from planner.pipeline.solve.trying import LATE, TrialSearch
@@ -131,14 +132,15 @@ def _planned(
     for overlap in {False, settings.overlap}:
         warm_up(overlap=overlap)
     compile_packing()
-    start = time.monotonic()
+    start, orders_s = time.monotonic(), 0.1 * settings.time_limit_s
     if not orders:
         progress("searching for base orders")
         orders = base_orders(
             prepared,
-            time_limit_s=settings.time_limit_s * 0.1,
+            time_limit_s=orders_s,
             room_bytes=settings.budget_bytes - settings.reserve_bytes,
         )
+    orders = with_pins(prepared, orders, until=start + orders_s)
     room = settings.budget_bytes
     forms = {base: formulate_in(prepared, base.order, settings, room) for base in orders}
     deadline, patience = start + settings.time_limit_s, Patience(since=start, per_s=_WORTH_PER_S)

@@ -168,7 +168,6 @@ class TrialSearch:
             return now <= self.deadline or (has_plan and self.late <= _MOST_LATE)
         if now > self.deadline - (1 - _UNTIL) * self.settings.time_limit_s:
             return False
-        assert self.accepted.solved.candidate is not None
         accepted_us = self.accepted.time_us + self.accepted.base.pins_us
         expected_us = self._base_us + trial.expected_us(left=self.left)
         if not self.accepted.fits_arena:
