@@ -21,7 +21,7 @@ from planner.graph.model import TrainingGraph
 
 Durations = tuple[tuple[float, ...], tuple[str, ...]]
 
-_VERSION = 3
+_VERSION = 4
 _MAX_KEPT = 200
 """Files of measured times; the oldest go."""
 

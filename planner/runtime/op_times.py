@@ -41,7 +41,9 @@ _LONG_S, _LONG_RUNS = 5.0, 2
 _BUSY_RUNS_S = 3.0
 """On a busy machine runs go on for so long: what is beside them may end."""
 
-_COPIED = (1 << 16, 1 << 24)
+_LEAST_COPIED, _MOST_COPIED = 1 << 20, 1 << 24
+_FOR_EACH = 1 << 16
+"""What a copy of so little takes is what any copy takes."""
 _COPY_RUNS = 8
 
 _COLUMNS = 512
@@ -76,7 +78,8 @@ class SmallTimes:
     """What planner's own nodes take.
 
     Attributes:
-        copy_out_bytes_per_s, copy_in_bytes_per_s: of a large MemcpyToHost and MemcpyFromHost.
+        copy_out_bytes_per_s, copy_in_bytes_per_s: of a MemcpyToHost and a MemcpyFromHost, as far
+            as the step's size lets a cache hold what is copied.
         pin_us: a node that moves no bytes, as those that pin the order are.
     """
 
@@ -164,15 +167,23 @@ def _touching_us(size: int, opening: Opening) -> tuple[float, float]:
     return least["elements"] / (2 * touched), least["columns"] / touched
 
 
-def small_times(opening: Opening) -> SmallTimes:
+def small_times(opening: Opening, *, touched_bytes: int = 3 * _MOST_COPIED) -> SmallTimes:
     """Copy some arrays to the host and back, and ask for their sizes.
+
+    A cache that holds all that a step touches holds what is copied, too, which takes half the time: an
+    array and its two copies are together as large as what the step touches, between 3 and 48 MiB.
+
+    Args:
+        touched_bytes: by a step; the default is more than most caches hold.
 
     Raises:
         ModelError: ONNX Runtime here has no such copies on the CPU.
     """
-    small, large = _COPIED
-    feeds = {f"x{size}": np.zeros(size // 4, np.float32) for size in _COPIED}
-    least = _least_of(_copies(), feeds, opening, _COPY_RUNS)
+    small = _FOR_EACH
+    large = min(_MOST_COPIED, max(_LEAST_COPIED, touched_bytes // 3 // 4 * 4))
+    sizes = small, large
+    feeds = {f"x{size}": np.zeros(size // 4, np.float32) for size in sizes}
+    least = _least_of(_copies(sizes), feeds, opening, _COPY_RUNS)
 
     def rate(kind: str) -> float:
         more_us = least[f"{kind}{large}"] - least[f"{kind}{small}"]
@@ -212,12 +223,12 @@ def _least_us(runs: Sequence[Run]) -> dict[str, float]:
     return least
 
 
-def _copies() -> onnx.ModelProto:
-    """Inputs of `_COPIED` bytes, each copied to the host and back, and its size."""
+def _copies(sizes: Sequence[int]) -> onnx.ModelProto:
+    """Inputs of so many bytes, each copied to the host and back, and its size."""
     nodes: list[onnx.NodeProto] = []
     inputs: list[onnx.ValueInfoProto] = []
     outputs: list[onnx.ValueInfoProto] = []
-    for size in _COPIED:
+    for size in sizes:
         x, host, back, count = f"x{size}", f"host{size}", f"back{size}", f"count{size}"
         nodes += [
             helper.make_node("MemcpyToHost", [x], [host], name=f"out{size}"),

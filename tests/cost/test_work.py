@@ -177,8 +177,9 @@ def test_a_short_run_measures_every_operation(gpt: tuple[Path, TrainingGraph]) -
     assert min(found.kernel_us.values()) >= 0
 
 
-def test_copies_and_pins_are_measured() -> None:
-    found = small_times(Opening(level="disabled"))
+@pytest.mark.parametrize("touched_bytes", [0, 7_777_777, 1 << 40])
+def test_copies_and_pins_are_measured(touched_bytes: int) -> None:
+    found = small_times(Opening(level="disabled"), touched_bytes=touched_bytes)
     # between a slow disk and ten times the fastest memory there is
     assert 1e8 < found.copy_out_bytes_per_s < 1e13
     assert 1e8 < found.copy_in_bytes_per_s < 1e13

@@ -136,14 +136,17 @@ class Costing:
 
         if is_of_large_files(self.loaded):
             return "initializers in files are not loaded for planning"
-        peak = full_timeline(self.graph, self.order, self.target).peak_bytes
         available = available_bytes()
-        if available is not None and _MEMORY_SHARE * peak > available:
+        if available is not None and _MEMORY_SHARE * self._peak_bytes > available:
             return "too little memory is free here to run the model"
         step_us = sum(durations_us(self.graph, self.hardware)[0])
         if step_us > _MAX_STEP_S * 1e6:
             return f"a step is predicted to take {format_duration(step_us)}"
         return ""
+
+    @property
+    def _peak_bytes(self) -> int:
+        return full_timeline(self.graph, self.order, self.target).peak_bytes
 
     def _predicted(self, why: str = "") -> Costed:
         durations, said = durations_us(self.graph, self.hardware)
@@ -170,7 +173,9 @@ class Costing:
             opening = Opening(level=level, threads=default_threads())
             found = op_times(path, feeds, opening, nodes=count)
             cache = cache_of(plain)
-            small = small_times(plain) if why_no_copies(self.target.name) is None else None
+            small = None
+            if why_no_copies(self.target.name) is None:
+                small = small_times(plain, touched_bytes=self._peak_bytes)
         times = MeasuredTimes(
             kernel_us=dict(found.kernel_us),
             runs=found.runs,

@@ -30,7 +30,7 @@ def cache_us(planned: Planned) -> float:
     """Microseconds that operations take less (negative) or more than in the original, since the
     processor's cache still holds more or less of what they touch; 0 where that was not measured.
 
-    Copies are left out: their rate was measured on what no cache holds.
+    Copies are left out: their rate was measured as a step of that size finds them in the caches.
     """
     cache, candidate = planned.prepared.cache, planned.solved.candidate
     if cache is None or candidate is None:
