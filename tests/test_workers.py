@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from planner.errors import MemoryLimitError, UsageError
+from planner.processes.children import quiet
 from planner.processes.workers import beside, workers
 
 
@@ -164,7 +165,7 @@ def test_a_process_beside_that_was_ended_is_said():
 def test_nothing_is_done_beside_while_it_is_paused():
     with beside() as helper:
         helper.begin(doubled, 0).result()  # it is up
-        with helper.paused():
+        with quiet():
             answer = helper.begin(doubled, 1)
             with pytest.raises(TimeoutError):
                 answer.result(timeout=0.5)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from planner.bound.instants import min_peak_bound
 from planner.order.reorder import peak_of
@@ -17,6 +17,8 @@ from planner.plan.solved import Solved
 from planner.portfolio.policies import RacePolicy
 from planner.portfolio.solve import solve, solved_of
 from planner.portfolio.table import POLICY, Policy
+from planner.processes.sharing import share_out
+from planner.processes.workers import Beside
 from planner.search.cutting_loop import bound_at_peak
 from planner.search.engine import run_engine
 from planner.search.engines.rounding import LpRounding
@@ -26,7 +28,6 @@ from planner.search.patience import Patience
 from planner.search.state import SearchSettings, new_state
 from planner.search.stop import At
 
-_Engine = Callable[[Problem, float, Solved | None], Solved]
 _Kinds = Callable[[Problem], list[Problem]]
 
 
@@ -65,6 +66,25 @@ class Runner:
         return 0, self.solved.candidate.time_us + self.pins_us, self.bound_us
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Turn:
+    """What is searched in one order: plain values, which another process can be given.
+
+    Attributes:
+        parts: the problem, or parts of it, each searched in for `limit_s`.
+        start: what a search begins from; None for nothing.
+    """
+
+    runner: Runner
+    parts: tuple[Problem, ...]
+    limit_s: float
+    start: Solved | None
+    policy: Policy
+
+
+_Engine = Callable[[None, _Turn], list[Solved]]
+
+
 def race(
     problems: Sequence[Problem],
     *,
@@ -72,6 +92,7 @@ def race(
     pins_us: Sequence[float] | None = None,
     progress: Callable[[int], None] | None = None,
     patience: Patience | None = None,
+    helper: Beside | None = None,
     policy: Policy = POLICY,
 ) -> list[Runner]:
     """A rough plan in each order, a search in the best few, then a longer one in the best of those.
@@ -87,6 +108,7 @@ def race(
         pins_us: what plans in each order take besides; None for nothing.
         progress: called with the index of a problem when its search begins.
         patience: orders that promise too little for the wait are not searched in; None searches in all.
+        helper: where some of the searches are made; None makes all of them here.
         policy: of the race, and of the searches in it.
 
     Returns:
@@ -95,26 +117,37 @@ def race(
     _warm_up(problems)
     start = time.monotonic()
     numbers = policy.race
-    pins = pins_us or [0.0] * len(problems)
-    field = _Field(problems, pins, progress or (lambda _: None), patience, numbers)
+    field = _Field(
+        problems=problems,
+        pins_us=pins_us or [0.0] * len(problems),
+        progress=progress or (lambda _: None),
+        patience=patience,
+        helper=helper,
+        policy=policy,
+    )
     field.bound(start + numbers.bounds_until * time_limit_s)
     if any(r.solved for r in field.runners):
         return field.ranked()  # an order that fits as it is: nothing is better
-
-    def rough(problem: Problem, limit_s: float, start: Solved | None) -> Solved:
-        return rough_plan(problem, limit_s, numbers)
-
-    def quick(problem: Problem, limit_s: float, start: Solved | None) -> Solved:
-        settings = SearchSettings(limit_s=limit_s, thorough=False)
-        return solve(problem, settings, start=start, policy=policy)
-
     until = start + numbers.rough_until * time_limit_s
-    field.search(field.distinct(), until, engine=rough, kinds=_single_kinds)
+    field.search(field.distinct(), until, engine=_roughly, kinds=_single_kinds)
     until = start + numbers.first_until * time_limit_s
-    field.search(field.ranked()[: numbers.first_orders], until, engine=quick, kinds=_single_kinds)
+    field.search(
+        field.ranked()[: numbers.first_orders], until, engine=_shortly, kinds=_single_kinds
+    )
     until = start + time_limit_s
-    field.search(field.ranked()[: numbers.last_orders], until, engine=quick, kinds=lambda p: [p])
+    field.search(field.ranked()[: numbers.last_orders], until, engine=_shortly, kinds=lambda p: [p])
     return field.ranked()
+
+
+def _roughly(_: None, turn: _Turn) -> list[Solved]:
+    """A rough plan of each part; may be called in another process."""
+    return [rough_plan(part, turn.limit_s, turn.policy.race) for part in turn.parts]
+
+
+def _shortly(_: None, turn: _Turn) -> list[Solved]:
+    """A short search in each part; may be called in another process."""
+    settings = SearchSettings(limit_s=turn.limit_s, thorough=False)
+    return [solve(part, settings, start=turn.start, policy=turn.policy) for part in turn.parts]
 
 
 def _warm_up(problems: Sequence[Problem]) -> None:
@@ -141,28 +174,28 @@ def rough_plan(problem: Problem, time_limit_s: float, numbers: RacePolicy = POLI
     return solved_of(state)
 
 
+@dataclass(slots=True, kw_only=True)
 class _Field:
-    """The runners of a race, while it lasts."""
+    """The runners of a race, while it lasts.
 
-    def __init__(
-        self,
-        problems: Sequence[Problem],
-        pins_us: Sequence[float],
-        progress: Callable[[int], None],
-        patience: Patience | None,
-        numbers: RacePolicy,
-    ) -> None:
-        self.problems = problems
-        self.pins_us = pins_us
-        self.numbers = numbers
-        self.progress = progress
-        self.patience = patience
-        self.levers: dict[
-            bool, list[float]
-        ] = {}  # time added by plans that recompute, or only swap
-        self.runners: list[Runner] = []
-        self.marks: list[tuple[int, int, float]] = []  # orders of one mark are hardly different
-        self.peaks = [peak_of(problem, range(len(problem.ops))) for problem in problems]
+    Attributes:
+        levers: time added by plans that recompute, or that only swap.
+        marks: by problem; orders of one mark are hardly different.
+    """
+
+    problems: Sequence[Problem]
+    pins_us: Sequence[float]
+    progress: Callable[[int], None]
+    patience: Patience | None
+    helper: Beside | None
+    policy: Policy
+    levers: dict[bool, list[float]] = field(default_factory=dict)
+    runners: list[Runner] = field(default_factory=list)
+    marks: list[tuple[int, int, float]] = field(default_factory=list)
+
+    @property
+    def numbers(self) -> RacePolicy:
+        return self.policy.race
 
     def ranked(self) -> list[Runner]:
         """The best first."""
@@ -171,7 +204,8 @@ class _Field:
     def bound(self, until: float) -> None:
         """Start with the bound of one instant, or the base duration where time is out."""
         for index, problem in enumerate(self.problems):
-            if self.peaks[index] <= problem.capacity_bytes:
+            peak = peak_of(problem, range(len(problem.ops)))
+            if peak <= problem.capacity_bytes:
                 plain = solve(problem, SearchSettings(limit_s=0.0))
                 base_us, pins_us = problem.base_duration_us, self.pins_us[index]
                 self.runners.append(
@@ -188,7 +222,7 @@ class _Field:
             bound_us = cut_us if alone is problem else base_us
             if least > problem.capacity_bytes:
                 bound_us = float("inf")
-            self.marks.append((least, self.peaks[index], cut_us))
+            self.marks.append((least, peak, cut_us))
             pins_us = self.pins_us[index]
             self.runners.append(Runner(index=index, bound_us=bound_us, pins_us=pins_us))
 
@@ -204,41 +238,73 @@ class _Field:
         those that promise too little: no search is expected to take more off than those before it in
         this round."""
         left = 1.0  # of the time that plans added before this round: the least share
-        for number, runner in enumerate(turn):
-            limit_s = (until - time.monotonic()) / (len(turn) - number)
-            best_us = min((r.rank[1] for r in self.runners if not r.rank[0]), default=float("inf"))
-            is_settled = runner.solved is not None and runner.solved.is_tight
-            is_behind = runner.bound_us + runner.pins_us >= best_us
-            if limit_s < self.numbers.min_s or is_behind or is_settled:
-                continue
-            if number and not self._promises(runner, left, best_us):
-                continue
-            parts = self._contenders(runner, kinds(self.problems[runner.index]), best_us)
-            if not parts:
-                continue
-            self.progress(runner.index)
-            is_whole = parts[0] is self.problems[runner.index]
-            start = runner.solved if is_whole else None
-            found = [engine(part, limit_s / len(parts), start) for part in parts]
-            self._note_levers(parts, found)
-            if not is_whole:  # what one lever can't do says nothing of both
-                base_us = parts[0].base_duration_us
-                found = [replace(f, bound_us=base_us, is_impossible=False) for f in found]
-            tried = [
-                Runner(
-                    index=runner.index,
-                    bound_us=float("inf") if f.is_impossible else max(runner.bound_us, f.bound_us),
-                    solved=f,
-                    pins_us=runner.pins_us,
+        waiting = iter(enumerate(turn))
+
+        def next_turn() -> _Turn | None:
+            for number, runner in waiting:
+                limit_s = (until - time.monotonic()) / (len(turn) - number)
+                parts = self._parts(runner, limit_s, left if number else None, kinds)
+                if not parts:
+                    continue
+                self.progress(runner.index)
+                return _Turn(
+                    runner=runner,
+                    parts=tuple(parts),
+                    limit_s=limit_s / len(parts),
+                    start=runner.solved if self._is_whole(runner, parts) else None,
+                    policy=self.policy,
                 )
-                for f in found
-            ]
-            known = [runner] if runner.solved is not None else []
-            best = min([*tried, *known], key=lambda r: r.rank)
-            self.runners[runner.index] = best
-            before_us, after_us = self._added_us(runner), self._added_us(best)
+            return None
+
+        def note(turn: _Turn, found: list[Solved]) -> None:
+            nonlocal left
+            best = self._better(turn, found)
+            before_us, after_us = self._added_us(turn.runner), self._added_us(best)
+            self.runners[best.index] = best
             if before_us > 0:
                 left = min(left, after_us / before_us)
+
+        share_out(next_turn, engine, note, self.helper)
+
+    def _parts(
+        self, runner: Runner, limit_s: float, left: float | None, kinds: _Kinds
+    ) -> list[Problem]:
+        """What to search in, of one order; nothing, where its bound is behind the best plan, or where
+        that is not worth the wait.
+
+        Args:
+            left: the share of what a plan adds that a search leaves of it; None for the first in a round.
+        """
+        best_us = min((r.rank[1] for r in self.runners if not r.rank[0]), default=float("inf"))
+        is_settled = runner.solved is not None and runner.solved.is_tight
+        is_behind = runner.bound_us + runner.pins_us >= best_us
+        if limit_s < self.numbers.min_s or is_behind or is_settled:
+            return []
+        if left is not None and not self._promises(runner, left, best_us):
+            return []
+        return self._contenders(runner, kinds(self.problems[runner.index]), best_us)
+
+    def _is_whole(self, runner: Runner, parts: Sequence[Problem]) -> bool:
+        return parts[0] is self.problems[runner.index]
+
+    def _better(self, turn: _Turn, found: list[Solved]) -> Runner:
+        """The runner with the best of what was found and what it had."""
+        runner, parts = turn.runner, turn.parts
+        self._note_levers(parts, found)
+        if not self._is_whole(runner, parts):  # what one lever can't do says nothing of both
+            base_us = parts[0].base_duration_us
+            found = [replace(f, bound_us=base_us, is_impossible=False) for f in found]
+        tried = [
+            Runner(
+                index=runner.index,
+                bound_us=float("inf") if f.is_impossible else max(runner.bound_us, f.bound_us),
+                solved=f,
+                pins_us=runner.pins_us,
+            )
+            for f in found
+        ]
+        known = [runner] if runner.solved is not None else []
+        return min([*tried, *known], key=lambda r: r.rank)
 
     def _contenders(self, runner: Runner, parts: list[Problem], best_us: float) -> list[Problem]:
         """The parts in which a plan may still be better than the best: not those of one lever whose

@@ -9,10 +9,9 @@ from __future__ import annotations
 import atexit
 import subprocess
 import sys
-from contextlib import AbstractContextManager
 from importlib import import_module
 
-from planner.processes.children import child_environment, end_with_parent, stopped
+from planner.processes.children import child_environment, end_with_parent, in_background
 from planner.processes.garbage import collect_seldom
 
 _begun: dict[str, subprocess.Popen[bytes]] = {}
@@ -33,6 +32,7 @@ def begin(call: str) -> None:
             env=child_environment(),
             process_group=0,
         )
+        in_background(_begun[call])
         atexit.register(_end, _begun[call])
 
 
@@ -40,11 +40,6 @@ def finish(call: str) -> None:
     """Wait for a call to end, if it was begun. Whether it went well is not asked: it is ahead only."""
     if call in _begun:
         _begun[call].wait()
-
-
-def paused() -> AbstractContextManager[None]:
-    """Nothing is done ahead meanwhile: what is timed has the machine to itself."""
-    return stopped(_begun.values())
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

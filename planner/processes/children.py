@@ -9,11 +9,13 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 _PARENT = "PLANNER_PARENT"
 _SET_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
 _POLL_S = 1.0
+
+_background: list[subprocess.Popen[bytes]] = []
 
 
 def run_child(
@@ -43,15 +45,21 @@ def run_child(
     )
 
 
+def in_background(process: subprocess.Popen[bytes]) -> None:
+    """Have `quiet` stop a process."""
+    _background[:] = [*(p for p in _background if p.returncode is None), process]
+
+
 @contextlib.contextmanager
-def stopped(processes: Iterable[subprocess.Popen[bytes]]) -> Iterator[None]:
-    """Nothing is done in these processes meanwhile, where the system can stop a process."""
+def quiet() -> Iterator[None]:
+    """What works in the background stands still meanwhile, where the system can stop a process: what is
+    timed has the machine to itself."""
     stop: int | None = getattr(signal, "SIGSTOP", None)
     go: int | None = getattr(signal, "SIGCONT", None)
     if stop is None or go is None:
         yield
         return
-    held = list(processes)
+    held = list(_background)
     try:
         for process in held:
             process.send_signal(stop)

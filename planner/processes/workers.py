@@ -21,7 +21,7 @@ from types import FrameType
 from typing import Any, BinaryIO, TypeVar
 
 from planner.errors import MemoryLimitError, PlannerError
-from planner.processes.children import child_environment, end_with_parent, stopped
+from planner.processes.children import child_environment, end_with_parent, in_background
 from planner.processes.garbage import collect_seldom
 
 _GIVE_UP: signal.Signals | None = getattr(signal, "SIGURG", None)
@@ -96,6 +96,7 @@ class Beside:
 
     def __init__(self) -> None:
         self._process = _started(_COURTEOUS)
+        in_background(self._process)
         self._pool = ThreadPoolExecutor(1)
         with contextlib.suppress(_EndedError):  # the first call says so
             _send(self._process, pickle.dumps(None))
@@ -121,10 +122,6 @@ class Beside:
         self._process.kill()
         self._pool.shutdown(cancel_futures=True)
         self._process.communicate()
-
-    def paused(self) -> contextlib.AbstractContextManager[None]:
-        """Nothing is done there meanwhile, where the system can stop a process."""
-        return stopped([self._process])
 
     def _answer(self, call: Call, task: Any) -> Any:
         try:

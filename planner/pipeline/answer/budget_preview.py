@@ -10,9 +10,10 @@ import contextlib
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from planner.pipeline.levers.residence import is_paged_at_a_price
+from planner.pipeline.prepare.copies import choose_copies
 from planner.pipeline.prepare.prepared import Prepared, Progress, silent
 from planner.pipeline.prepare.settings import Settings
 from planner.pipeline.solve.orders import BaseOrder, formulate_in
@@ -23,6 +24,7 @@ from planner.portfolio.frontier import point_plan
 from planner.portfolio.race import race
 from planner.portfolio.solve import solve
 from planner.processes.workers import Beside, beside
+from planner.request import Request
 from planner.results import BindingStep, BudgetPreview, Frontier
 from planner.search.fast.warm import warm_up
 from planner.search.patience import begin
@@ -53,10 +55,9 @@ class Question:
     Attributes:
         problem: in the base order that is searched in; its capacity is that of no point.
         frontier: the frontier without its points.
-        points: known ones, the model as it is among them.
+        as_it_is: the point of the model unchanged.
         budgets: those looked at, ascending, in bytes, the reserve not counted.
         planned: the problem that was solved; None where there is no plan.
-        step: place of each node in the rewritten model.
         time_limit_s: for everything.
         most_bound_us: no bound on a time is taken for higher: with other inputs and outputs on the host
             there may be quicker plans.
@@ -64,14 +65,56 @@ class Question:
 
     problem: Problem
     frontier: Frontier
-    points: tuple[Point, ...]
+    as_it_is: Point
     budgets: tuple[int, ...]
     planned: Problem | None = None
-    step: Mapping[str, int] = field(default_factory=dict)
     seed: int
     workers: int | None
     time_limit_s: float
     most_bound_us: float = float("inf")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What was found.
+
+    Attributes:
+        points: of the question's budgets.
+        prices: (node, microseconds for a byte more while it runs) of what binds the plan, in no order;
+            None where there is no plan, or where the time did not suffice.
+        seconds: that it took.
+    """
+
+    points: tuple[Point, ...]
+    prices: tuple[tuple[str, float], ...] | None
+    seconds: float
+
+    def preview(
+        self,
+        question: Question,
+        planned: Point | None = None,
+        step: Mapping[str, int] | None = None,
+    ) -> BudgetPreview:
+        """The frontier, and what binds the plan, the dearest first.
+
+        Args:
+            planned: the point of the plan.
+            step: place of each node in the rewritten model.
+        """
+        points = [question.as_it_is, *self.points, *([planned] if planned is not None else [])]
+        most_us, at = question.most_bound_us, step or {}
+        binding = None
+        if self.prices is not None:
+            rows = [BindingStep(node=n, step=at.get(n, 0), us_per_byte=us) for n, us in self.prices]
+            binding = tuple(sorted(rows, key=lambda row: -row.us_per_byte))
+        return BudgetPreview(
+            frontier=replace(
+                question.frontier,
+                points=monotone([replace(p, bound_us=min(p.bound_us, most_us)) for p in points]),
+            ),
+            binding=binding,
+            seconds=self.seconds,
+        )
 
 
 def before_a_plan(prepared: Prepared, settings: Settings, orders: Sequence[BaseOrder]) -> Question:
@@ -94,10 +137,8 @@ def beside_a_plan(settings: Settings, planned: Planned) -> Question:
     found = _question(prepared, settings, orders, base, time_limit_s=_limit_s(prepared))
     return replace(
         found,
-        points=(*found.points, _as_planned(planned, settings)),
         budgets=tuple(b for b in found.budgets if b != settings.budget_bytes),
         planned=planned.formulation.problem,
-        step={name: i for i, name in enumerate(planned.rewritten.planned_order)},
     )
 
 
@@ -123,7 +164,7 @@ def _question(
             orders=(base.name, "as it is"),
             points=(),
         ),
-        points=(_as_it_is(own + settings.reserve_bytes, prepared.baseline.time_us),),
+        as_it_is=_as_it_is(own + settings.reserve_bytes, prepared.baseline.time_us),
         budgets=tuple(b for b in budgets if b - settings.reserve_bytes >= base.least_bound_bytes),
         seed=settings.seed,
         workers=settings.workers,
@@ -133,30 +174,29 @@ def _question(
 
 
 def preview_budgets(question: Question, progress: Progress = silent) -> BudgetPreview:
-    """The best plan and a bound at each budget, and what binds the plan.
+    """The best plan and a bound at each budget, where there is no plan yet.
 
     Peaks have the reserve in them, as the budgets do.
     """
+    return _looked_at(question, progress).preview(question)
+
+
+def _looked_at(question: Question, progress: Progress = silent) -> Found:
+    """A short search at each budget, and what binds the plan."""
     start = time.monotonic()
     warm_up(overlap=question.problem.overlap)
-    binding = None
+    prices = None
     if question.planned is not None:
         progress("finding what binds the budget")
-        limit_s = _PRICING * question.time_limit_s
-        binding = _binding_steps(question.planned, question.step, time_limit_s=limit_s)
-    points = list(question.points)
+        prices = _prices(question.planned, time_limit_s=_PRICING * question.time_limit_s)
+    points: list[Point] = []
     count = len(question.budgets)
     for done, budget in enumerate(question.budgets):
         left_s = question.time_limit_s - (time.monotonic() - start)
         progress(f"what {format_bytes(budget)} would cost ({done + 1} of {count})")
         share_s = max(_MIN_POINT_S, left_s / (count - done))
         points.append(_point(question, budget, time_limit_s=share_s))
-    points = [replace(p, bound_us=min(p.bound_us, question.most_bound_us)) for p in points]
-    return BudgetPreview(
-        frontier=replace(question.frontier, points=monotone(points)),
-        binding=binding,
-        seconds=time.monotonic() - start,
-    )
+    return Found(points=tuple(points), prices=prices, seconds=time.monotonic() - start)
 
 
 class PreviewBeside:
@@ -164,28 +204,45 @@ class PreviewBeside:
 
     def __init__(self, process: Beside) -> None:
         self._process = process
-        self._answer: Future[BudgetPreview] | None = None
+        self._asked: tuple[Question, Settings, Planned] | None = None
+        self._answer: Future[Found] | None = None
 
-    def begin(self, question: Question) -> None:
-        """Have a question looked at, once what it takes is loaded there."""
-        self._answer = self._process.begin(_preview_there, question)
+    def begin(self, settings: Settings, planned: Planned) -> None:
+        """Have it looked at for a plan, once what it takes is loaded there."""
+        question = beside_a_plan(settings, planned)
+        self._asked = question, settings, planned
+        self._answer = self._process.begin(_look_there, question)
+
+    def settle(self, planned: Planned) -> None:
+        """The plan came out so: the same actions, in another order."""
+        assert self._asked is not None
+        self._asked = *self._asked[:2], planned
 
     def result(self) -> BudgetPreview | None:
         """The answer, waited for; None where nothing was asked."""
-        return None if self._answer is None else self._answer.result()
+        if self._answer is None or self._asked is None:
+            return None
+        question, settings, planned = self._asked
+        step = {name: i for i, name in enumerate(planned.rewritten.planned_order)}
+        return self._answer.result().preview(question, _as_planned(planned, settings), step)
 
 
 @contextlib.contextmanager
-def helper_beside(settings: Settings) -> Iterator[Beside]:
-    """A process in which searches can be made, for the length of a block."""
+def helper_beside(request: Request) -> Iterator[Beside]:
+    """A process in which searches can be made, for the length of a block.
+
+    Raises:
+        UsageError: see `choose_copies`.
+    """
+    overlap, _ = choose_copies(request.levers.copies, request.levers.swap, request.device)
     with beside() as process:
-        process.begin(_get_ready, settings.overlap)
+        process.begin(_get_ready, overlap)
         yield process
 
 
-def _preview_there(_: None, question: Question) -> BudgetPreview:
-    """`preview_budgets`, as a call to another process."""
-    return preview_budgets(question)
+def _look_there(_: None, question: Question) -> Found:
+    """`_looked_at`, as a call to another process."""
+    return _looked_at(question)
 
 
 def _get_ready(_: None, overlap: bool) -> None:
@@ -253,20 +310,11 @@ def _point(question: Question, budget: int, *, time_limit_s: float) -> Point:
     )
 
 
-def _binding_steps(
-    problem: Problem, step: Mapping[str, int], *, time_limit_s: float
-) -> tuple[BindingStep, ...] | None:
-    """Prices of the bound at the plan's own capacity, the dearest first; None where time ran out."""
+def _prices(problem: Problem, *, time_limit_s: float) -> tuple[tuple[str, float], ...] | None:
+    """Prices of the bound at the plan's own capacity, by node; None where time ran out."""
     found = shadow_prices(problem, time_limit_s=time_limit_s)
     if found is None:
         return None
-    rows = [
-        BindingStep(
-            node=problem.ops[op].name,
-            step=step.get(problem.ops[op].name, 0),
-            us_per_byte=price,
-        )
-        for op, price in found.us_per_byte.items()
-        if price > 0
-    ]
-    return tuple(sorted(rows, key=lambda row: -row.us_per_byte))
+    return tuple(
+        (problem.ops[op].name, price) for op, price in found.us_per_byte.items() if price > 0
+    )

@@ -8,7 +8,6 @@ copies: quick searches for a plan of one run tell, as long as the operations alo
 from __future__ import annotations
 
 import time
-from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -118,7 +117,7 @@ def verified(
             folder=folder,
         )
         progress("running the whole batch at once, and in parts")
-        return step.verified(found, rewritten, plan, nullcontext)
+        return step.verified(found, rewritten, plan)
 
 
 def _check_request(job: OptimizeJob, runs: int | None) -> None:

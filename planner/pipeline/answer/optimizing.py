@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 from planner.errors import InfeasibleBudgetError, UsageError, VerificationError
 from planner.lower.rewrite import Rewritten
 from planner.onnxio.save import Together, written_together
-from planner.pipeline.answer.budget_preview import PreviewBeside, beside_a_plan, helper_beside
+from planner.pipeline.answer.budget_preview import PreviewBeside, helper_beside
 from planner.pipeline.answer.original_ahead import OriginalAhead
 from planner.pipeline.answer.slowdown import plan_within
 from planner.pipeline.answer.verifying import Rewrite, check_can_hold, run_both
@@ -31,6 +31,7 @@ from planner.pipeline.record.files import Files, save_rewritten
 from planner.pipeline.record.modelviews import rewritten_view
 from planner.pipeline.record.rebuild import with_metadata
 from planner.pipeline.solve.compiling import compile_ahead
+from planner.pipeline.solve.loosening import loosened
 from planner.pipeline.solve.planned import Planned
 from planner.pipeline.target.placing import check_can_run
 from planner.plan.planfile import Plan
@@ -108,14 +109,14 @@ class OptimizeJob:
         """
         with ExitStack() as stack:
             ahead = OriginalAhead(self.request, stack)
+            helper = stack.enter_context(helper_beside(self.request))
             prepared = self._prepared(ahead)
             settings = settings_of(prepared)
-            helper = preview = None
+            preview = None
             if plans.fits_as_it_is(prepared, settings):
                 plan = self._as_step(plans.unchanged_plan(prepared, settings), prepared)
                 made = Made(prepared=prepared, plan=plan, after=prepared.baseline.view)
             else:
-                helper = stack.enter_context(helper_beside(settings))
                 if self.files.report is not None and self.step is None:
                     preview = PreviewBeside(helper)
                 made = self._made(prepared, settings, helper, preview)
@@ -128,10 +129,7 @@ class OptimizeJob:
                 verification=None,
             )
             together = stack.enter_context(written_together())
-            quiet = nullcontext if helper is None else helper.paused
-            result = self._write_and_verify(
-                result, replace(made, original=ahead.session), together, quiet
-            )
+            result = self._write_and_verify(result, replace(made, original=ahead.session), together)
             result = self._plan_and_trace(result, together)
             if self.files.report is not None:
                 result = self._report(result, self.files.report, preview, together)
@@ -171,28 +169,43 @@ class OptimizeJob:
         helper: Beside,
         preview: PreviewBeside | None,
     ) -> Made:
-        """Formulate, solve, lower, read back; what other budgets would cost is begun beside it."""
+        """Formulate, solve, lower, read back; what other budgets would cost is begun beside that as soon
+        as the plan's actions are known."""
         if not self.verify or self.files.model is None:
             prepared = compared(prepared, progress=self.progress)
         with (self.search_context or nullcontext)():
             chosen = self._chosen(prepared, settings, helper)
-        prepared = chosen.prepared
-        planned, most = chosen.planned, self.request.max_slowdown
+            if preview is not None:
+                preview.begin(chosen.settings, chosen.planned)
+            planned = self._loosened(chosen)
+            if preview is not None:
+                preview.settle(planned)
+        prepared, most = chosen.prepared, self.request.max_slowdown
         run_plan = replace(
             plans.assemble(prepared, chosen.settings, planned),
             max_slowdown=None if most is None else parse_slowdown(most),
             binds=chosen.binds,
         )
         plan = self._as_step(run_plan, prepared)
-        made = Made(
+        return Made(
             prepared=prepared,
             plan=plan,
             rewritten=with_metadata(planned.rewritten, plan, prepared.target),
             after=rewritten_view(planned, run_plan, prepared.target),
         )
-        if preview is not None:
-            preview.begin(beside_a_plan(chosen.settings, planned))
-        return made
+
+    def _loosened(self, chosen: _Chosen) -> Planned:
+        """The plan, pinned by fewer nodes than while plans were compared; as it was after Ctrl-C."""
+        planned = chosen.planned
+        if planned.solved.is_interrupted:
+            return planned
+        self.progress("leaving out what need not pin the order")
+        try:
+            return loosened(planned, chosen.settings)
+        except KeyboardInterrupt:
+            if self.search_context is None:
+                raise
+            return planned.interrupted()
 
     def _as_step(self, plan: Plan, prepared: Prepared) -> Plan:
         """The plan, which is one for all runs of a step where there are several."""
@@ -254,7 +267,7 @@ class OptimizeJob:
         return split_within(prepared, settings, self.progress, within)
 
     def _write_and_verify(
-        self, result: OptimizeResult, made: Made, together: Together, quiet: Context
+        self, result: OptimizeResult, made: Made, together: Together
     ) -> OptimizeResult:
         """The rewritten model, written and run, as far as that was asked for."""
         if self.files.model is None:
@@ -276,11 +289,10 @@ class OptimizeJob:
             rewrite,
             self.progress,
             thorough=self.verify == "thorough",
-            quiet=quiet,
         )
         if self.step is not None:
             self.progress("running the whole batch at once, and in parts")
-            verification = self.step.verified(verification, path, made.plan, quiet)
+            verification = self.step.verified(verification, path, made.plan)
         return replace(result, verification=verification)
 
     def _plan_and_trace(self, result: OptimizeResult, together: Together) -> OptimizeResult:

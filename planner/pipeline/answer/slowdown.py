@@ -14,7 +14,6 @@ from planner.errors import InfeasibleBudgetError
 from planner.pipeline.answer.sweep import Graphs, graphs_of
 from planner.pipeline.prepare.prepared import Prepared, Progress
 from planner.pipeline.prepare.settings import Settings
-from planner.pipeline.solve.loosening import loosened
 from planner.pipeline.solve.planned import Planned
 from planner.pipeline.solve.planning import make_plan
 from planner.portfolio.frontier import solve_point
@@ -119,7 +118,7 @@ def _made(
         except InfeasibleBudgetError:
             planned = None  # the search had less time, or the anchors' bytes were too many
         if planned is not None:
-            return loosened(planned, tight), tight
+            return planned, tight
         if budget >= settings.budget_bytes:
             return None
         budget = int(_MORE * budget)

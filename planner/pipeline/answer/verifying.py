@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,8 +37,6 @@ which take as long whenever they are measured."""
 
 _TOO_LONG = 1.25
 """Operation times that add up to so many times a step are dropped."""
-
-Quiet = Callable[[], AbstractContextManager[None]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,16 +99,13 @@ def stand_in_plan(prepared: Prepared) -> Plan:
     )
 
 
-def run_both(
-    rewrite: Rewrite, progress: Progress, *, thorough: bool, quiet: Quiet = nullcontext
-) -> Verification:
+def run_both(rewrite: Rewrite, progress: Progress, *, thorough: bool) -> Verification:
     """Run both models on the target: numbers, order, copies, bytes, cap, time.
 
     Inputs and seed are those of the request that the original was prepared for.
 
     Args:
         thorough: more runs, and at more levels, on the CPU; on a device there is one way.
-        quiet: makes the context in which steps are timed.
     """
     from planner.runtime.feeds.inputs import make_inputs
 
@@ -121,7 +115,7 @@ def run_both(
     if prepared.target.own_memory:
         verification = _on_device(rewrite, inputs, progress)
     else:
-        verification = _on_cpu(rewrite, inputs, progress, thorough=thorough, quiet=quiet)
+        verification = _on_cpu(rewrite, inputs, progress, thorough=thorough)
     for target in devices_here(prepared.target):
         verification = _and_on(target, verification, rewrite, progress)
     if rewrite.plan.halved:
@@ -246,7 +240,7 @@ def _on_device(rewrite: Rewrite, inputs: _Inputs, progress: Progress) -> Verific
 
 
 def _on_cpu(
-    rewrite: Rewrite, inputs: _Inputs, progress: Progress, *, thorough: bool, quiet: Quiet
+    rewrite: Rewrite, inputs: _Inputs, progress: Progress, *, thorough: bool
 ) -> Verification:
     from planner.runtime.judge.verify import CpuJob
     from planner.runtime.profiled import may_copy
@@ -269,7 +263,6 @@ def _on_cpu(
         packed=not _can_be_fed(prepared, after.graph),
         numbers=plan.numbers,
         thorough=thorough,
-        quiet=quiet,
         may_copy=may_copy(prepared.loaded.model, prepared.loaded),
         ahead=rewrite.ahead,
         progress=progress,

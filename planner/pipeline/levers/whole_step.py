@@ -6,8 +6,6 @@ run on the whole batch, what the totals of the runs have to be.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -28,8 +26,6 @@ from planner.runtime.judge.micro_proof import MicroJob
 from planner.runtime.options import Opening
 from planner.runtime.timing import available_bytes
 from planner.units import format_bytes, format_percent, parse_slowdown
-
-Quiet = Callable[[], AbstractContextManager[None]]
 
 _TIMES_PEAK = 3
 """One run on the whole batch may hold so many times its live peak, in the arena and in kept results."""
@@ -119,7 +115,6 @@ class WholeStep:
         verification: Verification,
         rewritten: Path,
         plan: Plan,
-        quiet: Quiet,
     ) -> Verification:
         """The verification of one run, with whether the runs of a step add up to one on the whole batch.
 
@@ -150,7 +145,7 @@ class WholeStep:
             notes.append(f"whether the runs add up to one on the whole batch was not seen: {why}")
             check = MicroCheck(runs=self.batches.runs, note=why)
             return replace(changed, time=None, notes=tuple(notes), micro=check)
-        check, time = self._job(rewritten, plan, quiet).check()
+        check, time = self._job(rewritten, plan).check()
         if check.far:
             failures.append(self._failure(check))
         return replace(
@@ -162,7 +157,7 @@ class WholeStep:
             micro=check,
         )
 
-    def _job(self, rewritten: Path, plan: Plan, quiet: Quiet) -> MicroJob:
+    def _job(self, rewritten: Path, plan: Plan) -> MicroJob:
         from planner.runtime.feeds.inputs import make_inputs
 
         prepared = self.prepared
@@ -189,7 +184,6 @@ class WholeStep:
             feeds=feeds,
             own=_own_buffers(loaded.model),
             note=note,
-            quiet=quiet,
         )
 
     def _failure(self, check: MicroCheck) -> str:

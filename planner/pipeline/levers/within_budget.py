@@ -17,7 +17,6 @@ from planner.pipeline.levers.host_budget import over_host_budget, without
 from planner.pipeline.levers.residence import around_taken, resided
 from planner.pipeline.prepare.prepared import Prepared, Progress
 from planner.pipeline.prepare.settings import Settings
-from planner.pipeline.solve.loosening import loosened
 from planner.pipeline.solve.planned import Planned
 from planner.pipeline.solve.planning import make_plan
 from planner.pipeline.solve.quick import is_slow
@@ -55,23 +54,14 @@ class PlanWithin:
     began: float = 0.0
 
     def run(self) -> Made:
-        """(the model with what lives on the host, its plan); fewer nodes pin that than while plans were
-        compared.
-
-        Raises:
-            InfeasibleBudgetError: no plan fits the budget, or none the host budget.
-            TakenError: ONNX Runtime's optimizers take nodes of every plan away.
-        """
-        prepared, planned = self._best()
-        if planned.solved.is_interrupted:
-            return prepared, planned
-        return prepared, loosened(planned, self.settings)
-
-    def _best(self) -> Made:
         """(the model with what lives on the host, its plan).
 
         Where a plan with everything on the device may be good enough, it is looked for first, and another
         has to be quicker.
+
+        Raises:
+            InfeasibleBudgetError: no plan fits the budget, or none the host budget.
+            TakenError: ONNX Runtime's optimizers take nodes of every plan away.
         """
         self.began = time.monotonic()
         if not is_device_first(self.prepared, self.settings):

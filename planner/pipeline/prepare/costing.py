@@ -159,7 +159,7 @@ class Costing:
         )
 
     def _measured(self, key: str) -> MeasuredTimes:
-        from planner.processes import ahead
+        from planner.processes.children import quiet
         from planner.runtime.feeds.inputs import make_inputs
         from planner.runtime.op_times import cache_of, op_times, small_times
         from planner.runtime.options import Opening, default_threads
@@ -168,7 +168,7 @@ class Costing:
         self.progress("measuring operation times on this machine (--no-calibrate predicts them)")
         feeds, _ = make_inputs(request.model, request.seed, self.loaded.dims, request.inputs)
         plain = Opening(level="disabled", threads=default_threads())
-        with temporary_folder() as folder, ahead.paused():
+        with temporary_folder() as folder, quiet():
             path, level = self._to_run(folder)
             opening = Opening(level=level, threads=default_threads())
             found = op_times(path, feeds, opening, nodes=count)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from planner.bound.instants import min_peak_bound
 from planner.formulate import NO_LIMIT, Formulation
 from planner.graph.effects import SHARED_GENERATOR
-from planner.graph.model import OpId, Role
+from planner.graph.model import OpId, Role, TrainingGraph
 from planner.graph.rules import FROM_HOST, TO_HOST
 from planner.graph.schedule import file_order
 from planner.lower.pins import pins_needed
@@ -22,6 +22,8 @@ from planner.pipeline.prepare.prepared import Prepared
 from planner.pipeline.prepare.settings import Settings
 from planner.plan.problem import Problem
 from planner.portfolio.min_peak import min_peak_of
+from planner.processes.sharing import share_out
+from planner.processes.workers import Beside
 
 GRANULARITY_BYTES = 256
 """ONNX Runtime's arena rounds every buffer up to this (bfc_arena.h, `kMinAllocationSize`)."""
@@ -118,22 +120,45 @@ def base_orders(
 
 
 def with_pins(
-    prepared: Prepared, orders: Sequence[BaseOrder], *, until: float
+    prepared: Prepared, orders: Sequence[BaseOrder], *, until: float, helper: Beside | None = None
 ) -> tuple[BaseOrder, ...]:
     """The orders with about what the nodes take that pin them, where that was measured.
 
     Args:
         until: those whose turn comes later (time.monotonic) are left as they are.
+        helper: where half of them are looked at; None looks at all of them here.
     """
     if not prepared.pin_us or prepared.request.order != "default":
         return tuple(orders)
     each_us = _PINS_LEFT * prepared.pin_us
-    return tuple(
-        replace(base, pins_us=each_us * pins_needed(prepared.graph, base.order))
-        if time.monotonic() <= until
-        else base
-        for base in orders
-    )
+    found: dict[BaseOrder, float] = {}
+    tasks = [_ToPin(prepared.graph, tuple(part), until) for part in (orders[::2], orders[1::2])]
+    waiting = iter(tasks)
+
+    def note(task: _ToPin, pins: list[int | None]) -> None:
+        for base, count in zip(task.orders, pins, strict=True):
+            if count is not None:
+                found[base] = each_us * count
+
+    share_out(lambda: next(waiting, None), _pins_of, note, helper)
+    return tuple(replace(base, pins_us=found.get(base, base.pins_us)) for base in orders)
+
+
+@dataclass(frozen=True, slots=True)
+class _ToPin:
+    """Orders whose pins are to be counted, as long as there is time."""
+
+    graph: TrainingGraph
+    orders: tuple[BaseOrder, ...]
+    until: float
+
+
+def _pins_of(_: None, task: _ToPin) -> list[int | None]:
+    """How many nodes pin each order; None where time is out. May be called in another process."""
+    return [
+        pins_needed(task.graph, base.order) if time.monotonic() <= task.until else None
+        for base in task.orders
+    ]
 
 
 def _starts(

@@ -140,7 +140,7 @@ def _planned(
             time_limit_s=orders_s,
             room_bytes=settings.budget_bytes - settings.reserve_bytes,
         )
-    orders = with_pins(prepared, orders, until=start + orders_s)
+    orders = with_pins(prepared, orders, until=start + orders_s, helper=ahead.process)
     room = settings.budget_bytes
     forms = {base: formulate_in(prepared, base.order, settings, room) for base in orders}
     deadline, patience = start + settings.time_limit_s, Patience(since=start, per_s=_WORTH_PER_S)
@@ -151,7 +151,7 @@ def _planned(
         forms=forms,
         kept=kept,
         ahead=ahead,
-        raced=_race(forms, deadline, progress, patience),
+        raced=_race(forms, deadline, progress, patience, ahead.process),
         patience=patience,
         deadline=deadline,
     )
@@ -169,6 +169,7 @@ def _race(
     deadline: float,
     progress: Progress,
     patience: Patience,
+    helper: Beside | None,
 ) -> dict[BaseOrder, Solved | None]:
     """Orders in which something may fit, the most promising first, each with what a short search
     found in it."""
@@ -189,5 +190,6 @@ def _race(
         pins_us=[order.pins_us for order in orders],
         progress=begins,
         patience=patience,
+        helper=helper,
     )
     return {orders[r.index]: r.solved for r in runners if not r.is_impossible}

@@ -70,17 +70,17 @@ class WorkingAhead:
     """
 
     def __init__(self, process: Beside | None) -> None:
-        self._process = process
+        self.process = process
         self._begun: dict[Hashable, Future[Solved | Judged]] = {}
 
     def expect(self, tasks: Sequence[tuple[Hashable, ToSolve | ToJudge]]) -> None:
         """Have these worked on in their order, in place of what was expected before and not begun yet."""
-        if self._process is None:
+        if self.process is None:
             return
         self._begun = {key: answer for key, answer in self._begun.items() if not answer.cancel()}
         for key, task in tasks:
             if key not in self._begun:
-                self._begun[key] = self._process.begin(_answer_there, task)
+                self._begun[key] = self.process.begin(_answer_there, task)
 
     def solved(self, key: Hashable) -> Solved | None:
         """The answer to a `ToSolve`, waited for; None if it was not begun, or its process was ended."""
@@ -97,8 +97,8 @@ class WorkingAhead:
     def end(self) -> None:
         """Give up what is still being done: nobody will ask for it."""
         for answer in reversed(self._begun.values()):
-            assert self._process is not None
-            self._process.give_up(answer)
+            assert self.process is not None
+            self.process.give_up(answer)
         self._begun = {}
 
     def _answer(self, key: Hashable) -> Solved | Judged | None:

@@ -12,8 +12,7 @@ another order. What that changes is allowed to differ, where all totals agree.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ import onnxruntime as ort
 from planner.exactness import RELATIVE
 from planner.micro.parts import part, reordered
 from planner.plan.planfile import Accumulator, MicroBatches
+from planner.processes.children import quiet
 from planner.results import MicroCheck, OutputComparison, TimeCheck
 from planner.runtime.judge.compare import compare
 from planner.runtime.options import Opening
@@ -53,7 +53,6 @@ class MicroJob:
         own: where nodes of the models add up, by name of the input that is each one's buffer, that of the
             flag that says whether it is to be overwritten ("": it has none).
         note: what to say of how this was done.
-        quiet: makes the context in which steps are timed.
     """
 
     original: Path
@@ -63,7 +62,6 @@ class MicroJob:
     feeds: Mapping[str, Array]
     own: Mapping[str, str] = field(default_factory=dict)
     note: str = ""
-    quiet: Callable[[], AbstractContextManager[None]] = nullcontext
 
     def check(self) -> tuple[MicroCheck, TimeCheck]:
         """Compare, and time both.
@@ -141,7 +139,7 @@ class MicroJob:
     ) -> TimeCheck:
         """Of a step in one run of the original, and in K runs, in turns."""
         times: tuple[list[float], list[float]] = ([], [])
-        with self.quiet():
+        with quiet():
             for _ in range(_REPEATS):
                 for session, inputs, found in ((whole, [self.feeds], 0), (parts, cuts, 1)):
                     start = time.perf_counter()

@@ -32,7 +32,6 @@ Between sessions only the original's outputs are kept, and each is dropped once 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -43,6 +42,7 @@ from planner.errors import ModelError
 from planner.exactness import Numbers
 from planner.graph.effects import Effect
 from planner.graph.model import OpId, TrainingGraph
+from planner.processes.children import quiet
 from planner.results import (
     CapCheck,
     MemoryCheck,
@@ -92,7 +92,6 @@ class CpuJob:
         has_swaps: host copies share the CPU's arena: bytes are replayed and nothing is capped.
         thorough: run twice, at other levels and under other options too, and time at length.
         is_timed: False times nothing.
-        quiet: makes the context in which steps are timed.
         packed: kernels may pack constant weights; not where a constant of the original is none in the
             rewritten model.
         numbers: how close to the original's outputs the rewritten model's should be.
@@ -117,7 +116,6 @@ class CpuJob:
     is_timed: bool = True
     packed: bool = True
     numbers: Numbers = "exact"
-    quiet: Callable[[], AbstractContextManager[None]] = nullcontext
     threads: int = field(default_factory=default_threads)
     may_copy: bool = False
     ahead: Profiled | None = None
@@ -374,7 +372,7 @@ class CpuJob:
 
     def _time(self) -> TimeCheck:
         self.progress("both models in turns: time")
-        with self.quiet():
+        with quiet():
             level = self._default_level
             check, note = time_in_turns(
                 (
