@@ -45,7 +45,14 @@ STAGES = {
     "optimizers, types": ("letting ONNX Runtime",),
     "operation times": ("measuring operation times", "comparing the optimized graph"),
     "base orders": ("compiling", "searching", "comparing base"),
-    "solve, lower, read back": ("solving", "improving", "again", "planning with", "looking for"),
+    "solve, lower, read back": (
+        "solving",
+        "improving",
+        "again",
+        "planning with",
+        "looking for",
+        "leaving out",
+    ),
     "verify": ("original model", "rewritten model", "both models"),
     "write, report": ("writing", "drawing", "finding", "what ", "waiting"),
 }

@@ -36,9 +36,10 @@ def begin(per_s: float) -> Patience:
     return Patience(since=time.monotonic(), per_s=per_s)
 
 
-_CHANCE = 0.1
+_CHANCE, _FAR = 0.1, 0.004
 """Of what is left to gain, so much is expected of a search that has found nothing for a while: most that
-is found is found within seconds of the last, and the bound may be out of reach."""
+is found is found within seconds of the last, and the bound may be out of reach. It is the more often, the
+less of a step is left, below this much of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +60,9 @@ class NotWorthTheWait:
         best, base_us = self.state.best, self.state.problem.base_duration_us
         if best is None or base_us <= 0:
             return float("inf")
-        worth_s = (best.time_us - self.state.bound_us) / base_us / self.patience.per_s
-        idle_s = max(_CHANCE * worth_s, self.state.improved - self.state.began)
+        gap = (best.time_us - self.state.bound_us) / base_us
+        worth_s = gap / self.patience.per_s
+        chance = _CHANCE * min(1.0, gap / _FAR)
+        idle_s = max(chance * worth_s, self.state.improved - self.state.began)
         until = min(self.patience.since + worth_s, self.state.improved + idle_s)
         return until - time.monotonic()
