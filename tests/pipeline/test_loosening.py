@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import time
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
 import onnx_ir as ir
 import pytest
 
+from planner import optimize
 from planner.graph.schedule import default_order
 from planner.lower.pins import pins_needed
+from planner.pipeline.answer import optimizing
 from planner.pipeline.prepare.prepared import Prepared, prepare, silent
 from planner.pipeline.prepare.settings import Settings, settings_of
+from planner.pipeline.record.assemble import INTERRUPTED
 from planner.pipeline.solve.loosening import loosened
 from planner.pipeline.solve.orders import base_orders, with_pins
 from planner.pipeline.solve.planned import Planned
 from planner.pipeline.solve.planning import make_plan
 from planner.request import Costs, Request
+from planner.results import OptimizeResult
 from planner.runtime.feeds.inputs import make_inputs
 from tests.graphs import run_on_ort
 
@@ -80,3 +85,32 @@ def test_the_order_that_onnx_runtime_runs_anyway_needs_no_pins(planned) -> None:
     )
     assert any(o.pins_us > 0 for o in orders.values())
     assert all(o.pins_us == 0.0 for o in with_pins(prepared, plain, until=end))
+
+
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_ctrl_c_while_a_plan_is_loosened_keeps_it(is_kept, monkeypatch, tmp_path: Path) -> None:
+    """The plan is there already; where nobody wants it kept, the interrupt goes on."""
+
+    def interrupted(planned: Planned, settings: Settings) -> Planned:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(optimizing, "loosened", interrupted)
+
+    def made() -> OptimizeResult:
+        return optimize(
+            ZOO / "mlp_adamw.onnx",
+            budget="80%",
+            output=tmp_path / "planned.onnx",
+            calibrate=False,
+            time_limit_s=20.0,
+            search_context=nullcontext if is_kept else None,
+        )
+
+    if not is_kept:
+        with pytest.raises(KeyboardInterrupt):
+            made()
+        assert not any(tmp_path.iterdir())
+        return
+    result = made()
+    assert INTERRUPTED in result.plan.assumptions
+    assert result.verification is not None and result.verification.passed

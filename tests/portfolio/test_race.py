@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import replace
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -15,6 +17,7 @@ from planner.plan.problem import PlanOp, PlanTensor, Problem
 from planner.portfolio.race import race, solve_orders
 from planner.portfolio.solve import solve
 from planner.portfolio.table import POLICY, Policy
+from planner.processes.workers import Beside, beside
 from planner.search.state import SearchSettings
 from planner.simulate.simulate import simulate
 from tests.graphs import at_capacity, problems
@@ -146,3 +149,26 @@ def test_what_pins_an_order_counts_in_the_ranking(problem, share, data):
     times_us = [r.solved.candidate.time_us + pins_us[r.index] for r in found]
     assert times_us == sorted(times_us)
     assert all(r.pins_us == pins_us[r.index] for r in runners)
+
+
+@pytest.fixture(scope="module")
+def helper() -> Iterator[Beside]:
+    with beside() as process:
+        yield process
+
+
+@FEW
+@given(problem=problems(), share=shares)
+def test_a_race_in_two_processes_comes_to_what_one_comes_to(helper, problem, share):
+    moved = orders_of(problem, share)
+    alone = race(moved, time_limit_s=4.0)
+    runners = race(moved, time_limit_s=4.0, helper=helper)
+    assert sorted(r.index for r in runners) == list(range(len(moved)))
+    assert runners[0].rank[0] == alone[0].rank[0]
+    for runner in runners:
+        if runner.solved is None or runner.solved.candidate is None:
+            continue
+        problem, candidate = moved[runner.index], runner.solved.candidate
+        replay = simulate(problem, candidate.actions)
+        assert replay.peak_bytes <= problem.capacity_bytes
+        assert math.isclose(replay.time_us, candidate.time_us)
