@@ -38,7 +38,7 @@ def simulate(problem: Problem, actions: Sequence[Action]) -> Replay:
         InvalidScheduleError: an input is not on the device, a tensor is not on the host, an
             operation that may not be recomputed runs twice, or one never runs.
     """
-    steps = len(actions)
+    steps, ops, tensors = len(actions), problem.ops, problem.tensors
     newest: dict[int, int] = {}  # tensor -> index into the lists below
     tensor_of: list[int] = []
     birth: list[int] = []
@@ -49,7 +49,7 @@ def simulate(problem: Problem, actions: Sequence[Action]) -> Replay:
     first_made: list[int] = []  # per action, the first copy made
     on_host: set[int] = set()
     ran: set[int] = set()
-    delta = np.zeros(steps + 1, dtype=np.int64)
+    delta = [0] * (steps + 1)
     time_us = recompute_us = swap_us = 0.0
     recomputed = recomputed_bytes = out_bytes = in_bytes = 0
 
@@ -61,22 +61,25 @@ def simulate(problem: Problem, actions: Sequence[Action]) -> Replay:
         stays.append(to_end)
         writer_frees.append(False)
 
-    def read(tensor: int, step: int, what: str) -> None:
-        if tensor not in newest:
-            name = problem.tensors[tensor].name
-            raise InvalidScheduleError(f"action {step} ({what}) reads {name!r}, not on the device")
-        copy = newest[tensor]
-        end[copy] = max(end[copy], step + 1)
-        writer_frees[copy] = False
-        touches[-1].append(copy)
+    def read(wanted: Sequence[int], step: int, what: str) -> list[int]:
+        try:
+            copies = [newest[tensor] for tensor in wanted]
+        except KeyError as missing:
+            name = tensors[missing.args[0]].name
+            raise InvalidScheduleError(
+                f"action {step} ({what}) reads {name!r}, not on the device"
+            ) from None
+        for copy in copies:
+            if not stays[copy]:
+                end[copy] = step + 1
+            writer_frees[copy] = False
+        return copies
 
     for step, action in enumerate(actions):
-        touches.append([])
         first_made.append(len(tensor_of))
         if action.kind is ActionKind.RUN:
-            op = problem.ops[action.target]
-            for tensor in op.inputs:
-                read(tensor, step, op.name)
+            op = ops[action.target]
+            touches.append(read(op.inputs, step, op.name))
             taken: set[int] = set()
             for source, target in op.inplace:
                 copy = newest[source]
@@ -87,19 +90,19 @@ def simulate(problem: Problem, actions: Sequence[Action]) -> Replay:
             if again and not op.recomputable:
                 raise InvalidScheduleError(f"action {step} runs {op.name!r} again")
             for tensor in op.outputs:
-                make(tensor, step, problem.tensors[tensor].to_end and not again)
+                make(tensor, step, tensors[tensor].to_end and not again)
             delta[step] += op.workspace_bytes
             delta[step + 1] -= op.workspace_bytes
             time_us += op.duration_us
             if again:
                 recompute_us += op.duration_us
                 recomputed += 1
-                recomputed_bytes += sum(problem.tensors[t].bytes for t in op.outputs)
+                recomputed_bytes += sum(tensors[t].bytes for t in op.outputs)
             ran.add(action.target)
             continue
-        tensor = problem.tensors[action.target]
+        tensor = tensors[action.target]
         if action.kind is ActionKind.SWAP_OUT:
-            read(action.target, step, f"swap-out of {tensor.name}")
+            touches.append(read((action.target,), step, f"swap-out of {tensor.name}"))
             on_host.add(action.target)
             cost = problem.swap_out_us(action.target)
             out_bytes += 0 if tensor.host_copy else tensor.bytes
@@ -108,18 +111,20 @@ def simulate(problem: Problem, actions: Sequence[Action]) -> Replay:
                 raise InvalidScheduleError(
                     f"action {step} swaps in {tensor.name!r}, not on the host"
                 )
+            touches.append([])
             make(action.target, step, False)
             cost, in_bytes = problem.swap_in_us(action.target), in_bytes + tensor.bytes
         swap_us += cost
         time_us += cost
-    if len(ran) != len(problem.ops):
-        missing = next(op.name for i, op in enumerate(problem.ops) if i not in ran)
+    if len(ran) != len(ops):
+        missing = next(op.name for i, op in enumerate(ops) if i not in ran)
         raise InvalidScheduleError(f"operation {missing!r} never runs")
     copies: list[tuple[int, int, int]] = []
     for tensor, start, stop, frees in zip(tensor_of, birth, end, writer_frees, strict=True):
         last = stop - 1 if frees else stop
-        delta[start] += problem.tensors[tensor].bytes
-        delta[last] -= problem.tensors[tensor].bytes
+        size = tensors[tensor].bytes
+        delta[start] += size
+        delta[last] -= size
         copies.append((tensor, start, last))
     stall_us, timeline = swap_us, None
     if problem.overlap:
@@ -137,7 +142,7 @@ def simulate(problem: Problem, actions: Sequence[Action]) -> Replay:
         stall_us = timeline.time_us - (time_us - swap_us)
         time_us = timeline.time_us
     return Replay(
-        live_bytes=np.cumsum(delta)[:steps] + problem.fixed_bytes,
+        live_bytes=np.cumsum(np.array(delta, dtype=np.int64))[:steps] + problem.fixed_bytes,
         time_us=time_us,
         stall_us=stall_us,
         timeline=timeline,
