@@ -29,8 +29,9 @@ _GIVE_UP: signal.Signals | None = getattr(signal, "SIGURG", None)
 
 _AGAIN_S = 0.05
 
-_IMPORTERS = ("importlib._bootstrap", "importlib._bootstrap_external")
-"""Modules whose code runs for as long as an import does."""
+_UNBROKEN = ("importlib", "numba", "llvmlite")
+"""Packages that fail whoever asks them next where their code is broken off: they leave a module half
+imported, or a compiler with half of its state."""
 
 _COURTEOUS, _NICENESS = "--courteous", 10
 """A process that gives way to the others: how it is told so, and by how much."""
@@ -191,8 +192,7 @@ def _serve(requests: BinaryIO, answers: BinaryIO) -> None:
     is_busy = False
 
     def give_up(_signal: int, frame: FrameType | None) -> None:
-        # a module that was left half imported fails whoever imports it next; `give_up` asks again
-        if is_busy and not _is_importing(frame):
+        if is_busy and not _is_unbroken(frame):  # else `give_up` asks again
             raise _GivenUpError
 
     if _GIVE_UP is not None:
@@ -217,9 +217,10 @@ def _serve(requests: BinaryIO, answers: BinaryIO) -> None:
         answers.flush()
 
 
-def _is_importing(frame: FrameType | None) -> bool:
+def _is_unbroken(frame: FrameType | None) -> bool:
+    """Whether a module is being imported, or a function compiled."""
     while frame is not None:
-        if frame.f_globals.get("__name__") in _IMPORTERS:
+        if str(frame.f_globals.get("__name__")).split(".")[0] in _UNBROKEN:
             return True
         frame = frame.f_back
     return False
