@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
+from planner.errors import InfeasibleBudgetError
 from planner.formulate import Formulation
 from planner.graph.model import TensorId
 from planner.graph.reasons import WhyOnce, WhyStay
@@ -37,6 +38,9 @@ from planner.processes.workers import Beside
 from planner.runtime.optimizers.fusion_pins import TakenError
 from planner.search.fast.warm import warm_up
 from planner.search.patience import Patience
+
+_AGAIN = 4
+"""Base orders in which a search is made again, where nodes of its plan were taken."""
 
 _WORTH_PER_S = 1e-4
 """A second of waiting must promise so much of a step's time: after ten seconds, 0.1% is let go."""
@@ -66,25 +70,48 @@ def make_plan(
     """
     deadline = time.monotonic() + settings.time_limit_s
     kept: list[Planned] = []
+    course = _Course(orders=orders)
     ahead = WorkingAhead(helper if may_work_ahead(settings.workers) else None)
     while True:
         try:
             keep = kept if keep_on_interrupt else None
-            return _planned(prepared, settings, progress, orders, keep, ahead)
+            return _planned(prepared, settings, progress, course, keep, ahead)
         except KeyboardInterrupt:
             if not kept:
                 raise
             progress("interrupted: the best plan so far is kept")
             return kept[-1].interrupted()
+        except InfeasibleBudgetError:
+            if not course.few:
+                raise
+            course.few = ()
+            settings = _for_the_rest(settings, deadline)
         except TakenError as error:
             kept.clear()
             prepared = _barred(prepared, error)
             progress(f"again: {error}")
-            least_s = LATE * settings.time_limit_s
-            left_s = deadline - time.monotonic()
-            settings = replace(settings, time_limit_s=max(left_s, least_s))
+            settings = _for_the_rest(settings, deadline)
         finally:
             ahead.end()
+
+
+@dataclass(slots=True)
+class _Course:
+    """What one search leaves to the next, where it has to be made again.
+
+    Attributes:
+        orders: all base orders; none as long as they have not been searched for.
+        few: the most promising of them, which are searched in again; none for all.
+    """
+
+    orders: tuple[BaseOrder, ...]
+    few: tuple[BaseOrder, ...] = ()
+
+
+def _for_the_rest(settings: Settings, deadline: float) -> Settings:
+    """Settings of a search that is made again, in the time that is left, or some beyond it."""
+    least_s = LATE * settings.time_limit_s
+    return replace(settings, time_limit_s=max(deadline - time.monotonic(), least_s))
 
 
 def _barred(prepared: Prepared, error: TakenError) -> Prepared:
@@ -123,24 +150,31 @@ def _planned(
     prepared: Prepared,
     settings: Settings,
     progress: Progress,
-    orders: tuple[BaseOrder, ...],
+    course: _Course,
     kept: list[Planned] | None,
     ahead: WorkingAhead,
 ) -> Planned:
-    """`make_plan` without what starts it again; each better plan is put into `kept`, if there is such."""
+    """`make_plan` without what starts it again; each better plan is put into `kept`, if there is such.
+
+    Args:
+        course: what is known of the base orders, which is added to.
+    """
     progress("compiling the search (the first time only)")
     for overlap in {False, settings.overlap}:
         warm_up(overlap=overlap)
     compile_packing()
     start, orders_s = time.monotonic(), 0.1 * settings.time_limit_s
-    if not orders:
+    if not course.orders:
         progress("searching for base orders")
-        orders = base_orders(
+        course.orders = base_orders(
             prepared,
             time_limit_s=orders_s,
             room_bytes=settings.budget_bytes - settings.reserve_bytes,
         )
-    orders = with_pins(prepared, orders, until=start + orders_s, helper=ahead.process)
+    if not course.few:
+        until = start + orders_s
+        course.orders = with_pins(prepared, course.orders, until=until, helper=ahead.process)
+    orders = course.few or course.orders
     room = settings.budget_bytes
     forms = {base: formulate_in(prepared, base.order, settings, room) for base in orders}
     deadline, patience = start + settings.time_limit_s, Patience(since=start, per_s=_WORTH_PER_S)
@@ -155,7 +189,11 @@ def _planned(
         patience=patience,
         deadline=deadline,
     )
-    search.solve_all()
+    try:
+        search.solve_all()
+    except TakenError:
+        course.few = search.promising(_AGAIN)
+        raise
     if search.accepted is not None:
         return search.accepted
     assert search.least is not None

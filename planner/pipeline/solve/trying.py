@@ -69,6 +69,7 @@ class TrialSearch:
         ahead: where the next trials are worked on while a plan is lowered.
         accepted: the best plan so far, lowered. `least` is the one with the least peak.
         passed: the fastest plan that was not lowered since the arena has no room for it.
+        lowered: the order of the plan that was lowered last.
         left: share of what a plan of the race added that a search leaves of it.
         longest_s: no search takes longer.
         late: how many trials began beyond the deadline.
@@ -89,6 +90,7 @@ class TrialSearch:
     accepted: Planned | None = None
     passed: _Found | None = None
     least: LeastPeak | None = None
+    lowered: BaseOrder | None = None
     left: float = 1.0
     longest_s: float = float("inf")
     late: int = 0
@@ -132,6 +134,12 @@ class TrialSearch:
                 self._refine(self.accepted)
         elif self.passed is not None and self._gains(self.passed):
             self._lower(self.passed)
+
+    def promising(self, count: int) -> tuple[BaseOrder, ...]:
+        """So many base orders, the one whose plan was lowered last before those that did best in the
+        race."""
+        last = [self.lowered] if self.lowered is not None else []
+        return tuple(dict.fromkeys([*last, *self.raced]))[:count]
 
     def _next(self) -> Trial | None:
         """The trial that promises most. As long as there is no plan, what was put off comes before orders
@@ -316,6 +324,7 @@ class TrialSearch:
         """Lower a plan, put it into an order that the arena has room for, and take it where it is better
         than what is accepted so far."""
         settings, need = self.settings, 1.0
+        self.lowered = found.base
         candidate = found.solved.candidate
         assert candidate is not None
         planned = lowered_plan(
