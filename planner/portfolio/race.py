@@ -85,14 +85,30 @@ class _Turn:
 _Engine = Callable[[None, _Turn], list[Solved]]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Means:
+    """What a race is run with, which does not decide it.
+
+    Attributes:
+        progress: called with the index of a problem when its search begins.
+        helper: where some of the searches are made; None makes all of them in this process.
+    """
+
+    progress: Callable[[int], None] = lambda _: None
+    helper: Beside | None = None
+
+
+MEANS = Means()
+"""Nobody is told, and all is run here."""
+
+
 def race(
     problems: Sequence[Problem],
     *,
     time_limit_s: float,
     pins_us: Sequence[float] | None = None,
-    progress: Callable[[int], None] | None = None,
     patience: Patience | None = None,
-    helper: Beside | None = None,
+    means: Means = MEANS,
     policy: Policy = POLICY,
 ) -> list[Runner]:
     """A rough plan in each order, a search in the best few, then a longer one in the best of those.
@@ -106,9 +122,8 @@ def race(
         problems: the same operations, tensors and capacity in several orders, and so of one base
             duration.
         pins_us: what plans in each order take besides; None for nothing.
-        progress: called with the index of a problem when its search begins.
         patience: orders that promise too little for the wait are not searched in; None searches in all.
-        helper: where some of the searches are made; None makes all of them here.
+        means: who is told, and where it is run.
         policy: of the race, and of the searches in it.
 
     Returns:
@@ -120,9 +135,8 @@ def race(
     field = _Field(
         problems=problems,
         pins_us=pins_us or [0.0] * len(problems),
-        progress=progress or (lambda _: None),
+        means=means,
         patience=patience,
-        helper=helper,
         policy=policy,
     )
     field.bound(start + numbers.bounds_until * time_limit_s)
@@ -185,9 +199,8 @@ class _Field:
 
     problems: Sequence[Problem]
     pins_us: Sequence[float]
-    progress: Callable[[int], None]
+    means: Means
     patience: Patience | None
-    helper: Beside | None
     policy: Policy
     levers: dict[bool, list[float]] = field(default_factory=dict)
     runners: list[Runner] = field(default_factory=list)
@@ -246,7 +259,7 @@ class _Field:
                 parts = self._parts(runner, limit_s, left if number else None, kinds)
                 if not parts:
                     continue
-                self.progress(runner.index)
+                self.means.progress(runner.index)
                 return _Turn(
                     runner=runner,
                     parts=tuple(parts),
@@ -264,7 +277,7 @@ class _Field:
             if before_us > 0:
                 left = min(left, after_us / before_us)
 
-        share_out(next_turn, engine, note, self.helper)
+        share_out(next_turn, engine, note, self.means.helper)
 
     def _parts(
         self, runner: Runner, limit_s: float, left: float | None, kinds: _Kinds

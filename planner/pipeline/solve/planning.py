@@ -32,7 +32,7 @@ from planner.pipeline.solve.planned import Planned
 from planner.pipeline.solve.trying import LATE, TrialSearch
 from planner.pipeline.solve.working_ahead import WorkingAhead, may_work_ahead
 from planner.plan.solved import Solved
-from planner.portfolio.race import race
+from planner.portfolio.race import Means, race
 from planner.portfolio.table import POLICY
 from planner.processes.workers import Beside
 from planner.runtime.optimizers.fusion_pins import TakenError
@@ -226,8 +226,7 @@ def _race(
         problems,
         time_limit_s=share_s,
         pins_us=[order.pins_us for order in orders],
-        progress=begins,
         patience=patience,
-        helper=helper,
+        means=Means(progress=begins, helper=helper),
     )
     return {orders[r.index]: r.solved for r in runners if not r.is_impossible}
