@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
@@ -44,13 +44,8 @@ def shared(count: int, helper: Beside | None) -> Found:
         assert task not in found
         found[task] = answer
 
-    share_out(taking(range(count)), doubled, note, helper)
+    share_out(iter(range(count)), doubled, note, helper)
     return found
-
-
-def taking(tasks: range) -> Callable[[], int | None]:
-    waiting: Iterator[int] = iter(tasks)
-    return lambda: next(waiting, None)
 
 
 @pytest.fixture(scope="module")
@@ -78,14 +73,13 @@ def test_what_is_not_begun_beside_is_done_here() -> None:
 
 
 def test_where_the_process_beside_is_ended_all_is_done_here() -> None:
-    tasks: Iterator[int] = iter([os.getpid()] * 4)
     found: list[int] = []
     with beside() as lost:
-        share_out(lambda: next(tasks, None), ended, lambda _, answer: found.append(answer), lost)
+        share_out(iter([os.getpid()] * 4), ended, lambda _, answer: found.append(answer), lost)
     assert found == [os.getpid()] * 4
 
 
 def test_an_error_ends_it(helper: Beside) -> None:
     with pytest.raises(UsageError, match="is refused"):
-        share_out(taking(range(4)), refused, lambda *_: None, helper)
+        share_out(iter(range(4)), refused, lambda *_: None, helper)
     assert helper.begin(doubled, 1).result()[0] == 2  # it can be asked again

@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from importlib import import_module
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 
 from planner.errors import MemoryLimitError, UsageError
 from planner.processes.children import quiet
-from planner.processes.workers import beside, workers
+from planner.processes.workers import Beside, beside, workers
 
 
 def scaled(factor: int, number: int) -> tuple[int, int]:
@@ -131,17 +132,23 @@ def imported(_: None, folder: str) -> str:
     return import_module("slow_to_import").log.read_text()
 
 
-def test_an_import_is_not_left_half_done_by_giving_up(tmp_path: Path):
-    (tmp_path / "slow_to_import.py").write_text(SLOW_MODULE)
-    with beside() as helper, ThreadPoolExecutor(1) as aside:
-        given_up = helper.begin(imported, str(tmp_path))
-        while not (tmp_path / "slow_to_import.log").exists():
+def given_up_half_way(helper: Beside, call: Callable[[None, str], str], folder: Path) -> None:
+    """Give a call up while `SLOW_MODULE` runs in it, which must come to its end."""
+    with ThreadPoolExecutor(1) as aside:
+        given_up = helper.begin(call, str(folder))
+        while not (folder / "slow_to_import.log").exists():
             time.sleep(0.01)
         giving_up = aside.submit(helper.give_up, given_up)
         with pytest.raises(TimeoutError):
             giving_up.result(timeout=0.5)
-        (tmp_path / "slow_to_import.go").touch()
+        (folder / "slow_to_import.go").touch()
         giving_up.result()
+
+
+def test_an_import_is_not_left_half_done_by_giving_up(tmp_path: Path):
+    (tmp_path / "slow_to_import.py").write_text(SLOW_MODULE)
+    with beside() as helper:
+        given_up_half_way(helper, imported, tmp_path)
         assert helper.begin(imported, str(tmp_path)).result() == "begun done "
 
 
@@ -153,15 +160,8 @@ def compiled(_: None, folder: str) -> str:
 
 
 def test_a_compiler_is_not_left_half_way_by_giving_up(tmp_path: Path):
-    with beside() as helper, ThreadPoolExecutor(1) as aside:
-        given_up = helper.begin(compiled, str(tmp_path))
-        while not (tmp_path / "slow_to_import.log").exists():
-            time.sleep(0.01)
-        giving_up = aside.submit(helper.give_up, given_up)
-        with pytest.raises(TimeoutError):
-            giving_up.result(timeout=0.5)
-        (tmp_path / "slow_to_import.go").touch()
-        giving_up.result()
+    with beside() as helper:
+        given_up_half_way(helper, compiled, tmp_path)
         assert helper.begin(doubled, 1).result()[0] == 2
         assert (tmp_path / "slow_to_import.log").read_text() == "begun done "
 

@@ -7,7 +7,7 @@ between two orders whose peaks are 1% apart, recomputing to half of it has cost 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from planner.bound.instants import min_peak_bound
@@ -251,23 +251,21 @@ class _Field:
         those that promise too little: no search is expected to take more off than those before it in
         this round."""
         left = 1.0  # of the time that plans added before this round: the least share
-        waiting = iter(enumerate(turn))
 
-        def next_turn() -> _Turn | None:
-            for number, runner in waiting:
+        def turns() -> Iterator[_Turn]:
+            for number, runner in enumerate(turn):
                 limit_s = (until - time.monotonic()) / (len(turn) - number)
                 parts = self._parts(runner, limit_s, left if number else None, kinds)
                 if not parts:
                     continue
                 self.means.progress(runner.index)
-                return _Turn(
+                yield _Turn(
                     runner=runner,
                     parts=tuple(parts),
                     limit_s=limit_s / len(parts),
                     start=runner.solved if self._is_whole(runner, parts) else None,
                     policy=self.policy,
                 )
-            return None
 
         def note(turn: _Turn, found: list[Solved]) -> None:
             nonlocal left
@@ -277,7 +275,7 @@ class _Field:
             if before_us > 0:
                 left = min(left, after_us / before_us)
 
-        share_out(next_turn, engine, note, self.means.helper)
+        share_out(turns(), engine, note, self.means.helper)
 
     def _parts(
         self, runner: Runner, limit_s: float, left: float | None, kinds: _Kinds

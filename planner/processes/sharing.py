@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from typing import TypeVar
 
-from planner.errors import MemoryLimitError
-from planner.processes.workers import Beside
+from planner.processes.workers import Beside, answer_of
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 
 def share_out(
-    next_task: Callable[[], T | None],
+    tasks: Iterator[T],
     call: Callable[[None, T], R],
     note: Callable[[T, R], None],
     helper: Beside | None,
@@ -25,30 +24,22 @@ def share_out(
     the system has ended that process.
 
     Args:
-        next_task: the next task, or None; asked before answers are there that are still worked on.
-        call: made here and there; it, its task and its answer can be pickled.
+        tasks: the next is asked for before answers are there that are still worked on.
+        call: made here and there, gives no None; it, its task and its answer can be pickled.
         note: told each answer, in the order in which they come.
         helper: the process beside; None where all is done here.
     """
     away: tuple[T, Future[R]] | None = None
     try:
-        while (task := next_task()) is not None or away is not None:
-            if helper is not None and away is None and (second := next_task()) is not None:
+        while (task := next(tasks, None)) is not None or away is not None:
+            if helper is not None and away is None and (second := next(tasks, None)) is not None:
                 away = second, helper.begin(call, second)
             if task is not None:
                 note(task, call(None, task))
             if away is not None and (task is None or away[1].done()):
-                done, away = away, None
-                note(done[0], _answer(*done, call))
+                (other, begun), away = away, None
+                found = answer_of(begun)
+                note(other, call(None, other) if found is None else found)
     finally:
         if helper is not None and away is not None:
             helper.give_up(away[1])
-
-
-def _answer(task: T, answer: Future[R], call: Callable[[None, T], R]) -> R:
-    if answer.cancel():
-        return call(None, task)
-    try:
-        return answer.result()
-    except MemoryLimitError:
-        return call(None, task)

@@ -143,6 +143,17 @@ def beside() -> Iterator[Beside]:
         helper.end()
 
 
+def answer_of(begun: Future[T]) -> T | None:
+    """The answer to a call to the process beside, waited for; None where it has not begun, and now never
+    does, and where the system has ended the process."""
+    if begun.cancel():
+        return None
+    try:
+        return begun.result()
+    except MemoryLimitError:
+        return None
+
+
 class _EndedError(Exception):
     """A process has ended without an answer."""
 

@@ -9,13 +9,12 @@ live on the host: how many, quick searches tell, in the order with the least pea
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence, Set
-from concurrent.futures import Future
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from planner.errors import MemoryLimitError, UsageError
+from planner.errors import UsageError
 from planner.graph.liveness import timeline
 from planner.graph.model import OpId, Role, Tensor
 from planner.graph.schedule import with_folded
@@ -33,6 +32,7 @@ from planner.pipeline.solve.quick import (
     quick_search,
 )
 from planner.pipeline.solve.working_ahead import may_work_ahead
+from planner.processes.sharing import share_out
 from planner.processes.workers import Beside
 from planner.search.fast.warm import warm_up
 
@@ -309,33 +309,27 @@ class _Search:
         return min(self.times, key=lambda n: (self.times[n], n))
 
     def _try(self, counts: Sequence[int], order: Sequence[str]) -> None:
-        """Search with so much on the host; of two numbers, with the first in the process beside."""
-        todo = [count for count in dict.fromkeys(counts) if count not in self.times]
-        begun: list[tuple[int, Prepared, QuickSearch, Future[float]]] = []
-        for count in todo:
-            prepared = resided(self.prepared, self.candidates.first(count))
-            in_graph = in_order(prepared.graph, order)
-            left_s = max(0.3, (self.until - time.monotonic()) / _SEARCHES)
-            search = quick_search(prepared, in_graph, self.settings, left_s)
-            if self.helper is not None and count != todo[-1]:
-                begun.append((count, prepared, search, self.helper.begin(found_there, search)))
-            else:
-                self._note(count, prepared, search.time_us())
-        for count, prepared, search, answer in begun:
-            self._note(count, prepared, _answer(answer, search))
+        """Search with so much on the host; of two numbers, with one in the process beside."""
+        made: dict[int, tuple[int, Prepared]] = {}  # by the search's id: it alone is sent
 
-    def _note(self, count: int, prepared: Prepared, found_us: float) -> None:
-        self.times[count] = found_us - prepared.baseline.fed_us
-        if self._best() == count:
-            self.made = (count, prepared)
+        def searches() -> Iterator[QuickSearch]:
+            for count in dict.fromkeys(counts):
+                if count in self.times:
+                    continue
+                prepared = resided(self.prepared, self.candidates.first(count))
+                in_graph = in_order(prepared.graph, order)
+                left_s = max(0.3, (self.until - time.monotonic()) / _SEARCHES)
+                search = quick_search(prepared, in_graph, self.settings, left_s)
+                made[id(search)] = count, prepared
+                yield search
 
+        def note(search: QuickSearch, found_us: float) -> None:
+            count, prepared = made[id(search)]
+            self.times[count] = found_us - prepared.baseline.fed_us
+            if self._best() == count:
+                self.made = (count, prepared)
 
-def _answer(begun: Future[float], search: QuickSearch) -> float:
-    """What a search has found in the process beside this one; here, where that was ended."""
-    try:
-        return begun.result()
-    except MemoryLimitError:
-        return search.time_us()
+        share_out(searches(), found_there, note, self.helper)
 
 
 def _names(prepared: Prepared, order: Sequence[OpId]) -> list[str]:

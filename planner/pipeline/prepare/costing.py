@@ -6,6 +6,7 @@ import os
 import statistics
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +65,7 @@ class Costed:
     assumptions: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Costing:
     """One graph whose operations are to get durations.
 
@@ -144,7 +145,7 @@ class Costing:
             return f"a step is predicted to take {format_duration(step_us)}"
         return ""
 
-    @property
+    @cached_property
     def _peak_bytes(self) -> int:
         return full_timeline(self.graph, self.order, self.target).peak_bytes
 

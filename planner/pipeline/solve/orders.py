@@ -132,15 +132,14 @@ def with_pins(
         return tuple(orders)
     each_us = _PINS_LEFT * prepared.pin_us
     found: dict[BaseOrder, float] = {}
-    tasks = [_ToPin(prepared.graph, tuple(part), until) for part in (orders[::2], orders[1::2])]
-    waiting = iter(tasks)
+    tasks = (_ToPin(prepared.graph, tuple(part), until) for part in (orders[::2], orders[1::2]))
 
     def note(task: _ToPin, pins: list[int | None]) -> None:
         for base, count in zip(task.orders, pins, strict=True):
             if count is not None:
                 found[base] = each_us * count
 
-    share_out(lambda: next(waiting, None), _pins_of, note, helper)
+    share_out(tasks, _pins_of, note, helper)
     return tuple(replace(base, pins_us=found.get(base, base.pins_us)) for base in orders)
 
 

@@ -70,7 +70,7 @@ def make_plan(
     """
     deadline = time.monotonic() + settings.time_limit_s
     kept: list[Planned] = []
-    course = _Course(orders=orders)
+    course = _Course(given=orders)
     ahead = WorkingAhead(helper if may_work_ahead(settings.workers) else None)
     while True:
         try:
@@ -100,11 +100,13 @@ class _Course:
     """What one search leaves to the next, where it has to be made again.
 
     Attributes:
-        orders: all base orders; none as long as they have not been searched for.
+        given: the base orders; none where they are to be searched for.
+        orders: all of them, with what pins them; none as long as that is not known.
         few: the most promising of them, which are searched in again; none for all.
     """
 
-    orders: tuple[BaseOrder, ...]
+    given: tuple[BaseOrder, ...]
+    orders: tuple[BaseOrder, ...] = ()
     few: tuple[BaseOrder, ...] = ()
 
 
@@ -165,15 +167,16 @@ def _planned(
     compile_packing()
     start, orders_s = time.monotonic(), 0.1 * settings.time_limit_s
     if not course.orders:
-        progress("searching for base orders")
-        course.orders = base_orders(
-            prepared,
-            time_limit_s=orders_s,
-            room_bytes=settings.budget_bytes - settings.reserve_bytes,
-        )
-    if not course.few:
+        orders = course.given
+        if not orders:
+            progress("searching for base orders")
+            orders = base_orders(
+                prepared,
+                time_limit_s=orders_s,
+                room_bytes=settings.budget_bytes - settings.reserve_bytes,
+            )
         until = start + orders_s
-        course.orders = with_pins(prepared, course.orders, until=until, helper=ahead.process)
+        course.orders = with_pins(prepared, orders, until=until, helper=ahead.process)
     orders = course.few or course.orders
     room = settings.budget_bytes
     forms = {base: formulate_in(prepared, base.order, settings, room) for base in orders}

@@ -9,13 +9,12 @@ from collections.abc import Hashable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 
-from planner.errors import MemoryLimitError
 from planner.pipeline.solve.fitting import need_of_plan
 from planner.pipeline.solve.serial_first import solve
 from planner.plan.problem import Problem
 from planner.plan.solved import Solved
 from planner.portfolio.race import rough_plan
-from planner.processes.workers import Beside
+from planner.processes.workers import Beside, answer_of
 from planner.search.state import SearchSettings
 
 
@@ -103,12 +102,7 @@ class WorkingAhead:
 
     def _answer(self, key: Hashable) -> Solved | Judged | None:
         answer = self._begun.pop(key, None)
-        if answer is None or answer.cancel():
-            return None
-        try:
-            return answer.result()
-        except MemoryLimitError:
-            return None
+        return None if answer is None else answer_of(answer)
 
 
 def may_work_ahead(workers: int | None) -> bool:
