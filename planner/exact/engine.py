@@ -19,14 +19,14 @@ import numpy.typing as npt
 from ortools.sat.python import cp_model
 
 from planner.exact.descent import descend
-from planner.exact.local_search import Until, improve_locally
+from planner.exact.local_search import OnPlan, Until, improve_locally
 from planner.exact.neighbourhoods import Neighbourhoods
 from planner.exact.overlap import OverlapModel, starts_of
 from planner.exact.part import PartModel
+from planner.exact.passes import parted
 from planner.exact.policy import EXACT, ExactPolicy
 from planner.exact.solving import SOLVED, new_solver, solve_interruptibly
 from planner.plan.candidate import Candidate
-from planner.plan.decisions import Decisions
 from planner.plan.problem import Action, Problem
 from planner.plan.stages import (
     MemoryProfile,
@@ -39,7 +39,7 @@ from planner.plan.stages import (
     stage_schedule,
 )
 from planner.search.state import SearchSettings
-from planner.simulate.simulate import simulate
+from planner.simulate.simulate import candidate_of, simulate
 
 BOUND_CLASS = (
     "schedules that first run the operations in this base order, and between two of these run "
@@ -87,6 +87,30 @@ class Bounds:
 
 _NO_BOUNDS = Bounds()
 
+
+def _never() -> bool:
+    return False
+
+
+def _nobody(_: list[Action]) -> None:
+    pass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watch:
+    """Who looks on while parts are solved.
+
+    Attributes:
+        stop: asked, whether to leave it at that.
+        on_plan: given each better plan that fits.
+    """
+
+    stop: Callable[[], bool] = _never
+    on_plan: OnPlan = _nobody
+
+
+_NOBODY = Watch()
+
 _MAX_COPIES = 1e6
 """Copies that take longer than so many steps overflow the 64 bits of a schedule's times."""
 
@@ -104,7 +128,7 @@ def solve_exact(
     settings: SearchSettings,
     *,
     bounds: Bounds = _NO_BOUNDS,
-    stop: Callable[[], bool] | None = None,
+    watch: Watch = _NOBODY,
     policy: ExactPolicy = EXACT,
 ) -> Exact | None:
     """Improve on `incumbent`; None where copies run beside the operations and these are too many, or
@@ -112,7 +136,7 @@ def solve_exact(
 
     Args:
         bounds: what is known of the time of plans.
-        stop: asked while parts are solved, whether to leave it at that.
+        watch: who looks on while parts are solved.
         policy: how the time is shared out, and how large parts and the whole may be; of no effect where
             copies run beside the operations.
     """
@@ -120,20 +144,45 @@ def solve_exact(
         if _copies_us(problem) > _MAX_COPIES * problem.base_duration_us:
             return None
         return _solve_overlapped(problem, incumbent, settings, bounds.lower_us)
+    start = parted(problem, incumbent.actions)
+
+    def on_plan(actions: list[Action]) -> None:
+        watch.on_plan(start.as_given(actions))
+
+    found = _solve_in_parts(
+        start.problem,
+        start.actions,
+        replace(settings, workers=settings.workers or 2),
+        bounds=bounds,
+        watch=Watch(stop=watch.stop, on_plan=on_plan),
+        policy=policy,
+    )
+    candidate = candidate_of(problem, start.as_given(found.candidate.actions))
+    return replace(found, candidate=candidate)
+
+
+def _solve_in_parts(
+    problem: Problem,
+    actions: list[Action],
+    settings: SearchSettings,
+    *,
+    bounds: Bounds,
+    watch: Watch,
+    policy: ExactPolicy,
+) -> Exact:
+    """`solve_exact` where copies and operations share one stream, for stages of one pass."""
     deadline = time.monotonic() + settings.limit_s
-    actions = list(incumbent.actions)
 
     def within(share: float) -> SearchSettings:
-        limit_s = share * (deadline - time.monotonic())
-        return replace(settings, limit_s=limit_s, workers=settings.workers or 2)
+        return replace(settings, limit_s=share * (deadline - time.monotonic()))
 
     def improve(share: float, *, fit: float = 1.0) -> None:
         nonlocal actions
         limits = within(share)
-        until = Until(
-            bound_us=bounds.lower_us, fit_s=fit * limits.limit_s, asked=stop or (lambda: False)
+        until = Until(bound_us=bounds.lower_us, fit_s=fit * limits.limit_s, asked=watch.stop)
+        actions, _ = improve_locally(
+            problem, actions, limits, until=until, on_plan=watch.on_plan, policy=policy
         )
-        actions, _ = improve_locally(problem, actions, limits, until=until, policy=policy)
 
     whole = _whole(problem, actions, bounds.upper_us, policy)
     if whole is None or len(whole) > policy.at_once_runs:
@@ -143,7 +192,7 @@ def solve_exact(
                 start = actions_of(problem, base_plan())
                 is_small = whole is not None and len(whole) <= policy.whole_runs
                 share = policy.descent_before_whole_share if is_small else policy.descent_share
-                lower = descend(problem, start, within(share), stop=stop, policy=policy)
+                lower = descend(problem, start, within(share), stop=watch.stop, policy=policy)
                 actions = min(actions, lower, key=lambda a: simulate(problem, a).peak_bytes)
         else:
             improve(1.0 if whole is None else policy.parts_share)
@@ -151,8 +200,7 @@ def solve_exact(
     if whole is None or len(whole) > policy.whole_runs:
         improve(1.0)
         whole = None
-    is_open = stop is None or not stop()
-    if whole is None or not is_open:
+    if whole is None or watch.stop():
         return _exact(problem, actions)
     left = max(policy.whole_s, deadline - time.monotonic())
     solver = new_solver(seed=settings.seed, workers=settings.workers, time_limit_s=left)
@@ -165,9 +213,8 @@ def _fits(problem: Problem, actions: Sequence[Action]) -> bool:
 
 def _exact(problem: Problem, actions: Sequence[Action]) -> Exact:
     """A plan of which nothing is proved."""
-    replay = simulate(problem, actions)
     return Exact(
-        candidate=Candidate(decisions=Decisions(), actions=list(actions), replay=replay),
+        candidate=candidate_of(problem, list(actions)),
         optimal=False,
         bound_us=problem.base_duration_us,
     )
@@ -229,7 +276,7 @@ def _solve_overlapped(
         replay = simulate(problem, actions)
         fits = replay.peak_bytes <= problem.capacity_bytes  # never trusted unreplayed
         if fits and (best is None or replay.time_us < best.time_us):
-            best = Candidate(decisions=Decisions(), actions=actions, replay=replay)
+            best = Candidate(decisions=None, actions=actions, replay=replay)
     if best is None:
         return None
     bound_us = model.bound_us(chosen) if complete else 0.0

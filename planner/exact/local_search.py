@@ -35,7 +35,6 @@ from planner.plan.stages import (
 )
 from planner.search.state import SearchSettings
 from planner.simulate.simulate import simulate
-from planner.units import format_part
 
 
 @dataclass(slots=True)
@@ -55,6 +54,13 @@ class LocalStats:
 
 def _never() -> bool:
     return False
+
+
+OnPlan = Callable[[list[Action]], None]
+
+
+def _nobody(_: list[Action]) -> None:
+    pass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +87,7 @@ def improve_locally(
     settings: SearchSettings,
     *,
     until: Until = NO_END,
-    progress: Callable[[str], None] | None = None,
+    on_plan: OnPlan | None = None,
     policy: ExactPolicy = EXACT,
 ) -> tuple[list[Action], LocalStats]:
     """Improve a schedule whose base operations run in base order, on one stream.
@@ -92,6 +98,7 @@ def improve_locally(
 
     Args:
         settings: with workers for the rounds at a time, each on one thread; one if not given.
+        on_plan: given each better schedule that fits, as it is found.
         policy: sizes of parts, and prices.
 
     Returns:
@@ -110,7 +117,7 @@ def improve_locally(
         deadline=time.monotonic() + settings.limit_s,
         workers=settings.workers or 1,
         until=until,
-        progress=progress or (lambda _: None),
+        on_plan=on_plan or _nobody,
         stats=stats,
     )
     found = actions_of(problem, search.plan)
@@ -177,7 +184,7 @@ class _Search:
         deadline: float,
         workers: int,
         until: Until,
-        progress: Callable[[str], None],
+        on_plan: OnPlan,
         stats: LocalStats,
     ) -> None:
         """Rounds until the deadline, or `until`."""
@@ -207,17 +214,12 @@ class _Search:
                         stats.rounds += 1
                         if self._take(part, future.result()):
                             stats.improvements += 1
-                            progress(self._describe())
+                            if not self.excess:
+                                on_plan(actions_of(self.problem, self.plan))
             finally:
                 for part in running.values():
                     part.solver.stop_search()
         stats.by_kind = {k.value: (self.rounds[k], self.wins[k]) for k in Kind}
-
-    def _describe(self) -> str:
-        added = f"+{format_part(self.added_us, self.problem.base_duration_us)} time"
-        if not self.excess:
-            return added
-        return f"{added}, {self.held.peak_bytes / self.problem.capacity_bytes:.3f} full"
 
     def _part(self, deadline: float) -> _Part | None:
         """The next neighbourhood, as a model to solve; None where nothing may be freed."""

@@ -52,6 +52,7 @@ class _Head:
     max_serial_ops: int = POLICY.max_serial_ops
     large_ops: int = POLICY.large_ops
     close_gap: float = POLICY.close_gap
+    far_gap: float = POLICY.far_gap
     near_s: float = POLICY.near_s
     near_share: float = POLICY.near_share
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass, field, replace
 
-from planner.exact.cp_sat import CpSat
+from planner.exact.cp_sat import CpSat, Parts
 from planner.plan.problem import Problem
 from planner.portfolio.policies import FrontierPolicy, LeastPeakPolicy, RacePolicy
 from planner.search.engine import Engine
 from planner.search.engines.intervals import IntervalPrograms
 from planner.search.engines.local import Anneal, Refine
-from planner.search.engines.rounding import Corners, Guards, LpRounding, SlowerCopies
+from planner.search.engines.rounding import Corners, Guards, LpRounding, MoreInstants, SlowerCopies
 from planner.search.engines.second_runs import AnnealRuns, Regress
 from planner.search.engines.simple import Greedy, OneLever, SwapByDistance
 from planner.search.engines.tight import EverythingSwapped, Evict
@@ -28,6 +28,7 @@ class When(enum.StrEnum):
     ALWAYS = "always"
     NOTHING_FITS = "nothing fits yet"
     CLOSE = "the plan is close to its bound"
+    FAR = "there is a plan, far from its bound"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +61,7 @@ class Policy:
         large_ops: from which size on a turn may have another share.
         close_gap: within which a plan is close to its bound. Farther plans are improved in parts at
             once: rounding does badly on irregular graphs.
+        far_gap: beyond which it is far, and improved in parts before anything else is tried.
         near_s, near_share: how much longer a search goes on whose plan is within 0.1% of its bound:
             seconds, and share of the time limit, whichever is more.
         race, least_peak, frontier: what is done besides one search.
@@ -71,6 +73,7 @@ class Policy:
     max_serial_ops: int = 5_000
     large_ops: int = 15_000
     close_gap: float = 0.01
+    far_gap: float = 0.05
     near_s: float = 10.0
     near_share: float = 0.1
     race: RacePolicy = field(default_factory=RacePolicy)
@@ -93,6 +96,8 @@ class Policy:
         """Whether it is an engine's turn as things stand."""
         if turn.when is When.NOTHING_FITS:
             return state.best is None
+        if turn.when is When.FAR:
+            return state.best is not None and not state.is_within(self.far_gap)
         return turn.when is When.ALWAYS or state.is_within(self.close_gap)
 
 
@@ -121,7 +126,9 @@ POLICY = Policy(
         replace(_GREEDY, until=0.04),
         *_FLOOR,
         Turn(engine=LpRounding(program_share=0.15, give_up_gap=0.05), until=0.25),
+        Turn(engine=MoreInstants(), until=0.25, when=_NO_PLAN),
         Turn(engine=IntervalPrograms(), until=0.25),
+        Turn(engine=Parts(), until=0.45, when=When.FAR),
         Turn(engine=EverythingSwapped(), until=0.35, when=_NO_PLAN),
         Turn(engine=Guards(), until=0.5, when=_CLOSE),
         Turn(engine=Refine(), until=0.55, when=_CLOSE),

@@ -144,10 +144,11 @@ class TrialSearch:
     def _next(self) -> Trial | None:
         """The trial that promises most. As long as there is no plan, what was put off comes before orders
         in which the race found none, too; then, what promises a plan so much quicker that the arena need
-        have no room for it."""
+        have no room for it, or one that is quicker at all where it has none for what is accepted."""
         trials = self.trials
         if self.accepted is not None:
-            trials.restore(most_us=self.accepted.time_us / MAX_SLOWER - self._base_us)
+            slower = MAX_SLOWER if self.accepted.fits_arena else 1.0
+            trials.restore(most_us=self.accepted.time_us / slower - self._base_us)
         elif not any(t.added_us is not None for t in trials.open):
             trials.restore()
         return trials.take(left=self.left)

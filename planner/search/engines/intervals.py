@@ -17,9 +17,13 @@ class IntervalPrograms:
     """Starts the programs on a thread, and waits for them for a while.
 
     They go on beside the engines that follow, until the search is over.
+
+    Attributes:
+        wait_gap: they are not waited for where the best plan is farther than that from its bound.
     """
 
     name: ClassVar[str] = interval_search.NAME
+    wait_gap: float = 0.05
 
     def supports(self, problem: Problem) -> bool:
         """Where nothing runs beside the operations; they cover no copies at all."""
@@ -31,4 +35,5 @@ class IntervalPrograms:
             return
         state.intervals = IntervalSearch(state.problem, state.instants)
         state.intervals.run_beside(state.began + state.settings.limit_s)
-        state.intervals.wait(state, stop)
+        if state.best is None or state.is_within(self.wait_gap):
+            state.intervals.wait(state, stop)

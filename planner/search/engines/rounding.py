@@ -43,6 +43,14 @@ class LpRounding:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MoreInstants(LpRounding):
+    """The cutting loop to its end, where it was given up."""
+
+    name: ClassVar[str] = "more-instants"
+    max_instants: int = 6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Corners:
     """The loop on corners of the LP, by simplex: few tensors are partly resident.
 
