@@ -13,7 +13,7 @@ from planner.exact.cp_sat import CpSat, Parts
 from planner.plan.problem import Problem
 from planner.portfolio.policies import FrontierPolicy, LeastPeakPolicy, RacePolicy
 from planner.search.engine import Engine
-from planner.search.engines.intervals import IntervalPrograms
+from planner.search.engines.intervals import AwaitPrograms, IntervalPrograms
 from planner.search.engines.local import Anneal, Refine
 from planner.search.engines.rounding import Corners, Guards, LpRounding, MoreInstants, SlowerCopies
 from planner.search.engines.second_runs import AnnealRuns, Regress
@@ -126,9 +126,10 @@ POLICY = Policy(
         replace(_GREEDY, until=0.04),
         *_FLOOR,
         Turn(engine=LpRounding(program_share=0.15, give_up_gap=0.05), until=0.25),
-        Turn(engine=MoreInstants(), until=0.25, when=_NO_PLAN),
         Turn(engine=IntervalPrograms(), until=0.25),
+        Turn(engine=MoreInstants(), until=0.2, when=_NO_PLAN),
         Turn(engine=Parts(), until=0.45, when=When.FAR),
+        Turn(engine=AwaitPrograms(), until=0.25),
         Turn(engine=EverythingSwapped(), until=0.35, when=_NO_PLAN),
         Turn(engine=Guards(), until=0.5, when=_CLOSE),
         Turn(engine=Refine(), until=0.55, when=_CLOSE),

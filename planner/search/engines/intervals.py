@@ -14,26 +14,34 @@ from planner.search.stop import Stop
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IntervalPrograms:
-    """Starts the programs on a thread, and waits for them for a while.
-
-    They go on beside the engines that follow, until the search is over.
-
-    Attributes:
-        wait_gap: they are not waited for where the best plan is farther than that from its bound.
-    """
+    """Starts the programs on a thread: they go on beside the engines that follow, until the search is
+    over."""
 
     name: ClassVar[str] = interval_search.NAME
-    wait_gap: float = 0.05
 
     def supports(self, problem: Problem) -> bool:
         """Where nothing runs beside the operations; they cover no copies at all."""
         return IntervalSearch.covers(problem)
 
     def run(self, state: SearchState, stop: Stop) -> None:
-        """Begin around the instants of the LP, and take what is found until `stop`."""
-        if state.is_settled or state.intervals is not None:
-            return
-        state.intervals = IntervalSearch(state.problem, state.instants)
-        state.intervals.run_beside(state.began + state.settings.limit_s)
-        if state.best is None or state.is_within(self.wait_gap):
+        """Begin around the instants of the LP."""
+        if not state.is_settled and state.intervals is None:
+            state.intervals = IntervalSearch(state.problem, state.instants)
+            state.intervals.run_beside(state.began + state.settings.limit_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AwaitPrograms:
+    """Waits for the programs beside for a while: what they find is better than what would be found
+    meanwhile."""
+
+    name: ClassVar[str] = "await-programs"
+
+    def supports(self, problem: Problem) -> bool:
+        """Where there are any."""
+        return IntervalSearch.covers(problem)
+
+    def run(self, state: SearchState, stop: Stop) -> None:
+        """Take what is found until `stop`."""
+        if state.intervals is not None:
             state.intervals.wait(state, stop)
