@@ -118,18 +118,24 @@ class Trials:
             self.put_off.append(replace(trial, added_us=added_us, is_judged=True))
             self._lower(trial, added_us, most, step=trial.step + 1)
 
-    def restore(self, base: BaseOrder | None = None, *, most_us: float | None = None) -> None:
+    def restore(
+        self, base: BaseOrder | None = None, *, most_us: float | None = None, left: float = 1.0
+    ) -> None:
         """Put back what was put off.
 
         Args:
             base: in this order alone; None for all of them.
-            most_us: what is thought to add less than so much alone; None for all of it.
+            most_us: what is expected to add less than so much alone; None for all of it.
+            left: as for `Trial.expected_us`.
         """
         chosen = [
             trial
             for trial in self.put_off
             if base in (None, trial.base)
-            and (most_us is None or (trial.added_us is not None and trial.added_us < most_us))
+            and (
+                most_us is None
+                or (trial.added_us is not None and trial.expected_us(left=left) < most_us)
+            )
         ]
         self.put_off = [trial for trial in self.put_off if trial not in chosen]
         self.open += chosen

@@ -148,7 +148,8 @@ class TrialSearch:
         trials = self.trials
         if self.accepted is not None:
             slower = MAX_SLOWER if self.accepted.fits_arena else 1.0
-            trials.restore(most_us=self.accepted.time_us / slower - self._base_us)
+            accepted_us = self.accepted.time_us + self.accepted.base.pins_us
+            trials.restore(most_us=accepted_us / slower - self._base_us, left=self.left)
         elif not any(t.added_us is not None for t in trials.open):
             trials.restore()
         return trials.take(left=self.left)
