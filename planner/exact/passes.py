@@ -32,7 +32,7 @@ class Parted:
 
     def as_given(self, actions: Sequence[Action]) -> list[Action]:
         """A plan of `problem`, as one of the problem that was given."""
-        own = {place: m for m, place in enumerate(self.place)}
+        own: dict[int, int] = {place: m for m, place in enumerate(self.place)}
         return [
             replace(action, target=own[action.target]) if action.kind is ActionKind.RUN else action
             for action in actions

@@ -41,6 +41,12 @@ _CUT = 0.8  # of its time, that a search must have taken to be ended by it
 
 _EXACT = 1.03  # what a plan is thought to need is as a rule as near as this
 
+_MUCH_SLOWER = 1.1
+"""So many times as long as another plan, one that the arena has no room for either is not good enough."""
+
+_FAR_GAP = 0.1
+"""A rough plan farther than that from its bound holds other things than the plan that a search finds."""
+
 _FIT_S = 0.6  # for an order that the arena has room for: it is found in less than 0.4 s or not
 
 
@@ -144,10 +150,10 @@ class TrialSearch:
     def _next(self) -> Trial | None:
         """The trial that promises most. As long as there is no plan, what was put off comes before orders
         in which the race found none, too; then, what promises a plan so much quicker that the arena need
-        have no room for it, or one that is quicker at all where it has none for what is accepted."""
+        have no room for it, or somewhat quicker where it has none for what is accepted."""
         trials = self.trials
         if self.accepted is not None:
-            slower = MAX_SLOWER if self.accepted.fits_arena else 1.0
+            slower = MAX_SLOWER if self.accepted.fits_arena else _MUCH_SLOWER
             accepted_us = self.accepted.time_us + self.accepted.base.pins_us
             trials.restore(most_us=accepted_us / slower - self._base_us, left=self.left)
         elif not any(t.added_us is not None for t in trials.open):
@@ -186,7 +192,8 @@ class TrialSearch:
 
     def _judge(self, trial: Trial) -> None:
         """Put a trial back, once it is known how the arena breaks up in its order: by what a rough plan
-        asks of it or, where there is none, by what the order does as it is."""
+        asks of it or, where there is none, by what the order does as it is. A rough plan far from its
+        bound says little of that: as long as nothing is accepted, the whole budget comes first."""
         task = self._to_judge(trial.base)
         if task.rough is None:
             self.progress(f"comparing base orders: {trial.base.name}")
@@ -195,6 +202,8 @@ class TrialSearch:
         need = found.need
         if need is None:
             need = need_before_planning(self.prepared, trial.base)
+        elif self.accepted is None and _is_far(found.rough):
+            need = 1.0
         self.trials.judge(trial, self.underrated * need, self._added_us(found.rough))
 
     def _to_judge(self, base: BaseOrder) -> ToJudge:
@@ -370,6 +379,13 @@ class TrialSearch:
         )
         if better.candidate is not None:
             self._weigh(_Found(accepted.base, accepted.formulation, better))
+
+
+def _is_far(rough: Solved | None) -> bool:
+    """Whether a search will come to a much better plan than a rough one."""
+    if rough is None or rough.candidate is None:
+        return False
+    return rough.candidate.time_us > (1 + _FAR_GAP) * rough.bound_us
 
 
 def _could_beat(accepted: Planned, found: _Found) -> bool:
