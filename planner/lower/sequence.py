@@ -245,10 +245,16 @@ class Sequencer:
         reads[name] = self.barriers[key]
 
     def _may_bar(self, tensor: Tensor) -> bool:
-        """Whether a Reshape of it is a view where it is, and no constant."""
+        """Whether a Reshape of it is a view where it is, no constant, and left alone by ONNX Runtime:
+        behind a Transpose, one that keeps the rank is merged into that, as a second Transpose
+        (core/optimizer/transpose_optimization/onnx_transpose_optimization.cc, `HandleReshape`).
+        """
         dtypes = self.target.view_dtypes
         is_here = not (self.target.own_memory and tensor.on_host)
-        return not tensor.is_initializer and is_here and (dtypes is None or tensor.dtype in dtypes)
+        is_view = is_here and (dtypes is None or tensor.dtype in dtypes)
+        producer = None if tensor.producer is None else self.graph.operations[tensor.producer]
+        is_turned = producer is not None and producer.op_type == "Transpose"
+        return is_view and not tensor.is_initializer and not is_turned
 
     def _swap_out(self, tensor: TensorId) -> str:
         """Name of the node that copies `tensor` to the host: the one for its reader there, if it has
