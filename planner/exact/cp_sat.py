@@ -14,8 +14,8 @@ from planner.simulate.simulate import candidate_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CpSat(ExactPolicy):
-    """Parts of the best plan by constraint programming, and the whole where it is small.
+class _InParts(ExactPolicy):
+    """What the engines share that solve parts of a plan.
 
     Attributes (besides those of `ExactPolicy`):
         max_ops: on larger problems a part takes longer to set up than to solve.
@@ -23,7 +23,6 @@ class CpSat(ExactPolicy):
         repair_s: for plans of the programs beside that do not fit, each time that there are any.
     """
 
-    name: ClassVar[str] = "cp-sat"
     max_ops: int = 5_000
     min_s: float = 1.0
     repair_s: float = 1.0
@@ -32,10 +31,26 @@ class CpSat(ExactPolicy):
         """Where copies and operations share one stream."""
         return not problem.overlap and len(problem.ops) <= self.max_ops
 
+    def _is_over(self, state: SearchState, stop: Stop) -> bool:
+        """Whether to leave it at that; what the programs beside have come to is offered first."""
+        self._take_from_beside(state, stop)
+        return state.is_settled or stop.left_s <= 0
+
+    def _take_from_beside(self, state: SearchState, stop: Stop) -> None:
+        if state.intervals is not None:
+            state.intervals.give(state, First((stop, after(self.repair_s))))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CpSat(_InParts):
+    """Parts of the best plan by constraint programming, and the whole where it is small."""
+
+    name: ClassVar[str] = "cp-sat"
+
     def run(self, state: SearchState, stop: Stop) -> None:
         """Offer better plans as they are found, and a bound where the whole was solved. It begins again
         while that finds any."""
-        take_from_beside(state, stop, self.repair_s)
+        self._take_from_beside(state, stop)
         while not state.is_settled and stop.left_s >= self.min_s:
             before = state.best
             self._improve(state, stop)
@@ -43,12 +58,8 @@ class CpSat(ExactPolicy):
                 break
 
     def _improve(self, state: SearchState, stop: Stop) -> None:
-        from planner.exact.engine import (  # a second to import
-            BOUND_CLASS,
-            Bounds,
-            Watch,
-            solve_exact,
-        )
+        # a second to import
+        from planner.exact.engine import BOUND_CLASS, Bounds, Watch, solve_exact
 
         problem, beside = state.problem, state.intervals
         nearest = None
@@ -58,10 +69,6 @@ class CpSat(ExactPolicy):
                 beside.stop()  # a plan is worth more than its bound
         shares_cores = beside is not None and beside.is_running and state.best is not None
         workers = state.settings.workers
-
-        def is_over() -> bool:
-            take_from_beside(state, stop, self.repair_s)
-            return state.is_settled or stop.left_s <= 0
 
         found = solve_exact(
             problem,
@@ -76,7 +83,7 @@ class CpSat(ExactPolicy):
                 upper_us=state.best.time_us if state.best else float("inf"),
             ),
             watch=Watch(
-                stop=is_over,
+                stop=lambda: self._is_over(state, stop),
                 on_plan=lambda actions: _offer(state, actions),
             ),
             policy=self,
@@ -87,21 +94,11 @@ class CpSat(ExactPolicy):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parts(ExactPolicy):
-    """Parts of the best plan by constraint programming.
-
-    Attributes (besides those of `ExactPolicy`):
-        max_ops, min_s, repair_s: as of `CpSat`.
-    """
+class Parts(_InParts):
+    """Parts of the best plan by constraint programming."""
 
     name: ClassVar[str] = "parts"
-    max_ops: int = 5_000
-    min_s: float = 1.0
     repair_s: float = 0.3
-
-    def supports(self, problem: Problem) -> bool:
-        """Where copies and operations share one stream."""
-        return not problem.overlap and len(problem.ops) <= self.max_ops
 
     def run(self, state: SearchState, stop: Stop) -> None:
         """Offer each better plan."""
@@ -111,28 +108,14 @@ class Parts(ExactPolicy):
 
         start = parted(state.problem, state.best.actions)
 
-        def is_over() -> bool:
-            take_from_beside(state, stop, self.repair_s)
-            return state.is_settled or stop.left_s <= 0
-
         improve_locally(
             start.problem,
             start.actions,
             replace(state.settings, limit_s=stop.left_s, workers=state.settings.workers or 2),
-            until=Until(bound_us=state.bound_us, asked=is_over),
+            until=Until(bound_us=state.bound_us, asked=lambda: self._is_over(state, stop)),
             on_plan=lambda actions: _offer(state, start.as_given(actions)),
             policy=self,
         )
-
-
-def take_from_beside(state: SearchState, stop: Stop, repair_s: float) -> None:
-    """Offer what the programs beside have come to.
-
-    Args:
-        repair_s: seconds for plans of theirs that do not fit.
-    """
-    if state.intervals is not None:
-        state.intervals.give(state, First((stop, after(repair_s))))
 
 
 def _offer(state: SearchState, actions: list[Action]) -> None:

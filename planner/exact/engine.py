@@ -19,7 +19,7 @@ import numpy.typing as npt
 from ortools.sat.python import cp_model
 
 from planner.exact.descent import descend
-from planner.exact.local_search import OnPlan, Until, improve_locally
+from planner.exact.local_search import OnPlan, Until, improve_locally, never, nobody
 from planner.exact.neighbourhoods import Neighbourhoods
 from planner.exact.overlap import OverlapModel, starts_of
 from planner.exact.part import PartModel
@@ -88,14 +88,6 @@ class Bounds:
 _NO_BOUNDS = Bounds()
 
 
-def _never() -> bool:
-    return False
-
-
-def _nobody(_: list[Action]) -> None:
-    pass
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watch:
     """Who looks on while parts are solved.
@@ -105,8 +97,8 @@ class Watch:
         on_plan: given each better plan that fits.
     """
 
-    stop: Callable[[], bool] = _never
-    on_plan: OnPlan = _nobody
+    stop: Callable[[], bool] = never
+    on_plan: OnPlan = nobody
 
 
 _NOBODY = Watch()

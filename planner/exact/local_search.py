@@ -52,15 +52,16 @@ class LocalStats:
     by_kind: dict[str, tuple[int, int]] = field(default_factory=dict)
 
 
-def _never() -> bool:
+def never() -> bool:
+    """Asked whether to end: not yet."""
     return False
 
 
 OnPlan = Callable[[list[Action]], None]
 
 
-def _nobody(_: list[Action]) -> None:
-    pass
+def nobody(_: list[Action]) -> None:
+    """Given plans: none is wanted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +76,7 @@ class Until:
 
     bound_us: float = 0.0
     fit_s: float = math.inf
-    asked: Callable[[], bool] = _never
+    asked: Callable[[], bool] = never
 
 
 NO_END = Until()
@@ -87,7 +88,7 @@ def improve_locally(
     settings: SearchSettings,
     *,
     until: Until = NO_END,
-    on_plan: OnPlan | None = None,
+    on_plan: OnPlan = nobody,
     policy: ExactPolicy = EXACT,
 ) -> tuple[list[Action], LocalStats]:
     """Improve a schedule whose base operations run in base order, on one stream.
@@ -117,7 +118,7 @@ def improve_locally(
         deadline=time.monotonic() + settings.limit_s,
         workers=settings.workers or 1,
         until=until,
-        on_plan=on_plan or _nobody,
+        on_plan=on_plan,
         stats=stats,
     )
     found = actions_of(problem, search.plan)

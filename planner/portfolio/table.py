@@ -59,8 +59,7 @@ class Policy:
         other: turns of everything else.
         max_serial_ops: on larger problems a part takes CP-SAT longer to set up than to solve.
         large_ops: from which size on a turn may have another share.
-        close_gap: within which a plan is close to its bound. Farther plans are improved in parts at
-            once: rounding does badly on irregular graphs.
+        close_gap: within which a plan is close to its bound, so that rounding and annealing help it.
         far_gap: beyond which it is far, and improved in parts before anything else is tried.
         near_s, near_share: how much longer a search goes on whose plan is within 0.1% of its bound:
             seconds, and share of the time limit, whichever is more.
