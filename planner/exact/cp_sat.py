@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from planner.exact.passes import parted
 from planner.exact.policy import ExactPolicy
+from planner.plan.candidate import Candidate
 from planner.plan.problem import Action, Problem
-from planner.search.state import SearchState
+from planner.search.state import SearchSettings, SearchState
 from planner.search.stop import First, Stop, after
 from planner.simulate.simulate import candidate_of
 
@@ -116,6 +118,56 @@ class Parts(_InParts):
             on_plan=lambda actions: _offer(state, start.as_given(actions)),
             policy=self,
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Descend(_InParts):
+    """Less memory step by step, from the plan with the least peak and from evicted ones."""
+
+    name: ClassVar[str] = "descend"
+    repair_s: float = 0.3
+
+    def supports(self, problem: Problem) -> bool:
+        """Where nothing may be copied: there, everything swapped takes less memory."""
+        return not problem.allow_swap and len(problem.ops) <= self.max_ops
+
+    def run(self, state: SearchState, stop: Stop) -> None:
+        """Offer the plan with the least peak; nothing is done where one fits."""
+        if state.best is not None or state.is_settled or stop.left_s < self.min_s:
+            return
+        if state.intervals is not None:
+            state.intervals.stop()  # a plan is worth more than its bound
+
+        def is_over() -> bool:
+            return self._is_over(state, stop) or state.best is not None
+
+        limits = replace(state.settings, limit_s=stop.left_s)
+        state.offer(self.lower(state.problem, state.least, limits, is_over))
+
+    def lower(
+        self,
+        problem: Problem,
+        start: Candidate,
+        settings: SearchSettings,
+        is_over: Callable[[], bool] | None = None,
+    ) -> Candidate:
+        """The plan with the least peak found; it ends at the capacity.
+
+        Args:
+            start: a plan to begin from, besides evicted ones.
+            settings: the time limit, the seed, and threads.
+            is_over: asked between rounds.
+        """
+        from planner.exact.descents import descend_from_many  # a second to import
+
+        found = descend_from_many(
+            problem,
+            start.actions,
+            replace(settings, workers=settings.workers or 2),
+            stop=is_over,
+            policy=self,
+        )
+        return candidate_of(problem, list(found))
 
 
 def _offer(state: SearchState, actions: list[Action]) -> None:

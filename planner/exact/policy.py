@@ -25,6 +25,10 @@ class ExactPolicy:
         descent_step: by how much the capacity is lowered each time, as a share of the peak.
         descent_rounds: parts that are solved at one capacity, after which the descent begins anew from a
             plan farther up.
+        spell_s: seconds; how long a plan descends before it is asked whether that helps.
+        spell_gain: by how much, as a share of its peak, it must have got lower to be gone on with.
+        far_start: a plan whose peak is still so much above the best, as a share, is given up.
+        max_misses: spells that may pass without a better plan.
         part_runs, min_part_runs, max_part_runs: free runs of a part: at first, at least, and at most.
         part_stages: stages in which an operation may be freed besides those of its own; one of these
             numbers is drawn for each part.
@@ -46,6 +50,10 @@ class ExactPolicy:
     descent_before_whole_share: float = 0.7
     descent_step: float = 0.015
     descent_rounds: int = 60
+    spell_s: float = 2.0
+    spell_gain: float = 0.003
+    far_start: float = 0.1
+    max_misses: int = 30
     part_runs: int = 60
     min_part_runs: int = 12
     max_part_runs: int = 3_000

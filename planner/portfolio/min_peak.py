@@ -6,19 +6,22 @@ peak of every plan that first runs the operations in that order, whatever it rec
 plan that copies every tensor out as soon as it is made, and in again for each use, meets it, if all
 may be copied; so there the least budget is known. Without copies a search looks for a plan: greedy,
 by the programs over instants, and by eviction, at capacities between the bound and the best plan so
-far. The bound knows nothing of what a recompute itself holds, so there it may be far below.
+far; then plans are made to need less, part by part. The bound knows nothing of what a recompute
+itself holds, so there it may be far below.
 
 Over all orders, `planner.order.min_peak` finds the order in which that bound is least.
 """
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from planner.bound.instants import min_peak_bound
+from planner.exact.cp_sat import Descend
 from planner.plan.candidate import Candidate
 from planner.plan.problem import Problem
 from planner.portfolio.policies import LeastPeakPolicy
@@ -30,9 +33,11 @@ from planner.search.engines.tight import everything_swapped
 from planner.search.evaluate import Evaluator
 from planner.search.eviction import EVICTION_POLICIES, Eviction, EvictionPolicy
 from planner.search.improve import Improver
-from planner.search.state import new_state
+from planner.search.state import SearchSettings, new_state
 from planner.search.stop import At
 from planner.simulate.simulate import candidate_of
+
+DESCEND = Descend()
 
 
 def min_peak(
@@ -64,7 +69,8 @@ def min_peak(
         search.by_eviction(low, time.monotonic() + policy.bound_share * time_limit_s)
     low = max(low, search.bisect(search.by_lp, low, share=policy.lp_share))
     search.bisect(search.by_eviction, low, share=policy.eviction_share)
-    search.by_chance(low)
+    search.by_chance(low, share=policy.chance_share)
+    search.by_descents(low)
     return search.best, low
 
 
@@ -85,7 +91,6 @@ def min_peak_of(
     start = time.monotonic()
     bounds = [min_peak_bound(problem)[0] for problem in problems]
     found: dict[int, Candidate] = {}
-    turn = sorted(range(len(problems)), key=lambda i: bounds[i])
     rounds = (
         (policy.all_until, None),
         (policy.few_until, policy.few_orders),
@@ -93,18 +98,22 @@ def min_peak_of(
     )
     for share, most in rounds:
         until = start + share * time_limit_s
-        turn = sorted(turn, key=lambda i: (_peak(found, i), bounds[i]))[:most]
+        least = min((c.peak_bytes for c in found.values()), default=math.inf)
+        near = 1 + policy.precision
+        left = [i for i in range(len(problems)) if bounds[i] * near < least]
+        turn = sorted(left, key=lambda i: (_peak(found, i), bounds[i]))[:most]
         for number, index in enumerate(turn):
-            least = min((c.peak_bytes for c in found.values()), default=None)
+            least = min((c.peak_bytes for c in found.values()), default=math.inf)
             left_s = until - time.monotonic()
-            if least is not None and (left_s <= 0 or bounds[index] >= least):
+            if found and (left_s <= 0 or bounds[index] * near >= least):
                 continue
-            best, _ = min_peak(
+            best, proved = min_peak(
                 problems[index],
                 time_limit_s=max(policy.min_s, left_s / (len(turn) - number)),
                 start=found.get(index),
                 policy=policy,
             )
+            bounds[index] = max(bounds[index], proved)
             if best.peak_bytes < _peak(found, index):
                 found[index] = best
     index = min(found, key=lambda i: found[i].peak_bytes)
@@ -161,17 +170,34 @@ class _Search:
                 break
         return False
 
-    def by_chance(self, low: int) -> None:
+    def by_descents(self, low: int) -> None:
+        """Parts of the best plan and of evicted ones by constraint programming, until the deadline or
+        until that has helped for too long no more."""
+        limit_s = self.deadline - time.monotonic()
+        is_near = self.best.peak_bytes <= low * (1 + self.numbers.precision)
+        if is_near or limit_s < self.numbers.min_descents_s:
+            return
+        if not DESCEND.supports(self.problem):
+            return
+        problem = replace(self.problem, capacity_bytes=low)
+        self.take(DESCEND.lower(problem, self.best, SearchSettings(limit_s=limit_s)))
+
+    def by_chance(self, low: int, *, share: float) -> None:
         """Eviction with blurred scores, always a little below the best plan, until it has missed too
-        often or the deadline."""
+        often, or for a share of the time left where descents follow."""
+        now = time.monotonic()
+        left_s = self.deadline - now
+        until = self.deadline
+        if left_s >= self.numbers.min_descents_s / (1 - share) and DESCEND.supports(self.problem):
+            until = now + share * left_s
         draw = random.Random(0)
         precision, most = self.numbers.precision, self.numbers.max_misses
         misses = 0 if self.problem.allow_recompute else most
-        while misses < most and time.monotonic() < self.deadline:
+        while misses < most and time.monotonic() < until:
             if self.best.peak_bytes <= low * (1 + precision):
                 return
             capacity = max(low, int(self.best.peak_bytes * (1 - precision)))
-            found = self._evict(capacity, draw.choice(EVICTION_POLICIES), self.deadline, draw)
+            found = self._evict(capacity, draw.choice(EVICTION_POLICIES), until, draw)
             misses = 0 if found else misses + 1
 
     def _evict(

@@ -53,8 +53,9 @@ class LeastPeakPolicy:
 
     Attributes:
         bound_share: of the time, for a plan that meets the bound by eviction.
-        lp_share, eviction_share: of the time left each, for capacities tried by the LP and by eviction;
-            the last is left to chance.
+        lp_share, eviction_share, chance_share: of the time left each, for capacities tried by the LP, by
+            eviction, and by eviction with blurred scores; the last is left to descents.
+        min_descents_s: seconds; with less time left there are none.
         attempt_share: of that time's rest, at most, for one capacity.
         max_instants: of the LP.
         max_misses: blurred evictions in a row that find nothing, after which chance is given up.
@@ -66,8 +67,10 @@ class LeastPeakPolicy:
     """
 
     bound_share: float = 0.1
-    lp_share: float = 0.8
+    lp_share: float = 0.5
     eviction_share: float = 0.6
+    chance_share: float = 0.3
+    min_descents_s: float = 1.5
     attempt_share: float = 0.4
     max_instants: int = 6
     max_misses: int = 200

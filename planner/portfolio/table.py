@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass, field, replace
 
-from planner.exact.cp_sat import CpSat, Parts
+from planner.exact.cp_sat import CpSat, Descend, Parts
 from planner.plan.problem import Problem
 from planner.portfolio.policies import FrontierPolicy, LeastPeakPolicy, RacePolicy
 from planner.search.engine import Engine
@@ -133,9 +133,10 @@ POLICY = Policy(
         Turn(engine=Guards(), until=0.5, when=_CLOSE),
         Turn(engine=Refine(), until=0.55, when=_CLOSE),
         Turn(engine=Anneal(), until=0.6, when=_CLOSE),
-        Turn(engine=AnnealRuns(), until=0.9),
-        Turn(engine=Regress(), until=0.95, when=_NO_PLAN),
-        Turn(engine=Evict(), until=0.97, when=_NO_PLAN),
+        Turn(engine=AnnealRuns(), until=0.7),
+        Turn(engine=Regress(), until=0.72, when=_NO_PLAN),
+        Turn(engine=Evict(), until=0.73, when=_NO_PLAN),
+        Turn(engine=Descend(), until=0.95, when=_NO_PLAN),
         Turn(engine=CpSat(), until=1.0),
     ),
     other=(
