@@ -122,14 +122,19 @@ class Parts(_InParts):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Descend(_InParts):
-    """Less memory step by step, from the plan with the least peak and from evicted ones."""
+    """Less memory step by step, from the plan with the least peak and from evicted ones.
+
+    Attributes (besides those of the engines that solve parts):
+        min_ops: smaller problems are solved as a whole.
+    """
 
     name: ClassVar[str] = "descend"
+    min_ops: int = 60
     repair_s: float = 0.3
 
     def supports(self, problem: Problem) -> bool:
         """Where nothing may be copied: there, everything swapped takes less memory."""
-        return not problem.allow_swap and len(problem.ops) <= self.max_ops
+        return not problem.allow_swap and self.min_ops <= len(problem.ops) <= self.max_ops
 
     def run(self, state: SearchState, stop: Stop) -> None:
         """Offer the plan with the least peak; nothing is done where one fits."""

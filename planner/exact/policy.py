@@ -15,7 +15,7 @@ class ExactPolicy:
 
     Attributes:
         whole_ops, whole_runs: operations, and free runs, of the whole; with more, only parts are solved.
-        at_once_runs: up to so many free runs the whole is solved at once: parts would not be smaller.
+        at_once_runs: up to so many free runs the whole is solved at once, which takes no longer than parts.
         whole_s: seconds; the solver of the whole gets no less.
         parts_share: of the time, where the whole may be solved too.
         fit_share: the same, from a plan that does not fit.
@@ -41,7 +41,7 @@ class ExactPolicy:
 
     whole_ops: int = 600
     whole_runs: int = 5_000
-    at_once_runs: int = 60
+    at_once_runs: int = 250
     whole_s: float = 0.5
     parts_share: float = 0.15
     fit_share: float = 0.6
