@@ -15,7 +15,7 @@ class ExactPolicy:
 
     Attributes:
         whole_ops, whole_runs: operations, and free runs, of the whole; with more, only parts are solved.
-        at_once_runs: up to so many free runs the whole is solved at once, which takes no longer than parts.
+        at_once_runs: up to so many free runs the whole is solved at once: it is as quick as parts.
         whole_s: seconds; the solver of the whole gets no less.
         parts_share: of the time, where the whole may be solved too.
         fit_share: the same, from a plan that does not fit.
