@@ -67,9 +67,9 @@ class LeastPeakPolicy:
     """
 
     bound_share: float = 0.1
-    lp_share: float = 0.5
-    eviction_share: float = 0.6
-    chance_share: float = 0.3
+    lp_share: float = 0.4
+    eviction_share: float = 0.3
+    chance_share: float = 0.2
     min_descents_s: float = 1.5
     attempt_share: float = 0.4
     max_instants: int = 6
