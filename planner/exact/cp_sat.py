@@ -165,14 +165,8 @@ class Descend(_InParts):
         """
         from planner.exact.descents import descend_from_many  # a second to import
 
-        found = descend_from_many(
-            problem,
-            start.actions,
-            replace(settings, workers=settings.workers or 2),
-            stop=is_over,
-            policy=self,
-        )
-        return candidate_of(problem, list(found))
+        limits = replace(settings, workers=settings.workers or 2)
+        return descend_from_many(problem, start, limits, stop=is_over, policy=self)
 
 
 def _offer(state: SearchState, actions: list[Action]) -> None:

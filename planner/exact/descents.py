@@ -9,33 +9,28 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 
 from planner.exact.descent import descend
 from planner.exact.passes import parted
 from planner.exact.policy import EXACT, ExactPolicy
-from planner.plan.problem import Action, Problem
+from planner.plan.candidate import Candidate
+from planner.plan.problem import Problem
 from planner.search.eviction import EVICTION_POLICIES, Eviction
 from planner.search.state import SearchSettings
-from planner.simulate.simulate import simulate
-
-
-@dataclass(frozen=True, slots=True)
-class _Plan:
-    actions: Sequence[Action]
-    peak_bytes: int
+from planner.simulate.simulate import candidate_of
 
 
 def descend_from_many(
     problem: Problem,
-    actions: Sequence[Action],
+    start: Candidate,
     settings: SearchSettings,
     *,
     stop: Callable[[], bool] | None = None,
     policy: ExactPolicy = EXACT,
-) -> Sequence[Action]:
-    """The schedule with the least peak found, from `actions` on and from evicted plans; it ends at the
+) -> Candidate:
+    """The plan with the least peak found, from `start` on and from evicted plans; it ends at the
     capacity, or where nothing has helped for many spells.
 
     A plan is gone on with as long as it gets lower by the policy's `spell_gain` a spell. Then comes
@@ -43,7 +38,7 @@ def descend_from_many(
     that was so, the longer the best is gone on with instead.
 
     Args:
-        actions: with first runs in base order, on one stream.
+        start: with first runs in base order, on one stream.
         settings: as for `descend`.
         stop: asked between rounds.
         policy: the spells.
@@ -55,18 +50,17 @@ def descend_from_many(
     def left_s() -> float:
         return min(policy.spell_s, deadline - time.monotonic())
 
-    def spell(plan: _Plan) -> _Plan:
+    def spell(plan: Candidate) -> Candidate:
         """`plan`, after some seconds of descent."""
         nonlocal spells
         spells += 1
         limits = replace(settings, limit_s=left_s(), seed=settings.seed + spells)
-        start = parted(problem, plan.actions)
-        found = descend(start.problem, start.actions, limits, stop=stop, policy=policy)
-        return _plan(problem, start.as_given(found))
+        begun = parted(problem, plan.actions)
+        found = descend(begun.problem, begun.actions, limits, stop=stop, policy=policy)
+        return candidate_of(problem, begun.as_given(found))
 
-    best = _plan(problem, actions)
-    starts = _Evicted(problem, best.peak_bytes - 1, draw)
-    best = plan = starts.least(time.monotonic() + left_s()) or best
+    starts = _Evicted(problem, start.peak_bytes - 1, draw)
+    best = plan = starts.least(time.monotonic() + left_s()) or start
     misses = 0  # spells since the best got better
     waits = waited = 0  # spells of the best before the next new plan
     while best.peak_bytes > problem.capacity_bytes and left_s() > 0 and misses <= policy.max_misses:
@@ -91,11 +85,7 @@ def descend_from_many(
                 waits = 2 * waits + 1
             else:
                 plan = new
-    return best.actions
-
-
-def _plan(problem: Problem, actions: Sequence[Action]) -> _Plan:
-    return _Plan(actions, simulate(problem, actions).peak_bytes)
+    return best
 
 
 class _Evicted:
@@ -111,14 +101,14 @@ class _Evicted:
         self.random = draw
         self.capacity_bytes = capacity_bytes
 
-    def least(self, deadline: float) -> _Plan | None:
+    def least(self, deadline: float) -> Candidate | None:
         """The plan with the least peak that it comes to without chance."""
         least = None
         while found := self._plan(deadline, blurred=False):
             least = found
         return least
 
-    def draw(self, deadline: float) -> _Plan | None:
+    def draw(self, deadline: float) -> Candidate | None:
         """A plan with blurred scores; None where the time does not do."""
         while time.monotonic() < deadline:
             for _ in range(self._TRIES):
@@ -127,7 +117,7 @@ class _Evicted:
             self.capacity_bytes = round(self.capacity_bytes / self._STEP)
         return None
 
-    def _plan(self, deadline: float, *, blurred: bool) -> _Plan | None:
+    def _plan(self, deadline: float, *, blurred: bool) -> Candidate | None:
         """The first policy's that does with the capacity, which falls with that."""
         draw = self.random if blurred else None
         policies = list(EVICTION_POLICIES)
@@ -138,5 +128,5 @@ class _Evicted:
             )
             if actions is not None:
                 self.capacity_bytes = round(self.capacity_bytes * self._STEP)
-                return _plan(self.problem, actions)
+                return candidate_of(self.problem, actions)
         return None

@@ -37,7 +37,7 @@ from planner.search.state import SearchSettings, new_state
 from planner.search.stop import At
 from planner.simulate.simulate import candidate_of
 
-DESCEND = Descend()
+_DESCEND = Descend()
 
 
 def min_peak(
@@ -91,6 +91,7 @@ def min_peak_of(
     start = time.monotonic()
     bounds = [min_peak_bound(problem)[0] for problem in problems]
     found: dict[int, Candidate] = {}
+    near = 1 + policy.precision
     rounds = (
         (policy.all_until, None),
         (policy.few_until, policy.few_orders),
@@ -98,12 +99,11 @@ def min_peak_of(
     )
     for share, most in rounds:
         until = start + share * time_limit_s
-        least = min((c.peak_bytes for c in found.values()), default=math.inf)
-        near = 1 + policy.precision
+        least = _least(found)
         left = [i for i in range(len(problems)) if bounds[i] * near < least]
         turn = sorted(left, key=lambda i: (_peak(found, i), bounds[i]))[:most]
         for number, index in enumerate(turn):
-            least = min((c.peak_bytes for c in found.values()), default=math.inf)
+            least = _least(found)
             left_s = until - time.monotonic()
             if found and (left_s <= 0 or bounds[index] * near >= least):
                 continue
@@ -121,7 +121,11 @@ def min_peak_of(
 
 
 def _peak(found: Mapping[int, Candidate], index: int) -> float:
-    return found[index].peak_bytes if index in found else float("inf")
+    return found[index].peak_bytes if index in found else math.inf
+
+
+def _least(found: Mapping[int, Candidate]) -> float:
+    return min((candidate.peak_bytes for candidate in found.values()), default=math.inf)
 
 
 class _Search:
@@ -174,31 +178,34 @@ class _Search:
         """Parts of the best plan and of evicted ones by constraint programming, until the deadline or
         until that has helped for too long no more."""
         limit_s = self.deadline - time.monotonic()
-        is_near = self.best.peak_bytes <= low * (1 + self.numbers.precision)
-        if is_near or limit_s < self.numbers.min_descents_s:
-            return
-        if not DESCEND.supports(self.problem):
+        if self._is_near(low) or not self._may_descend(limit_s):
             return
         problem = replace(self.problem, capacity_bytes=low)
-        self.take(DESCEND.lower(problem, self.best, SearchSettings(limit_s=limit_s)))
+        self.take(_DESCEND.lower(problem, self.best, SearchSettings(limit_s=limit_s)))
 
     def by_chance(self, low: int, *, share: float) -> None:
         """Eviction with blurred scores, always a little below the best plan, until it has missed too
         often, or for a share of the time left where descents follow."""
-        now = time.monotonic()
-        left_s = self.deadline - now
+        left_s = self.deadline - time.monotonic()
         until = self.deadline
-        if left_s >= self.numbers.min_descents_s / (1 - share) and DESCEND.supports(self.problem):
-            until = now + share * left_s
+        if self._may_descend((1 - share) * left_s):
+            until -= (1 - share) * left_s
         draw = random.Random(0)
         precision, most = self.numbers.precision, self.numbers.max_misses
         misses = 0 if self.problem.allow_recompute else most
         while misses < most and time.monotonic() < until:
-            if self.best.peak_bytes <= low * (1 + precision):
+            if self._is_near(low):
                 return
             capacity = max(low, int(self.best.peak_bytes * (1 - precision)))
             found = self._evict(capacity, draw.choice(EVICTION_POLICIES), until, draw)
             misses = 0 if found else misses + 1
+
+    def _may_descend(self, limit_s: float) -> bool:
+        return limit_s >= self.numbers.min_descents_s and _DESCEND.supports(self.problem)
+
+    def _is_near(self, low: int) -> bool:
+        """Whether the best plan's peak is as near to `low` as it is looked for."""
+        return self.best.peak_bytes <= low * (1 + self.numbers.precision)
 
     def _evict(
         self, capacity: int, policy: EvictionPolicy, until: float, draw: random.Random | None

@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from planner.exact.cp_sat import Descend
 from planner.exact.descents import descend_from_many
 from planner.exact.policy import ExactPolicy
-from planner.plan.problem import Action, ActionKind, PlanOp, PlanTensor, Problem
+from planner.plan.problem import ActionKind, PlanOp, PlanTensor, Problem
 from planner.plan.stages import actions_of, base_plan
 from planner.portfolio.min_peak import min_peak
 from planner.portfolio.policies import LeastPeakPolicy
 from planner.search.decode import Decoder
 from planner.search.eviction import EVICTION_POLICIES, Eviction
 from planner.search.state import SearchSettings
-from planner.simulate.simulate import simulate
+from planner.simulate.simulate import candidate_of, simulate
 from tests.graphs import decisions_for, problems
 
 SHORT = ExactPolicy(spell_s=0.05, max_misses=2)
@@ -49,7 +49,9 @@ def layered(ops: int, seed: int) -> Problem:
 def test_a_plan_of_the_problem_with_no_more_peak(data, problem):
     actions = Decoder(problem).schedule(data.draw(decisions_for(problem)))
     tight = replace(problem, capacity_bytes=1)
-    found = descend_from_many(tight, actions, SearchSettings(limit_s=0.3, workers=2), policy=SHORT)
+    start = candidate_of(tight, actions)
+    settings = SearchSettings(limit_s=0.3, workers=2)
+    found = descend_from_many(tight, start, settings, policy=SHORT).actions
     runs = [a.target for a in found if a.kind is ActionKind.RUN]
     assert list(dict.fromkeys(runs)) == list(range(len(problem.ops)))
     assert simulate(problem, found).peak_bytes <= simulate(problem, actions).peak_bytes
@@ -57,17 +59,17 @@ def test_a_plan_of_the_problem_with_no_more_peak(data, problem):
 
 def test_it_ends_at_the_capacity():
     problem = layered(40, 0)
-    base = actions_of(problem, base_plan())
-    roomy = replace(problem, capacity_bytes=int(0.95 * simulate(problem, base).peak_bytes))
-    found = descend_from_many(roomy, base, SearchSettings(limit_s=60.0, workers=2))
+    base = candidate_of(problem, actions_of(problem, base_plan()))
+    roomy = replace(problem, capacity_bytes=int(0.95 * base.peak_bytes))
+    found = descend_from_many(roomy, base, SearchSettings(limit_s=60.0, workers=2)).actions
     assert simulate(problem, found).peak_bytes <= roomy.capacity_bytes
 
 
 def test_it_goes_below_what_eviction_alone_comes_to():
     problem = layered(80, 1)
     evicting = Eviction(problem)
-    actions: list[Action] = actions_of(problem, base_plan())
-    evicted = simulate(problem, actions).peak_bytes
+    base = candidate_of(problem, actions_of(problem, base_plan()))
+    evicted = base.peak_bytes
     capacity = evicted
     while capacity > 0:
         plans = [evicting.actions(capacity, p, deadline=float("inf")) for p in EVICTION_POLICIES]
@@ -77,7 +79,7 @@ def test_it_goes_below_what_eviction_alone_comes_to():
         evicted = min(simulate(problem, plan).peak_bytes for plan in fitting)
         capacity = int(0.99 * evicted)
     settings = SearchSettings(limit_s=6.0, workers=2)
-    found = descend_from_many(problem, actions, settings, policy=Descend(max_misses=3))
+    found = descend_from_many(problem, base, settings, policy=Descend(max_misses=3)).actions
     assert simulate(problem, found).peak_bytes < evicted
 
 
