@@ -52,13 +52,14 @@ MODELS = ("mlp_adamw", "bert", "vit", "unet", "gpt", "resnet18")
 class Bench:
     """One model: where it lies, and what the original does on the device, found when it is needed."""
 
-    def __init__(self, name: str, device: str, folder: Path) -> None:
-        self.name, self.device = name, device
+    def __init__(self, name: str, device: str, folder: Path, hardware: str = "cpu") -> None:
+        self.name, self.device, self.hardware = name, device, hardware
         self.path = ZOO / f"{name}.onnx"
         if name in BUILT:
+            self.path = folder / f"{name}.onnx"
+        if not self.path.exists():
             from models.build import main as build
 
-            self.path = folder / f"{name}.onnx"
             build([name, *BUILT[name].split(), "--sidecar", "-o", str(self.path)])
         self.inputs, self.source = make_inputs(self.path, 0, {}, None)
         self._prepared: Prepared | None = None
@@ -112,6 +113,7 @@ def run(bench: Bench, percent: int, swap: str, time_limit_s: float) -> dict[str,
                 output=output,
                 swap=swap,  # type: ignore[arg-type]
                 device=bench.device,  # type: ignore[arg-type]
+                hardware=bench.hardware,
                 time_limit_s=time_limit_s,
                 verify=False,
                 force=True,
@@ -162,6 +164,7 @@ def _verified(check: Verification) -> dict[str, Any]:
         "held": {m: [c.predicted_held_bytes, c.held_bytes] for m, c in memory.items()},
         "cap": {m: [c.cap_bytes, c.passed, c.expected] for m, c in caps.items()},
         "time_ratio": check.time.ratio if check.time else None,
+        "original_us": min(check.time.original_us) if check.time else None,
         "ort_version": check.ort_version,
     }
 
@@ -262,10 +265,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("device", nargs="?", default="webgpu", choices=["webgpu", "cuda"])
     parser.add_argument("--models", nargs="+", default=list(MODELS), choices=MODELS)
+    parser.add_argument("--hardware", default="cpu", help="profile that predicts times")
     parser.add_argument("--percents", type=int, nargs="+", default=[80, 60, 40])
     parser.add_argument("--swaps", nargs="+", default=["auto", "only"])
     parser.add_argument("--time-limit", type=float, default=20.0)
     parser.add_argument("--minutes", type=float, help="no row is begun that may take longer")
+    parser.add_argument("--built", type=Path, help="folder of networks that were built before")
     parser.add_argument("--again", action="store_true", help="rows that are there too")
     parser.add_argument("--folder", type=Path, default=FOLDER, help="where to write")
     options = parser.parse_args()
@@ -274,7 +279,8 @@ def main() -> None:
     rows: list[dict[str, Any]] = json.loads(path.read_text()) if path.exists() else []
     minutes = options.minutes or (CUDA_MINUTES if options.device == "cuda" else float("inf"))
     until, longest_s = time.monotonic() + 60 * minutes, 0.0
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = options.built or Path(temporary)
         for model in options.models:
             bench: Bench | None = None
             for percent in options.percents:
@@ -284,7 +290,7 @@ def main() -> None:
                     start = time.monotonic()
                     if (there and not options.again) or start + longest_s > until:
                         continue
-                    bench = bench or Bench(model, options.device, Path(folder))
+                    bench = bench or Bench(model, options.device, folder, options.hardware)
                     row = run(bench, percent, swap, options.time_limit)
                     longest_s = max(longest_s, time.monotonic() - start)
                     rows = [r for r in rows if (r["model"], r["asked"], r["swap"]) != key]

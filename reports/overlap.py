@@ -12,8 +12,11 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import os
+import statistics
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,6 +28,7 @@ from onnx import TensorProto as T
 from onnx import helper as h
 
 from planner.errors import UsageError
+from planner.runtime.device import sessions
 from planner.runtime.device.provider import webgpu_devices
 from planner.runtime.device.software import find_device, start
 from planner.runtime.streams import (
@@ -36,11 +40,14 @@ from planner.runtime.streams import (
     streams_path,
     write_streams,
 )
+from planner.targets import CUDA
 
 REPORT = Path(__file__).with_suffix(".md")
 STEPS = 500
-DEPTH, WIDTH = 6, 256
+DEPTH, WIDTH = 6, int(os.environ.get("OVERLAP_WIDTH", "256"))
 _KIB = 1024
+_FEEDS = 64
+"""Inputs that differ; steps take them in turns."""
 
 
 # -- the model ---------------------------------------------------------------------------------
@@ -80,11 +87,16 @@ def feed(step: int) -> dict[str, Any]:
 # -- the device --------------------------------------------------------------------------------
 
 
-def on_device(model: Path, steps: int) -> dict[str, Any]:
+def on_device(model: Path, steps: int, device: str = "webgpu") -> dict[str, Any]:
     """Both sessions, in a process that sees the device: what ran, and how outputs compare."""
     chain(model)
+    is_cuda = device == "cuda"
+    if is_cuda:
+        sessions.check_provider(CUDA)
 
     def opened(options: ort.SessionOptions) -> ort.InferenceSession:
+        if is_cuda:
+            return sessions.create(CUDA, model, options, CUDA.options)
         return ort.InferenceSession(model, options)
 
     def options(profile: str = "") -> ort.SessionOptions:
@@ -93,7 +105,8 @@ def on_device(model: Path, steps: int) -> dict[str, Any]:
         if profile:
             made.enable_profiling = True
             made.profile_file_prefix = str(model.with_name(profile))
-        made.add_provider_for_devices(list(webgpu_devices()[:1]), {})
+        if not is_cuda:
+            made.add_provider_for_devices(list(webgpu_devices()[:1]), {})
         return made
 
     by_itself = present_partition(opened, options())
@@ -101,8 +114,14 @@ def on_device(model: Path, steps: int) -> dict[str, Any]:
     ours = write_streams(model, opened, several)
     one, own = opened(options()), opened(several)
     different = 0
+    seconds: list[list[float]] = [[], []]
+    feeds = [feed(step) for step in range(min(steps, _FEEDS))]
     for step in range(steps):
-        results = [session.run(None, feed(step)) for session in (one, own)]
+        results = []
+        for session, taken in zip((one, own), seconds, strict=True):
+            start = time.perf_counter()
+            results.append(session.run(None, feeds[step % _FEEDS]))
+            taken.append(time.perf_counter() - start)
         different += any(a.tobytes() != b.tobytes() for a, b in zip(*results, strict=True))
     profiled = {}
     for name in ("one", "own"):
@@ -121,6 +140,8 @@ def on_device(model: Path, steps: int) -> dict[str, Any]:
         "executed": profiled,
         "steps": steps,
         "different": different,
+        "median_s": [statistics.median(taken) for taken in seconds],
+        "width": WIDTH,
         "outputs": len(one.get_outputs()),
     }
 
@@ -321,11 +342,12 @@ def _line(order: Sequence[str]) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=STEPS)
+    parser.add_argument("--device", default="webgpu", choices=["webgpu", "cuda"])
     parser.add_argument("--on-device", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--print", action="store_true", help="print the report, write nothing")
     asked = parser.parse_args(arguments)
     if asked.on_device is not None:
-        print(json.dumps(on_device(asked.on_device, asked.steps)))
+        print(json.dumps(on_device(asked.on_device, asked.steps, asked.device)))
         return 0
     try:
         device = find_device()

@@ -235,6 +235,7 @@ def _on_device(rewrite: Rewrite, inputs: _Inputs, progress: Progress) -> Verific
         is_copy=plan.unchanged,
         numbers=plan.numbers,
         seed=prepared.request.seed,
+        bound=plan.feeds == "device" and not prepared.target.plugin,
         progress=progress,
     ).run()
 

@@ -52,12 +52,15 @@ class DeviceRun:
         events: of the first run, in the order in which the profile has them; empty without one.
         peak_bytes: of the device in each run, initializers and feeds included; empty where nothing
             counts them.
+        driver_bytes: of the process on the device after each run, as its driver has them; empty where
+            it does not say.
         seconds: of each run.
     """
 
     outputs: tuple[Mapping[str, Array], ...]
     events: tuple[NodeEvent, ...]
     peak_bytes: tuple[int, ...]
+    driver_bytes: tuple[int, ...]
     seconds: tuple[float, ...]
 
 
@@ -130,6 +133,7 @@ def run(
         outputs=tuple(outputs),
         events=tuple(NodeEvent(**event) for event in answer["events"]),
         peak_bytes=tuple(answer["peak_bytes"]),
+        driver_bytes=tuple(answer["driver_bytes"]),
         seconds=tuple(answer["seconds"]),
     )
 
@@ -142,8 +146,13 @@ def time_in_turns(
     *,
     runs: int,
     order: Order = "default",
+    bound: bool = False,
 ) -> tuple[list[float], list[float]]:
-    """Seconds of each run of the original and of the rewritten model."""
+    """Seconds of each run of the original and of the rewritten model.
+
+    Args:
+        bound: inputs and outputs lie where each session wants them, rather than on the host.
+    """
     with temporary_folder() as folder:
         answer = _ask(
             target,
@@ -153,6 +162,7 @@ def time_in_turns(
                 "orders": ["default", order],
                 "inputs": _store(folder, inputs),
                 "runs": runs,
+                "bound": bound,
             },
         )
     return answer["original_s"], answer["rewritten_s"]

@@ -87,6 +87,9 @@ class OutputJudge:
     def _against_cpu(self, first: Outputs, rewritten: Outputs, cpu: Outputs) -> None:
         """What the device itself gets wrong, in the original too, is a note."""
         where, limit = self.target.title, tolerance(self.target)
+        if not cpu:
+            self.notes.append("outputs were not compared with the CPU's")
+            return
         far = sorted(n for n in cpu if not self._is_near(cpu, first, n))
         if far:
             self.notes.append(

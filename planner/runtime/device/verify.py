@@ -79,7 +79,11 @@ class Side:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reference:
-    """What the original model does: two runs on the device, and its outputs on the CPU."""
+    """What the original model does: two runs on the device, and its outputs on the CPU.
+
+    Attributes:
+        cpu: empty where the model is too large to be run there; then nothing is said of it.
+    """
 
     device: DeviceRun
     cpu: Mapping[str, Array]
@@ -117,6 +121,7 @@ class DeviceJob:
         is_copy: the rewritten model is the original, which has no planned order.
         numbers: how close to the original's outputs the rewritten model's should be.
         timing_runs: of each model, on hardware; 0 times nothing.
+        bound: they are timed with inputs and outputs where each session wants them; else on the host's.
         reference: what the original does, where that is known from an earlier job.
     """
 
@@ -131,6 +136,7 @@ class DeviceJob:
     numbers: Numbers = "exact"
     seed: int = 0
     timing_runs: int = 5
+    bound: bool = False
     progress: Callable[[str], None] = lambda _: None
     reference: Reference | None = None
     failures: list[str] = field(default_factory=list)
@@ -360,6 +366,7 @@ class DeviceJob:
             self.inputs,
             runs=self.timing_runs,
             order=self.order,
+            bound=self.bound,
         )
         return TimeCheck(
             original_us=tuple(1e6 * s for s in original_s),

@@ -81,6 +81,7 @@ def run(target: Target, request: Request) -> dict[str, Any]:
         counter.cap(cap)
     peaks: list[int] = []
     seconds: list[float] = []
+    driver: list[int] = []
     for number in range(request["runs"]):
         gc.collect()
         if counter:
@@ -100,30 +101,91 @@ def run(target: Target, request: Request) -> dict[str, Any]:
             for i, array in enumerate(results):
                 np.save(folder / f"run{number}_{i}.npy", array, allow_pickle=False)
         del results
+        if (used := _driver_bytes(target)) is not None:
+            driver.append(used)
     events: list[dict[str, Any]] = []
     if request["profile"]:
         runs = read_profile(Path(session.end_profiling()))
         events = [asdict(event) for event in runs[0]]
         peaks = peaks or _arena_peaks(runs)
-    return {"names": names, "peak_bytes": peaks, "seconds": seconds, "events": events}
+    return {
+        "names": names,
+        "peak_bytes": peaks,
+        "driver_bytes": driver,
+        "seconds": seconds,
+        "events": events,
+    }
 
 
 def in_turns(target: Target, request: Request) -> dict[str, Any]:
-    """Seconds of each run of two models, after one to warm up; who goes first alternates."""
+    """Seconds of each run of two models, after one to warm up; who goes first alternates.
+
+    Where `bound` is asked, inputs and outputs lie where the session wants them: no copy that the
+    caller could spare is in the time.
+    """
     options = [session_options(order=order) for order in request["orders"]]
     pair = [
         sessions.create(target, Path(path), chosen, request["settings"])
         for path, chosen in zip(request["models"], options, strict=True)
     ]
-    feeds = [_feeds(session, request) for session in pair]
+    steps = [
+        (bound_step if request["bound"] else unbound_step)(session, _feeds(session, request))
+        for session in pair
+    ]
     found: tuple[list[float], list[float]] = ([], [])
     for number in range(request["runs"] + 1):
         for which in (0, 1) if number % 2 else (1, 0):
+            step = steps[which]()
             start = time.perf_counter()
-            run_session(pair[which], feeds[which])
+            step()
             if number:
                 found[which].append(time.perf_counter() - start)
     return {"original_s": found[0], "rewritten_s": found[1]}
+
+
+def bound_step(session: Any, feeds: Mapping[str, Any]) -> Callable[[], Callable[[], None]]:
+    """Steps of a session on values that lie where it wants them, the feeds put there once.
+
+    Returns:
+        A function that lets go of the last step's outputs and gives the next step.
+    """
+    import onnxruntime as ort
+
+    binding = session.io_binding()
+    for node, memory in zip(session.get_inputs(), session.get_input_memory_infos(), strict=True):
+        if node.name in feeds:
+            place = _place(memory)
+            value = ort.OrtValue.ortvalue_from_numpy(feeds[node.name], place, memory.device_id)
+            binding.bind_ortvalue_input(node.name, value)
+    outputs = [
+        (node.name, _place(memory), memory.device_id)
+        for node, memory in zip(
+            session.get_outputs(), session.get_output_memory_infos(), strict=True
+        )
+    ]
+
+    def next_step() -> Callable[[], None]:
+        binding.clear_binding_outputs()
+        for name, place, number in outputs:
+            binding.bind_output(name, place, number)
+        return lambda: session.run_with_iobinding(binding)
+
+    return next_step
+
+
+def _place(memory: Any) -> str:
+    """The device of a session's value, as bindings call it; pinned memory is the host's."""
+    name = memory.name.lower()
+    return "cpu" if "cpu" in name or "pinned" in name else name
+
+
+def unbound_step(session: Any, feeds: Mapping[str, Any]) -> Callable[[], Callable[[], None]]:
+    """Steps of a session on arrays of the host."""
+
+    def step() -> None:
+        run_session(session, feeds)
+
+    return lambda: step
 
 
 def _feeds(session: Any, request: Request) -> dict[str, Any]:
@@ -134,6 +196,24 @@ def _feeds(session: Any, request: Request) -> dict[str, Any]:
 def _arena_peaks(runs: Any) -> list[int]:
     """The arena's high-water mark, where the provider reports one with each node."""
     return [max(found) for run in runs if (found := [e.held for e in run if e.held is not None])]
+
+
+def _driver_bytes(target: Target) -> int | None:
+    """Device memory of this process by its driver: the arena's, the context's and the libraries' own.
+
+    NVML's figure, which nvidia-smi shows; None on other devices and where NVML is not there.
+    """
+    if target.cap != "gpu_mem_limit":
+        return None
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+        handle = pynvml.nvmlDeviceGetHandleByIndex(0)
+        running = pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
+    except Exception:  # no NVML, no right to ask it
+        return None
+    return next((p.usedGpuMemory for p in running if p.pid == os.getpid()), None)
 
 
 def _counter(target: Target) -> Counter | None:

@@ -1,0 +1,176 @@
+"""Large training graphs on a CUDA device: does the plan fit where the model does not?
+
+    python -m reports.device_large GRAPH.onnx ... --budgets 50% --hardware h100
+
+Each graph is planned for the device, then the original and the rewritten model run there: outputs bit for
+bit, order, copies, the arena's bytes against the prediction, and, with `gpu_mem_limit` at the *budget*
+that was asked, whether the original fails and the rewritten model runs. Steps are timed in turns, with
+inputs and outputs on the host and with both where each session wants them. Outputs are not compared with
+the CPU's. Writes `device_large.json`, a row at a time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from planner import optimize
+from planner.errors import ModelError, PlannerError
+from planner.pipeline.prepare.prepared import Prepared, prepare
+from planner.request import Request
+from planner.runtime.device import client
+from planner.runtime.device.verify import DeviceJob, Reference, Side
+from planner.runtime.feeds.inputs import make_inputs
+
+FOLDER = Path(__file__).parent
+
+
+class Large:
+    """One graph: the original's runs are made once for all its budgets."""
+
+    def __init__(self, path: Path, hardware: str) -> None:
+        self.path, self.hardware = path, hardware
+        self.inputs, self.source = make_inputs(path, 0, {}, None)
+        self._prepared: Prepared | None = None
+        self._reference: Reference | None = None
+
+    def row(self, budget: str, options: argparse.Namespace) -> dict[str, Any]:
+        """Plan at a budget, run, compare."""
+        row: dict[str, Any] = {
+            "model": self.path.stem,
+            "asked": budget,
+            "swap": options.swap,
+            "feeds": options.feeds,
+        }
+        start = time.monotonic()
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                self._measure(row, budget, options, Path(folder) / "planned.onnx")
+            except PlannerError as error:
+                row["error"] = str(error)
+        return {**row, "wall_s": round(time.monotonic() - start, 1)}
+
+    def _measure(
+        self, row: dict[str, Any], budget: str, options: argparse.Namespace, output: Path
+    ) -> None:
+        began = time.monotonic()
+        result = optimize(
+            self.path,
+            budget=budget,
+            output=output,
+            device="cuda",
+            hardware=self.hardware,
+            swap=options.swap,
+            feeds=options.feeds,
+            time_limit_s=options.time_limit,
+            verify=False,
+            force=True,
+        )
+        plan = result.plan
+        row |= {
+            "plan_s": round(time.monotonic() - began, 1),
+            "nodes": len(result.before.graph.operations),
+            "budget_bytes": plan.budget_bytes,
+            "baseline_bytes": plan.baseline.peak_bytes,
+            "predicted_bytes": plan.planned.peak_bytes,
+            "recomputed_ops": plan.planned.recomputed_ops,
+            "swapped_tensors": plan.planned.swapped_tensors,
+            "resident": len(plan.resident),
+            "predicted_us": [plan.baseline.time_us, plan.planned.time_us],
+            "predicted_ratio": plan.planned.time_us / plan.baseline.time_us,
+            "unchanged": plan.unchanged,
+        }
+        if self._prepared is None:
+            self._prepared = prepare(Request(model=self.path, device="cuda"))
+        original = Side(
+            path=self.path,
+            graph=result.before.graph,
+            order=result.before.timeline.order,
+            level="extended",
+            renamed=self._prepared.renamed,
+        )
+        target = self._prepared.target
+        if self._reference is None:
+            opening = client.DeviceOpening(level=original.level)
+            run = client.run(target, self.path, self.inputs, opening, runs=2)
+            self._reference = Reference(device=run, cpu={})
+        row["driver_original"] = list(self._reference.device.driver_bytes)
+        job = DeviceJob(
+            target=target,
+            original=original,
+            rewritten=Side(
+                path=output, graph=result.after.graph, order=result.after.timeline.order
+            ),
+            inputs=self.inputs,
+            inputs_source=self.source,
+            budget_bytes=plan.budget_bytes,
+            is_copy=plan.unchanged,
+            timing_runs=0,
+            reference=self._reference,
+        )
+        check = job.run()
+        row |= {
+            "passed": check.passed,
+            "failures": list(check.failures),
+            "notes": list(check.notes),
+            "outputs": len(check.outputs),
+            "identical": sum(o.identical for o in check.outputs),
+            "worst_relative": max(o.max_rel_diff or 0.0 for o in check.outputs),
+            "live": {m.model: [m.predicted_live_bytes, m.live_bytes] for m in check.memory},
+            "held": {m.model: [m.predicted_held_bytes, m.held_bytes] for m in check.memory},
+            "cap": {c.model: [c.cap_bytes, c.passed, c.message] for c in check.caps},
+        }
+        row["at_budget"] = {
+            name: _under(target, path, self.inputs, plan.budget_bytes)
+            for name, path in (("original", self.path), ("rewritten", output))
+        }
+        for bound in (False, True):
+            original_s, rewritten_s = client.time_in_turns(
+                target, self.path, output, self.inputs, runs=options.runs, bound=bound
+            )
+            row["bound_s" if bound else "host_s"] = [original_s, rewritten_s]
+            ratio = statistics.median(rewritten_s) / statistics.median(original_s)
+            row["bound_ratio" if bound else "host_ratio"] = ratio
+
+
+def _under(target: Any, path: Path, inputs: Any, cap_bytes: int) -> dict[str, Any]:
+    """What comes of a run with `gpu_mem_limit` at a budget."""
+    opening = client.DeviceOpening(profile=False, cap_bytes=cap_bytes)
+    try:
+        run = client.run(target, path, inputs, opening, keep=False)
+    except ModelError as error:
+        return {"runs": False, "message": str(error)[:400]}
+    return {"runs": True, "driver_bytes": list(run.driver_bytes)}
+
+
+def main() -> None:
+    """Run what is asked."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("graphs", nargs="+", type=Path)
+    parser.add_argument("--budgets", nargs="+", default=["50%"])
+    parser.add_argument("--hardware", default="h100")
+    parser.add_argument("--swap", default="auto", choices=["auto", "none", "only"])
+    parser.add_argument("--feeds", default="auto", choices=["auto", "host", "device"])
+    parser.add_argument("--time-limit", type=float, default=30.0)
+    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--folder", type=Path, default=FOLDER)
+    options = parser.parse_args()
+    path = options.folder / "device_large.json"
+    rows: list[dict[str, Any]] = json.loads(path.read_text()) if path.exists() else []
+    for graph in options.graphs:
+        large = Large(graph, options.hardware)
+        for budget in options.budgets:
+            row = large.row(budget, options)
+            key = ("model", "asked", "swap", "feeds")
+            rows = [r for r in rows if any(r[k] != row[k] for k in key)] + [row]
+            path.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+            print(json.dumps(row)[:3000], flush=True)
+
+
+if __name__ == "__main__":
+    main()
