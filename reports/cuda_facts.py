@@ -117,7 +117,9 @@ class Case:
     def events(self) -> list[dict[str, Any]]:
         """Events of kernels of all runs, in order."""
         entries = json.loads(Path(self.session.end_profiling()).read_text(encoding="utf-8"))
-        nodes = [e for e in entries if e.get("cat") == "Node" and e["name"].endswith("_kernel_time")]
+        nodes = [
+            e for e in entries if e.get("cat") == "Node" and e["name"].endswith("_kernel_time")
+        ]
         return sorted(nodes, key=lambda e: e["ts"])
 
 
@@ -145,7 +147,9 @@ def _sum(value: str, output: str) -> Node:
 
 def case_profile() -> dict[str, Any]:
     """What a profile says of each node on the device."""
-    case = Case(graph([h.make_node("Neg", ["x"], ["a"]), _sum("a", "y")], _X, ["y"]), {"x": square()})
+    case = Case(
+        graph([h.make_node("Neg", ["x"], ["a"]), _sum("a", "y")], _X, ["y"]), {"x": square()}
+    )
     case.run()
     events = case.events()
     return {"events": [{"name": e["name"], "dur": e["dur"], **e["args"]} for e in events]}
@@ -167,12 +171,7 @@ def case_size() -> dict[str, Any]:
     return found
 
 
-_UNARY = (
-    "Relu Sigmoid Tanh LeakyRelu Elu Selu Softplus Softsign HardSigmoid ThresholdedRelu Celu Shrink Gelu "
-    "Neg Exp Log Sqrt Erf Abs Sign Floor Reciprocal Identity Softmax LogSoftmax Trilu HardSwish "
-    "Reshape Flatten Squeeze Unsqueeze Transpose Cast Clip Dropout Add Mul Sub Div Where "
-    "ScatterElements ScatterND LayerNormalization Mish QuickGelu FastGelu BiasGelu Pow Min Max Expand"
-).split()
+_UNARY = ["Relu", "Sigmoid", "Tanh", "LeakyRelu", "Elu", "Selu", "Softplus", "Softsign", "HardSigmoid", "ThresholdedRelu", "Celu", "Shrink", "Gelu", "Neg", "Exp", "Log", "Sqrt", "Erf", "Abs", "Sign", "Floor", "Reciprocal", "Identity", "Softmax", "LogSoftmax", "Trilu", "HardSwish", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Cast", "Clip", "Dropout", "Add", "Mul", "Sub", "Div", "Where", "ScatterElements", "ScatterND", "LayerNormalization", "Mish", "QuickGelu", "FastGelu", "BiasGelu", "Pow", "Min", "Max", "Expand"]
 
 
 def _operator(op: str) -> tuple[list[Node], dict[str, np.ndarray]]:
@@ -216,9 +215,11 @@ def case_inplace(op: str) -> dict[str, Any]:
     Neg and Exp of x are a's and b's neighbours; where b is written over a, one buffer less is taken.
     """
     nodes, constants = _operator(op)
-    reduce = [_sum("b", "y")] if op != "Cast" else [
-        h.make_node("Cast", ["b"], ["d"], to=T.FLOAT), _sum("d", "y")
-    ]
+    reduce = (
+        [_sum("b", "y")]
+        if op != "Cast"
+        else [h.make_node("Cast", ["b"], ["d"], to=T.FLOAT), _sum("d", "y")]
+    )
     model = graph([h.make_node("Neg", ["x"], ["a"]), *nodes, *reduce], _X, ["y"], constants)
     case = Case(model, {"x": square()}, optimized=False)
     before = used_bytes()
@@ -269,7 +270,15 @@ def case_feeds() -> dict[str, Any]:
             found[how] = {
                 "load_mib": (loaded - before) / MIB,
                 "run_mib": (used_bytes() - loaded) / MIB,
-                "order": [e["name"].removesuffix("_kernel_time") for e in case.events()],
+                "nodes": [
+                    [
+                        e["name"].removesuffix("_kernel_time"),
+                        round(int(e["args"]["mem_bytes_in_use"]) / MIB, 1),
+                        round(int(e["args"]["mem_arena_held"]) / MIB, 1),
+                    ]
+                    for e in case.events()
+                    if "mem_arena_held" in e["args"]
+                ],
             }
         except Exception as error:  # a refusal is what is asked here
             found[how] = {"error": str(error)[:300]}
@@ -314,13 +323,20 @@ def case_limit() -> dict[str, Any]:
     # x, a, b, c: four buffers, and a few KiB for the sum
     for buffers in (3, 3.9, 4.1):
         try:
-            Case(model, {"x": square()}, bound=False, settings={"gpu_mem_limit": str(int(buffers * BIG))}).run()
+            Case(
+                model,
+                {"x": square()},
+                bound=False,
+                settings={"gpu_mem_limit": str(int(buffers * BIG))},
+            ).run()
             found[f"{buffers} buffers"] = "runs"
         except Exception as error:
             found[f"{buffers} buffers"] = str(error)[-400:]
     # two copies out of 64 MiB each are alive on the host at once
     nodes = [h.make_node("Neg", ["x"], ["a"])]
-    nodes += [h.make_node("MemcpyToHost", ["a"], [f"h{i}"], f"out{i}", __planner=str(i)) for i in range(4)]
+    nodes += [
+        h.make_node("MemcpyToHost", ["a"], [f"h{i}"], f"out{i}", __planner=str(i)) for i in range(4)
+    ]
     nodes += [h.make_node("Exp", ["a"], ["b"]), _sum("b", "y")]
     nodes += [h.make_node("Size", [f"h{i}"], [f"s{i}"], f"anchor{i}") for i in range(4)]
     nodes += [h.make_node("Max", [f"s{i}" for i in range(4)], ["total"])]
@@ -403,6 +419,92 @@ def case_same_bits(search: str) -> dict[str, Any]:
     }
 
 
+_STEADY: dict[str, tuple[str, list[list[int]], dict[str, Any]]] = {
+    "MatMul": ("MatMul", [[2048, 4096], [4096, 1024]], {}),
+    "MatMul, batched": ("MatMul", [[96, 256, 64], [96, 64, 256]], {}),
+    "Gemm, both turned": ("Gemm", [[8192, 1024], [512, 8192]], {"transA": 1, "transB": 1}),
+    "Gemm, long": ("Gemm", [[8192, 64], [8192, 64]], {"transA": 1}),
+    "Conv": ("Conv", [[32, 64, 56, 56], [64, 64, 3, 3]], {"pads": [1, 1, 1, 1]}),
+    "Conv, large kernel": ("Conv", [[64, 32, 58, 58], [64, 32, 56, 56]], {}),
+    "ConvTranspose": ("ConvTranspose", [[32, 64, 28, 28], [64, 64, 3, 3]], {"strides": [2, 2]}),
+    "ReduceSum, first": ("ReduceSum", [[8192, 1024]], {"axes": [0]}),
+    "ReduceSum, first two": ("ReduceSum", [[8, 1024, 1024]], {"axes": [0, 1]}),
+    "ReduceSum, first of three": ("ReduceSum", [[8, 1024, 1024]], {"axes": [0]}),
+    "ReduceSum, last": ("ReduceSum", [[8192, 1024]], {"axes": [1]}),
+    "ReduceSum, middle": ("ReduceSum", [[64, 256, 256]], {"axes": [1]}),
+    "ReduceSum, all but the second": ("ReduceSum", [[32, 64, 56, 56]], {"axes": [0, 2, 3]}),
+    "ReduceSum, a row": ("ReduceSum", [[8192]], {"axes": [0]}),
+    "ReduceSum, all": ("ReduceSum", [[4096, 4096]], {}),
+    "ReduceMean, first": ("ReduceMean", [[8192, 1024]], {"axes": [0]}),
+    "ReduceMean, last": ("ReduceMean", [[8192, 1024]], {"axes": [1]}),
+    "ReduceMean, all": ("ReduceMean", [[4096, 4096]], {}),
+    "ReduceMean, all but the second": ("ReduceMean", [[32, 64, 56, 56]], {"axes": [0, 2, 3]}),
+    "ReduceSumSquare, first": ("ReduceSumSquare", [[8192, 1024]], {"axes": [0]}),
+    "ReduceL2, all": ("ReduceL2", [[4096, 4096]], {}),
+    "ReduceMax, first": ("ReduceMax", [[8192, 1024]], {"axes": [0]}),
+    "ReduceLogSumExp, last": ("ReduceLogSumExp", [[8192, 1024]], {"axes": [1]}),
+    "ReduceProd, first": ("ReduceProd", [[8192, 64]], {"axes": [0]}),
+    "Softmax": ("Softmax", [[8192, 1024]], {}),
+    "LogSoftmax": ("LogSoftmax", [[1024, 50257]], {}),
+    "LayerNormalization": ("LayerNormalization", [[8192, 1024], [1024], [1024]], {}),
+    "BatchNormalization": (
+        "BatchNormalization",
+        [[32, 64, 56, 56], [64], [64], [64], [64]],
+        {"training_mode": 1},
+    ),
+    "GlobalAveragePool": ("GlobalAveragePool", [[32, 512, 14, 14]], {}),
+    "AveragePool": ("AveragePool", [[32, 64, 56, 56]], {"kernel_shape": [2, 2]}),
+    "CumSum": ("CumSum", [[64, 4096]], {}),
+    "Einsum": ("Einsum", [[64, 128, 64], [64, 128, 64]], {"equation": "bij,bik->jk"}),
+    "ScatterElements, add": ("ScatterElements", [[1024, 512], [4096, 512]], {"reduction": "add"}),
+    "ScatterND, add": ("ScatterND", [[1024, 512], [4096, 512]], {"reduction": "add"}),
+    "ScatterND": ("ScatterND", [[1024, 512], [1024, 512]], {}),
+    "Gelu": ("Gelu", [[4096, 1024]], {}),
+}
+"""Operators by case: their type, shapes of what they read, and attributes (`axes` as an input)."""
+
+
+def case_steady(name: str) -> dict[str, Any]:
+    """In how many ways the bits of an operator's outputs come out: 30 runs of one session, one of two
+    others."""
+    op, shapes, attributes = _STEADY[name]
+    random = np.random.default_rng(0)
+    feeds = {f"x{i}": random.standard_normal(s, dtype=np.float32) for i, s in enumerate(shapes)}
+    if op == "BatchNormalization":
+        feeds["x4"] = np.abs(feeds["x4"])
+    inputs = {name: (T.FLOAT, list(array.shape)) for name, array in feeds.items()}
+    names, constants = list(feeds), {}
+    attributes = dict(attributes)
+    if "axes" in attributes:
+        constants["axes"] = np.array(attributes.pop("axes"), np.int64)
+        names.append("axes")
+    if op == "CumSum":
+        constants["axis"] = np.array(1, np.int64)
+        names.append("axis")
+    if op.startswith("Scatter"):
+        rows, columns = shapes[1]
+        index = np.sort(random.integers(0, shapes[0][0], rows))
+        if not attributes:
+            index = random.permutation(rows)
+        of_elements = op == "ScatterElements"
+        constants["i"] = np.repeat(index[:, None], columns, 1) if of_elements else index[:, None]
+        names.insert(1, "i")
+    outputs = ["y", "mean", "var"][: 3 if op == "BatchNormalization" else 1]
+    model = graph([h.make_node(op, names, outputs, "op", **attributes)], inputs, outputs, constants)
+    found: list[list[bytes]] = []
+    for runs in (30, 1, 1):
+        case = Case(model, feeds)
+        found.append([case.run()[0].tobytes() for _ in range(runs)])
+        provider = case.events()[0]["args"]["provider"]
+        del case
+    return {
+        "steady": name,
+        "provider": provider,
+        "in_a_session": len(set(found[0])),
+        "in_all": len({bits for runs in found for bits in runs}),
+    }
+
+
 CASES: dict[str, tuple[Callable[..., dict[str, Any]], list[tuple[str, ...]]]] = {
     "profile": (case_profile, [()]),
     "size": (case_size, [()]),
@@ -411,6 +513,7 @@ CASES: dict[str, tuple[Callable[..., dict[str, Any]], list[tuple[str, ...]]]] = 
     "limit": (case_limit, [()]),
     "cuda_graph": (case_cuda_graph, [()]),
     "same_bits": (case_same_bits, [("EXHAUSTIVE",), ("HEURISTIC",), ("DEFAULT",)]),
+    "steady": (case_steady, [(name,) for name in _STEADY]),
     "inplace": (case_inplace, [(op,) for op in _UNARY]),
 }
 

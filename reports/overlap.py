@@ -112,8 +112,8 @@ def on_device(model: Path, steps: int, device: str = "webgpu") -> dict[str, Any]
     by_itself = present_partition(opened, options())
     several = options()
     ours = write_streams(model, opened, several)
-    one, own = opened(options()), opened(several)
-    different = 0
+    one, own, again = opened(options()), opened(several), opened(options())
+    different = control = 0
     seconds: list[list[float]] = [[], []]
     feeds = [feed(step) for step in range(min(steps, _FEEDS))]
     for step in range(steps):
@@ -122,7 +122,8 @@ def on_device(model: Path, steps: int, device: str = "webgpu") -> dict[str, Any]
             start = time.perf_counter()
             results.append(session.run(None, feeds[step % _FEEDS]))
             taken.append(time.perf_counter() - start)
-        different += any(a.tobytes() != b.tobytes() for a, b in zip(*results, strict=True))
+        different += _differ(*results)
+        control += _differ(results[0], again.run(None, feeds[step % _FEEDS]))
     profiled = {}
     for name in ("one", "own"):
         made = options(name)
@@ -140,10 +141,16 @@ def on_device(model: Path, steps: int, device: str = "webgpu") -> dict[str, Any]
         "executed": profiled,
         "steps": steps,
         "different": different,
+        "control": control,
         "median_s": [statistics.median(taken) for taken in seconds],
         "width": WIDTH,
         "outputs": len(one.get_outputs()),
     }
+
+
+def _differ(first: Sequence[Any], second: Sequence[Any]) -> bool:
+    """Whether any output has other bits."""
+    return any(a.tobytes() != b.tobytes() for a, b in zip(first, second, strict=True))
 
 
 def _nodes(profile: str) -> list[dict[str, Any]]:
