@@ -72,9 +72,11 @@ class Target:
             input where it dies. The views are those of `planner.graph.rules` on every target.
         sums: operators whose kernels on the device add with atomics where their `reduction` says so:
             in any order, so that the same model may give other last bits in each run.
+        always_sums: operators whose kernels do so whatever they are told.
         keep_on_cpu: operators that the provider claims and cannot run, with the number of outputs
             from which that is so; `keep_option` is the provider option that names their nodes.
-        cap: "arena" (a registered CPU arena), "driver" (the counting Vulkan driver), "gpu_mem_limit".
+        cap: "arena" (a registered CPU arena), "driver" (the counting Vulkan driver), "arena_on_device"
+            (an arena that is registered for the device).
         allocator: "arena" (best fit with coalescing) or "buckets" (buffers of fixed sizes).
         absolute, relative: tolerance against the CPU's outputs, of the largest element.
     """
@@ -93,9 +95,10 @@ class Target:
     expand_dtypes: frozenset[str] = frozenset()
     inplace: frozenset[str] = frozenset()
     sums: frozenset[str] = frozenset()
+    always_sums: frozenset[str] = frozenset()
     keep_on_cpu: Mapping[str, int] = field(default_factory=dict)
     keep_option: str = ""
-    cap: Literal["arena", "driver", "gpu_mem_limit"] = "arena"
+    cap: Literal["arena", "driver", "arena_on_device"] = "arena"
     allocator: Literal["arena", "buckets"] = "arena"
     absolute: float = 0.0
     relative: float = 0.0
@@ -187,7 +190,10 @@ CUDA = Target(
         }
     ),
     sums=_SCATTERS,
-    cap="gpu_mem_limit",
+    # where rows are added up (reports/cuda.md): `reduce_matrix_rows` in
+    # providers/cuda/reduction/reduction_functions.cu
+    always_sums=frozenset({"ReduceMean", "ReduceSum", "ReduceSumSquare"}),
+    cap="arena_on_device",
     absolute=1e-5,
     relative=1e-3,
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from planner import errors
 from planner.errors import ModelError
 from planner.files.temporary import temporary_folder
 from planner.processes.children import run_child
-from planner.runtime.options import Level, Order
+from planner.runtime.options import Level, Memory, Order
 from planner.runtime.profile import NodeEvent
 from planner.targets import Target
 
@@ -32,9 +32,11 @@ class DeviceOpening:
     Attributes:
         profile: note what runs.
         cap_bytes: of the device's memory; 0 for none.
+        memory: "recommended" turns memory pattern and reuse off.
     """
 
     level: Level = "all"
+    memory: Memory = "default"
     order: Order = "default"
     profile: bool = True
     cap_bytes: int = 0
@@ -116,19 +118,15 @@ def run(
                 "runs": runs,
                 "level": opening.level,
                 "order": opening.order,
+                "memory": opening.memory,
                 "profile": opening.profile,
                 "keep": keep,
                 "cap_bytes": opening.cap_bytes,
             },
         )
-        outputs: list[dict[str, Array]] = []
-        for number in range(runs if keep else 0):
-            outputs.append(
-                {
-                    output: np.load(folder / f"run{number}_{i}.npy", allow_pickle=False)
-                    for i, output in enumerate(answer["names"])
-                }
-            )
+        outputs = [
+            _outputs(folder, answer["names"], number) for number in range(runs if keep else 0)
+        ]
     return DeviceRun(
         outputs=tuple(outputs),
         events=tuple(NodeEvent(**event) for event in answer["events"]),
@@ -136,6 +134,56 @@ def run(
         driver_bytes=tuple(answer["driver_bytes"]),
         seconds=tuple(answer["seconds"]),
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CappedRun:
+    """What came of a model in arenas that may hold no more than a cap.
+
+    Attributes:
+        passed: the first attempt in which it ran; None where it ran in none.
+        messages: why each attempt before that failed.
+        outputs: of the first run of the attempt that passed.
+    """
+
+    passed: int | None
+    messages: tuple[str, ...]
+    outputs: Mapping[str, Array]
+
+
+def capped(
+    target: Target,
+    model: Path,
+    inputs: Mapping[str, Array],
+    attempts: Sequence[tuple[int, int]],
+    *,
+    order: Order = "default",
+    level: Level = "all",
+) -> CappedRun:
+    """Run a model twice in a row in an arena of each attempt, until it runs.
+
+    Args:
+        attempts: (most bytes of the arena, its first region).
+
+    Raises:
+        UsageError: there is no such device here. ModelError: the model does not load on it.
+    """
+    with temporary_folder() as folder:
+        answer = _ask(
+            target,
+            {
+                "do": "capped",
+                "model": str(Path(model).resolve()),
+                "inputs": _store(folder, inputs),
+                "folder": str(folder),
+                "attempts": [list(attempt) for attempt in attempts],
+                "order": order,
+                "level": level,
+            },
+        )
+        passed: int | None = answer["passed"]
+        outputs = {} if passed is None else _outputs(folder, answer["names"], 0)
+    return CappedRun(passed=passed, messages=tuple(answer["messages"]), outputs=outputs)
 
 
 def time_in_turns(
@@ -166,6 +214,14 @@ def time_in_turns(
             },
         )
     return answer["original_s"], answer["rewritten_s"]
+
+
+def _outputs(folder: Path, names: Sequence[str], number: int) -> dict[str, Array]:
+    """The outputs that a worker left of a run."""
+    return {
+        output: np.load(folder / f"run{number}_{i}.npy", allow_pickle=False)
+        for i, output in enumerate(names)
+    }
 
 
 def _store(folder: Path, inputs: Mapping[str, Array]) -> dict[str, str]:

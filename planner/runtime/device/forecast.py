@@ -10,20 +10,30 @@ from planner.runtime.device.bfc_device import forecast_cuda
 from planner.runtime.device.buckets import forecast_webgpu
 from planner.runtime.memory.arena import ArenaSettings
 from planner.runtime.memory.bfc import Growth
+from planner.runtime.options import Memory
 from planner.targets import Target
 
-_CUDA = ArenaSettings(pattern=True, reuse=True, growth=Growth.EXACT)  # as `planner.targets` sets it
+# the growth that `planner.targets` sets
+_CUDA = {
+    "default": ArenaSettings(pattern=True, reuse=True, growth=Growth.EXACT),
+    "recommended": ArenaSettings(pattern=False, reuse=False, growth=Growth.EXACT),
+}
 
 
-def device_forecast(graph: TrainingGraph, order: Sequence[OpId], target: Target) -> ArenaForecast:
-    """Bytes of the device under default session options: feeds, initializers and outputs included.
+def device_forecast(
+    graph: TrainingGraph, order: Sequence[OpId], target: Target, memory: Memory = "default"
+) -> ArenaForecast:
+    """Bytes of the device over two runs: feeds, initializers and outputs included.
 
     What kernels take for themselves while they run is not in it.
+
+    Args:
+        memory: the session options, on a target whose memory is an arena.
     """
     if target.allocator == "buckets":
         found = forecast_webgpu(graph, order)
     else:
-        found = forecast_cuda(graph, order, _CUDA)
+        found = forecast_cuda(graph, order, _CUDA[memory])
     return ArenaForecast(
         options="device", in_use_bytes=found.in_use_bytes, held_bytes=found.peak_bytes
     )

@@ -126,7 +126,8 @@ def summed_outputs(graph: TrainingGraph, order: Sequence[OpId], target: Target) 
     reached: set[int] = set()
     for op in (graph.operations[i] for i in order):
         reduces = (op.attributes or {}).get("reduction", "none") != "none"
-        adds = reduces and op.op_type in target.sums and not op.on_cpu
+        adds = (reduces and op.op_type in target.sums) or op.op_type in target.always_sums
+        adds = adds and not op.on_cpu
         if adds or any(t in reached for t in op.inputs):
             reached.update(op.outputs)
     return frozenset(graph.tensors[t].name for t in graph.outputs if t in reached)

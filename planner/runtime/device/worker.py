@@ -7,12 +7,14 @@ what is counted is the model's alone.
 
     optimize   save the graph as the target's optimizers leave it, and say where each node runs
     run        run a model, with a profile or under a cap; outputs, events and bytes
+    capped     run a model in arenas of rising sizes, until it runs
     time       run two models in turns
 """
 
 from __future__ import annotations
 
 import gc
+import importlib
 import json
 import os
 import sys
@@ -29,11 +31,12 @@ from planner.processes.children import end_with_parent
 from planner.runtime.device import sessions
 from planner.runtime.device.counting import DRIVER_VARIABLE, Counter
 from planner.runtime.messages import explain_refusal
-from planner.runtime.options import session_options
+from planner.runtime.options import NEXT_POWER_OF_TWO, session_options
 from planner.runtime.profile import read_profile, run_session
-from planner.targets import Target, target_named
+from planner.targets import CUDA, Target, target_named
 
 Request = Mapping[str, Any]
+_CAPPED_RUNS = 2  # in a row: what the first run leaves behind breaks the arena up for the second
 
 
 def optimize(target: Target, request: Request) -> dict[str, Any]:
@@ -58,11 +61,10 @@ def optimize(target: Target, request: Request) -> dict[str, Any]:
 def run(target: Target, request: Request) -> dict[str, Any]:
     """Run a model some times.
 
-    Bytes are those of the process, the initializers' among them; the driver's cap holds in the runs.
+    Bytes are those of the process, the initializers' among them; a cap is the driver's, in the runs.
     """
     counter = _counter(target)
     folder = Path(request["folder"])
-    settings = dict(request["settings"])
     cap = request["cap_bytes"]
     options = session_options(
         level=request["level"],
@@ -70,11 +72,9 @@ def run(target: Target, request: Request) -> dict[str, Any]:
         threads=1,
         profile_prefix=folder / "profile" if request["profile"] else None,
     )
-    if cap and target.cap == "gpu_mem_limit":
-        settings["gpu_mem_limit"] = str(cap)
-        options.enable_mem_pattern = False
-        options.enable_mem_reuse = False
-    session = sessions.create(target, Path(request["model"]), options, settings)
+    if request["memory"] == "recommended":
+        _spare(options)
+    session = sessions.create(target, Path(request["model"]), options, request["settings"])
     feeds = _feeds(session, request)
     names = [o.name for o in session.get_outputs()]
     if counter and cap:
@@ -98,8 +98,7 @@ def run(target: Target, request: Request) -> dict[str, Any]:
             if stats.refused:
                 raise ModelError(f"the device refused {stats.refused} buffer(s) beyond its cap")
         if request["keep"]:
-            for i, array in enumerate(results):
-                np.save(folder / f"run{number}_{i}.npy", array, allow_pickle=False)
+            _keep(results, folder, number)
         del results
         if (used := _driver_bytes(target)) is not None:
             driver.append(used)
@@ -115,6 +114,61 @@ def run(target: Target, request: Request) -> dict[str, Any]:
         "seconds": seconds,
         "events": events,
     }
+
+
+def capped(target: Target, request: Request) -> dict[str, Any]:
+    """Run a model in arenas of given sizes, registered one after the other, until it runs in one."""
+    messages: list[str] = []
+    for number, (cap, first_region) in enumerate(request["attempts"]):
+        options = session_options(level=request["level"], order=request["order"], threads=1)
+        _spare(options)
+        _register(cap, first_region)
+        options.add_session_config_entry("session.use_env_allocators", "1")
+        session: Any = None
+        try:
+            session = sessions.create(target, Path(request["model"]), options, request["settings"])
+            feeds = _feeds(session, request)
+            for turn in range(_CAPPED_RUNS):
+                results = run_session(session, feeds)
+                if not turn:
+                    _keep(results, Path(request["folder"]), 0)
+                del results
+        except ModelError as error:
+            messages.append(explain_refusal(str(error)))
+        else:
+            names = [o.name for o in session.get_outputs()]
+            return {"passed": number, "messages": messages, "names": names}
+        del session
+        gc.collect()
+    return {"passed": None, "messages": messages, "names": []}
+
+
+def _register(cap_bytes: int, first_region_bytes: int) -> None:
+    """The CUDA arena of sessions that are created from now on: `planner.runtime.device.caps`."""
+    import onnxruntime as ort
+
+    kind = ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR
+    info = ort.OrtMemoryInfo("Cuda", kind, 0, ort.OrtMemType.DEFAULT)
+    arena = ort.OrtArenaCfg(
+        {
+            "max_mem": cap_bytes,
+            "arena_extend_strategy": NEXT_POWER_OF_TWO,
+            "initial_chunk_size_bytes": first_region_bytes,
+            "max_dead_bytes_per_chunk": 1,
+        }
+    )
+    ort.create_and_register_allocator_v2(CUDA.provider, info, {"device_id": "0"}, arena)
+
+
+def _spare(options: Any) -> None:
+    options.enable_mem_pattern = False
+    options.enable_mem_reuse = False
+
+
+def _keep(results: list[Any], folder: Path, number: int) -> None:
+    """Leave the outputs of a run to the client."""
+    for i, array in enumerate(results):
+        np.save(folder / f"run{number}_{i}.npy", array, allow_pickle=False)
 
 
 def in_turns(target: Target, request: Request) -> dict[str, Any]:
@@ -203,11 +257,10 @@ def _driver_bytes(target: Target) -> int | None:
 
     NVML's figure, which nvidia-smi shows; None on other devices and where NVML is not there.
     """
-    if target.cap != "gpu_mem_limit":
+    if target.cap != "arena_on_device":
         return None
     try:
-        import pynvml
-
+        pynvml: Any = importlib.import_module("pynvml")
         pynvml.nvmlInit()
         handle = pynvml.nvmlDeviceGetHandleByIndex(0)
         running = pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
@@ -224,6 +277,7 @@ def _counter(target: Target) -> Counter | None:
 _WORK: Mapping[str, Callable[[Target, Request], dict[str, Any]]] = {
     "optimize": optimize,
     "run": run,
+    "capped": capped,
     "time": in_turns,
 }
 

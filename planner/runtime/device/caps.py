@@ -1,0 +1,143 @@
+"""Both models under a hard cap on a device whose arena is ONNX Runtime's: CUDA.
+
+The arena is registered with the environment and used through `session.use_env_allocators`: it may hold
+`max_mem` bytes, its regions double from the first one, and every chunk is split. `gpu_mem_limit`, the
+provider's own option, bounds the same bytes, but leaves no say in regions and chunks: on an H100 plans
+needed 2 to 47% more of it for what lay idle in chunks up to twice as large as what was put there
+(`reports/cuda.md`). Everything on the device is in it: inputs, initializers, outputs, and kernels'
+workspace, which is not predicted.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy.typing as npt
+
+from planner.graph.model import OpId, TrainingGraph
+from planner.results import CapCheck
+from planner.runtime.device import client
+from planner.runtime.device.bfc_device import forecast_cuda
+from planner.runtime.memory.arena import MAX_FIRST_REGION, capped, region_sizes
+from planner.runtime.memory.bfc import ArenaFullError
+from planner.runtime.options import Level, Order
+from planner.targets import Target
+from planner.units import format_bytes
+
+_LOOKED_AT = 24
+"""First regions that are looked at for one cap: the replay of a large graph takes a while."""
+_TRIED = 3  # for real, at the budget itself
+_MORE = (0.02, 0.04, 0.07, 0.1, 0.15, 0.25, 0.4, 0.6, 1.0)
+"""Shares of the budget that a cap is raised by, until the rewritten model runs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OnDevice:
+    """A model to run under a cap on the device; `order` is the session's option."""
+
+    path: Path
+    graph: TrainingGraph
+    steps: Sequence[OpId]
+    order: Order
+    level: Level
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CapsOnDevice:
+    """How both fared.
+
+    Attributes:
+        checks: of the original and of the rewritten model.
+        outputs: of the rewritten model under the cap; empty where it did not run.
+    """
+
+    checks: tuple[CapCheck, CapCheck]
+    outputs: Mapping[str, npt.NDArray[Any]]
+
+    @property
+    def failures(self) -> tuple[str, ...]:
+        """What should not be."""
+        return tuple(
+            f"under a cap of {format_bytes(check.cap_bytes)} the {check.model} model "
+            f"{'runs' if check.passed else 'fails'}, which it should not: "
+            f"{check.message or 'no message'}"
+            for check in self.checks
+            if check.expected is not None and check.passed != check.expected
+        )
+
+
+def cap_on_device(
+    target: Target,
+    original: OnDevice,
+    rewritten: OnDevice,
+    inputs: Mapping[str, npt.NDArray[Any]],
+    budget_bytes: int,
+    *,
+    live_peak_bytes: int,
+) -> CapsOnDevice:
+    """The rewritten model under the least cap tried, from the budget on, and the original under that.
+
+    Args:
+        live_peak_bytes: of the original: under a cap below it, it has to fail.
+
+    Raises:
+        UsageError: the device is not here.
+    """
+    attempts = list(_attempts(rewritten, budget_bytes))
+    found = client.capped(
+        target, rewritten.path, inputs, attempts, order=rewritten.order, level=rewritten.level
+    )
+    which = len(attempts) - 1 if found.passed is None else found.passed
+    cap, region = attempts[which]
+    after = CapCheck(
+        model="rewritten",
+        cap_bytes=cap,
+        passed=found.passed is not None,
+        expected=True,
+        message="" if found.passed is not None else found.messages[-1],
+        over_budget_bytes=cap - budget_bytes,
+        first_region_bytes=region,
+    )
+    alike = client.capped(
+        target, original.path, inputs, [attempts[which]], order=original.order, level=original.level
+    )
+    before = CapCheck(
+        model="original",
+        cap_bytes=cap,
+        passed=alike.passed is not None,
+        expected=False if live_peak_bytes > cap else None,
+        message="" if alike.passed is not None else alike.messages[-1],
+        over_budget_bytes=cap - budget_bytes,
+        first_region_bytes=region,
+    )
+    return CapsOnDevice(checks=(before, after), outputs=found.outputs)
+
+
+def _attempts(model: OnDevice, budget_bytes: int) -> Iterator[tuple[int, int]]:
+    """(cap, first region): those of the budget in which the replay fits, then one for each larger cap."""
+    regions = list(itertools.islice(_regions(model, budget_bytes), _TRIED))
+    yield from ((budget_bytes, region) for region in regions)
+    for more in _MORE:
+        cap = budget_bytes + int(more * budget_bytes)
+        region = next(_regions(model, cap), None)
+        if region is not None:
+            yield cap, region
+    if not regions:  # the replay knows of nothing that fits: one region of the most
+        most = 2 * budget_bytes
+        yield most, min(most, MAX_FIRST_REGION)
+
+
+def _regions(model: OnDevice, cap_bytes: int) -> Iterator[int]:
+    sizes = region_sizes(cap_bytes, len(model.steps))
+    head, tail = sizes[: _LOOKED_AT // 4], sizes[_LOOKED_AT // 4 :]
+    stride = max(1, len(tail) // (_LOOKED_AT - len(head)))
+    for size in (*head, *tail[::stride]):
+        try:
+            forecast_cuda(model.graph, model.steps, capped(cap_bytes, size))
+        except ArenaFullError:
+            continue
+        yield size
