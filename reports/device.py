@@ -162,7 +162,14 @@ def _verified(check: Verification) -> dict[str, Any]:
         },
         "live": {m: [c.predicted_live_bytes, c.live_bytes] for m, c in memory.items()},
         "held": {m: [c.predicted_held_bytes, c.held_bytes] for m, c in memory.items()},
-        "cap": {m: [c.cap_bytes, c.passed, c.expected] for m, c in caps.items()},
+        "held_by_default": {
+            c.model: [c.predicted_held_bytes, c.held_bytes]
+            for c in check.memory
+            if c.options == "default"
+        },
+        "cap": {
+            m: [c.cap_bytes, c.passed, c.expected, c.over_budget_bytes] for m, c in caps.items()
+        },
         "time_ratio": check.time.ratio if check.time else None,
         "original_us": min(check.time.original_us) if check.time else None,
         "ort_version": check.ort_version,

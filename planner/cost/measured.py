@@ -161,6 +161,16 @@ def _name(key: str) -> str:
     return f"times-{key}.json"
 
 
+def device_names() -> list[str]:
+    """NVIDIA's devices, as its driver on Linux lists them; empty where there is none."""
+    named: list[str] = []
+    for path in sorted(Path("/proc/driver/nvidia/gpus").glob("*/information")):
+        with contextlib.suppress(OSError):
+            lines = path.read_text(errors="replace").splitlines()
+            named += [line.split(":", 1)[1].strip() for line in lines if line.startswith("Model")]
+    return named
+
+
 def processor() -> str:
     """The processor's model, as far as the system says."""
     try:

@@ -13,7 +13,14 @@ from typing import Any
 import onnx_ir as ir
 
 from planner.cost.hardware import Hardware
-from planner.cost.measured import Cache, MeasuredTimes, keep_times, kept_times, times_key
+from planner.cost.measured import (
+    Cache,
+    MeasuredTimes,
+    device_names,
+    keep_times,
+    kept_times,
+    times_key,
+)
 from planner.cost.model import durations_us
 from planner.errors import PlannerError
 from planner.files.temporary import temporary_folder
@@ -63,6 +70,13 @@ class Costed:
     cache: Cache | None = None
     times_key: str = ""
     assumptions: tuple[str, ...] = ()
+
+
+def can_be_timed(target: Target) -> bool:
+    """Whether a target is a device that is here, and whose kernels can be waited for: CUDA."""
+    from planner.runtime.device.sessions import is_installed
+
+    return target.cap == "arena_on_device" and is_installed(target)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,13 +142,19 @@ class Costing:
         costs = self.request.costs
         if costs.calibrate != "auto":
             return costs.calibrate
-        here = costs.hardware == "cpu" and not self.target.own_memory
+        here = costs.hardware == "cpu" and (not self.target.own_memory or self._on_device)
         return "auto" if here and os.environ.get(VARIABLE) != "never" else "never"
+
+    @cached_property
+    def _on_device(self) -> bool:
+        return can_be_timed(self.target)
 
     def _why_not(self) -> str:
         """Why the model is not run where nobody asked for it; empty where it is."""
         from planner.runtime.timing import available_bytes
 
+        if self._on_device:
+            return ""
         if is_of_large_files(self.loaded):
             return "initializers in files are not loaded for planning"
         available = available_bytes()
@@ -166,8 +186,11 @@ class Costing:
         from planner.runtime.options import Opening, default_threads
 
         request, count = self.request, len(self.graph.operations)
-        self.progress("measuring operation times on this machine (--no-calibrate predicts them)")
+        where = self.target.title if self._on_device else "this machine"
+        self.progress(f"measuring operation times on {where} (--no-calibrate predicts them)")
         feeds, _ = make_inputs(request.model, request.seed, self.loaded.dims, request.inputs)
+        if self._on_device:
+            return self._measured_on_device(key, feeds)
         plain = Opening(level="disabled", threads=default_threads())
         with temporary_folder() as folder, quiet():
             path, level = self._to_run(folder)
@@ -192,6 +215,22 @@ class Costing:
             )
         if not found.is_busy:
             keep_times(key, times)
+        return times
+
+    def _measured_on_device(self, key: str, feeds: Mapping[str, Any]) -> MeasuredTimes:
+        from planner.runtime.device.client import op_times
+
+        with temporary_folder() as folder:
+            path, level = self._to_run(folder)
+            found = op_times(self.target, path, feeds, level=level)
+        times = MeasuredTimes(
+            kernel_us=dict(found.kernel_us),
+            runs=found.runs,
+            copy_out_bytes_per_s=found.copy_out_bytes_per_s,
+            copy_in_bytes_per_s=found.copy_in_bytes_per_s,
+            pin_us=self._pin_us(found.kernel_us, found.issue_us),
+        )
+        keep_times(key, times)
         return times
 
     def _pin_us(self, kernel_us: Mapping[str, float], alone_us: float) -> float:
@@ -255,5 +294,6 @@ class Costing:
                 "level": self.level,
                 "runtime": [ort.__version__, ort.get_build_info()],
                 "inputs": inputs,
+                "device": device_names() if self._on_device else [],
             }
         )

@@ -23,7 +23,7 @@ from planner.onnxio.load import (
     load_model,
 )
 from planner.pipeline.prepare.baseline import Baseline
-from planner.pipeline.prepare.costing import Costing
+from planner.pipeline.prepare.costing import Costing, can_be_timed
 from planner.pipeline.prepare.graphs import typed_graph
 from planner.pipeline.prepare.optimized import Optimized, optimized
 from planner.pipeline.prepare.original import as_written, original_orders, with_draws_in_order
@@ -228,10 +228,10 @@ def prepare(
 
 
 def _check_calibrate(request: Request, target: Target) -> None:
-    if request.costs.calibrate == "always" and target.own_memory:
+    if request.costs.calibrate == "always" and target.own_memory and not can_be_timed(target):
         raise UsageError(
-            f"--calibrate measures the CPU; for {target.title} give --profile FILE, which ONNX Runtime "
-            "writes with SessionOptions.enable_profiling"
+            f"--calibrate measures the CPU, or a CUDA device that is here; for {target.title} give "
+            "--profile FILE, which ONNX Runtime writes with SessionOptions.enable_profiling"
         )
 
 

@@ -17,6 +17,7 @@ from planner import errors
 from planner.errors import ModelError
 from planner.files.temporary import temporary_folder
 from planner.processes.children import run_child
+from planner.runtime.device.op_times import DeviceTimes, times_of
 from planner.runtime.options import Level, Memory, Order
 from planner.runtime.profile import NodeEvent
 from planner.targets import Target
@@ -184,6 +185,29 @@ def capped(
         passed: int | None = answer["passed"]
         outputs = {} if passed is None else _outputs(folder, answer["names"], 0)
     return CappedRun(passed=passed, messages=tuple(answer["messages"]), outputs=outputs)
+
+
+def op_times(
+    target: Target, model: Path, inputs: Mapping[str, Array], *, level: Level
+) -> DeviceTimes:
+    """Measure a model's nodes, and what issuing a node and copies take: two processes.
+
+    Raises:
+        UsageError: there is no such device here. ModelError: the model does not load or run on it.
+    """
+    with temporary_folder() as folder:
+        answer = _ask(
+            target,
+            {
+                "do": "events",
+                "model": str(Path(model).resolve()),
+                "inputs": _store(folder, inputs),
+                "folder": str(folder),
+                "level": level,
+            },
+        )
+        issued = _ask(target, {"do": "issue", "folder": str(folder)})
+    return times_of(answer, issued)
 
 
 def time_in_turns(

@@ -8,6 +8,8 @@ what is counted is the model's alone.
     optimize   save the graph as the target's optimizers leave it, and say where each node runs
     run        run a model, with a profile or under a cap; outputs, events and bytes
     capped     run a model in arenas of rising sizes, until it runs
+    events     times of a model's nodes, each launch of which waits for its kernel
+    issue      what a step takes for nodes that are only issued, and for copies
     time       run two models in turns
 """
 
@@ -16,6 +18,7 @@ from __future__ import annotations
 import gc
 import importlib
 import json
+import math
 import os
 import sys
 import time
@@ -28,7 +31,7 @@ import numpy as np
 
 from planner.errors import ModelError, PlannerError
 from planner.processes.children import end_with_parent
-from planner.runtime.device import sessions
+from planner.runtime.device import op_times, sessions
 from planner.runtime.device.counting import DRIVER_VARIABLE, Counter
 from planner.runtime.messages import explain_refusal
 from planner.runtime.options import NEXT_POWER_OF_TWO, session_options
@@ -36,6 +39,7 @@ from planner.runtime.profile import read_profile, run_session
 from planner.targets import CUDA, Target, target_named
 
 Request = Mapping[str, Any]
+_COLD, _EVENT_RUNS, _STEPS = 2, 4, 12
 _CAPPED_RUNS = 2  # in a row: what the first run leaves behind breaks the arena up for the second
 
 
@@ -178,6 +182,9 @@ def in_turns(target: Target, request: Request) -> dict[str, Any]:
     caller could spare is in the time.
     """
     options = [session_options(order=order) for order in request["orders"]]
+    if target.allocator == "arena":
+        for chosen in options:
+            _spare(chosen)  # a pattern's block beside what the first run took may not fit
     pair = [
         sessions.create(target, Path(path), chosen, request["settings"])
         for path, chosen in zip(request["models"], options, strict=True)
@@ -195,6 +202,75 @@ def in_turns(target: Target, request: Request) -> dict[str, Any]:
             if number:
                 found[which].append(time.perf_counter() - start)
     return {"original_s": found[0], "rewritten_s": found[1]}
+
+
+def events(target: Target, request: Request) -> dict[str, Any]:
+    """The least event of each node of a model, and a node's of a chain, where launches wait.
+
+    The process has to be started for this alone: CUDA reads the variable when it is first used.
+    """
+    folder = Path(request["folder"])
+
+    def least_us(model: Path, feeds: Mapping[str, Any], prefix: str) -> dict[str, float]:
+        options = session_options(level=request["level"], threads=1, profile_prefix=folder / prefix)
+        _spare(options)
+        session = sessions.create(target, model, options, request["settings"])
+        feeds = feeds or _feeds(session, request)
+        for _ in range(_COLD + _EVENT_RUNS):
+            run_session(session, feeds)
+        runs = read_profile(Path(session.end_profiling()))[_COLD:]
+        found: dict[str, float] = {}
+        for event in (event for run in runs for event in run):
+            found[event.name] = min(found.get(event.name, math.inf), event.duration_us)
+        return found
+
+    model = op_times.chain(op_times.LONG)
+    chained = least_us(
+        op_times.write(model, folder, "chain"), op_times.floats(model), "chain_profile"
+    )
+    return {
+        "event_us": least_us(Path(request["model"]), {}, "profile"),
+        "chain_us": op_times.median_event_us(chained),
+        "runs": _EVENT_RUNS,
+    }
+
+
+def issue(target: Target, request: Request) -> dict[str, Any]:
+    """Seconds of steps of a short chain and a long one, and of small copies and large ones."""
+    folder = Path(request["folder"])
+    models = {
+        "chain": [op_times.chain(n) for n in (op_times.SHORT, op_times.LONG)],
+        **{
+            kind: [
+                op_times.copied(size, back=kind == "both")
+                for size in (op_times.SMALL_BYTES, op_times.LARGE_BYTES)
+            ]
+            for kind in ("out", "both")
+        },
+    }
+    found: dict[str, list[float]] = {}
+    for kind, pair in models.items():
+        found[kind] = []
+        for number, model in enumerate(pair):
+            options = session_options(level="disabled", threads=1)
+            _spare(options)
+            path = op_times.write(model, folder, f"{kind}{number}")
+            session = sessions.create(target, path, options, request["settings"])
+            steps = bound_step(session, op_times.floats(model))
+            found[kind].append(_least_s(steps))
+    return found
+
+
+def _least_s(steps: Callable[[], Callable[[], None]]) -> float:
+    """The least time of a step."""
+    found: list[float] = []
+    for number in range(_COLD + _STEPS):
+        step = steps()
+        start = time.perf_counter()
+        step()
+        if number >= _COLD:
+            found.append(time.perf_counter() - start)
+    return min(found)
 
 
 def bound_step(session: Any, feeds: Mapping[str, Any]) -> Callable[[], Callable[[], None]]:
@@ -278,6 +354,8 @@ _WORK: Mapping[str, Callable[[Target, Request], dict[str, Any]]] = {
     "optimize": optimize,
     "run": run,
     "capped": capped,
+    "events": events,
+    "issue": issue,
     "time": in_turns,
 }
 
@@ -286,6 +364,8 @@ def main(request_path: str) -> None:
     """Do what the request says; an error of planner's becomes its type and message."""
     end_with_parent()
     request = json.loads(Path(request_path).read_text(encoding="utf-8"))
+    if request["do"] == "events":
+        os.environ["CUDA_LAUNCH_BLOCKING"] = "1"
     target = target_named(request["device"])
     try:
         sessions.check_provider(target)

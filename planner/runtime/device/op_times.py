@@ -1,0 +1,138 @@
+"""How long each node of a model takes on a CUDA device, and what issuing a node and a copy take.
+
+A kernel is issued and runs later: a profile's node events say how long it took to issue. With
+`CUDA_LAUNCH_BLOCKING=1` (CUDA C++ Programming Guide, environment variables) each launch waits for its
+kernel, so that an event lasts as long as the kernel and a fixed wait. What that is, a chain of additions
+to one number shows: its nodes take no time on the device. Without it, a step of the same chain takes what
+issuing its nodes takes, which no node of a step can be quicker than:
+
+    time of a node = issue + max(0, its event - an event of the chain)     a kernel
+                   = issue * its event / an event of the chain             what launches none
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy.typing as npt
+import onnx
+from onnx import TensorProto, helper
+
+SHORT, LONG = 64, 512
+"""Nodes of two chains: the difference of their steps is that of their nodes."""
+SMALL_BYTES, LARGE_BYTES = 1 << 20, 1 << 26
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceTimes:
+    """What was measured.
+
+    Attributes:
+        kernel_us: microseconds of each node, by name.
+        runs: how many runs that is the least of.
+        issue_us: what a step takes for each more node that takes no time on the device.
+        copy_out_bytes_per_s, copy_in_bytes_per_s: of a MemcpyToHost, and of a MemcpyFromHost of what one
+            left.
+    """
+
+    kernel_us: Mapping[str, float]
+    runs: int
+    issue_us: float
+    copy_out_bytes_per_s: float
+    copy_in_bytes_per_s: float
+
+
+def kernel_us(event_us: Mapping[str, float], chain_us: float, issue_us: float) -> dict[str, float]:
+    """Microseconds of nodes, from events of launches that wait.
+
+    Args:
+        event_us: the least of each node.
+        chain_us: of a node that takes no time on the device.
+        issue_us: what issuing a node takes.
+    """
+    return {
+        name: issue_us + us - chain_us if us >= chain_us else issue_us * us / chain_us
+        for name, us in event_us.items()
+    }
+
+
+def chain(nodes: int) -> onnx.ModelProto:
+    """So many additions to one number, each of the last one's sum."""
+    made = [
+        helper.make_node("Add", [f"v{i}" if i else "x", "x"], [f"v{i + 1}"], f"add{i}")
+        for i in range(nodes)
+    ]
+    return _model(made, {"x": 1}, f"v{nodes}")
+
+
+def copied(size_bytes: int, *, back: bool) -> onnx.ModelProto:
+    """An input on the device that is copied to the host and, where asked, back."""
+    nodes = [helper.make_node("MemcpyToHost", ["x"], ["host"], "out")]
+    if back:
+        nodes.append(helper.make_node("MemcpyFromHost", ["host"], ["device"], "in"))
+    nodes.append(helper.make_node("Size", ["device" if back else "host"], ["size"], "size"))
+    return _model(nodes, {"x": size_bytes // 4}, "size")
+
+
+def slope(short: tuple[float, float], long: tuple[float, float]) -> float:
+    """The rise from one (amount, time) to the other, at least 0."""
+    return max(0.0, (long[1] - short[1]) / (long[0] - short[0]))
+
+
+def median_event_us(event_us: Mapping[str, float]) -> float:
+    """What a node of a chain takes."""
+    return statistics.median(event_us.values())
+
+
+def times_of(answer: Mapping[str, Any], issued: Mapping[str, Any]) -> DeviceTimes:
+    """What a worker that waits for launches and one that does not found.
+
+    Args:
+        answer: `event_us` of the model and `chain_us`; `runs`.
+        issued: seconds of steps of the chains, and of the copies: `chain`, `out` and `both`, for a small
+            and a large amount each.
+    """
+    issue_us = 1e6 * slope((SHORT, issued["chain"][0]), (LONG, issued["chain"][1]))
+    out_s, both_s = (
+        slope((SMALL_BYTES, issued[kind][0]), (LARGE_BYTES, issued[kind][1]))
+        for kind in ("out", "both")
+    )
+    in_s = max(both_s - out_s, both_s / 8)  # noise can leave nothing of it
+    return DeviceTimes(
+        kernel_us=kernel_us(answer["event_us"], answer["chain_us"], issue_us),
+        runs=answer["runs"],
+        issue_us=issue_us,
+        copy_out_bytes_per_s=1 / max(out_s, 1e-15),
+        copy_in_bytes_per_s=1 / max(in_s, 1e-15),
+    )
+
+
+def write(model: onnx.ModelProto, folder: Path, name: str) -> Path:
+    """A file of a small model."""
+    path = folder / f"{name}.onnx"
+    path.write_bytes(model.SerializeToString())
+    return path
+
+
+def floats(model: onnx.ModelProto) -> dict[str, npt.NDArray[Any]]:
+    """Ones for a small model's input."""
+    import numpy as np
+
+    size = model.graph.input[0].type.tensor_type.shape.dim[0].dim_value
+    return {"x": np.ones(size, np.float32)}
+
+
+def _model(nodes: list[onnx.NodeProto], inputs: Mapping[str, int], output: str) -> onnx.ModelProto:
+    kind = TensorProto.INT64 if output == "size" else TensorProto.FLOAT
+    shape = [] if output == "size" else [1]
+    graph = helper.make_graph(
+        nodes,
+        "times",
+        [helper.make_tensor_value_info(n, TensorProto.FLOAT, [s]) for n, s in inputs.items()],
+        [helper.make_tensor_value_info(output, kind, shape)],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
