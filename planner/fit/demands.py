@@ -20,10 +20,11 @@ from planner.graph.effects import SHARED_GENERATOR
 from planner.graph.model import OpId, Role, Tensor, TensorId, TrainingGraph
 from planner.plan.candidate import Candidate
 from planner.plan.problem import ActionKind, Problem
+from planner.runtime.device.forecast import capped_demand
 from planner.runtime.memory.allocation import Kind
-from planner.runtime.memory.arena import demand_under_cap
 from planner.runtime.memory.bfc import round_up
 from planner.runtime.memory.workspace import Workspace
+from planner.targets import CPU, Target
 
 Longs = npt.NDArray[np.int64]
 
@@ -73,6 +74,7 @@ def demands_of(
     order: Sequence[OpId],
     unit_of: Mapping[OpId, int],
     like: Mapping[str, str],
+    target: Target = CPU,
 ) -> Demands:
     """What running `graph` in `order` asks of the arena.
 
@@ -81,8 +83,9 @@ def demands_of(
         order: its planned order, in which the nodes of a unit follow each other.
         unit_of: the unit of each node; units are counted from 0 in their order.
         like: for each added value, the value of the original that it is a copy of.
+        target: whose arena it is.
     """
-    demand = demand_under_cap(graph, order)
+    demand = capped_demand(graph, order, target)
     kind = demand.placement.kind
     tensors = graph.tensors
     own = [t for t in kind if kind[t] is not Kind.SHARED and tensors[t].bytes]

@@ -9,8 +9,8 @@ import pytest
 from planner.graph.liveness import timeline
 from planner.graph.schedule import default_order
 from planner.runtime.feeds.inputs import make_inputs
-from planner.runtime.judge.cap import arena_cap, refused_by_arena, run_capped
-from planner.runtime.memory.arena import first_region, least_cap
+from planner.runtime.judge.cap import refused_by_arena, run_capped
+from planner.runtime.memory.arena import arena_cap, first_region, least_cap
 from tests.runtime.support import chain_with_gradients, random_model, save
 
 

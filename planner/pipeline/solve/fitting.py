@@ -14,7 +14,7 @@ from planner.pipeline.solve.orders import BaseOrder, Settings
 from planner.pipeline.solve.planned import Planned, lowered_plan
 from planner.plan.candidate import Candidate
 from planner.plan.problem import Problem
-from planner.runtime.judge.cap import arena_cap
+from planner.runtime.device.forecast import arena_room
 from planner.simulate.simulate import candidate_of
 
 _ROUNDS = 3
@@ -93,16 +93,18 @@ def need_before_planning(prepared: Prepared, base: BaseOrder) -> float:
     yet: a plan in it breaks the arena up at least about as much."""
     graph = prepared.graph
     order = with_folded(graph, base.order)
-    return need_of(demands_of(graph, order, {op: i for i, op in enumerate(order)}, {}))
+    units = {op: i for i, op in enumerate(order)}
+    return need_of(demands_of(graph, order, units, {}, prepared.target))
 
 
 def _fit(planned: Planned, settings: Settings, time_limit_s: float, seed: int) -> Fit:
     assert planned.solved.candidate is not None
     graph, rewritten = planned.graph, planned.rewritten
     units = units_of(graph, planned.order, rewritten.action_nodes)
+    target = planned.prepared.target
     return fit(
-        demands_of(graph, planned.order, units, rewritten.like),
-        arena_cap(graph, settings.budget_bytes - settings.reserve_bytes),
+        demands_of(graph, planned.order, units, rewritten.like, target),
+        arena_room(graph, settings.budget_bytes - settings.reserve_bytes, target),
         time_limit_s=time_limit_s,
         more_in_use_bytes=(
             planned.formulation.problem.capacity_bytes - planned.solved.candidate.peak_bytes

@@ -10,7 +10,7 @@ from planner.graph.model import OpId, Role
 from planner.pipeline.solve.fitting import fitted_plan, in_order
 from planner.pipeline.solve.orders import Settings
 from planner.pipeline.solve.planned import Planned
-from planner.runtime.judge.cap import arena_cap
+from planner.runtime.device.forecast import arena_room
 from planner.runtime.memory.missed import missed_bytes
 from planner.runtime.optimizers.fusion_pins import TakenError
 
@@ -57,6 +57,7 @@ def _looser(planned: Planned, settings: Settings) -> Planned | None:
     if not file.pins:
         return None
     place = {op: i for i, op in enumerate(planned.order)}
+    target = planned.prepared.target
     room = settings.budget_bytes - settings.reserve_bytes
     as_it_is_us = _missed_us(planned, planned.order)
 
@@ -67,8 +68,8 @@ def _looser(planned: Planned, settings: Settings) -> Planned | None:
 
     order, fewer = looser_order(
         file,
-        demands_of(graph, planned.order, place, rewritten.like),
-        arena_cap(graph, room) if planned.fits_arena else None,
+        demands_of(graph, planned.order, place, rewritten.like, target),
+        arena_room(graph, room, target) if planned.fits_arena else None,
         cost_us,
         time_limit_s=_SEARCH_S,
     )

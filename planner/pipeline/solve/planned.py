@@ -15,7 +15,7 @@ from planner.pipeline.prepare.timelines import full_timeline
 from planner.pipeline.solve.orders import BaseOrder, Settings
 from planner.pipeline.solve.read_back import lowered, read_back
 from planner.plan.solved import Solved
-from planner.runtime.judge.cap import arena_cap
+from planner.runtime.device.forecast import arena_room
 
 MAX_SLOWER = 1.25
 """A plan that the arena has room for may take so many times as long as one that it has none for."""
@@ -89,8 +89,10 @@ def lowered_plan(
     )
     back = read_back(prepared, rewritten, order_target=settings.order_target)
     graph, order = back.graph, back.order
-    cap = arena_cap(graph, settings.budget_bytes - settings.reserve_bytes)
-    demands = demands_of(graph, order, {op: i for i, op in enumerate(order)}, rewritten.like)
+    target = prepared.target
+    cap = arena_room(graph, settings.budget_bytes - settings.reserve_bytes, target)
+    units = {op: i for i, op in enumerate(order)}
+    demands = demands_of(graph, order, units, rewritten.like, target)
     return Planned(
         prepared=prepared,
         formulation=form,
@@ -99,7 +101,7 @@ def lowered_plan(
         rewritten=back.rewritten,
         graph=graph,
         order=order,
-        timeline=full_timeline(graph, order, prepared.target),
+        timeline=full_timeline(graph, order, target),
         orders=orders,
         fits_arena=first_region(demands, cap) is not None,
     )

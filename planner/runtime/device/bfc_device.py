@@ -20,8 +20,16 @@ from dataclasses import replace
 
 from planner.graph.model import OpId, TrainingGraph
 from planner.runtime.device.buckets import DeviceForecast, fed_bytes, initializer_bytes
-from planner.runtime.memory.arena import ArenaSettings, demand_of, simulate
+from planner.runtime.memory.arena import ArenaSettings, Demand, demand_of, simulate
 from planner.runtime.memory.bfc import ArenaFullError, round_up
+
+
+def cuda_demand(graph: TrainingGraph, order: Sequence[OpId]) -> Demand:
+    """What a run asks of the device's arena, memory pattern and reuse off."""
+    demand = demand_of(graph, order)
+    feeds = (size for size in fed_bytes(graph) if size > 0)
+    kept = tuple(size for size in initializer_bytes(graph) if size > 0)
+    return replace(demand, reserved=kept, fed=(*demand.fed, *feeds))
 
 
 def forecast_cuda(

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from planner.graph.model import OpId, TrainingGraph
 from planner.results import ArenaForecast
-from planner.runtime.device.bfc_device import forecast_cuda
+from planner.runtime.device.bfc_device import cuda_demand, forecast_cuda
 from planner.runtime.device.buckets import forecast_webgpu
-from planner.runtime.memory.arena import ArenaSettings
+from planner.runtime.memory.arena import ArenaSettings, Demand, arena_cap, demand_under_cap
 from planner.runtime.memory.bfc import Growth
 from planner.runtime.options import Memory
 from planner.targets import Target
@@ -18,6 +18,24 @@ _CUDA = {
     "default": ArenaSettings(pattern=True, reuse=True, growth=Growth.EXACT),
     "recommended": ArenaSettings(pattern=False, reuse=False, growth=Growth.EXACT),
 }
+
+
+def is_arena_on_device(target: Target) -> bool:
+    """Whether everything on a device lies in ONNX Runtime's arena: inputs, initializers, outputs."""
+    return target.own_memory and target.allocator == "arena"
+
+
+def capped_demand(graph: TrainingGraph, order: Sequence[OpId], target: Target) -> Demand:
+    """What a run asks of a capped arena of a target: the CPU's, where inputs and initializers lie outside
+    it and kernels take temporary bytes that are known, or the device's."""
+    return (
+        cuda_demand(graph, order) if is_arena_on_device(target) else demand_under_cap(graph, order)
+    )
+
+
+def arena_room(graph: TrainingGraph, budget_bytes: int, target: Target) -> int:
+    """The bytes of a budget that a target's arena may take: all of it, or what lies outside apart."""
+    return budget_bytes if is_arena_on_device(target) else arena_cap(graph, budget_bytes)
 
 
 def device_forecast(

@@ -1,10 +1,10 @@
 """A hard cap: does a model run where the CPU arena may not exceed a number of bytes?
 
 The budget covers everything on the device. On the CPU, feeds are not in the arena, nor are
-initializers above 127 bytes; `arena_cap` takes them off. Within the cap the arena's regions double, split
-without waste, from a first region that `planner.runtime.memory.arena.first_region` picks by replaying the
-allocator: a small one keeps small, long-lived buffers from breaking up large regions. An arena that
-grows by what is requested never merges its regions, and fails plans that fit by far
+initializers above 127 bytes; `planner.runtime.memory.arena.arena_cap` takes them off. Within the cap the
+arena's regions double, split without waste, from a first region that `first_region` there picks by
+replaying the allocator: a small one keeps small, long-lived buffers from breaking up large regions. An
+arena that grows by what is requested never merges its regions, and fails plans that fit by far
 (reports/ort_facts.md).
 
 What can still be lost is 256-byte rounding and fragmentation, and a kernel's workspace, which the
@@ -26,10 +26,9 @@ import numpy as np
 import numpy.typing as npt
 
 from planner.files.temporary import temporary_folder
-from planner.graph.model import TrainingGraph
 from planner.processes.children import run_child
 from planner.results import CapCheck
-from planner.runtime.memory.arena import MAX_FIRST_REGION, reserved_bytes
+from planner.runtime.memory.arena import MAX_FIRST_REGION
 from planner.runtime.options import Opening
 from planner.units import format_bytes
 
@@ -44,15 +43,6 @@ class Capped:
 
     passed: bool
     message: str
-
-
-def arena_cap(graph: TrainingGraph, budget_bytes: int) -> int:
-    """The arena's share of a budget: less graph inputs and the initializers outside the arena.
-
-    Not positive where these alone exceed the budget.
-    """
-    persistent = sum(t.bytes for t in graph.tensors if t.is_persistent and not t.on_host)
-    return budget_bytes - persistent + reserved_bytes(graph)
 
 
 def run_capped(

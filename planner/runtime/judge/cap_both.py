@@ -17,8 +17,8 @@ import numpy.typing as npt
 from planner.graph.liveness import timeline
 from planner.graph.model import OpId, TrainingGraph
 from planner.results import CapCheck, MemoryCheck
-from planner.runtime.judge.cap import arena_cap, refused_by_arena, run_capped
-from planner.runtime.memory.arena import first_region, first_regions, roomy_cap
+from planner.runtime.judge.cap import refused_by_arena, run_capped
+from planner.runtime.memory.arena import arena_cap, first_region, first_regions, roomy_cap
 from planner.runtime.memory.workspace import workspace
 from planner.runtime.options import Level, Opening, Order
 from planner.units import format_bytes

@@ -362,3 +362,12 @@ def _reserved_sizes(graph: TrainingGraph) -> tuple[int, ...]:
 def reserved_bytes(graph: TrainingGraph) -> int:
     """Bytes of the initializers that the session copies into the arena, without rounding."""
     return sum(_reserved_sizes(graph))
+
+
+def arena_cap(graph: TrainingGraph, budget_bytes: int) -> int:
+    """The arena's share of a budget: less graph inputs and the initializers outside the arena.
+
+    Not positive where these alone exceed the budget.
+    """
+    persistent = sum(t.bytes for t in graph.tensors if t.is_persistent and not t.on_host)
+    return budget_bytes - persistent + reserved_bytes(graph)
