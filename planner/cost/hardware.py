@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,8 @@ _NUMBERS = {
 }
 """From and to which value each figure of a profile makes sense."""
 
+_PAGEABLE = "pageable_bytes_per_s"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hardware:
@@ -43,6 +45,8 @@ class Hardware:
         vector_flops_per_s: peak of everything else.
         memory_bytes: capacity; memory_bytes_per_s: peak bandwidth of the device's memory.
         copy_to_host_bytes_per_s, copy_from_host_bytes_per_s: usable bandwidth of one copy.
+        pageable_bytes_per_s: of a copy, either way, of host memory that is not page-locked, as arrays
+            of NumPy are, which a caller feeds and wants; 0 for as fast as other copies.
         is_host: its memory is the host's: what a caller feeds is read where it is. A profile says so
             with `is_host = true`.
         op_overhead_us: time of an operation that does nothing.
@@ -64,6 +68,14 @@ class Hardware:
     sources: tuple[str, ...]
     assumptions: tuple[str, ...]
     is_host: bool = False
+    pageable_bytes_per_s: float = 0.0
+
+    def paged(self) -> Hardware:
+        """The same, where all that is copied is the caller's: `pageable_bytes_per_s`."""
+        rate = self.pageable_bytes_per_s
+        if not rate:
+            return self
+        return replace(self, copy_to_host_bytes_per_s=rate, copy_from_host_bytes_per_s=rate)
 
 
 def hardware_names() -> tuple[str, ...]:
@@ -106,7 +118,7 @@ def _parse(text: str, name: str, where: str) -> Hardware:
     except ValueError as error:
         raise UsageError(f"{where} is not TOML: {error}") from None
     known = {"name", "title", "matrix_flops_per_s", "vector_flops_per_s", "sources", "assumptions"}
-    known.add("is_host")
+    known |= {"is_host", _PAGEABLE}
     for key in table:
         if key not in known and key not in _NUMBERS:
             raise UsageError(f"{where}: unknown key {key!r}")
@@ -126,6 +138,9 @@ def _parse(text: str, name: str, where: str) -> Hardware:
         sources=_texts(table, "sources", where),
         assumptions=_texts(table, "assumptions", where),
         is_host=_flag(table, "is_host", where),
+        pageable_bytes_per_s=float(
+            _figure(table, _PAGEABLE, where, _RATE) if _PAGEABLE in table else 0
+        ),
     )
 
 

@@ -21,7 +21,7 @@ from planner.graph.model import TrainingGraph
 
 Durations = tuple[tuple[float, ...], tuple[str, ...]]
 
-_VERSION = 4
+_VERSION = 5
 _MAX_KEPT = 200
 """Files of measured times; the oldest go."""
 
@@ -53,6 +53,7 @@ class MeasuredTimes:
         runs: how many runs these are the least of.
         copy_out_bytes_per_s, copy_in_bytes_per_s: of copies to the host and from it; 0 where ONNX Runtime
             has none here.
+        pageable_bytes_per_s: of copies of what the caller feeds; 0 where that was not measured.
         pin_us: a node that pins the order, or a view.
         waited: share of the time that threads waited for a core, where the machine was busy.
         cache: of the processor; None where it was not measured.
@@ -62,6 +63,7 @@ class MeasuredTimes:
     runs: int
     copy_out_bytes_per_s: float = 0.0
     copy_in_bytes_per_s: float = 0.0
+    pageable_bytes_per_s: float = 0.0
     pin_us: float = 0.0
     waited: float = 0.0
     cache: Cache | None = None
@@ -74,6 +76,7 @@ class MeasuredTimes:
             profile,
             copy_to_host_bytes_per_s=self.copy_out_bytes_per_s,
             copy_from_host_bytes_per_s=self.copy_in_bytes_per_s,
+            pageable_bytes_per_s=self.pageable_bytes_per_s,
         )
 
     def durations(self, graph: TrainingGraph, hardware: Hardware, what: str) -> Durations:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from planner.cost.hardware import Hardware
 from planner.cost.work import Unit, Work, work_of
-from planner.graph.model import Operation, TrainingGraph
+from planner.graph.model import Operation, Role, TrainingGraph
 
 _RATE_OF = {"double": "fp64", "float": "fp32", "float16": "fp16", "bfloat16": "bf16"}
 
@@ -50,6 +50,8 @@ def durations_of_changed(
 
 
 def _modelled_us(work: Work, graph: TrainingGraph, op: Operation, hardware: Hardware) -> float:
+    if op.role in (Role.PAGE_IN, Role.PAGE_OUT):
+        hardware = hardware.paged()
     return duration_us(work, _rate_name(graph, op), hardware, is_view=op.is_view)
 
 

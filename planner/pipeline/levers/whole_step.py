@@ -102,7 +102,7 @@ class WholeStep:
         """What a session copies in any case for a run of the original, of what lives on the host."""
         if not feeds_are_copied(run):
             return 0.0
-        graph, hardware = self.prepared.baseline.graph, run.hardware
+        graph, hardware = self.prepared.baseline.graph, run.hardware.paged()
         mine = {t.name: t for t in graph.tensors if not t.is_initializer}
         here = [mine[name] for name in run.resident if name in mine]
         made = sum(t.bytes for t in here if t.is_output)

@@ -228,6 +228,7 @@ class Costing:
             runs=found.runs,
             copy_out_bytes_per_s=found.copy_out_bytes_per_s,
             copy_in_bytes_per_s=found.copy_in_bytes_per_s,
+            pageable_bytes_per_s=found.pageable_bytes_per_s,
             pin_us=self._pin_us(found.kernel_us, found.issue_us),
         )
         keep_times(key, times)

@@ -37,6 +37,7 @@ class DeviceTimes:
         issue_us: what a step takes for each more node that takes no time on the device.
         copy_out_bytes_per_s, copy_in_bytes_per_s: of a MemcpyToHost, and of a MemcpyFromHost of what one
             left.
+        pageable_bytes_per_s: of a MemcpyFromHost of what the caller feeds.
     """
 
     kernel_us: Mapping[str, float]
@@ -44,6 +45,7 @@ class DeviceTimes:
     issue_us: float
     copy_out_bytes_per_s: float
     copy_in_bytes_per_s: float
+    pageable_bytes_per_s: float
 
 
 def kernel_us(event_us: Mapping[str, float], chain_us: float, issue_us: float) -> dict[str, float]:
@@ -78,6 +80,15 @@ def copied(size_bytes: int, *, back: bool) -> onnx.ModelProto:
     return _model(nodes, {"x": size_bytes // 4}, "size")
 
 
+def fed(size_bytes: int) -> onnx.ModelProto:
+    """An input on the host that is copied to the device."""
+    nodes = [
+        helper.make_node("MemcpyFromHost", ["x"], ["device"], "in"),
+        helper.make_node("Size", ["device"], ["size"], "size"),
+    ]
+    return _model(nodes, {"x": size_bytes // 4}, "size")
+
+
 def slope(short: tuple[float, float], long: tuple[float, float]) -> float:
     """The rise from one (amount, time) to the other, at least 0."""
     return max(0.0, (long[1] - short[1]) / (long[0] - short[0]))
@@ -93,13 +104,13 @@ def times_of(answer: Mapping[str, Any], issued: Mapping[str, Any]) -> DeviceTime
 
     Args:
         answer: `event_us` of the model and `chain_us`; `runs`.
-        issued: seconds of steps of the chains, and of the copies: `chain`, `out` and `both`, for a small
-            and a large amount each.
+        issued: seconds of steps of the chains, and of the copies: `chain`, `out`, `both` and `fed`, for a
+            small and a large amount each.
     """
     issue_us = 1e6 * slope((SHORT, issued["chain"][0]), (LONG, issued["chain"][1]))
-    out_s, both_s = (
+    out_s, both_s, fed_s = (
         slope((SMALL_BYTES, issued[kind][0]), (LARGE_BYTES, issued[kind][1]))
-        for kind in ("out", "both")
+        for kind in ("out", "both", "fed")
     )
     in_s = max(both_s - out_s, both_s / 8)  # noise can leave nothing of it
     return DeviceTimes(
@@ -108,6 +119,7 @@ def times_of(answer: Mapping[str, Any], issued: Mapping[str, Any]) -> DeviceTime
         issue_us=issue_us,
         copy_out_bytes_per_s=1 / max(out_s, 1e-15),
         copy_in_bytes_per_s=1 / max(in_s, 1e-15),
+        pageable_bytes_per_s=1 / max(fed_s, 1e-15),
     )
 
 

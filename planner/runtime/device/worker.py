@@ -247,6 +247,7 @@ def issue(target: Target, request: Request) -> dict[str, Any]:
             ]
             for kind in ("out", "both")
         },
+        "fed": [op_times.fed(n) for n in (op_times.SMALL_BYTES, op_times.LARGE_BYTES)],
     }
     found: dict[str, list[float]] = {}
     for kind, pair in models.items():
