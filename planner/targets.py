@@ -9,8 +9,8 @@ in this table, so that a new provider is a new row:
     cap, allocator      what bounds the device's memory, and how its bytes are predicted
     tolerance           how far outputs may be from the CPU's: absolute plus relative
 
-Measured on onnxruntime 1.31.1 with onnxruntime-ep-webgpu 0.4.0 on software Vulkan (reports/device.md)
-but for the row of CUDA, which is read from ONNX Runtime's source and has not been run.
+Measured on onnxruntime 1.31.1: with onnxruntime-ep-webgpu 0.4.0 on software Vulkan (reports/device.md),
+and onnxruntime-gpu on an H100 (reports/cuda.md).
 """
 
 from __future__ import annotations
@@ -169,14 +169,17 @@ CUDA = Target(
         AnchorRule(op_type="OptionalHasElement", dtypes=_ASKABLE, opset=18),
         AnchorRule(op_type="Size"),
     ),
-    # `MayInplace` in providers/cuda: activation/activations.cc, nn/shrink.cc, tensor/
+    # `MayInplace` in providers/cuda: activation/activations.cc, nn/shrink.cc, tensor/; seen on an H100
+    # (reports/cuda.md), where Celu runs on the CPU
     inplace=frozenset(
         {
             "Celu",
             "Elu",
             "Gelu",
             "HardSigmoid",
+            "HardSwish",
             "LeakyRelu",
+            "QuickGelu",
             "Relu",
             "ScatterND",
             "Selu",

@@ -206,10 +206,11 @@ def markdown(rows: list[dict[str, Any]], device: str, time_limit_s: float) -> st
         "- *device*: bytes that the device held, before -> after, counted; in brackets predicted.",
         "- *copies*: planned and run, and MiB; *extra*: run and not planned.",
         "- *outputs*: bit-identical to the original's on the device, of all; the others are those in "
-        "which the original differs from itself from run to run.",
+        "which the original differs from itself from run to run, or which come of operators that add "
+        "in any order there.",
         "- *order*: device's queue, CPU's queue, and whether sessions leave the file's nodes alone with "
         "optimizations off and extended.",
-        "- *cap*: at the bytes that the rewritten model held: original / rewritten.",
+        _CAPS[device],
         "",
         "| model | nodes (CPU) | swaps | budget | swapped | recomputed | anchors | live MiB | device MiB "
         "| copies | extra | outputs | order | cap |",
@@ -219,9 +220,15 @@ def markdown(rows: list[dict[str, Any]], device: str, time_limit_s: float) -> st
     return "\n".join(lines) + "\n"
 
 
+_CAPS = {
+    "webgpu": "- *cap*: at the bytes that the rewritten model held: original / rewritten.",
+    "cuda": "- *cap*: in an arena of the budget, or of so much more as is said: original / rewritten.",
+}
+
+
 def _where(device: str) -> str:
-    if device != "webgpu":
-        return ""
+    if device == "cuda":
+        return "On one H100, with memory pattern and reuse off; [cuda.md](cuda.md) says more."
     return (
         "Software Vulkan (SwiftShader) behind a driver that counts every storage buffer and refuses "
         "what exceeds a cap: memory and copies are real, times are not. `preferredLayout` is NCHW."
@@ -240,6 +247,8 @@ def _line(row: dict[str, Any]) -> str:
     cap = (
         " / ".join(word[row["cap"][m][1]] for m in ("original", "rewritten")) if row["cap"] else ""
     )
+    if row["cap"] and (over := sum(row["cap"]["rewritten"][3:])):
+        cap += f" at {over / row['budget_bytes']:+.0%}"
     wrong = [f"{level} {queue}" for level, queue, equal in row["orders"] if not equal]
     cells = (
         row["model"],

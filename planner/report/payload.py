@@ -15,7 +15,7 @@ from planner.plan.planfile import Decision, Plan, PredictedCost
 from planner.report import narrative
 from planner.report.frontier import frontier_payload
 from planner.report.next_steps import next_steps
-from planner.report.session_code import session_code, step_code
+from planner.report.session_code import arena_of, session_code, step_code
 from planner.report.views import micro_payload, number, view_payload
 from planner.report.what_if import what_if_payload
 from planner.results import (
@@ -66,6 +66,7 @@ def optimize_payload(result: OptimizeResult) -> dict[str, Any]:
             device=plan.device,
             optimized=plan.ort_optimized,
             budget_bytes=max([plan.budget_bytes, *(a.held_bytes for a in result.after.arena)]),
+            cap=arena_of(plan.device, verification),
         )
         + step_code(plan.micro, result.plan_path.name if result.plan_path else "model.plan.json"),
         "budget_preview": preview,

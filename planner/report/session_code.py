@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from planner.plan.planfile import MicroBatches
-from planner.results import CapCheck
+from planner.results import CapCheck, Verification
+from planner.runtime.memory.arena import MAX_FIRST_REGION
 
 _HEAD = """\
 import onnxruntime as ort
@@ -33,10 +34,18 @@ session = ort.InferenceSession({model!r}, options, providers=["CPUExecutionProvi
 """
 
 _CUDA = """\
-cuda = {{"arena_extend_strategy": "kSameAsRequested", "gpu_mem_limit": {budget_bytes}}}
+# {comment}
+memory = ort.OrtMemoryInfo(
+    "Cuda", ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, ort.OrtMemType.DEFAULT
+)
+arena = {arena}
+ort.create_and_register_allocator_v2(
+    "CUDAExecutionProvider", memory, {{"device_id": "0"}}, ort.OrtArenaCfg(arena)
+)
+options.add_session_config_entry("session.use_env_allocators", "1")
 
 session = ort.InferenceSession(
-    {model!r}, options, providers=[("CUDAExecutionProvider", cuda), "CPUExecutionProvider"]
+    {model!r}, options, providers=["CUDAExecutionProvider", "CPUExecutionProvider"]
 )
 """
 
@@ -114,17 +123,28 @@ def session_code(
     arena = '{"arena_extend_strategy": 1}'
     if cap is not None and cap.passed:
         comment = "The arena that held the model under the cap: regions double from the first."
-        arena = (
-            f'{{"max_mem": {cap.cap_bytes}, "initial_chunk_size_bytes": {cap.first_region_bytes}, '
-            '"max_dead_bytes_per_chunk": 1}'
-        )
+        arena = _capped(cap.cap_bytes, cap.first_region_bytes)
+    elif device == "cuda":
+        comment = "An arena of the budget. Not tried: where it is too small, raise max_mem."
+        arena = _capped(budget_bytes, min(budget_bytes, MAX_FIRST_REGION))
     body = _BODIES[device]
     order = _PRIORITY if order_target == "priority" else ""
     order += "" if optimized else _DISABLED
+    return _HEAD + order + body.format(model=model, comment=comment, arena=arena)
+
+
+def arena_of(device: str, verification: Verification | None) -> CapCheck | None:
+    """The arena of a CUDA device in which the rewritten model ran; None where none was tried."""
+    if device != "cuda" or verification is None:
+        return None
+    return next((c for c in verification.caps if c.model == "rewritten" and c.passed), None)
+
+
+def _capped(cap_bytes: int, first_region_bytes: int) -> str:
+    """The settings of an arena, as a dict in Python."""
     return (
-        _HEAD
-        + order
-        + body.format(model=model, budget_bytes=budget_bytes, comment=comment, arena=arena)
+        f'{{"max_mem": {cap_bytes}, "initial_chunk_size_bytes": {first_region_bytes}, '
+        '"max_dead_bytes_per_chunk": 1}'
     )
 
 

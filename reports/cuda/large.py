@@ -1,12 +1,12 @@
 """Large training graphs on a CUDA device: does the plan fit where the model does not?
 
-    python -m reports.device_large GRAPH.onnx ... --budgets 50% --hardware h100
+    python -m reports.cuda.large GRAPH.onnx ... --budgets 50% --hardware h100
 
 Each graph is planned for the device, then the original and the rewritten model run there: outputs bit for
 bit, order, copies, the arena's bytes against the prediction, and whether, in an arena of the budget, the
 original fails and the rewritten model runs. Steps are timed in turns, with
 inputs and outputs on the host and with both where each session wants them. Outputs are not compared with
-the CPU's. Writes `device_large.json`, a row at a time.
+the CPU's. Writes `cuda_large.json`, a row at a time.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from planner.runtime.device.verify import DeviceJob, Reference, Side, spared
 from planner.runtime.feeds.inputs import make_inputs
 from planner.targets import target_named
 
-FOLDER = Path(__file__).parent
+FOLDER = Path(__file__).parents[1]
 
 
 class Large:
@@ -156,7 +156,7 @@ def main() -> None:
         "--only", choices=["plans", "times"], help="all but times; or times of what was kept"
     )
     options = parser.parse_args()
-    path = options.folder / "device_large.json"
+    path = options.folder / "cuda_large.json"
     rows: list[dict[str, Any]] = json.loads(path.read_text()) if path.exists() else []
     for graph in options.graphs:
         large = Large(graph, options.hardware)

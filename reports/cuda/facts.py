@@ -1,9 +1,10 @@
-"""What ONNX Runtime does on a CUDA device: `python -m reports.cuda_facts`.
+"""What ONNX Runtime does on a CUDA device: `python -m reports.cuda.facts`.
 
 Facts on which plans for CUDA rest, each measured by a small graph made for it: whether `Size` of a tensor
 on the device copies it, which kernels write over their input, when a fed tensor is copied, how fast
 copies are and whether they overlap, what `gpu_mem_limit` bounds, and whether sessions of one model give
-the same bits. Each case is a process of its own. Writes `cuda_facts.json` and `cuda_facts.md` here.
+the same bits. Each case is a process of its own. Writes `cuda_facts.json`, the cases that
+were asked for; `python -m reports.cuda` makes the page.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from onnx import numpy_helper
 from planner.runtime.device import sessions
 from planner.targets import CUDA
 
-FOLDER = Path(__file__).parent
+FOLDER = Path(__file__).parents[1]
 MIB = 2**20
 SIDE = 4096
 BIG = 4 * SIDE * SIDE
@@ -598,13 +599,16 @@ def main() -> int:
         return 0
     rows: list[dict[str, Any]] = []
     for name in options.cases:
-        command = [sys.executable, "-m", "reports.cuda_facts", "--worker", "--cases", name]
+        command = [sys.executable, "-m", "reports.cuda.facts", "--worker", "--cases", name]
         done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=300)
         found = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
         rows += found or [{"case": name, "error": done.stderr[-1500:]}]
         for row in found or rows[-1:]:
             print(json.dumps(row)[:1500], flush=True)
     path = options.folder / "cuda_facts.json"
+    before = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
+    rows = [row for row in before if row["case"] not in options.cases] + rows
+    rows.sort(key=lambda row: list(CASES).index(row["case"]))
     path.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
     return 0
 

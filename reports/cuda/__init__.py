@@ -1,0 +1,1 @@
+"""What was measured on a CUDA device; see `reports.cuda.__main__`."""
