@@ -19,6 +19,7 @@ import json
 import platform
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -176,7 +177,7 @@ def _verified(check: Verification) -> dict[str, Any]:
     }
 
 
-def holds(row: dict[str, Any]) -> bool:
+def holds(row: Mapping[str, Any]) -> bool:
     """Whether everything that a row claims was seen."""
     return bool(row.get("passed")) and all(c[2] in (None, c[1]) for c in row["cap"].values())
 

@@ -4,8 +4,8 @@ A hand-written chain whose values leave the device and come back is run with one
 on streams of their own (`planner.runtime.streams`), over many steps with inputs that vary, and every
 output is compared bit for bit. What ran where, and when, is read from ONNX Runtime's profile. The same
 partition on the CPU shows what a session with several streams does with memory pattern and reuse.
-Writes `overlap.md` beside this file; `--device cuda` runs the chain on a CUDA device, with larger tensors, and
-writes `overlap_cuda.json`.
+Writes `overlap.md` beside this file; `--device cuda` runs the chain on a CUDA device, with larger
+tensors, and writes `overlap_cuda.json`.
 """
 
 from __future__ import annotations
@@ -352,7 +352,8 @@ def _verdict() -> str:
         cuda = json.loads(path.read_text(encoding="utf-8"))
         seen = (
             f"On an H100 it is so: {cuda['different']} of {cuda['steps']} steps of the chain above, with "
-            f"tensors of {4 * cuda['width'] ** 2 // 2**20} MiB, gave other bits than one stream; a second "
+            f"tensors of {4 * cuda['width'] ** 2 // 2**20} MiB, gave other bits than one stream; "
+            "a second "
             f"session on one stream, {cuda['control']} ([cuda.md](cuda.md))."
         )
     rows = "\n".join(f"| {' | '.join(row)} |" for row in _READ)

@@ -26,9 +26,10 @@ Row = Mapping[str, Any]
 _HEAD = """\
 # Plans on an NVIDIA H100
 
-Measured with onnxruntime-gpu 1.31.1 (CUDA 13, cuDNN 9) on one H100 80 GB HBM3, driver 580.159, 16 CPU cores;
-machine code for other GPUs was taken out of the provider's library to carry it there, and nothing else
-changed. Written by `python -m reports.cuda`; that program's first lines say how each figure is made again.
+Measured with onnxruntime-gpu 1.31.1 (CUDA 13, cuDNN 9) on one H100 80 GB HBM3, driver 580.159, 16 CPU
+cores; machine code for other GPUs was taken out of the provider's library to carry it there, and nothing
+else changed. Written by `python -m reports.cuda`; that program's first lines say how each figure is made
+again.
 
 The predictions of memory were written from ONNX Runtime's source before planner had seen a GPU.
 """
@@ -60,10 +61,12 @@ def _summary(rows: list[Row], large: list[Row]) -> Iterator[str]:
     yield "## What holds"
     yield ""
     yield (
-        f"- **{count} of {len(rows)} plans** of six small networks ([device_cuda.md](device_cuda.md)) and "
+        f"- **{count} of {len(rows)} plans** of six small networks "
+        "([device_cuda.md](device_cuda.md)) and "
         f"{sum(row['passed'] for row in verified)} of {len(verified)} of a large one: the device and the "
         "CPU run their nodes in the planned order under default options, every planned copy runs and no "
-        "other, outputs are the original's bit for bit wherever those are the same in two runs and within "
+        "other, outputs are the original's bit for bit wherever those are the same in two runs "
+        "and within "
         "its tolerance elsewhere, and in an arena in which the original fails the rewritten model runs."
     )
     live = [row["live"][m] for row in [*rows, *verified] for m in ("original", "rewritten")]
@@ -76,12 +79,16 @@ def _large(rows: list[Row]) -> Iterator[str]:
     yield "## Large graphs"
     yield ""
     yield (
-        "float32 training graphs, arrays on the device (bound). *Step*: the least of several runs in turns; "
+        "float32 training graphs, arrays on the device (bound). *Step*: the least of several runs "
+        "in turns; "
         "predicted from operation times that were measured on the device. *Host*: the same with NumPy "
         "arrays in and out."
     )
     yield ""
-    yield "| graph | budget | live GiB | arena GiB (predicted) | runs in | step | predicted | host | outputs |"
+    yield (
+        "| graph | budget | live GiB | arena GiB (predicted) | runs in | step | predicted | host "
+        "| outputs |"
+    )
     yield "|---|---|---|---|---|---|---|---|---|"
     for row in rows:
         original_s, rewritten_s = (min(times) for times in row["bound_s"])
@@ -106,7 +113,8 @@ def _large(rows: list[Row]) -> Iterator[str]:
     yield ""
     if any("passed" not in row for row in rows):
         yield (
-            "Rows with steps alone: their plans ran and were timed; the lease of the machine ended before "
+            "Rows with steps alone: their plans ran and were timed; the lease of the machine "
+            "ended before "
             "their outputs were compared."
         )
         yield ""
@@ -135,7 +143,8 @@ def _memory(rows: list[Row]) -> Iterator[str]:
     yield ""
     yield (
         "*Recommended*: memory pattern and reuse off, regions as requested. cuDNN's workspace is in the "
-        "arena and in no prediction: it is what is missing with convolutions. By *default* the second run "
+        "arena and in no prediction: it is what is missing with convolutions. By *default* the "
+        "second run "
         "takes one block for everything beside what the first run left, about as much again:"
     )
     yield ""
@@ -152,7 +161,8 @@ def _memory(rows: list[Row]) -> Iterator[str]:
     yield ""
     yield (
         "These plans were made for an arena that holds activations alone, as the CPU's does. Since then "
-        "plans for CUDA are fitted to one that holds inputs, initializers and outputs too; replayed on the "
+        "plans for CUDA are fitted to one that holds inputs, initializers and outputs too; "
+        "replayed on the "
         "graphs that the device's optimizers left, all six networks at 60% then fit the budget itself. "
         "That was not run again."
     )
@@ -183,7 +193,8 @@ def _facts(rows: list[Row]) -> Iterator[str]:
     yield "| question | answer |"
     yield "|---|---|"
     yield (
-        f"| Does `Size` of a tensor on the device copy it? | no: {size['8_s'] * 1e3:.2f} ms a step with eight "
+        f"| Does `Size` of a tensor on the device copy it? | no: {size['8_s'] * 1e3:.2f} ms a "
+        "step with eight "
         f"of 64 MiB each, {size['0_s'] * 1e3:.2f} ms without; it runs on the device |"
     )
     yield (
@@ -192,8 +203,10 @@ def _facts(rows: list[Row]) -> Iterator[str]:
     )
     yield (
         "| When is what is fed copied? | before the first node, for the whole run: "
-        f"{at['fed']['n1']:.0f} MiB in use at the second. Where a `MemcpyFromHost` alone reads it, there: "
-        f"{at['fed, copied']['n2']:.0f} MiB. An initializer behind such a copy is folded and stays on the "
+        f"{at['fed']['n1']:.0f} MiB in use at the second. Where a `MemcpyFromHost` alone reads "
+        "it, there: "
+        f"{at['fed, copied']['n2']:.0f} MiB. An initializer behind such a copy is folded and "
+        "stays on the "
         f"device ({at['initializer, copied']['n2']:.0f} MiB), but for one that is a graph input, too "
         f"({at['overridable, copied']['n2']:.0f} MiB) |"
     )
@@ -206,16 +219,19 @@ def _facts(rows: list[Row]) -> Iterator[str]:
         f"{copies['copies_s'] * 1e3:.1f} ms, both {copies['both_s'] * 1e3:.1f} ms |"
     )
     yield (
-        "| What does `gpu_mem_limit` bound? | the device's arena, inputs and outputs in it: of four buffers, "
+        "| What does `gpu_mem_limit` bound? | the device's arena, inputs and outputs in it: of "
+        "four buffers, "
         f"3.9 do not fit, 4.1 do; pinned memory is not counted ({_pinned(limit)}) |"
     )
     yield (
-        f"| Do copies go with `enable_cuda_graph`? | no: without them a session {graphs['no copies']}; with "
+        "| Do copies go with `enable_cuda_graph`? | no: without them a session "
+        f"{graphs['no copies']}; with "
         "them it is refused |"
     )
     unsteady = [row["steady"] for row in steady if row["in_all"] > 1]
     yield (
-        f"| Which operators give other bits in other runs? | {_list(unsteady)}: those that add up rows, with "
+        f"| Which operators give other bits in other runs? | {_list(unsteady)}: those that add up "
+        "rows, with "
         f"atomics. {len(steady) - len(unsteady)} others gave the same bits in 32 runs of three sessions, "
         "convolutions and products among them |"
     )
@@ -267,10 +283,14 @@ def _overlap(found: Row) -> Iterator[str]:
     yield ""
     yield (
         f"The chain of [overlap.md](overlap.md) with tensors of {4 * found['width'] ** 2 // MIB} MiB: "
-        f"**{found['different']} of {found['steps']} steps gave other bits** with copies on streams of their "
-        f"own than on one stream; a second session on one stream, {found['control']} of {found['steps']}. "
-        f"A step took {own_s * 1e3:.2f} ms instead of {one_s * 1e3:.2f} ms. What ONNX Runtime's source says "
-        "is so: a buffer is given to the next operation while a copy still reads it. `--copies overlapped` "
+        f"**{found['different']} of {found['steps']} steps gave other bits** with copies on "
+        "streams of their "
+        f"own than on one stream; a second session on one stream, {found['control']} of "
+        f"{found['steps']}. "
+        f"A step took {own_s * 1e3:.2f} ms instead of {one_s * 1e3:.2f} ms. What ONNX Runtime's "
+        "source says "
+        "is so: a buffer is given to the next operation while a copy still reads it. `--copies "
+        "overlapped` "
         "stays a what-if."
     )
     yield ""
@@ -280,7 +300,8 @@ def _missing(rows: list[Row]) -> Iterator[str]:
     yield "## Not measured"
     yield ""
     yield (
-        f"- {_ROWS - len(rows)} of the {_ROWS} rows that `python -m reports.device cuda` asks for, and plans "
+        f"- {_ROWS - len(rows)} of the {_ROWS} rows that `python -m reports.device cuda` asks "
+        "for, and plans "
         "since they are fitted to the device's arena."
     )
     yield (

@@ -1,7 +1,9 @@
-"""How cuDNN's algorithms are picked, and what that costs: `python -m reports.cuda.convolutions GRAPH.onnx`.
+"""How cuDNN's algorithms are picked, and what that costs.
 
-`cudnn_conv_algo_search` and `cudnn_conv_use_max_workspace` are options of the CUDA provider. A graph is run
-with each, inputs and outputs on the device; its step and the arena's bytes are kept. Writes
+    python -m reports.cuda.convolutions GRAPH.onnx
+
+`cudnn_conv_algo_search` and `cudnn_conv_use_max_workspace` are options of the CUDA provider. A graph is
+run with each, inputs and outputs on the device; its step and the arena's bytes are kept. Writes
 `cuda_convolutions.json`.
 """
 

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +41,7 @@ Node = onnx.NodeProto
 
 def graph(
     nodes: Sequence[Node],
-    inputs: dict[str, tuple[int, list[int]]],
+    inputs: Mapping[str, tuple[int, list[int]]],
     outputs: Sequence[str],
     constants: dict[str, np.ndarray] | None = None,
     *,
@@ -96,7 +96,7 @@ class Case:
                 self.binding.bind_ortvalue_input(name, value)
         self.bound = bound
 
-    def run(self) -> list[np.ndarray]:
+    def run(self) -> Any:
         """One step; outputs come to the host."""
         if not self.bound:
             return self.session.run(None, self.feeds)

@@ -133,7 +133,7 @@ def times(row: dict[str, Any], graph: Path, planned: Path, runs: int) -> None:
     inputs, _ = make_inputs(graph, 0, {}, None)
     for bound in (True, False):
         original_s, rewritten_s = client.time_in_turns(
-            target_named("cuda"), graph, planned, inputs, runs=runs, bound=bound
+            target_named("cuda"), (graph, planned), inputs, runs=runs, bound=bound
         )
         name = "bound" if bound else "host"
         row[f"{name}_s"] = [original_s, rewritten_s]

@@ -2,9 +2,9 @@
 
 The arena is registered with the environment and used through `session.use_env_allocators`: it may hold
 `max_mem` bytes, its regions double from the first one, and every chunk is split. `gpu_mem_limit`, the
-provider's own option, bounds the same bytes, but leaves no say in regions and chunks: by a replay nine plans
-needed 2 to 47% more of it than they had in use, for what lies idle in chunks up to twice as large as what is
-put there. Everything on the device is in it: inputs, initializers, outputs, and kernels'
+provider's own option, bounds the same bytes, but leaves no say in regions and chunks: by a replay nine
+plans needed 2 to 47% more of it than they had in use, for what lies idle in chunks up to twice as large
+as what is put there. Everything on the device is in it: inputs, initializers, outputs, and kernels'
 workspace, which is not predicted.
 """
 

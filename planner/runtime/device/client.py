@@ -212,8 +212,7 @@ def op_times(
 
 def time_in_turns(
     target: Target,
-    original: Path,
-    rewritten: Path,
+    pair: tuple[Path, Path],
     inputs: Mapping[str, Array],
     *,
     runs: int,
@@ -223,6 +222,7 @@ def time_in_turns(
     """Seconds of each run of the original and of the rewritten model.
 
     Args:
+        pair: the original model and the rewritten one.
         bound: inputs and outputs lie where each session wants them, rather than on the host.
     """
     with temporary_folder() as folder:
@@ -230,7 +230,7 @@ def time_in_turns(
             target,
             {
                 "do": "time",
-                "models": [str(Path(p).resolve()) for p in (original, rewritten)],
+                "models": [str(Path(p).resolve()) for p in pair],
                 "orders": ["default", order],
                 "inputs": _store(folder, inputs),
                 "runs": runs,

@@ -422,8 +422,7 @@ class DeviceJob:
         self.progress("both models in turns: time")
         original_s, rewritten_s = client.time_in_turns(
             self.target,
-            self.original.path,
-            self.rewritten.path,
+            (self.original.path, self.rewritten.path),
             self.inputs,
             runs=self.timing_runs,
             order=self.order,
