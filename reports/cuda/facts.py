@@ -10,146 +10,30 @@ were asked for; `python -m reports.cuda` makes the page.
 from __future__ import annotations
 
 import argparse
-import ctypes
 import json
 import subprocess
 import sys
-import tempfile
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import onnxruntime as ort
 from onnx import TensorProto as T
 from onnx import helper as h
-from onnx import numpy_helper
 
 from planner.runtime.device import sessions
 from planner.targets import CUDA
+from reports.cuda.bits import STEADY, case_same_bits, case_steady
+from reports.cuda.cases import BIG, MIB, SIDE, SQUARE, Case, Node, graph, square, summed, used_bytes
 
 FOLDER = Path(__file__).parents[1]
-MIB = 2**20
-SIDE = 4096
-BIG = 4 * SIDE * SIDE
-"""Bytes of the square float matrix that most cases work on: 64 MiB."""
-
-Node = onnx.NodeProto
-
-
-def graph(
-    nodes: Sequence[Node],
-    inputs: Mapping[str, tuple[int, list[int]]],
-    outputs: Sequence[str],
-    constants: dict[str, np.ndarray] | None = None,
-    *,
-    overridable: Sequence[str] = (),
-) -> bytes:
-    """A model; types of inputs as given, outputs are inferred."""
-    for i, node in enumerate(nodes):
-        node.name = node.name or f"n{i}"
-    made = h.make_graph(
-        list(nodes),
-        "case",
-        [h.make_tensor_value_info(name, *what) for name, what in inputs.items()],
-        [h.make_empty_tensor_value_info(name) for name in outputs],
-        [numpy_helper.from_array(a, n) for n, a in (constants or {}).items()],
-    )
-    for name in overridable:
-        array = (constants or {})[name]
-        kind = h.np_dtype_to_tensor_dtype(array.dtype)
-        made.input.append(h.make_tensor_value_info(name, kind, list(array.shape)))
-    opsets = [h.make_opsetid("", 20), h.make_opsetid("com.microsoft", 1)]
-    return h.make_model(made, opset_imports=opsets, ir_version=10).SerializeToString()
-
-
-class Case:
-    """A session on the device, and what it used."""
-
-    def __init__(
-        self,
-        model: bytes,
-        feeds: dict[str, np.ndarray],
-        *,
-        settings: dict[str, str] | None = None,
-        bound: bool = True,
-        optimized: bool = True,
-    ) -> None:
-        self.folder = tempfile.TemporaryDirectory()
-        path = Path(self.folder.name) / "case.onnx"
-        path.write_bytes(model)
-        options = ort.SessionOptions()
-        options.log_severity_level = 3
-        options.enable_mem_pattern = False
-        if not optimized:
-            options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-        options.enable_profiling = True
-        options.profile_file_prefix = str(Path(self.folder.name) / "profile")
-        self.session = sessions.create(CUDA, path, options, {**CUDA.options, **(settings or {})})
-        self.feeds = feeds
-        self.binding = self.session.io_binding()
-        if bound:
-            for name, array in feeds.items():
-                value = ort.OrtValue.ortvalue_from_numpy(array, "cuda", 0)
-                self.binding.bind_ortvalue_input(name, value)
-        self.bound = bound
-
-    def run(self) -> Any:
-        """One step; outputs come to the host."""
-        if not self.bound:
-            return self.session.run(None, self.feeds)
-        self.binding.clear_binding_outputs()
-        for output in self.session.get_outputs():
-            self.binding.bind_output(output.name, "cuda", 0)
-        self.session.run_with_iobinding(self.binding)
-        return self.binding.copy_outputs_to_cpu()
-
-    def least_s(self, runs: int = 7) -> float:
-        """The least time of a step, outputs small."""
-        found = []
-        for _ in range(runs):
-            start = time.perf_counter()
-            self.run()
-            found.append(time.perf_counter() - start)
-        return min(found)
-
-    def events(self) -> list[dict[str, Any]]:
-        """Events of kernels of all runs, in order."""
-        entries = json.loads(Path(self.session.end_profiling()).read_text(encoding="utf-8"))
-        nodes = [
-            e for e in entries if e.get("cat") == "Node" and e["name"].endswith("_kernel_time")
-        ]
-        return sorted(nodes, key=lambda e: e["ts"])
-
-
-def used_bytes() -> int:
-    """Device memory in use, by the driver (cuMemGetInfo), of all processes."""
-    driver = ctypes.CDLL("libcuda.so.1")
-    free, total = ctypes.c_size_t(), ctypes.c_size_t()
-    code = driver.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total))
-    if code:
-        raise RuntimeError(f"cuMemGetInfo: {code}")
-    return total.value - free.value
-
-
-def square(seed: int = 0) -> np.ndarray:
-    """A big matrix."""
-    return np.random.default_rng(seed).standard_normal((SIDE, SIDE), dtype=np.float32)
-
-
-_X = {"x": (T.FLOAT, [SIDE, SIDE])}
-
-
-def _sum(value: str, output: str) -> Node:
-    return h.make_node("ReduceSum", [value], [output], keepdims=0)
 
 
 def case_profile() -> dict[str, Any]:
     """What a profile says of each node on the device."""
     case = Case(
-        graph([h.make_node("Neg", ["x"], ["a"]), _sum("a", "y")], _X, ["y"]), {"x": square()}
+        graph([h.make_node("Neg", ["x"], ["a"]), summed("a", "y")], SQUARE, ["y"]), {"x": square()}
     )
     case.run()
     events = case.events()
@@ -163,7 +47,7 @@ def case_size() -> dict[str, Any]:
         nodes = [h.make_node("Neg", ["x"], ["a0"])]
         nodes += [h.make_node(("Exp", "Neg")[i % 2], [f"a{i}"], [f"a{i + 1}"]) for i in range(8)]
         nodes += [h.make_node("Size", [f"a{i}"], [f"s{i}"], f"size{i}") for i in range(count)]
-        case = Case(graph([*nodes, _sum("a8", "y")], _X, ["y"]), {"x": square()})
+        case = Case(graph([*nodes, summed("a8", "y")], SQUARE, ["y"]), {"x": square()})
         found[f"{count}_s"] = case.least_s()
         events = case.events()
         found[f"{count}_providers"] = sorted(
@@ -269,11 +153,11 @@ def case_inplace(op: str) -> dict[str, Any]:
     """
     nodes, constants = _operator(op)
     reduce = (
-        [_sum("b", "y")]
+        [summed("b", "y")]
         if op != "Cast"
-        else [h.make_node("Cast", ["b"], ["d"], to=T.FLOAT), _sum("d", "y")]
+        else [h.make_node("Cast", ["b"], ["d"], to=T.FLOAT), summed("d", "y")]
     )
-    model = graph([h.make_node("Neg", ["x"], ["a"]), *nodes, *reduce], _X, ["y"], constants)
+    model = graph([h.make_node("Neg", ["x"], ["a"]), *nodes, *reduce], SQUARE, ["y"], constants)
     case = Case(model, {"x": square()}, optimized=False)
     before = used_bytes()
     case.run()
@@ -290,7 +174,7 @@ def case_feeds() -> dict[str, Any]:
         nodes = [
             h.make_node("Expand", ["z", "shape"], ["a"]),
             h.make_node("Exp", ["a"], ["b"]),
-            _sum("b", "first"),
+            summed("b", "first"),
         ]
         value = "x"
         if "copied" in how:
@@ -299,13 +183,13 @@ def case_feeds() -> dict[str, Any]:
             value = "xd"
         nodes += [
             h.make_node("Mul", [value, "first"], ["c"]),  # not before the first part is done
-            _sum("c", "y"),
+            summed("c", "y"),
         ]
         constants = {"shape": np.array([SIDE, SIDE], np.int64)}
         inputs: dict[str, tuple[int, list[int]]] = {"z": (T.FLOAT, [1, SIDE])}
         feeds = {"z": small}
         if how.startswith("fed"):
-            inputs |= _X
+            inputs |= SQUARE
             feeds["x"] = square()
         else:
             constants["x"] = square()
@@ -314,7 +198,7 @@ def case_feeds() -> dict[str, Any]:
         )
         before = None
         try:
-            warm = Case(graph([_sum("z", "y")], {"z": (T.FLOAT, [1, SIDE])}, ["y"]), {"z": small})
+            warm = Case(graph([summed("z", "y")], {"z": (T.FLOAT, [1, SIDE])}, ["y"]), {"z": small})
             warm.run()
             before = used_bytes()
             case = Case(model, feeds, bound=False)
@@ -354,9 +238,9 @@ def case_copies() -> dict[str, Any]:
     found: dict[str, Any] = {"bytes": 4 * side * side}
     feeds = {"x": x, "w": x / side}
     for name, nodes, outputs in (
-        ("products", [*products, _sum("p3", "y")], ["y"]),
-        ("copies", [*copies, _sum("back", "z")], ["z"]),
-        ("both", [*copies, *products, _sum("p3", "y"), _sum("back", "z")], ["y", "z"]),
+        ("products", [*products, summed("p3", "y")], ["y"]),
+        ("copies", [*copies, summed("back", "z")], ["z"]),
+        ("both", [*copies, *products, summed("p3", "y"), summed("back", "z")], ["y", "z"]),
     ):
         used = {k: v for k, v in kinds.items() if any(k in n.input for n in nodes)}
         case = Case(graph(nodes, used, outputs), {k: feeds[k] for k in used})
@@ -370,8 +254,8 @@ def case_copies() -> dict[str, Any]:
 def case_limit() -> dict[str, Any]:
     """`gpu_mem_limit` on both sides of what a graph needs; whether pinned memory counts."""
     nodes = [h.make_node("Neg", ["x"], ["a"]), h.make_node("Exp", ["a"], ["b"])]
-    nodes += [h.make_node("Add", ["a", "b"], ["c"]), _sum("c", "y")]
-    model = graph(nodes, _X, ["y"])
+    nodes += [h.make_node("Add", ["a", "b"], ["c"]), summed("c", "y")]
+    model = graph(nodes, SQUARE, ["y"])
     found: dict[str, Any] = {}
     # x, a, b, c: four buffers, and a few KiB for the sum
     for buffers in (3, 3.9, 4.1):
@@ -390,12 +274,12 @@ def case_limit() -> dict[str, Any]:
     nodes += [
         h.make_node("MemcpyToHost", ["a"], [f"h{i}"], f"out{i}", __planner=str(i)) for i in range(4)
     ]
-    nodes += [h.make_node("Exp", ["a"], ["b"]), _sum("b", "y")]
+    nodes += [h.make_node("Exp", ["a"], ["b"]), summed("b", "y")]
     nodes += [h.make_node("Size", [f"h{i}"], [f"s{i}"], f"anchor{i}") for i in range(4)]
     nodes += [h.make_node("Max", [f"s{i}" for i in range(4)], ["total"])]
     try:
         case = Case(
-            graph(nodes, _X, ["y", "total"]),
+            graph(nodes, SQUARE, ["y", "total"]),
             {"x": square()},
             bound=False,
             settings={"gpu_mem_limit": str(int(3.1 * BIG))},
@@ -421,7 +305,7 @@ def case_cuda_graph() -> dict[str, Any]:
             value = "back"
         try:
             case = Case(
-                graph([*nodes, _sum(value, "y")], _X, ["y"]),
+                graph([*nodes, summed(value, "y")], SQUARE, ["y"]),
                 {"x": square()},
                 settings={"enable_cuda_graph": "1"},
             )
@@ -435,129 +319,6 @@ def case_cuda_graph() -> dict[str, Any]:
     return found
 
 
-def case_same_bits(search: str) -> dict[str, Any]:
-    """Whether several sessions with one convolution, forward and backward-like, give the same bits."""
-    random = np.random.default_rng(0)
-    x = random.standard_normal((32, 64, 56, 56), dtype=np.float32)
-    w = random.standard_normal((128, 64, 3, 3), dtype=np.float32)
-    nodes = [
-        h.make_node("Conv", ["x", "w"], ["a"], pads=[1, 1, 1, 1]),
-        h.make_node("ConvTranspose", ["a", "w"], ["b"], pads=[1, 1, 1, 1]),
-        h.make_node("MatMul", ["b", "m"], ["c"]),
-    ]
-    model = graph(
-        nodes,
-        {"x": (T.FLOAT, list(x.shape)), "w": (T.FLOAT, list(w.shape))},
-        ["a", "b", "c"],
-        {"m": random.standard_normal((56, 56), dtype=np.float32)},
-    )
-    kinds: list[set[bytes]] = [set(), set(), set()]
-    times, taken = [], []
-    for _ in range(4):
-        case = Case(model, {"x": x, "w": w}, settings={"cudnn_conv_algo_search": search})
-        before = used_bytes()
-        case.run()
-        taken.append((used_bytes() - before) / MIB)
-        for _ in range(2):
-            for kind, array in zip(kinds, case.run(), strict=True):
-                kind.add(array.tobytes())
-        times.append(case.least_s(5))
-        del case
-    return {
-        "search": search,
-        "different": [len(kind) for kind in kinds],
-        "least_s": times,
-        "taken_mib": taken,
-        "buffers_mib": [array.nbytes / MIB for array in (x, w)] + [32 * 128 * 56 * 56 * 4 / MIB],
-    }
-
-
-_STEADY: dict[str, tuple[str, list[list[int]], dict[str, Any]]] = {
-    "MatMul": ("MatMul", [[2048, 4096], [4096, 1024]], {}),
-    "MatMul, batched": ("MatMul", [[96, 256, 64], [96, 64, 256]], {}),
-    "Gemm, both turned": ("Gemm", [[8192, 1024], [512, 8192]], {"transA": 1, "transB": 1}),
-    "Gemm, long": ("Gemm", [[8192, 64], [8192, 64]], {"transA": 1}),
-    "Conv": ("Conv", [[32, 64, 56, 56], [64, 64, 3, 3]], {"pads": [1, 1, 1, 1]}),
-    "Conv, large kernel": ("Conv", [[64, 32, 58, 58], [64, 32, 56, 56]], {}),
-    "ConvTranspose": ("ConvTranspose", [[32, 64, 28, 28], [64, 64, 3, 3]], {"strides": [2, 2]}),
-    "ReduceSum, first": ("ReduceSum", [[8192, 1024]], {"axes": [0]}),
-    "ReduceSum, first two": ("ReduceSum", [[8, 1024, 1024]], {"axes": [0, 1]}),
-    "ReduceSum, first of three": ("ReduceSum", [[8, 1024, 1024]], {"axes": [0]}),
-    "ReduceSum, last": ("ReduceSum", [[8192, 1024]], {"axes": [1]}),
-    "ReduceSum, middle": ("ReduceSum", [[64, 256, 256]], {"axes": [1]}),
-    "ReduceSum, all but the second": ("ReduceSum", [[32, 64, 56, 56]], {"axes": [0, 2, 3]}),
-    "ReduceSum, a row": ("ReduceSum", [[8192]], {"axes": [0]}),
-    "ReduceSum, all": ("ReduceSum", [[4096, 4096]], {}),
-    "ReduceMean, first": ("ReduceMean", [[8192, 1024]], {"axes": [0]}),
-    "ReduceMean, last": ("ReduceMean", [[8192, 1024]], {"axes": [1]}),
-    "ReduceMean, all": ("ReduceMean", [[4096, 4096]], {}),
-    "ReduceMean, all but the second": ("ReduceMean", [[32, 64, 56, 56]], {"axes": [0, 2, 3]}),
-    "ReduceSumSquare, first": ("ReduceSumSquare", [[8192, 1024]], {"axes": [0]}),
-    "ReduceL2, all": ("ReduceL2", [[4096, 4096]], {}),
-    "ReduceMax, first": ("ReduceMax", [[8192, 1024]], {"axes": [0]}),
-    "ReduceLogSumExp, last": ("ReduceLogSumExp", [[8192, 1024]], {"axes": [1]}),
-    "ReduceProd, first": ("ReduceProd", [[8192, 64]], {"axes": [0]}),
-    "Softmax": ("Softmax", [[8192, 1024]], {}),
-    "LogSoftmax": ("LogSoftmax", [[1024, 50257]], {}),
-    "LayerNormalization": ("LayerNormalization", [[8192, 1024], [1024], [1024]], {}),
-    "BatchNormalization": (
-        "BatchNormalization",
-        [[32, 64, 56, 56], [64], [64], [64], [64]],
-        {"training_mode": 1},
-    ),
-    "GlobalAveragePool": ("GlobalAveragePool", [[32, 512, 14, 14]], {}),
-    "AveragePool": ("AveragePool", [[32, 64, 56, 56]], {"kernel_shape": [2, 2]}),
-    "CumSum": ("CumSum", [[64, 4096]], {}),
-    "Einsum": ("Einsum", [[64, 128, 64], [64, 128, 64]], {"equation": "bij,bik->jk"}),
-    "ScatterElements, add": ("ScatterElements", [[1024, 512], [4096, 512]], {"reduction": "add"}),
-    "ScatterND, add": ("ScatterND", [[1024, 512], [4096, 512]], {"reduction": "add"}),
-    "ScatterND": ("ScatterND", [[1024, 512], [1024, 512]], {}),
-    "Gelu": ("Gelu", [[4096, 1024]], {}),
-}
-"""Operators by case: their type, shapes of what they read, and attributes (`axes` as an input)."""
-
-
-def case_steady(name: str) -> dict[str, Any]:
-    """In how many ways the bits of an operator's outputs come out: 30 runs of one session, one of two
-    others."""
-    op, shapes, attributes = _STEADY[name]
-    random = np.random.default_rng(0)
-    feeds = {f"x{i}": random.standard_normal(s, dtype=np.float32) for i, s in enumerate(shapes)}
-    if op == "BatchNormalization":
-        feeds["x4"] = np.abs(feeds["x4"])
-    inputs = {name: (T.FLOAT, list(array.shape)) for name, array in feeds.items()}
-    names, constants = list(feeds), {}
-    attributes = dict(attributes)
-    if "axes" in attributes:
-        constants["axes"] = np.array(attributes.pop("axes"), np.int64)
-        names.append("axes")
-    if op == "CumSum":
-        constants["axis"] = np.array(1, np.int64)
-        names.append("axis")
-    if op.startswith("Scatter"):
-        rows, columns = shapes[1]
-        index = np.sort(random.integers(0, shapes[0][0], rows))
-        if not attributes:
-            index = random.permutation(rows)
-        of_elements = op == "ScatterElements"
-        constants["i"] = np.repeat(index[:, None], columns, 1) if of_elements else index[:, None]
-        names.insert(1, "i")
-    outputs = ["y", "mean", "var"][: 3 if op == "BatchNormalization" else 1]
-    model = graph([h.make_node(op, names, outputs, "op", **attributes)], inputs, outputs, constants)
-    found: list[list[bytes]] = []
-    for runs in (30, 1, 1):
-        case = Case(model, feeds)
-        found.append([case.run()[0].tobytes() for _ in range(runs)])
-        provider = case.events()[0]["args"]["provider"]
-        del case
-    return {
-        "steady": name,
-        "provider": provider,
-        "in_a_session": len(set(found[0])),
-        "in_all": len({bits for runs in found for bits in runs}),
-    }
-
-
 CASES: dict[str, tuple[Callable[..., dict[str, Any]], list[tuple[str, ...]]]] = {
     "profile": (case_profile, [()]),
     "size": (case_size, [()]),
@@ -566,7 +327,7 @@ CASES: dict[str, tuple[Callable[..., dict[str, Any]], list[tuple[str, ...]]]] = 
     "limit": (case_limit, [()]),
     "cuda_graph": (case_cuda_graph, [()]),
     "same_bits": (case_same_bits, [("EXHAUSTIVE",), ("HEURISTIC",), ("DEFAULT",)]),
-    "steady": (case_steady, [(name,) for name in _STEADY]),
+    "steady": (case_steady, [(name,) for name in STEADY]),
     "inplace": (case_inplace, [(op,) for op in _UNARY]),
 }
 
@@ -575,7 +336,7 @@ def _worker(names: Sequence[str]) -> None:
     """Cases in one process, a line of JSON each."""
     sessions.check_provider(CUDA)
     ort.set_default_logger_severity(3)
-    warm = Case(graph([_sum("x", "y")], _X, ["y"]), {"x": square()})  # context, cuBLAS, cuDNN
+    warm = Case(graph([summed("x", "y")], SQUARE, ["y"]), {"x": square()})  # context, cuBLAS, cuDNN
     warm.run()
     for name in names:
         function, calls = CASES[name]

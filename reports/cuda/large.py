@@ -23,7 +23,8 @@ from planner.errors import PlannerError
 from planner.pipeline.prepare.prepared import Prepared, prepare
 from planner.request import Request
 from planner.runtime.device import client
-from planner.runtime.device.verify import DeviceJob, Reference, Side, spared
+from planner.runtime.device.reference import Reference, Side, spared
+from planner.runtime.device.verify import DeviceJob
 from planner.runtime.feeds.inputs import make_inputs
 from planner.targets import target_named
 

@@ -28,7 +28,8 @@ from planner.pipeline.prepare import costing, prepared
 from planner.pipeline.target import placing
 from planner.runtime.device import bfc_device, client, op_times, worker
 from planner.runtime.device.caps import OnDevice, cap_on_device
-from planner.runtime.device.verify import DeviceJob, Side
+from planner.runtime.device.reference import Side
+from planner.runtime.device.verify import DeviceJob
 from planner.runtime.feeds.inputs import make_inputs
 from planner.runtime.memory.arena import ArenaSettings, capped
 from planner.runtime.memory.bfc import ArenaFullError, Growth

@@ -27,8 +27,9 @@ from planner.request import Request
 from planner.results import Verification
 from planner.runtime.device import client
 from planner.runtime.device.placement import placement_of
+from planner.runtime.device.reference import Side
 from planner.runtime.device.software import WebGpuDevice
-from planner.runtime.device.verify import DeviceJob, Side
+from planner.runtime.device.verify import DeviceJob
 from planner.targets import WEBGPU
 
 pytestmark = pytest.mark.usefixtures("counted_device")
