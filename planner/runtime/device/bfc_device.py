@@ -10,7 +10,9 @@ The allocator is the CPU's (`planner.runtime.memory.bfc`); more goes through it:
                   without it, a chunk of the arena each (simple_tensor_allocator.h)
 
 Not counted: kernels' workspace, what the CUDA context and its libraries take. The placement of
-buffers is `planner.runtime.memory.arena`'s. Read at 1.25.0 (commit 735e69a396af), not run on a GPU.
+buffers is `planner.runtime.memory.arena`'s. Read at 1.25.0 (commit 735e69a396af); on an H100, with
+1.31.1, what models without convolutions held was within 0.6% of it, memory pattern and reuse off
+(`reports/cuda.md`).
 """
 
 from __future__ import annotations
