@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from planner.plan.planfile import MicroBatches
 from planner.results import CapCheck, Verification
-from planner.runtime.memory.arena import MAX_FIRST_REGION
+from planner.runtime.options import MAX_FIRST_REGION
 
 _HEAD = """\
 import onnxruntime as ort

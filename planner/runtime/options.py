@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from planner.errors import UsageError
+from planner.targets import CUDA
 
 if TYPE_CHECKING:
     import onnxruntime as ort
@@ -35,6 +36,8 @@ _registered: list[dict[str, int]] = []  # the process's arena, if any
 
 NEXT_POWER_OF_TWO = 0
 SAME_AS_REQUESTED = 1
+MAX_FIRST_REGION = (1 << 31) - 256
+"""`initial_chunk_size_bytes` is a C int (onnxruntime_c_api.h, OrtArenaCfg); chunks are of 256 bytes."""
 _LEVELS = {
     "disabled": "ORT_DISABLE_ALL",
     "extended": "ORT_ENABLE_EXTENDED",
@@ -191,6 +194,41 @@ def use_registered_arena(options: ort.SessionOptions, config: dict[str, int]) ->
                 f"onnxruntime {ort.__version__} does not register this arena in a process that "
                 f"has another one: {error}"
             ) from error
+    options.add_session_config_entry("session.use_env_allocators", "1")
+
+
+def cap_arena(
+    options: ort.SessionOptions, cap_bytes: int, first_region_bytes: int = 0, *, device: str = "cpu"
+) -> None:
+    """Have sessions with `options` use an arena that holds `cap_bytes` at most, on the CPU or on CUDA.
+
+    Its regions double from the first, and every chunk is split. It is registered for the process: the
+    last one is that of sessions which are created later.
+
+    Args:
+        first_region_bytes: 0 for one region of all.
+
+    Raises:
+        UsageError: this build does not register one, or the device's memory is no arena.
+    """
+    import onnxruntime as ort
+
+    config = {
+        "max_mem": cap_bytes,
+        "arena_extend_strategy": NEXT_POWER_OF_TWO,
+        "initial_chunk_size_bytes": first_region_bytes or min(cap_bytes, MAX_FIRST_REGION),
+        "max_dead_bytes_per_chunk": 1,  # 0 crashes the process
+    }
+    if device == "cpu":
+        use_registered_arena(options, config)
+        return
+    if device != "cuda":
+        raise UsageError(f"memory of {device} is not an arena of ONNX Runtime's")
+    kind = ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR
+    info = ort.OrtMemoryInfo("Cuda", kind, 0, ort.OrtMemType.DEFAULT)
+    ort.create_and_register_allocator_v2(
+        CUDA.provider, info, {"device_id": "0"}, ort.OrtArenaCfg(config)
+    )
     options.add_session_config_entry("session.use_env_allocators", "1")
 
 

@@ -103,6 +103,9 @@ def present_partition(make_session: MakeSession, options: ort.SessionOptions) ->
     """The partition that ONNX Runtime makes by itself: one stream for each device.
 
     Args:
+        arena: "24GB": the most that ONNX Runtime's arena may hold, on the CPU or on CUDA, in one region
+            whose chunks are all split. It is registered for the process. On CUDA all that is on the
+            device is in it, on the CPU neither inputs nor initializers.
         make_session: opens the model with the options given.
         options: those that the model will be opened with; the partition's entry is set on them.
     """
@@ -159,6 +162,7 @@ def session_options(
     device: str | None = None,
     copies: str = "serial",
     order: str = "default",
+    arena: str | None = None,
     make_session: MakeSession | None = None,
 ) -> ort.SessionOptions:
     """Options to open a rewritten model with: neither memory pattern nor reuse, which hold more than
@@ -181,7 +185,9 @@ def session_options(
     from planner.runtime.device.provider import webgpu_devices
     from planner.runtime.device.sessions import check_provider
     from planner.runtime.optimizers.blocked import check_block
+    from planner.runtime.options import cap_arena
     from planner.runtime.options import session_options as plain_options
+    from planner.units import parse_bytes
 
     path = Path(model)
     if copies not in ("serial", "overlapped"):
@@ -198,6 +204,10 @@ def session_options(
     options.log_severity_level = 2
     options.enable_mem_pattern = False
     options.enable_mem_reuse = False
+    if arena is not None:
+        if target.allocator == "arena":
+            check_provider(target)
+        cap_arena(options, parse_bytes(arena, what="arena"), device=target.name)
     if target.plugin:
         check_provider(target)
         options.add_provider_for_devices(list(webgpu_devices()[:1]), dict(target.options))

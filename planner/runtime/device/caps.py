@@ -22,9 +22,9 @@ from planner.graph.model import OpId, TrainingGraph
 from planner.results import CapCheck
 from planner.runtime.device import client
 from planner.runtime.device.bfc_device import forecast_cuda
-from planner.runtime.memory.arena import MAX_FIRST_REGION, capped, region_sizes
+from planner.runtime.memory.arena import capped, region_sizes
 from planner.runtime.memory.bfc import ArenaFullError
-from planner.runtime.options import Level, Order
+from planner.runtime.options import MAX_FIRST_REGION, Level, Order
 from planner.targets import Target
 from planner.units import format_bytes
 

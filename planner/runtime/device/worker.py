@@ -34,9 +34,9 @@ from planner.processes.children import end_with_parent
 from planner.runtime.device import op_times, sessions
 from planner.runtime.device.counting import DRIVER_VARIABLE, Counter
 from planner.runtime.messages import explain_refusal
-from planner.runtime.options import NEXT_POWER_OF_TWO, session_options
+from planner.runtime.options import cap_arena, session_options
 from planner.runtime.profile import read_profile, run_session
-from planner.targets import CUDA, Target, target_named
+from planner.targets import Target, target_named
 
 Request = Mapping[str, Any]
 _COLD, _EVENT_RUNS, _STEPS = 2, 4, 12
@@ -126,8 +126,7 @@ def capped(target: Target, request: Request) -> dict[str, Any]:
     for number, (cap, first_region) in enumerate(request["attempts"]):
         options = session_options(level=request["level"], order=request["order"], threads=1)
         _spare(options)
-        _register(cap, first_region)
-        options.add_session_config_entry("session.use_env_allocators", "1")
+        cap_arena(options, cap, first_region, device=target.name)
         session: Any = None
         try:
             session = sessions.create(target, Path(request["model"]), options, request["settings"])
@@ -145,23 +144,6 @@ def capped(target: Target, request: Request) -> dict[str, Any]:
         del session
         gc.collect()
     return {"passed": None, "messages": messages, "names": []}
-
-
-def _register(cap_bytes: int, first_region_bytes: int) -> None:
-    """The CUDA arena of sessions that are created from now on: `planner.runtime.device.caps`."""
-    import onnxruntime as ort
-
-    kind = ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR
-    info = ort.OrtMemoryInfo("Cuda", kind, 0, ort.OrtMemType.DEFAULT)
-    arena = ort.OrtArenaCfg(
-        {
-            "max_mem": cap_bytes,
-            "arena_extend_strategy": NEXT_POWER_OF_TWO,
-            "initial_chunk_size_bytes": first_region_bytes,
-            "max_dead_bytes_per_chunk": 1,
-        }
-    )
-    ort.create_and_register_allocator_v2(CUDA.provider, info, {"device_id": "0"}, arena)
 
 
 def _spare(options: Any) -> None:

@@ -28,8 +28,7 @@ import numpy.typing as npt
 from planner.files.temporary import temporary_folder
 from planner.processes.children import run_child
 from planner.results import CapCheck
-from planner.runtime.memory.arena import MAX_FIRST_REGION
-from planner.runtime.options import Opening
+from planner.runtime.options import MAX_FIRST_REGION, Opening
 from planner.units import format_bytes
 
 _REFUSAL = "not yet taken by the arena"

@@ -15,7 +15,7 @@ import numpy as np
 
 from planner.errors import ModelError
 from planner.processes.children import end_with_parent
-from planner.runtime.options import NEXT_POWER_OF_TWO, session_options, use_registered_arena
+from planner.runtime.options import cap_arena, session_options
 from planner.runtime.profile import create_session, run_session
 
 
@@ -31,16 +31,7 @@ def main(request_path: str) -> None:
     options.enable_mem_reuse = False
     # a packed copy of a weight would stand in the arena beside what the plan counts
     options.add_session_config_entry("session.disable_prepacking", "1")
-    cap = request["cap_bytes"]
-    use_registered_arena(
-        options,
-        {
-            "max_mem": cap,
-            "arena_extend_strategy": NEXT_POWER_OF_TWO,
-            "initial_chunk_size_bytes": request["first_region_bytes"],
-            "max_dead_bytes_per_chunk": 1,  # 0 crashes the process
-        },
-    )
+    cap_arena(options, request["cap_bytes"], request["first_region_bytes"])
     try:
         # copy on write: some kernels write over their inputs
         inputs = {

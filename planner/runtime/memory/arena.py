@@ -32,6 +32,7 @@ from planner.runtime.memory.bfc import (
     round_up,
 )
 from planner.runtime.memory.workspace import Workspace, workspace
+from planner.runtime.options import MAX_FIRST_REGION
 
 RESERVED_LIMIT = 127
 """Initializers up to this many bytes are copied into the arena when the session is created; larger
@@ -40,8 +41,6 @@ ones stay where the model was read to."""
 _NONE = Workspace()
 
 _SHARES = (1, 2, 3, 4, 8, 16)
-MAX_FIRST_REGION = (1 << 31) - ROUNDING
-"""`initial_chunk_size_bytes` is a C int (onnxruntime_c_api.h, OrtArenaCfg)."""
 _MIN_REGION = 32 * 1024
 _MAX_REGIONS = 200  # that are tried, on a graph of up to ...
 _NODES = 1_000  # nodes; fewer on a larger one

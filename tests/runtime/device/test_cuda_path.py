@@ -26,6 +26,7 @@ from planner.fit.demands import demands_of
 from planner.fit.search import first_region
 from planner.pipeline.prepare import costing, prepared
 from planner.pipeline.target import placing
+from planner.runtime import options
 from planner.runtime.device import bfc_device, client, op_times, worker
 from planner.runtime.device.caps import OnDevice, cap_on_device
 from planner.runtime.device.reference import Side
@@ -52,19 +53,10 @@ def on_host(path: Path) -> set[str]:
 @pytest.fixture
 def cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     """Questions to a CUDA device are answered by the CPU's provider, under CUDA's name."""
-    import onnxruntime as ort
 
-    def register(cap_bytes: int, first_region_bytes: int) -> None:
-        kind = ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR
-        info = ort.OrtMemoryInfo("Cpu", kind, 0, ort.OrtMemType.DEFAULT)
-        arena = ort.OrtArenaCfg(
-            {
-                "max_mem": cap_bytes,
-                "initial_chunk_size_bytes": first_region_bytes,
-                "max_dead_bytes_per_chunk": 1,
-            }
-        )
-        ort.create_and_register_allocator(info, arena)
+    def cap_arena(made: Any, cap_bytes: int, first_region_bytes: int, *, device: str) -> None:
+        assert device == "cuda"
+        options.cap_arena(made, cap_bytes, first_region_bytes)
 
     def ask(_: object, request: dict[str, Any]) -> Mapping[str, Any]:
         answer = worker._WORK[request["do"]](STAND_IN, {"settings": {}, **request})
@@ -79,7 +71,7 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> None:
             event["provider"] = CPU.provider if event["name"] in hosts else CUDA.provider
         return answer
 
-    monkeypatch.setattr(worker, "_register", register)
+    monkeypatch.setattr(worker, "cap_arena", cap_arena)
     monkeypatch.setattr(client, "_ask", ask)
     monkeypatch.setattr(placing, "is_installed", lambda _: True)
     monkeypatch.setattr(costing, "can_be_timed", lambda target: target.name == "cuda")

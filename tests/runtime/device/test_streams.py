@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 
@@ -36,6 +37,40 @@ def test_what_is_no_partition_is_refused(text, tmp_path):
     path.write_text(text)
     with pytest.raises(UsageError, match="not a partition"):
         read_partition(path)
+
+
+_IN_AN_ARENA = """
+import sys
+import numpy as np
+import onnxruntime as ort
+import planner
+
+options = planner.session_options(sys.argv[1], arena=sys.argv[2], device="cpu")
+session = ort.InferenceSession(sys.argv[1], options, providers=["CPUExecutionProvider"])
+session.run(None, {"x": np.zeros((256, 256), np.float32)})
+"""
+
+
+@pytest.mark.parametrize(("arena", "runs"), [("256KiB", False), ("4MiB", True)])
+def test_an_arena_can_be_asked_for(tmp_path: Path, arena: str, runs: bool) -> None:
+    """In a process of its own: it is the whole process's."""
+    model = tmp_path / "chain.onnx"
+    overlap.chain(model)
+    command = [sys.executable, "-c", _IN_AN_ARENA, str(model), arena]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode == 0) == runs, done.stderr
+    assert runs or "smaller than requested" in done.stderr
+
+
+def test_an_arena_is_a_size_of_a_device_that_has_one(tmp_path: Path) -> None:
+    model = tmp_path / "chain.onnx"
+    overlap.chain(model)
+    with pytest.raises(UsageError, match="not an arena"):
+        planner.session_options(model, arena="1GiB", device="webgpu")
+    with pytest.raises(UsageError, match="arena"):
+        planner.session_options(model, arena="much", device="cpu")
+    with pytest.raises(UsageError, match=r"onnx-planner\[gpu\]"):
+        planner.session_options(model, arena="1GiB", device="cuda")
 
 
 def test_session_options_are_serial_unless_asked(tmp_path):
