@@ -113,9 +113,7 @@ def _large(rows: list[Row]) -> Iterator[str]:
     yield ""
     if any("passed" not in row for row in rows):
         yield (
-            "Rows with steps alone: their plans ran and were timed; the lease of the machine "
-            "ended before "
-            "their outputs were compared."
+            "Rows with steps alone: their plans ran and were timed; their outputs were not compared."
         )
         yield ""
 

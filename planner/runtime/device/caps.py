@@ -11,20 +11,19 @@ workspace, which is not predicted.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy.typing as npt
 
-from planner.graph.model import OpId, TrainingGraph
 from planner.results import CapCheck
 from planner.runtime.device import client
 from planner.runtime.device.bfc_device import forecast_cuda
+from planner.runtime.device.reference import Side
 from planner.runtime.memory.arena import capped, region_sizes
 from planner.runtime.memory.bfc import ArenaFullError
-from planner.runtime.options import MAX_FIRST_REGION, Level, Order
+from planner.runtime.options import MAX_FIRST_REGION, Order
 from planner.targets import Target
 from planner.units import format_bytes
 
@@ -33,17 +32,6 @@ _LOOKED_AT = 24
 _TRIED = 3  # for real, at the budget itself
 _MORE = (0.02, 0.04, 0.07, 0.1, 0.15, 0.25, 0.4, 0.6, 1.0)
 """Shares of the budget that a cap is raised by, until the rewritten model runs."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OnDevice:
-    """A model to run under a cap on the device; `order` is the session's option."""
-
-    path: Path
-    graph: TrainingGraph
-    steps: Sequence[OpId]
-    order: Order
-    level: Level
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,24 +60,27 @@ class CapsOnDevice:
 
 def cap_on_device(
     target: Target,
-    original: OnDevice,
-    rewritten: OnDevice,
+    pair: tuple[Side, Side],
     inputs: Mapping[str, npt.NDArray[Any]],
     budget_bytes: int,
     *,
     live_peak_bytes: int,
+    order: Order = "default",
 ) -> CapsOnDevice:
     """The rewritten model under the least cap tried, from the budget on, and the original under that.
 
     Args:
+        pair: the original and the rewritten model.
         live_peak_bytes: of the original: under a cap below it, it has to fail.
+        order: the session option that the rewritten model is written for.
 
     Raises:
         UsageError: the device is not here.
     """
+    original, rewritten = pair
     attempts = list(_attempts(rewritten, budget_bytes))
     found = client.capped(
-        target, rewritten.path, inputs, attempts, order=rewritten.order, level=rewritten.level
+        target, rewritten.path, inputs, attempts, order=order, level=rewritten.level
     )
     which = len(attempts) - 1 if found.passed is None else found.passed
     cap, region = attempts[which]
@@ -102,9 +93,7 @@ def cap_on_device(
         over_budget_bytes=cap - budget_bytes,
         first_region_bytes=region,
     )
-    alike = client.capped(
-        target, original.path, inputs, [attempts[which]], order=original.order, level=original.level
-    )
+    alike = client.capped(target, original.path, inputs, [attempts[which]], level=original.level)
     before = CapCheck(
         model="original",
         cap_bytes=cap,
@@ -117,7 +106,7 @@ def cap_on_device(
     return CapsOnDevice(checks=(before, after), outputs=found.outputs)
 
 
-def _attempts(model: OnDevice, budget_bytes: int) -> Iterator[tuple[int, int]]:
+def _attempts(model: Side, budget_bytes: int) -> Iterator[tuple[int, int]]:
     """(cap, first region): those of the budget in which the replay fits, then one for each larger cap."""
     regions = list(itertools.islice(_regions(model, budget_bytes), _TRIED))
     yield from ((budget_bytes, region) for region in regions)
@@ -131,13 +120,13 @@ def _attempts(model: OnDevice, budget_bytes: int) -> Iterator[tuple[int, int]]:
         yield most, min(most, MAX_FIRST_REGION)
 
 
-def _regions(model: OnDevice, cap_bytes: int) -> Iterator[int]:
-    sizes = region_sizes(cap_bytes, len(model.steps))
+def _regions(model: Side, cap_bytes: int) -> Iterator[int]:
+    sizes = region_sizes(cap_bytes, len(model.order))
     head, tail = sizes[: _LOOKED_AT // 4], sizes[_LOOKED_AT // 4 :]
     stride = max(1, len(tail) // (_LOOKED_AT - len(head)))
     for size in (*head, *tail[::stride]):
         try:
-            forecast_cuda(model.graph, model.steps, capped(cap_bytes, size))
+            forecast_cuda(model.graph, model.order, capped(cap_bytes, size))
         except ArenaFullError:
             continue
         yield size

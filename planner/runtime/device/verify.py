@@ -34,7 +34,7 @@ from planner.results import (
     Verification,
 )
 from planner.runtime.device import client
-from planner.runtime.device.caps import OnDevice, cap_on_device
+from planner.runtime.device.caps import cap_on_device
 from planner.runtime.device.client import DeviceRun
 from planner.runtime.device.forecast import device_forecast
 from planner.runtime.device.outputs import OutputJudge, is_near, summed_outputs
@@ -251,20 +251,13 @@ class DeviceJob:
     def _capped(self, after: DeviceRun, live_peak_bytes: int) -> tuple[CapCheck, ...]:
         """Both in arenas of the budget, or of the least more with which the rewritten model runs."""
         self.progress(f"both models within {format_bytes(self.budget_bytes)}")
-        orders: tuple[Order, Order] = ("default", self.order)
-        original, rewritten = (
-            OnDevice(
-                path=side.path, graph=side.graph, steps=side.order, order=order, level=side.level
-            )
-            for side, order in zip((self.original, self.rewritten), orders, strict=True)
-        )
         found = cap_on_device(
             self.target,
-            original,
-            rewritten,
+            (self.original, self.rewritten),
             self.inputs,
             self.budget_bytes,
             live_peak_bytes=live_peak_bytes,
+            order=self.order,
         )
         self.failures.extend(found.failures)
         if found.checks[1].passed:

@@ -28,7 +28,7 @@ from planner.pipeline.prepare import costing, prepared
 from planner.pipeline.target import placing
 from planner.runtime import options
 from planner.runtime.device import bfc_device, client, op_times, worker
-from planner.runtime.device.caps import OnDevice, cap_on_device
+from planner.runtime.device.caps import cap_on_device
 from planner.runtime.device.reference import Side
 from planner.runtime.device.verify import DeviceJob
 from planner.runtime.feeds.inputs import make_inputs
@@ -181,8 +181,8 @@ def test_what_fits_an_arena_with_inputs_and_outputs_in_it_is_known(
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(client, "capped", tried)
-        side = OnDevice(path=MLP, graph=graph, steps=order, order="default", level="all")
-        found = cap_on_device(CUDA, side, side, {}, budget, live_peak_bytes=3 * budget)
+        side = Side(path=MLP, graph=graph, order=order)
+        found = cap_on_device(CUDA, (side, side), {}, budget, live_peak_bytes=3 * budget)
     assert attempts[0][0] >= budget and all(fits(*attempt) for attempt in attempts)
     units = {op: i for i, op in enumerate(order)}
     for cap in {budget, *(cap for cap, _ in attempts)}:
