@@ -11,6 +11,7 @@ from planner.graph.liveness import Timeline
 from planner.graph.model import Category, TrainingGraph
 from planner.plan.planfile import Plan, PredictedCost
 from planner.plan.points import Point
+from planner.units import format_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -300,6 +301,17 @@ class CapCheck:
     message: str = ""
     over_budget_bytes: int = 0
     first_region_bytes: int = 0
+
+    @property
+    def failure(self) -> str:
+        """What should not be of it; "" where nothing else was expected."""
+        if self.expected in (None, self.passed):
+            return ""
+        did = "runs" if self.passed else "fails"
+        return (
+            f"under a cap of {format_bytes(self.cap_bytes)} the {self.model} model {did}, which it "
+            f"should not: {self.message or 'no message'}"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -103,6 +103,11 @@ class Target:
     absolute: float = 0.0
     relative: float = 0.0
 
+    @property
+    def is_arena(self) -> bool:
+        """Whether all that is on the device lies in ONNX Runtime's arena: CUDA."""
+        return self.cap == "arena_on_device"
+
 
 _ASKABLE = frozenset({"float16"})
 """Half types that OptionalHasElement takes (onnx, docs/Operators.md): bfloat16 is none of them."""

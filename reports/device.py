@@ -51,6 +51,26 @@ CUDA_MINUTES = 7.5
 MODELS = ("mlp_adamw", "bert", "vit", "unet", "gpt", "resnet18")
 
 
+def sides(path: Path, result: OptimizeResult, renamed: Mapping[str, str]) -> tuple[Side, Side]:
+    """The original and the rewritten model of a plan for a device.
+
+    Args:
+        path: of the original.
+        renamed: names in its graph of nodes that a session calls otherwise.
+    """
+    assert result.output_path is not None
+    before, after = result.before, result.after
+    original = Side(
+        path=path,
+        graph=before.graph,
+        order=before.timeline.order,
+        level="extended",
+        renamed=renamed,
+    )
+    rewritten = Side(path=result.output_path, graph=after.graph, order=after.timeline.order)
+    return original, rewritten
+
+
 class Bench:
     """One model: where it lies, and what the original does on the device, found when it is needed."""
 
@@ -76,24 +96,13 @@ class Bench:
 
     def job(self, result: OptimizeResult) -> DeviceJob:
         """The verification of one plan."""
-        assert result.output_path is not None
-        original = Side(
-            path=self.path,
-            graph=result.before.graph,
-            order=result.before.timeline.order,
-            level="extended",
-            renamed=self.prepared.renamed,
-        )
+        original, rewritten = sides(self.path, result, self.prepared.renamed)
         if self._reference is None:
             self._reference = reference(self.prepared.target, original, self.inputs)
         return DeviceJob(
             target=self.prepared.target,
             original=original,
-            rewritten=Side(
-                path=result.output_path,
-                graph=result.after.graph,
-                order=result.after.timeline.order,
-            ),
+            rewritten=rewritten,
             inputs=self.inputs,
             inputs_source=self.source,
             budget_bytes=result.plan.budget_bytes,

@@ -352,9 +352,8 @@ def _verdict() -> str:
         cuda = json.loads(path.read_text(encoding="utf-8"))
         seen = (
             f"On an H100 it is so: {cuda['different']} of {cuda['steps']} steps of the chain above, with "
-            f"tensors of {4 * cuda['width'] ** 2 // 2**20} MiB, gave other bits than one stream; "
-            "a second "
-            f"session on one stream, {cuda['control']} ([cuda.md](cuda.md))."
+            f"tensors of {4 * cuda['width'] ** 2 // 2**20} MiB, gave other bits than one stream; a "
+            f"second session on one stream, {cuda['control']} ([cuda.md](cuda.md))."
         )
     rows = "\n".join(f"| {' | '.join(row)} |" for row in _READ)
     return _VERDICT.format(rows=rows, seen=seen)

@@ -117,8 +117,7 @@ def session_options(
     if not packed:
         options.add_session_config_entry("session.disable_prepacking", "1")
     if memory == "recommended":
-        options.enable_mem_pattern = False
-        options.enable_mem_reuse = False
+        hold_no_more(options)
         use_registered_arena(options, {"arena_extend_strategy": SAME_AS_REQUESTED})
     return options
 
@@ -155,9 +154,15 @@ def asking_options(level: Level) -> ort.SessionOptions:
     No memory is planned, which takes the square of the nodes in time, and no threads are started.
     """
     options = session_options(level=level, threads=1)
+    hold_no_more(options)
+    return options
+
+
+def hold_no_more(options: ort.SessionOptions) -> None:
+    """Have a session hold no more than what is alive: no block for a whole run, no buffer kept for a
+    later one."""
     options.enable_mem_pattern = False
     options.enable_mem_reuse = False
-    return options
 
 
 def stop_spinning(options: ort.SessionOptions) -> None:

@@ -185,7 +185,7 @@ def session_options(
     from planner.runtime.device.provider import webgpu_devices
     from planner.runtime.device.sessions import check_provider
     from planner.runtime.optimizers.blocked import check_block
-    from planner.runtime.options import cap_arena
+    from planner.runtime.options import cap_arena, hold_no_more
     from planner.runtime.options import session_options as plain_options
     from planner.units import parse_bytes
 
@@ -202,10 +202,9 @@ def session_options(
         level="disabled" if props.get(LEVEL_KEY) == "disabled" else "all",
     )
     options.log_severity_level = 2
-    options.enable_mem_pattern = False
-    options.enable_mem_reuse = False
+    hold_no_more(options)
     if arena is not None:
-        if target.allocator == "arena":
+        if target.is_arena:
             check_provider(target)
         cap_arena(options, parse_bytes(arena, what="arena"), device=target.name)
     if target.plugin:

@@ -37,15 +37,16 @@ The predictions of memory were written from ONNX Runtime's source before planner
 
 def page() -> str:
     """The text."""
+    rows, large = _read("device_cuda.json"), _read("cuda_large.json")
     parts = [
         _HEAD,
-        *_summary(_read("device_cuda.json"), _read("cuda_large.json")),
-        *_large(_read("cuda_large.json")),
-        *_memory(_read("device_cuda.json")),
+        *_summary(rows, large),
+        *_large(large),
+        *_memory(rows),
         *_facts(_read("cuda_facts.json")),
         *_convolutions(_read("cuda_convolutions.json")),
         *_overlap(_read("overlap_cuda.json")),
-        *_missing(_read("device_cuda.json")),
+        *_missing(rows),
     ]
     return "\n".join(parts).rstrip() + "\n"
 
@@ -65,9 +66,9 @@ def _summary(rows: list[Row], large: list[Row]) -> Iterator[str]:
         "([device_cuda.md](device_cuda.md)) and "
         f"{sum(row['passed'] for row in verified)} of {len(verified)} of a large one: the device and the "
         "CPU run their nodes in the planned order under default options, every planned copy runs and no "
-        "other, outputs are the original's bit for bit wherever those are the same in two runs "
-        "and within "
-        "its tolerance elsewhere, and in an arena in which the original fails the rewritten model runs."
+        "other, outputs are the original's bit for bit wherever those are the same in two runs and "
+        "within its tolerance elsewhere, and in an arena in which the original fails the rewritten model "
+        "runs."
     )
     live = [row["live"][m] for row in [*rows, *verified] for m in ("original", "rewritten")]
     exact = sum(predicted == measured for predicted, measured in live)
@@ -79,10 +80,9 @@ def _large(rows: list[Row]) -> Iterator[str]:
     yield "## Large graphs"
     yield ""
     yield (
-        "float32 training graphs, arrays on the device (bound). *Step*: the least of several runs "
-        "in turns; "
-        "predicted from operation times that were measured on the device. *Host*: the same with NumPy "
-        "arrays in and out."
+        "float32 training graphs, arrays on the device (bound). *Step*: the least of several runs in "
+        "turns; predicted from operation times that were measured on the device. *Host*: the same with "
+        "NumPy arrays in and out."
     )
     yield ""
     yield (

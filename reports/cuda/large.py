@@ -23,10 +23,11 @@ from planner.errors import PlannerError
 from planner.pipeline.prepare.prepared import Prepared, prepare
 from planner.request import Request
 from planner.runtime.device import client
-from planner.runtime.device.reference import Reference, Side, spared
+from planner.runtime.device.reference import Reference, spared
 from planner.runtime.device.verify import DeviceJob
 from planner.runtime.feeds.inputs import make_inputs
 from planner.targets import target_named
+from reports.device import sides
 
 FOLDER = Path(__file__).parents[1]
 
@@ -81,13 +82,7 @@ class Large:
         }
         if self._prepared is None:
             self._prepared = prepare(Request(model=self.path, device="cuda"))
-        original = Side(
-            path=self.path,
-            graph=result.before.graph,
-            order=result.before.timeline.order,
-            level="extended",
-            renamed=self._prepared.renamed,
-        )
+        original, rewritten = sides(self.path, result, self._prepared.renamed)
         target = self._prepared.target
         if self._reference is None:
             opening = client.DeviceOpening(level=original.level)
@@ -98,9 +93,7 @@ class Large:
         job = DeviceJob(
             target=target,
             original=original,
-            rewritten=Side(
-                path=output, graph=result.after.graph, order=result.after.timeline.order
-            ),
+            rewritten=rewritten,
             inputs=self.inputs,
             inputs_source=self.source,
             budget_bytes=plan.budget_bytes,
@@ -162,8 +155,12 @@ def main() -> None:
     for graph in options.graphs:
         large = Large(graph, options.hardware)
         for budget in options.budgets:
-            asked = {"model": graph.stem, "asked": budget, "swap": options.swap}
-            asked["feeds"] = options.feeds
+            asked: dict[str, Any] = {
+                "model": graph.stem,
+                "asked": budget,
+                "swap": options.swap,
+                "feeds": options.feeds,
+            }
             row = next((r for r in rows if asked.items() <= r.items()), asked)
             with tempfile.TemporaryDirectory() as folder:
                 name = f"{graph.stem}_{budget.rstrip('%')}_{options.swap}_{options.feeds}.onnx"
@@ -175,8 +172,7 @@ def main() -> None:
                         times(row, graph, planned, options.runs)
                 except PlannerError as error:
                     row["error"] = str(error)
-            key = ("model", "asked", "swap", "feeds")
-            rows = [r for r in rows if any(r[k] != row[k] for k in key)] + [row]
+            rows = [r for r in rows if not asked.items() <= r.items()] + [row]
             path.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
             print(json.dumps(row)[:3000], flush=True)
 

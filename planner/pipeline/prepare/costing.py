@@ -76,7 +76,7 @@ def can_be_timed(target: Target) -> bool:
     """Whether a target is a device that is here, and whose kernels can be waited for: CUDA."""
     from planner.runtime.device.sessions import is_installed
 
-    return target.cap == "arena_on_device" and is_installed(target)
+    return target.is_arena and is_installed(target)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -26,12 +26,23 @@ from planner.runtime.memory.arena import ArenaSettings, Demand, demand_of, simul
 from planner.runtime.memory.bfc import ArenaFullError, round_up
 
 
-def cuda_demand(graph: TrainingGraph, order: Sequence[OpId]) -> Demand:
-    """What a run asks of the device's arena, memory pattern and reuse off."""
-    demand = demand_of(graph, order)
-    feeds = (size for size in fed_bytes(graph) if size > 0)
-    kept = tuple(size for size in initializer_bytes(graph) if size > 0)
-    return replace(demand, reserved=kept, fed=(*demand.fed, *feeds))
+def cuda_demand(
+    graph: TrainingGraph,
+    order: Sequence[OpId],
+    *,
+    reuse: bool = False,
+    initializers: Sequence[int] | None = None,
+    fed: Sequence[int] | None = None,
+) -> Demand:
+    """What a run asks of the device's arena, initializers among it; arguments as of `forecast_cuda`."""
+    demand = demand_of(graph, order, reuse=reuse)
+    kept = initializer_bytes(graph) if initializers is None else initializers
+    feeds = fed_bytes(graph) if fed is None else fed
+    return replace(
+        demand,
+        reserved=tuple(size for size in kept if size > 0),
+        fed=(*demand.fed, *(size for size in feeds if size > 0)),
+    )
 
 
 def forecast_cuda(
@@ -55,20 +66,17 @@ def forecast_cuda(
     Raises:
         ArenaFullError: `settings.limit_bytes` does not suffice.
     """
-    sizes = initializer_bytes(graph) if initializers is None else initializers
-    sizes = [size for size in sizes if size > 0]
-    feeds = [size for size in (fed_bytes(graph) if fed is None else fed) if size > 0]
-    beside = sum(round_up(size) for size in sizes) if settings.pattern else 0
+    demand = cuda_demand(graph, order, reuse=settings.reuse, initializers=initializers, fed=fed)
+    beside = 0
+    if settings.pattern:
+        beside = sum(round_up(size) for size in demand.reserved)
+        demand = replace(demand, reserved=())
     if settings.limit_bytes is not None:
         if beside > settings.limit_bytes:
             raise ArenaFullError(
                 f"{beside} bytes of initializers, {settings.limit_bytes} available"
             )
         settings = replace(settings, limit_bytes=settings.limit_bytes - beside)
-    demand = demand_of(graph, order, reuse=settings.reuse)
-    demand = replace(
-        demand, reserved=() if settings.pattern else tuple(sizes), fed=(*demand.fed, *feeds)
-    )
     traces = simulate(graph, order, settings, runs=runs, demand=demand)
     held = [in_regions for trace in traces for in_regions in trace.held]
     peak = max(held, default=0)

@@ -97,17 +97,18 @@ def run(
     opening: DeviceOpening = _DEFAULT,
     *,
     runs: int = 1,
-    keep: bool = True,
+    keep: int | None = None,
 ) -> DeviceRun:
     """Run a model on the device.
 
     Args:
-        keep: return the outputs of every run.
+        keep: of how many runs the outputs are returned, from the first; None for all.
 
     Raises:
         UsageError: there is no such device here.
         ModelError: the model does not load or run, or needs more than the cap.
     """
+    kept = runs if keep is None else min(keep, runs)
     with temporary_folder() as folder:
         answer = _ask(
             target,
@@ -121,13 +122,11 @@ def run(
                 "order": opening.order,
                 "memory": opening.memory,
                 "profile": opening.profile,
-                "keep": keep,
+                "keep": kept,
                 "cap_bytes": opening.cap_bytes,
             },
         )
-        outputs = [
-            _outputs(folder, answer["names"], number) for number in range(runs if keep else 0)
-        ]
+        outputs = [_outputs(folder, answer["names"], number) for number in range(kept)]
     return DeviceRun(
         outputs=tuple(outputs),
         events=tuple(NodeEvent(**event) for event in answer["events"]),

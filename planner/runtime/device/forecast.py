@@ -20,22 +20,15 @@ _CUDA = {
 }
 
 
-def is_arena_on_device(target: Target) -> bool:
-    """Whether everything on a device lies in ONNX Runtime's arena: inputs, initializers, outputs."""
-    return target.own_memory and target.allocator == "arena"
-
-
 def capped_demand(graph: TrainingGraph, order: Sequence[OpId], target: Target) -> Demand:
     """What a run asks of a capped arena of a target: the CPU's, where inputs and initializers lie outside
     it and kernels take temporary bytes that are known, or the device's."""
-    return (
-        cuda_demand(graph, order) if is_arena_on_device(target) else demand_under_cap(graph, order)
-    )
+    return cuda_demand(graph, order) if target.is_arena else demand_under_cap(graph, order)
 
 
 def arena_room(graph: TrainingGraph, budget_bytes: int, target: Target) -> int:
     """The bytes of a budget that a target's arena may take: all of it, or what lies outside apart."""
-    return budget_bytes if is_arena_on_device(target) else arena_cap(graph, budget_bytes)
+    return budget_bytes if target.is_arena else arena_cap(graph, budget_bytes)
 
 
 def device_forecast(

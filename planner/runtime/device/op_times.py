@@ -12,7 +12,6 @@ issuing its nodes takes, which no node of a step can be quicker than:
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -92,11 +91,6 @@ def fed(size_bytes: int) -> onnx.ModelProto:
 def slope(short: tuple[float, float], long: tuple[float, float]) -> float:
     """The rise from one (amount, time) to the other, at least 0."""
     return max(0.0, (long[1] - short[1]) / (long[0] - short[0]))
-
-
-def median_event_us(event_us: Mapping[str, float]) -> float:
-    """What a node of a chain takes."""
-    return statistics.median(event_us.values())
 
 
 def times_of(answer: Mapping[str, Any], issued: Mapping[str, Any]) -> DeviceTimes:

@@ -92,7 +92,7 @@ def spared(
     Raises:
         UsageError: the device is not here. ModelError: the model does not load or run on it.
     """
-    if target.allocator != "arena":
+    if not target.is_arena:
         return None
     opening = replace(opening, memory="recommended", profile=True)
-    return client.run(target, path, inputs, opening, runs=2, keep=False)
+    return client.run(target, path, inputs, opening, runs=2, keep=0)

@@ -20,6 +20,7 @@ import importlib
 import json
 import math
 import os
+import statistics
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -34,7 +35,7 @@ from planner.processes.children import end_with_parent
 from planner.runtime.device import op_times, sessions
 from planner.runtime.device.counting import DRIVER_VARIABLE, Counter
 from planner.runtime.messages import explain_refusal
-from planner.runtime.options import cap_arena, session_options
+from planner.runtime.options import cap_arena, hold_no_more, session_options
 from planner.runtime.profile import read_profile, run_session
 from planner.targets import Target, target_named
 
@@ -77,7 +78,7 @@ def run(target: Target, request: Request) -> dict[str, Any]:
         profile_prefix=folder / "profile" if request["profile"] else None,
     )
     if request["memory"] == "recommended":
-        _spare(options)
+        hold_no_more(options)
     session = sessions.create(target, Path(request["model"]), options, request["settings"])
     feeds = _feeds(session, request)
     names = [o.name for o in session.get_outputs()]
@@ -101,7 +102,7 @@ def run(target: Target, request: Request) -> dict[str, Any]:
             peaks.append(stats.storage_peak)
             if stats.refused:
                 raise ModelError(f"the device refused {stats.refused} buffer(s) beyond its cap")
-        if request["keep"]:
+        if number < request["keep"]:
             _keep(results, folder, number)
         del results
         if (used := _driver_bytes(target)) is not None:
@@ -125,7 +126,7 @@ def capped(target: Target, request: Request) -> dict[str, Any]:
     messages: list[str] = []
     for number, (cap, first_region) in enumerate(request["attempts"]):
         options = session_options(level=request["level"], order=request["order"], threads=1)
-        _spare(options)
+        hold_no_more(options)
         cap_arena(options, cap, first_region, device=target.name)
         session: Any = None
         try:
@@ -146,11 +147,6 @@ def capped(target: Target, request: Request) -> dict[str, Any]:
     return {"passed": None, "messages": messages, "names": []}
 
 
-def _spare(options: Any) -> None:
-    options.enable_mem_pattern = False
-    options.enable_mem_reuse = False
-
-
 def _keep(results: list[Any], folder: Path, number: int) -> None:
     """Leave the outputs of a run to the client."""
     for i, array in enumerate(results):
@@ -164,9 +160,9 @@ def in_turns(target: Target, request: Request) -> dict[str, Any]:
     caller could spare is in the time.
     """
     options = [session_options(order=order) for order in request["orders"]]
-    if target.allocator == "arena":
+    if target.is_arena:
         for chosen in options:
-            _spare(chosen)  # a pattern's block beside what the first run took may not fit
+            hold_no_more(chosen)  # a pattern's block beside what the first run took may not fit
     pair = [
         sessions.create(target, Path(path), chosen, request["settings"])
         for path, chosen in zip(request["models"], options, strict=True)
@@ -195,7 +191,7 @@ def events(target: Target, request: Request) -> dict[str, Any]:
 
     def least_us(model: Path, feeds: Mapping[str, Any], prefix: str) -> dict[str, float]:
         options = session_options(level=request["level"], threads=1, profile_prefix=folder / prefix)
-        _spare(options)
+        hold_no_more(options)
         session = sessions.create(target, model, options, request["settings"])
         feeds = feeds or _feeds(session, request)
         for _ in range(_COLD + _EVENT_RUNS):
@@ -212,7 +208,7 @@ def events(target: Target, request: Request) -> dict[str, Any]:
     )
     return {
         "event_us": least_us(Path(request["model"]), {}, "profile"),
-        "chain_us": op_times.median_event_us(chained),
+        "chain_us": statistics.median(chained.values()),
         "runs": _EVENT_RUNS,
     }
 
@@ -236,7 +232,7 @@ def issue(target: Target, request: Request) -> dict[str, Any]:
         found[kind] = []
         for number, model in enumerate(pair):
             options = session_options(level="disabled", threads=1)
-            _spare(options)
+            hold_no_more(options)
             path = op_times.write(model, folder, f"{kind}{number}")
             session = sessions.create(target, path, options, request["settings"])
             steps = bound_step(session, op_times.floats(model))
@@ -316,7 +312,7 @@ def _driver_bytes(target: Target) -> int | None:
 
     NVML's figure, which nvidia-smi shows; None on other devices and where NVML is not there.
     """
-    if target.cap != "arena_on_device":
+    if not target.is_arena:
         return None
     try:
         pynvml: Any = importlib.import_module("pynvml")

@@ -106,12 +106,7 @@ def capped_by(
         if check.live_bytes != check.predicted_live_bytes:
             peak = min(peak, check.live_bytes)  # a peak that it did not have
     checks = cap_both(original, rewritten, budget_bytes, live_peak_bytes=peak)
-    failures = [
-        f"under a cap of {format_bytes(check.cap_bytes)} the {check.model} model "
-        f"{'runs' if check.passed else 'fails'}, which it should not: {check.message or 'no message'}"
-        for check in checks
-        if check.expected is not None and check.passed != check.expected
-    ]
+    failures = [check.failure for check in checks if check.failure]
     notes: tuple[str, ...] = ()
     if over := checks[1].over_budget_bytes:
         notes = (

@@ -15,7 +15,7 @@ import numpy as np
 
 from planner.errors import ModelError
 from planner.processes.children import end_with_parent
-from planner.runtime.options import cap_arena, session_options
+from planner.runtime.options import cap_arena, hold_no_more, session_options
 from planner.runtime.profile import create_session, run_session
 
 
@@ -27,8 +27,7 @@ def main(request_path: str) -> None:
     options = session_options(
         level=request["level"], order=request["order"], threads=request["threads"]
     )
-    options.enable_mem_pattern = False
-    options.enable_mem_reuse = False
+    hold_no_more(options)
     # a packed copy of a weight would stand in the arena beside what the plan counts
     options.add_session_config_entry("session.disable_prepacking", "1")
     cap_arena(options, request["cap_bytes"], request["first_region_bytes"])
