@@ -34,37 +34,31 @@ if TYPE_CHECKING:
     from planner.runtime.streams import session_options
 
 
+_HOMES = {
+    "Plan": "planner.plan.planfile",
+    "PlannerError": "planner.errors",
+    "analyze": "planner.api",
+    "apply": "planner.api",
+    "export_training_graph": "planner.export.training",
+    "fit_devices": "planner.api_devices",
+    "optimize": "planner.api",
+    "session_options": "planner.runtime.streams",
+    "sweep": "planner.api_sweep",
+    "verify": "planner.api",
+}
+
+
 def __getattr__(name: str) -> Any:
     # imported on first use: onnx and ortools take a second, `planner --help` must not wait for them
-    if name in ("analyze", "apply", "optimize", "verify"):
-        from planner import api
+    if name not in _HOMES:
+        raise AttributeError(f"module 'planner' has no attribute {name!r}")
+    from importlib import import_module
 
-        return getattr(api, name)
-    if name == "sweep":
-        from planner.api_sweep import sweep
+    from planner.processes.garbage import collected_seldom
 
-        return sweep
-    if name == "fit_devices":
-        from planner.api_devices import fit_devices
-
-        return fit_devices
     if name == "export_training_graph":
         from planner.export.torch_extra import require_torch
 
         require_torch()
-        from planner.export.training import export_training_graph
-
-        return export_training_graph
-    if name == "session_options":
-        from planner.runtime.streams import session_options
-
-        return session_options
-    if name == "Plan":
-        from planner.plan.planfile import Plan
-
-        return Plan
-    if name == "PlannerError":
-        from planner.errors import PlannerError
-
-        return PlannerError
-    raise AttributeError(f"module 'planner' has no attribute {name!r}")
+    with collected_seldom():
+        return getattr(import_module(_HOMES[name]), name)

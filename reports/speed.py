@@ -63,7 +63,7 @@ import json, resource, sys, time
 began = time.perf_counter()
 from pathlib import Path
 import onnxruntime
-from planner import api
+from planner import optimize
 marks = [("import", began), ("load", time.perf_counter())]
 stages, more = json.loads(sys.argv[4]), json.loads(sys.argv[5])
 sessions = []
@@ -77,7 +77,7 @@ def say(message):
         if message.startswith(tuple(heads)) and marks[-1][0] != stage:
             marks.append((stage, time.perf_counter()))
 folder = Path(sys.argv[3])
-result = api.optimize(
+result = optimize(
     Path(sys.argv[1]), budget=sys.argv[2], output=folder / "o.onnx", plan_path=folder / "p.json",
     report_path=folder / "r.html", force=True, progress=say, **more,
 )

@@ -193,14 +193,20 @@ def _least_arena(demands: Demands, order: Longs, arena: Arena, least: int, near:
     def is_late() -> bool:
         return time.monotonic() > near.deadline
 
+    good = 0  # what did for one arena often does for the next
+
     def fits(cap_bytes: int) -> bool:
+        nonlocal good
         limits = Limits(cap_bytes, 0, UNLIMITED)
         sizes = region_sizes(cap_bytes, len(demands.event))[:: near.stride]
         firsts = np.array(sizes, dtype=np.int64)
-        for i in range(len(firsts)):
+        for i in sorted(range(len(firsts)), key=lambda i: abs(i - good)):
             rooms(demands, order, arena, limits, firsts[i : i + 1], ran)
-            if ran[0] == demands.units or is_late():
-                return bool(ran[0] == demands.units)
+            if ran[0] == demands.units:
+                good = i
+                return True
+            if is_late():
+                return False
         return False
 
     low, step = least, round_up(int(4 * near.share * least) + 1)

@@ -77,7 +77,7 @@ def test_the_optimizers_see_each_file_once_for_each_thing_that_is_claimed(
     assert rewritten_levels(seen) == [ALL, EXTENDED]
     assert result.verification is not None and result.verification.time is not None
     assert {level for _, level in seen.capped} == {"disabled"}
-    assert seen.capped[-1] == ("optimized.onnx", "disabled")
+    assert ("optimized.onnx", "disabled") in seen.capped
 
 
 def test_times_are_measured_on_the_optimized_graph(tmp_path: Path, seen: _Seen) -> None:

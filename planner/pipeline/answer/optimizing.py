@@ -35,6 +35,7 @@ from planner.pipeline.solve.loosening import loosened
 from planner.pipeline.solve.planned import Planned
 from planner.pipeline.target.placing import check_can_run
 from planner.plan.planfile import Plan
+from planner.processes.importing import import_ahead
 from planner.processes.workers import Beside
 from planner.request import Request
 from planner.results import ModelView, OptimizeResult
@@ -146,6 +147,8 @@ class OptimizeJob:
         if self.verify:
             check_can_run(target_named(self.request.device))
         compile_ahead(self.request)
+        if self.files.report is not None:
+            import_ahead("planner.report.html")
         prepared = self.prepared
         if prepared is None:
             will_run = self.verify and self.files.model is not None

@@ -13,7 +13,7 @@ from planner.lower.rewrite import Rewritten
 from planner.pipeline.prepare.prepared import Prepared
 from planner.pipeline.prepare.timelines import full_timeline
 from planner.pipeline.solve.orders import BaseOrder, Settings
-from planner.pipeline.solve.read_back import lowered, read_back
+from planner.pipeline.solve.read_back import lowered_as, read_back
 from planner.plan.solved import Solved
 from planner.runtime.device.forecast import arena_room
 
@@ -84,24 +84,27 @@ def lowered_plan(
         TakenError: ONNX Runtime's optimizers take nodes of it away, however they are pinned.
     """
     assert solved.candidate is not None
-    rewritten = lowered(
-        prepared, form, solved.candidate.actions, order_target=settings.order_target
-    )
-    back = read_back(prepared, rewritten, order_target=settings.order_target)
-    graph, order = back.graph, back.order
     target = prepared.target
-    cap = arena_room(graph, settings.budget_bytes - settings.reserve_bytes, target)
-    units = {op: i for i, op in enumerate(order)}
-    demands = demands_of(graph, order, units, rewritten.like, target)
-    return Planned(
-        prepared=prepared,
-        formulation=form,
-        solved=solved,
-        base=base,
-        rewritten=back.rewritten,
-        graph=graph,
-        order=order,
-        timeline=full_timeline(graph, order, target),
-        orders=orders,
-        fits_arena=first_region(demands, cap) is not None,
+
+    def read(rewritten: Rewritten) -> Planned:
+        back = read_back(prepared, rewritten, order_target=settings.order_target)
+        graph, order = back.graph, back.order
+        cap = arena_room(graph, settings.budget_bytes - settings.reserve_bytes, target)
+        units = {op: i for i, op in enumerate(order)}
+        demands = demands_of(graph, order, units, rewritten.like, target)
+        return Planned(
+            prepared=prepared,
+            formulation=form,
+            solved=solved,
+            base=base,
+            rewritten=back.rewritten,
+            graph=graph,
+            order=order,
+            timeline=full_timeline(graph, order, target),
+            orders=orders,
+            fits_arena=first_region(demands, cap) is not None,
+        )
+
+    return lowered_as(
+        read, prepared, form, solved.candidate.actions, order_target=settings.order_target
     )

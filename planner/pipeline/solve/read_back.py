@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from planner.formulate import Formulation
 from planner.graph.model import OpId, Placement, TrainingGraph
@@ -15,6 +16,8 @@ from planner.pipeline.prepare.prepared import Prepared
 from planner.pipeline.target.everywhere import devices_here
 from planner.plan.problem import Action
 from planner.runtime.optimizers.shapes import unsized_copies
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,25 +32,45 @@ class ReadBack:
 def lowered(
     prepared: Prepared, form: Formulation, actions: Sequence[Action], *, order_target: str
 ) -> Rewritten:
-    """The rewritten model of a schedule, with the nodes pinned that ONNX Runtime would undo.
+    """The rewritten model of a schedule, with the nodes pinned that ONNX Runtime would undo; see
+    `lowered_as`."""
+    return lowered_as(
+        lambda rewritten: rewritten, prepared, form, actions, order_target=order_target
+    )
+
+
+def lowered_as(
+    read: Callable[[Rewritten], T],
+    prepared: Prepared,
+    form: Formulation,
+    actions: Sequence[Action],
+    *,
+    order_target: str,
+) -> T:
+    """What is read of a schedule's rewritten model, with the nodes pinned that ONNX Runtime would undo.
 
     Args:
+        read: at work while ONNX Runtime is asked; it may be told of models with too few pins first.
         order_target: as for `read_back`.
-    """
-    from planner.runtime.optimizers.fusion_pins import pin_against_fusion
 
-    def lower(pinned: frozenset[str]) -> Rewritten:
+    Raises:
+        TakenError: ONNX Runtime's optimizers take nodes of it away, however they are pinned.
+    """
+    from planner.runtime.optimizers.fusion_pins import pinned
+
+    def lower(pins: frozenset[str]) -> Rewritten:
         return rewrite(
             prepared.model,
             prepared.graph,
             form,
             actions,
-            pinned=pinned,
+            pinned=pins,
             sessions=Sessions(target=prepared.target, order=order_target),
         )
 
-    return pin_against_fusion(
+    return pinned(
         lower,
+        read,
         prepared.loaded,
         enabled=prepared.ort_optimized,
         targets=(prepared.target, *devices_here(prepared.target)),

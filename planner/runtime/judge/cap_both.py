@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,13 @@ from planner.runtime.judge.cap import refused_by_arena, run_capped
 from planner.runtime.memory.arena import arena_cap, first_region, first_regions, roomy_cap
 from planner.runtime.memory.workspace import workspace
 from planner.runtime.options import Level, Opening, Order
+from planner.runtime.timing import available_bytes
 from planner.units import format_bytes
 
 _TRIES = 8  # first regions that are tried for real
+
+_BOTH = 3
+"""Times the budget that is free where both models run at once: each may take it, beside its inputs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,18 +131,36 @@ def cap_both(
         live_peak_bytes: of the original, workspace included: it is expected to fail only below.
     """
     cap = arena_cap(rewritten.graph, budget_bytes)
-    fits = rewritten.under(cap, rewritten.regions(cap), 0, True)
-    if fits is None or refused_by_arena(fits):
-        fits = _least_above(rewritten, cap, tried=fits is not None)
-    over = fits.over_budget_bytes
-    cap = arena_cap(original.graph, budget_bytes) + over
-    # below its live bytes it must fail; above them, what the arena loses decides, in the replay
-    must_fail = arena_cap(original.graph, live_peak_bytes) > cap
-    fails = must_fail and first_region(original.graph, original.order, cap) is None
-    expected = False if fails else None
-    alike = original.under(cap, [fits.first_region_bytes], over, expected)
-    assert alike is not None
-    return alike, fits
+    regions = iter(rewritten.regions(cap))
+    first = next(regions, None)
+
+    def original_under(over: int, region: int) -> CapCheck:
+        found = original.under(arena_cap(original.graph, budget_bytes) + over, [region], over, None)
+        assert found is not None
+        return found
+
+    with ThreadPoolExecutor(1) as pool:
+        ahead = None
+        if first is not None and _have_room(budget_bytes):  # as a rule the first region does
+            ahead = pool.submit(original_under, 0, first)
+        tried = () if first is None else itertools.chain((first,), regions)
+        fits = rewritten.under(cap, tried, 0, True)
+        if fits is None or refused_by_arena(fits):
+            fits = _least_above(rewritten, cap, tried=fits is not None)
+        over, region = fits.over_budget_bytes, fits.first_region_bytes
+        cap = arena_cap(original.graph, budget_bytes) + over
+        # below its live bytes it must fail; above them, what the arena loses decides, in the replay
+        must_fail = arena_cap(original.graph, live_peak_bytes) > cap
+        fails = must_fail and first_region(original.graph, original.order, cap) is None
+        is_ahead = ahead is not None and (over, region) == (0, first)
+        alike = ahead.result() if ahead and is_ahead else original_under(over, region)
+    return replace(alike, expected=False if fails else None), fits
+
+
+def _have_room(budget_bytes: int) -> bool:
+    """Whether both models may run at once, each within the budget."""
+    available = available_bytes()
+    return available is None or _BOTH * budget_bytes <= available
 
 
 def _least_above(rewritten: Contestant, budget_cap: int, *, tried: bool) -> CapCheck:

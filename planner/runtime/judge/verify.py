@@ -229,7 +229,8 @@ class CpuJob:
         written = written_inputs(self.graphs["original"])
         self.progress("original model, default options: outputs and bytes")
         threads = self._threads_to_compare()
-        self._begin_recommended()
+        opening = replace(self._opening("rewritten", self._default_level), threads=threads)
+        self._begin_rewritten(opening)
         operators = (op.op_type for op in self.graphs["original"].operations)
         level = default_level(operators, self.level)
         results, runs = self._original(level, written, threads)
@@ -240,7 +241,7 @@ class CpuJob:
         feeds = with_own(self.inputs, written)
         runs = self._profile(
             "rewritten",
-            replace(self._opening("rewritten", self._default_level), threads=threads),
+            opening,
             on_outputs=lambda names, arrays: results.compare(_named(names, arrays, feeds, written)),
             inputs=feeds,
         )
@@ -334,9 +335,11 @@ class CpuJob:
         level: Level = "extended" if self._optimized else "disabled"
         return self._opening("rewritten", level, "recommended")
 
-    def _begin_recommended(self) -> None:
-        """Have the session under recommended options created beside those before it."""
+    def _begin_rewritten(self, opening: Opening) -> None:
+        """Have the rewritten model's sessions created beside the original's: this one, and that under
+        recommended options."""
         if may_create_beside(len(self.graphs["rewritten"].operations)) and not self.thorough:
+            self._sessions.begin("rewritten", opening)
             self._sessions.begin("rewritten", self._opening_recommended)
 
     def _check_order(self, level: str, run: Run) -> None:

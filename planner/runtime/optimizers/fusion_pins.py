@@ -11,8 +11,9 @@ new file order can allow one that the old did not), until nothing changes.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, TypeVar
 
 import onnx
 import onnx_ir as ir
@@ -27,6 +28,8 @@ from planner.runtime.messages import first_line
 from planner.runtime.optimizers.shapes import without_large_initializers
 from planner.runtime.options import asking_options
 from planner.targets import CPU, Target
+
+T = TypeVar("T")
 
 _MAX_ROUNDS = 12
 _ACTIVATIONS = frozenset(
@@ -72,8 +75,26 @@ def pin_against_fusion(
 ) -> Rewritten:
     """Lower with more and more pinned values until the optimizers leave every node alone.
 
+    Args and errors: see `pinned`.
+    """
+    return pinned(lower, lambda rewritten: rewritten, loaded, enabled=enabled, targets=targets)
+
+
+def pinned(
+    lower: Callable[[frozenset[str]], Rewritten],
+    read: Callable[[Rewritten], T],
+    loaded: LoadedModel,
+    *,
+    enabled: bool,
+    targets: Sequence[Target] = (CPU,),
+) -> T:
+    """What is read of a model once it is lowered with so many pinned values that the optimizers leave
+    every node alone.
+
     Args:
         lower: makes the rewritten model for a set of pinned values.
+        read: told of each rewritten model while the optimizers are asked in a thread, and must not change
+            it. What it gives, or raises, counts of the last one.
         enabled: False where the model was not optimized before: then the original's own nodes
             would be fused as well, and nothing can be told.
         targets: whose optimizers are asked, each of them.
@@ -82,37 +103,40 @@ def pin_against_fusion(
         TakenError: a node keeps being taken, by name.
         ModelError: the rewritten model does not load, or gets nodes that nobody planned.
     """
-    pinned: frozenset[str] = frozenset()
-    rewritten = lower(pinned)
+    pins: frozenset[str] = frozenset()
+    rewritten = lower(pins)
     if not enabled:  # sessions that do fuse have to load it nevertheless
         fusable = _before_activations(rewritten.model)
-        return lower(fusable) if fusable else rewritten
+        return read(lower(fusable) if fusable else rewritten)
     taken: list[ir.Node] = []
     for _ in range(_MAX_ROUNDS):
+        with ThreadPoolExecutor(1) as pool:
+            asked = pool.submit(_survivors, rewritten.model, targets)
+            found = _done(read, rewritten)
         try:
-            survivors = set.intersection(*(_optimized_nodes(rewritten.model, t) for t in targets))
+            survivors = asked.result()
         except ModelError:
-            more = pinned | _before_activations(rewritten.model)
+            more = pins | _before_activations(rewritten.model)
             # a fusion may name what it makes as one of the original did (matmul_add_fusion.cc)
-            more = more if more != pinned else pinned | rewritten.like.keys()
-            if more == pinned:
+            more = more if more != pins else pins | rewritten.like.keys()
+            if more == pins:
                 raise
         else:
             taken = [node for node in rewritten.model.graph if node.name not in survivors]
             added = _added(rewritten.model, survivors, targets)
             if not taken and not added:
-                return rewritten
-            more = pinned | {str(v.name) for node in taken for v in node.outputs if v.name}
+                return found.result()
+            more = pins | {str(v.name) for node in taken for v in node.outputs if v.name}
             if not taken:
-                more = pinned | _around(rewritten.model, added)
-                if more == pinned:
+                more = pins | _around(rewritten.model, added)
+                if more == pins:
                     _refuse(added, loaded)
-            if more == pinned:  # a sum is taken into the convolution that it reads
-                more = pinned | _made_for(taken)
-            if more == pinned:
+            if more == pins:  # a sum is taken into the convolution that it reads
+                more = pins | _made_for(taken)
+            if more == pins:
                 break
-        pinned = more
-        rewritten = lower(pinned)
+        pins = more
+        rewritten = lower(pins)
     names = ", ".join(repr(node.name) for node in taken[:3])
     raise TakenError(
         f"ONNX Runtime's optimizers keep rewriting {names} in {loaded.path}",
@@ -124,6 +148,21 @@ def pin_against_fusion(
         ),
         frozenset(str(node.name) for node in taken),
     )
+
+
+def _done(read: Callable[[Rewritten], T], rewritten: Rewritten) -> Future[T]:
+    """What a call gives or raises, kept until it is known whether that counts."""
+    found: Future[T] = Future()
+    try:
+        found.set_result(read(rewritten))
+    except Exception as error:
+        found.set_exception(error)
+    return found
+
+
+def _survivors(model: ir.Model, targets: Sequence[Target]) -> set[str]:
+    """Names of the nodes that the optimizers of all targets leave or make."""
+    return set.intersection(*(_optimized_nodes(model, target) for target in targets))
 
 
 def _added(model: ir.Model, after: set[str], targets: Sequence[Target]) -> list[str]:
