@@ -129,6 +129,7 @@ class Descend(_InParts):
     """
 
     name: ClassVar[str] = "descend"
+    part_stages: tuple[int, ...] = (3, 6, 10, 20)
     min_ops: int = 60
     repair_s: float = 0.3
 

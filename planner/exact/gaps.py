@@ -1,4 +1,9 @@
-"""The runs and tensors of a part of a plan as 0-1 variables: see `planner.exact.part`."""
+"""The runs and tensors of a part of a plan as 0-1 variables: see `planner.exact.part`.
+
+A search makes thousands of these models, and most of their time went into the objects of the solver's
+modelling API. So variables are numbers here, and what is stated of them goes into the solver's message at
+once.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +11,12 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from ortools.sat.python import cp_model
-from ortools.sat.python import cp_model_helper as cmh
 
 from planner.plan.problem import Problem
 from planner.plan.stages import MemoryProfile, Run, may_swap, overwritten
 
-Literal = cmh.Literal | bool
+Literal = int
+"""The number of a 0-1 variable, or `~number` for its opposite, as in the message; or True, or False."""
 
 
 @dataclass(slots=True)
@@ -32,8 +37,8 @@ class GapModel:
     """Which free runs take place, and in which gaps between its events each tensor is held.
 
     Attributes:
-        cp: the model. hints: by variable index, its value in the plan.
-        reruns: by free run. events: by tensor, in order.
+        cp: the model. hints: by variable, its value in the plan (`hint_all` states them).
+        reruns: variables of the free runs. events: by tensor, in order.
         fetches: by run and tensor, whether it is copied in for the run. hosted: by tensor, whether it
             is copied out.
     """
@@ -46,7 +51,8 @@ class GapModel:
         self.plan = held.plan
         self.cp = cp_model.CpModel()
         self.hints: list[int] = []
-        self.reruns: dict[Run, cp_model.IntVar] = {}
+        self._variables, self._rows = self.cp.proto.variables, self.cp.proto.constraints
+        self.reruns: dict[Run, Literal] = {}
         self.free_runs: dict[int, list[Run]] = {}
         for run in sorted(free):
             self.reruns[run] = self._bool(run in self.plan.reruns)
@@ -55,26 +61,37 @@ class GapModel:
         ops = [problem.ops[m] for m in self.free_runs]
         self.tensors = sorted({*tensors, *(t for op in ops for t in (*op.inputs, *op.outputs))})
         self.fetches: dict[tuple[Run, int], Literal] = {}
-        self.hosted: dict[int, cp_model.IntVar] = {}
+        self.hosted: dict[int, Literal] = {}
         self.swapped_now = {t for _, t in self.plan.back}
         self.events = {t: self._events(t) for t in self.tensors}
         for t in self.tensors:
             self._chain(t)
         self._only_useful()
 
-    def _bool(self, hint: bool) -> cp_model.IntVar:
-        variable = self.cp.new_bool_var("")
-        self._hint(variable, hint)
-        return variable
+    def hint_all(self) -> None:
+        """State the plan's value of every variable that there is."""
+        hint = self.cp.proto.solution_hint
+        hint.vars.extend(list(range(len(self.hints))))
+        hint.values.extend(self.hints)
 
-    def _hint(self, variable: cp_model.IntVar, value: int) -> None:
-        self.hints.append(value)
-        self.cp.add_hint(variable, value)
+    def _variable(self, most: int, hint: int) -> int:
+        """A new variable between 0 and `most`."""
+        self._variables.add().domain.extend((0, most))
+        self.hints.append(hint)
+        return len(self.hints) - 1
+
+    def _bool(self, hint: bool) -> Literal:
+        return self._variable(1, int(hint))
 
     def _clause(self, *literals: Literal) -> None:
         """At least one holds; constants are folded."""
-        if not any(x is True for x in literals):
-            self.cp.add_bool_or([x for x in literals if not isinstance(x, bool)])
+        open_: list[Literal] = []
+        for x in literals:
+            if x is True:
+                return
+            if x is not False:
+                open_.append(x)
+        self._rows.add().bool_or.literals.extend(open_)
 
     def _events(self, t: int) -> list[Event]:
         """Fixed and free runs that touch a tensor, in order."""
@@ -177,4 +194,4 @@ class GapModel:
 
 def negated(literal: Literal) -> Literal:
     """The opposite of a literal or constant."""
-    return not literal if isinstance(literal, bool) else literal.negated()
+    return not literal if isinstance(literal, bool) else ~literal

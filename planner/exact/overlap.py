@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from ortools.sat.python import cp_model
+from ortools.sat.python import cp_model_helper as cmh
 
 from planner.exact.gaps import Event, GapModel, Literal, negated
 from planner.exact.solving import SOLVED, solve_interruptibly
@@ -32,6 +33,7 @@ TIME_UNITS = 1_000_000
 """The base duration in whole units of time. Durations are rounded up."""
 
 Time = cp_model.IntVar | int
+Truth = cmh.Literal | bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +42,7 @@ class _Transfer:
 
     tensor: int
     start: cp_model.IntVar
-    present: Literal
+    present: Truth
     run: Run | None = None
 
 
@@ -62,6 +64,7 @@ class OverlapModel(GapModel):
     ) -> None:
         super().__init__(problem, held, free, range(len(problem.tensors)))
         self.decisions = tuple(self.hints)
+        self.hint_all()
         self.unit_us = max(problem.base_duration_us, 1e-9) / TIME_UNITS
         self.starts_us = starts_us
         copies_us = sum(problem.swap_out_us(t) + problem.swap_in_us(t) for t in self.hosted)
@@ -80,11 +83,18 @@ class OverlapModel(GapModel):
             if tensor.bytes:
                 self._hold(t)
         for run in self.start:
-            present = self.reruns.get(run, True)
+            present = self._truth(self.reruns.get(run, True))
             self._use(self.start[run], self.end[run], present, problem.ops[run[1]].workspace_bytes)
         capacity = problem.capacity_bytes - problem.fixed_bytes
         self.cp.add_cumulative(self.memory, self.bytes, capacity)
         self.cp.minimize(self.makespan)
+
+    def _truth(self, literal: Literal) -> Truth:
+        """A literal as the solver's modelling API has it."""
+        if isinstance(literal, bool):
+            return literal
+        variable = self.cp.get_bool_var_from_proto_index(max(literal, ~literal))
+        return variable if literal >= 0 else variable.negated()
 
     def _units(self, us: float) -> int:
         return math.ceil(us / self.unit_us - 1e-9)
@@ -105,7 +115,7 @@ class OverlapModel(GapModel):
         for run in order:
             units = self._units(self.problem.ops[run[1]].duration_us)
             self.start[run] = self._time(self.starts_us.get((ActionKind.RUN, run[1], run)))
-            taken = units * self.reruns[run] if run in self.reruns else units
+            taken = units * self._truth(self.reruns[run]) if run in self.reruns else units
             total.append(taken)
             end = self.cp.new_int_var(0, self.horizon, "")
             self.hints.append(0)
@@ -121,7 +131,8 @@ class OverlapModel(GapModel):
     def _copies(self) -> None:
         problem, cp = self.problem, self.cp
         engines: tuple[list[cp_model.IntervalVar], list[cp_model.IntervalVar]] = ([], [])
-        for t, present in sorted(self.hosted.items()):
+        for t, literal in sorted(self.hosted.items()):
+            present = self._truth(literal)
             producer = problem.tensors[t].producer
             start = self._time(self.starts_us.get((ActionKind.SWAP_OUT, t, None)))
             units = self._units(problem.swap_out_us(t))
@@ -129,9 +140,10 @@ class OverlapModel(GapModel):
             engines[0].append(cp.new_optional_fixed_size_interval_var(start, units, present, ""))
             cp.add(start >= self.end[producer, producer]).only_enforce_if(present)
             cp.add(self.makespan >= start + units).only_enforce_if(present)
-        for (run, t), present in sorted(self.fetches.items(), key=lambda item: item[0]):
-            if present is False:
+        for (run, t), literal in sorted(self.fetches.items(), key=lambda item: item[0]):
+            if literal is False:
                 continue
+            present = self._truth(literal)
             start = self._time(self.starts_us.get((ActionKind.SWAP_IN, t, run)))
             units = self._units(problem.swap_in_us(t))
             self.ins.append(_Transfer(t, start, present, run))
@@ -148,7 +160,7 @@ class OverlapModel(GapModel):
             events = self.events[t]
             k = next(i for i, e in enumerate(events) if e.run == run)
             for event in reversed(events[:k]):
-                literals = when if event.runs is True else [*when, event.runs]
+                literals = when if event.runs is True else [*when, self._truth(event.runs)]
                 cp.add(start >= self.start[event.run]).only_enforce_if(*literals)
                 if event.runs is True:
                     break
@@ -161,7 +173,7 @@ class OverlapModel(GapModel):
 
     # -- memory ------------------------------------------------------------------------------
 
-    def _use(self, start: Time, end: Time, present: Literal, size: int) -> None:
+    def _use(self, start: Time, end: Time, present: Truth, size: int) -> None:
         """So many bytes in `[start, end)`, where present."""
         if present is False or not size:
             return
@@ -174,7 +186,7 @@ class OverlapModel(GapModel):
         self.memory.append(interval)
         self.bytes.append(size)
 
-    def _all(self, *literals: Literal) -> Literal:
+    def _all(self, *literals: Truth) -> Truth:
         """A literal that holds where all of these do (and may hold elsewhere)."""
         if any(x is False for x in literals):
             return False
@@ -183,7 +195,7 @@ class OverlapModel(GapModel):
             return open_[0] if open_ else True
         both = self.cp.new_bool_var("")
         self.hints.append(0)
-        self._clause(both, *(negated(x) for x in open_))
+        self.cp.add_bool_or([both, *(x.negated() for x in open_ if not isinstance(x, bool))])
         return both
 
     def _hold(self, t: int) -> None:
@@ -192,31 +204,33 @@ class OverlapModel(GapModel):
         tensor = problem.tensors[t]
         if tensor.to_end:
             self._use(self.start[events[0].run], self.horizon, True, tensor.bytes)
-        first: Literal = not tensor.to_end  # the copy of the base run is still the one held
+        first: Truth = not tensor.to_end  # the copy of the base run is still the one held
         for k, event in enumerate(events):
             following = events[k + 1].run if k + 1 < len(events) else None
+            after = self._truth(event.after)
             if following is not None:
-                self._use(self.start[event.run], self.start[following], event.after, tensor.bytes)
+                self._use(self.start[event.run], self.start[following], after, tensor.bytes)
             over = not event.makes and t in overwritten(problem, event.run[1])
             is_first = k == 0 and tensor.to_end
             if not over and not is_first:
                 # a graph output's first copy is there anyway
                 here = event.before if tensor.to_end and not event.makes else True
-                gone = self._all(event.runs, here, negated(event.after))
+                runs = self._truth(event.runs)
+                gone = self._all(runs, self._truth(here), self._truth(negated(event.after)))
                 self._use(self.start[event.run], self.end[event.run], gone, tensor.bytes)
             if t in self.outs:
                 self._while_copied_out(t, event, first, over)
-                first = self._all(first, event.after)
+                first = self._all(first, after)
 
-    def _while_copied_out(self, t: int, event: Event, first: Literal, over: bool) -> None:
+    def _while_copied_out(self, t: int, event: Event, first: Truth, over: bool) -> None:
         """A tensor that is let go stays until it is copied out; it is not made again before."""
         host, cp = self.outs[t], self.cp
         out_end = self._out_end(t)
         if event.makes and event.run in self.reruns:
             cp.add(out_end <= self.start[event.run]).only_enforce_if(
-                host.present, self.reruns[event.run]
+                host.present, self._truth(self.reruns[event.run])
             )
-        let_go = self._all(first, negated(event.after), host.present)
+        let_go = self._all(first, self._truth(negated(event.after)), host.present)
         if isinstance(let_go, bool):
             return
         if over:
@@ -244,12 +258,12 @@ class OverlapModel(GapModel):
     def actions(self, solver: cp_model.CpSolver) -> list[Action]:
         """The schedule of a solution, by starts."""
 
-        def holds(literal: Literal) -> bool:
+        def holds(literal: Truth) -> bool:
             return literal if isinstance(literal, bool) else solver.boolean_value(literal)
 
         listed: list[tuple[int, Run, int, Action]] = []
         for run, start in self.start.items():
-            if run not in self.reruns or holds(self.reruns[run]):
+            if run not in self.reruns or holds(self._truth(self.reruns[run])):
                 action = Action(kind=ActionKind.RUN, target=run[1])
                 listed.append((solver.value(start), run, 1, action))
         for copy in self.outs.values():

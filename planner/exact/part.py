@@ -55,17 +55,16 @@ _EXCESS_STEPS = 100_000
 """Excess is counted in this fraction of the capacity."""
 
 _FALSE, _TRUE = -1, -2
-_LEAST = -(1 << 62)
+_LEAST, _MOST = -(1 << 62), 1 << 62
 _Terms = list[tuple[Literal, int]]
 
 
 @dataclass(slots=True)
 class _Excess:
-    """Steps above the capacity at so many stages; `hint` is how many the plan has."""
+    """Steps above the capacity at so many stages."""
 
-    variable: cp_model.IntVar
+    variable: int
     stages: int
-    hint: int = 0
 
 
 class _State:
@@ -82,7 +81,7 @@ class _State:
         if isinstance(literal, bool):
             self.variable[slot] = _TRUE if literal else _FALSE
         else:
-            self.variable[slot] = literal.index
+            self.variable[slot] = literal
         self.stale = True
 
     def refresh(self) -> None:
@@ -122,8 +121,10 @@ class PartModel(GapModel):
         self.excess: list[_Excess] = []
         self.excess_at: dict[int, _Excess] = {}
         self.rows = 0
+        self.planned = np.array(self.hints, dtype=np.int64)
         self._memory()
         self._objective()
+        self.hint_all()
 
     def _memory(self) -> None:
         problem = self.problem
@@ -202,17 +203,18 @@ class PartModel(GapModel):
         most = state.most
         constant = state.constant + sum(size for x, size in terms if x is True)
         room = self.problem.capacity_bytes - int(others.max()) - constant
-        extra = [(x.index, size) for x, size in terms if not isinstance(x, bool) and size]
+        extra = [(x, size) for x, size in terms if not isinstance(x, bool) and size]
         most += sum(size for _, size in extra)
         if most <= room or (self.price is not None and not most):
             return
         variables = [*state.variables.tolist(), *(i for i, _ in extra)]
         sizes = [*state.row_units.tolist(), *(size // self.unit for _, size in extra)]
         if self.price is not None:
-            now = sum(s for i, s in zip(variables, sizes, strict=True) if self.hints[i])
+            now = int(state.row_units @ self.planned[state.variables])
+            now += sum(size // self.unit for i, size in extra if self.planned[i])
             variables.append(self._excess(start, end, now - room // self.unit, constant + most))
             sizes.append(-self.step)
-        row = self.cp.proto.constraints.add().linear
+        row = self._rows.add().linear
         row.vars.extend(variables)
         row.coeffs.extend(sizes)
         row.domain.extend([_LEAST, room // self.unit])
@@ -228,13 +230,13 @@ class PartModel(GapModel):
             above = self.axis[start:end] + most > self.problem.capacity_bytes
             stages = {self.held.runs[(start + int(i)) // 2][0] for i in np.flatnonzero(above)}
             limit = (int(self.held.live.max()) + self.all_bytes) // (self.step * self.unit) + 1
-            excess = _Excess(self.cp.new_int_var(0, limit, ""), len(stages))
-            self.hints.append(0)
+            excess = _Excess(self._variable(limit, 0), len(stages))
             self.excess.append(excess)
             if first == last:
                 self.excess_at[first] = excess
-        excess.hint = max(excess.hint, -(-now // self.step))
-        return excess.variable.index
+        steps = -(-now // self.step)
+        self.hints[excess.variable] = max(self.hints[excess.variable], steps)
+        return excess.variable
 
     # -- objective and answer ----------------------------------------------------------------
 
@@ -248,17 +250,26 @@ class PartModel(GapModel):
         costs = [(x, us) for x, us in costs if not isinstance(x, bool)]
         self.terms = len(costs)
         self.fixed_units = fixed
-        # rounded down, so that the bound holds
-        weights = [min(math.floor(us * unit), _MAX_WEIGHT) for _, us in costs]
-        self.cost = cp_model.LinearExpr.weighted_sum([x for x, _ in costs], weights)
-        total = self.cost
+        self.cost: dict[int, int] = {}  # by variable
+        self.cost_units = 0  # of none
+        for x, us in costs:
+            weight = min(
+                math.floor(us * unit), _MAX_WEIGHT
+            )  # rounded down, so that the bound holds
+            if x < 0:  # 1 - variable
+                x, weight, self.cost_units = ~x, -weight, self.cost_units + weight
+            self.cost[x] = self.cost.get(x, 0) + weight
+        total, scale = dict(self.cost), 1
         if self.price is not None:
+            scale = _PRICE_UNITS
             price = self.price * COST_UNITS * self.step * self.unit / problem.capacity_bytes
             weight = max(1, round(min(price * _PRICE_UNITS, _MAX_WEIGHT)))
-            total = total * _PRICE_UNITS + sum(weight * e.stages * e.variable for e in self.excess)
-            for excess in self.excess:
-                self.cp.add_hint(excess.variable, excess.hint)
-        self.cp.minimize(total)
+            total = {x: scale * units for x, units in total.items()}
+            total.update((e.variable, weight * e.stages) for e in self.excess)
+        objective = self.cp.proto.objective
+        objective.vars.extend(list(total))
+        objective.coeffs.extend(list(total.values()))
+        objective.offset = scale * self.cost_units
 
     def add_latest(self) -> None:
         """Leave out plans in which a run could as well take place a stage later: nothing in its
@@ -283,7 +294,10 @@ class PartModel(GapModel):
         added = (bound_us - self.problem.base_duration_us) / self.problem.base_duration_us
         units = int(added * COST_UNITS) - self.terms - self.fixed_units
         if units > 0:
-            self.cp.add(self.cost >= units)
+            row = self._rows.add().linear
+            row.vars.extend(list(self.cost))
+            row.coeffs.extend(list(self.cost.values()))
+            row.domain.extend([units - self.cost_units, _MOST])
 
     def bound_us(self, solver: cp_model.CpSolver) -> float:
         """No solution takes less time than this."""
@@ -293,8 +307,12 @@ class PartModel(GapModel):
     def plan_of(self, solver: cp_model.CpSolver) -> StageSchedule:
         """The plan of a solution."""
 
+        values = list(solver.response_proto.solution)
+
         def holds(literal: Literal) -> bool:
-            return literal if isinstance(literal, bool) else solver.boolean_value(literal)
+            if isinstance(literal, bool):
+                return literal
+            return bool(values[literal]) if literal >= 0 else not values[~literal]
 
         mine = set(self.tensors)
         reruns = self.plan.reruns.difference(self.reruns)

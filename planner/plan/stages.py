@@ -22,6 +22,8 @@ from planner.plan.problem import Action, ActionKind, Problem
 Run = tuple[int, int]
 """(stage, operation)."""
 
+_NOTHING: frozenset[int] = frozenset()
+
 Span = tuple[int, int]
 """Half-open range of the axis: 2i lies before run i, 2i + 1 is run i."""
 
@@ -104,6 +106,8 @@ def runs_of(problem: Problem, plan: StageSchedule) -> list[Run]:
 
 def overwritten(problem: Problem, m: int) -> frozenset[int]:
     """Inputs of operation `m` whose buffer an output takes where `m` reads them last."""
+    if not problem.ops[m].inplace:
+        return _NOTHING
     chosen: dict[int, int] = {}
     for source, target in problem.ops[m].inplace:
         if not problem.tensors[source].to_end:
@@ -167,21 +171,24 @@ class MemoryProfile:
         """
         problem = self.problem
         producer, to_end = problem.tensors[t].producer, problem.tensors[t].to_end
+        runs, back, until = self.runs, self.plan.back, 2 * len(self.runs)
         spans: list[Span] = []
         start = end = -1
         for i in self.touched[t]:
-            run = self.runs[i]
-            made = run[1] == producer
-            if made or (run, t) in self.plan.back:
+            stage, m = runs[i]
+            if m == producer:
+                if start >= 0:
+                    spans.append((start, end))
+                start, end = 2 * i + 1, 2 * i + 2
+                if stage == producer and to_end:
+                    end = until
+                continue
+            if back and ((stage, m), t) in back:
                 if start >= 0:
                     spans.append((start, end))
                 start = end = 2 * i + 1
-                if made:
-                    end = 2 * i + 2
-                if made and run[0] == producer and to_end:
-                    end = 2 * len(self.runs)
-            if not made and end < 2 * len(self.runs):
-                end = 2 * i + (1 if t in overwritten(problem, run[1]) else 2)
+            if end < until:
+                end = 2 * i + (1 if t in overwritten(problem, m) else 2)
         if start >= 0:
             spans.append((start, end))
         if to_end and not first:
