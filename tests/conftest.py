@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import os
+from collections.abc import Iterator
 
 import pytest
+import typer.main
 
 TOGETHER = ("tests/training/",)
 """Folders that one worker takes whole: their tests share what is dear to make."""
@@ -24,6 +27,15 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # plans that are compared, or kept as snapshots, want the same times in each run: tests of measured times
 # ask for them
 os.environ.setdefault("PLANNER_CALIBRATE", "never")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_parser() -> Iterator[None]:
+    """Typer takes planner's commands apart once for all tests that call `main`: it makes the same of them
+    each time, in 20 ms."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(typer.main, "get_command", functools.cache(typer.main.get_command))
+        yield
 
 
 def pytest_configure(config: pytest.Config) -> None:
