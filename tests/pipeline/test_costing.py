@@ -45,18 +45,22 @@ def products(folder: Path, rows: int | str) -> Path:
 
 
 def test_times_are_measured_once_and_kept(tmp_path: Path) -> None:
-    first, again = (api.analyze(MLP) for _ in range(2))
+    path = products(tmp_path, 64)
+    first, again = (api.analyze(path) for _ in range(2))
     assert first.cost_source == MEASURED
     assert again.cost_source == f"{MEASURED} in an earlier run"
     assert first.default.duration_us == again.default.duration_us
-    anew = api.analyze(MLP, calibrate=True)
+    anew = api.analyze(path, calibrate=True)
     assert anew.cost_source == MEASURED
 
 
-def test_times_of_a_busy_machine_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_times_of_a_busy_machine_are_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = products(tmp_path, 64)
     monkeypatch.setattr(op_times, "waited_share", lambda *_: 0.5)
     for _ in range(2):
-        found = api.analyze(MLP)
+        found = api.analyze(path)
         assert found.cost_source == MEASURED
         assert any("waited for a core for 50" in said for said in found.assumptions)
 
@@ -79,15 +83,17 @@ def test_kept_times_that_a_step_belies_are_dropped(tmp_path: Path) -> None:
 
 
 def test_nothing_runs_where_that_is_not_wanted(tmp_path: Path) -> None:
-    assert api.analyze(MLP, calibrate=False).cost_source == "roofline of cpu"
-    assert api.analyze(MLP, hardware="t4").cost_source == "roofline of t4"
+    path = products(tmp_path, 64)
+    assert api.analyze(path, calibrate=False).cost_source == "roofline of cpu"
+    assert api.analyze(path, hardware="t4").cost_source == "roofline of t4"
     assert not (tmp_path / "cache").exists()
 
 
-def test_the_environment_says_never(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_says_never(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "never")
-    assert api.analyze(MLP).cost_source == "roofline of cpu"
-    assert api.analyze(MLP, calibrate=True).cost_source == MEASURED
+    path = products(tmp_path, 64)
+    assert api.analyze(path).cost_source == "roofline of cpu"
+    assert api.analyze(path, calibrate=True).cost_source == MEASURED
 
 
 def test_what_has_no_room_here_is_predicted(tmp_path: Path) -> None:
