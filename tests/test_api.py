@@ -51,7 +51,7 @@ def result(request, tmp_path_factory) -> OptimizeResult:
         output=folder / "out.onnx",
         plan_path=folder / "plan.json",
         report_path=folder / "report.html",
-        time_limit_s=6.0,
+        time_limit_s=3.0,
         workers=1,
         verify="thorough",
     )
@@ -128,7 +128,7 @@ def test_verify_confirms_what_optimize_wrote(tmp_path):
         swap="none",
         output=tmp_path / "out.onnx",
         plan_path=tmp_path / "plan.json",
-        time_limit_s=3.0,
+        time_limit_s=1.0,
         workers=1,
         verify=False,
     )
@@ -183,7 +183,7 @@ def test_an_infeasible_budget_says_what_binds(tmp_path):
             ZOO / "mlp_adamw.onnx",
             budget="5%",
             output=tmp_path / "out.onnx",
-            time_limit_s=3.0,
+            time_limit_s=1.0,
             workers=1,
         )
     assert caught.value.bound_bytes <= caught.value.least_peak_bytes
@@ -202,7 +202,7 @@ def test_the_least_peak_that_was_found_is_feasible(tmp_path):
 
 
 def test_analyze_says_where_the_memory_goes():
-    found = analyze(ZOO / "gpt.onnx")
+    found = analyze(ZOO / "gpt.onnx", time_limit_s=2.0)
     line = found.default.timeline
     assert found.best_order.peak_bytes <= line.peak_bytes
     assert found.least_peak_bound_bytes <= found.best_order.peak_bytes

@@ -123,7 +123,7 @@ def test_a_plan_of_measured_times_is_explained_with_them(tmp_path: Path) -> None
         plan_path=plan_path,
         resident="device",
         swap="none",
-        time_limit_s=6.0,
+        time_limit_s=3.0,
     )
     plan = result.plan
     assert plan.cost_source == MEASURED
@@ -133,5 +133,5 @@ def test_a_plan_of_measured_times_is_explained_with_them(tmp_path: Path) -> None
     assert added_us == pytest.approx(plan.planned.recompute_us + plan.planned.pins_us)
     assert sum(result.after.duration_us) == pytest.approx(plan.planned.time_us)
     assert plan.planned.step_us == plan.planned.time_us + plan.planned.cache_us
-    explained = explain(MLP, plan_path, plan.decisions[0].tensor, time_limit_s=5.0)
+    explained = explain(MLP, plan_path, plan.decisions[0].tensor, time_limit_s=2.0)
     assert explained.times_from.startswith(MEASURED)
