@@ -30,7 +30,7 @@ def planned(training_run: Run, artifacts: Artifacts) -> Callable[[str], Path]:
         folder = artifacts(name)
         output = folder / "training_model.planned.onnx"
         if not output.exists():
-            options = ["--budget", "60%", "--time-limit", "8", "--no-verify"]
+            options = ["--budget", "60%", "--time-limit", "3", "--no-verify"]
             training_run(
                 *PLANNER, "optimize", folder / "training_model.onnx", *options, "-o", output
             )
