@@ -61,7 +61,7 @@ def check_points(frontier: dict) -> None:
 
 def test_budgets_of_a_training_graph(capsys):
     document = swept(
-        capsys, zoo.path("mlp_adamw"), "--points", 4, "--time-limit", 4, "--swap", "none", "-j", 1
+        capsys, zoo.path("mlp_adamw"), "--points", 4, "--time-limit", 2, "--swap", "none", "-j", 1
     )
     (frontier,) = document["frontiers"]
     assert len(frontier["points"]) == 4
@@ -81,7 +81,7 @@ def test_the_largest_batch(where, chain, capsys):
         pytest.importorskip("ray", reason="Ray is not installed")
         options = ["--ray", "local", "-j", 2]
     document = swept(
-        capsys, chain, "--dim", "batch=8:24:8", "--budgets", "100%,60%,25%,5%", "--time-limit", 6,
+        capsys, chain, "--dim", "batch=8:24:8", "--budgets", "100%,60%,25%,5%", "--time-limit", 3,
         "--swap", "none", *options,
     )  # fmt: skip
     assert [f["dims"] for f in document["frontiers"]] == [{"batch": b} for b in (8, 16, 24)]
@@ -111,7 +111,7 @@ def test_the_policy_holds_in_every_process(jobs, tmp_path, capsys):
         + "".join(f"[engines.{name}]\nenabled = false\n" for name in others)
     )
     document = swept(
-        capsys, zoo.path("mlp_adamw"), "--points", 4, "--time-limit", 8, "--swap", "none",
+        capsys, zoo.path("mlp_adamw"), "--points", 4, "--time-limit", 4, "--swap", "none",
         "-j", jobs, "--params", params,
     )  # fmt: skip
     (frontier,) = document["frontiers"]

@@ -50,7 +50,7 @@ def test_a_plan_of_the_problem_with_no_more_peak(data, problem):
     actions = Decoder(problem).schedule(data.draw(decisions_for(problem)))
     tight = replace(problem, capacity_bytes=1)
     start = candidate_of(tight, actions)
-    settings = SearchSettings(limit_s=0.3, workers=2)
+    settings = SearchSettings(limit_s=0.2, workers=2)
     found = descend_from_many(tight, start, settings, policy=SHORT).actions
     runs = [a.target for a in found if a.kind is ActionKind.RUN]
     assert list(dict.fromkeys(runs)) == list(range(len(problem.ops)))
@@ -78,7 +78,7 @@ def test_it_goes_below_what_eviction_alone_comes_to():
             break
         evicted = min(simulate(problem, plan).peak_bytes for plan in fitting)
         capacity = int(0.99 * evicted)
-    settings = SearchSettings(limit_s=6.0, workers=2)
+    settings = SearchSettings(limit_s=3.0, workers=2)
     found = descend_from_many(problem, base, settings, policy=Descend(max_misses=3)).actions
     assert simulate(problem, found).peak_bytes < evicted
 
@@ -86,7 +86,7 @@ def test_it_goes_below_what_eviction_alone_comes_to():
 def test_the_least_peak_is_looked_for_in_parts_too():
     problem = layered(80, 1)
     never = LeastPeakPolicy(min_descents_s=1e9)
-    without, _ = min_peak(problem, time_limit_s=2.0, policy=never)
-    found, bound = min_peak(problem, time_limit_s=8.0)
+    without, _ = min_peak(problem, time_limit_s=1.0, policy=never)
+    found, bound = min_peak(problem, time_limit_s=4.0)
     assert bound <= found.peak_bytes < without.peak_bytes
     assert simulate(problem, found.actions).peak_bytes == found.peak_bytes

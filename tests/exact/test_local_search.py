@@ -100,7 +100,7 @@ def test_a_descent_ends_at_the_capacity_or_lower_than_it_began(data, problem):
     known = Decoder(problem).schedule(data.draw(decisions_for(problem)))
     tight = at_capacity(problem, simulate(problem, known).peak_bytes)
     start = base_actions(tight)
-    found = descend(tight, start, SearchSettings(limit_s=1.0, workers=1))
+    found = descend(tight, start, SearchSettings(limit_s=0.3, workers=1))
     after = simulate(tight, found).peak_bytes
     assert after <= max(tight.capacity_bytes, simulate(tight, start).peak_bytes)
     assert found == start or after < simulate(tight, start).peak_bytes
@@ -140,7 +140,7 @@ def test_a_descent_ends_when_it_is_told():
 def test_numbers_far_from_the_default_break_nothing(policy):
     problem = layered(30, seed=3)
     start = base_actions(problem)
-    settings = SearchSettings(limit_s=1.0, seed=1)
+    settings = SearchSettings(limit_s=0.5, seed=1)
     found, stats = improve_locally(problem, start, settings, policy=policy)
     lower = descend(problem, start, settings, policy=policy)
     assert stats.rounds > 0

@@ -87,7 +87,7 @@ def test_as_good_as_the_best_of_all_lists(bandwidth, data):
     # with less memory, copies in wait longer
     fitting = [candidate(tight, c.actions) for c in lists if c.peak_bytes <= tight.capacity_bytes]
     slowest = max(fitting, key=lambda c: c.time_us)
-    found = solve_exact(tight, slowest, SearchSettings(limit_s=5.0, workers=1))
+    found = solve_exact(tight, slowest, SearchSettings(limit_s=2.0, workers=1))
     assert found is not None
     best = min(c.time_us for c in fitting)
     assert found.candidate.peak_bytes <= tight.capacity_bytes
@@ -104,7 +104,7 @@ def test_never_slower_and_never_unfit(data, problem):
     actions = Decoder(problem).schedule(data.draw(decisions_for(problem)))
     tight = at_capacity(problem, simulate(problem, actions).peak_bytes)
     incumbent = candidate(tight, actions)
-    found = solve_exact(tight, incumbent, SearchSettings(limit_s=2.0, workers=1))
+    found = solve_exact(tight, incumbent, SearchSettings(limit_s=1.0, workers=1))
     assert found is not None
     assert found.candidate.peak_bytes <= tight.capacity_bytes
     assert found.candidate.time_us <= incumbent.time_us

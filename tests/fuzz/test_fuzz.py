@@ -105,7 +105,7 @@ for seed in range(int(sys.argv[2]), int(sys.argv[3])):
     print(json.dumps({"seed": seed, **LINE}), flush=True)
 """
     _use_worker(script.replace("IS_OVER", repr(is_over)), tmp_path, monkeypatch)
-    monkeypatch.setattr(campaign, "_HANG_S", 3.0)
+    monkeypatch.setattr(campaign, "_HANG_S", 1.5)
     done = run_campaign(first_seed=0, graphs=6, workers=1)
     assert done.graphs == 6
     hung = [(3, "hang", "its process did not come back")]

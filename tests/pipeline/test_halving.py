@@ -38,7 +38,7 @@ def planned(model: Path, budget: str, folder: Path, **options: object) -> Optimi
         budget=budget,
         output=folder / "planned.onnx",
         plan_path=folder / "plan.json",
-        time_limit_s=8.0,
+        time_limit_s=4.0,
         force=True,
         **options,  # pyright: ignore[reportArgumentType]
     )

@@ -39,7 +39,7 @@ def optimized(model: Path, folder: Path, budget: int, **options: object) -> Opti
         budget=f"{budget}B",
         output=folder / "planned.onnx",
         plan_path=folder / "plan.json",
-        time_limit_s=5.0,
+        time_limit_s=3.0,
         force=True,
         **options,  # pyright: ignore[reportArgumentType]
     )
@@ -161,7 +161,7 @@ def test_a_gpt_below_its_least_peak(tmp_path: Path) -> None:
         GPT,
         budget="9.5%",
         output=tmp_path / "planned.onnx",
-        time_limit_s=6.0,
+        time_limit_s=3.0,
         split="auto",
         resident="host",
     )
