@@ -31,7 +31,7 @@ def folder(tmp_path, monkeypatch) -> Path:
 
 
 def optimize(model: str, *options: str, budget: str = "60%") -> int:
-    return main(["optimize", model, "--budget", budget, "--time-limit", "5", *options])
+    return main(["optimize", model, "--budget", budget, "--time-limit", "2", *options])
 
 
 def only_line(capsys) -> str:

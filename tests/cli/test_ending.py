@@ -169,7 +169,7 @@ def test_the_process_under_a_cap_ends_with_planner(scratch):
         "--swap",
         "none",
         "--time-limit",
-        "2",
+        "1",
         "-v",
     )
     status, _, left = ended_by(signal.SIGKILL, arguments, scratch, when="hard memory cap")
@@ -179,7 +179,7 @@ def test_the_process_under_a_cap_ends_with_planner(scratch):
 def test_a_signal_that_the_process_was_started_to_ignore_is_ignored(scratch):
     code = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN); " + PLANNER[1]
     process = subprocess.Popen(
-        [sys.executable, "-c", code, "analyze", str(MLP), "-v"],
+        [sys.executable, "-c", code, "analyze", str(MLP), "--time-limit", "1", "-v"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

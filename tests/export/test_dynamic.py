@@ -141,7 +141,7 @@ def test_planned_for_one_size_and_run_at_others(tmp_path: Path) -> None:
         output=planned,
         dims={"batch": 4, "sequence": 16},
         swap="none",
-        time_limit_s=4,
+        time_limit_s=2,
     )
     assert result.verification is not None and result.verification.passed
     assert all(output.identical for output in result.verification.outputs)

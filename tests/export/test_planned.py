@@ -88,7 +88,7 @@ def test_plan_for_one_batch_runs_at_others(name: str, tmp_path: Path) -> None:
     graph, path, planned = make(batch), tmp_path / "m.onnx", tmp_path / "planned.onnx"
     graph.save(path, sidecar=True)
     result = optimize(
-        path, budget=budget, output=planned, dims={"batch": batch}, swap="none", time_limit_s=5
+        path, budget=budget, output=planned, dims={"batch": batch}, swap="none", time_limit_s=2
     )
     assert f"sizes, plan and budget hold for batch = {batch}" in result.plan.assumptions
     checks = recommended(result)
@@ -109,7 +109,7 @@ def test_dropout_is_kept_while_the_rest_is_recomputed(tmp_path: Path) -> None:
     """Its random state advances with each run of a session, so first runs are compared."""
     graph, path, planned = mlp(256, dropout=0.2), tmp_path / "m.onnx", tmp_path / "planned.onnx"
     graph.save(path, sidecar=True)
-    result = optimize(path, budget="55%", output=planned, swap="none", time_limit_s=5)
+    result = optimize(path, budget="55%", output=planned, swap="none", time_limit_s=2)
     assert result.verification is not None and result.verification.passed
     before, after = onnx.load(path).graph.node, onnx.load(planned).graph.node
     assert any("__recompute_" in node.name for node in after)

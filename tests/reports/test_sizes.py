@@ -28,7 +28,7 @@ def options(tmp_path_factory: pytest.TempPathFactory) -> argparse.Namespace:
         batch=4,
         hardware="rtx-4090",
         budget="6GB",
-        time_limit=3.0,
+        time_limit=1.5,
     )
 
 
