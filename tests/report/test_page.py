@@ -3,6 +3,7 @@
 Needs Debian's `chromium` and the `playwright` package; skipped by name where either is missing.
 """
 
+import functools
 import itertools
 import shutil
 from pathlib import Path
@@ -60,14 +61,36 @@ def browser():
         found.close()
 
 
+@functools.cache
+def example():
+    """The example of the usual size, the same for all tests, whose page is written once."""
+    return examples.optimize_result()
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    """A function from a result to its page, which is written when it is asked for first."""
+    pages = []
+
+    def path_of(result, write):
+        for known, path in pages:
+            if known is result:
+                return path
+        path = tmp_path_factory.mktemp("page") / "report.html"
+        write(result, path)
+        pages.append((result, path))
+        return path
+
+    return path_of
+
+
 @pytest.fixture
-def open_page(browser, tmp_path):
+def open_page(browser, written):
     """Opens a result's page, and checks at the end that it made no request and no error."""
     trouble, pages = [], []
 
     def opened(result, write=write_report, **options):
-        path = tmp_path / "report.html"
-        write(result, path)
+        path = written(result, write)
         page = browser.new_page(viewport={"width": 1280, "height": 900}, **options)
         page.on("request", lambda r: trouble.append(r.url) if r.url != path.as_uri() else None)
         page.on("pageerror", lambda e: trouble.append(str(e)))
@@ -96,7 +119,7 @@ DATA = (
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_every_figure_is_drawn(open_page, scheme):
-    page = open_page(examples.optimize_result(), color_scheme=scheme)
+    page = open_page(example(), color_scheme=scheme)
     for name in (*FIGURES, *TIMED, "frontier"):
         assert page.evaluate(PAINTED, f"figure-{name}") > 4, name
     background = page.evaluate("getComputedStyle(document.body).backgroundColor")
@@ -131,7 +154,7 @@ def test_the_page_of_a_real_plan(open_page, tmp_path):
 
 
 def test_hover_shows_names_as_text(open_page):
-    page = open_page(examples.optimize_result())
+    page = open_page(example())
     page.locator("#figure-memory-before").scroll_into_view_if_needed()
     box = page.locator("#figure-memory-before").bounding_box()
     page.mouse.move(box["x"] + box["width"] * 0.45, box["y"] + box["height"] * 0.5)
@@ -142,7 +165,7 @@ def test_hover_shows_names_as_text(open_page):
 
 
 def test_a_click_lists_what_is_resident_there(open_page):
-    result = examples.optimize_result()
+    result = example()
     page = open_page(result)
     view = optimize_payload(result)["after"]
     assert page.input_value("#step-at") == str(view["peak_step"])
@@ -192,7 +215,7 @@ def test_every_live_range_is_a_rectangle_where_the_arena_has_it(open_page):
 
 
 def test_operations_and_copies_lie_one_after_another_in_time(open_page):
-    result = examples.optimize_result()
+    result = example()
     page = open_page(result)
     view = optimize_payload(result)["after"]
     slices = []
@@ -213,7 +236,7 @@ def test_operations_and_copies_lie_one_after_another_in_time(open_page):
 
 
 def test_the_frontier_and_what_binds(open_page):
-    result = examples.optimize_result()
+    result = example()
     page = open_page(result)
     document = optimize_payload(result)
     page.locator("text=Every budget looked at").click()
@@ -230,7 +253,7 @@ def test_the_frontier_and_what_binds(open_page):
 
 
 def test_a_tensor_chosen_in_a_table_stands_out(open_page):
-    result = examples.optimize_result()
+    result = example()
     page = open_page(result)
     row = page.locator("#decisions tbody tr").first
     name = row.locator("td").nth(1).inner_text()
@@ -309,7 +332,7 @@ def test_a_long_timeline_is_drawn_in_bins_that_keep_the_peak_and_in_steps_where_
 
 
 def test_what_is_drawn_is_what_the_document_says(open_page):
-    result = examples.optimize_result()
+    result = example()
     page = open_page(result)
     document = optimize_payload(result)
     for key in ("before", "after"):
@@ -358,7 +381,7 @@ def test_twenty_thousand_tensors(open_page):
 
 
 def test_copy_button_and_print(open_page, tmp_path):
-    page = open_page(examples.optimize_result())
+    page = open_page(example())
     page.locator("button[data-copies=session-code]").click()
     assert "onnxruntime" in page.evaluate("getSelection().toString()")
     page.emulate_media(media="print", color_scheme="dark")

@@ -37,9 +37,9 @@ ENGINES = {turn.engine.name: turn.engine for turn in (*POLICY.rough, *POLICY.ser
 @given(problem=problems(), share=st.floats(0, 1))
 def test_what_an_engine_leaves_behind_is_so(engine: Engine, problem: Problem, share: float):
     tight = between(problem, share)
-    state = new_state(tight, SearchSettings(limit_s=2.0, workers=1))
-    run_engine(Greedy(), state, after(2.0))  # some engines start from a plan
-    run_engine(engine, state, after(2.0))
+    state = new_state(tight, SearchSettings(limit_s=0.5, workers=1))
+    run_engine(Greedy(), state, after(0.5))  # some engines start from a plan
+    run_engine(engine, state, after(0.5))
     if state.intervals is not None:
         state.intervals.join()
         state.intervals.give(state, NEVER)
