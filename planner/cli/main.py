@@ -26,9 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from planner.cli.app import app
     from planner.cli.limits import no_limit
     from planner.errors import Interrupted, MemoryLimitError, PlannerError, out_of_memory
-    from planner.processes.garbage import collect_seldom
 
-    collect_seldom()
     console.verbosity.verbose = console.verbosity.quiet = False
     console.verbosity.stage = ""
     if isinstance(sys.stdout, io.TextIOWrapper):

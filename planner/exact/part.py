@@ -253,9 +253,8 @@ class PartModel(GapModel):
         self.cost: dict[int, int] = {}  # by variable
         self.cost_units = 0  # of none
         for x, us in costs:
-            weight = min(
-                math.floor(us * unit), _MAX_WEIGHT
-            )  # rounded down, so that the bound holds
+            # rounded down, so that the bound holds
+            weight = min(math.floor(us * unit), _MAX_WEIGHT)
             if x < 0:  # 1 - variable
                 x, weight, self.cost_units = ~x, -weight, self.cost_units + weight
             self.cost[x] = self.cost.get(x, 0) + weight

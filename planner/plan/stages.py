@@ -175,19 +175,15 @@ class MemoryProfile:
         spans: list[Span] = []
         start = end = -1
         for i in self.touched[t]:
-            stage, m = runs[i]
-            if m == producer:
-                if start >= 0:
-                    spans.append((start, end))
-                start, end = 2 * i + 1, 2 * i + 2
-                if stage == producer and to_end:
-                    end = until
-                continue
-            if back and ((stage, m), t) in back:
+            stage, m = run = runs[i]
+            made = m == producer
+            if made or (back and (run, t) in back):
                 if start >= 0:
                     spans.append((start, end))
                 start = end = 2 * i + 1
-            if end < until:
+            if made:
+                end = until if to_end and stage == producer else 2 * i + 2
+            elif end < until:
                 end = 2 * i + (1 if t in overwritten(problem, m) else 2)
         if start >= 0:
             spans.append((start, end))

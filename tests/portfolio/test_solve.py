@@ -92,7 +92,7 @@ def test_below_the_bound_there_is_no_plan_but_a_least_one(problem):
 @given(problem=problems(), share=shares)
 def test_the_same_seed_gives_the_same_plan(problem, share):
     problem = between(problem, share)
-    # the clock decides which rounds are the last: with time enough they find nothing more
+    # the clock decides which rounds are the last: both have time for many
     first, second = (solved(problem, seed=7, limit_s=5.0) for _ in range(2))
     assert (first.candidate is None) == (second.candidate is None)
     assert first.least.actions == second.least.actions

@@ -7,7 +7,7 @@ caps alike: the comparison is of the plans, not of the allocator's losses.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -82,7 +82,7 @@ class Contestant:
                 break
         return check
 
-    def regions(self, cap_bytes: int) -> Iterable[int]:
+    def regions(self, cap_bytes: int) -> Iterator[int]:
         """First regions with which the replay stays within the cap, each looked for when asked for."""
         return itertools.islice(first_regions(self.graph, self.order, cap_bytes), _TRIES)
 
@@ -131,8 +131,8 @@ def cap_both(
         live_peak_bytes: of the original, workspace included: it is expected to fail only below.
     """
     cap = arena_cap(rewritten.graph, budget_bytes)
-    regions = iter(rewritten.regions(cap))
-    first = next(regions, None)
+    regions = rewritten.regions(cap)
+    first = list(itertools.islice(regions, 1))
 
     def original_under(over: int, region: int) -> CapCheck:
         found = original.under(arena_cap(original.graph, budget_bytes) + over, [region], over, None)
@@ -140,21 +140,22 @@ def cap_both(
         return found
 
     with ThreadPoolExecutor(1) as pool:
-        ahead = None
-        if first is not None and _have_room(budget_bytes):  # as a rule the first region does
-            ahead = pool.submit(original_under, 0, first)
-        tried = () if first is None else itertools.chain((first,), regions)
-        fits = rewritten.under(cap, tried, 0, True)
+        # as a rule the first region does
+        begun = {
+            (0, region): pool.submit(original_under, 0, region)
+            for region in first
+            if _have_room(budget_bytes)
+        }
+        fits = rewritten.under(cap, itertools.chain(first, regions), 0, True)
         if fits is None or refused_by_arena(fits):
             fits = _least_above(rewritten, cap, tried=fits is not None)
         over, region = fits.over_budget_bytes, fits.first_region_bytes
+        asked = begun.get((over, region)) or pool.submit(original_under, over, region)
         cap = arena_cap(original.graph, budget_bytes) + over
         # below its live bytes it must fail; above them, what the arena loses decides, in the replay
         must_fail = arena_cap(original.graph, live_peak_bytes) > cap
         fails = must_fail and first_region(original.graph, original.order, cap) is None
-        is_ahead = ahead is not None and (over, region) == (0, first)
-        alike = ahead.result() if ahead and is_ahead else original_under(over, region)
-    return replace(alike, expected=False if fails else None), fits
+        return replace(asked.result(), expected=False if fails else None), fits
 
 
 def _have_room(budget_bytes: int) -> bool:
