@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from planner import optimize
+from planner.cost.measured import device_names
 from planner.errors import PlannerError
 from planner.pipeline.prepare.prepared import Prepared, prepare
 from planner.request import Request
@@ -184,6 +185,7 @@ def _verified(check: Verification) -> dict[str, Any]:
         "time_ratio": check.time.ratio if check.time else None,
         "original_us": min(check.time.original_us) if check.time else None,
         "ort_version": check.ort_version,
+        "card": ", ".join(device_names()),
     }
 
 

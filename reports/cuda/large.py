@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from planner import optimize
+from planner.cost.measured import device_names
 from planner.errors import PlannerError
 from planner.pipeline.prepare.prepared import Prepared, prepare
 from planner.request import Request
@@ -76,6 +77,7 @@ class Large:
             "swapped_tensors": plan.planned.swapped_tensors,
             "resident": len(plan.resident),
             "times": plan.cost_source,
+            "card": ", ".join(device_names()),
             "predicted_us": [plan.baseline.time_us, plan.planned.time_us],
             "predicted_ratio": plan.planned.time_us / plan.baseline.time_us,
             "unchanged": plan.unchanged,

@@ -33,11 +33,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     rows = json.loads(result.read_text(encoding="utf-8")) if result.exists() else {}
     if not options.page_only:
         from reports.peers.contest import Settings, measure
-        from reports.peers.networks import NETWORKS
+        from reports.peers.networks import GPU_NETWORKS, NETWORKS
 
-        names = options.networks.split(",") if options.networks else list(NETWORKS)
-        if unknown := [name for name in names if name not in NETWORKS]:
-            print(f"no network {unknown[0]!r}; there are {', '.join(NETWORKS)}", file=sys.stderr)
+        networks = NETWORKS if options.device == "cpu" else GPU_NETWORKS
+        names = options.networks.split(",") if options.networks else list(networks)
+        if unknown := [name for name in names if name not in networks]:
+            print(f"no network {unknown[0]!r}; there are {', '.join(networks)}", file=sys.stderr)
             return 2
         settings = Settings(
             rounds=options.rounds,
@@ -45,14 +46,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
             limit_s=options.time_limit,
             device=options.device,
             hardware=options.hardware,
+            built=options.built,
             partitioner=options.device == "cpu" and not options.no_partitioner,
         )
         for name in names:
-            print(f"== {name}: {NETWORKS[name].title}", file=sys.stderr, flush=True)
-            row = measure(NETWORKS[name], settings)
+            print(f"== {name}: {networks[name].title}", file=sys.stderr, flush=True)
+            row = measure(name, networks[name], settings)
             if "partitioner" not in row and "partitioner" in rows.get(name, {}):
                 row["partitioner"] = rows[name]["partitioner"]  # of an earlier call
-            rows = {n: {**rows, name: row}[n] for n in NETWORKS if n in {**rows, name: row}}
+            rows = {n: {**rows, name: row}[n] for n in networks if n in {**rows, name: row}}
             result.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
             written.write_text(page(rows, options.device), encoding="utf-8")
     if rows:
@@ -70,6 +72,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--time-limit", type=float, default=60.0, help="of each search, in seconds")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--hardware", default="cpu", help="planner's profile; the CPU is measured")
+    parser.add_argument("--built", type=Path, help="folder of graphs exported before: NETWORK.onnx")
     parser.add_argument("--no-partitioner", action="store_true", help="leave the partitioner out")
     parser.add_argument("--page-only", action="store_true", help="measure nothing")
     parser.add_argument("--folder", type=Path, default=FOLDER, help="where the results lie")

@@ -10,15 +10,16 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 import numpy as np
+import onnx
 
-from planner.cost.measured import processor
+from planner.cost.measured import device_names, processor
 from planner.targets import Device
 from reports.peers.networks import Network
 from reports.peers.numbers import Arrays, apart
@@ -42,6 +43,7 @@ class Settings:
         threads: of either runtime.
         limit_s: of each search of planner's.
         hardware: planner's profile of the machine; on the CPU times are measured.
+        built: a folder of graphs that were exported before, by network.
         partitioner: whether PyTorch's partitioner is compared with planner's solver.
     """
 
@@ -52,6 +54,7 @@ class Settings:
     device: Device = "cpu"
     hardware: str = "cpu"
     partitioner: bool = True
+    built: Path | None = None
     say: Callable[[str], None] = lambda text: print(text, file=sys.stderr, flush=True)
 
 
@@ -63,7 +66,7 @@ class Contestant(Protocol):
     def numbers(self) -> Arrays: ...
 
 
-def measure(network: Network, settings: Settings) -> Row:
+def measure(name: str, network: Network, settings: Settings) -> Row:
     """The row of a network: figures of each contestant, times by round, the partitioner's rows."""
     began = time.monotonic()
     with (
@@ -72,6 +75,7 @@ def measure(network: Network, settings: Settings) -> Row:
     ):
         bench = _Bench(network, settings, Path(text), stack)
         bench.open_torch()
+        bench.export(name)
         bench.open_exported()
         bench.open_planned()
         row: Row = {
@@ -81,7 +85,7 @@ def measure(network: Network, settings: Settings) -> Row:
             "fused": network.fused,
             "device": settings.device,
             "threads": settings.threads,
-            "machine": f"{processor()}, {os.cpu_count()} cores",
+            "machine": ", ".join([*_devices(settings), processor(), f"{os.cpu_count()} cores"]),
             "limit_s": settings.limit_s,
             "versions": _versions(),
             "export": bench.exported,
@@ -116,6 +120,7 @@ class _Bench:
     def open_torch(self) -> None:
         """PyTorch's variants; eager first, whose numbers are everybody's reference."""
         variants = [EAGER, *(v for v in self.settings.variants if v != EAGER)]
+        begun: dict[str, Future[Row]] = {}
         for variant in variants:
             if why := _missing(variant):
                 self.skipped[variant] = why
@@ -123,25 +128,38 @@ class _Bench:
             self.settings.say(f"PyTorch, {variant}: opening, bytes, numbers")
             worker = self._stack.enter_context(_process())
             task = (self.network, variant, self.settings.device, self.settings.threads)
+            self._workers[variant] = worker
+            begun[variant] = worker.submit(_open_torch, *task, self.folder)
+            if variant == EAGER or not self._at_once:
+                wait([begun[variant]])
+        for variant, opening in begun.items():
             try:
-                self.found[variant] = worker.submit(_open_torch, *task, self.folder).result()
+                self.found[variant] = opening.result()
             except BrokenProcessPool:
                 raise
             except Exception as error:  # of the compiler, of which there are many kinds
                 if variant == EAGER:
                     raise
+                del self._workers[variant]
                 self.skipped[variant] = (
                     f"{type(error).__name__}: {str(error).splitlines()[0][:200]}"
                 )
-                continue
-            self._workers[variant] = worker
 
-    def open_exported(self) -> None:
-        """The exported graph as it is."""
+    def export(self, name: str) -> None:
+        """The training graph, unless it was exported before."""
+        if self.settings.built:
+            self.model = self.settings.built / f"{name}.onnx"
+            nodes = onnx.load(self.model, load_external_data=False).graph.node
+            self.exported = {"nodes": len(nodes)}
+            return
         self.settings.say("planner: exporting")
         with _process() as worker:
             self.exported = worker.submit(export, self.network, self.model).result()
-        self._open_model(AS_IT_IS, self.model, {})
+
+    def open_exported(self) -> None:
+        """The exported graph as it is."""
+        self.settings.say("ONNX Runtime: opening, bytes, numbers")
+        self.found[AS_IT_IS] = self._model_opening(AS_IT_IS, self.model, is_plan=False).result()
 
     def open_planned(self) -> None:
         """A plan for each peer's peak; one that asks for nothing is the exported graph as it is."""
@@ -153,6 +171,7 @@ class _Bench:
             threads=self.settings.threads,
             limit_s=self.settings.limit_s,
         )
+        planning: dict[str, tuple[Path, Future[Row]]] = {}
         for variant in [v for v in self.found if v not in (EAGER, AS_IT_IS, SAVE_ON_CPU)]:
             name, budget = PLANNED + variant, int(self.found[variant]["peak"])
             if self.settings.device == "cpu" and self.found[AS_IT_IS]["peak"] <= budget:
@@ -161,19 +180,34 @@ class _Bench:
             self.settings.say(
                 f"planner: planning for {budget / 2**20:,.0f} MiB, the peak of {variant}"
             )
-            output = self.folder / f"planned{len(self.found)}.onnx"
-            with _process() as worker:
-                row = worker.submit(planned, asked, budget, output).result()
+            output = self.folder / f"planned{len(planning)}.onnx"
+            planner = self._stack.enter_context(_process())
+            planning[name] = output, planner.submit(planned, asked, budget, output)
+            if not self._at_once:
+                wait([planning[name][1]])
+        opening: dict[str, tuple[Row, Future[Row]]] = {}
+        for name, (output, plan) in planning.items():
+            row = plan.result()
             if "refused" in row:
                 self.skipped[name] = row["refused"]
                 continue
-            self._open_model(name, output, row)
+            opening[name] = row, self._model_opening(name, output, is_plan=True)
+        for name, (row, opened) in opening.items():
+            self.found[name] = {**row, **opened.result()}
 
-    def _open_model(self, name: str, model: Path, row: Row) -> None:
-        worker = self._stack.enter_context(_process())
+    def _model_opening(self, name: str, model: Path, *, is_plan: bool) -> Future[Row]:
+        self._workers[name] = worker = self._stack.enter_context(_process())
         task = (model, self.feeds, self.settings.device, self.settings.threads, self.reference)
-        self.found[name] = {**row, **worker.submit(_open_model, *task, is_plan=bool(row)).result()}
-        self._workers[name] = worker
+        opening = worker.submit(_open_model, *task, is_plan=is_plan)
+        if not self._at_once:
+            wait([opening])
+        return opening
+
+    @property
+    def _at_once(self) -> bool:
+        """On a GPU; bytes are counted by its allocators, whoever else is there. On the CPU a process
+        that opens a contestant has the machine for itself."""
+        return self.settings.device != "cpu"
 
     def in_turns(self) -> dict[str, list[float]]:
         """Microseconds of a warm step by contestant, one a round; who begins a round goes round, too."""
@@ -196,6 +230,10 @@ def _process() -> Iterator[ProcessPoolExecutor]:
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, mp_context=context) as pool:
         yield pool
+
+
+def _devices(settings: Settings) -> list[str]:
+    return [] if settings.device == "cpu" else device_names()
 
 
 def _missing(variant: str) -> str:
@@ -240,7 +278,7 @@ def _open_torch(network: Network, variant: str, device: str, threads: int, folde
     if variant == EAGER:
         np.savez(folder / "feeds.npz", allow_pickle=False, **held.feeds())
         np.savez(folder / "eager.npz", allow_pickle=False, **found)
-        row["float64"] = apart(float64_numbers(network, threads), found)
+        row["float64"] = apart(float64_numbers(network, device, threads), found)
         if device == "cpu":
             row["shares"] = _largest(held.shares())
     row["apart"] = apart(found, _arrays(folder / "eager.npz"))

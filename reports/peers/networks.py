@@ -57,6 +57,36 @@ NETWORKS: Mapping[str, Network] = {
     ),
 }
 
+_GPT_SMALL = {"batch": 4, "seq": 512, "width": 768, "layers": 12, "heads": 12, "vocabulary": 50257}
+
+GPU_NETWORKS: Mapping[str, Network] = {
+    "gpt2": Network(title="GPT-2 small, 4×512 tokens", recipe="gpt2", sizes=_GPT_SMALL),
+    "gpt2-sdpa": Network(
+        title="the same GPT-2, attention as one operator (SDPA)",
+        recipe="gpt2",
+        sizes=_GPT_SMALL,
+        fused=True,
+    ),
+    "bert": Network(
+        title="BERT-base, 32×128 tokens",
+        recipe="bert",
+        sizes={
+            "batch": 32,
+            "seq": 128,
+            "width": 768,
+            "layers": 12,
+            "heads": 12,
+            "vocabulary": 30522,
+        },
+    ),
+    "resnet50": Network(
+        title="ResNet-50, 32×3×224×224",
+        recipe="resnet50",
+        sizes={"batch": 32, "image_size": 224},
+    ),
+}
+"""Larger ones: a step of the others is too short for a GPU."""
+
 TINY = Network(
     title="a small GPT",
     recipe="gpt2",

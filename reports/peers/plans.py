@@ -94,7 +94,7 @@ def _within(settings: PlanSettings, budget_bytes: int, split: SplitMode, output:
 def device_peak_bytes(check: Verification, model: str) -> dict[str, int]:
     """Of a device with a memory of its own: `peak`: bytes of tensors, replayed from the executed order;
     `with_scratch`: what its arena was seen to hold, where it says."""
-    (memory,) = (m for m in check.memory if m.model == model)
+    memory = next(m for m in check.memory if m.model == model and m.options != "default")
     row = {"peak": memory.live_bytes}
     return row if memory.held_bytes is None else {**row, "with_scratch": memory.held_bytes}
 
@@ -113,6 +113,7 @@ def _optimized(
         swap="none" if on_cpu else "auto",
         device=settings.device,
         inputs=settings.feeds,
+        feeds="auto" if on_cpu else "device",
         time_limit_s=settings.limit_s,
         force=True,
     )

@@ -31,6 +31,8 @@ class TorchStep:
 
     def __init__(self, network: Network, variant: str, device: str, threads: int) -> None:
         torch.set_num_threads(threads)
+        if device == "cuda":  # as ONNX Runtime multiplies there by default (use_tf32)
+            torch.set_float32_matmul_precision("high")
         self.drawn: DrawnStep = drawn(network, device)
         self.device = device
         self._forward: Callable[[], Tensor] = self.drawn.forward
@@ -125,18 +127,20 @@ class TorchStep:
         return {name: us / whole for name, us in found.items()}
 
 
-def float64_numbers(network: Network, threads: int) -> Arrays:
+def float64_numbers(network: Network, device: str, threads: int) -> Arrays:
     """Of PyTorch in double precision: how far rounding alone takes single precision from it."""
     torch.set_num_threads(threads)
-    step = drawn(network)
+    step = drawn(network, device)
     module = step.module.double()
     given = step.input.double() if step.input.is_floating_point() else step.input
     loss = step.loss(module(given), step.target)
     loss.backward()
     grads = {
-        f"{k}_grad": p.grad.numpy() for k, p in module.named_parameters() if p.grad is not None
+        f"{name}_grad": parameter.grad.cpu().numpy()
+        for name, parameter in module.named_parameters()
+        if parameter.grad is not None
     }
-    return {"loss": loss.detach().numpy(), **grads}
+    return {"loss": loss.detach().cpu().numpy(), **grads}
 
 
 def _compiled(step: DrawnStep, budget: float) -> Callable[[], Tensor]:

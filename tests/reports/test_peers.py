@@ -32,7 +32,7 @@ def row() -> Row:
         partitioner=False,
         say=lambda _: None,
     )
-    return measure(TINY, settings)
+    return measure("tiny", TINY, settings)
 
 
 def test_everybody_computes_the_same(row: Row) -> None:
