@@ -34,6 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not options.page_only:
         from reports.peers.contest import Settings, measure
         from reports.peers.networks import GPU_NETWORKS, NETWORKS
+        from reports.peers.pytorch import VARIANTS
 
         networks = NETWORKS if options.device == "cpu" else GPU_NETWORKS
         names = options.networks.split(",") if options.networks else list(networks)
@@ -41,6 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"no network {unknown[0]!r}; there are {', '.join(networks)}", file=sys.stderr)
             return 2
         settings = Settings(
+            variants=options.variants.split(",") if options.variants else VARIANTS,
             rounds=options.rounds,
             threads=options.threads,
             limit_s=options.time_limit,
@@ -67,6 +69,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m reports.peers", description=(__doc__ or "").splitlines()[0]
     )
     parser.add_argument("--networks", help="names with commas between (default: all)")
+    parser.add_argument("--variants", help="PyTorch's, with commas between (default: all)")
     parser.add_argument("--rounds", type=int, default=10, help="of turns")
     parser.add_argument("--threads", type=int, default=2, help="of either runtime")
     parser.add_argument("--time-limit", type=float, default=60.0, help="of each search, in seconds")

@@ -74,9 +74,8 @@ def measure(name: str, network: Network, settings: Settings) -> Row:
         contextlib.ExitStack() as stack,
     ):
         bench = _Bench(network, settings, Path(text), stack)
-        bench.open_torch()
         bench.export(name)
-        bench.open_exported()
+        bench.open_all()
         bench.open_planned()
         row: Row = {
             "title": network.title,
@@ -117,8 +116,9 @@ class _Bench:
         self.exported: Row = {}
         self._workers: dict[str, ProcessPoolExecutor] = {}
 
-    def open_torch(self) -> None:
-        """PyTorch's variants; eager first, whose numbers are everybody's reference."""
+    def open_all(self) -> None:
+        """PyTorch's variants, eager first, whose numbers are everybody's reference; and the exported
+        graph as it is."""
         variants = [EAGER, *(v for v in self.settings.variants if v != EAGER)]
         begun: dict[str, Future[Row]] = {}
         for variant in variants:
@@ -132,6 +132,8 @@ class _Bench:
             begun[variant] = worker.submit(_open_torch, *task, self.folder)
             if variant == EAGER or not self._at_once:
                 wait([begun[variant]])
+        self.settings.say("ONNX Runtime: opening, bytes, numbers")
+        as_it_is = self._model_opening(AS_IT_IS, self.model, is_plan=False)
         for variant, opening in begun.items():
             try:
                 self.found[variant] = opening.result()
@@ -144,6 +146,7 @@ class _Bench:
                 self.skipped[variant] = (
                     f"{type(error).__name__}: {str(error).splitlines()[0][:200]}"
                 )
+        self.found[AS_IT_IS] = as_it_is.result()
 
     def export(self, name: str) -> None:
         """The training graph, unless it was exported before."""
@@ -155,11 +158,6 @@ class _Bench:
         self.settings.say("planner: exporting")
         with _process() as worker:
             self.exported = worker.submit(export, self.network, self.model).result()
-
-    def open_exported(self) -> None:
-        """The exported graph as it is."""
-        self.settings.say("ONNX Runtime: opening, bytes, numbers")
-        self.found[AS_IT_IS] = self._model_opening(AS_IT_IS, self.model, is_plan=False).result()
 
     def open_planned(self) -> None:
         """A plan for each peer's peak; one that asks for nothing is the exported graph as it is."""
