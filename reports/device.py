@@ -111,12 +111,15 @@ class Bench:
         )
 
 
-def run(bench: Bench, percent: int, swap: str, time_limit_s: float) -> dict[str, Any]:
-    """One row: optimize at a budget, or just above the least feasible one, and verify."""
+def run(
+    bench: Bench, percent: int, swap: str, time_limit_s: float, keep: Path | None = None
+) -> dict[str, Any]:
+    """One row: optimize at a budget, or just above the least feasible one, and verify; the rewritten
+    model stays in the folder `keep`."""
     row: dict[str, Any] = {"model": bench.name, "asked": f"{percent}%", "swap": swap}
     start = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
-        output = Path(folder) / f"{bench.name}.planned.onnx"
+        output = (keep or Path(folder)) / f"{bench.name}_{percent}_{swap}.planned.onnx"
 
         def attempt(budget: str) -> OptimizeResult:
             return optimize(
@@ -241,7 +244,7 @@ _CAPS = {
 
 def _where(device: str) -> str:
     if device == "cuda":
-        return "On one H100, with memory pattern and reuse off; [cuda.md](cuda.md) says more."
+        return "On one H200, with memory pattern and reuse off; [cuda.md](cuda.md) says more."
     return (
         "Software Vulkan (SwiftShader) behind a driver that counts every storage buffer and refuses "
         "what exceeds a cap: memory and copies are real, times are not. `preferredLayout` is NCHW."
@@ -299,6 +302,7 @@ def main() -> None:
     parser.add_argument("--swaps", nargs="+", default=["auto", "only"])
     parser.add_argument("--time-limit", type=float, default=20.0)
     parser.add_argument("--minutes", type=float, help="no row is begun that may take longer")
+    parser.add_argument("--keep", type=Path, help="folder where the rewritten models stay")
     parser.add_argument("--built", type=Path, help="folder of networks that were built before")
     parser.add_argument("--again", action="store_true", help="rows that are there too")
     parser.add_argument("--folder", type=Path, default=FOLDER, help="where to write")
@@ -320,7 +324,7 @@ def main() -> None:
                     if (there and not options.again) or start + longest_s > until:
                         continue
                     bench = bench or Bench(model, options.device, folder, options.hardware)
-                    row = run(bench, percent, swap, options.time_limit)
+                    row = run(bench, percent, swap, options.time_limit, options.keep)
                     longest_s = max(longest_s, time.monotonic() - start)
                     rows = [r for r in rows if (r["model"], r["asked"], r["swap"]) != key]
                     rows.append(row)

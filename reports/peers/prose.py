@@ -52,6 +52,12 @@ measured operator times (`calibrate=True`) and no copies to the host on a CPU, v
 fits with operations left whole, `split="auto"` is allowed.
 """
 
+_PLANNER_GPU = """
+- **planner**: the graph that `export_training_graph` writes, then `optimize(device="cuda",
+feeds="device")` at exactly the peer's peak in bytes, verified. Operation times are those of the hardware
+profile (`--hardware`), and copies to the host are allowed.
+"""
+
 _SAVE_ON_CPU = """
 - **save_on_cpu** is meant for a GPU. On a CPU it only copies what is saved (`pin_memory=True`; without
 it, nothing happens), within the same memory, and no plan is made for its peak.
@@ -63,11 +69,14 @@ what is saved from forward to backward, not the peak.
 """
 
 _NO_GPU = """
-- **GPU**: `python -m reports.peers --device cuda --hardware NAME` does the same on a GPU. It has not
-been run: no number here is of one.
+- **GPU**: `python -m reports.peers --device cuda --hardware NAME` does the same on a GPU, with networks
+of a size for one: [peers_cuda.md](peers_cuda.md). No number here is of a GPU.
 """
 
-_ON_GPU = "- ONNX Runtime's inputs and outputs are bound on the GPU."
+_ON_GPU = """
+- **GPU**: ONNX Runtime's inputs and outputs are bound there. Products are of TF32 on both sides: ONNX
+Runtime's default, and `torch.set_float32_matmul_precision("high")`.
+"""
 
 COLUMNS = """
 *Step*: the least time over the rounds, by eager's. *planner / peer*: the same by the peer's; below 1
@@ -107,7 +116,8 @@ def line(text: str) -> str:
 def method(device: str) -> list[str]:
     """What was measured, and how: a list."""
     on_cpu = device == "cpu"
-    peak, gpu = (_PEAK_CPU, _NO_GPU) if on_cpu else (_PEAK_GPU, _ON_GPU)
-    return [
-        line(text) for text in (peak, _RSS, _NUMBERS, _TIME, _PLANNER, _SAVE_ON_CPU, _COMPILE, gpu)
-    ]
+    peak, plan, gpu = (
+        (_PEAK_CPU, _PLANNER, _NO_GPU) if on_cpu else (_PEAK_GPU, _PLANNER_GPU, _ON_GPU)
+    )
+    saved = [_SAVE_ON_CPU] if on_cpu else []
+    return [line(text) for text in (peak, _RSS, _NUMBERS, _TIME, plan, *saved, _COMPILE, gpu)]
