@@ -1,13 +1,13 @@
 """What each engine is worth: the same problems with each engine left out.
 
     python -m reports.solver.ablation [--limit SECONDS] [--instances FOLDER] [--only TEXT]
-                                      [--engines NAME ...]
+                                      [--engines NAME ...] [--jobs COUNT]
 
 Problems are random graphs, the published instances in FOLDER, and the training graphs in `models/zoo`,
 with recompute alone, with copies on the stream of the operations (what `planner optimize` plans) and
 beside them. Each run is a process of its own, with one thread and seed 0. Rows go to `ablation.json`
 beside this file, one by one, and `ablation.md` is written from them; a row that is there already is not
-measured again.
+measured again, and one of an engine that is gone is dropped.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,6 @@ from reports.solver.real import ZOO, real
 from reports.solver.synthetic import irregular
 
 RESULT = Path(__file__).with_name("ablation.json")
-PAGE = Path(__file__).with_name("ablation.md")
 WORSE = 1e-3
 """A plan counts as worse, or better, where it takes so much more, or less, of the base order's time."""
 
@@ -107,7 +107,7 @@ def markdown(rows: list[Row]) -> str:
         f"plan takes over {WORSE:.1%} of the base order's time more, or less. *looser*: the bound is "
         "that much lower. *first plan*: seconds to the first plan that fits, summed over the problems "
         "where both find one, beside those with the engine. Runs are limited by time, so that a "
-        "machine with other work moves some of them either way.",
+        f"machine with other work moves some of them either way ({rows[0]['limit_s']:g} s each).",
         "",
         "| left out | problems where it has a turn | plan worse | no plan any more | plan better "
         "| bound looser | first plan | seconds, of those with it |",
@@ -163,21 +163,31 @@ def main() -> None:
     parser.add_argument("--instances", type=Path, metavar="FOLDER", help="published instances")
     parser.add_argument("--only", default="", metavar="TEXT", help="published instances with it")
     parser.add_argument("--engines", nargs="+", metavar="NAME", help="[all]")
+    parser.add_argument("--jobs", type=int, default=1, metavar="COUNT", help="problems at once [1]")
     parser.add_argument("--output", type=Path, default=RESULT)
     asked = parser.parse_args()
+    known = {_NONE, *engines()}
     rows: list[Row] = json.loads(asked.output.read_text()) if asked.output.exists() else []
-    there = {(row["problem"], row["left_out"], row["limit_s"]) for row in rows}
-    for name, problem in problems(asked.instances, asked.only):
-        for left_out in (_NONE, *(asked.engines or engines())):
-            key = (name, left_out, asked.limit)
-            whole = next((r for r in rows if (r["problem"], r["left_out"]) == (name, _NONE)), None)
-            if key in there or (left_out and whole and left_out not in whole["used"]):
-                continue
-            row = {"problem": name, "left_out": left_out, "limit_s": asked.limit}
-            rows.append({**row, **measure(problem, left_out, asked.limit)})
-            asked.output.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
-            print(name, "without", left_out or "nothing", rows[-1]["added"], flush=True)
-            PAGE.write_text(markdown(rows), encoding="utf-8")
+    rows = [row for row in rows if row["left_out"] in known]
+
+    def add(key: tuple[str, str], row: Row) -> Row:
+        name, left_out = key
+        rows.append({"problem": name, "left_out": left_out, "limit_s": asked.limit, **row})
+        asked.output.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+        asked.output.with_suffix(".md").write_text(markdown(rows), encoding="utf-8")
+        print(name, "without", left_out or "nothing", row["added"], flush=True)
+        return row
+
+    def ablate(named: tuple[str, Problem]) -> None:
+        name, problem = named
+        there = {row["left_out"]: row for row in rows if row["problem"] == name}
+        whole = there.get(_NONE) or add((name, _NONE), measure(problem, _NONE, asked.limit))
+        for engine in asked.engines or engines():
+            if engine in whole["used"] and engine not in there:
+                add((name, engine), measure(problem, engine, asked.limit))
+
+    with ThreadPoolExecutor(asked.jobs) as pool:
+        list(pool.map(ablate, problems(asked.instances, asked.only)))
 
 
 if __name__ == "__main__":
