@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +16,19 @@ from onnx import helper as h
 from onnx import numpy_helper as nh
 
 from planner.onnxio.load import load_model
-from planner.runtime.optimizers.normalize import normalize
+from planner.pipeline.answer import original_ahead
+from planner.pipeline.prepare.prepared import prepare
+from planner.request import Request
+from planner.runtime.optimizers.normalize import (
+    Normalized,
+    normalize,
+    normalize_ahead,
+    normalize_for,
+    optimize_file,
+)
+from planner.targets import CPU
+
+ZOO = Path(__file__).parents[2] / "models" / "zoo"
 
 
 def patches(width: int) -> onnx.ModelProto:
@@ -66,3 +80,68 @@ def test_a_permuted_initializer_is_not_put_back(width: int, tmp_path: Path) -> N
     kept = nh.to_array(next(t for t in patches(width).graph.initializer if t.name == "table"))
     now = {t.name: nh.to_array(t) for t in onnx.load(output).graph.initializer}
     assert "table" not in now or now["table"].shape != kept.shape or (now["table"] != kept).any()
+
+
+def halves() -> onnx.ModelProto:
+    """Two slices, of which the first pass makes a Split with sizes of its own; the next one takes the
+    equal shape for these."""
+    numbers = {"none": [0], "two": [2], "four": [4], "square": [2, 2]}
+    nodes = [
+        h.make_node("Slice", ["x", "none", "two", "none"], ["a"], "a"),
+        h.make_node("Slice", ["x", "two", "four", "none"], ["b"], "b"),
+        h.make_node("Mul", ["a", "b"], ["c"], "c"),
+        h.make_node("Reshape", ["x", "square"], ["r"], "r"),
+        h.make_node("Exp", ["r"], ["e"], "e"),
+        h.make_node("Add", ["c", "e"], ["y"], "y"),
+    ]
+    graph = h.make_graph(
+        nodes,
+        "halves",
+        [h.make_tensor_value_info("x", T.FLOAT, [4])],
+        [h.make_tensor_value_info("y", T.FLOAT, [2, 2])],
+        initializer=[nh.from_array(np.array(v, np.int64), name) for name, v in numbers.items()],
+    )
+    return h.make_model(graph, opset_imports=[h.make_opsetid("", 17)], ir_version=9)
+
+
+def _written(found: Normalized) -> tuple[bytes, bytes | None, tuple[str, ...]]:
+    first = None if found.first is None else ir.to_proto(found.first).SerializeToString()
+    return ir.to_proto(found.model).SerializeToString(), first, found.executed
+
+
+@pytest.mark.parametrize(("made", "passes"), [(patches(4), 1), (halves(), 2)])
+def test_what_is_found_ahead_is_what_all_passes_leave(
+    made: onnx.ModelProto, passes: int, tmp_path: Path
+) -> None:
+    source, written = tmp_path / "source.onnx", tmp_path / "written.onnx"
+    onnx.save(made, source)
+    optimize_file(source, written, external=False, level="extended")
+    ahead = normalize_ahead(load_model(source), written)
+    assert ahead.confirmed is not None
+    later = ahead.confirmed()
+    assert (later is None) == (passes == 1)
+    assert _written(later or ahead) == _written(normalize_for(load_model(source), CPU))
+
+
+@pytest.mark.parametrize("made", [onnx.load(ZOO / "mlp_adamw.onnx"), halves()])
+def test_a_large_model_is_prepared_ahead_as_others_are(
+    made: onnx.ModelProto, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = tmp_path / "source.onnx"
+    onnx.save(made, source)
+    asked = Request(model=source)
+    asked = replace(asked, costs=replace(asked.costs, calibrate="never"))
+    monkeypatch.setattr(original_ahead, "MANY_NODES", 0)
+    calls: list[Path] = []
+    whole = prepare(asked)
+    monkeypatch.setattr(
+        "planner.pipeline.target.placing.normalize_ahead",
+        lambda loaded, path: calls.append(path) or normalize_ahead(loaded, path),
+    )
+    with ExitStack() as stack:
+        guessed = prepare(asked, on_loaded=original_ahead.OriginalAhead(asked, stack).begin)
+    assert len(calls) == 1
+    assert guessed.graph == whole.graph
+    assert guessed.baseline.graph == whole.baseline.graph
+    assert (guessed.order, guessed.baseline.order) == (whole.order, whole.baseline.order)
+    assert guessed.types == whole.types

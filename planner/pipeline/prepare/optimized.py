@@ -50,12 +50,14 @@ def optimized(
     to_rewrite: bool,
     progress: Callable[[str], None],
     written: Written | None,
+    confirmed: Normalized | None = None,
 ) -> Optimized:
     """Let ONNX Runtime optimize a model, where that is wanted.
 
     Args:
         to_rewrite: False where the model is only looked at: one pass does.
         written: what the optimizers make of the file, where some session has written that.
+        confirmed: what they leave for the target, where that is known (`Normalized.confirmed`).
 
     Raises:
         ModelError: ONNX Runtime cannot load the model, or lays it out in a way that cannot be planned.
@@ -65,7 +67,10 @@ def optimized(
     passes = MAX_PASSES if to_rewrite else 1
     level: Level = "extended" if by_runtime else "disabled"
     job = _Job(kinds=kinds, target=target, passes=passes, progress=progress)
-    found, types, said = job.graph_of(level, written)
+    if confirmed is None:
+        found, types, said = job.graph_of(level, written)
+    else:
+        found, types, said = *job.settled(confirmed, level), []
     layout = Layout()
     if by_runtime and not target.own_memory:
         layout = layout_of(loaded, found.model)
@@ -116,14 +121,22 @@ class _Job:
             found = Normalized(model=loaded.model, placement=None)
             said = ("ONNX Runtime here cannot load the model: planned on the graph of the file",)
             name_nodes(found.model)
-        types = kinds.settled(found, level, may_run=not target.own_memory)
-        # later passes that make no nodes change no numbers
-        if ort_optimize and found.first is not None and added_nodes(found.first, found.model):
-            first = replace(found, model=found.first)
-            first_types = kinds.settled(first, level, may_run=not target.own_memory)
-            if held(loaded, found.first, first_types):
-                found, types = replace(first, first=None), first_types
+        found, types = self.settled(found, level)
         if target.name == ANY.name:
             placement, said = check_everywhere(found.model, types)
             found = replace(found, placement=placement)
         return found, types, [*said]
+
+    def settled(self, found: Normalized, level: Level) -> tuple[Normalized, dict[str, ValueType]]:
+        """What is planned of what the optimizers leave, and the types of its values."""
+        kinds, loaded = self.kinds, self.kinds.loaded
+        may_run = not self.target.own_memory
+        types = kinds.settled(found, level, may_run=may_run)
+        # later passes that make no nodes change no numbers
+        if level == "disabled" or found.first is None or not added_nodes(found.first, found.model):
+            return found, types
+        first = replace(found, model=found.first)
+        first_types = kinds.settled(first, level, may_run=may_run)
+        if held(loaded, found.first, first_types):
+            return replace(first, first=None), first_types
+        return found, types

@@ -165,11 +165,20 @@ def prepare(
     if written is not None:  # a session is being created beside
         kinds.infer_now()
     found = optimized(kinds, target, to_rewrite=to_rewrite, progress=progress, written=written)
-    plain = _plain(found, request)
-    first = found.found.first
-    original = plain.graph if first is None else typed_graph(first, kinds.of(first))
+    plain, original, (order, *others) = _graphs(found, kinds)
+    if found.found.confirmed is not None and (later := found.found.confirmed()) is not None:
+        kinds = Sizes(loaded, request)
+        found = optimized(
+            kinds,
+            target,
+            to_rewrite=to_rewrite,
+            progress=progress,
+            written=written,
+            confirmed=later,
+        )
+        plain, original, (order, *others) = _graphs(found, kinds)
     progress(f"{len(original.operations)} operations")
-    order, *others = _orders(original, found, loaded)
+    first = found.found.first
     costed = Costing(
         request=request,
         loaded=loaded,
@@ -242,6 +251,16 @@ def _loaded(request: Request, target: Target) -> LoadedModel:
     check_target(loaded.model, request.model, target)
     check_place(loaded.model, target)
     return loaded
+
+
+def _graphs(
+    found: Optimized, kinds: Sizes
+) -> tuple[PlannedGraph, TrainingGraph, tuple[tuple[OpId, ...], ...]]:
+    """The graph that the target runs, as it is; that of the file's own session; and orders of that."""
+    plain = _plain(found, kinds.request)
+    first = found.found.first
+    original = plain.graph if first is None else typed_graph(first, kinds.of(first))
+    return plain, original, _orders(original, found, kinds.loaded)
 
 
 def _plain(found: Optimized, request: Request) -> PlannedGraph:

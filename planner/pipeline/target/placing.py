@@ -22,7 +22,13 @@ from planner.runtime.device.assumed import assumed_placement, host_inputs, host_
 from planner.runtime.device.borders import with_borders
 from planner.runtime.device.copies import copies_of
 from planner.runtime.device.sessions import is_installed, why_missing
-from planner.runtime.optimizers.normalize import Normalized, Written, normalize_for
+from planner.runtime.optimizers.normalize import (
+    Normalized,
+    Written,
+    may_go_ahead,
+    normalize_ahead,
+    normalize_for,
+)
 from planner.runtime.options import Level
 from planner.targets import Target
 
@@ -55,14 +61,18 @@ def placed(
 
     Args:
         level: of the optimizations; passes: how often they are repeated at most.
-        written: as for `normalize_for`.
+        written: gives what a session of the model writes of the optimized graph. Where there is one,
+            what is found may be what the first pass leaves: see `Normalized.confirmed`.
 
     Raises:
         UsageError: the provider is installed and sees no device.
         ModelError: ONNX Runtime cannot load the model.
     """
     passes = 1 if level == "disabled" else passes
-    found = normalize_for(loaded, target, level=level, passes=passes, written=written)
+    if level == "extended" and passes > 1 and written is not None and may_go_ahead(loaded, target):
+        return normalize_ahead(loaded, written()), ()
+    made = () if written is None else (written,)
+    found = normalize_for(loaded, target, level=level, passes=passes, written=made)
     return found, _notes(target, found, f"as ONNX Runtime's {target.provider} places them")
 
 

@@ -9,9 +9,11 @@ node uses, its own metadata, copies of initializers) is put back as it was.
 
 from __future__ import annotations
 
+import filecmp
 from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -54,6 +56,8 @@ class Normalized:
         executed: the first output of each node of the first pass, as ONNX Runtime writes them: in the
             order in which a session of the file runs them, as a rule (core/graph/graph.cc,
             `ToGraphProto`; not around nodes with bodies).
+        confirmed: waits for the passes after the first, and gives what they leave; None where that is
+            this. None itself where all have been made.
     """
 
     model: ir.Model
@@ -61,6 +65,7 @@ class Normalized:
     first: ir.Model | None = None
     renamed: Mapping[str, str] = field(default_factory=dict)
     executed: tuple[str, ...] = ()
+    confirmed: Callable[[], Normalized | None] | None = None
 
 
 def normalize(loaded: LoadedModel, *, passes: int = MAX_PASSES) -> ir.Model:
@@ -74,7 +79,7 @@ def normalize_for(
     *,
     level: Level = "extended",
     passes: int = MAX_PASSES,
-    written: Written | None = None,
+    written: Sequence[Written] = (),
 ) -> Normalized:
     """The model as ONNX Runtime's optimizations leave it for a target.
 
@@ -88,7 +93,8 @@ def normalize_for(
             does: constants become initializers, casts go where there is no kernel for a type, each
             reader of a DequantizeLinear gets its own, and there are copies between memories.
         passes: at most so many; one is enough where nothing will be rewritten.
-        written: gives a file of the optimized graph, where some session of the model writes it anyway.
+        written: give files of the graph after the first passes, where sessions have written them. Of
+            extended optimizations, for one memory.
 
     Raises:
         UsageError: the target's device is not here.
@@ -110,12 +116,14 @@ def normalize_for(
         for number in range(passes):
             output = folder / f"optimized_{number}.onnx"
             external = loaded.has_external_data and not in_files
-            if written is not None and source == loaded.path:
-                output = written()
+            if number < len(written) and (number or source == loaded.path):
+                output = written[number]()
             elif target.own_memory:
                 placed |= optimize(target, source, output, level=level, external=external)
             else:
                 optimize_file(source, output, external=external, level=level)
+            if number and filecmp.cmp(source, output, shallow=False):
+                break
             model = read_model(output)
             if level == "all":
                 settle(model, loaded.model)
@@ -145,6 +153,39 @@ def normalize_for(
     on_cpu = frozenset(name for name in _names(model) if not placed[name])
     placement = Placement(on_cpu=on_cpu, inplace=target.inplace)
     return Normalized(model=model, placement=placement, renamed=renamed)
+
+
+def normalize_ahead(loaded: LoadedModel, written: Path) -> Normalized:
+    """What the first pass of the EXTENDED optimizations leaves for the CPU, while others are made in a
+    thread (ONNX Runtime lets go of the interpreter meanwhile).
+
+    Args:
+        loaded: without data apart, and without large fills; see `may_go_ahead`.
+        written: the file of the first pass.
+
+    Raises:
+        ModelError: as for `normalize_for`, here or where the result's `confirmed` is asked.
+    """
+
+    def others() -> Normalized | None:
+        with temporary_folder() as folder:
+            again = folder / "again.onnx"
+            optimize_file(written, again, external=False, level="extended")
+            if filecmp.cmp(written, again, shallow=False):
+                return None
+            return normalize_for(loaded, CPU, written=(lambda: written, lambda: again))
+
+    pool = ThreadPoolExecutor(1)
+    running = pool.submit(others)
+    pool.shutdown(wait=False)
+    first = normalize_for(loaded, CPU, passes=1, written=(lambda: written,))
+    return replace(first, confirmed=running.result)
+
+
+def may_go_ahead(loaded: LoadedModel, target: Target) -> bool:
+    """Whether `normalize_ahead` is for this model and target."""
+    is_apart = loaded.has_external_data or large_fills(loaded.model)
+    return target.name == CPU.name and not is_apart
 
 
 def added_nodes(before: ir.Model, after: ir.Model) -> list[str]:
