@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -203,27 +203,36 @@ def _check_input(buffers: Sequence[Buffer], capacity_bytes: int | None) -> None:
 
 
 def _greedy(intervals: Intervals, index: Ints, *, seed: int, deadline: float) -> _Part:
-    """The best of the greedy packings of the buffers at `index`."""
+    """The best of the greedy packings of the buffers at `index`: none is tried beside one that takes no
+    more units than are live."""
     sizes = intervals.size[index]
     instance = Instance.of(intervals.take(index))
-    found = [("best fit", sweep(instance)), ("best fit", sweep(instance, backwards=True))]
-    if len(instance) <= FIRST_FIT_BUFFERS:
-        area = instance.size * instance.lifetime.astype(np.float64)
-        for order in (
-            np.lexsort((-instance.lifetime, -instance.size)),
-            np.argsort(-area, kind="stable"),
-            np.argsort(intervals.start[index], kind="stable"),
-        ):
-            offsets = first_fit(instance, order, deadline=deadline)
-            if offsets is not None:
-                found.append(("first fit", offsets))
-    in_bytes = [(engine, offsets * instance.unit_bytes) for engine, offsets in found]
-    engine, offsets = min(in_bytes, key=lambda item: int((item[1] + sizes).max()))
+
+    def packings() -> Iterator[tuple[str, Ints | None]]:
+        yield "best fit", sweep(instance)
+        yield "best fit", sweep(instance, backwards=True)
+        if len(instance) <= FIRST_FIT_BUFFERS:
+            area = instance.size * instance.lifetime.astype(np.float64)
+            for order in (
+                np.lexsort((-instance.lifetime, -instance.size)),
+                np.argsort(-area, kind="stable"),
+                np.argsort(intervals.start[index], kind="stable"),
+            ):
+                yield "first fit", first_fit(instance, order, deadline=deadline)
+
+    found: list[tuple[int, str, Ints]] = []
+    for engine, units in packings():
+        if units is not None:
+            offsets = units * instance.unit_bytes
+            found.append((int((offsets + sizes).max()), engine, offsets))
+            if int((units + instance.size).max()) <= int(instance.load.max()):
+                break
+    height_bytes, engine, offsets = min(found, key=lambda one: one[0])
     return _Part(
         index=index,
         instance=instance,
         offsets=offsets,
-        height_bytes=int((offsets + sizes).max()),
+        height_bytes=height_bytes,
         engine=engine,
         search=PartSearch(instance, seed=seed),
     )
