@@ -1,10 +1,10 @@
 """What each engine is worth: the same problems with each engine left out.
 
     python -m reports.solver.ablation [--limit SECONDS] [--instances FOLDER] [--only TEXT]
-                                      [--engines NAME ...] [--jobs COUNT]
+                                      [--graphs FILE ...] [--engines NAME ...] [--jobs COUNT]
 
-Problems are random graphs, the published instances in FOLDER, and the training graphs in `models/zoo`,
-with recompute alone, with copies on the stream of the operations (what `planner optimize` plans) and
+Problems are random graphs, the published instances in FOLDER, and the training graphs in `models/zoo`
+and of the FILEs, with recompute alone, with copies on the stream of the operations (what `planner optimize` plans) and
 beside them. Each run is a process of its own, with one thread and seed 0. Rows go to `ablation.json`
 beside this file, one by one, and `ablation.md` is written from them; a row that is there already is not
 measured again, and one of an engine that is gone is dropped.
@@ -17,7 +17,7 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -36,12 +36,12 @@ WORSE = 1e-3
 
 _LEVERS: tuple[tuple[Mode, str, tuple[int, ...]], ...] = (
     ("recompute", "", (80, 60)),
-    ("both", "serial", (60,)),
-    ("both", "overlapped", (60,)),
+    ("both", "serial", (60, 35)),
+    ("both", "overlapped", (60, 35)),
 )
 
 _RECOMPUTE: tuple[Mode, str] = ("recompute", "")
-_TIGHT = (80, 65)
+_TIGHT = (80, 65, 55)
 """Budgets of the random graphs."""
 
 _NONE = ""
@@ -50,7 +50,9 @@ _NONE = ""
 Row = dict[str, Any]
 
 
-def problems(instances: Path | None, only: str = "") -> Iterator[tuple[str, Problem]]:
+def problems(
+    instances: Path | None, only: str = "", graphs: Sequence[Path] = ()
+) -> Iterator[tuple[str, Problem]]:
     """What is solved, by name; of the published instances, those whose names have `only`."""
     for operations in (100, 250):
         yield from _budgets(f"irregular {operations}", irregular(operations), _RECOMPUTE, _TIGHT)
@@ -58,7 +60,7 @@ def problems(instances: Path | None, only: str = "") -> Iterator[tuple[str, Prob
         for name, path in read_folder(instances, contains=only).items():
             if "_test" not in name:
                 yield from _budgets(short_name(name), read(path).problem, _RECOMPUTE, _TIGHT)
-    for path in sorted(ZOO.glob("*.onnx")):
+    for path in (*sorted(ZOO.glob("*.onnx")), *graphs):
         problem = real(path)
         for mode, copies, percents in _LEVERS:
             yield from _budgets(f"{path.stem}, {mode}", problem, (mode, copies), percents)
@@ -162,6 +164,7 @@ def main() -> None:
     parser.add_argument("--limit", type=float, default=20.0, metavar="SECONDS", help="[20]")
     parser.add_argument("--instances", type=Path, metavar="FOLDER", help="published instances")
     parser.add_argument("--only", default="", metavar="TEXT", help="published instances with it")
+    parser.add_argument("--graphs", nargs="+", type=Path, default=[], metavar="FILE")
     parser.add_argument("--engines", nargs="+", metavar="NAME", help="[all]")
     parser.add_argument("--jobs", type=int, default=1, metavar="COUNT", help="problems at once [1]")
     parser.add_argument("--output", type=Path, default=RESULT)
@@ -187,7 +190,7 @@ def main() -> None:
                 add((name, engine), measure(problem, engine, asked.limit))
 
     with ThreadPoolExecutor(asked.jobs) as pool:
-        list(pool.map(ablate, problems(asked.instances, asked.only)))
+        list(pool.map(ablate, problems(asked.instances, asked.only, asked.graphs)))
 
 
 if __name__ == "__main__":
