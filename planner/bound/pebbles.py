@@ -1,0 +1,133 @@
+"""The game of `planner.bound.unmaking`, as numbers: sets of tensors, and what a step back takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import accumulate
+
+from planner.plan.problem import Problem
+from planner.plan.stages import overwritten
+
+
+class Game:
+    """A problem as the game sees it.
+
+    A set of tensors is the bits of a whole number, in the order in which they are made. A tensor that
+    stays once it is made has no bit: a graph output, and what an operation makes that may not run again.
+
+    Attributes:
+        size: per bit, bytes. owner: per bit, the operation that makes it.
+        reads, makes: per operation, the set that it reads, and makes.
+        frees: per operation, bits of what it reads and may write in place over.
+        needs: per operation, the set that lets it run for nothing, where all of it is there; -1 for none.
+        touched: per operation, what may be made for nothing once all that it reads is there.
+        own_bytes: per operation, bytes of its workspace and of all that it makes: the simulator counts
+            what nobody reads while the operation runs, and a second copy of a graph output besides the
+            first.
+        first_bytes: per operation, bytes that the device holds in its first run.
+        outputs_bytes: per operation, bytes of the graph outputs made before it, and the fixed bytes; one
+            more at the end.
+        lasting: (operation, last reader, bytes) of what is made only once and is no graph output.
+        easy: sets that come to nothing within the peak that is already proved, and the first operation
+            for which they are known to: for later ones no more lasts.
+        settled: operations, as bits, whose games are known to prove no more than what is proved.
+    """
+
+    def __init__(self, problem: Problem) -> None:
+        ops, tensors = problem.ops, problem.tensors
+        order = sorted(range(len(tensors)), key=lambda t: tensors[t].producer)
+        loose = [
+            t for t in order if not tensors[t].to_end and ops[tensors[t].producer].recomputable
+        ]
+        bit = {t: i for i, t in enumerate(loose)}
+
+        def chosen(some: Iterable[int]) -> int:
+            return sum(1 << bit[t] for t in set(some) if t in bit)
+
+        def bytes_of(some: Iterable[int]) -> int:
+            return sum(tensors[t].bytes for t in some)
+
+        self.size = [tensors[t].bytes for t in loose]
+        self.owner = [tensors[t].producer for t in loose]
+        self.reads = [chosen(op.inputs) for op in ops]
+        self.makes = [chosen(op.outputs) for op in ops]
+        self.frees = [
+            tuple(bit[t] for t in overwritten(problem, m) if t in bit) for m in range(len(ops))
+        ]
+        self.own_bytes = [op.workspace_bytes + bytes_of(op.outputs) for op in ops]
+        self.needs = [
+            -1
+            if op.workspace_bytes or bytes_of(t for t in op.outputs if t not in bit)
+            # an output without bytes need not be there
+            else self.reads[m] | chosen(t for t in op.outputs if tensors[t].bytes)
+            for m, op in enumerate(ops)
+        ]
+        readers = [chosen(t for u in tensors[t].uses for t in ops[u].outputs) for t in loose]
+        self.touched = list(self.reads)
+        for m in range(len(ops)):
+            for i in bits(self.reads[m]):
+                self.touched[m] |= readers[i]
+        made = [bytes_of(t for t in op.outputs if tensors[t].to_end) for op in ops]
+        self.outputs_bytes = list(accumulate(made, initial=problem.fixed_bytes))
+        self.lasting = [
+            (x.producer, x.uses[-1], x.bytes)
+            for x in tensors
+            if x.uses and x.bytes and not x.to_end and not ops[x.producer].recomputable
+        ]
+        change = [0] * (len(ops) + 1)
+        for producer, last, size in self.lasting:
+            change[producer + 1] += size
+            change[last + 1] -= size
+        self.first_bytes: list[int] = []
+        for q, lasts in enumerate(accumulate(change[:-1])):
+            over = (t for t in overwritten(problem, q) if t in bit or tensors[t].uses[-1] == q)
+            held = self.outputs_bytes[q] + lasts + self.own_bytes[q] - bytes_of(over)
+            self.first_bytes.append(held + self.bytes_of(self.reads[q]))
+        self.easy: dict[int, int] = {}
+        self.settled = 0
+
+    def settle(self, front: int) -> None:
+        """Note the operations that any game from a set goes through."""
+        while front:
+            m = self.owner[front.bit_length() - 1]
+            front &= ~self.makes[m]
+            if not self.settled >> m & 1:
+                self.settled |= 1 << m
+                front |= self.reads[m]
+
+    def bytes_of(self, chosen: int) -> int:
+        """Bytes of a set."""
+        return sum(self.size[i] for i in bits(chosen))
+
+    def reduced(self, chosen: int, among: int) -> int:
+        """A set without what can be made from the rest of it for nothing.
+
+        Args:
+            among: only what is in this set may go.
+        """
+        left = chosen & among
+        while left:
+            m = self.owner[left.bit_length() - 1]
+            if not self.needs[m] & ~chosen:
+                chosen &= ~self.makes[m]
+            left &= ~self.makes[m]
+        return chosen
+
+    def staying_bytes(self, q: int) -> list[int]:
+        """Bytes, per operation, that earlier ones made and that stay until q first runs; one more at the
+        end."""
+        if not self.lasting:
+            return self.outputs_bytes
+        made = [0] * len(self.outputs_bytes)
+        for producer, last, size in self.lasting:
+            if last >= q:
+                made[producer + 1] += size
+        return [a + b for a, b in zip(self.outputs_bytes, accumulate(made), strict=True)]
+
+
+def bits(chosen: int) -> Iterator[int]:
+    """The bits of a set, from the highest down."""
+    while chosen:
+        highest = chosen.bit_length() - 1
+        yield highest
+        chosen ^= 1 << highest

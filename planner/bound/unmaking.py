@@ -1,0 +1,185 @@
+"""What no plan without copies can go below, since what an operation reads has to be made before it.
+
+While an operation runs, all that it reads is on the device. Of these tensors some were made last, by
+some operation m; while m ran, the device held the others, what m reads, what it makes, and its workspace.
+Just before, it held the others and what m reads, and so on back, until nothing is left. This is the game
+of black pebbles (Cook and Sethi, "Storage Requirements for Deterministic Polynomial Time Recognizable
+Languages", STOC 1974), played from its end. Every plan plays one such game for every operation, so the
+least peak of all games of an operation is a bound on every plan's peak.
+
+A search over the sets looks at those with the least peak so far first. The least peak of a set that is
+still to be looked at is a bound at any time, and once that set is the empty one, the bound is exact for
+the operation. To leave a tensor out of a set never raises a game's peak, so whatever is hard to follow
+is left out:
+
+- A graph output stays once it is made. First runs are in base order, so those made before the last
+  operation of a set are there, whatever the game.
+- What an operation makes that may not run again stays from its one run to its last reader in base order.
+- What a set has all inputs of is made last, for nothing.
+"""
+
+from __future__ import annotations
+
+import heapq
+from operator import attrgetter
+
+from planner.bound.instants import min_peak_bound
+from planner.bound.pebbles import Game
+from planner.plan.problem import Problem
+
+MAX_SETS = 20_000
+"""Until another number is given: less than half a second."""
+
+_SHARES = 8
+"""A round takes one in so many of the sets."""
+
+_FIRST_SETS = 8
+"""The least number of sets of an operation in the first round."""
+
+_NARROWING = 16
+"""A round goes on with one in so many operations of the round before it."""
+
+
+def unmaking_bound(
+    problem: Problem, *, max_sets: int = MAX_SETS, capacity_bytes: int | None = None
+) -> tuple[int, int]:
+    """(bytes, operation): no plan that first runs the operations in this order has a peak below this.
+
+    It is `min_peak_bound` where copies are allowed, or no second runs, and never less than that.
+
+    Args:
+        max_sets: that are looked at in all: the work. With none it is `min_peak_bound`.
+        capacity_bytes: ends the search as soon as the bound exceeds it. A bound below it is of no
+            interest then, and the search does not look for one.
+    """
+    best, where = min_peak_bound(problem)
+    capacity = -1 if capacity_bytes is None else capacity_bytes
+    if problem.allow_swap or not problem.allow_recompute or best > capacity >= 0 or max_sets <= 0:
+        return best, where
+    game = Game(problem)
+    for q, held in enumerate(game.first_bytes):
+        if held > best:
+            best, where = held, q
+    searches = [_Search(game, q) for q in range(len(problem.ops)) if game.reads[q]]
+    left, width = max_sets, max(1, max_sets // (_SHARES * _FIRST_SETS))
+    while searches and left > 0 and not best > capacity >= 0:
+        floor = max(best, capacity)
+        searches.sort(key=lambda search: -search.bound)
+        first = [search for search in searches[:width] if width > 1 or search.is_raised]
+        # any game of the last operation goes through all that it needs: at its end, little else is left
+        turn = {search.q: search for search in (*first, max(searches, key=attrgetter("q")))}
+        share = min(left, max(_FIRST_SETS, max_sets // _SHARES // len(turn)))
+        for q in sorted(turn):  # from the first on, as more and more sets are known to be easy
+            if turn[q].is_open:
+                left -= turn[q].deepen(floor, min(share, left))
+            if turn[q].bound > best:
+                best, where = turn[q].bound, q
+            floor = max(best, capacity)
+            if left <= 0 or best > capacity >= 0:
+                break
+        searches = [search for search in searches if search.is_open]
+        width = max(1, width // _NARROWING)
+    return best, where
+
+
+class _Search:
+    """The search through the games of one operation.
+
+    Attributes:
+        q: the operation. bound: bytes that are proved. is_done: nothing is left to be proved.
+        heap: (peak or what is proved elsewhere, whichever is more; set) still to be looked at. Of equal
+            peaks the set comes first whose tensors are made soonest: it is the nearest to the end.
+        least: per set, the least peak so far. origin: the set it comes from. closed: sets looked at.
+    """
+
+    def __init__(self, game: Game, q: int) -> None:
+        self.game, self.q, self.bound, self.is_done = game, q, game.first_bytes[q], False
+        self.heap: list[tuple[int, int]] = []
+        self.least: dict[int, int] = {}
+        self.origin: dict[int, int] = {}
+        self.closed: set[int] = set()
+        self.staying: list[int] = []
+
+    @property
+    def is_raised(self) -> bool:
+        """Whether the search has proved anything."""
+        return self.bound > self.game.first_bytes[self.q]
+
+    @property
+    def is_open(self) -> bool:
+        """Whether more may be proved: not once this operation's game, or one that goes through all of
+        it, has come to its end."""
+        return not self.is_done and not self.game.settled >> self.q & 1
+
+    def deepen(self, floor: int, most: int) -> int:
+        """Look at about so many more sets; returns how many.
+
+        Args:
+            floor: bytes. Peaks up to it are all the same: the search ends at a game within it.
+        """
+        heap, count = self.heap, 0
+        if not self.staying:
+            self.staying = self.game.staying_bytes(self.q)
+            first = self.game.reads[self.q]
+            self._add(self.bound, -1, self.game.reduced(first, first), floor)
+        elif heap[0][0] < floor:
+            self.heap = heap = [(max(peak, floor), chosen) for peak, chosen in heap]
+            heapq.heapify(heap)
+        while not self.is_done and count < most:
+            peak, chosen = heapq.heappop(heap)
+            if chosen in self.closed:
+                continue
+            if not chosen:
+                if peak > floor:
+                    self.bound = max(self.bound, peak)
+                self._finish(chosen)
+                return count
+            self.closed.add(chosen)
+            count += self._expand(peak, chosen, floor)
+        while not self.is_done and heap[0][1] in self.closed:
+            heapq.heappop(heap)
+        if not self.is_done and heap[0][0] > floor:
+            self.bound = max(self.bound, heap[0][0])
+        return count
+
+    def _expand(self, peak: int, chosen: int, floor: int) -> int:
+        """Unmake, in turn, what each operation made of a set; returns how many sets that gives."""
+        game, staying = self.game, self.staying
+        last = game.owner[chosen.bit_length() - 1]
+        size, count, left = game.bytes_of(chosen), 0, chosen
+        while left and not self.is_done:
+            m = game.owner[left.bit_length() - 1]
+            left &= ~game.makes[m]
+            missing = game.reads[m] & ~chosen
+            after = (chosen & ~game.makes[m]) | missing
+            at_once = size + game.own_bytes[m] - game.bytes_of(chosen & game.makes[m])
+            at_once += game.bytes_of(missing)
+            at_once -= sum(game.size[i] for i in game.frees[m] if missing >> i & 1)
+            # where m is not the last operation of the set, that one has run, and m runs again
+            at_once += staying[m if m == last else last + 1]
+            self._add(max(peak, at_once), chosen, game.reduced(after, game.touched[m]), floor)
+            count += 1
+        return count
+
+    def _add(self, peak: int, origin: int, chosen: int, floor: int) -> None:
+        """Note a set and the least peak of a game that comes to it."""
+        if peak >= self.least.get(chosen, peak + 1) or chosen in self.closed:
+            return
+        self.least[chosen], self.origin[chosen] = peak, origin
+        if peak > floor:
+            heapq.heappush(self.heap, (peak, chosen))
+        elif chosen and self.game.easy.get(chosen, self.q + 1) > self.q:
+            heapq.heappush(self.heap, (floor, chosen))
+        else:
+            self._finish(chosen)
+
+    def _finish(self, chosen: int) -> None:
+        """A game has come to its end: so would one from any set on its way."""
+        easy, since = self.game.easy, self.q if self.game.lasting else 0
+        while chosen >= 0:
+            easy[chosen] = min(since, easy.get(chosen, since))
+            chosen = self.origin[chosen]
+        if not self.game.lasting:
+            self.game.settle(self.game.reads[self.q])
+        self.is_done = True
+        self.heap, self.least, self.origin, self.closed = [], {}, {}, set()
