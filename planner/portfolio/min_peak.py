@@ -6,8 +6,9 @@ peak of every plan that first runs the operations in that order, whatever it rec
 plan that copies every tensor out as soon as it is made, and in again for each use, meets it, if all
 may be copied; so there the least budget is known. Without copies a search looks for a plan: greedy,
 by the programs over instants, and by eviction, at capacities between the bound and the best plan so
-far; then plans are made to need less, part by part. The bound knows nothing of what a recompute
-itself holds, so there it may be far below.
+far; then plans are made to need less, part by part. There the bound is that of
+`planner.bound.unmaking`: it also knows that what an operation reads has to be made, one after the other.
+It follows a part of all ways to do so, and one operation's inputs at a time, so it may still be below.
 
 Over all orders, `planner.order.min_peak` finds the order in which that bound is least.
 """
@@ -21,6 +22,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from planner.bound.instants import min_peak_bound
+from planner.bound.unmaking import unmaking_bound
 from planner.exact.cp_sat import Descend
 from planner.plan.candidate import Candidate
 from planner.plan.problem import Problem
@@ -38,6 +40,12 @@ from planner.search.stop import At
 from planner.simulate.simulate import candidate_of
 
 _DESCEND = Descend()
+
+_SETS_PER_S = 5_000
+"""Sets of the bound per second of the time limit: some hundredths of the time."""
+
+_MAX_SETS = 50_000
+"""More raise the bound little, and take memory."""
 
 
 def min_peak(
@@ -58,7 +66,8 @@ def min_peak(
         policy: how the time is shared out.
     """
     deadline = time.monotonic() + time_limit_s
-    low, _ = min_peak_bound(problem)
+    max_sets = min(_MAX_SETS, int(_SETS_PER_S * time_limit_s))
+    low, _ = unmaking_bound(problem, max_sets=max_sets)
     search = _Search(problem, deadline, policy)
     if start is not None:
         search.take(start)
