@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 SOLUTION_FORMAT = "planner-solution"
 SOLUTION_VERSION = 1
 _MAX_BINDING = 20
+_LEAST_S = 5.0
+"""At most, where a proof has ended the search at once: what is the least that can be had?"""
 
 
 def _print_params(value: bool) -> None:
@@ -131,7 +133,7 @@ def solve(
             policy=policy,
         )
     if solved.candidate is None:
-        raise _infeasible(asked, solved)
+        raise _infeasible(asked, solved, time_limit)
     figures = _figures(asked, solved, base_peak=base_peak, budget=budget, swap=swap, seed=seed)
     if output is not None:
         from planner.onnxio.save import atomic_write
@@ -165,12 +167,21 @@ def _asked(
     return replace(problem, allow_recompute=False) if swap == "only" else problem
 
 
-def _infeasible(problem: Problem, solved: Solved) -> InfeasibleBudgetError:
-    """The least peak found, a bound, and what is resident where it is reached."""
-    from planner.bound.instants import min_peak_bound
+def _infeasible(problem: Problem, solved: Solved, time_limit_s: float) -> InfeasibleBudgetError:
+    """The least peak found, a bound, and what is resident where it is reached.
 
-    bound, _ = min_peak_bound(problem)
+    A search that a proof has ended has not looked for little memory: that is done here, in some of the
+    time that it left.
+    """
+    from planner.bound.unmaking import unmaking_bound
+    from planner.portfolio.min_peak import min_peak
+
+    bound, _ = unmaking_bound(problem)
     least = solved.least
+    if solved.is_impossible:
+        left_s = max(0.0, min(_LEAST_S, time_limit_s - solved.solve_s))
+        least, proved = min_peak(problem, time_limit_s=left_s, start=least)
+        bound = max(bound, proved, problem.capacity_bytes + 1)
     step = least.replay.peak_action
     resident = [
         (problem.tensors[t].name, problem.tensors[t].bytes)
