@@ -59,9 +59,19 @@ def test_what_was_begun_is_there_when_it_is_finished(module: ModuleType) -> None
 def test_a_changed_source_is_not_compiled(module: ModuleType) -> None:
     module.double(1)
     assert compiled.is_compiled(module.double)
-    later = time.time() + 10
-    os.utime(str(module.__file__), (later, later))
-    assert not compiled.is_compiled(module.double)
+    Path(str(module.__file__)).write_text(_SOURCE.replace("2 *", "1 * 2 *"))
+    again = imported_again(module)
+    assert not compiled.is_compiled(again.double)
+
+
+def test_what_runs_as_it_is_counts_as_compiled() -> None:
+    assert compiled.is_compiled(len)
+
+
+def imported_again(module: ModuleType) -> ModuleType:
+    sys.modules.pop(module.__name__)
+    importlib.invalidate_caches()
+    return importlib.import_module(module.__name__)
 
 
 def test_what_was_not_begun_is_not_waited_for() -> None:

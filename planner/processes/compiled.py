@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from planner.processes import ahead
@@ -21,14 +20,11 @@ less time."""
 def is_compiled(function: Callable[..., Any]) -> bool:
     """Whether numba has a cached version of a compiled function's present source.
 
-    numba lists the versions of a function in an index file of its own (`numba/core/caching.py`).
+    numba itself is asked (`numba/core/caching.py`): some of its versions know a source by its time, later
+    ones by its contents. What is not to be compiled at all, as with `NUMBA_DISABLE_JIT`, counts as done.
     """
-    compiled: Any = function
-    source = Path(compiled.py_func.__code__.co_filename)
-    folder = Path(compiled.stats.cache_path)
-    name = f"{source.stem}.{compiled.py_func.__qualname__}-*.nbi"
-    written = source.stat().st_mtime
-    return any(index.stat().st_mtime >= written for index in folder.glob(name))
+    cache = getattr(function, "_cache", None)
+    return cache is None or bool(cache._cache_file._load_index())
 
 
 class Compilation:
@@ -49,7 +45,7 @@ class Compilation:
     @property
     def is_done(self) -> bool:
         """Whether all are in the cache, as far as its index tells."""
-        return all(map(is_compiled, self._wanted()))
+        return self._is_warm or all(map(is_compiled, self._wanted()))
 
     def begin(self) -> None:
         """Have a process beside this one compile what is not compiled yet."""

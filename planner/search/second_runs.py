@@ -5,6 +5,10 @@ falls while it does, so that the walk stays near the capacity, where good schedu
 oscillation; Glover, "Heuristics for Integer Programming Using Surrogate Constraints", Decision Sciences
 8, 1977). The temperature falls with the time (Kirkpatrick, Gelatt, Vecchi, "Optimization by Simulated
 Annealing", Science 220, 1983).
+
+Before a schedule fits, the walk comes down to the capacity step by step: it aims at a little less than
+the peak that it has reached. Few runs are over so little less, and they are mended where they are; over
+a capacity far below, most runs are, and the walk mends none of them.
 """
 
 from __future__ import annotations
@@ -14,13 +18,22 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Self
 
 import numpy as np
 
 from planner.plan.problem import Action, Problem
+from planner.search.fast.arrays import Longs
 from planner.search.fast.second_run_moves import Heat, anneal_runs, new_walk
-from planner.search.fast.second_runs import actions_of_keys, base_runs, change, graph_of
+from planner.search.fast.second_runs import (
+    Graph,
+    Runs,
+    actions_of_keys,
+    base_runs,
+    change,
+    graph_of,
+)
 from planner.search.stop import Stop
 
 
@@ -32,6 +45,9 @@ class RunPolicy:
         hot, cold: first and last temperature, in mean durations of an operation.
         first_price, max_price: of a byte above the capacity, at first and at most: times the base order's
             duration over the bytes of all tensors.
+        step: until a schedule fits, the walk aims at so much less than the peak that it has reached, as
+            a share of that; 1 for the capacity at once.
+        down_hot, down_price: temperature until a schedule fits, and first price of each step.
         price_rise, price_fall: its factors after a slice at whose end the schedule does not fit, or does.
         moves: in all, as a multiple of the operations; with more time than these take, it ends early.
         patience, share, cooling: of the time, or of the moves: a walk that does not fit is given up if
@@ -47,11 +63,14 @@ class RunPolicy:
     hot: float = 1.0
     cold: float = 0.01
     first_price: float = 0.5
-    max_price: float = 50.0
+    max_price: float = 100.0
+    step: float = 0.004
+    down_hot: float = 10.0
+    down_price: float = 5.0
     price_rise: float = 1.1
     price_fall: float = 0.95
     moves: int = 3_000
-    patience: float = 0.15
+    patience: float = 0.2
     share: float = 0.4
     cooling: float = 0.3
     slice_moves: int = 1_500
@@ -59,6 +78,10 @@ class RunPolicy:
     max_times: int = 40
     max_runs: int = 10
     compile_s: float = 30.0
+
+    def at_once(self) -> Self:
+        """The walk that aims at the capacity from the beginning, as hot and at the price of later on."""
+        return replace(self, step=1.0, down_hot=self.hot, down_price=self.first_price)
 
 
 _MUCH_LESS = 0.9
@@ -154,22 +177,79 @@ def anneal_second_runs(
     )
     for stage, turn, m in placed:
         change(graph, runs, stage * passes + turn, m)
-    walk = new_walk(runs)
+    aim = _Aim(graph, runs, policy.step)
     rng = np.random.default_rng(seed)
     mean_us = problem.base_duration_us / ops
     unit = problem.base_duration_us / max(1, sum(t.bytes for t in problem.tensors))
-    price, clock = policy.first_price, _Clock(stop, policy, ops)
+    clock = _Clock(stop, policy, ops)
+    price = policy.down_price
     while clock.goes_on and mean_us > 0:
-        temperature_us = mean_us * policy.hot * (policy.cold / policy.hot) ** clock.cooled
+        is_down = not clock.has_fitted
+        hot = policy.hot * (policy.cold / policy.hot) ** clock.cooled
         heat = Heat(
-            np.int64(policy.slice_moves), np.float64(temperature_us), np.float64(price * unit)
+            np.int64(policy.slice_moves),
+            np.float64(mean_us * (policy.down_hot if is_down else hot)),
+            np.float64(price * unit),
+            np.bool_(aim.is_above),
         )
-        anneal_runs(graph, runs, walk, heat, rng)
-        if clock.tick(walk.found[1]) and on_fit is not None:
-            on_fit()
+        anneal_runs(aim.graph, runs, aim.walk, heat, rng)
+        is_met = not aim.walk.found[1]
         price *= policy.price_rise if runs.over[0] else policy.price_fall
-        price = min(price, policy.max_price)
-    return actions_of_keys(problem, walk.best[: int(walk.found[0])])
+        if price > policy.max_price:
+            price = policy.down_price if is_down and aim.is_above else policy.max_price
+        if is_met and aim.is_above:
+            aim.lower()
+            price = policy.down_price
+        if clock.tick(aim.bytes_over):
+            price = policy.first_price
+            if on_fit is not None:
+                on_fit()
+    return actions_of_keys(problem, aim.best)
+
+
+class _Aim:
+    """The capacity that a walk aims at: the problem's, once it has come down to that.
+
+    Attributes:
+        graph: with the capacity aimed at.
+        runs: the schedule that is walked.
+        walk: what that has come to at this capacity.
+        best: the keys of the best schedule so far: of least peak, on the way down.
+    """
+
+    def __init__(self, graph: Graph, runs: Runs, step: float) -> None:
+        self.capacity, self.step = int(graph.capacity), step
+        self.graph, self.runs = graph, runs
+        self._reached = None
+        self._aim_below(int(runs.live[: int(runs.total[0])].max()))
+
+    @property
+    def is_above(self) -> bool:
+        """Whether it is on its way down."""
+        return int(self.graph.capacity) > self.capacity
+
+    @property
+    def bytes_over(self) -> float:
+        """How far the best schedule is from fitting: on the way down, by its peak."""
+        return float(self.graph.capacity - self.capacity) or float(self.walk.found[1])
+
+    @property
+    def best(self) -> Longs:
+        if self._reached is not None and self.walk.found[1]:
+            return self._reached
+        return self.walk.best[: int(self.walk.found[0])]
+
+    def lower(self) -> None:
+        """Aim at less: the walk has come to what it aimed at."""
+        self._reached = self.best.copy()
+        self._aim_below(int(self.graph.capacity))
+
+    def _aim_below(self, peak: int) -> None:
+        aim = max(self.capacity, int((1 - self.step) * peak))
+        self.graph = self.graph._replace(capacity=np.int64(aim))
+        live = self.runs.live[: int(self.runs.total[0])]
+        self.runs.over[0] = int(np.maximum(live - aim, 0).sum())
+        self.walk = new_walk(self.runs)
 
 
 def anneal_side_by_side(
@@ -179,10 +259,20 @@ def anneal_side_by_side(
     seeds: Sequence[int] = (0,),
     policy: RunPolicy = RUNS,
 ) -> list[list[Action]]:
-    """What each seed comes to, on a thread of its own; arguments as of `anneal_second_runs`."""
+    """What each seed comes to, on a thread of its own; arguments as of `anneal_second_runs`.
+
+    Every second walk comes down step by step. Of the others more fit, and sooner, where a plan is not
+    hard to find; where it is, they mend nothing, and those that come down come further.
+    """
     with ThreadPoolExecutor(max_workers=len(seeds)) as pool:
         walks = [
-            pool.submit(anneal_second_runs, problem, stop, seed=seed, policy=policy)
-            for seed in seeds
+            pool.submit(
+                anneal_second_runs,
+                problem,
+                stop,
+                seed=seed,
+                policy=policy if number % 2 else policy.at_once(),
+            )
+            for number, seed in enumerate(seeds)
         ]
         return [walk.result() for walk in walks]

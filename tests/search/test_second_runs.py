@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import random
 from dataclasses import replace
 
 import numba
@@ -27,6 +28,7 @@ from planner.search.second_runs import RunPolicy, anneal_second_runs, anneal_sid
 from planner.search.state import SearchSettings, new_state
 from planner.search.stop import NEVER, At, after
 from planner.simulate.simulate import simulate
+from reports.solver.build import Builder
 from reports.solver.synthetic import irregular
 from tests.graphs import base_actions, between, problems
 
@@ -82,7 +84,7 @@ def test_changes_taken_back_leave_nothing(problem, passes, drawn):
 @given(problem=problems(), share=st.floats(0.0, 1.0), seed=st.integers(0, 3))
 def test_annealing_ends_no_farther_from_the_capacity_than_it_began(problem, share, seed):
     problem = between(problem.without_swaps(), share)
-    policy = RunPolicy(moves=50, slice_moves=100, passes=1 + seed % 2)
+    policy = RunPolicy(moves=50, slice_moves=100, passes=1 + seed % 2).at_once()
     found = anneal_second_runs(problem, NEVER, seed=seed, policy=policy)
     replay = simulate(problem, found)
     over = [
@@ -95,6 +97,37 @@ def test_annealing_ends_no_farther_from_the_capacity_than_it_began(problem, shar
         after = simulate(problem, again)
         assert after.peak_bytes <= problem.capacity_bytes
         assert after.time_us <= replay.time_us * (1 + 1e-9)
+
+
+@settings(max_examples=20, deadline=None)
+@given(problem=problems(), share=st.floats(0.0, 1.0), seed=st.integers(0, 3))
+def test_a_walk_that_comes_down_step_by_step_ends_no_higher_than_it_began(problem, share, seed):
+    problem = between(problem.without_swaps(), share)
+    policy = RunPolicy(moves=50, slice_moves=100, passes=1 + seed % 2)
+    found = anneal_second_runs(problem, NEVER, seed=seed, policy=policy)
+    peak_bytes = simulate(problem, base_actions(problem)).peak_bytes
+    assert simulate(problem, found).peak_bytes <= peak_bytes
+
+
+def wide(operations: int) -> Problem:
+    """A random graph in which far more is read across each operation than by it."""
+    draw = random.Random(0)
+    reads = [
+        {max(0, i - 1 - int(draw.random() ** 2 * min(i, operations // 2))) for _ in range(3)} - {i}
+        for i in range(operations)
+    ]
+    builder = Builder()
+    for i, read in enumerate(reads):
+        builder.op(f"op{i}", draw.randint(1, 9), sorted(read), [draw.randint(1, 20) * 64])
+    return builder.problem("wide").without_swaps()
+
+
+def test_where_a_plan_is_hard_to_find_a_walk_comes_further_down_step_by_step():
+    problem = between(wide(80), 0.0)
+    policy = RunPolicy(moves=3_000)
+    down = anneal_second_runs(problem, NEVER, policy=policy)
+    at_once = anneal_second_runs(problem, NEVER, policy=policy.at_once())
+    assert simulate(problem, down).peak_bytes < simulate(problem, at_once).peak_bytes
 
 
 def least_us(problem: Problem) -> float:
@@ -118,7 +151,7 @@ def least_us(problem: Problem) -> float:
 @pytest.mark.parametrize("seed", range(6))
 def test_on_tiny_graphs_annealing_finds_the_least(seed):
     problem = between(irregular(6, seed=seed), 0.5)
-    found = anneal_second_runs(problem, NEVER, policy=RunPolicy(moves=3_000))
+    found = anneal_second_runs(problem, NEVER, policy=RunPolicy(moves=3_000).at_once())
     replay = simulate(problem, found)
     least = least_us(problem)
     if least < float("inf"):
@@ -137,7 +170,7 @@ def test_seeds_give_plans_of_their_own_and_the_same_ones_again():
     problem = between(irregular(40), 0.5)
     policy = RunPolicy(moves=200)
     one, two = anneal_side_by_side(problem, NEVER, seeds=(1, 2), policy=policy)
-    assert one == anneal_second_runs(problem, NEVER, seed=1, policy=policy)
+    assert one == anneal_second_runs(problem, NEVER, seed=1, policy=policy.at_once())
     assert two == anneal_second_runs(problem, NEVER, seed=2, policy=policy)
 
 

@@ -1,4 +1,4 @@
-"""Annealing over second runs, and plans for little memory that it begins from where nothing fits."""
+"""Annealing over second runs, and plans for little memory that are annealed where nothing fits."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Regress(RunPolicy):
     share: float = 1.0
     weights: tuple[float, ...] = RegressionPolicy().weights
     max_sets: int = RegressionPolicy().max_sets
-    max_ops: int = 600
+    max_ops: int = 300
 
     def supports(self, problem: Problem) -> bool:
         """Where nothing is copied."""
@@ -52,15 +52,15 @@ class Regress(RunPolicy):
         actions = Regression(problem, policy, stop).actions()
         if actions is None or stop.left_s <= 0:
             return actions
-        return anneal_second_runs(problem, stop, start=actions, seed=seed, policy=self)
+        return anneal_second_runs(problem, stop, start=actions, seed=seed, policy=self.at_once())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnnealRuns(RunPolicy):
     """Simulated annealing over second runs, on every thread.
 
-    Where nothing fits, one of several threads plans for little memory, as `Regress` does, until another
-    fits.
+    Every second thread comes down to the capacity step by step (`anneal_side_by_side`). Where nothing
+    fits in a small problem, one plans for little memory instead, as `Regress` does, until another fits.
 
     Attributes (besides those of `RunPolicy`):
         max_ops: on larger problems a change takes too long.
@@ -90,22 +90,26 @@ class AnnealRuns(RunPolicy):
             return
         if state.intervals is not None and state.intervals.is_running and state.best is not None:
             threads = max(1, threads - 1)  # the programs beside need one
-        found = anneal_side_by_side(
-            state.problem,
-            stop,
-            seeds=range(state.settings.seed, state.settings.seed + threads),
-            policy=self,
-        )
-        _offer(state, found, self.name)
+        seed = state.settings.seed
+        if threads > 1:
+            seeds = range(seed, seed + threads)
+            found = anneal_side_by_side(state.problem, stop, seeds=seeds, policy=self)
+            _offer(state, found, self.name)
+            return
+        for policy in (self.at_once(), self):  # what comes down step by step follows, where it must
+            found = anneal_second_runs(state.problem, stop, seed=seed, policy=policy)
+            _offer(state, [found], self.name)
+            if state.best is not None:
+                return
 
     def _beside(self, regress: Regress, state: SearchState, stop: Stop) -> None:
         """Anneal from the base order, and beside it from a plan for little memory."""
-        problem, seed = state.problem, state.settings.seed
+        problem, seed, policy = state.problem, state.settings.seed, self.at_once()
         fits = threading.Event()
         until_fits = First((stop, Until(fits)))
         with ThreadPoolExecutor(max_workers=2) as pool:
             beside = pool.submit(regress.plan, problem, seed, until_fits)
-            found = anneal_second_runs(problem, stop, seed=seed, policy=self, on_fit=fits.set)
+            found = anneal_second_runs(problem, stop, seed=seed, policy=policy, on_fit=fits.set)
             other = beside.result()
         _offer(state, [found], self.name)
         if other is not None:

@@ -55,11 +55,16 @@ class Walk(NamedTuple):
 
 
 class Heat(NamedTuple):
-    """Of one slice: moves, temperature in microseconds, and price in microseconds of a byte over."""
+    """Of one slice.
+
+    `moves`: at most; where it is `until_fits`, it ends with the first schedule that fits. Temperature in
+    microseconds, and price in microseconds of a byte over.
+    """
 
     moves: np.int64
     temperature_us: np.float64
     price_us: np.float64
+    until_fits: np.bool_
 
 
 def new_walk(runs: Runs) -> Walk:
@@ -278,3 +283,5 @@ def anneal_runs(g: Graph, r: Runs, w: Walk, heat: Heat, rng: np.random.Generator
             w.found[0], w.found[1], w.found[2] = r.total[0], over, r.time[0]
             for i in range(r.total[0]):
                 w.best[i] = r.key[i]
+            if heat.until_fits and not over:
+                return

@@ -194,15 +194,15 @@ def _hold(g: Graph, r: Runs, t: Number, place: int, sign: int) -> None:
     m = earlier % n
     first = start if m != g.producer[t] and _is_spared(g, m, t) else start + 1
     bytes_ = sign * g.size[t]
-    over = 0
-    for i in range(first, place):
-        now = r.live[i]
-        over -= max(0, now - g.capacity)
-        now += bytes_
-        over += max(0, now - g.capacity)
-        r.live[i] = now
-    for i in range(start, place):
-        r.gap[i] += bytes_
+    over, nothing = np.int64(0), np.int64(0)
+    # of slices, whose indices are never negative: so these loops are vectorized
+    live, gap = r.live[first:place], r.gap[start:place]
+    for i in range(len(live)):
+        now = live[i] - g.capacity
+        over += max(nothing, now + bytes_) - max(nothing, now)
+        live[i] += bytes_
+    for i in range(len(gap)):
+        gap[i] += bytes_
     r.over[0] += over
 
 
