@@ -41,12 +41,6 @@ from planner.simulate.simulate import candidate_of
 
 _DESCEND = Descend()
 
-_SETS_PER_S = 5_000
-"""Sets of the bound per second of the time limit: some hundredths of the time."""
-
-_MAX_SETS = 50_000
-"""More raise the bound little, and take memory."""
-
 
 def min_peak(
     problem: Problem,
@@ -66,7 +60,7 @@ def min_peak(
         policy: how the time is shared out.
     """
     deadline = time.monotonic() + time_limit_s
-    max_sets = min(_MAX_SETS, int(_SETS_PER_S * time_limit_s))
+    max_sets = min(policy.max_sets, int(policy.sets_per_s * time_limit_s))
     low, _ = unmaking_bound(problem, max_sets=max_sets)
     search = _Search(problem, deadline, policy)
     if start is not None:

@@ -55,6 +55,7 @@ class _Head:
     far_gap: float = POLICY.far_gap
     near_s: float = POLICY.near_s
     near_share: float = POLICY.near_share
+    unmaking_sets: int = POLICY.unmaking_sets
 
 
 def read_params(path: Path) -> Policy:

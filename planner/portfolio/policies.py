@@ -52,6 +52,8 @@ class LeastPeakPolicy:
     """Every number of the search for the least peak (`planner.portfolio.min_peak`).
 
     Attributes:
+        sets_per_s, max_sets: that the bound without copies looks at, per second of the time limit and at
+            most: some hundredths of the time. More raise it little, and take memory.
         bound_share: of the time, for a plan that meets the bound by eviction.
         lp_share, eviction_share, chance_share: of the time left each, for capacities tried by the LP, by
             eviction, and by eviction with blurred scores; the last is left to descents.
@@ -66,6 +68,8 @@ class LeastPeakPolicy:
         min_s: seconds; no search in one order is shorter.
     """
 
+    sets_per_s: int = 5_000
+    max_sets: int = 50_000
     bound_share: float = 0.1
     lp_share: float = 0.4
     eviction_share: float = 0.3

@@ -23,10 +23,6 @@ from planner.simulate.simulate import candidate_of
 
 Progress = Callable[[str], None]
 
-_UNMAKING_SETS = 5_000
-"""Of the proof that nothing fits, where nothing is copied: a tenth of a second in a graph of 1,000
-operations. Short searches, as in a race of base orders, do without."""
-
 
 def solve(
     problem: Problem,
@@ -57,7 +53,7 @@ def solve(
     if state.evaluator.fits(base):
         state.offer(base, "order")
         return solved_of(state)
-    max_sets = _UNMAKING_SETS if settings.thorough else 0
+    max_sets = policy.unmaking_sets if settings.thorough else 0
     bound, _ = unmaking_bound(problem, max_sets=max_sets, capacity_bytes=problem.capacity_bytes)
     state.is_impossible = bound > problem.capacity_bytes
     if start is not None:
