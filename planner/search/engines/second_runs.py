@@ -29,7 +29,7 @@ class Regress(RunPolicy):
     name: ClassVar[str] = "regression"
     first_price: float = 5.0
     patience: float = 1.0
-    share: float = 1.0
+    share: float = 0.6
     weights: tuple[float, ...] = RegressionPolicy().weights
     max_sets: int = RegressionPolicy().max_sets
     max_ops: int = 300
