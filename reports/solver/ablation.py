@@ -5,9 +5,10 @@
 
 Problems are random graphs, the published instances in FOLDER, and the training graphs in `models/zoo`
 and of the FILEs, with recompute alone, with copies on the stream of the operations (what
-`planner optimize` plans) and beside them. Each run is a process of its own, with one thread and seed 0.
-Rows go to `ablation.json` beside this file, one by one, and `ablation.md` is written from them; a row
-that is there already is not measured again, and one of an engine that is gone is dropped.
+`planner optimize` plans) and beside them, and with copies beside them alone. Each run is a process of
+its own, with one thread and seed 0. Rows go to `ablation.json` beside this file, one by one, and
+`ablation.md` is written from them; a row that is there already is not measured again, and one of an
+engine that is gone is dropped.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ _LEVERS: tuple[tuple[Mode, str, tuple[int, ...]], ...] = (
     ("recompute", "", (80, 60)),
     ("both", "serial", (60, 35)),
     ("both", "overlapped", (60, 35)),
+    ("swap", "overlapped", (50,)),
 )
 
 _RECOMPUTE: tuple[Mode, str] = ("recompute", "")

@@ -102,6 +102,18 @@ class AnnealRuns(RunPolicy):
             if state.best is not None:
                 return
 
+    def come_down(
+        self, problem: Problem, stop: Stop, start: Sequence[Action] = ()
+    ) -> list[Action] | None:
+        """The plan with the least peak that one walk finds, step by step; None where it cannot begin.
+
+        Args:
+            start: of a plan without copies; the base order if none are given.
+        """
+        if stop.left_s < self.min_s or not _is_compiled(self, stop):
+            return None
+        return anneal_second_runs(problem, stop, start=start, policy=self)
+
     def _beside(self, regress: Regress, state: SearchState, stop: Stop) -> None:
         """Anneal from the base order, and beside it from a plan for little memory."""
         problem, seed, policy = state.problem, state.settings.seed, self.at_once()
