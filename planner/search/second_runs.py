@@ -130,9 +130,9 @@ class _Clock:
         """How much of the way from hot to cold lies behind."""
         return max(0.0, (self.gone - self.cools_from) / max(1e-9, self.end - self.cools_from))
 
-    def tick(self, over: float) -> bool:
-        """A slice is over; `over`: of the best schedule. Whether for the first time one fits."""
-        self.moves += self.policy.slice_moves
+    def tick(self, moves: int, over: float) -> bool:
+        """So many moves are made; `over`: of the best schedule. Whether for the first time one fits."""
+        self.moves += moves
         time_gone = (time.monotonic() - self.began) / self.whole_s
         self.gone = min(1.0, max(time_gone, self.moves / self.all_moves))
         if over < _MUCH_LESS * self.least:
@@ -192,15 +192,15 @@ def anneal_second_runs(
             np.float64(price * unit),
             np.bool_(aim.is_above),
         )
-        anneal_runs(aim.graph, runs, aim.walk, heat, rng)
-        is_met = not aim.walk.found[1]
+        moves = anneal_runs(aim.graph, runs, aim.walk, heat, rng)
         price *= policy.price_rise if runs.over[0] else policy.price_fall
         if price > policy.max_price:
-            price = policy.down_price if is_down and aim.is_above else policy.max_price
-        if is_met and aim.is_above:
+            # a step that is stuck begins anew
+            price = policy.down_price if is_down and aim.has_come_down else policy.max_price
+        if aim.is_above and not aim.walk.found[1]:
             aim.lower()
             price = policy.down_price
-        if clock.tick(aim.bytes_over):
+        if clock.tick(moves, aim.bytes_over):
             price = policy.first_price
             if on_fit is not None:
                 on_fit()
@@ -214,13 +214,13 @@ class _Aim:
         graph: with the capacity aimed at.
         runs: the schedule that is walked.
         walk: what that has come to at this capacity.
-        best: the keys of the best schedule so far: of least peak, on the way down.
+        step: as of `RunPolicy`.
     """
 
     def __init__(self, graph: Graph, runs: Runs, step: float) -> None:
         self.capacity, self.step = int(graph.capacity), step
         self.graph, self.runs = graph, runs
-        self._reached = None
+        self._reached: Longs | None = None
         self._aim_below(int(runs.live[: int(runs.total[0])].max()))
 
     @property
@@ -229,12 +229,18 @@ class _Aim:
         return int(self.graph.capacity) > self.capacity
 
     @property
+    def has_come_down(self) -> bool:
+        """Whether it has come to any capacity that it aimed at."""
+        return self._reached is not None
+
+    @property
     def bytes_over(self) -> float:
         """How far the best schedule is from fitting: on the way down, by its peak."""
         return float(self.graph.capacity - self.capacity) or float(self.walk.found[1])
 
     @property
     def best(self) -> Longs:
+        """The keys of the best schedule so far: of least peak, on the way down."""
         if self._reached is not None and self.walk.found[1]:
             return self._reached
         return self.walk.best[: int(self.walk.found[0])]

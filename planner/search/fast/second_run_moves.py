@@ -265,10 +265,10 @@ def _move(g: Graph, r: Runs, w: Walk, rng: np.random.Generator) -> None:
 
 
 @numba.njit(cache=True, nogil=True)
-def anneal_runs(g: Graph, r: Runs, w: Walk, heat: Heat, rng: np.random.Generator) -> None:
+def anneal_runs(g: Graph, r: Runs, w: Walk, heat: Heat, rng: np.random.Generator) -> int:
     """Random changes, kept by the rule of Metropolis on time + price x bytes over the capacity. Of two
-    schedules the better one has fewer bytes over, or takes less time with as many."""
-    for _ in range(heat.moves):
+    schedules the better one has fewer bytes over, or takes less time with as many. Returns the moves."""
+    for move in range(heat.moves):
         cost = r.time[0] + heat.price_us * r.over[0]
         w.logged[0] = 0
         _move(g, r, w, rng)
@@ -284,4 +284,5 @@ def anneal_runs(g: Graph, r: Runs, w: Walk, heat: Heat, rng: np.random.Generator
             for i in range(r.total[0]):
                 w.best[i] = r.key[i]
             if heat.until_fits and not over:
-                return
+                return move + 1
+    return int(heat.moves)
