@@ -58,7 +58,7 @@ class LeastPeakPolicy:
         lp_share, eviction_share, walk_share, chance_share: of the time left each, for capacities tried by
             the LP, by eviction, for a walk over second runs, and for eviction with blurred scores; the
             last is left to descents.
-        walk_max_runs: for each operation: from a plan of more runs, no walk begins.
+        walk_max_runs: for each operation: with a plan of more runs, the walk begins at the base order.
         min_descents_s: seconds; with less time left there are none.
         attempt_share: of that time's rest, at most, for one capacity.
         max_instants: of the LP.

@@ -43,8 +43,8 @@ class RunPolicy:
 
     Attributes:
         hot, cold: first and last temperature, in mean durations of an operation.
-        first_price, max_price: of a byte above the capacity, at first and at most: times the base order's
-            duration over the bytes of all tensors.
+        first_price, max_price: of a byte above the capacity, once a schedule fits, and at most: times the
+            base order's duration over the bytes of all tensors. A step begins anew at the most.
         step: until a schedule fits, the walk aims at so much less than the peak that it has reached, as
             a share of that; 1 for the capacity at once.
         down_hot, down_price: temperature until a schedule fits, and first price of each step.
@@ -154,8 +154,9 @@ def anneal_second_runs(
     policy: RunPolicy = RUNS,
     on_fit: Callable[[], None] | None = None,
 ) -> list[Action]:
-    """The best schedule found until `stop`: one that fits and takes the least time, or has the least
-    bytes over the capacity, summed over its runs.
+    """The best schedule found until `stop`: one that fits and takes the least time. Where none does, the
+    one of least peak that a step has come to, or, before any has, the one with the least bytes over the
+    capacity aimed at, summed over its runs.
 
     Args:
         problem: without copies.
@@ -247,7 +248,7 @@ class _Aim:
 
     def lower(self) -> None:
         """Aim at less: the walk has come to what it aimed at."""
-        self._reached = self.best.copy()
+        self._reached = self.best
         self._aim_below(int(self.graph.capacity))
 
     def _aim_below(self, peak: int) -> None:
