@@ -171,9 +171,9 @@ def _compiled() -> tuple[bool | None, str, str]:
     """(whether the search is compiled, where, why that cannot be)."""
     try:
         from planner.search.fast import warm
-        from planner.search.fast.moves import anneal
+        from planner.search.fast.moves import change
 
-        search: Any = anneal  # numba's, whose attributes no type knows
+        search: Any = change  # numba's, whose attributes no type knows
         cache = str(search.stats.cache_path)
         return warm.is_compiled(overlap=False), cache, ""
     except Exception as error:

@@ -27,8 +27,18 @@ def double(x):
 def compile_double():
     double(1)
 
+@numba.njit(cache=True)
+def triple(x):
+    return 3 * x
+
+def compile_triple():
+    triple(1)
+
 def wait():
     time.sleep(600)
+
+def refuse():
+    raise ValueError
 
 def count():
     with open(__file__.replace("doubled.py", "counted"), "w") as file:
@@ -56,6 +66,48 @@ def test_what_was_begun_is_there_when_it_is_finished(module: ModuleType) -> None
     assert compiled.is_compiled(module.double)
 
 
+def test_who_needs_the_first_call_does_not_wait_for_the_next(module: ModuleType) -> None:
+    ahead.begin("doubled:compile_double", "doubled:wait")
+    ahead.finish("doubled:compile_double")
+    assert compiled.is_compiled(module.double)
+    begun = ahead._begun["doubled:wait"].process
+    assert begun.poll() is None
+    begun.kill()
+    ahead.finish("doubled:wait")  # it has ended without
+
+
+def test_a_call_that_fails_is_waited_for_no_longer(module: ModuleType) -> None:
+    ahead.begin("doubled:refuse", "doubled:compile_double")
+    ahead.finish("doubled:compile_double")
+    assert not compiled.is_compiled(module.double)
+
+
+def test_what_is_compiled_is_loaded_once_by_however_many_threads(module: ModuleType) -> None:
+    loads: list[float] = []
+
+    def load() -> None:
+        time.sleep(0.05)
+        loads.append(module.double(1))
+
+    compilation = compiled.Compilation(load, lambda: (module.double,))
+    compilation.load_ahead()
+    assert not loads  # not compiled: who needs it says when
+    module.compile_double()
+    compilation.load_ahead()
+    compilation.load_ahead()
+    compilation.warm_up()
+    assert loads == [2]
+
+
+def test_the_later_ones_are_compiled_in_the_same_process(module: ModuleType) -> None:
+    first = compiled.Compilation(module.compile_double, lambda: (module.double,))
+    later = compiled.Compilation(module.compile_triple, lambda: (module.triple,))
+    first.begin(later)
+    later.wait()
+    assert first.is_done and later.is_done
+    assert len(set(ahead._begun.values())) == 1
+
+
 def test_a_changed_source_is_not_compiled(module: ModuleType) -> None:
     module.double(1)
     assert compiled.is_compiled(module.double)
@@ -81,7 +133,7 @@ def test_what_was_not_begun_is_not_waited_for() -> None:
 def test_no_process_is_left_behind(module: ModuleType) -> None:
     program = (
         "from planner.processes import ahead; ahead.begin('doubled:wait'); "
-        "print(*(p.pid for p in ahead._begun.values()))"
+        "print(*(begun.process.pid for begun in ahead._begun.values()))"
     )
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
@@ -102,9 +154,9 @@ def test_what_is_done_ahead_stands_still_while_it_is_paused(module: ModuleType) 
             assert counted.stat().st_size == size
         _wait_for(lambda: counted.stat().st_size > size)
     finally:
-        for process in ahead._begun.values():
-            process.kill()
-            process.wait()
+        for begun in ahead._begun.values():
+            begun.process.kill()
+            begun.process.wait()
 
 
 def _wait_for(holds: Callable[[], bool]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -41,24 +42,34 @@ class Compilation:
         self._run, self._wanted = run, wanted
         self._call = f"{run.__module__}:{run.__qualname__}"
         self._is_warm = False
+        self._lock = threading.Lock()
 
     @property
     def is_done(self) -> bool:
         """Whether all are in the cache, as far as its index tells."""
         return self._is_warm or all(map(is_compiled, self._wanted()))
 
-    def begin(self) -> None:
-        """Have a process beside this one compile what is not compiled yet."""
-        if not self.is_done:
-            ahead.begin(self._call)
+    def begin(self, *later: Compilation) -> None:
+        """Have a process beside this one compile what is not compiled yet.
+
+        Args:
+            later: what it compiles after that, since it is needed later or not at all.
+        """
+        ahead.begin(*(each._call for each in (self, *later) if not each.is_done))
 
     def wait(self) -> None:
-        """Wait for that process, if there is one."""
+        """Wait for that process to come to its end, if it was begun."""
         ahead.finish(self._call)
+
+    def load_ahead(self) -> None:
+        """Load it in a thread, where it is compiled: who needs it then waits for that, or finds it."""
+        if self.is_done:
+            threading.Thread(target=self.warm_up, daemon=True).start()
 
     def warm_up(self) -> None:
         """Compile or load everything in this process: seconds, the first time on a machine."""
-        if not self._is_warm:
-            self.wait()
-            self._run()
-            self._is_warm = True
+        with self._lock:
+            if not self._is_warm:
+                self.wait()
+                self._run()
+                self._is_warm = True

@@ -12,6 +12,7 @@ simulator confirms what is chosen.
 
 from __future__ import annotations
 
+import math
 import time
 from bisect import bisect_left
 
@@ -181,7 +182,8 @@ class _Search:
         self.scratch = self.plan.copy()
         start = time.monotonic()
         schedule(self.a, self.plan, self.w)  # what is lost is settled now
-        _, _, self.time_us = moves.evaluate(self.a, self.plan, self.w, self.host)
+        self.time_us = math.nan
+        self._change(np.empty(0, dtype=np.int64), KEEP, 1)
         took_s = max(1e-5, (time.monotonic() - start) / 2)
         self.per_slice = max(1, int(_SLICE_S / took_s))
 
@@ -197,17 +199,12 @@ class _Search:
         for start in range(0, len(gaps), step):
             if self.improver.out_of_time():
                 return
-            self.time_us = moves.change(
-                self.a,
-                self.plan,
-                self.scratch,
-                self.w,
-                self.host,
-                gaps[start : start + step],
-                choice,
-                batch,
-                self.time_us,
-            )
+            self._change(gaps[start : start + step], choice, batch)
+
+    def _change(self, gaps: npt.NDArray[np.int64], choice: int, batch: int) -> None:
+        self.time_us = moves.change(
+            self.a, self.plan, self.scratch, self.w, self.host, gaps, choice, batch, self.time_us
+        )
 
     def better(self, candidate: Candidate) -> Candidate:
         """The plan as a candidate, if the simulator finds it better than `candidate`."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numba
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -20,12 +21,24 @@ from planner.simulate.simulate import simulate
 from tests.graphs import at_capacity, decisions_for, problems
 
 
+@numba.njit(nogil=True)
+def replayed(a, w, count):
+    """What compiled code alone calls otherwise."""
+    return replay(a, w, count)
+
+
+@numba.njit(nogil=True)
+def timed_beside(a, w, host, count):
+    """What compiled code alone calls otherwise."""
+    return overlapped(a, w, host, count)
+
+
 @settings(max_examples=150, deadline=None)
 @given(data=st.data(), problem=problems())
 def test_live_bytes_and_time_agree(data, problem):
     decoder = Decoder(problem)
     steps = decoder.schedule(data.draw(decisions_for(problem)))
-    peak, time_us, copies = replay(decoder.arrays, decoder.work, len(steps))
+    peak, time_us, copies = replayed(decoder.arrays, decoder.work, len(steps))
     judged = simulate(problem, steps)
     assert decoder.work.live[: len(steps)].tolist() == judged.live_bytes.tolist()
     assert (peak, copies) == (judged.peak_bytes, len(judged.copies))
@@ -41,8 +54,8 @@ def test_times_beside_the_operations_agree(data, problem):
     decoder = Decoder(problem)
     a, w = decoder.arrays, decoder.work
     count = schedule(a, plan_of(a, decisions), w)
-    replay(a, w, count)
-    just_in_time = overlapped(a, w, decoder.host, count)
+    replayed(a, w, count)
+    just_in_time = timed_beside(a, w, decoder.host, count)
     judged = simulate(problem, decoder.actions(count))
     assert judged.timeline is not None
     assert w.start[:count].tolist() == pytest.approx(judged.timeline.start_us)
@@ -125,5 +138,5 @@ def test_a_plan_of_thousands_of_copies_is_carried_out():
     decoder = Decoder(problem)
     steps = decoder.schedule(decisions)
     assert simulate(problem, steps).swap_in_bytes == 8 * 6000
-    peak, _, copies = replay(decoder.arrays, decoder.work, len(steps))
+    peak, _, copies = replayed(decoder.arrays, decoder.work, len(steps))
     assert (peak, copies) == (8 * 6000, 12_000)

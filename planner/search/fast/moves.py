@@ -16,7 +16,7 @@ from planner.search.fast.streams import place_and_time
 _SMALL = 1e-9
 
 
-@numba.njit(cache=True, nogil=True)
+@numba.njit(**INNER)
 def evaluate(a: Arrays, plan: Plan, w: Work, host: Floats | None) -> tuple[int, int, float]:
     """(actions, peak bytes, time) of a plan; the schedule is left in `w`. Beside the operations, the
     copies are placed once, which is quick; the time of a plan that does not fit is that on one
@@ -63,7 +63,13 @@ def change(
     time_us: float,
 ) -> float:
     """Decide `choice` at `gaps`, `batch` at a time, and keep what fits and is faster; keeping a
-    tensor only needs to be no slower. Returns the plan's time."""
+    tensor only needs to be no slower. Returns the plan's time.
+
+    Args:
+        time_us: the plan's; NaN where that is not known yet.
+    """
+    if math.isnan(time_us):
+        _, _, time_us = evaluate(a, plan, w, host)
     for start in range(0, len(gaps), batch):
         _copy(plan, scratch)
         changed = False

@@ -8,12 +8,13 @@ from __future__ import annotations
 import numba
 import numpy as np
 
+from planner.processes.compiled import INNER
 from planner.search.fast.arrays import OUT, RUN, Arrays, Work
 
 BROKEN = np.iinfo(np.int64).max
 
 
-@numba.njit(cache=True, nogil=True)
+@numba.njit(**INNER)
 def replay(a: Arrays, w: Work, count: int) -> tuple[int, float, int]:
     """(peak bytes, time on one stream, copies made) of the `count` actions in `w`; the copies and
     `w.live` are left there. The peak is BROKEN where the scratch was too small."""

@@ -13,6 +13,7 @@ import heapq
 import numba
 import numpy as np
 
+from planner.processes.compiled import INNER
 from planner.search.fast.arrays import IN, OUT, RUN, Arrays, Floats, Work
 from planner.search.fast.replay import BROKEN, replay
 
@@ -80,7 +81,7 @@ def place_and_time(
     return peak, overlapped(a, w, host, count), copies
 
 
-@numba.njit(cache=True, nogil=True)
+@numba.njit(**INNER)
 def _copies(
     a: Arrays, w: Work, count: int, run_op: np.ndarray, run_live: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -119,7 +120,7 @@ def _copies(
     return out_rows[:outward], in_rows[:inward]
 
 
-@numba.njit(cache=True, nogil=True)
+@numba.njit(**INNER)
 def _place_outs(a: Arrays, copies: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
     """Per copy out, the run after whose start it is listed."""
     slots = np.empty(len(copies), dtype=np.int32)
@@ -142,7 +143,7 @@ def _place_outs(a: Arrays, copies: np.ndarray, starts: np.ndarray, ends: np.ndar
     return slots
 
 
-@numba.njit(cache=True, nogil=True)
+@numba.njit(**INNER)
 def _place_ins(a: Arrays, copies: np.ndarray, starts: np.ndarray, live: np.ndarray) -> np.ndarray:
     """Per copy in, the run after whose start it is listed; `live` is used up."""
     slots = np.empty(len(copies), dtype=np.int32)
@@ -162,7 +163,7 @@ def _place_ins(a: Arrays, copies: np.ndarray, starts: np.ndarray, live: np.ndarr
     return slots
 
 
-@numba.njit(cache=True, nogil=True)
+@numba.njit(**INNER)
 def _list(
     w: Work,
     run_op: np.ndarray,
@@ -200,7 +201,7 @@ def _list(
         w.target[i] = run_op[r]
 
 
-@numba.njit(cache=True, nogil=True)
+@numba.njit(**INNER)
 def overlapped(a: Arrays, w: Work, host: Floats, count: int) -> float:
     """Time of the `count` actions in `w` on three engines; starts and ends are left in `w`. They
     must have been replayed: the ends of the copies are read."""

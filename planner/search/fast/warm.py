@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from planner.plan.problem import OpIndex, PlanOp, PlanTensor, Problem, TensorIndex
 from planner.processes.compiled import Compilation
+
+if TYPE_CHECKING:
+    from planner.plan.candidate import Candidate
+    from planner.search.improve import Improver
 
 
 def is_compiled(*, overlap: bool) -> bool:
@@ -15,8 +19,10 @@ def is_compiled(*, overlap: bool) -> bool:
 
 
 def begin(*, overlap: bool) -> None:
-    """Have a process beside this one compile what is not compiled yet."""
-    _compilation(overlap).begin()
+    """Have a process beside this one compile what is not compiled yet, annealing last; load what is."""
+    compilation = _compilation(overlap)
+    compilation.begin(annealing(overlap=overlap))
+    compilation.load_ahead()
 
 
 def warm_up(*, overlap: bool) -> None:
@@ -26,27 +32,44 @@ def warm_up(*, overlap: bool) -> None:
     _compilation(overlap).warm_up()
 
 
+def annealing(*, overlap: bool) -> Compilation:
+    """What most searches end before they come to; beside the operations it is compiled with the rest."""
+    return _OVERLAPPED if overlap else _ANNEALING
+
+
 def compile_serial() -> None:
-    """Compile what times copies on the stream of the operations."""
-    _compile(overlap=False)
+    """Compile what times copies on the stream of the operations, without annealing."""
+    _refined(overlap=False)
+
+
+def compile_annealing() -> None:
+    """Compile what `compile_serial` does, and annealing."""
+    _annealed(overlap=False)
 
 
 def compile_overlapped() -> None:
     """Compile what times copies beside the operations, and on their stream."""
-    _compile(overlap=False)
-    _compile(overlap=True)
+    _annealed(overlap=False)
+    _annealed(overlap=True)
 
 
 def _functions_serial() -> tuple[Callable[..., Any], ...]:
-    from planner.search.fast.moves import anneal, change
+    from planner.search.fast.moves import change
+    from planner.search.fast.schedule import schedule
 
-    return anneal, change
+    return change, schedule
+
+
+def _functions_of_annealing() -> tuple[Callable[..., Any], ...]:
+    from planner.search.fast.moves import anneal
+
+    return *_functions_serial(), anneal
 
 
 def _functions_overlapped() -> tuple[Callable[..., Any], ...]:
     from planner.search.fast.streams import place_and_time
 
-    return *_functions_serial(), place_and_time
+    return *_functions_of_annealing(), place_and_time
 
 
 def compile_second_runs() -> None:
@@ -65,6 +88,7 @@ def _functions_of_second_runs() -> tuple[Callable[..., Any], ...]:
 
 
 _SERIAL = Compilation(compile_serial, _functions_serial)
+_ANNEALING = Compilation(compile_annealing, _functions_of_annealing)
 _OVERLAPPED = Compilation(compile_overlapped, _functions_overlapped)
 SECOND_RUNS = Compilation(compile_second_runs, _functions_of_second_runs)
 """Apart, since most searches end before they come to it."""
@@ -74,14 +98,18 @@ def _compilation(overlap: bool) -> Compilation:
     return _OVERLAPPED if overlap else _SERIAL
 
 
-def _compile(*, overlap: bool) -> None:
+def _refined(*, overlap: bool) -> tuple[Improver, Candidate]:
     from planner.search.evaluate import Evaluator
     from planner.search.improve import Improver
 
     evaluator = Evaluator(_tiny_problem(overlap=overlap))
     improver = Improver(evaluator)
-    fitting = improver.repair(evaluator.base)
-    improver.polish(improver.prune(improver.anneal(fitting, iterations=1)))
+    return improver, improver.polish(improver.prune(improver.repair(evaluator.base)))
+
+
+def _annealed(*, overlap: bool) -> None:
+    improver, candidate = _refined(overlap=overlap)
+    improver.anneal(candidate, iterations=1)
 
 
 def _tiny_problem(*, overlap: bool) -> Problem:
