@@ -63,6 +63,7 @@ class _Builder:
         for value in (*self.graph.inputs, *self.graph.initializers.values()):
             self.ids.setdefault(str(value.name), TensorId(len(self.ids)))
         self.nodes = list(self.graph)
+        self.read = [tuple(str(value.name) for value in reads(node)) for node in self.nodes]
         for node in self.nodes:
             for value in node.outputs:
                 if value.name:
@@ -72,9 +73,10 @@ class _Builder:
         consumers: dict[str, list[OpId]] = {name: [] for name in self.ids}
         producer: dict[str, OpId] = {}
         for index, node in enumerate(self.nodes):
-            for value in reads(node):
-                if index not in consumers[str(value.name)][-1:]:
-                    consumers[str(value.name)].append(OpId(index))
+            for name in self.read[index]:
+                readers = consumers[name]
+                if not readers or readers[-1] != index:
+                    readers.append(OpId(index))
             producer.update((str(v.name), OpId(index)) for v in node.outputs if v.name)
         outputs = {str(v.name) for v in self.graph.outputs}
         buffers = self._buffers(outputs)
@@ -86,9 +88,9 @@ class _Builder:
             Tensor(
                 id=tensor_id,
                 name=name,
-                dtype=self.types[name].dtype.name.lower(),
-                shape=self.types[name].shape,
-                bytes=self.types[name].bytes,
+                dtype=(kind := self.types[name]).dtype.name.lower(),
+                shape=kind.shape,
+                bytes=kind.bytes,
                 category=categories[name],
                 buffer=self.ids[buffers[name]],
                 producer=producer.get(name),
@@ -262,7 +264,7 @@ class _Builder:
         return last.union(*nx.bfs_layers(net, last))
 
     def _operation(self, op: OpId, node: ir.Node, tensors: tuple[Tensor, ...]) -> Operation:
-        inputs = tuple(self.ids[str(v.name)] for v in reads(node))
+        inputs = tuple(self.ids[name] for name in self.read[op])
         outputs = tuple(self.ids[str(v.name)] for v in node.outputs if v.name)
         attributes = {k: v for k, a in node.attributes.items() if (v := plain(a)) is not None}
         is_view = rules.view_input(node.op_type, node.domain) is not None

@@ -57,7 +57,10 @@ def reads(node: ir.Node) -> tuple[ir.Value, ...]:
 
 def has_bodies(node: ir.Node) -> bool:
     """Whether graphs stand in a node's attributes."""
-    return any(a.type in _GRAPHS for a in node.attributes.values())
+    for attribute in node.attributes.values():  # noqa: SIM110 (asked of every node, often)
+        if attribute.type in _GRAPHS:
+            return True
+    return False
 
 
 def rewire(node: ir.Node, replaced: dict[ir.Value, ir.Value]) -> None:

@@ -18,7 +18,9 @@ is a *retention interval*: the unit of decision.
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache, cached_property
 from typing import NewType
 
 OpIndex = NewType("OpIndex", int)
@@ -63,7 +65,7 @@ class PlanOp:
     inplace: tuple[tuple[TensorIndex, TensorIndex], ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Problem:
     """One planning problem.
 
@@ -85,7 +87,7 @@ class Problem:
     allow_recompute: bool = True
     overlap: bool = False
 
-    @property
+    @cached_property
     def base_duration_us(self) -> float:
         """Duration of the base order with nothing added."""
         return sum(op.duration_us for op in self.ops)
@@ -124,3 +126,13 @@ class Action:
 
     kind: ActionKind
     target: int
+
+
+def actions_below(kind: ActionKind, count: int) -> Sequence[Action]:
+    """The actions of one kind by target, up to `count` and beyond: every problem has the same ones."""
+    return _actions(kind, count.bit_length())
+
+
+@cache
+def _actions(kind: ActionKind, bits: int) -> tuple[Action, ...]:
+    return tuple(Action(kind=kind, target=target) for target in range(1 << bits))

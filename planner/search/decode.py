@@ -7,7 +7,7 @@ from bisect import bisect_left
 import numpy as np
 
 from planner.plan.decisions import Decisions
-from planner.plan.problem import Action, ActionKind, Problem
+from planner.plan.problem import Action, ActionKind, Problem, actions_below
 from planner.search.fast.arrays import arrays_of, plan_of, work_for
 from planner.search.fast.schedule import schedule
 
@@ -24,12 +24,8 @@ class Decoder:
         self.overlap = problem.overlap and problem.allow_swap
         self.host = np.zeros(len(problem.tensors))
         self.uses = [t.uses for t in problem.tensors]
-        self.events = [(t.producer, *t.uses) for t in problem.tensors]
-        self._actions = (
-            [Action(kind=ActionKind.RUN, target=i) for i in range(len(problem.ops))],
-            [Action(kind=ActionKind.SWAP_OUT, target=t) for t in range(len(self.uses))],
-            [Action(kind=ActionKind.SWAP_IN, target=t) for t in range(len(self.uses))],
-        )
+        most = max(len(problem.ops), len(problem.tensors))
+        self._actions = [actions_below(kind, most) for kind in _KINDS]
 
     def gap_at(self, tensor: int, op: int) -> int:
         """Index of the gap of `tensor` that is open just before base operation `op`."""

@@ -38,7 +38,7 @@ def simulate(problem: Problem, actions: Sequence[Action]) -> Replay:
         InvalidScheduleError: an input is not on the device, a tensor is not on the host, an
             operation that may not be recomputed runs twice, or one never runs.
     """
-    steps, ops, tensors = len(actions), problem.ops, problem.tensors
+    steps, ops, tensors, kind_run = len(actions), problem.ops, problem.tensors, ActionKind.RUN
     newest: dict[int, int] = {}  # tensor -> index into the lists below
     tensor_of: list[int] = []
     birth: list[int] = []
@@ -69,30 +69,33 @@ def simulate(problem: Problem, actions: Sequence[Action]) -> Replay:
             raise InvalidScheduleError(
                 f"action {step} ({what}) reads {name!r}, not on the device"
             ) from None
+        after = step + 1
         for copy in copies:
             if not stays[copy]:
-                end[copy] = step + 1
+                end[copy] = after
             writer_frees[copy] = False
         return copies
 
     for step, action in enumerate(actions):
         first_made.append(len(tensor_of))
-        if action.kind is ActionKind.RUN:
+        if action.kind is kind_run:
             op = ops[action.target]
             touches.append(read(op.inputs, step, op.name))
-            taken: set[int] = set()
-            for source, target in op.inplace:
-                copy = newest[source]
-                if birth[copy] < step and not stays[copy] and target not in taken:
-                    writer_frees[copy] = True
-                    taken.add(target)
+            if op.inplace:
+                taken: set[int] = set()
+                for source, target in op.inplace:
+                    copy = newest[source]
+                    if birth[copy] < step and not stays[copy] and target not in taken:
+                        writer_frees[copy] = True
+                        taken.add(target)
             again = action.target in ran
             if again and not op.recomputable:
                 raise InvalidScheduleError(f"action {step} runs {op.name!r} again")
             for tensor in op.outputs:
                 make(tensor, step, tensors[tensor].to_end and not again)
-            delta[step] += op.workspace_bytes
-            delta[step + 1] -= op.workspace_bytes
+            if op.workspace_bytes:
+                delta[step] += op.workspace_bytes
+                delta[step + 1] -= op.workspace_bytes
             time_us += op.duration_us
             if again:
                 recompute_us += op.duration_us
