@@ -66,6 +66,28 @@ def test_every_task_is_answered_once(count: int, helper: Beside) -> None:
         assert (len(pids) > 1) == (process is not None and count > 1)
 
 
+@pytest.mark.parametrize("count", [0, 1, 2, 3, 12])
+def test_of_two_tasks_the_first_is_away_before_the_second_is_made(
+    count: int, helper: Beside
+) -> None:
+    made: list[int] = []
+    seen: dict[int, int] = {}
+
+    def tasks() -> Iterator[int]:
+        for number in range(count):
+            made.append(number)
+            yield number
+
+    def note(task: int, answer: tuple[int, int]) -> None:
+        assert answer[0] == 2 * task and task not in seen
+        seen[task] = answer[1]
+
+    share_out(tasks(), doubled, note, helper, at_least=count)
+    assert sorted(seen) == made == list(range(count))
+    if count:
+        assert (seen[0] == os.getpid()) == (count == 1)
+
+
 def test_what_is_not_begun_beside_is_done_here() -> None:
     with beside() as busy:
         busy.begin(asleep, 600)

@@ -17,6 +17,8 @@ def share_out(
     call: Callable[[None, T], R],
     note: Callable[[T, R], None],
     helper: Beside | None,
+    *,
+    at_least: int = 1,
 ) -> None:
     """Make one call after the other until there are no more tasks: here, and one at a time beside.
 
@@ -28,9 +30,13 @@ def share_out(
         call: made here and there, gives no None; it, its task and its answer can be pickled.
         note: told each answer, in the order in which they come.
         helper: the process beside; None where all is done here.
+        at_least: so many tasks there are. Of two, the first is worked on beside while the second is made;
+            one alone is done here.
     """
     away: tuple[T, Future[R]] | None = None
     try:
+        if helper is not None and at_least > 1 and (first := next(tasks, None)) is not None:
+            away = first, helper.begin(call, first)
         while (task := next(tasks, None)) is not None or away is not None:
             if helper is not None and away is None and (second := next(tasks, None)) is not None:
                 away = second, helper.begin(call, second)

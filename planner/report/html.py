@@ -159,8 +159,9 @@ def embedded_figures(figures: dict[str, Any], *, document: str = "page") -> Payl
         document: its name, of which there is one in a page.
     """
     made = Document()
-    for root in figures.values():
-        made.add_root(root)
+    with made.models.freeze():  # else every root has all models looked through again
+        for root in figures.values():
+            made.add_root(root)
     roots = {root.id: f"figure-{name}" for name, root in figures.items()}
     item = {"docid": document, "roots": roots, "root_ids": list(roots)}
     return {"docs": {document: made.to_json(deferred=False)}, "items": [item]}

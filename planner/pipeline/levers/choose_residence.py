@@ -311,11 +311,10 @@ class _Search:
     def _try(self, counts: Sequence[int], order: Sequence[str]) -> None:
         """Search with so much on the host; of two numbers, with one in the process beside."""
         made: dict[int, tuple[int, Prepared]] = {}  # by the search's id: it alone is sent
+        new = [count for count in dict.fromkeys(counts) if count not in self.times]
 
         def searches() -> Iterator[QuickSearch]:
-            for count in dict.fromkeys(counts):
-                if count in self.times:
-                    continue
+            for count in new:
                 prepared = resided(self.prepared, self.candidates.first(count))
                 in_graph = in_order(prepared.graph, order)
                 left_s = max(0.3, (self.until - time.monotonic()) / _SEARCHES)
@@ -329,7 +328,7 @@ class _Search:
             if self._best() == count:
                 self.made = (count, prepared)
 
-        share_out(searches(), found_there, note, self.helper)
+        share_out(searches(), found_there, note, self.helper, at_least=len(new))
 
 
 def _names(prepared: Prepared, order: Sequence[OpId]) -> list[str]:
