@@ -122,7 +122,7 @@ def _add_chain(
             p = g.producer[t]
             if g.to_end[t] or w.logged[0] - first == _MAX_CHAIN or not may_add(g, r, when, p):
                 continue
-            if before(g, r, t, key) // n == when or is_held(g, r, t, key):
+            if before(r, t, key) // n == when or is_held(g, r, t, key):
                 continue  # at hand
             if rng.random() < share:
                 add(g, r, when, p)
@@ -141,7 +141,7 @@ def _remove_idle(g: Graph, r: Runs, w: Walk) -> None:
         for j in range(g.ins_at[m], g.ins_at[m + 1]):
             t = g.ins[j]
             p = g.producer[t]
-            k = before(g, r, t, key)
+            k = before(r, t, key)
             if k % n != p or is_base(g, k, n):
                 continue
             idle = True
@@ -185,7 +185,7 @@ def _drop(g: Graph, r: Runs, w: Walk, place: int, rng: np.random.Generator) -> N
         m = g.producer[t]
         if not g.movable[m] or not g.size[t] or r.when[m, 0] * n + m >= key:
             continue
-        k = after(g, r, t, key)
+        k = after(r, t, key)
         if k == NONE or k % n == m or key % n == m:
             continue
         touched = False
@@ -210,10 +210,10 @@ def _shift(g: Graph, r: Runs, w: Walk, place: int, rng: np.random.Generator) -> 
     first, last = (m + 1) * g.passes, _none()
     for j in range(g.outs_at[m], g.outs_at[m + 1]):
         t = g.outs[j]
-        k = after(g, r, t, key)
+        k = after(r, t, key)
         if k != NONE and k % n != m:
             last = k // n if last == NONE else min(last, k // n)
-        first = max(first, before(g, r, t, key) // n)
+        first = max(first, before(r, t, key) // n)
     if last == NONE or last <= first:
         return
     draw = rng.random()

@@ -26,7 +26,6 @@ Number = Any
 """A whole number, which is one to numba whether numpy's or not."""
 
 NONE = -1
-_LAST = np.int64(1) << 62
 
 
 class Graph(NamedTuple):
@@ -58,7 +57,9 @@ class Runs(NamedTuple):
 
     `key`: of each run in order, pass · operations + operation. `live`: bytes while it runs. `gap`: bytes
     between it and the next. `when`: the passes of each operation, ascending, of which `times` count.
-    `total`: [runs]. `over`: [bytes above the capacity, summed over the runs]. `time`: [microseconds].
+    `touch`: from `touch_at` on, the keys of the runs that make or read each tensor, ascending, of which
+    `touches` count. `total`: [runs]. `over`: [bytes above the capacity, summed over the runs]. `time`:
+    [microseconds].
     """
 
     key: Longs
@@ -66,6 +67,9 @@ class Runs(NamedTuple):
     gap: Longs
     when: Ints
     times: Ints
+    touch_at: Longs
+    touch: Longs
+    touches: Ints
     total: Longs
     over: Longs
     time: Floats
@@ -104,8 +108,14 @@ def base_runs(problem: Problem, graph: Graph, *, max_runs: int, max_times: int) 
     key[:n] = last * n + np.arange(n)
     when = np.zeros((n, max_times), dtype=np.int32)
     when[:, 0] = last
+    touched = [(t.producer, *t.uses) for t in problem.tensors]
+    touch_at = np.concatenate([[0], np.cumsum([len(ops) * max_times for ops in touched])])
+    touch = np.zeros(touch_at[-1], dtype=np.int64)
+    for start, ops in zip(touch_at.tolist(), touched, strict=False):
+        touch[start : start + len(ops)] = key[list(ops)]
     return Runs(
         key=key, live=live, gap=gap, when=when, times=np.ones(n, dtype=np.int32),
+        touch_at=touch_at, touch=touch, touches=np.array([*map(len, touched)], dtype=np.int32),
         total=np.array([n]),
         over=np.array([int(np.maximum(live[:n] - problem.capacity_bytes, 0).sum())]),
         time=np.array([problem.base_duration_us]),
@@ -138,33 +148,31 @@ def place_of(r: Runs, key: Number) -> int:
 
 
 @numba.njit(**INNER)
-def before(g: Graph, r: Runs, t: Number, key: Number) -> Number:
-    """Key of the last run before `key` that makes or reads tensor `t`."""
-    n = len(r.times)
-    found = np.int64(NONE)
-    for j in range(g.use_at[t] - 1, g.use_at[t + 1]):
-        m = g.producer[t] if j < g.use_at[t] else g.uses[j]
-        for i in range(r.times[m] - 1, -1, -1):
-            k = np.int64(r.when[m, i]) * n + m
-            if k < key:
-                found = max(found, k)
-                break
-    return found
+def _touch_of(r: Runs, t: Number, key: Number) -> int:
+    """Place in `touch` of the first run of tensor `t`'s that is not before `key`."""
+    low = r.touch_at[t]
+    high = low + r.touches[t]
+    while low < high:
+        middle = (low + high) >> 1
+        if r.touch[middle] < key:
+            low = middle + 1
+        else:
+            high = middle
+    return low
 
 
 @numba.njit(**INNER)
-def after(g: Graph, r: Runs, t: Number, key: Number) -> Number:
+def before(r: Runs, t: Number, key: Number) -> Number:
+    """Key of the last run before `key` that makes or reads tensor `t`; `NONE` if there is none."""
+    i = _touch_of(r, t, key)
+    return r.touch[i - 1] if i > r.touch_at[t] else np.int64(NONE)
+
+
+@numba.njit(**INNER)
+def after(r: Runs, t: Number, key: Number) -> Number:
     """Key of the first run after `key` that makes or reads tensor `t`; `NONE` if there is none."""
-    n = len(r.times)
-    found = _LAST
-    for j in range(g.use_at[t] - 1, g.use_at[t + 1]):
-        m = g.producer[t] if j < g.use_at[t] else g.uses[j]
-        for i in range(r.times[m]):
-            k = np.int64(r.when[m, i]) * n + m
-            if k > key:
-                found = min(found, k)
-                break
-    return found if found < _LAST else np.int64(NONE)
+    i = _touch_of(r, t, key + 1)
+    return r.touch[i] if i < r.touch_at[t] + r.touches[t] else np.int64(NONE)
 
 
 @numba.njit(**INNER)
@@ -172,7 +180,7 @@ def is_held(g: Graph, r: Runs, t: Number, key: Number) -> bool:
     """Whether a run after `key` reads the copy of tensor `t` that there is before `key`."""
     if g.to_end[t]:
         return True
-    k = after(g, r, t, key)
+    k = after(r, t, key)
     return k != NONE and k % len(r.times) != g.producer[t]
 
 
@@ -189,7 +197,7 @@ def _is_spared(g: Graph, m: Number, t: Number) -> bool:
 def _hold(g: Graph, r: Runs, t: Number, place: int, sign: int) -> None:
     """Hold tensor `t` from its last run before `place` up to it, or (`sign` -1) no longer."""
     n = len(r.times)
-    earlier = before(g, r, t, r.key[place])
+    earlier = before(r, t, r.key[place])
     start = place_of(r, earlier)
     m = earlier % n
     first = start if m != g.producer[t] and _is_spared(g, m, t) else start + 1
@@ -208,7 +216,8 @@ def _hold(g: Graph, r: Runs, t: Number, place: int, sign: int) -> None:
 
 @numba.njit(**INNER)
 def _apply(g: Graph, r: Runs, place: int, m: Number, sign: int) -> None:
-    """What run `place`, of operation `m`, changes for its tensors; it is not in `when`."""
+    """What run `place`, of operation `m`, changes for its tensors: runs before and after it count, whether
+    it is noted in `when` and `touch` or not."""
     key = r.key[place]
     own = 0  # bytes that it takes beside what is held there anyway
     for j in range(g.outs_at[m], g.outs_at[m + 1]):
@@ -242,15 +251,45 @@ def may_add(g: Graph, r: Runs, when: Number, m: Number) -> bool:
 
 
 @numba.njit(**INNER)
+def _make_room(array: Longs) -> None:
+    """Move everything one place up, but for the last."""
+    last = array[0]
+    for i in range(1, len(array)):  # what is carried along lets this loop be vectorized
+        now = array[i]
+        array[i] = last
+        last = now
+
+
+@numba.njit(**INNER)
+def _close_up(array: Longs) -> None:
+    """Move everything one place down, but for the first."""
+    above = array[1:]
+    for i in range(len(above)):
+        array[i] = above[i]
+
+
+@numba.njit(**INNER)
+def _touch(r: Runs, t: Number, key: Number) -> None:
+    place = _touch_of(r, t, key)
+    r.touches[t] += 1
+    _make_room(r.touch[place : r.touch_at[t] + r.touches[t]])
+    r.touch[place] = key
+
+
+@numba.njit(**INNER)
+def _untouch(r: Runs, t: Number, key: Number) -> None:
+    _close_up(r.touch[_touch_of(r, t, key) : r.touch_at[t] + r.touches[t]])
+    r.touches[t] -= 1
+
+
+@numba.njit(**INNER)
 def add(g: Graph, r: Runs, when: Number, m: Number) -> None:
     """Run operation `m` in a pass in which it may."""
     key = np.int64(when) * len(r.times) + m
     place = place_of(r, key)
-    for i in range(r.total[0], place, -1):
-        r.key[i] = r.key[i - 1]
-        r.live[i] = r.live[i - 1]
-        r.gap[i] = r.gap[i - 1]
     r.total[0] += 1
+    for array in (r.key, r.live, r.gap):
+        _make_room(array[place : r.total[0]])
     r.key[place] = key
     r.gap[place] = r.gap[place - 1]
     r.live[place] = r.gap[place - 1] + g.workspace[m]
@@ -263,6 +302,10 @@ def add(g: Graph, r: Runs, when: Number, m: Number) -> None:
         i -= 1
     r.when[m, i] = when
     r.times[m] += 1
+    for j in range(g.outs_at[m], g.outs_at[m + 1]):
+        _touch(r, g.outs[j], key)
+    for j in range(g.ins_at[m], g.ins_at[m + 1]):
+        _touch(r, g.ins[j], key)
 
 
 @numba.njit(**INNER)
@@ -274,15 +317,18 @@ def remove(g: Graph, r: Runs, when: Number, m: Number) -> None:
         i += 1
     for j in range(i, r.times[m]):
         r.when[m, j] = r.when[m, j + 1]
-    place = place_of(r, np.int64(when) * len(r.times) + m)
+    key = np.int64(when) * len(r.times) + m
+    place = place_of(r, key)
     _apply(g, r, place, m, -1)
     r.over[0] -= max(0, r.live[place] - g.capacity)
     r.time[0] -= g.duration[m]
     r.total[0] -= 1
-    for i in range(place, r.total[0]):
-        r.key[i] = r.key[i + 1]
-        r.live[i] = r.live[i + 1]
-        r.gap[i] = r.gap[i + 1]
+    for array in (r.key, r.live, r.gap):
+        _close_up(array[place : r.total[0] + 1])
+    for j in range(g.outs_at[m], g.outs_at[m + 1]):
+        _untouch(r, g.outs[j], key)
+    for j in range(g.ins_at[m], g.ins_at[m + 1]):
+        _untouch(r, g.ins[j], key)
 
 
 @numba.njit(cache=True, nogil=True)
