@@ -14,6 +14,7 @@ a capacity far below, most runs are, and the walk mends none of them.
 from __future__ import annotations
 
 import math
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -34,7 +35,7 @@ from planner.search.fast.second_runs import (
     change,
     graph_of,
 )
-from planner.search.stop import Stop
+from planner.search.stop import First, Stop, Until
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +49,10 @@ class RunPolicy:
         step: until a schedule fits, the walk aims at so much less than the peak that it has reached, as
             a share of that; 1 for the capacity at once.
         down_hot, down_price: temperature until a schedule fits, and first price of each step.
+        down_runs: runs, at most, until a schedule fits, as a multiple of the operations. Of more, each
+            change takes longer, and they lead no further down.
+        hotter, more: times as hot is a walk that follows another one that gave up, and so many times the
+            moves: it comes down more slowly, and as a rule further.
         price_rise, price_fall: its factors after a slice at whose end the schedule does not fit, or does.
         moves: in all, as a multiple of the operations; with more time than these take, it ends early.
         patience, share, cooling: of the time, or of the moves: a walk that does not fit is given up if
@@ -67,6 +72,9 @@ class RunPolicy:
     step: float = 0.004
     down_hot: float = 10.0
     down_price: float = 5.0
+    down_runs: int = 4
+    hotter: float = 3.0
+    more: int = 5
     price_rise: float = 1.1
     price_fall: float = 0.95
     moves: int = 3_000
@@ -80,8 +88,15 @@ class RunPolicy:
     compile_s: float = 30.0
 
     def at_once(self) -> Self:
-        """The walk that aims at the capacity from the beginning, as hot and at the price of later on."""
-        return replace(self, step=1.0, down_hot=self.hot, down_price=self.first_price)
+        """The walk that aims at the capacity from the beginning, as hot and at the price of later on. It
+        gives up sooner than one that comes down."""
+        hot, price, patience = self.hot, self.first_price, self.patience / 2
+        return replace(self, step=1.0, down_hot=hot, down_price=price, patience=patience)
+
+    def after_another(self) -> Self:
+        """The walk that follows one that gave up; it goes on to the end."""
+        hot, moves = self.hotter * self.down_hot, self.more * self.moves
+        return replace(self, down_hot=hot, moves=moves, patience=1.0)
 
 
 _MUCH_LESS = 0.9
@@ -178,6 +193,8 @@ def anneal_second_runs(
     )
     for stage, turn, m in placed:
         change(graph, runs, stage * passes + turn, m)
+    most = max(policy.down_runs * ops, len(placed) + 2 * ops)
+    few = runs._replace(key=runs.key[:most], live=runs.live[:most], gap=runs.gap[:most])
     aim = _Aim(graph, runs, policy.step)
     rng = np.random.default_rng(seed)
     mean_us = problem.base_duration_us / ops
@@ -193,7 +210,7 @@ def anneal_second_runs(
             np.float64(price * unit),
             np.bool_(aim.is_above),
         )
-        moves = anneal_runs(aim.graph, runs, aim.walk, heat, rng)
+        moves = anneal_runs(aim.graph, few if is_down else runs, aim.walk, heat, rng)
         price *= policy.price_rise if runs.over[0] else policy.price_fall
         if price > policy.max_price:
             # a step that is stuck begins anew
@@ -269,17 +286,27 @@ def anneal_side_by_side(
     """What each seed comes to, on a thread of its own; arguments as of `anneal_second_runs`.
 
     Every second walk comes down step by step. Of the others more fit, and sooner, where a plan is not
-    hard to find; where it is, they mend nothing, and those that come down come further.
+    hard to find; where it is, they mend nothing, and those that come down come further. Where a walk
+    gives up before any fits, another comes down in its stead: it may take another way.
     """
+    fit = [threading.Event() for _ in seeds]
+    lock = threading.Lock()
+
+    def walks(number: int) -> list[list[Action]]:
+        def on_fit() -> None:
+            with lock:
+                if not any(event.is_set() for event in fit):
+                    fit[number].set()
+
+        others = tuple(Until(event) for event in fit if event is not fit[number])
+        walk = policy if number % 2 else policy.at_once()
+        found = [anneal_second_runs(problem, stop, seed=seeds[number], policy=walk, on_fit=on_fit)]
+        until, seed = First((stop, *others)), seeds[number] + len(seeds)
+        if not fit[number].is_set() and until.left_s > 0:
+            walk = policy.after_another()
+            found.append(anneal_second_runs(problem, until, seed=seed, policy=walk, on_fit=on_fit))
+        return found
+
     with ThreadPoolExecutor(max_workers=len(seeds)) as pool:
-        walks = [
-            pool.submit(
-                anneal_second_runs,
-                problem,
-                stop,
-                seed=seed,
-                policy=policy if number % 2 else policy.at_once(),
-            )
-            for number, seed in enumerate(seeds)
-        ]
-        return [walk.result() for walk in walks]
+        begun = [pool.submit(walks, number) for number in range(len(seeds))]
+        return [actions for each in begun for actions in each.result()]

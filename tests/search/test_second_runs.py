@@ -174,6 +174,39 @@ def test_seeds_give_plans_of_their_own_and_the_same_ones_again():
     assert two == anneal_second_runs(problem, NEVER, seed=2, policy=policy)
 
 
+def test_where_a_walk_gives_up_another_comes_down():
+    problem = replace(wide(40), capacity_bytes=1)
+    policy = RunPolicy(moves=100)
+    walks = anneal_side_by_side(problem, NEVER, seeds=(1, 2), policy=policy)
+    assert walks == [
+        anneal_second_runs(problem, NEVER, seed=1, policy=policy.at_once()),
+        anneal_second_runs(problem, NEVER, seed=3, policy=policy.after_another()),
+        anneal_second_runs(problem, NEVER, seed=2, policy=policy),
+        anneal_second_runs(problem, NEVER, seed=4, policy=policy.after_another()),
+    ]
+
+
+def test_who_comes_down_on_another_thread_ends_once_one_fits():
+    """The first thread's walk gives up at once, and what follows it, far too hot, would go on for hours."""
+    problem = between(irregular(60), 0.6)
+    policy = RunPolicy(moves=1_000, more=10**6, hotter=1e9, patience=1.0)
+    brief = replace(policy, moves=1, slice_moves=1, step=1.0)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(RunPolicy, "at_once", lambda _: brief)
+        found = anneal_side_by_side(problem, NEVER, seeds=(1, 2), policy=policy)
+    assert len(found) == 3
+    assert simulate(problem, found[-1]).peak_bytes <= problem.capacity_bytes
+
+
+@settings(max_examples=20, deadline=None)
+@given(seed=st.integers(0, 9), most=st.integers(1, 3))
+def test_until_one_fits_there_are_only_so_many_runs(seed, most):
+    problem = replace(wide(30), capacity_bytes=1)
+    policy = RunPolicy(moves=300, down_runs=most, down_hot=1000.0)
+    found = anneal_second_runs(problem, NEVER, seed=seed, policy=policy)
+    assert len(found) <= max(2, most) * len(problem.ops)
+
+
 def test_annealing_that_is_stopped_before_it_begins_leaves_the_start():
     problem = between(irregular(40), 0.5)
     assert anneal_second_runs(problem, At(0.0)) == base_actions(problem)

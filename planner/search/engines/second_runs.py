@@ -59,8 +59,9 @@ class Regress(RunPolicy):
 class AnnealRuns(RunPolicy):
     """Simulated annealing over second runs, on every thread.
 
-    Every second thread comes down to the capacity step by step (`anneal_side_by_side`). Where nothing
-    fits in a small problem, one plans for little memory instead, as `Regress` does, until another fits.
+    Every second thread comes down to the capacity step by step, and each does once its walk has given up
+    (`anneal_side_by_side`). Where nothing fits in a small problem, one of the two plans for little memory
+    instead, as `Regress` does, until another fits.
 
     Attributes (besides those of `RunPolicy`):
         max_ops: on larger problems a change takes too long.
@@ -96,7 +97,8 @@ class AnnealRuns(RunPolicy):
             found = anneal_side_by_side(state.problem, stop, seeds=seeds, policy=self)
             _offer(state, found, self.name)
             return
-        for policy in (self.at_once(), self):  # what comes down step by step follows, where it must
+        # what comes down step by step follows, where it must
+        for policy in (self.at_once(), self, self.after_another()):
             found = anneal_second_runs(state.problem, stop, seed=seed, policy=policy)
             _offer(state, [found], self.name)
             if state.best is not None:

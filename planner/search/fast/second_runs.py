@@ -148,7 +148,7 @@ def place_of(r: Runs, key: Number) -> int:
 
 
 @numba.njit(**INNER)
-def _touch_of(r: Runs, t: Number, key: Number) -> int:
+def _touch_of(r: Runs, t: Number, key: Number) -> Number:
     """Place in `touch` of the first run of tensor `t`'s that is not before `key`."""
     low = r.touch_at[t]
     high = low + r.touches[t]
@@ -216,8 +216,8 @@ def _hold(g: Graph, r: Runs, t: Number, place: int, sign: int) -> None:
 
 @numba.njit(**INNER)
 def _apply(g: Graph, r: Runs, place: int, m: Number, sign: int) -> None:
-    """What run `place`, of operation `m`, changes for its tensors: runs before and after it count, whether
-    it is noted in `when` and `touch` or not."""
+    """What run `place`, of operation `m`, changes for its tensors; whether it is noted in `when` and
+    `touch` makes no difference."""
     key = r.key[place]
     own = 0  # bytes that it takes beside what is held there anyway
     for j in range(g.outs_at[m], g.outs_at[m + 1]):
