@@ -287,7 +287,8 @@ def anneal_side_by_side(
 
     Every second walk comes down step by step. Of the others more fit, and sooner, where a plan is not
     hard to find; where it is, they mend nothing, and those that come down come further. Where a walk
-    gives up before any fits, another comes down in its stead: it may take another way.
+    gives up before any fits, another comes down in its stead: from the base order, or from where one
+    has come down to.
     """
     fit = [threading.Event() for _ in seeds]
     lock = threading.Lock()
@@ -304,7 +305,12 @@ def anneal_side_by_side(
         until, seed = First((stop, *others)), seeds[number] + len(seeds)
         if not fit[number].is_set() and until.left_s > 0:
             walk = policy.after_another()
-            found.append(anneal_second_runs(problem, until, seed=seed, policy=walk, on_fit=on_fit))
+            begin = found[0] if number % 2 else ()
+            found.append(
+                anneal_second_runs(
+                    problem, until, start=begin, seed=seed, policy=walk, on_fit=on_fit
+                )
+            )
         return found
 
     with ThreadPoolExecutor(max_workers=len(seeds)) as pool:

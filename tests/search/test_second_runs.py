@@ -172,18 +172,22 @@ def test_seeds_give_plans_of_their_own_and_the_same_ones_again():
     one, two = anneal_side_by_side(problem, NEVER, seeds=(1, 2), policy=policy)
     assert one == anneal_second_runs(problem, NEVER, seed=1, policy=policy.at_once())
     assert two == anneal_second_runs(problem, NEVER, seed=2, policy=policy)
-    assert all(simulate(problem, found).peak_bytes <= problem.capacity_bytes for found in (one, two))
+    assert all(
+        simulate(problem, found).peak_bytes <= problem.capacity_bytes for found in (one, two)
+    )
 
 
 def test_where_a_walk_gives_up_another_comes_down():
     problem = replace(wide(40), capacity_bytes=1)
     policy = RunPolicy(moves=100)
     walks = anneal_side_by_side(problem, NEVER, seeds=(1, 2), policy=policy)
+    hotter = policy.after_another()
+    down = anneal_second_runs(problem, NEVER, seed=2, policy=policy)
     assert walks == [
         anneal_second_runs(problem, NEVER, seed=1, policy=policy.at_once()),
-        anneal_second_runs(problem, NEVER, seed=3, policy=policy.after_another()),
-        anneal_second_runs(problem, NEVER, seed=2, policy=policy),
-        anneal_second_runs(problem, NEVER, seed=4, policy=policy.after_another()),
+        anneal_second_runs(problem, NEVER, seed=3, policy=hotter),
+        down,
+        anneal_second_runs(problem, NEVER, start=down, seed=4, policy=hotter),
     ]
 
 
