@@ -58,7 +58,7 @@ class Compilation:
         ahead.begin(*(each._call for each in (self, *later) if not each.is_done))
 
     def wait(self) -> None:
-        """Wait for that process to come to its end, if it was begun."""
+        """Wait until a process beside this one has compiled it, if that was begun."""
         ahead.finish(self._call)
 
     def load_ahead(self) -> None:
@@ -73,3 +73,17 @@ class Compilation:
                 self.wait()
                 self._run()
                 self._is_warm = True
+
+    def warm_up_within(self, left_s: float, compile_s: float) -> bool:
+        """`warm_up`, but where it would have to be compiled first in too little time; whether it is warm.
+
+        Args:
+            left_s: seconds that are left.
+            compile_s: seconds that must be, for it to be compiled in a process beside this one.
+        """
+        if not self.is_done:
+            if left_s < compile_s:
+                return False
+            self.begin()
+        self.warm_up()
+        return True

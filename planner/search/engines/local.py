@@ -56,9 +56,8 @@ class Anneal:
         if state.best is None or state.is_settled or iterations < self.min_iterations:
             return
         compilation = annealing(overlap=state.problem.overlap)
-        if not compilation.is_done and stop.left_s < self.compile_s:
+        if not compilation.warm_up_within(stop.left_s, self.compile_s):
             return
-        compilation.warm_up()
         improver = Improver(state.evaluator, stop)
         found = improver.anneal(state.best, iterations=iterations, seed=state.settings.seed)
         if state.offer(found):

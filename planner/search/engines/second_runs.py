@@ -132,12 +132,7 @@ class AnnealRuns(RunPolicy):
 
 def _is_compiled(policy: RunPolicy, stop: Stop) -> bool:
     """Whether the walk can begin: it is compiled on this machine, or there is time enough for that."""
-    if not SECOND_RUNS.is_done:
-        if stop.left_s < policy.compile_s:
-            return False
-        SECOND_RUNS.begin()
-    SECOND_RUNS.warm_up()
-    return True
+    return SECOND_RUNS.warm_up_within(stop.left_s, policy.compile_s)
 
 
 def _recomputes_only(problem: Problem) -> bool:

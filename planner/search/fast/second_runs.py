@@ -135,12 +135,11 @@ def is_base(g: Graph, key: Number, n: int) -> bool:
 
 
 @numba.njit(**INNER)
-def place_of(r: Runs, key: Number) -> int:
-    """Place of the first run that is not before `key`."""
-    low, high = 0, r.total[0]
+def _place_among(keys: Longs, low: Number, high: Number, key: Number) -> Number:
+    """Place from `low` on, before `high`, of the first that is not before `key`; `high` if all are."""
     while low < high:
         middle = (low + high) >> 1
-        if r.key[middle] < key:
+        if keys[middle] < key:
             low = middle + 1
         else:
             high = middle
@@ -148,17 +147,16 @@ def place_of(r: Runs, key: Number) -> int:
 
 
 @numba.njit(**INNER)
+def place_of(r: Runs, key: Number) -> Number:
+    """Place of the first run that is not before `key`."""
+    return _place_among(r.key, 0, r.total[0], key)
+
+
+@numba.njit(**INNER)
 def _touch_of(r: Runs, t: Number, key: Number) -> Number:
     """Place in `touch` of the first run of tensor `t`'s that is not before `key`."""
     low = r.touch_at[t]
-    high = low + r.touches[t]
-    while low < high:
-        middle = (low + high) >> 1
-        if r.touch[middle] < key:
-            low = middle + 1
-        else:
-            high = middle
-    return low
+    return _place_among(r.touch, low, low + r.touches[t], key)
 
 
 @numba.njit(**INNER)
