@@ -14,7 +14,6 @@ a capacity far below, most runs are, and the walk mends none of them.
 from __future__ import annotations
 
 import math
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -35,7 +34,8 @@ from planner.search.fast.second_runs import (
     change,
     graph_of,
 )
-from planner.search.stop import First, Stop, Until
+from planner.search.stop import First, Stop
+from planner.search.walk_beside import Beaten, FirstToFit, WalkBeside
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +51,8 @@ class RunPolicy:
         down_hot, down_price: temperature until a schedule fits, and first price of each step.
         down_runs: runs, at most, until a schedule fits, as a multiple of the operations. Of more, each
             change takes longer, and they lead no further down.
+        down_draws: until a schedule fits, a tensor that is let go is the largest of so many drawn ones:
+            few changes come a long way, whatever time they take.
         hotter, more: times as hot is a walk that follows another one that gave up, and so many times the
             moves: it comes down more slowly, and as a rule further.
         price_rise, price_fall: its factors after a slice at whose end the schedule does not fit, or does.
@@ -73,6 +75,7 @@ class RunPolicy:
     down_hot: float = 10.0
     down_price: float = 5.0
     down_runs: int = 4
+    down_draws: int = 2
     hotter: float = 3.0
     more: int = 5
     price_rise: float = 1.1
@@ -90,8 +93,14 @@ class RunPolicy:
     def at_once(self) -> Self:
         """The walk that aims at the capacity from the beginning, as hot and at the price of later on. It
         gives up sooner than one that comes down."""
-        hot, price, patience = self.hot, self.first_price, self.patience / 2
-        return replace(self, step=1.0, down_hot=hot, down_price=price, patience=patience)
+        return replace(
+            self,
+            step=1.0,
+            down_hot=self.hot,
+            down_price=self.first_price,
+            down_draws=1,
+            patience=self.patience / 2,
+        )
 
     def after_another(self) -> Self:
         """The walk that follows one that gave up; it goes on to the end."""
@@ -209,6 +218,7 @@ def anneal_second_runs(
             np.float64(mean_us * (policy.down_hot if is_down else hot)),
             np.float64(price * unit),
             np.bool_(aim.is_above),
+            np.int64(policy.down_draws if is_down else 1),
         )
         moves = anneal_runs(aim.graph, few if is_down else runs, aim.walk, heat, rng)
         price *= policy.price_rise if runs.over[0] else policy.price_fall
@@ -282,6 +292,7 @@ def anneal_side_by_side(
     *,
     seeds: Sequence[int] = (0,),
     policy: RunPolicy = RUNS,
+    begun: WalkBeside | None = None,
 ) -> list[list[Action]]:
     """What each seed comes to, on a thread of its own; arguments as of `anneal_second_runs`.
 
@@ -289,30 +300,36 @@ def anneal_side_by_side(
     hard to find; where it is, they mend nothing, and those that come down come further. Where a walk
     gives up before any fits, another comes down in its stead: from the base order, or from where one
     has come down to.
+
+    Args:
+        begun: a walk that comes down already; as long as it does not fit, all others come down, too.
     """
-    fit = [threading.Event() for _ in seeds]
-    lock = threading.Lock()
+    first = FirstToFit() if begun is None else begun.first
 
     def walks(number: int) -> list[list[Action]]:
         def on_fit() -> None:
-            with lock:
-                if not any(event.is_set() for event in fit):
-                    fit[number].set()
+            first.tell(number)
 
-        others = tuple(Until(event) for event in fit if event is not fit[number])
-        walk = policy if number % 2 else policy.at_once()
-        found = [anneal_second_runs(problem, stop, seed=seeds[number], policy=walk, on_fit=on_fit)]
-        until, seed = First((stop, *others)), seeds[number] + len(seeds)
-        if not fit[number].is_set() and until.left_s > 0:
-            walk = policy.after_another()
-            begin = found[0] if number % 2 else ()
+        comes_down, seed = number % 2 == 1, seeds[number]
+        found: list[list[Action]] = []
+        if begun is not None and number == begun.NUMBER:
+            found.append(begun.result())
+        elif comes_down or begun is None or first.winner is not None:
+            walk = policy if comes_down else policy.at_once()
+            found.append(anneal_second_runs(problem, stop, seed=seed, policy=walk, on_fit=on_fit))
+        if first.winner is None and stop.left_s > 0:
             found.append(
                 anneal_second_runs(
-                    problem, until, start=begin, seed=seed, policy=walk, on_fit=on_fit
+                    problem,
+                    First((stop, Beaten(first, number))),
+                    start=found[0] if comes_down else (),
+                    seed=seed + len(seeds),
+                    policy=policy.after_another(),
+                    on_fit=on_fit,
                 )
             )
         return found
 
     with ThreadPoolExecutor(max_workers=len(seeds)) as pool:
-        begun = [pool.submit(walks, number) for number in range(len(seeds))]
-        return [actions for each in begun for actions in each.result()]
+        threads = [pool.submit(walks, number) for number in range(len(seeds))]
+        return [actions for each in threads for actions in each.result()]

@@ -16,12 +16,16 @@ from planner.plan.stages import actions_of
 from planner.portfolio.race import solve_orders
 from planner.portfolio.solve import solve
 from planner.search.decode import Decoder
+from planner.search.engine import run_engine
+from planner.search.engines.intervals import IntervalPrograms
 from planner.search.eviction import EVICTION_POLICIES, Eviction
 from planner.search.interval_search import IntervalSearch
 from planner.search.rounding import round_solution
+from planner.search.second_runs import anneal_second_runs
 from planner.search.state import SearchSettings, new_state
-from planner.search.stop import after
-from planner.simulate.simulate import simulate
+from planner.search.stop import NEVER, after
+from planner.simulate.simulate import candidate_of, simulate
+from reports.solver.synthetic import irregular
 from tests.graphs import at_capacity, base_actions, between, decisions_for, problems
 
 TOLERANCE = 1e-6
@@ -208,3 +212,21 @@ def test_what_the_search_finds_fits_and_is_no_faster_than_it_proves(problem, sha
     if state.best is not None:
         assert simulate(tight, state.best.actions).peak_bytes <= tight.capacity_bytes
         assert state.best.time_us >= state.bound_us * (1 - TOLERANCE)
+
+
+@pytest.mark.parametrize("has_plan", [False, True])
+def test_as_long_as_nothing_fits_no_program_begins_in_the_second_half(has_plan):
+    problem = between(irregular(40), 0.7)
+    state = new_state(problem, SearchSettings(limit_s=20.0))
+    state.began -= 15.0
+    live = simulate(problem, base_actions(problem)).live_bytes.tolist()
+    state.instants = sorted(range(len(live)), key=lambda op: -live[op])
+    if has_plan:
+        state.offer(candidate_of(problem, anneal_second_runs(problem, NEVER)))
+        assert state.best is not None
+    run_engine(IntervalPrograms(), state, NEVER)
+    assert state.intervals is not None
+    state.intervals.wait(state, after(1.0))
+    state.intervals.join()
+    state.intervals.give(state, NEVER)
+    assert (state.bound_extra_us > 0) == has_plan

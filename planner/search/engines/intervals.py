@@ -9,15 +9,21 @@ from planner.plan.problem import Problem
 from planner.search import interval_search
 from planner.search.interval_search import IntervalSearch
 from planner.search.state import SearchState
-from planner.search.stop import Stop
+from planner.search.stop import At, Stop
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IntervalPrograms:
     """Starts the programs on a thread: they go on beside the engines that follow, until the search is
-    over."""
+    over.
+
+    Attributes:
+        without_plan: share of the time after which none begins as long as nothing fits: then, what
+            looks for a plan has all cores.
+    """
 
     name: ClassVar[str] = interval_search.NAME
+    without_plan: float = 0.5
 
     def supports(self, problem: Problem) -> bool:
         """Where nothing runs beside the operations; they cover no copies at all."""
@@ -27,7 +33,22 @@ class IntervalPrograms:
         """Begin around the instants of the LP."""
         if not state.is_settled and state.intervals is None:
             state.intervals = IntervalSearch(state.problem, state.instants)
-            state.intervals.run_beside(state.began + state.settings.limit_s)
+            limit_s = state.settings.limit_s
+            late = At(state.began + self.without_plan * limit_s)
+            state.intervals.run_beside(state.began + limit_s, _WithoutPlan(state, late))
+
+
+@dataclass(frozen=True, slots=True)
+class _WithoutPlan:
+    """Over where there is no plan when another criterion is."""
+
+    state: SearchState
+    stop: Stop
+
+    @property
+    def left_s(self) -> float:
+        """What that leaves; no end once there is a plan."""
+        return self.stop.left_s if self.state.best is None else float("inf")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import ClassVar
@@ -14,6 +14,7 @@ from planner.search.regression import Regression, RegressionPolicy
 from planner.search.second_runs import RunPolicy, anneal_second_runs, anneal_side_by_side
 from planner.search.state import SearchState
 from planner.search.stop import First, Stop, Until
+from planner.search.walk_beside import WalkBeside
 from planner.simulate.simulate import candidate_of
 
 
@@ -56,6 +57,50 @@ class Regress(RunPolicy):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BeginRuns(RunPolicy):
+    """Begins the walk that comes down on a thread, while the engines before `AnnealRuns` use another.
+
+    Attributes (besides those of `RunPolicy`):
+        max_ops: as of `AnnealRuns`.
+    """
+
+    name: ClassVar[str] = "begin-runs"
+    max_ops: int = 5_000
+
+    def supports(self, problem: Problem) -> bool:
+        """Where nothing is copied, and no plan for little memory is annealed instead."""
+        is_small = Regress().supports(problem)
+        return _recomputes_only(problem) and not is_small and len(problem.ops) <= self.max_ops
+
+    def run(self, state: SearchState, stop: Stop) -> None:
+        """Begin; the walk ends with the turn, or once something else fits."""
+        if state.is_settled or state.walk is not None or (state.settings.workers or 2) < 2:
+            return
+        problem, seed = state.problem, state.settings.seed + WalkBeside.NUMBER
+
+        def walk(until: Stop, on_fit: Callable[[], None]) -> list[Action]:
+            if not _is_compiled(self, until):
+                return list(state.evaluator.base.actions)
+            return anneal_second_runs(problem, until, seed=seed, policy=self, on_fit=on_fit)
+
+        state.walk = WalkBeside(walk, stop, _OtherFits(state))
+
+
+@dataclass(frozen=True, slots=True)
+class _OtherFits:
+    """Ends the walk beside a search that has a plan, as long as the walk has none."""
+
+    state: SearchState
+
+    @property
+    def left_s(self) -> float:
+        """Nothing once that is so."""
+        walk = self.state.walk
+        is_over = self.state.best is not None and walk is not None and not walk.fits
+        return 0.0 if is_over else float("inf")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AnnealRuns(RunPolicy):
     """Simulated annealing over second runs, on every thread.
 
@@ -93,10 +138,17 @@ class AnnealRuns(RunPolicy):
             threads = max(1, threads - 1)  # the programs beside need one
         seed = state.settings.seed
         if threads > 1:
+            begun = state.walk
+            if begun is not None and state.best is None:
+                stop = begun.turn
+            elif begun is not None and not begun.fits:
+                begun = None  # it has ended
             seeds = range(seed, seed + threads)
-            found = anneal_side_by_side(state.problem, stop, seeds=seeds, policy=self)
+            found = anneal_side_by_side(state.problem, stop, seeds=seeds, policy=self, begun=begun)
             _offer(state, found, self.name)
+            state.walk = None
             return
+        give_walk(state, until_it_ends=True)
         # what comes down step by step follows, where it must
         for policy in (self.at_once(), self, self.after_another()):
             found = anneal_second_runs(state.problem, stop, seed=seed, policy=policy)
@@ -128,6 +180,21 @@ class AnnealRuns(RunPolicy):
         _offer(state, [found], self.name)
         if other is not None:
             _offer(state, [other], regress.name)
+
+
+def give_walk(state: SearchState, *, until_it_ends: bool = False) -> None:
+    """Offer what the walk beside the search has come to, where one was begun.
+
+    Args:
+        until_it_ends: and fits; else it ends now.
+    """
+    walk, state.walk = state.walk, None
+    if walk is None:
+        return
+    if not (until_it_ends and walk.fits):
+        walk.stop()
+    with state.ledger.turn_of(AnnealRuns.name):
+        _offer(state, [walk.result()], AnnealRuns.name)
 
 
 def _is_compiled(policy: RunPolicy, stop: Stop) -> bool:

@@ -58,13 +58,15 @@ class Heat(NamedTuple):
     """Of one slice.
 
     `moves`: at most; where it is `until_fits`, it ends with the first schedule that fits. Temperature in
-    microseconds, and price in microseconds of a byte over.
+    microseconds, and price in microseconds of a byte over. A tensor that is let go is the largest of
+    `draws`.
     """
 
     moves: np.int64
     temperature_us: np.float64
     price_us: np.float64
     until_fits: np.bool_
+    draws: np.int64
 
 
 def new_walk(runs: Runs) -> Walk:
@@ -102,7 +104,7 @@ def _undo(g: Graph, r: Runs, w: Walk) -> None:
 
 @numba.njit(**INNER)
 def _add_chain(
-    g: Graph, r: Runs, w: Walk, start: tuple[int, int], share: float, rng: np.random.Generator
+    g: Graph, r: Runs, w: Walk, start: tuple[Number, Number], share: float, rng: np.random.Generator
 ) -> None:
     """Run an operation in a pass, `start`, and likewise, each with that chance, what makes inputs that
     nobody holds there."""
@@ -177,9 +179,12 @@ def _full_run(g: Graph, r: Runs, rng: np.random.Generator) -> int:
 
 
 @numba.njit(**INNER)
-def _drop(g: Graph, r: Runs, w: Walk, place: int, rng: np.random.Generator) -> None:
+def _waiting(g: Graph, r: Runs, place: int, draws: Number, rng: np.random.Generator) -> Number:
+    """The largest of so many tensors that wait at a run and can be made again; `NONE` where none is
+    found."""
     n = len(r.times)
     key = r.key[place]
+    largest, found = _none(), 0
     for _ in range(_TRIES):
         t = _below(len(g.size), rng)
         m = g.producer[t]
@@ -193,13 +198,28 @@ def _drop(g: Graph, r: Runs, w: Walk, place: int, rng: np.random.Generator) -> N
             touched |= g.ins[j] == t
         if touched:
             continue
-        when, first = k // n, key // n + 1
-        if when > first and rng.random() < 0.2:
-            when = first + _below(when - first + 1, rng)
-        draw = rng.random()
-        share = 0.5 if draw < 0.4 else 0.9 if draw < 0.7 else 0.0
-        _add_chain(g, r, w, (when, m), share, rng)
+        if largest == NONE or g.size[t] > g.size[largest]:
+            largest = np.int64(t)
+        found += 1
+        if found == draws:
+            break
+    return largest
+
+
+@numba.njit(**INNER)
+def _drop(g: Graph, r: Runs, w: Walk, place: int, draws: Number, rng: np.random.Generator) -> None:
+    """Let go a tensor that waits at run `place`, and make it again later."""
+    n = len(r.times)
+    key = r.key[place]
+    t = _waiting(g, r, place, draws, rng)
+    if t == NONE:
         return
+    when, first = after(r, t, key) // n, key // n + 1
+    if when > first and rng.random() < 0.2:
+        when = first + _below(when - first + 1, rng)
+    draw = rng.random()
+    share = 0.5 if draw < 0.4 else 0.9 if draw < 0.7 else 0.0
+    _add_chain(g, r, w, (when, g.producer[t]), share, rng)
 
 
 @numba.njit(**INNER)
@@ -237,12 +257,12 @@ def _none() -> Number:
 
 
 @numba.njit(**INNER)
-def _move(g: Graph, r: Runs, w: Walk, rng: np.random.Generator) -> None:
+def _move(g: Graph, r: Runs, w: Walk, draws: Number, rng: np.random.Generator) -> None:
     """One change, noted in the log."""
     draw = rng.random()
     if draw < 0.4:
         place = _full_run(g, r, rng) if draw < 0.2 else _below(r.total[0], rng)
-        _drop(g, r, w, place, rng)
+        _drop(g, r, w, place, draws, rng)
         return
     place = _second_run(g, r, rng)
     if place == NONE:
@@ -259,9 +279,9 @@ def _move(g: Graph, r: Runs, w: Walk, rng: np.random.Generator) -> None:
     draw = rng.random()
     if draw < 0.3:
         near = place_of(r, key) + _below(2 * _NEAR + 1, rng) - _NEAR
-        _drop(g, r, w, min(max(near, 0), r.total[0] - 1), rng)
+        _drop(g, r, w, min(max(near, 0), r.total[0] - 1), draws, rng)
     elif draw < 0.4:
-        _drop(g, r, w, _full_run(g, r, rng), rng)
+        _drop(g, r, w, _full_run(g, r, rng), draws, rng)
 
 
 @numba.njit(cache=True, nogil=True)
@@ -271,7 +291,7 @@ def anneal_runs(g: Graph, r: Runs, w: Walk, heat: Heat, rng: np.random.Generator
     for move in range(heat.moves):
         cost = r.time[0] + heat.price_us * r.over[0]
         w.logged[0] = 0
-        _move(g, r, w, rng)
+        _move(g, r, w, heat.draws, rng)
         if not w.logged[0]:
             continue
         more = r.time[0] + heat.price_us * r.over[0] - cost
