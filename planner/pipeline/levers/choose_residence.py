@@ -40,6 +40,7 @@ _SHARE, _MOST_S = 0.1, 8.0
 """Of the time limit, for all searches of this module, and their most seconds."""
 
 _SEARCHES = 8
+"""At most; no last one is made alone where two are as quick."""
 
 _LEFT = 0.02
 """Share of the room on the device that small tensors may take."""
@@ -298,8 +299,8 @@ class _Search:
             self.times[0] = self.plain_us  # that plan is there already
         self._try([0], order)
         at_once = 1 if self.helper is None else 2
-        while (left := _SEARCHES - len(self.times)) > 0 and time.monotonic() < self.until:
-            counts = between(self.times, self._best())[: min(left, at_once)]
+        while _SEARCHES - len(self.times) >= at_once and time.monotonic() < self.until:
+            counts = between(self.times, self._best())[:at_once]
             if not counts:
                 break
             self._try(counts, order)

@@ -18,8 +18,8 @@ class IntervalPrograms:
     over.
 
     Attributes:
-        without_plan: share of the time after which none begins as long as nothing fits: then, what
-            looks for a plan has all cores.
+        without_plan: share of the time after which none begins as long as nothing fits and a walk was
+            begun: then, the walks have all cores.
     """
 
     name: ClassVar[str] = interval_search.NAME
@@ -34,7 +34,8 @@ class IntervalPrograms:
         if not state.is_settled and state.intervals is None:
             state.intervals = IntervalSearch(state.problem, state.instants)
             limit_s = state.settings.limit_s
-            late = At(state.began + self.without_plan * limit_s)
+            share = self.without_plan if state.walk is not None else 1.0
+            late = At(state.began + share * limit_s)
             state.intervals.run_beside(state.began + limit_s, _WithoutPlan(state, late))
 
 
