@@ -137,7 +137,7 @@ class PlanWithin:
         left_s = share * limit_s - (time.monotonic() - self.began)
         return make_plan(
             chosen.prepared,
-            replace(self.settings, time_limit_s=max(_LEAST * limit_s, left_s)),
+            replace(self.settings, time_limit_s=max(_LEAST * limit_s, left_s), since=self.began),
             self.progress,
             orders=chosen.orders,
             keep_on_interrupt=self.keep_on_interrupt,

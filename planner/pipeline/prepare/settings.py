@@ -27,6 +27,8 @@ class Settings:
         order_target: the session option that the rewritten model is made for.
         time_limit_s: for finding a plan.
         workers: threads of the search; None for all cores.
+        since: when the wait for a plan began (time.monotonic), of which this search may be a later part;
+            None: with this search.
     """
 
     budget_bytes: int
@@ -41,6 +43,7 @@ class Settings:
     time_limit_s: float = 60.0
     seed: int = 0
     workers: int | None = None
+    since: float | None = None
 
     @property
     def allowed(self) -> Allowed:

@@ -180,7 +180,8 @@ def _planned(
     orders = course.few or course.orders
     room = settings.budget_bytes
     forms = {base: formulate_in(prepared, base.order, settings, room) for base in orders}
-    deadline, patience = start + settings.time_limit_s, Patience(since=start, per_s=_WORTH_PER_S)
+    since = start if settings.since is None else settings.since
+    deadline, patience = start + settings.time_limit_s, Patience(since=since, per_s=_WORTH_PER_S)
     search = TrialSearch(
         prepared=prepared,
         settings=settings,
