@@ -11,6 +11,7 @@ import pytest
 
 from planner.pipeline.prepare.prepared import prepare
 from planner.request import Request
+from tests.fuzz import properties
 from tests.fuzz.cases import Case, Mode, feeds_of
 from tests.fuzz.onnx_runtime import run
 from tests.fuzz.properties import check_case
@@ -23,6 +24,12 @@ def _model(text: str, imports: str = "") -> onnx.ModelProto:
     for i, node in enumerate(model.graph.node):
         node.name = node.name or f"n{i}"
     return model
+
+
+@pytest.fixture(autouse=True)
+def brief(monkeypatch: pytest.MonkeyPatch) -> None:
+    """These graphs are small: where nothing fits their arenas, no time helps."""
+    monkeypatch.setattr(properties, "TIME_LIMIT_S", 3.0)
 
 
 def _holds(
