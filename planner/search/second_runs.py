@@ -14,6 +14,7 @@ a capacity far below, most runs are, and the walk mends none of them.
 from __future__ import annotations
 
 import math
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -34,7 +35,7 @@ from planner.search.fast.second_runs import (
     change,
     graph_of,
 )
-from planner.search.stop import First, Stop
+from planner.search.stop import First, Stop, Until
 from planner.search.walk_beside import Beaten, FirstToFit, WalkBeside
 
 
@@ -305,6 +306,8 @@ def anneal_side_by_side(
         begun: a walk that comes down already; as long as it does not fit, all others come down, too.
     """
     first = FirstToFit() if begun is None else begun.first
+    told = threading.Event()
+    stop = First((stop, Until(told)))
 
     def walks(number: int) -> list[list[Action]]:
         def on_fit() -> None:
@@ -332,4 +335,10 @@ def anneal_side_by_side(
 
     with ThreadPoolExecutor(max_workers=len(seeds)) as pool:
         threads = [pool.submit(walks, number) for number in range(len(seeds))]
-        return [actions for each in threads for actions in each.result()]
+        try:
+            return [actions for each in threads for actions in each.result()]
+        except BaseException:  # Ctrl-C does not wait for the time that they have
+            told.set()
+            if begun is not None:
+                begun.stop()
+            raise

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 import time
 from dataclasses import replace
@@ -135,6 +137,23 @@ def test_no_walk_outlives_a_search(error, monkeypatch):
             solve(problem, settings, policy=policy)
     (walk,) = walks
     walk.result()  # it was told to end: no test may wait for all of its moves
+
+
+@pytest.mark.parametrize("is_begun", [False, True])
+def test_ctrl_c_ends_all_walks_at_once(is_begun):
+    down = begun(_NEVER_FITS, _LONG) if is_begun else None
+    threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+    with pytest.raises(KeyboardInterrupt):
+        anneal_side_by_side(_NEVER_FITS, NEVER, seeds=(0, 1), policy=_LONG, begun=down)
+
+
+def test_ctrl_c_ends_a_plan_for_little_memory_at_once():
+    state = new_state(
+        replace(irregular(280), capacity_bytes=1), SearchSettings(limit_s=600.0, workers=2)
+    )
+    threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+    with pytest.raises(KeyboardInterrupt):
+        run_engine(AnnealRuns(moves=10**9, patience=2.0), state, NEVER)
 
 
 def test_one_thread_begins_none():

@@ -140,7 +140,7 @@ class AnnealRuns(RunPolicy):
         if threads > 1:
             begun = state.walk
             if begun is not None and state.best is None:
-                stop = begun.turn
+                stop = begun.turn  # beyond its own: engines behind it find less where nothing fits
             elif begun is not None and not begun.fits:
                 begun = None  # it has ended
             seeds = range(seed, seed + threads)
@@ -175,8 +175,12 @@ class AnnealRuns(RunPolicy):
         until_fits = First((stop, Until(fits)))
         with ThreadPoolExecutor(max_workers=2) as pool:
             beside = pool.submit(regress.plan, problem, seed, until_fits)
-            found = anneal_second_runs(problem, stop, seed=seed, policy=policy, on_fit=fits.set)
-            other = beside.result()
+            try:
+                found = anneal_second_runs(problem, stop, seed=seed, policy=policy, on_fit=fits.set)
+                other = beside.result()
+            except BaseException:  # Ctrl-C does not wait for the time that it has
+                fits.set()
+                raise
         _offer(state, [found], self.name)
         if other is not None:
             _offer(state, [other], regress.name)
