@@ -20,6 +20,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Self
 
 import numpy as np
@@ -310,9 +311,7 @@ def anneal_side_by_side(
     stop = First((stop, Until(told)))
 
     def walks(number: int) -> list[list[Action]]:
-        def on_fit() -> None:
-            first.tell(number)
-
+        on_fit = partial(first.tell, number)
         comes_down, seed = number % 2 == 1, seeds[number]
         found: list[list[Action]] = []
         if begun is not None and number == begun.NUMBER:

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 
 from planner.plan.problem import Action
 from planner.search.stop import First, Stop, Until
@@ -61,7 +62,7 @@ class WalkBeside:
         self._told = threading.Event()
         until = First((turn, stop, Until(self._told)))
         pool = ThreadPoolExecutor(max_workers=1)
-        self._walk = pool.submit(walk, until, lambda: self.first.tell(self.NUMBER))
+        self._walk = pool.submit(walk, until, partial(self.first.tell, self.NUMBER))
         pool.shutdown(wait=False)
 
     @property

@@ -156,6 +156,21 @@ def test_ctrl_c_ends_a_plan_for_little_memory_at_once():
         run_engine(AnnealRuns(moves=10**9, patience=2.0), state, NEVER)
 
 
+def test_a_walk_that_is_waited_for_on_ctrl_c_can_still_be_told_to_end():
+    state = large(0.8)
+    run_engine(BeginRuns(moves=10**9, patience=1.0, share=1.0), state, NEVER)
+    walk = state.walk
+    assert walk is not None
+    while not walk.fits:
+        time.sleep(0.01)
+    threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+    with pytest.raises(KeyboardInterrupt):
+        give_walk(state, until_it_ends=True)
+    assert state.walk is walk
+    walk.stop()
+    walk.result()
+
+
 def test_one_thread_begins_none():
     state = new_state(_NEVER_FITS, SearchSettings(limit_s=60.0, workers=1))
     run_engine(BeginRuns(), state, NEVER)

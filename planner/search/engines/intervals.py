@@ -9,7 +9,7 @@ from planner.plan.problem import Problem
 from planner.search import interval_search
 from planner.search.interval_search import IntervalSearch
 from planner.search.state import SearchState
-from planner.search.stop import At, Stop
+from planner.search.stop import NEVER, At, Stop
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,9 +34,9 @@ class IntervalPrograms:
         if not state.is_settled and state.intervals is None:
             state.intervals = IntervalSearch(state.problem, state.instants)
             limit_s = state.settings.limit_s
-            share = self.without_plan if state.walk is not None else 1.0
-            late = At(state.began + share * limit_s)
-            state.intervals.run_beside(state.began + limit_s, _WithoutPlan(state, late))
+            late = _WithoutPlan(state, At(state.began + self.without_plan * limit_s))
+            until = late if state.walk is not None else NEVER
+            state.intervals.run_beside(state.began + limit_s, until)
 
 
 @dataclass(frozen=True, slots=True)

@@ -192,13 +192,14 @@ def give_walk(state: SearchState, *, until_it_ends: bool = False) -> None:
     Args:
         until_it_ends: and fits; else it ends now.
     """
-    walk, state.walk = state.walk, None
+    walk = state.walk
     if walk is None:
         return
     if not (until_it_ends and walk.fits):
         walk.stop()
     with state.ledger.turn_of(AnnealRuns.name):
         _offer(state, [walk.result()], AnnealRuns.name)
+    state.walk = None  # not before: on Ctrl-C the search tells it to end
 
 
 def _is_compiled(policy: RunPolicy, stop: Stop) -> bool:
