@@ -221,8 +221,7 @@ def test_what_the_search_finds_fits_and_is_no_faster_than_it_proves(problem, sha
 )
 def test_no_program_begins_in_the_second_half_where_walks_find_nothing(has_plan, has_walk, begins):
     problem = between(irregular(40), 0.7)
-    state = new_state(problem, SearchSettings(limit_s=20.0))
-    state.began -= 15.0
+    state = new_state(problem, SearchSettings(limit_s=200.0))
     live = simulate(problem, base_actions(problem)).live_bytes.tolist()
     state.instants = sorted(range(len(live)), key=lambda op: -live[op])
     if has_plan:
@@ -230,9 +229,10 @@ def test_no_program_begins_in_the_second_half_where_walks_find_nothing(has_plan,
         assert state.best is not None
     if has_walk:
         state.walk = WalkBeside(lambda *_: base_actions(problem), NEVER, NEVER)
+    state.began -= 150.0
     run_engine(IntervalPrograms(), state, NEVER)
     assert state.intervals is not None
-    state.intervals.wait(state, after(1.0))
+    state.intervals.wait(state, after(20.0))
     state.intervals.join()
     state.intervals.give(state, NEVER)
     assert (state.bound_extra_us > 0) == begins
