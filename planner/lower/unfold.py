@@ -31,6 +31,9 @@ from planner.targets import CPU, Target
 
 MIN_BYTES = 64 * 1024
 
+_WORDS = frozenset({1, 2, 4, 8})
+"""Bytes of an element that are compared as one number."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unfolded:
@@ -125,7 +128,8 @@ def _splat(value: ir.Value) -> np.ndarray | None:
     if not any(array.strides):  # one element in memory
         return array[(slice(0, 1),) * array.ndim].reshape(-1).copy()
     flat = array.reshape(-1)
-    same = flat.view(np.uint8).reshape(len(flat), -1)
+    size = flat.itemsize
+    same = flat.view(f"u{size}") if size in _WORDS else flat.view(np.uint8).reshape(-1, size)
     return flat[:1].copy() if bool((same == same[0]).all()) else None
 
 

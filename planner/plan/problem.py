@@ -133,6 +133,12 @@ def actions_below(kind: ActionKind, count: int) -> Sequence[Action]:
     return _actions(kind, count.bit_length())
 
 
+def run_actions(ops: Sequence[int]) -> list[Action]:
+    """The actions that run these operations, in this order."""
+    actions = actions_below(ActionKind.RUN, max(ops, default=0))
+    return [actions[op] for op in ops]
+
+
 @cache
 def _actions(kind: ActionKind, bits: int) -> tuple[Action, ...]:
     return tuple(Action(kind=kind, target=target) for target in range(1 << bits))

@@ -6,7 +6,7 @@ import contextlib
 import gc
 from collections.abc import Iterator
 
-_SELDOM = (100_000, 20, 20)
+_SELDOM = (100_000, 50, 20)
 """Allocations between two searches, and how many of those look further back. A model is a million objects
 that live long: with Python's own 700, looking through them takes longer than half of all stages."""
 

@@ -10,12 +10,13 @@ from planner.bound.column_generation import ColumnGeneration
 from planner.bound.lp import InstantLp, LpSolution
 from planner.plan.candidate import Candidate
 from planner.plan.decisions import Decisions
-from planner.plan.problem import ActionKind, Problem
+from planner.plan.problem import ActionKind, Problem, run_actions
 from planner.search.evaluate import Evaluator
 from planner.search.improve import Improver
 from planner.search.rounding import round_solution
 from planner.search.state import SearchState
 from planner.search.stop import Stop
+from planner.simulate.simulate import simulate
 
 _THRESHOLDS = (0.5, 0.9, 0.1)
 _PRUNED_OPS = 1_500
@@ -117,9 +118,9 @@ def _round(
 def bound_at_peak(problem: Problem, *, time_limit_s: float) -> float:
     """Microseconds that every plan adds to the base order: the LP with one instant, where the base
     order needs most. Infinite where nothing fits; 0 where time ran out."""
-    base = Evaluator(problem).base
+    base = simulate(problem, run_actions(range(len(problem.ops))))
     relaxed = ColumnGeneration(problem) if ColumnGeneration.covers(problem) else InstantLp(problem)
-    relaxed.add(base_op_at(base, base.replay.peak_action))
+    relaxed.add(base.peak_action)  # there, each action is its operation's first
     solution = relaxed.solve(time_limit_s=time_limit_s)
     if solution is None:
         return 0.0

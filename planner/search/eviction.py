@@ -19,7 +19,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from planner.plan.problem import Action, ActionKind, Problem
+from planner.plan.problem import Action, Problem, run_actions
 
 _BLUR = 0.7
 """Standard deviation of the logarithm of the factors by which scores are blurred."""
@@ -119,7 +119,7 @@ class Eviction:
         runs = _Walk(self, capacity_bytes, policy, draw).runs(most, deadline)
         if runs is None:
             return None
-        return [Action(kind=ActionKind.RUN, target=m) for m in runs]
+        return run_actions(runs)
 
 
 class _Walk:

@@ -18,7 +18,7 @@ import heapq
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from planner.plan.problem import Action, ActionKind, OpIndex, Problem
+from planner.plan.problem import Action, Problem, run_actions
 from planner.search.stop import NEVER, Stop
 
 
@@ -86,7 +86,7 @@ class Regression:
             else:
                 there |= 1 << q
             there &= ~sum(1 << m for m in _members(there) if self.last[m] <= q)
-        return [Action(kind=ActionKind.RUN, target=OpIndex(m)) for m in runs]
+        return run_actions(runs)
 
     def search(self, wanted: int, there: int, room: int) -> list[int] | None:
         """Runs after which all of `wanted` is on the device, from `there` on, in so many bytes."""

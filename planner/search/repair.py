@@ -109,11 +109,13 @@ class GreedyRepair:
             if (tensor, gap) in gaps or not opened < step < closes:
                 continue
             options: list[tuple[float, Choice]] = []
-            if self._can_drop(tensor):
-                options.append((self._closure_cost(tensor, closes), Choice.DROP))
+            swap_us = _NEVER
             if self.problem.allow_swap and self.problem.tensors[tensor].swappable:
                 both = self.problem.swap_out_us(tensor) + self.problem.swap_in_us(tensor)
-                options.append((_HIDDEN * both if self.problem.overlap else both, Choice.SWAP))
+                swap_us = _HIDDEN * both if self.problem.overlap else both
+                options.append((swap_us, Choice.SWAP))
+            if self._can_drop(tensor):
+                options.append((self._closure_cost(tensor, closes, swap_us), Choice.DROP))
             if options:
                 cost, choice = min(options)
                 if cost < _NEVER:
@@ -137,8 +139,8 @@ class GreedyRepair:
         i = bisect_right(self.base_step, step)
         return i - 1 if i and self.base_step[i - 1] == step else i
 
-    def _closure_cost(self, tensor: int, step: int) -> float:
-        return closure_cost(self.problem, self.copies, tensor, step)
+    def _closure_cost(self, tensor: int, step: int, most_us: float = _NEVER) -> float:
+        return closure_cost(self.problem, self.copies, tensor, step, most_us)
 
 
 def closure_cost(
@@ -146,16 +148,18 @@ def closure_cost(
     copies: Sequence[Sequence[tuple[int, int]]] | Mapping[int, Sequence[tuple[int, int]]],
     tensor: int,
     step: int,
+    most_us: float = _NEVER,
 ) -> float:
     """Microseconds to bring `tensor` back at `step` by running its producer, and what that needs.
 
     Args:
         copies: per tensor, the half-open ranges of actions in which it is on the device.
+        most_us: more is not told apart.
 
     Returns:
-        Infinity where some operation may not run again, or the chain is very long.
+        Infinity where some operation may not run again, the chain is very long, or takes more than that.
     """
-    again, blocker = closure(problem, copies, tensor, step)
+    again, blocker = closure(problem, copies, tensor, step, most_us)
     return _NEVER if blocker is not None else sum(problem.ops[op].duration_us for op in again)
 
 
@@ -164,11 +168,13 @@ def closure(
     copies: Sequence[Sequence[tuple[int, int]]] | Mapping[int, Sequence[tuple[int, int]]],
     tensor: int,
     step: int,
+    most_us: float = _NEVER,
 ) -> tuple[list[int], int | None]:
     """(operations to run again for `tensor` at `step`, the one that may not, or at which the chain
-    becomes too long); see `closure_cost`."""
+    becomes too long or takes more than `most_us`); see `closure_cost`."""
     stack = [problem.tensors[tensor].producer]
     seen: dict[int, None] = {}
+    chain_us = 0.0
     while stack:
         producer = stack.pop()
         if producer in seen:
@@ -177,7 +183,15 @@ def closure(
         if not op.recomputable or len(seen) > MAX_CLOSURE:
             return list(seen), producer
         seen[producer] = None
+        chain_us += op.duration_us
+        if chain_us > most_us:
+            return list(seen), producer
         for t in op.inputs:
-            if t != tensor and not any(b < step < e for b, e in copies[t]):
+            if t == tensor:
+                continue
+            for birth, end in copies[t]:
+                if birth < step < end:
+                    break
+            else:
                 stack.append(problem.tensors[t].producer)
     return list(seen), None

@@ -19,7 +19,7 @@ from planner.graph.build import build_graph
 from planner.graph.schedule import default_order
 from planner.lower.rewrite import Rewritten, rewrite
 from planner.onnxio.load import LoadedModel, ValueType
-from planner.plan.problem import Action, ActionKind
+from planner.plan.problem import run_actions
 from planner.runtime.optimizers.fusion_pins import pin_against_fusion
 
 
@@ -32,7 +32,7 @@ def held(loaded: LoadedModel, first: ir.Model, types: Mapping[str, ValueType]) -
     graph = build_graph(first, types)
     nothing_us = [0.0] * len(graph.operations)
     form = formulate(graph, default_order(graph), OpCosts(duration_us=nothing_us))
-    actions = [Action(kind=ActionKind.RUN, target=i) for i in range(len(form.problem.ops))]
+    actions = run_actions(range(len(form.problem.ops)))
 
     def lower(pinned: frozenset[str]) -> Rewritten:
         return rewrite(first, graph, form, actions, pinned=pinned)

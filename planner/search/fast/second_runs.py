@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numba
 import numpy as np
 
-from planner.plan.problem import Action, ActionKind, OpIndex, Problem
+from planner.plan.problem import Action, Problem, run_actions
 from planner.plan.stages import MemoryProfile, base_plan, overwritten
 from planner.processes.compiled import INNER
 from planner.search.fast.arrays import Flags, Floats, Ints, Longs, arrays_of
@@ -125,7 +125,7 @@ def base_runs(problem: Problem, graph: Graph, *, max_runs: int, max_times: int) 
 def actions_of_keys(problem: Problem, keys: Longs) -> list[Action]:
     """The schedule whose runs have these keys."""
     ops = (keys % len(problem.ops)).tolist()
-    return [Action(kind=ActionKind.RUN, target=OpIndex(m)) for m in ops]
+    return run_actions(ops)
 
 
 @numba.njit(**INNER)
