@@ -43,8 +43,9 @@ _STUCK = 512
 
 UNLIMITED = 1 << 60
 
-_HOPELESS = 1.06
-"""No search is begun where the order as it is needs so many times the arena: none was seen to succeed."""
+_HOPELESS, _HOPELESS_LARGE, _LARGE = 1.06, 1.03, 1_000
+"""No search is begun where the order as it is needs so many times the arena, or so many with that many
+units: none was seen to succeed."""
 
 
 class _Nearness(NamedTuple):
@@ -113,7 +114,8 @@ def fit(
     least = max(peak, cap_bytes)
     near = _Nearness(*_EXACTLY, deadline)
     need = _least_arena(demands, plain, arena, least, near) / cap_bytes
-    if peak > cap_bytes or need > _HOPELESS or time.monotonic() > deadline:
+    hopeless = _HOPELESS_LARGE if demands.units >= _LARGE else _HOPELESS
+    if peak > cap_bytes or need > hopeless or time.monotonic() > deadline:
         return Fit(order=None, need=need)
     in_use_bytes = min(cap_bytes, peak + more_in_use_bytes)
     firsts, ran = _firsts(demands, plain, arena, Limits(cap_bytes, 0, in_use_bytes))
