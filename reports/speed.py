@@ -8,8 +8,9 @@
 
 Commands are timed in fresh processes. For `optimize`, each model goes through `planner.optimize` at 70%
 of its peak with caches of its own. The first run compiles and measures operation times, and later ones
-find both; of these, the quickest counts. With `--before`, the revision is checked out beside and runs in
-turns with the working tree, so that a busy machine slows both alike; the page gives ratios.
+find both; of these, the quickest counts. Python keeps the bytecode of modules, as by default. With
+`--before`, the revision is checked out beside and runs in turns with the working tree, so that a busy
+machine slows both alike; the page gives ratios.
 
 Rows go to `speed.json` beside this file, and `speed.md` is written from them.
 """
@@ -264,6 +265,9 @@ def _asked() -> argparse.Namespace:
 def main() -> None:
     """Measure, and write the rows and the page."""
     asked = _asked()
+    os.environ.pop(
+        "PYTHONDONTWRITEBYTECODE", None
+    )  # installed modules are not compiled by each process
     named = [m.resolve() for m in asked.models]
     models = named if named or asked.add else sorted(ZOO.glob("*.onnx"))
     commands = {"`planner --help`": command_s("--help")}

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import pytest
 
+from planner.pipeline.solve import working_ahead
 from planner.pipeline.solve.serial_first import solve
 from planner.pipeline.solve.working_ahead import (
+    Judged,
     ToJudge,
     ToSolve,
     WorkingAhead,
@@ -55,6 +58,26 @@ def test_what_is_not_begun_is_done_by_who_asks() -> None:
     alone.expect([("first", SOLVE)])
     assert alone.solved("first") is None
     alone.end()
+
+
+def test_who_waits_judges_what_comes_last_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    here: list[ToJudge] = []
+
+    def noted(task: ToJudge) -> Judged:
+        here.append(task)
+        return judged(task)
+
+    monkeypatch.setattr(working_ahead, "judged", noted)
+    orders = [replace(JUDGE, time_limit_s=60 + number) for number in range(3)]
+    with beside() as process:
+        ahead = WorkingAhead(process)
+        ahead.expect(list(enumerate(orders)))
+        time.sleep(0.2)  # the first is under way: the process imports what it needs
+        answers = [ahead.judged(number) for number in range(3)]
+        ahead.end()
+    assert here == [orders[2], orders[1]]
+    assert {answer.need for answer in answers if answer is not None} == {judged(JUDGE).need}
+    assert None not in answers
 
 
 def test_a_search_is_given_up_at_the_end() -> None:

@@ -71,6 +71,7 @@ class WorkingAhead:
     def __init__(self, process: Beside | None) -> None:
         self.process = process
         self._begun: dict[Hashable, Future[Solved | Judged]] = {}
+        self._tasks: dict[Hashable, ToSolve | ToJudge] = {}
 
     def expect(self, tasks: Sequence[tuple[Hashable, ToSolve | ToJudge]]) -> None:
         """Have these worked on in their order, in place of what was expected before and not begun yet."""
@@ -80,6 +81,7 @@ class WorkingAhead:
         for key, task in tasks:
             if key not in self._begun:
                 self._begun[key] = self.process.begin(_answer_there, task)
+                self._tasks[key] = task
 
     def solved(self, key: Hashable) -> Solved | None:
         """The answer to a `ToSolve`, waited for; None if it was not begun, or its process was ended."""
@@ -88,7 +90,13 @@ class WorkingAhead:
         return found
 
     def judged(self, key: Hashable) -> Judged | None:
-        """The same for a `ToJudge`."""
+        """The same for a `ToJudge`. While it is worked on there, what is to be judged after it is judged
+        here, the last of it first."""
+        begun = self._begun.get(key)
+        while begun is not None and begun.running() and (other := self._take_back()) is not None:
+            here: Future[Solved | Judged] = Future()
+            here.set_result(judged(other[1]))
+            self._begun[other[0]] = here
         found = self._answer(key)
         assert not isinstance(found, Solved)
         return found
@@ -99,6 +107,15 @@ class WorkingAhead:
             assert self.process is not None
             self.process.give_up(answer)
         self._begun = {}
+
+    def _take_back(self) -> tuple[Hashable, ToJudge] | None:
+        """The last to be judged of those that are not begun, which now never are; None where there is
+        none."""
+        for key, answer in reversed(self._begun.items()):
+            task = self._tasks[key]
+            if isinstance(task, ToJudge) and answer.cancel():
+                return key, task
+        return None
 
     def _answer(self, key: Hashable) -> Solved | Judged | None:
         answer = self._begun.pop(key, None)
