@@ -216,7 +216,8 @@ def markdown(commands: Mapping[str, float], rows: Sequence[dict[str, Any]]) -> s
 
 
 def _table(rows: Sequence[dict[str, Any]]) -> list[str]:
-    stages = list(dict.fromkeys(stage for row in rows for stage in row["seconds"]))
+    known = {stage for row in rows for stage in row["seconds"]}
+    stages = [stage for stage in ("import", *STAGES) if stage in known]
     lines = [
         "| model | operations | run | tree | "
         + " | ".join(stages)
