@@ -266,9 +266,8 @@ def _asked() -> argparse.Namespace:
 def main() -> None:
     """Measure, and write the rows and the page."""
     asked = _asked()
-    os.environ.pop(
-        "PYTHONDONTWRITEBYTECODE", None
-    )  # installed modules are not compiled by each process
+    # modules of an installation are not compiled by each process
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     named = [m.resolve() for m in asked.models]
     models = named if named or asked.add else sorted(ZOO.glob("*.onnx"))
     commands = {"`planner --help`": command_s("--help")}

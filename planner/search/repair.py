@@ -180,12 +180,10 @@ def closure(
         if producer in seen:
             continue
         op = problem.ops[producer]
-        if not op.recomputable or len(seen) > MAX_CLOSURE:
+        chain_us += op.duration_us
+        if not op.recomputable or len(seen) > MAX_CLOSURE or chain_us > most_us:
             return list(seen), producer
         seen[producer] = None
-        chain_us += op.duration_us
-        if chain_us > most_us:
-            return list(seen), producer
         for t in op.inputs:
             if t == tensor:
                 continue

@@ -61,6 +61,14 @@ def judged(task: ToJudge) -> Judged:
     return Judged(rough=rough, need=need_of_plan(task.problem, rough.candidate))
 
 
+@dataclass(frozen=True, slots=True)
+class _Begun:
+    """A question, and its answer to come."""
+
+    task: ToSolve | ToJudge
+    answer: Future[Solved | Judged]
+
+
 class WorkingAhead:
     """Answers to questions that are expected to be asked soon.
 
@@ -70,18 +78,16 @@ class WorkingAhead:
 
     def __init__(self, process: Beside | None) -> None:
         self.process = process
-        self._begun: dict[Hashable, Future[Solved | Judged]] = {}
-        self._tasks: dict[Hashable, ToSolve | ToJudge] = {}
+        self._begun: dict[Hashable, _Begun] = {}
 
     def expect(self, tasks: Sequence[tuple[Hashable, ToSolve | ToJudge]]) -> None:
         """Have these worked on in their order, in place of what was expected before and not begun yet."""
         if self.process is None:
             return
-        self._begun = {key: answer for key, answer in self._begun.items() if not answer.cancel()}
+        self._begun = {key: b for key, b in self._begun.items() if not b.answer.cancel()}
         for key, task in tasks:
             if key not in self._begun:
-                self._begun[key] = self.process.begin(_answer_there, task)
-                self._tasks[key] = task
+                self._begun[key] = _Begun(task, self.process.begin(_answer_there, task))
 
     def solved(self, key: Hashable) -> Solved | None:
         """The answer to a `ToSolve`, waited for; None if it was not begun, or its process was ended."""
@@ -93,33 +99,32 @@ class WorkingAhead:
         """The same for a `ToJudge`. While it is worked on there, what is to be judged after it is judged
         here, the last of it first."""
         begun = self._begun.get(key)
-        while begun is not None and begun.running() and (other := self._take_back()) is not None:
-            here: Future[Solved | Judged] = Future()
-            here.set_result(judged(other[1]))
-            self._begun[other[0]] = here
+        while begun is not None and begun.answer.running() and self._judges_another():
+            pass
         found = self._answer(key)
         assert not isinstance(found, Solved)
         return found
 
     def end(self) -> None:
         """Give up what is still being done: nobody will ask for it."""
-        for answer in reversed(self._begun.values()):
+        for begun in reversed(self._begun.values()):
             assert self.process is not None
-            self.process.give_up(answer)
+            self.process.give_up(begun.answer)
         self._begun = {}
 
-    def _take_back(self) -> tuple[Hashable, ToJudge] | None:
-        """The last to be judged of those that are not begun, which now never are; None where there is
-        none."""
-        for key, answer in reversed(self._begun.items()):
-            task = self._tasks[key]
-            if isinstance(task, ToJudge) and answer.cancel():
-                return key, task
-        return None
+    def _judges_another(self) -> bool:
+        """Judge here the last of what is to be judged there and waits for its turn; whether any does."""
+        for key, begun in reversed(self._begun.items()):
+            if isinstance(begun.task, ToJudge) and begun.answer.cancel():
+                here: Future[Solved | Judged] = Future()
+                here.set_result(judged(begun.task))
+                self._begun[key] = _Begun(begun.task, here)
+                return True
+        return False
 
     def _answer(self, key: Hashable) -> Solved | Judged | None:
-        answer = self._begun.pop(key, None)
-        return None if answer is None else answer_of(answer)
+        begun = self._begun.pop(key, None)
+        return None if begun is None else answer_of(begun.answer)
 
 
 def may_work_ahead(workers: int | None) -> bool:
