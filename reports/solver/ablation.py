@@ -3,12 +3,12 @@
     python -m reports.solver.ablation [--limit SECONDS] [--instances FOLDER] [--only TEXT]
                                       [--graphs FILE ...] [--engines NAME ...] [--jobs COUNT]
 
-Problems are random graphs, the published instances in FOLDER, and the training graphs in `models/zoo`
-and of the FILEs, with recompute alone, with copies on the stream of the operations (what
-`planner optimize` plans) and beside them, and with copies beside them alone. Each run is a process of
-its own, with one thread and seed 0. Rows go to `ablation.json` beside this file, one by one, and
-`ablation.md` is written from them; a row that is there already is not measured again, and one of an
-engine that is gone is dropped.
+Problems are random graphs, the published instances in FOLDER, training graphs made from formulas with
+copies beside the operations, and the training graphs in `models/zoo` and of the FILEs, with recompute
+alone, with copies on the stream of the operations (what `planner optimize` plans) and beside them, and
+with copies beside them alone. Each run is a process of its own, with one thread and seed 0. Rows go
+to `ablation.json` beside this file, one by one, and `ablation.md` is written from them; a row that is
+there already is not measured again, and one of an engine that is gone is dropped.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from planner.portfolio.table import POLICY
 from reports.solver.build import Mode, with_budget
 from reports.solver.moccasin import read, read_folder, short_name
 from reports.solver.real import ZOO, real
-from reports.solver.synthetic import irregular
+from reports.solver.synthetic import FAMILIES, irregular, synthetic
 
 RESULT = Path(__file__).with_name("ablation.json")
 WORSE = 1e-3
@@ -41,6 +41,12 @@ _LEVERS: tuple[tuple[Mode, str, tuple[int, ...]], ...] = (
     ("both", "overlapped", (60, 35)),
     ("swap", "overlapped", (50,)),
 )
+
+_BESIDE: tuple[tuple[Mode, str, tuple[int, ...]], ...] = (
+    ("both", "overlapped", (70, 35)),
+    ("swap", "overlapped", (50,)),
+)
+"""Of the graphs made from formulas."""
 
 _RECOMPUTE: tuple[Mode, str] = ("recompute", "")
 _TIGHT = (80, 65, 55)
@@ -62,6 +68,10 @@ def problems(
         for name, path in read_folder(instances, contains=only).items():
             if "_test" not in name:
                 yield from _budgets(short_name(name), read(path).problem, _RECOMPUTE, _TIGHT)
+    for family in FAMILIES:
+        made = synthetic(family, 1_000)
+        for mode, copies, percents in _BESIDE:
+            yield from _budgets(f"{family} 1,000, {mode}", made, (mode, copies), percents)
     for path in (*sorted(ZOO.glob("*.onnx")), *graphs):
         problem = real(path)
         for mode, copies, percents in _LEVERS:
