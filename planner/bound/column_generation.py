@@ -1,4 +1,4 @@
-"""The LP over instants by minimum cuts: the same bound in a hundredth of the time.
+"""The LP over instants by minimum cuts: as good a bound in a hundredth of the time.
 
 With prices instead of limits, the LP of `planner.bound.lp` falls apart into a minimum cut (a closure
 problem; Picard, Management Science 22, 1976). For every planning instant p the graph has
@@ -13,11 +13,12 @@ problem; Picard, Management Science 22, 1976). For every planning instant p the 
     D[t,p] -> D[t,q], q the instant before p: never cut: what runs again after p runs again after q,
                                     and what is needed after p is needed after q
 
-The largest value over all prices is the LP's (Lagrangian duality; the LP over one closure problem has
-whole corners). It is found by column generation (Dantzig and Wolfe, Operations Research 8, 1960): each
-minimum cut is a column, and a small LP over the columns gives the next prices and, at the end, the
-fractional plan. Where copies run beside the operations, that LP also has the stalls and the rows of
-`planner.bound.copy_times`. Capacities are rounded down to whole units, so every value is a valid bound.
+The largest value over all prices is that of the LP with rows for the last two lines (Lagrangian
+duality; the LP over one closure problem has whole corners). It is found by column generation (Dantzig and
+Wolfe, Operations Research 8, 1960): each minimum cut is a column, and a small LP over the columns gives
+the next prices and, at the end, the fractional plan. Where copies run beside the operations, that LP
+also has the stalls and the rows of `planner.bound.copy_times`. Capacities are rounded down to whole
+units, so every value is a valid bound.
 """
 
 from __future__ import annotations

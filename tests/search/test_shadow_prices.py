@@ -36,7 +36,7 @@ def foretold_holds(problem: Problem, share: float, model) -> None:
     assert min(here.price_us.values()) >= 0
     for other in (0.0, share / 2, (1 + share) / 2, 1.0):
         there_bytes = between(problem, other).capacity_bytes
-        there = value(problem, there_bytes)
+        there = value(problem, there_bytes, model)
         if there.feasible:
             foretold = here.bound_us + worth * (capacity - there_bytes)
             assert there.extra_us >= foretold - 1e-4 * problem.base_duration_us
