@@ -53,15 +53,8 @@ class ColumnGeneration:
     Instants are added one by one.
     """
 
-    def __init__(
-        self,
-        problem: Problem,
-        guards: frozenset[int] = frozenset(),
-        *,
-        bandwidth_scale: float = 1.0,
-    ) -> None:
-        """`guards` are tensors that must stay resident: with any, or with less than the full
-        bandwidth, the value is no bound.
+    def __init__(self, problem: Problem) -> None:
+        """No instant yet.
 
         Raises:
             ValueError: copies add to the step, which is not part of this model.
@@ -69,8 +62,6 @@ class ColumnGeneration:
         if not self.covers(problem):
             raise ValueError("copies that add to the step are part of planner.bound.lp only")
         self.problem = problem
-        self.guards = guards
-        self.bandwidth_scale = bandwidth_scale
         self.instants: list[int] = []
         self._instants: list[Instant] = []
 
@@ -83,13 +74,13 @@ class ColumnGeneration:
         """Add the instant at base operation p."""
         if p not in self.instants:
             self.instants.append(p)
-            self._instants.append(instant_at(self.problem, p, self.guards))
+            self._instants.append(instant_at(self.problem, p))
 
     def solve(self, *, time_limit_s: float) -> LpSolution | None:
         """Solve; None where the time limit passed before there was a plan within the capacity."""
         deadline = time.monotonic() + time_limit_s
         instants = sorted(self._instants, key=lambda instant: instant.p)
-        network = Network(self.problem, instants, bandwidth_scale=self.bandwidth_scale)
+        network = Network(self.problem, instants)
         keep_all = network.no_prices()
         only_bytes = replace(keep_all, first=0.0)
         for k, instant in enumerate(instants):
@@ -160,6 +151,8 @@ def _descend(
     best, best_prices = 0.0, network.no_prices()
     most = 0.0
     for _ in range(most_columns):
+        if best > worst:
+            break
         try:
             prices, most = master.solve()
         except _NumericalTroubleError:
@@ -186,9 +179,9 @@ def _descend(
             if master.insist():
                 continue
             break
-        if best > worst:
-            return None
         master.add(column)
+    if best > worst:
+        return None
     return _Mixture(
         columns=master.columns,
         weights=master.weights(),

@@ -31,13 +31,11 @@ _POINTS = 8
 
 
 class CopyTimes:
-    """Adds the time of copies to an LP over instants; `bandwidth_scale` below 1 leaves slack for
-    queueing, and then the value is no bound."""
+    """Adds the time of copies to an LP over instants."""
 
-    def __init__(self, program: Program, problem: Problem, *, bandwidth_scale: float = 1.0) -> None:
+    def __init__(self, program: Program, problem: Problem) -> None:
         self.program = program
         self.problem = problem
-        self.bandwidth_scale = bandwidth_scale
         duration = [op.duration_us for op in problem.ops]
         self.starts = np.concatenate([[0.0], np.cumsum(duration)])
         self.unit = 1.0 / max(1e-9, problem.base_duration_us)
@@ -85,7 +83,7 @@ class CopyTimes:
             if at >= 0:
                 terms += [(variable, 1.0) for variable in self.before[self.instants[at]]]
             for t in made[bisect_left(producers, r) :]:
-                cost = self.unit / self.bandwidth_scale * self.problem.swap_out_us(t)
+                cost = self.unit * self.problem.swap_out_us(t)
                 terms.append((host[t], cost))
             self.program.at_most(terms, time)
 
@@ -100,7 +98,7 @@ class CopyTimes:
             until = later or (self.stall, self.recompute)
             terms = [(stall, 1.0), (recompute, 1.0), *((variable, -1.0) for variable in until)]
             for t in wanted[: bisect_right(deadlines, d)]:
-                cost = self.unit / self.bandwidth_scale * self.problem.swap_in_us(t)
+                cost = self.unit * self.problem.swap_in_us(t)
                 terms.append((host[t], cost))
             self.program.at_most(terms, self.unit * (self.starts[d] - self.starts[p]))
 

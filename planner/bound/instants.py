@@ -83,20 +83,3 @@ def needed_at(problem: Problem, p: int) -> tuple[list[int], list[int], list[int]
     for m in reruns:
         wanted.update(problem.ops[m].inputs)
     return after, reruns, sorted(wanted.intersection(live))
-
-
-def articulation_tensors(problem: Problem, end: int) -> list[int]:
-    """Tensors through which everything before base operation `end` passes, in order of production.
-
-    A tensor is one where, after its production, it alone is still read by an operation before
-    `end`. A chain of recomputes that starts behind it need not reach further back.
-    """
-    last = [max((u for u in t.uses if u < end), default=-1) for t in problem.tensors]
-    open_until: list[tuple[int, int]] = []
-    found: list[int] = []
-    for op in range(end):
-        open_until = [(u, t) for u, t in open_until if u > op]
-        open_until += [(last[t], t) for t in problem.ops[op].outputs if last[t] > op]
-        if len(open_until) == 1 and open_until[0][1] in problem.ops[op].outputs:
-            found.append(open_until[0][1])
-    return found

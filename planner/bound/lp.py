@@ -69,17 +69,8 @@ INFEASIBLE = LpSolution(
 class InstantLp:
     """An LP to which instants are added one by one."""
 
-    def __init__(
-        self,
-        problem: Problem,
-        guards: frozenset[int] = frozenset(),
-        *,
-        bandwidth_scale: float = 1.0,
-    ) -> None:
-        """`guards` are tensors that must stay resident: with any, or with less than the full
-        bandwidth, the value is no bound."""
+    def __init__(self, problem: Problem) -> None:
         self.problem = problem
-        self.guards = guards
         self.program = Program()
         self.scale = 1.0 / max(1e-9, problem.base_duration_us)
         self.instants: list[int] = []
@@ -93,7 +84,7 @@ class InstantLp:
         self.objective: list[tuple[int, float]] = []
         self.times: CopyTimes | None = None
         if problem.overlap and problem.allow_swap:
-            self.times = CopyTimes(self.program, problem, bandwidth_scale=bandwidth_scale)
+            self.times = CopyTimes(self.program, problem)
 
     def add(self, p: int) -> None:
         """Add the instant at base operation p."""
@@ -113,7 +104,7 @@ class InstantLp:
         memory: list[tuple[int, float]] = []
         back: dict[int, list[tuple[int, float]]] = {}
         for t in wanted:
-            res = program.variable(low=1.0 if t in self.guards else 0.0)
+            res = program.variable()
             self.resident[t, p] = res
             memory.append((res, problem.tensors[t].bytes * scale))
             back[t] = [(res, 1.0)]

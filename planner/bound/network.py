@@ -98,16 +98,14 @@ class Column:
     swapped: Flags
 
 
-def instant_at(problem: Problem, p: int, guards: frozenset[int]) -> Instant:
-    """The instant at base operation p; `guards` are tensors that must stay resident."""
+def instant_at(problem: Problem, p: int) -> Instant:
+    """The instant at base operation p."""
     after, reruns, wanted = needed_at(problem, p)
     room = problem.capacity_bytes - held_at(problem, p)
-    room -= sum(problem.tensors[t].bytes for t in guards.intersection(wanted))
-    tensors = [t for t in wanted if t not in guards]
-    instant = Instant(p, room, frozenset(after), tuple(tensors), tuple(reruns))
+    instant = Instant(p, room, frozenset(after), tuple(wanted), tuple(reruns))
     if not problem.allow_swap:
         return instant
-    swappable = [t for t in tensors if problem.tensors[t].swappable]
+    swappable = [t for t in wanted if problem.tensors[t].swappable]
     made = sorted(int(problem.tensors[t].producer) for t in swappable)
     read = sorted(u for t in swappable if (u := next_use(problem, t, p)) is not None)
     return replace(instant, out_rows=tuple(spread(made)), in_rows=tuple(spread(read)))
@@ -116,9 +114,7 @@ def instant_at(problem: Problem, p: int, guards: frozenset[int]) -> Instant:
 class Network:
     """Arcs of all instants, in base order, and the minimum cuts at any prices."""
 
-    def __init__(
-        self, problem: Problem, instants: Sequence[Instant], *, bandwidth_scale: float = 1.0
-    ) -> None:
+    def __init__(self, problem: Problem, instants: Sequence[Instant]) -> None:
         self.problem, self.instants, self.copies = problem, instants, problem.allow_swap
         self.to_units = UNITS / max(1e-9, problem.base_duration_us)
         self.nodes = 2
@@ -166,13 +162,13 @@ class Network:
         self.size = np.array([problem.tensors[t].bytes for t in wait[:, 2]], dtype=np.float64)
         self.growth = np.ones(len(wait))
         if self.copies:
-            self._price_copies(self.to_units / bandwidth_scale)
+            self._price_copies()
 
     def _node(self) -> int:
         self.nodes += 1
         return self.nodes - 1
 
-    def _price_copies(self, to_units: float) -> None:
+    def _price_copies(self) -> None:
         """Which rows each tensor's copies are in: the first `out_rank`, and those from `in_rank`."""
         problem = self.problem
         count = len(self.tensor)
@@ -184,8 +180,8 @@ class Network:
                 continue
             instant = self.instants[k]
             self.movable[i] = True
-            self.out_units[i] = problem.swap_out_us(t) * to_units
-            self.in_units[i] = problem.swap_in_us(t) * to_units
+            self.out_units[i] = problem.swap_out_us(t) * self.to_units
+            self.in_units[i] = problem.swap_in_us(t) * self.to_units
             self.out_rank[i] = bisect_right(instant.out_rows, problem.tensors[t].producer)
             read = next_use(problem, t, instant.p)
             self.in_rank[i] = len(instant.in_rows)

@@ -9,9 +9,9 @@
     [engines.anneal]            # in every table
     enabled = false
 
-    [serial.guards]             # in one of rough, serial and other
-    until = 0.45
-    strides = [1, 2, 4]
+    [serial.parts]              # in one of rough, serial and other
+    until = 0.4
+    part_stages = [3, 12]
 
 `planner solve --print-params` prints all of them. A command that does not do what one of the tables is
 about says so (`changed_stages`).

@@ -9,14 +9,14 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass, field, replace
 
-from planner.exact.cp_sat import CpSat, Descend, Parts
+from planner.exact.cp_sat import CpSat, Parts
 from planner.plan.problem import Problem
 from planner.portfolio.policies import FrontierPolicy, LeastPeakPolicy, RacePolicy
 from planner.search.engine import Engine
 from planner.search.engines.intervals import AwaitPrograms, IntervalPrograms
 from planner.search.engines.local import Anneal, Refine
-from planner.search.engines.rounding import Corners, Guards, LpRounding, MoreInstants, SlowerCopies
-from planner.search.engines.second_runs import AnnealRuns, BeginRuns, Regress
+from planner.search.engines.rounding import LpRounding
+from planner.search.engines.second_runs import AnnealRuns, BeginRuns
 from planner.search.engines.simple import Greedy, OneLever, SwapByDistance
 from planner.search.engines.tight import EverythingSwapped, Evict
 from planner.search.state import SearchState
@@ -130,17 +130,12 @@ POLICY = Policy(
         Turn(engine=BeginRuns(), until=0.9, when=_NO_PLAN),
         Turn(engine=LpRounding(program_share=0.15, give_up_gap=0.05), until=0.25),
         Turn(engine=IntervalPrograms(), until=0.25),
-        Turn(engine=MoreInstants(), until=0.2, when=_NO_PLAN),
         Turn(engine=Parts(), until=0.45, when=When.FAR),
         Turn(engine=AwaitPrograms(), until=0.25),
         Turn(engine=EverythingSwapped(), until=0.35, when=_NO_PLAN),
-        Turn(engine=Guards(), until=0.5, when=_CLOSE),
         Turn(engine=Refine(), until=0.55, when=_CLOSE),
         Turn(engine=Anneal(), until=0.6, when=_CLOSE),
         Turn(engine=AnnealRuns(), until=0.75),
-        Turn(engine=Regress(), until=0.77, when=_NO_PLAN),
-        Turn(engine=Evict(), until=0.78, when=_NO_PLAN),
-        Turn(engine=Descend(), until=0.95, when=_NO_PLAN),
         Turn(engine=CpSat(), until=1.0),
     ),
     other=(
@@ -149,9 +144,6 @@ POLICY = Policy(
         Turn(engine=LpRounding(program_share=0.15), until=0.5),
         Turn(engine=EverythingSwapped(), until=0.55, when=_NO_PLAN),
         Turn(engine=Evict(), until=0.55, when=_NO_PLAN),
-        Turn(engine=Corners(), until=0.65),
-        Turn(engine=SlowerCopies(), until=0.65),
-        Turn(engine=Guards(), until=0.65),
         Turn(engine=Refine(), until=0.8),
         Turn(engine=Anneal(), until=0.97),
     ),

@@ -34,29 +34,18 @@ class CuttingLoop:
         max_instants: after which it ends.
         program_s: seconds for the integer program over the same instants, each time; 0 for the LP
             only. Once one takes longer there are no more: further instants only make it harder.
-        guards: tensors to keep resident. With any, or with less than the full bandwidth, nothing is
-            proved.
-        bandwidth_scale: of the copies; below 1, plans have slack for queueing.
         give_up_gap: stop after the first instant if the best plan is farther than that from its bound.
-        by_simplex: solve the LP by simplex even where minimum cuts would do: slower, and few tensors
-            of its solution are partly resident.
     """
 
     max_instants: int = 12
     program_s: float = 0.0
-    guards: frozenset[int] = frozenset()
-    bandwidth_scale: float = 1.0
     give_up_gap: float = float("inf")
-    by_simplex: bool = False
 
     def run(self, state: SearchState, stop: Stop) -> list[int]:
         """Search until `stop`, the instants or the ideas run out; returns the instants, in turn."""
         problem, evaluator = state.problem, state.evaluator
-        proves = not self.guards and self.bandwidth_scale == 1.0
-        exact = InstantLp(problem, self.guards, bandwidth_scale=self.bandwidth_scale)
-        relaxed = exact
-        if not self.by_simplex and ColumnGeneration.covers(problem):
-            relaxed = ColumnGeneration(problem, self.guards, bandwidth_scale=self.bandwidth_scale)
+        exact = InstantLp(problem)
+        relaxed = ColumnGeneration(problem) if ColumnGeneration.covers(problem) else exact
         instant: int | None = base_op_at(evaluator.base, evaluator.base.replay.peak_action)
         instants: list[int] = []
         program_s = self.program_s
@@ -66,7 +55,7 @@ class CuttingLoop:
             if state.is_settled or stop.left_s <= 0:
                 return instants
             solution = relaxed.solve(time_limit_s=stop.left_s)
-            rounded = _round(state, stop, instants, solution, proves=proves)
+            rounded = _round(state, stop, instants, solution)
             if rounded is None or state.is_settled or stop.left_s <= 0:
                 return instants
             if program_s > 0:
@@ -75,7 +64,7 @@ class CuttingLoop:
                     exact.add(p)
                 with state.ledger.turn_of(PROGRAM):
                     whole = exact.solve(time_limit_s=min(stop.left_s, program_s), whole=True)
-                    found = _round(state, stop, instants, whole, proves=proves, is_whole=True)
+                    found = _round(state, stop, instants, whole, is_whole=True)
                 if whole is not None and (found is None or state.is_settled or stop.left_s <= 0):
                     return instants
                 rounded = found or rounded
@@ -93,17 +82,15 @@ def _round(
     instants: list[int],
     solution: LpSolution | None,
     *,
-    proves: bool,
     is_whole: bool = False,
 ) -> Candidate | None:
     """Take the bound, and offer what the solution is rounded to, repaired too; the first of these."""
     if solution is None:
         return None
     if not solution.feasible:
-        state.is_impossible |= proves
+        state.is_impossible = True
         return None
-    if proves:
-        state.prove(solution.bound_us)
+    state.prove(solution.bound_us)
     trials = rounded_candidates(state.evaluator, instants, solution, is_whole=is_whole)
     improver = Improver(state.evaluator, stop)
     for trial in trials:

@@ -124,7 +124,7 @@ def test_the_text_says_what_was_found(problem_path: Path, capsys):
 
 def test_each_engine_says_what_it_did(problem_path: Path, tmp_path: Path, capsys):
     params = tmp_path / "params.toml"
-    params.write_text("[engines.lp-rounding]\nenabled = false\n[engines.guards]\nstrides = [2]\n")
+    params.write_text("[engines.lp-rounding]\nenabled = false\n[engines.refine]\nuntil = 0.9\n")
     assert solve(problem_path, "--budget", "75%", "--json", "--params", str(params)) == 0
     data = json.loads(capsys.readouterr().out)
     names = [engine["name"] for engine in data["engines"]]

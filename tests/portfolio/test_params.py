@@ -86,10 +86,10 @@ def test_an_engine_is_left_out_of_every_table():
 
 
 def test_a_number_of_one_table_is_its_own():
-    found = policy("[serial.guards]\nstrides = [3]\nuntil = 0.7\n[portfolio]\nnear_s = 1.5\n")
-    guards = named(found.serial, "guards")
-    assert (guards.engine.strides, guards.until, found.near_s) == ((3,), 0.7, 1.5)
-    assert guards.engine.max_instants == named(POLICY.serial, "guards").engine.max_instants
+    found = policy("[serial.parts]\npart_stages = [7]\nuntil = 0.7\n[portfolio]\nnear_s = 1.5\n")
+    parts = named(found.serial, "parts")
+    assert (parts.engine.part_stages, parts.until, found.near_s) == ((7,), 0.7, 1.5)
+    assert parts.engine.part_runs == named(POLICY.serial, "parts").engine.part_runs
     assert found.other == POLICY.other
 
 
@@ -108,16 +108,16 @@ def test_a_number_of_one_table_is_its_own():
             "[engines.anneal]\nmin_iterations = 1.5",
             "Expected `int`, got `float` - at `engines.anneal.min_iterations`",
         ),
-        ("[engines.guards]\nstrides = []", "strides is empty"),
-        ("[engines.guards]\nstrides = [0]", "strides is 0, not above 0"),
-        ("[engines.guards]\nprogram_share = 2.0", "program_share is 2.0, not between 0 and 1"),
+        ("[engines.parts]\npart_stages = []", "part_stages is empty"),
+        ("[engines.parts]\npart_stages = [0]", "part_stages is 0, not above 0"),
+        ("[engines.parts]\nparts_share = 2.0", "parts_share is 2.0, not between 0 and 1"),
         ("[engines.cp-sat]\nmin_s = nan", "nan is not a finite number - at `engines.cp-sat.min_s`"),
         ("[portfolio]\nnear_s = inf", "inf is not a finite number - at `portfolio.near_s`"),
         ("[portfolio]\nnear_s = nan", "nan is not a finite number - at `portfolio.near_s`"),
         ("[portfolio]\nnear_s = -inf", "-inf is not a finite number - at `portfolio.near_s`"),
         (
-            "[engines.guards]\nstrides = 3",
-            "Expected `array`, got `int` - at `engines.guards.strides`",
+            "[engines.parts]\npart_stages = 3",
+            "Expected `array`, got `int` - at `engines.parts.part_stages`",
         ),
         ("[portfolio]\nnear_s = -1", "portfolio.near_s is -1.0, not above 0"),
         ("[portfolio]\nnear_share = 2", "portfolio.near_share is 2.0, not between 0 and 1"),
