@@ -141,7 +141,7 @@ POLICY = Policy(
     other=(
         _GREEDY,
         *_FLOOR,
-        Turn(engine=LpRounding(program_share=0.15), until=0.5),
+        Turn(engine=LpRounding(program_share=0.15), until=0.5, until_if_large=0.8),
         Turn(engine=EverythingSwapped(), until=0.55, when=_NO_PLAN),
         Turn(engine=Evict(), until=0.55, when=_NO_PLAN),
         Turn(engine=Refine(), until=0.8),

@@ -18,6 +18,7 @@ class LpRounding:
     Attributes:
         max_instants: after which it ends.
         program_share: of the search's time, for each integer program over the same instants.
+        program_max_ops: on larger problems there are none: setting one up has no time limit.
         give_up_gap: it ends after the first instant if the best plan is farther than that from its
             bound: rounding does badly on irregular graphs.
     """
@@ -25,6 +26,7 @@ class LpRounding:
     name: ClassVar[str] = "lp-rounding"
     max_instants: int = 12
     program_share: float = 0.0
+    program_max_ops: int = 15_000
     give_up_gap: float = float("inf")
 
     def supports(self, problem: Problem) -> bool:
@@ -33,9 +35,10 @@ class LpRounding:
 
     def run(self, state: SearchState, stop: Stop) -> None:
         """Offer plans and bounds; leave the instants in the state."""
+        has_programs = len(state.problem.ops) <= self.program_max_ops
         loop = CuttingLoop(
             max_instants=self.max_instants,
-            program_s=self.program_share * state.settings.limit_s,
+            program_s=self.program_share * state.settings.limit_s if has_programs else 0.0,
             give_up_gap=self.give_up_gap,
         )
         state.instants = loop.run(state, stop)
