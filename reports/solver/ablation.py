@@ -8,7 +8,7 @@ copies beside the operations, and the training graphs in `models/zoo` and of the
 alone, with copies on the stream of the operations (what `planner optimize` plans) and beside them, and
 with copies beside them alone. Each run is a process of its own, with one thread and seed 0. Rows go
 to `ablation.json` beside this file, one by one, and `ablation.md` is written from them; a row that is
-there already is not measured again, and one of an engine that is gone is dropped.
+there already is not measured again. Rows of an engine that is gone stay as the reason why it went.
 """
 
 from __future__ import annotations
@@ -127,13 +127,15 @@ def markdown(rows: list[Row]) -> str:
         "| bound looser | first plan | seconds, of those with it |",
         "|---|---:|---:|---:|---:|---:|---:|---:|",
     ]
+    known = engines()
     for engine in sorted({row["left_out"] for row in rows} - {_NONE}):
         pairs = [
             (whole[row["problem"]], row)
             for row in rows
             if row["left_out"] == engine and row["problem"] in whole
         ]
-        lines.append(_line(engine, [pair for pair in pairs if engine in pair[0]["used"]]))
+        said = engine if engine in known else f"{engine} (gone since)"
+        lines.append(_line(said, [pair for pair in pairs if engine in pair[0]["used"]]))
     lines += ["", "| problem | added | bound | found by | first plan s | seconds |"]
     lines.append("|---|---:|---:|---|---:|---:|")
     for name, row in whole.items():
@@ -150,7 +152,7 @@ def markdown(rows: list[Row]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _line(engine: str, pairs: list[tuple[Row, Row]]) -> str:
+def _line(said: str, pairs: list[tuple[Row, Row]]) -> str:
     both = [(a, b) for a, b in pairs if a["added"] is not None and b["added"] is not None]
     worse = sum(b["added"] > a["added"] + WORSE for a, b in both)
     better = sum(b["added"] < a["added"] - WORSE for a, b in both)
@@ -161,7 +163,7 @@ def _line(engine: str, pairs: list[tuple[Row, Row]]) -> str:
     firsts = [(a["first_s"], b["first_s"]) for a, b in both]
     first = f"{sum(b for _, b in firsts):.1f} s beside {sum(a for a, _ in firsts):.1f} s"
     return (
-        f"| {engine} | {len(pairs)} | {worse} | {lost} | {better} | {looser} "
+        f"| {said} | {len(pairs)} | {worse} | {lost} | {better} | {looser} "
         f"| {first if both else ''} | {share} |"
     )
 
@@ -181,9 +183,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=1, metavar="COUNT", help="problems at once [1]")
     parser.add_argument("--output", type=Path, default=RESULT)
     asked = parser.parse_args()
-    known = {_NONE, *engines()}
     rows: list[Row] = json.loads(asked.output.read_text()) if asked.output.exists() else []
-    rows = [row for row in rows if row["left_out"] in known]
 
     def add(key: tuple[str, str], row: Row) -> Row:
         name, left_out = key
