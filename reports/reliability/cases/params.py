@@ -30,12 +30,12 @@ def cases() -> list[Case]:
         "a turn that ends after the limit": b"[engines.anneal]\nuntil = 1.1",
         "a turn that ends at NaN": b"[engines.anneal]\nuntil = nan",
         "enabled is a number": b"[engines.anneal]\nenabled = 0",
-        "a count of 0": b"[engines.guards]\nmax_instants = 0",
-        "a count below 0": b"[engines.guards]\nmax_instants = -1",
-        "a count that is no whole number": b"[engines.guards]\nmax_instants = 1.5",
-        "a share above 1": b"[engines.guards]\nprogram_share = 1.5",
-        "strides that are none": b"[engines.guards]\nstrides = []",
-        "a stride that is a text": b'[engines.guards]\nstrides = ["1"]',
+        "a count of 0": b"[engines.lp-rounding]\nmax_instants = 0",
+        "a count below 0": b"[engines.lp-rounding]\nmax_instants = -1",
+        "a count that is no whole number": b"[engines.lp-rounding]\nmax_instants = 1.5",
+        "a share above 1": b"[engines.lp-rounding]\nprogram_share = 1.5",
+        "stages that are none": b"[engines.parts]\npart_stages = []",
+        "a stage that is a text": b'[engines.parts]\npart_stages = ["1"]',
         "seconds that are NaN": b"[portfolio]\nnear_s = nan",
         "seconds that are infinite": b"[portfolio]\nnear_s = inf",
     }
@@ -55,7 +55,7 @@ def cases() -> list[Case]:
         for wrong, data in {
             "the file says nothing": b"",
             "an engine is left out": b"[engines.greedy]\nenabled = false",
-            "a number that is very large": b"[engines.guards]\nmax_instants = 4611686018427387904",
+            "a number that is very large": b"[engines.lp-rounding]\nmax_instants = 4611686018427387904",
         }.items()
     ]
     found.append(
