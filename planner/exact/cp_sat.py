@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -120,34 +121,53 @@ class Parts(_InParts):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Descend(ExactPolicy):
-    """Less memory step by step, from a plan and from evicted ones: for the search for the least peak.
+class Descend(_InParts):
+    """Less memory step by step, from the plan with the least peak and from evicted ones.
 
-    Attributes (besides those of `ExactPolicy`):
+    Attributes (besides those of the engines that solve parts):
         min_ops: smaller problems are solved as a whole.
-        max_ops: on larger problems a part takes longer to set up than to solve.
     """
 
+    name: ClassVar[str] = "descend"
     part_stages: tuple[int, ...] = (3, 6, 10, 20)
     min_ops: int = 60
-    max_ops: int = 5_000
+    repair_s: float = 0.3
 
     def supports(self, problem: Problem) -> bool:
         """Where nothing may be copied: there, everything swapped takes less memory."""
-        has_size = self.min_ops <= len(problem.ops) <= self.max_ops
-        return has_size and not (problem.allow_swap or problem.overlap)
+        return not problem.allow_swap and self.min_ops <= len(problem.ops) <= self.max_ops
 
-    def lower(self, problem: Problem, start: Candidate, settings: SearchSettings) -> Candidate:
+    def run(self, state: SearchState, stop: Stop) -> None:
+        """Offer the plan with the least peak; nothing is done where one fits."""
+        if state.best is not None or state.is_settled or stop.left_s < self.min_s:
+            return
+        if state.intervals is not None:
+            state.intervals.stop()  # a plan is worth more than its bound
+
+        def is_over() -> bool:
+            return self._is_over(state, stop) or state.best is not None
+
+        limits = replace(state.settings, limit_s=stop.left_s)
+        state.offer(self.lower(state.problem, state.least, limits, is_over))
+
+    def lower(
+        self,
+        problem: Problem,
+        start: Candidate,
+        settings: SearchSettings,
+        is_over: Callable[[], bool] | None = None,
+    ) -> Candidate:
         """The plan with the least peak found; it ends at the capacity.
 
         Args:
             start: a plan to begin from, besides evicted ones.
             settings: the time limit, the seed, and threads.
+            is_over: asked between rounds.
         """
         from planner.exact.descents import descend_from_many  # a second to import
 
         limits = replace(settings, workers=settings.workers or 2)
-        return descend_from_many(problem, start, limits, policy=self)
+        return descend_from_many(problem, start, limits, stop=is_over, policy=self)
 
 
 def _offer(state: SearchState, actions: list[Action]) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 import time
+from collections.abc import Callable
 from dataclasses import replace
 
 from planner.exact.descent import descend
@@ -26,6 +27,7 @@ def descend_from_many(
     start: Candidate,
     settings: SearchSettings,
     *,
+    stop: Callable[[], bool] | None = None,
     policy: ExactPolicy = EXACT,
 ) -> Candidate:
     """The plan with the least peak found, from `start` on and from evicted plans; it ends at the
@@ -38,6 +40,7 @@ def descend_from_many(
     Args:
         start: with first runs in base order, on one stream.
         settings: as for `descend`.
+        stop: asked between rounds.
         policy: the spells.
     """
     deadline = time.monotonic() + settings.limit_s
@@ -53,7 +56,7 @@ def descend_from_many(
         spells += 1
         limits = replace(settings, limit_s=left_s(), seed=settings.seed + spells)
         begun = parted(problem, plan.actions)
-        found = descend(begun.problem, begun.actions, limits, policy=policy)
+        found = descend(begun.problem, begun.actions, limits, stop=stop, policy=policy)
         return candidate_of(problem, begun.as_given(found))
 
     starts = _Evicted(problem, start.peak_bytes - 1, draw)
@@ -61,6 +64,8 @@ def descend_from_many(
     misses = 0  # spells since the best got better
     waits = waited = 0  # spells of the best before the next new plan
     while best.peak_bytes > problem.capacity_bytes and left_s() > 0 and misses <= policy.max_misses:
+        if stop is not None and stop():
+            break
         is_new = plan is not best
         before_bytes, plan = plan.peak_bytes, spell(plan)
         has_gained = plan.peak_bytes <= (1 - policy.spell_gain) * before_bytes

@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass, field, replace
 
-from planner.exact.cp_sat import CpSat, Parts
+from planner.exact.cp_sat import CpSat, Descend, Parts
 from planner.plan.problem import Problem
 from planner.portfolio.policies import FrontierPolicy, LeastPeakPolicy, RacePolicy
 from planner.search.engine import Engine
@@ -136,6 +136,7 @@ POLICY = Policy(
         Turn(engine=Refine(), until=0.55, when=_CLOSE),
         Turn(engine=Anneal(), until=0.6, when=_CLOSE),
         Turn(engine=AnnealRuns(), until=0.75),
+        Turn(engine=Descend(), until=0.95, when=_NO_PLAN),
         Turn(engine=CpSat(), until=1.0),
     ),
     other=(
