@@ -63,7 +63,6 @@ class Answer:
 class Program:
     """Variables and rows, numbered from 0; what they cost is to be minimised."""
 
-    low: list[float] = field(default_factory=list)
     high: list[float] = field(default_factory=list)
     cost: list[float] = field(default_factory=list)
     row: list[int] = field(default_factory=list)
@@ -72,9 +71,8 @@ class Program:
     lower: list[float] = field(default_factory=list)
     upper: list[float] = field(default_factory=list)
 
-    def variable(self, cost: float = 0.0, *, low: float = 0.0, high: float = 1.0) -> int:
-        """A variable between two bounds."""
-        self.low.append(low)
+    def variable(self, cost: float = 0.0, *, high: float = 1.0) -> int:
+        """A variable between 0 and a bound."""
         self.high.append(high)
         self.cost.append(cost)
         return len(self.cost) - 1
@@ -157,7 +155,7 @@ class Program:
         proto = model_pb2.ModelProto()
         count = len(self.cost)
         proto.variables.ids.extend(range(count))
-        proto.variables.lower_bounds.extend(self.low)
+        proto.variables.lower_bounds.extend([0.0] * count)
         proto.variables.upper_bounds.extend(self.high)
         proto.variables.integers.extend(v in whole for v in range(count))
         paid = [v for v in range(count) if self.cost[v]]

@@ -77,8 +77,8 @@ What each engine did, over planner's rows of the tables above: {rows:,}, of whic
 *accepted*: its plans that were better than any before. *final*: rows whose plan is its own; counted over
 all rows, the other columns over those with counts. `order` is the base order, where it fits as it is.
 `instant-program` is called by `lp-rounding`. Engines that are gone since (`solver/ablation.md`) keep the
-rows measured with them. Where base orders raced, the race is not
-counted, but the final plan may come from it.
+rows measured with them. Where base orders raced, the race is not counted, but the final plan may come
+from it.
 """
 
 _THEIR_CODE = {
