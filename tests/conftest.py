@@ -59,11 +59,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log):
     """By file, and the folders of `TOGETHER` as if they were one."""
-    from xdist.scheduler import LoadFileScheduling
+    from tests.scheduling import by_file
 
-    class ByFile(LoadFileScheduling):
-        def _split_scope(self, nodeid: str) -> str:
-            folder = next((f for f in TOGETHER if nodeid.startswith(f)), None)
-            return folder or super()._split_scope(nodeid)
-
-    return ByFile(config, log) if config.getoption("dist") == "loadfile" else None
+    return by_file(config, log, TOGETHER)

@@ -270,25 +270,34 @@ def _mapped(
         with workers(jobs, orders) as run:
             yield run
         return
-    pool = _ray_pool(jobs, ray_address, orders)
-    try:
-        yield lambda call, tasks: pool.imap_unordered(
-            _work, [(call, task) for task in tasks], chunksize=1
-        )
-    finally:
-        pool.terminate()
-        pool.join()
+    with _cluster(ray_address) as pool_of:
+        pool = pool_of(jobs, _start, (orders,))
+        try:
+            yield lambda call, tasks: pool.imap_unordered(
+                _work, [(call, task) for task in tasks], chunksize=1
+            )
+        finally:
+            pool.terminate()
+            pool.join()
 
 
-def _ray_pool(jobs: int, address: str, orders: Orders) -> Any:
+@contextlib.contextmanager
+def _cluster(address: str) -> Iterator[Callable[..., Any]]:
+    """What makes a pool of a Ray cluster's processes. Who was not connected before is not afterwards: Ray
+    ends a connected process a minute after its cluster has gone."""
     try:
         import ray  # pyright: ignore[reportMissingImports]
         from ray.util.multiprocessing import Pool  # pyright: ignore[reportMissingImports]
     except ImportError:
         raise UsageError('--ray needs Ray: pip install "onnx-planner[ray]"') from None
+    was_connected = ray.is_initialized()
     try:
         ray.init(address=address, log_to_driver=False, ignore_reinit_error=True)
     except (ConnectionError, RuntimeError, ValueError) as error:
         first = str(error).splitlines()[0]
         raise UsageError(f"--ray {address}: no such cluster ({first})") from None
-    return Pool(jobs, _start, (orders,))
+    try:
+        yield Pool
+    finally:
+        if not was_connected:
+            ray.shutdown()

@@ -1,0 +1,53 @@
+"""Which process of pytest-xdist takes which tests, and what is done where one of them dies."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from xdist.scheduler import LoadFileScheduling
+from xdist.workermanage import WorkerController
+
+
+class ByFile(LoadFileScheduling):
+    """A file at a time, and some folders as if they were one file.
+
+    pytest-xdist 3.8 runs the test at which a process died again, queues files that are done, and lets a
+    process wait for a second test that never comes, so that the run never ends (its issues 1327, 1371 and
+    1378). Here that test has failed, and the others go on.
+    """
+
+    together: Sequence[str] = ()
+    """Beginnings of test names, each of which one process takes whole."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        folder = next((f for f in self.together if nodeid.startswith(f)), None)
+        return folder or super()._split_scope(nodeid)
+
+    def remove_node(self, node: WorkerController) -> str | None:
+        """The test at which a process died; what it has not come to is left to the others."""
+        files = self.assigned_work.pop(node)
+        waiting = [test for file in files.values() for test, is_done in file.items() if not is_done]
+        for file, tests in files.items():
+            left = {test: False for test in tests if test in waiting[1:]}
+            if left:
+                self.workqueue[file] = left
+        if waiting:
+            for other in self.assigned_work:
+                self._reschedule(other)
+        return waiting[0] if waiting else None
+
+    def _reschedule(self, node: WorkerController) -> None:
+        # a process begins a test once it knows the next one, or that there is none
+        super()._reschedule(node)
+        while not node.shutting_down and self._pending_of(self.assigned_work[node]) < 2:
+            super()._reschedule(node)
+
+
+def by_file(config: pytest.Config, log: object, together: Sequence[str] = ()) -> ByFile | None:
+    """The scheduler of `--dist loadfile`; None for pytest-xdist's own of another."""
+    if config.getoption("dist") != "loadfile":
+        return None
+    scheduler = ByFile(config, log)
+    scheduler.together = together
+    return scheduler
