@@ -59,6 +59,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log):
     """By file, and the folders of `TOGETHER` as if they were one."""
-    from tests.scheduling import by_file
+    from tests.scheduling import ByFile
 
-    return by_file(config, log, TOGETHER)
+    return ByFile(config, log, TOGETHER) if config.getoption("dist") == "loadfile" else None

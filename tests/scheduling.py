@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from xdist.scheduler import LoadFileScheduling
@@ -17,8 +18,10 @@ class ByFile(LoadFileScheduling):
     1378). Here that test has failed, and the others go on.
     """
 
-    together: Sequence[str] = ()
-    """Beginnings of test names, each of which one process takes whole."""
+    def __init__(self, config: pytest.Config, log: Any, together: Sequence[str] = ()) -> None:
+        """`together`: beginnings of test names, each of which one process takes whole."""
+        super().__init__(config, log)
+        self.together = together
 
     def _split_scope(self, nodeid: str) -> str:
         folder = next((f for f in self.together if nodeid.startswith(f)), None)
@@ -28,26 +31,18 @@ class ByFile(LoadFileScheduling):
         """The test at which a process died; what it has not come to is left to the others."""
         files = self.assigned_work.pop(node)
         waiting = [test for file in files.values() for test, is_done in file.items() if not is_done]
+        if not waiting:
+            return None
         for file, tests in files.items():
-            left = {test: False for test in tests if test in waiting[1:]}
+            left = {t: False for t, is_done in tests.items() if not is_done and t != waiting[0]}
             if left:
                 self.workqueue[file] = left
-        if waiting:
-            for other in self.assigned_work:
-                self._reschedule(other)
-        return waiting[0] if waiting else None
+        for other in self.assigned_work:
+            self._reschedule(other)
+        return waiting[0]
 
     def _reschedule(self, node: WorkerController) -> None:
         # a process begins a test once it knows the next one, or that there is none
         super()._reschedule(node)
         while not node.shutting_down and self._pending_of(self.assigned_work[node]) < 2:
             super()._reschedule(node)
-
-
-def by_file(config: pytest.Config, log: object, together: Sequence[str] = ()) -> ByFile | None:
-    """The scheduler of `--dist loadfile`; None for pytest-xdist's own of another."""
-    if config.getoption("dist") != "loadfile":
-        return None
-    scheduler = ByFile(config, log)
-    scheduler.together = together
-    return scheduler

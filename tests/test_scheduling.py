@@ -10,12 +10,10 @@ from pathlib import Path
 import pytest
 
 _CONFTEST = """
-import pytest
-from tests.scheduling import by_file
+from tests.scheduling import ByFile
 
-@pytest.hookimpl
 def pytest_xdist_make_scheduler(config, log):
-    return by_file(config, log)
+    return ByFile(config, log)
 """
 _PASSES = "import time\n\n" + "".join(
     f"def test_{i}():\n    time.sleep(0.01)\n\n" for i in range(3)

@@ -78,14 +78,13 @@ def test_budgets_of_a_training_graph(capsys):
 def test_the_largest_batch(where, chain, capsys):
     options: list[object] = {"here": ["-j", 1], "processes": ["-j", 2]}.get(where, [])
     if where == "ray":
-        pytest.importorskip("ray", reason="Ray is not installed")
+        ray = pytest.importorskip("ray", reason="Ray is not installed")
         options = ["--ray", "local", "-j", 2]
     document = swept(
         capsys, chain, "--dim", "batch=8:24:8", "--budgets", "100%,60%,25%,5%", "--time-limit", 3,
         "--swap", "none", *options,
     )  # fmt: skip
     if where == "ray":
-        ray = pytest.importorskip("ray")
         assert not ray.is_initialized()  # else it ends this process once its cluster has gone
     assert [f["dims"] for f in document["frontiers"]] == [{"batch": b} for b in (8, 16, 24)]
     for frontier in document["frontiers"]:
