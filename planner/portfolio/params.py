@@ -55,6 +55,7 @@ class _Head:
     far_gap: float = POLICY.far_gap
     near_s: float = POLICY.near_s
     near_share: float = POLICY.near_share
+    late_s: float = POLICY.late_s
     unmaking_sets: int = POLICY.unmaking_sets
 
 

@@ -1,7 +1,7 @@
 """The portfolio at work: engine after engine, until the plan is tight or time is out.
 
-Every engine's answer is replayed by the simulator; the best that fits wins. The simple heuristic
-(repair from "keep all") always runs, so the answer is never worse than it.
+Every engine's answer is replayed by the simulator; the best that fits wins. Plans that take a moment to
+make are tried though time is out where nothing fits, so that no stall of the machine is the reason.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from planner.search.engines.second_runs import give_walk
 from planner.search.fast.warm import warm_up
 from planner.search.patience import NotWorthTheWait
 from planner.search.state import NearBound, SearchSettings, SearchState, WhenSettled, new_state
-from planner.search.stop import At, First
+from planner.search.stop import At, First, after
 from planner.simulate.simulate import candidate_of
 
 Progress = Callable[[str], None]
@@ -77,9 +77,13 @@ def _search(state: SearchState, policy: Policy) -> None:
         stop = First((stop, NotWorthTheWait(state, patience)))
     try:
         for turn in policy.turns(state.problem, thorough=state.settings.thorough):
-            turn_stop = First((At(state.began + policy.until(turn, state.problem) * limit_s), stop))
-            if stop.left_s > 0 and policy.is_due(turn, state):
-                run_engine(turn.engine, state, turn_stop)
+            if state.is_settled or not policy.is_due(turn, state):
+                continue
+            until = At(state.began + policy.until(turn, state.problem) * limit_s)
+            if turn.even_late and until.left_s < policy.late_s:
+                run_engine(turn.engine, state, after(policy.late_s))
+            elif stop.left_s > 0:
+                run_engine(turn.engine, state, First((until, stop)))
         if state.intervals is not None:
             state.intervals.wait(state, stop)
     except BaseException:

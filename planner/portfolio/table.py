@@ -41,12 +41,15 @@ class Turn:
         until_if_large: the same for problems of more than `Policy.large_ops` operations; as `until` if
             absent.
         when: what must be so for it to have a turn.
+        even_late: it takes a moment, and has its turn although time is out: nothing fits yet, and a
+            machine that stood still must not be the reason.
     """
 
     engine: Engine
     until: float
     until_if_large: float | None = None
     when: When = When.ALWAYS
+    even_late: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +66,7 @@ class Policy:
         far_gap: beyond which it is far, and improved in parts before anything else is tried.
         near_s, near_share: how much longer a search goes on whose plan is within 0.1% of its bound:
             seconds, and share of the time limit, whichever is more.
+        late_s: how long at least a turn may take that is had although time is out.
         unmaking_sets: that are looked at for a proof that nothing fits, where nothing is copied: a tenth
             of a second in a graph of 1,000 operations. Short searches do without.
         race, least_peak, frontier: what is done besides one search.
@@ -77,6 +81,7 @@ class Policy:
     far_gap: float = 0.05
     near_s: float = 10.0
     near_share: float = 0.1
+    late_s: float = 1.0
     unmaking_sets: int = 5_000
     race: RacePolicy = field(default_factory=RacePolicy)
     least_peak: LeastPeakPolicy = field(default_factory=LeastPeakPolicy)
@@ -132,19 +137,20 @@ POLICY = Policy(
         Turn(engine=IntervalPrograms(), until=0.25),
         Turn(engine=Parts(), until=0.45, when=When.FAR),
         Turn(engine=AwaitPrograms(), until=0.25),
-        Turn(engine=EverythingSwapped(), until=0.35, when=_NO_PLAN),
+        Turn(engine=EverythingSwapped(), until=0.35, when=_NO_PLAN, even_late=True),
         Turn(engine=Refine(), until=0.55, when=_CLOSE),
         Turn(engine=Anneal(), until=0.6, when=_CLOSE),
         Turn(engine=AnnealRuns(), until=0.75),
         Turn(engine=Descend(), until=0.95, when=_NO_PLAN),
         Turn(engine=CpSat(), until=1.0),
+        Turn(engine=Evict(), until=1.0, when=_NO_PLAN, even_late=True),
     ),
     other=(
         _GREEDY,
         *_FLOOR,
         Turn(engine=LpRounding(program_share=0.15), until=0.5, until_if_large=0.8),
-        Turn(engine=EverythingSwapped(), until=0.55, when=_NO_PLAN),
-        Turn(engine=Evict(), until=0.55, when=_NO_PLAN),
+        Turn(engine=EverythingSwapped(), until=0.55, when=_NO_PLAN, even_late=True),
+        Turn(engine=Evict(), until=0.55, when=_NO_PLAN, even_late=True),
         Turn(engine=Refine(), until=0.8),
         Turn(engine=Anneal(), until=0.97),
     ),

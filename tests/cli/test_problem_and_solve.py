@@ -102,6 +102,20 @@ def test_the_schedule_does_what_the_figures_say(
     assert (data["recomputed_ops"] == 0) or swap != "only"
 
 
+@pytest.mark.parametrize("swap", ["none", "auto", "only"])
+@pytest.mark.parametrize("overlap", ["--overlap", "--no-overlap"])
+def test_a_machine_that_stands_still_is_no_reason_for_no_plan(
+    swap: str, overlap: str, problem_path: Path, tmp_path: Path, capsys
+):
+    output = tmp_path / "solution.json"
+    options = ["--budget", "75%", "--swap", swap, overlap, "--time-limit", "0.0001", "-v"]
+    assert solve(problem_path, *options, "-o", str(output)) == 0
+    out = capsys.readouterr().out
+    assert ("eviction" if swap == "none" else "everything-swapped") in out
+    data = json.loads(output.read_text())
+    assert data["peak_bytes"] <= data["capacity_bytes"]
+
+
 def test_the_text_says_what_was_found(problem_path: Path, capsys):
     assert solve(problem_path, "--budget", "75%", "--swap", "none") == 0
     short = capsys.readouterr().out
