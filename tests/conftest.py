@@ -9,6 +9,8 @@ from collections.abc import Iterator
 import pytest
 import typer.main
 
+from tests.pressing import kills
+
 TOGETHER = ("tests/training/",)
 """Folders that one worker takes whole: their tests share what is dear to make."""
 
@@ -36,6 +38,15 @@ def one_parser() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(typer.main, "get_command", functools.cache(typer.main.get_command))
         yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def ctrl_c_is_heard() -> Iterator[None]:
+    """No module leaves this process one that Ctrl-C kills: the next test that presses it would end it
+    without a trace."""
+    could_die = kills()
+    yield
+    assert could_die or not kills(), "what ran here took SIGINT from Python"
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -475,7 +475,7 @@ def interrupt(arguments: list[str], folder: Path, *, when: str) -> tuple[int, st
         for line in process.stderr:
             if when in line:
                 break
-        time.sleep(0.3)
+        time.sleep(0.1)
         process.send_signal(signal.SIGINT)
         _, said = process.communicate(timeout=60)
     finally:

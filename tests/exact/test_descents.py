@@ -87,6 +87,9 @@ def test_the_least_peak_is_looked_for_in_parts_too():
     problem = layered(80, 1)
     never = LeastPeakPolicy(min_descents_s=1e9)
     without, _ = min_peak(problem, time_limit_s=1.0, policy=never)
-    found, bound = min_peak(problem, time_limit_s=4.0)
+    for limit_s in (4.0, 16.0, 64.0):  # a busy machine takes longer
+        found, bound = min_peak(problem, time_limit_s=limit_s)
+        if found.peak_bytes < without.peak_bytes:
+            break
     assert bound <= found.peak_bytes < without.peak_bytes
     assert simulate(problem, found.actions).peak_bytes == found.peak_bytes

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import os
 import random
-import signal
-import threading
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -27,6 +24,7 @@ from planner.search.state import SearchSettings, new_state
 from planner.search.stop import after
 from planner.simulate.simulate import simulate
 from tests.graphs import at_capacity, decisions_for, problems
+from tests.pressing import ctrl_c_pressed
 
 ROUNDING = 1e-5
 _MAX_PLANS = 2_000
@@ -180,16 +178,5 @@ def test_ctrl_c_ends_the_search():
     improver = Improver(Evaluator(at_capacity(problem, base.peak_bytes // 2)))
     incumbent = improver.repair(improver.evaluator.evaluate(Decisions()))
     assert improver.evaluator.fits(incumbent)
-    # Python loses one that comes while it cleans up an object, as it says then: so there is another
-    presses = [threading.Timer(s, os.kill, (os.getpid(), signal.SIGINT)) for s in (0.5, 10.0)]
-    # a shell that starts tests in the background has them ignore the signal
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    for press in presses:
-        press.start()
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            solve_exact(improver.problem, incumbent, SearchSettings(limit_s=60.0, workers=1))
-    finally:
-        for press in presses:
-            press.cancel()
-        signal.signal(signal.SIGINT, before)
+    with pytest.raises(KeyboardInterrupt), ctrl_c_pressed(0.5):
+        solve_exact(improver.problem, incumbent, SearchSettings(limit_s=60.0, workers=1))

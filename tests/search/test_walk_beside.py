@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import threading
 import time
 from dataclasses import replace
@@ -22,6 +20,7 @@ from planner.search.walk_beside import FirstToFit, WalkBeside
 from planner.simulate.simulate import candidate_of, simulate
 from reports.solver.synthetic import irregular
 from tests.graphs import between
+from tests.pressing import ctrl_c_pressed
 
 _LONG = RunPolicy(moves=10**9, patience=1.0)
 _NEVER_FITS = replace(irregular(320), capacity_bytes=1)
@@ -84,10 +83,11 @@ def test_the_walk_goes_on_beside_the_engines_that_follow_and_is_offered_in_the_e
 
 
 def test_a_walk_without_a_plan_ends_once_another_engine_has_one():
-    state = large(0.8)
+    state = large(0.2)
     plan = anneal_second_runs(state.problem, NEVER, policy=RunPolicy(moves=300))
-    # far too hot to fit
-    run_engine(BeginRuns(moves=10**9, patience=1.0, down_hot=1e9, down_price=1e-9), state, NEVER)
+    # far too hot, and down by a byte at a time
+    hot = BeginRuns(moves=10**9, patience=1.0, down_hot=1e9, down_price=1e-9, step=1e-9)
+    run_engine(hot, state, NEVER)
     walk = state.walk
     assert walk is not None
     state.offer(candidate_of(state.problem, plan), "another")
@@ -142,8 +142,7 @@ def test_no_walk_outlives_a_search(error, monkeypatch):
 @pytest.mark.parametrize("is_begun", [False, True])
 def test_ctrl_c_ends_all_walks_at_once(is_begun):
     down = begun(_NEVER_FITS, _LONG) if is_begun else None
-    threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt), ctrl_c_pressed():
         anneal_side_by_side(_NEVER_FITS, NEVER, seeds=(0, 1), policy=_LONG, begun=down)
 
 
@@ -151,8 +150,7 @@ def test_ctrl_c_ends_a_plan_for_little_memory_at_once():
     state = new_state(
         replace(irregular(280), capacity_bytes=1), SearchSettings(limit_s=600.0, workers=2)
     )
-    threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt), ctrl_c_pressed():
         run_engine(AnnealRuns(moves=10**9, patience=2.0), state, NEVER)
 
 
@@ -163,8 +161,7 @@ def test_a_walk_that_is_waited_for_on_ctrl_c_can_still_be_told_to_end():
     assert walk is not None
     while not walk.fits:
         time.sleep(0.01)
-    threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt), ctrl_c_pressed():
         give_walk(state, until_it_ends=True)
     assert state.walk is walk
     walk.stop()

@@ -54,6 +54,8 @@ def solve_moccasin(
     solver = cp_model.CpSolver()
     solver.parameters.num_workers = workers
     solver.parameters.random_seed = seed
+    # else Ctrl-C ends this process without a word from then on
+    solver.parameters.catch_sigint_signal = False
 
     def left() -> float:
         return max(0.1, time_limit_s - (time.monotonic() - start))
