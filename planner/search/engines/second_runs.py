@@ -23,7 +23,7 @@ class Regress(RunPolicy):
     """Before each operation, what it lacks is made again, whatever the time; then that is annealed.
 
     Attributes (besides those of `RunPolicy`, whose walk begins at that plan):
-        weights, max_sets: as of `RegressionPolicy`.
+        weights, max_sets, last_sets: as of `RegressionPolicy`.
         max_ops: on larger problems the sets are too large.
     """
 
@@ -33,6 +33,7 @@ class Regress(RunPolicy):
     share: float = 0.6
     weights: tuple[float, ...] = RegressionPolicy().weights
     max_sets: int = RegressionPolicy().max_sets
+    last_sets: int = RegressionPolicy().last_sets
     max_ops: int = 300
 
     def supports(self, problem: Problem) -> bool:
@@ -49,7 +50,9 @@ class Regress(RunPolicy):
 
     def plan(self, problem: Problem, seed: int, stop: Stop) -> list[Action] | None:
         """An annealed plan that fits; None where none was found before `stop`."""
-        policy = RegressionPolicy(weights=self.weights, max_sets=self.max_sets)
+        policy = RegressionPolicy(
+            weights=self.weights, max_sets=self.max_sets, last_sets=self.last_sets
+        )
         actions = Regression(problem, policy, stop).actions()
         if actions is None or stop.left_s <= 0:
             return actions
