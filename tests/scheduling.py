@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -42,7 +43,16 @@ class ByFile(LoadFileScheduling):
         return waiting[0]
 
     def _reschedule(self, node: WorkerController) -> None:
+        # a new process that has not told its tests yet gets some once it has; given any before, it would
+        # never hear of them
+        if node not in self.registered_collections:
+            return
         # a process begins a test once it knows the next one, or that there is none
         super()._reschedule(node)
         while not node.shutting_down and self._pending_of(self.assigned_work[node]) < 2:
             super()._reschedule(node)
+
+    def _assign_work_unit(self, node: WorkerController) -> None:
+        # a process that has died just now: `remove_node` comes next, and takes back what it was given
+        with contextlib.suppress(OSError):
+            super()._assign_work_unit(node)
