@@ -97,9 +97,9 @@ class Regression:
 
     def search(self, wanted: int, there: int, room: int) -> list[int] | None:
         """Runs after which all of `wanted` is on the device, from `there` on, in so many bytes."""
+        costs = [self._needed(there, weight) for weight in self.policy.weights]
         for fixed in (there, 0):  # at first, nothing that is there is made again
-            for weight in self.policy.weights:
-                cost = self._needed(there, weight)
+            for cost in costs:
                 found = self._search(wanted, (there, fixed), (room, self.policy.max_sets), cost)
                 if found is not None:
                     return found
