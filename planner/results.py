@@ -315,6 +315,45 @@ class CapCheck:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SessionCheck:
+    """One model in a process of its own, opened by one line and run (`planner.runtime.judge.alone`).
+
+    Attributes:
+        model: "original" or "rewritten".
+        options: "default", `onnxruntime.InferenceSession(path)`; "recommended", the same with
+            `planner.session_options(path)`.
+        grown_bytes: by which the process had grown at most, run by run: its resident set's high-water
+            mark, less what it had before the first run, session and inputs included.
+        results_bytes: of the arrays that a run returns, which the process holds beside the arena.
+        failure: why it did not run; "" where it did.
+    """
+
+    model: str
+    options: str
+    grown_bytes: tuple[int, ...]
+    results_bytes: int = 0
+    failure: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DefaultBits:
+    """Results of both files, each in a session of default options.
+
+    Attributes:
+        compared: how many.
+        differ: names of those that are other bits.
+        unstable: names of those that are other bits in another run of the original, too.
+        recommended_differ: names of those that are other bits where `planner.session_options(path)` opens
+            the rewritten file; None where it does not run so.
+    """
+
+    compared: int
+    differ: tuple[str, ...] = ()
+    unstable: tuple[str, ...] = ()
+    recommended_differ: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TimeCheck:
     """Step times from alternating runs in one process, once both models are warm.
 
@@ -372,6 +411,8 @@ class Verification:
     time: TimeCheck | None
     copies: CopyCheck | None = None
     micro: MicroCheck | None = None
+    sessions: tuple[SessionCheck, ...] = ()
+    default_bits: DefaultBits | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ A session is created in a thread of its own, and ONNX Runtime holds no lock of P
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -26,9 +26,8 @@ import onnx
 import onnx_ir as ir
 
 from planner.files.temporary import temporary_folder
-from planner.graph.model import TrainingGraph
 from planner.onnxio.load import LoadedModel
-from planner.runtime.options import Level, Opening, stop_spinning
+from planner.runtime.options import Opening, stop_spinning
 from planner.runtime.profile import (
     Feeds,
     OutputSink,
@@ -209,22 +208,6 @@ def may_copy(model: ir.Model, loaded: LoadedModel) -> bool:
     values = model.graph.initializers.values()
     weights = sum(v.const_value.nbytes for v in values if v.const_value is not None)
     return weights <= MAX_COPY_BYTES and not loaded.has_external_data
-
-
-def default_level(operators: Iterable[str], level: Level) -> Level:
-    """The level to run an original at: the default one, where it should make the graph of `level`, too.
-
-    Above EXTENDED, ONNX Runtime lays images out anew (core/optimizer/graph_transformer_utils.cc,
-    `GenerateTransformers`).
-    """
-    images = any("Conv" in operator or "Pool" in operator for operator in operators)
-    return "all" if level == "extended" and not images else level
-
-
-def ran_graph(graph: TrainingGraph, run: Run) -> bool:
-    """Whether the nodes that ran are those of a graph."""
-    names = {op.name for op in graph.operations}
-    return len(run) == len(names) and {event.name for event in run} == names
 
 
 def holds_run(path: Path, run: Run) -> bool:

@@ -12,7 +12,7 @@ from planner.onnxio.load import LoadedModel
 from planner.request import Request
 from planner.runtime.optimizers.normalize import Written
 from planner.runtime.options import Opening, default_threads
-from planner.runtime.profiled import MANY_NODES, Profiled, default_level, may_copy
+from planner.runtime.profiled import MANY_NODES, Profiled, may_copy
 from planner.targets import target_named
 
 
@@ -35,16 +35,12 @@ class OriginalAhead:
 def original_ahead(loaded: LoadedModel, request: Request) -> Profiled | None:
     """A session as verification will open one, as far as can be told; None where none is worth it.
 
-    It is of the level ALL, which the planned graph is taken from only where that level is known to make
-    the same graph as EXTENDED. Where verification needs another session, it creates another.
+    Where verification needs another session, it creates another.
     """
     nodes = list(loaded.model.graph.all_nodes())
     if len(nodes) < MANY_NODES or not may_copy(loaded.model, loaded):
         return None
     if target_named(request.device).own_memory or not request.ort_optimize:
         return None
-    level = default_level((node.op_type for node in nodes), "extended")
-    if level != "all":
-        return None
-    opening = Opening(level=level, threads=default_threads())
+    opening = Opening(threads=default_threads())
     return Profiled(loaded.path, opening, seed=request.seed, with_copy=True)

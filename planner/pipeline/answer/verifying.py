@@ -224,7 +224,7 @@ def _on_device(rewrite: Rewrite, inputs: _Inputs, progress: Progress) -> Verific
         path=prepared.loaded.path,
         graph=prepared.baseline.graph,
         order=prepared.baseline.order,
-        level="extended" if prepared.ort_optimized else "disabled",
+        level=prepared.level,
         renamed=prepared.renamed,
     )
     other = Side(path=rewrite.path, graph=after.graph, order=after.timeline.order)
@@ -262,7 +262,7 @@ def _on_cpu(
         inputs_source=inputs[1],
         seed=prepared.request.seed,
         is_copy=plan.unchanged,
-        level=prepared.level if plan.ort_optimized else "disabled",
+        level="all" if plan.ort_optimized else "disabled",
         order="priority" if plan.order_target == "priority" else "default",
         has_swaps=_has_swaps(after.graph),
         packed=not _can_be_fed(prepared, after.graph),

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from planner.errors import ModelError
+from planner.lower.plain_pools import with_plain_pools
 from planner.onnxio.load import ValueType
 from planner.onnxio.names import name_nodes
 from planner.pipeline.prepare.sizing import Sizes
@@ -13,12 +14,13 @@ from planner.pipeline.target.everywhere import check_everywhere
 from planner.pipeline.target.holding import held
 from planner.pipeline.target.layout import check_layout, is_planned_blocked, layout_notes
 from planner.pipeline.target.placing import assumed, is_assumed, placed, typed
-from planner.runtime.optimizers.blocked import Layout, layout_of
+from planner.runtime.optimizers.blocked import Layout, blocked_nodes, layout_of
 from planner.runtime.optimizers.normalize import (
     MAX_PASSES,
     Normalized,
     Written,
     added_nodes,
+    fused_beside,
     is_of_large_files,
 )
 from planner.runtime.options import Level
@@ -31,7 +33,7 @@ class Optimized:
 
     Attributes:
         found: the graph, placed. `types` are those of its values.
-        level: of the optimizations that made it.
+        level: of the sessions that run it: "all", as ONNX Runtime opens one by default, or "disabled".
         layout: images that a session of default options would store in blocks of channels.
         notes: what is to be said of it, one sentence each.
     """
@@ -52,7 +54,7 @@ def optimized(
     written: Written | None,
     confirmed: Normalized | None = None,
 ) -> Optimized:
-    """Let ONNX Runtime optimize a model, where that is wanted.
+    """Let ONNX Runtime optimize a model as a session of default options does, where that is wanted.
 
     Args:
         to_rewrite: False where the model is only looked at: one pass does.
@@ -65,7 +67,7 @@ def optimized(
     loaded, request = kinds.loaded, kinds.request
     by_runtime = request.ort_optimize and not is_assumed(target)
     passes = MAX_PASSES if to_rewrite else 1
-    level: Level = "extended" if by_runtime else "disabled"
+    level: Level = "all" if by_runtime else "disabled"
     job = _Job(kinds=kinds, target=target, passes=passes, progress=progress)
     if confirmed is None:
         found, types, said = job.graph_of(level, written)
@@ -73,11 +75,10 @@ def optimized(
         found, types, said = *job.settled(confirmed, level), []
     layout = Layout()
     if by_runtime and not target.own_memory:
-        layout = layout_of(loaded, found.model)
-        check_layout(layout, target)
-        if is_planned_blocked(layout, target):
-            level = "all"
-            found, types, said = job.graph_of(level, None)
+        found, types, layout = job.laid_out(found, types)
+    if target.name == ANY.name:
+        placement, said = check_everywhere(found.model, types)
+        found = replace(found, placement=placement)
     notes = [*said, *layout_notes(layout, target), *kinds.notes()]
     if not by_runtime:
         notes.append(
@@ -122,10 +123,37 @@ class _Job:
             said = ("ONNX Runtime here cannot load the model: planned on the graph of the file",)
             name_nodes(found.model)
         found, types = self.settled(found, level)
-        if target.name == ANY.name:
-            placement, said = check_everywhere(found.model, types)
-            found = replace(found, placement=placement)
         return found, types, [*said]
+
+    def laid_out(
+        self, found: Normalized, types: dict[str, ValueType]
+    ) -> tuple[Normalized, dict[str, ValueType], Layout]:
+        """The graph with its images as they are planned, in blocks or plain; see
+        `planner.pipeline.target.layout`.
+
+        Args:
+            found: what the level ALL leaves; `types` of its values.
+        """
+        kinds, target, loaded = self.kinds, self.target, self.kinds.loaded
+        session = found.first or found.model
+        is_any = target.name == ANY.name
+        if not is_any and not blocked_nodes(session, loaded.model):
+            return found, types, Layout()
+        plain, plain_types, _ = self.graph_of("extended", None)
+        layout = layout_of(loaded.model, plain.model, session)
+        check_layout(layout, target)
+        if is_planned_blocked(layout, target):
+            return found, types, layout
+        if layout.nodes:
+            model, plain_types = with_plain_pools(plain.model, plain_types, {*layout.nodes})
+            plain = replace(plain, model=model)
+            if layout.has_more and not is_any and not loaded.has_external_data:
+                plain = fused_beside(loaded, model)
+                plain_types = kinds.of(plain.model)
+        if is_any and not layout.has_more and not layout.nodes:
+            return plain, plain_types, layout
+        first = replace(plain, first=session, executed=found.executed)
+        return first, plain_types, layout
 
     def settled(self, found: Normalized, level: Level) -> tuple[Normalized, dict[str, ValueType]]:
         """What is planned of what the optimizers leave, and the types of its values."""

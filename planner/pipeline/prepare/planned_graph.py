@@ -10,14 +10,12 @@ import onnx_ir as ir
 from planner.cost.hardware import Hardware
 from planner.cost.model import durations_of_changed
 from planner.graph.model import Placement, TrainingGraph
-from planner.lower.plain_pools import with_plain_pools
 from planner.lower.unfold import unfold
 from planner.onnxio.bodies import has_bodies
 from planner.onnxio.load import ValueType
 from planner.pipeline.prepare.graphs import typed_graph
 from planner.pipeline.prepare.optimized import Optimized
 from planner.pipeline.prepare.sizing import Sizes
-from planner.pipeline.target.layout import is_kept_plain
 from planner.targets import Target
 from planner.units import format_bytes
 
@@ -48,17 +46,13 @@ class PlannedGraph:
 def planned_graph(
     found: Optimized, plain: PlannedGraph, original: TrainingGraph, kinds: Sizes, target: Target
 ) -> PlannedGraph:
-    """`plain` with pools kept in the plain layout, and folded constants as nodes again.
+    """`plain` with folded constants as nodes again.
 
     Args:
         plain: the graph as the target has it.
         original: as ONNX Runtime runs the file.
     """
     model, types, placement = plain.model, plain.types, plain.placement
-    if is_kept_plain(found.layout, target):
-        model, types = with_plain_pools(model, types, {*found.layout.nodes})
-        graph = typed_graph(model, types, placement=placement)
-        plain = replace(plain, model=model, types=types, graph=graph)
     if found.level == "disabled" or not target.unfolds:
         return plain
     stay = [original.tensors[t].name for t in original.inputs if original.tensors[t].on_host]

@@ -72,8 +72,8 @@ class Prepared:
         pin_us: what a node that pins the order takes; 0 where nobody measured it.
         cache: of the processor that times were measured on; None where they were not, or it is not known.
         times_key: under which measured times are kept; empty where none are.
-        level: of ONNX Runtime's optimizations that made the graph: "extended"; "all" where a session lays
-            it out in blocks of channels; "disabled" for the graph as it is.
+        level: of the sessions that the plan is made for: "all", as ONNX Runtime opens one by default;
+            "disabled" for the graph as it is.
         block_channels: channels in a block of the layout that weights of `model` are in (NCHWc); 0 where
             none are.
         bounds: of values whose size depends on data, by name; inner_bytes: what the bodies of nodes are
@@ -279,7 +279,7 @@ def _orders(
 ) -> tuple[tuple[OpId, ...], ...]:
     """Orders of the original, the one that is predicted first."""
     orders = original_orders(original, loaded)
-    if found.level == "all":  # what is made for the layout has its place in no rule
+    if found.layout.nodes:  # what is made for the layout has its place in no rule
         return as_written(original, found.found.executed), *orders
     return tuple(orders)
 

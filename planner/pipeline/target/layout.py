@@ -18,11 +18,6 @@ def is_planned_blocked(layout: Layout, target: Target) -> bool:
     return bool(layout.nodes) and not layout.same_bits and target.name != ANY.name
 
 
-def is_kept_plain(layout: Layout, target: Target) -> bool:
-    """Whether pools are kept in the plain layout."""
-    return bool(layout.nodes) and not is_planned_blocked(layout, target)
-
-
 def check_layout(layout: Layout, target: Target) -> None:
     """Raise ModelError where one file cannot run as planned on every target."""
     if target.name == ANY.name and layout.has_weights:

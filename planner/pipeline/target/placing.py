@@ -69,7 +69,7 @@ def placed(
         ModelError: ONNX Runtime cannot load the model.
     """
     passes = 1 if level == "disabled" else passes
-    if level == "extended" and passes > 1 and written is not None and may_go_ahead(loaded, target):
+    if level == "all" and passes > 1 and written is not None and may_go_ahead(loaded, target):
         return normalize_ahead(loaded, written()), ()
     made = () if written is None else (written,)
     found = normalize_for(loaded, target, level=level, passes=passes, written=made)

@@ -32,7 +32,7 @@ from planner.runtime.options import MAX_FIRST_REGION, Opening
 from planner.units import format_bytes
 
 _REFUSAL = "not yet taken by the arena"
-_OPENING = Opening(level="extended", threads=1)
+_OPENING = Opening(threads=1)
 _TIMEOUT_S = 3600.0
 
 

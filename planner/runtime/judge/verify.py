@@ -3,28 +3,26 @@
 Sessions are shared between checks: one session yields outputs, executed order and bytes from a profiled
 run, and times from more runs (`planner.runtime.profiled`).
 
-    original   default      level all        outputs, bytes
-    rewritten  default      level all        outputs, order, bytes
-    rewritten  recommended  level extended   order, bytes
-    both       default      level all        time, in turns, in the sessions above
-    both       capped       as seen to run   the arena's hard limit, one process each
-    both       seeded       level extended   outputs of random numbers, where there are any
+    both       alone                     bits, and growth of the process (`judge.alone`)
+    original   default                   outputs, bytes
+    rewritten  default                   outputs, order, bytes
+    rewritten  recommended               order, bytes
+    both       default                   time, in turns, in the sessions above
+    both       capped                    the arena's hard limit, one process each
+    both       seeded                    outputs of random numbers, where there are any
 
-The original is run at the level of the graph that is planned (EXTENDED as a rule) wherever the level ALL
-may make another: where there are convolutions or pools, or the profile shows other nodes. It is timed at
-the level ALL in any case. Where a session lays images out in blocks of channels, it is planned and run at
-the level ALL throughout (`planner.runtime.optimizers.blocked`).
+All are of ONNX Runtime's default level, ORT_ENABLE_ALL. A model that is planned as it is
+(`--no-ort-optimize`) is opened at ORT_DISABLE_ALL, except alone, where both are opened as a script does.
+Under the cap, the original is the file that its own session wrote of the graph that it ran, where that is
+in the order in which it ran (`Shape` and `Size` apart, which run as soon as they can): it needs no
+optimizers any more.
 
-What is capped needs no optimizers any more. The original is the file that its own session wrote of the
-graph that it ran, in the order in which it ran (`Shape` and `Size` apart, which run as soon as they can).
-The rewritten model is the file itself, unoptimized, once the levels above have been seen to run its nodes
-as they stand. Each is opened at the planned level where that is not so.
+Each runs once, and twice alone; a thorough verification runs each twice, one after the other, times more
+steps, and adds
 
-Each runs once; a thorough verification runs each twice, one after the other, times more steps, and
-adds
-
-    original   recommended  level extended   bytes
-    rewritten  default      level disabled   order
+    original   recommended               bytes
+    rewritten  default, level extended   order
+    rewritten  default, level disabled   order
 
 Between sessions only the original's outputs are kept, and each is dropped once compared.
 """
@@ -41,16 +39,20 @@ import numpy.typing as npt
 from planner.errors import ModelError
 from planner.exactness import Numbers
 from planner.graph.effects import Effect
+from planner.graph.liveness import timeline
 from planner.graph.model import OpId, TrainingGraph
 from planner.processes.children import quiet
 from planner.results import (
     CapCheck,
+    DefaultBits,
     MemoryCheck,
     OrderCheck,
     OutputComparison,
+    SessionCheck,
     TimeCheck,
     Verification,
 )
+from planner.runtime.judge.alone import BothAlone, default_bits_note
 from planner.runtime.judge.cap_both import Contestant, capped_by
 from planner.runtime.judge.compare import KeptResults, compare_orders, judged
 from planner.runtime.judge.draws import compare_draws, drawn_outputs
@@ -63,16 +65,18 @@ from planner.runtime.profile import Run
 from planner.runtime.profiled import (
     Profiled,
     Sessions,
-    default_level,
     holds_run,
     may_create_beside,
     may_stay,
-    ran_graph,
 )
-from planner.runtime.timing import QUICK, THOROUGH, time_in_turns
+from planner.runtime.timing import QUICK, THOROUGH, available_bytes, time_in_turns
 from planner.targets import CPU
 
 Array = npt.NDArray[Any]
+
+_TIMES_LIVE = 4
+"""A session of default options may hold so many times what is live: regions double, and the memory
+pattern has a block of its own."""
 
 
 @dataclass(kw_only=True)
@@ -86,8 +90,8 @@ class CpuJob:
         budget_bytes: of the device, graph inputs and initializers included.
         inputs: by name; `inputs_source` says where they come from.
         is_copy: the rewritten model is the original, which has no planned order.
-        level: of the graph that is planned: "extended", "all" where a session lays images out in blocks
-            of channels, "disabled" where the plan is of the graph as it is.
+        level: of the sessions that the plan is made for: "all", or "disabled" where it is of the graph
+            as it is.
         order: the session option that the rewritten model is written for.
         has_swaps: host copies share the CPU's arena: bytes are replayed and nothing is capped.
         thorough: run twice, at other levels and under other options too, and time at length.
@@ -110,7 +114,7 @@ class CpuJob:
     inputs_source: str = "given by the caller"
     seed: int = 0
     is_copy: bool = False
-    level: Level = "extended"
+    level: Level = "all"
     order: Order = "default"
     has_swaps: bool = False
     thorough: bool = True
@@ -151,22 +155,18 @@ class CpuJob:
                 "a session is created, which may change last bits: both models ran without packing "
                 "(session.disable_prepacking)"
             )
-        outputs = self._outputs()
-        self._recommended()
-        if self.is_copy:
-            self.notes.append("the model is a copy of the original: it has no planned order")
-        elif not self._optimized:
-            self.notes.append(
-                "sessions ran at the level ORT_DISABLE_ALL, for which the plan is made"
-            )
-        elif self.thorough:
-            self.progress("rewritten model, no optimizations: order")
-            (bare,) = self._profile("rewritten", self._opening("rewritten", "disabled"), runs=1)
-            self._check_order("disabled", bare)
-        if not self.thorough:
-            self.notes.append(
-                "each model ran once under each set of options; a thorough verification runs more"
-            )
+        with BothAlone(
+            self.paths,
+            self.inputs,
+            written=written_inputs(self.graphs["original"]),
+            beside=self._have_room,
+        ) as alone:
+            outputs = self._outputs()
+            self._recommended()
+            self._at_other_levels()
+            self.progress("both models as a script opens them, each in a process of its own")
+            bits, sessions = alone.found()
+        self._judge_alone(bits, sessions)
         self.settle()
         time = self._time() if self.is_timed else None
         caps = self._caps()
@@ -185,7 +185,47 @@ class CpuJob:
             memory=tuple(self.memory),
             caps=caps,
             time=time,
+            sessions=sessions,
+            default_bits=bits,
         )
+
+    def _at_other_levels(self) -> None:
+        """What runs at other levels, where that is to be seen."""
+        if self.is_copy:
+            self.notes.append("the model is a copy of the original: it has no planned order")
+        elif not self._optimized:
+            self.notes.append(
+                "sessions ran at the level ORT_DISABLE_ALL, for which the plan is made"
+            )
+        elif self.thorough:
+            levels: tuple[Level, ...] = ("extended", "disabled")
+            for level in levels:
+                self.progress(f"rewritten model, level {level}: order")
+                (run,) = self._profile("rewritten", self._opening("rewritten", level), runs=1)
+                self._check_order(level, run)
+        if not self.thorough:
+            self.notes.append(
+                "each model ran once under each set of options; a thorough verification runs more"
+            )
+
+    def _judge_alone(self, bits: DefaultBits | None, sessions: Sequence[SessionCheck]) -> None:
+        """What does not run as a script opens it, and what has other bits so."""
+        for check in sessions:
+            if check.failure and check.options == "default":
+                self.failures.append(
+                    f"onnxruntime.InferenceSession(path) does not run the {check.model} model: "
+                    f"{check.failure}"
+                )
+        if bits is not None and (note := default_bits_note(bits)):
+            self.notes.append(note)
+
+    @property
+    def _have_room(self) -> bool:
+        """Whether a model may run in a process of its own beside what runs here: each session may hold
+        so many times what is live."""
+        available = available_bytes()
+        live = max(timeline(g, self.orders[n]).peak_bytes for n, g in self.graphs.items())
+        return available is None or 2 * _TIMES_LIVE * live <= available
 
     @property
     def _runs(self) -> int:
@@ -234,9 +274,13 @@ class CpuJob:
         threads = self._threads_to_compare()
         opening = replace(self._opening("rewritten", self._default_level), threads=threads)
         self._begin_rewritten(opening)
-        operators = (op.op_type for op in self.graphs["original"].operations)
-        level = default_level(operators, self.level)
-        results, runs = self._original(level, written, threads)
+        results, own = KeptResults(), with_own(self.inputs, written)
+        runs = self._profile(
+            "original",
+            replace(self._opening("original", self._default_level), threads=threads),
+            on_outputs=lambda names, arrays: results.keep(_named(names, arrays, own, written)),
+            inputs=own,
+        )
         self._adopt_order(runs[0])
         self.failures += exceeded(self.graphs["original"], runs[0], "original")
         self._add_memory("original", "default", runs)
@@ -256,22 +300,6 @@ class CpuJob:
         self._judge_outputs(comparisons)
         return comparisons
 
-    def _original(
-        self, level: Level, written: tuple[str, ...], threads: int
-    ) -> tuple[KeptResults, tuple[Run, ...]]:
-        """The original's outputs and runs at a level; at that of the planned graph, where others of its
-        nodes ran."""
-        results, feeds = KeptResults(), with_own(self.inputs, written)
-        runs = self._profile(
-            "original",
-            replace(self._opening("original", level), threads=threads),
-            on_outputs=lambda names, arrays: results.keep(_named(names, arrays, feeds, written)),
-            inputs=feeds,
-        )
-        if level != self.level and not ran_graph(self.graphs["original"], runs[0]):
-            return self._original(self.level, written, threads)
-        return results, runs
-
     def _with_draws(
         self, comparisons: Sequence[OutputComparison], threads: int
     ) -> tuple[OutputComparison, ...]:
@@ -286,7 +314,7 @@ class CpuJob:
             (self.paths["original"], self.paths["rewritten"]),
             lambda: with_own(self.inputs, written),
             openings=(
-                self._opening("original", self.level),
+                self._opening("original", self._default_level),
                 self._opening("rewritten", self._default_level),
             ),
             threads=threads,
@@ -322,7 +350,7 @@ class CpuJob:
     def _recommended(self) -> None:
         if self.thorough:
             self.progress("original model, recommended options: bytes")
-            opening = self._opening("original", self.level, "recommended")
+            opening = self._opening("original", self._default_level, "recommended")
             runs = self._profile("original", opening)
             self._add_memory("original", "recommended", runs)
         self.progress("rewritten model, recommended options: order and bytes")
@@ -335,8 +363,7 @@ class CpuJob:
     @property
     def _opening_recommended(self) -> Opening:
         """How the rewritten model is opened under recommended options."""
-        level: Level = "extended" if self._optimized else "disabled"
-        return self._opening("rewritten", level, "recommended")
+        return self._opening("rewritten", self._default_level, "recommended")
 
     def _begin_rewritten(self, opening: Opening) -> None:
         """Have the rewritten model's sessions created beside the original's: this one, and that under
@@ -349,7 +376,8 @@ class CpuJob:
         if self.is_copy:
             return
         check = compare_orders(self.planned, [event.name for event in run], level=level)
-        self.order_checks.append(check)
+        if check not in self.order_checks:
+            self.order_checks.append(check)
         if not check.equal:
             self.failures.append(
                 f"executed order at level {level} is not the planned one: {check.first_difference}"
@@ -421,15 +449,10 @@ class CpuJob:
         )
 
     def _capped(self, model: str) -> tuple[Path, Level, Order]:
-        """The file of a model that runs under a cap, the level and the order to open it with: without
-        optimizers where it was seen that they change nothing."""
+        """The file of a model that runs under a cap, the level and the order to open it with."""
         if model == "original" and self._as_run is not None:
             return self._as_run, "disabled", "priority"
-        seen = {check.level for check in self.order_checks if check.equal}
-        level: Level = "disabled" if {"extended", "all"} <= seen else self.level
-        if model == "original" or self.is_copy:
-            level = self.level
-        return self.paths[model], level, self._order_of(model)
+        return self.paths[model], self._default_level, self._order_of(model)
 
     def _opening(self, model: str, level: Level, memory: Memory = "default") -> Opening:
         """A session of a model, in the order that it is made for."""

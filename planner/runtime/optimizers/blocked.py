@@ -18,7 +18,8 @@ AVX-512, 8 with SSE or AVX2 (core/mlas/lib/platform.cpp).
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Set
+from collections import Counter
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
 
 import onnx
@@ -27,11 +28,7 @@ from onnx import helper
 
 from planner.errors import UsageError
 from planner.files.temporary import temporary_folder
-from planner.onnxio.bodies import all_proto_nodes
-from planner.onnxio.load import LoadedModel
 from planner.onnxio.shape_rules.blocked import DOMAIN
-from planner.runtime.optimizers.normalize import is_of_large_files, optimize_file
-from planner.runtime.optimizers.shapes import without_large_initializers
 from planner.runtime.options import asking_options
 
 BLOCK_KEY = "pkg.planner.block_channels"
@@ -55,47 +52,43 @@ class Layout:
         same_bits: all of them are pools whose numbers are the same bits in either layout, and none is in
             another node's body.
         has_weights: weights are among what is laid out.
+        has_more: the level ALL does more to the graph: it takes a sum into the convolution before it
+            (core/optimizer/conv_add_act_fusion.cc), say.
     """
 
     nodes: tuple[str, ...] = ()
     same_bits: bool = False
     has_weights: bool = False
+    has_more: bool = False
 
 
-def layout_of(loaded: LoadedModel, optimized: ir.Model) -> Layout:
+def blocked_nodes(model: ir.Model, original: ir.Model) -> list[ir.Node]:
+    """Nodes of the blocked layout that the level ALL added to an original, bodies of nodes included."""
+    known = {str(node.name) for node in original.graph.all_nodes() if node.domain == DOMAIN}
+    return [n for n in model.graph.all_nodes() if n.domain == DOMAIN and n.name not in known]
+
+
+def layout_of(original: ir.Model, plain: ir.Model, session: ir.Model) -> Layout:
     """What ONNX Runtime's level ALL lays out in blocks, of the nodes of a model.
 
     Args:
-        optimized: as the level EXTENDED leaves the model.
-
-    Raises:
-        ModelError: ONNX Runtime cannot load the model.
+        plain: `original` as the level EXTENDED leaves it; `session` as ALL does.
     """
-    graph = optimized.graph
+    graph = plain.graph
     fixed = {
         name
         for part in (graph, *graph.subgraphs())
         for name, value in part.initializers.items()
         if value not in part.inputs
     }
-    found = [node for node in graph.all_nodes() if _may_be_laid_out(node, fixed)]
-    if not found:
-        return Layout()
-    known = {str(node.name) for node in graph.all_nodes() if node.domain == DOMAIN}
-    with temporary_folder() as folder:
-        source, target = loaded.path, folder / "all.onnx"
-        in_files = is_of_large_files(loaded)
-        if in_files:
-            source = folder / "without_data.onnx"
-            ir.save(without_large_initializers(loaded.model), source)
-        external = loaded.has_external_data and not in_files
-        optimize_file(source, target, external=external, level="all")
-        left = list(all_proto_nodes(onnx.load(target, load_external_data=False).graph))
-    new = [node for node in left if node.domain == DOMAIN and node.name not in known]
+    new = blocked_nodes(session, original)
+    left = [node for node in session.graph.all_nodes() if node.domain != DOMAIN]
+    has_more = _operators(left) != _operators(graph.all_nodes())
     if not new:
-        return Layout()
-    plain = {(n.op_type, v) for n in left if n.domain != DOMAIN for v in n.output}
-    gone = [n for n in found if (n.op_type, str(n.outputs[0].name)) not in plain] or found
+        return Layout(has_more=has_more)
+    found = [node for node in graph.all_nodes() if _may_be_laid_out(node, fixed)]
+    stay = {(n.op_type, str(v.name)) for n in left for v in n.outputs}
+    gone = [n for n in found if (n.op_type, str(n.outputs[0].name)) not in stay] or found
     has_weights = any(node.op_type == "Conv" for node in new)
     opset = graph.opset_imports.get("", 1)
     return Layout(
@@ -103,7 +96,13 @@ def layout_of(loaded: LoadedModel, optimized: ir.Model) -> Layout:
         same_bits=not has_weights
         and all(node.graph is graph and _has_same_bits(node, opset) for node in gone),
         has_weights=has_weights,
+        has_more=has_more,
     )
+
+
+def _operators(nodes: Iterable[ir.Node]) -> Counter[tuple[str, str]]:
+    """How many nodes of each operator there are, those apart that may be laid out."""
+    return Counter((n.domain, n.op_type) for n in nodes if n.op_type not in _POOLS)
 
 
 def holds_blocked_weights(model: ir.Model) -> bool:

@@ -69,7 +69,7 @@ class Normalized:
 
 
 def normalize(loaded: LoadedModel, *, passes: int = MAX_PASSES) -> ir.Model:
-    """The model as ONNX Runtime's EXTENDED optimizations leave it for the CPU: see `normalize_for`."""
+    """The model as a default session's optimizations leave it for the CPU: see `normalize_for`."""
     return normalize_for(loaded, CPU, passes=passes).model
 
 
@@ -77,7 +77,7 @@ def normalize_for(
     loaded: LoadedModel,
     target: Target,
     *,
-    level: Level = "extended",
+    level: Level = "all",
     passes: int = MAX_PASSES,
     written: Sequence[Written] = (),
 ) -> Normalized:
@@ -89,12 +89,12 @@ def normalize_for(
 
     Args:
         target: for which the graph is optimized.
-        level: of the optimizations; "disabled" leaves the graph as it is but for what every session
-            does: constants become initializers, casts go where there is no kernel for a type, each
+        level: of the optimizations: "all" as in a default session; "extended" leaves images in the
+            plain layout; "disabled" leaves the graph as it is but for what every session does: constants become initializers, casts go where there is no kernel for a type, each
             reader of a DequantizeLinear gets its own, and there are copies between memories.
         passes: at most so many; one is enough where nothing will be rewritten.
-        written: give files of the graph after the first passes, where sessions have written them. Of
-            extended optimizations, for one memory.
+        written: give files of the graph after the first passes, where sessions of this level have
+            written them. For one memory.
 
     Raises:
         UsageError: the target's device is not here.
@@ -156,7 +156,7 @@ def normalize_for(
 
 
 def normalize_ahead(loaded: LoadedModel, written: Path) -> Normalized:
-    """What the first pass of the EXTENDED optimizations leaves for the CPU, while others are made in a
+    """What the first pass of a default session's optimizations leaves for the CPU, while others are made in a
     thread (ONNX Runtime lets go of the interpreter meanwhile).
 
     Args:
@@ -170,7 +170,7 @@ def normalize_ahead(loaded: LoadedModel, written: Path) -> Normalized:
     def others() -> Normalized | None:
         with temporary_folder() as folder:
             again = folder / "again.onnx"
-            optimize_file(written, again, external=False, level="extended")
+            optimize_file(written, again, external=False, level="all")
             if filecmp.cmp(written, again, shallow=False):
                 return None
             return normalize_for(loaded, CPU, written=(lambda: written, lambda: again))
@@ -180,6 +180,22 @@ def normalize_ahead(loaded: LoadedModel, written: Path) -> Normalized:
     pool.shutdown(wait=False)
     first = normalize_for(loaded, CPU, passes=1, written=(lambda: written,))
     return replace(first, confirmed=running.result)
+
+
+def fused_beside(loaded: LoadedModel, model: ir.Model) -> Normalized:
+    """What the level ALL leaves for the CPU of a model that was made of a file.
+
+    Args:
+        loaded: the file, without data apart.
+        model: of which the session would be.
+
+    Raises:
+        ModelError: ONNX Runtime cannot load the model.
+    """
+    with temporary_folder() as folder:
+        path = folder / "model.onnx"
+        ir.save(model, path)
+        return normalize_for(replace(loaded, path=path, model=model), CPU)
 
 
 def may_go_ahead(loaded: LoadedModel, target: Target) -> bool:

@@ -75,7 +75,7 @@ class Subject:
     graph: TrainingGraph
     order: Sequence[OpId]
     peak_bytes: int
-    level: Level = "extended"
+    level: Level = "all"
     step_us: float = 0.0
     no_runs: bool = False
 

@@ -1,0 +1,235 @@
+"""A model in a process of its own, opened by the one line that a script opens it with.
+
+    default      onnxruntime.InferenceSession(path)
+    recommended  onnxruntime.InferenceSession(path, planner.session_options(path))
+
+Nothing else is set: no level, no threads, no profile. The process says which bits its results are, by
+digest, and how far it grew: the high-water mark of its resident set over each run (`VmHWM` in
+/proc/PID/status, put back before the first run by /proc/PID/clear_refs; proc(5)), less what it had
+before, session and inputs included. So does `top`, and so the figure has what a script sees: the arena,
+Python's own copy of the results, and whatever else a run leaves behind.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from planner.files.temporary import temporary_folder
+from planner.processes.children import run_child
+from planner.results import DefaultBits, SessionCheck
+from planner.runtime.messages import explain, first_line
+from planner.runtime.options import Memory
+
+_TIMEOUT_S = 3600.0
+_SHOWN = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Saved:
+    """Inputs of a run in files, for as many processes as want them.
+
+    Attributes:
+        folder: theirs, and of what else is handed to these processes.
+        files: names in the folder, by input.
+    """
+
+    folder: Path
+    files: Mapping[str, str]
+
+
+@contextlib.contextmanager
+def saved(inputs: Mapping[str, npt.NDArray[Any]]) -> Iterator[Saved]:
+    """The inputs in files that last as long as the block."""
+    with temporary_folder() as folder:
+        files = {name: f"{index}.npy" for index, name in enumerate(inputs)}
+        for name, array in inputs.items():
+            np.save(folder / files[name], array)
+        yield Saved(folder=folder, files=files)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alone:
+    """What a process said of its runs.
+
+    Attributes:
+        digests: of each result by name, run by run; of inputs that are written over, too.
+        grown_bytes: by which the process had grown at most, run by run.
+        results_bytes: of the arrays that a run returns, which the process holds beside the arena.
+        failure: why it did not run; "" where it did.
+    """
+
+    digests: tuple[Mapping[str, str], ...] = ()
+    grown_bytes: tuple[int, ...] = ()
+    results_bytes: int = 0
+    failure: str = ""
+
+    def check(self, model: str, options: Memory) -> SessionCheck:
+        """What a verification keeps of it."""
+        return SessionCheck(
+            model=model,
+            options=options,
+            grown_bytes=self.grown_bytes,
+            results_bytes=self.results_bytes,
+            failure=self.failure,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Process:
+    """A process to be.
+
+    Attributes:
+        path: of the model.
+        options: the line that opens it.
+        written: inputs that a run writes over: results, too.
+        runs: one after the other; the results of one are dropped before the next.
+    """
+
+    path: Path
+    options: Memory
+    written: Sequence[str] = field(default=())
+    runs: int = 2
+
+    def run(self, inputs: Saved) -> Alone:
+        """Run it to its end."""
+        request = {
+            "model": str(self.path.resolve()),
+            "options": self.options,
+            "inputs": dict(inputs.files),
+            "written": list(self.written),
+            "runs": self.runs,
+        }
+        path = inputs.folder / f"{uuid.uuid4().hex}.json"
+        path.write_text(json.dumps(request))
+        command = [sys.executable, "-m", "planner.runtime.judge.alone_worker", str(path)]
+        try:
+            done = run_child(command, timeout_s=_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            return Alone(failure=f"the process did not finish within {_TIMEOUT_S:.0f} s")
+        if done.returncode:
+            tail = (done.stderr.strip().splitlines() or ["no message"])[-1]
+            return Alone(failure=f"the process ended with status {done.returncode}: {tail}")
+        answer = json.loads(done.stdout.strip().splitlines()[-1])
+        if "failure" in answer:
+            return Alone(failure=first_line(explain(answer["failure"])))
+        return Alone(
+            digests=tuple(answer["digests"]),
+            grown_bytes=tuple(answer["grown_bytes"]),
+            results_bytes=answer["results_bytes"],
+        )
+
+
+def compared_bits(original: Alone, rewritten: Alone, recommended: Alone) -> DefaultBits | None:
+    """Whether both files' first runs gave the same bits; None where one did not run.
+
+    Args:
+        original, rewritten: under default options.
+        recommended: the rewritten one, as `planner.session_options` opens it.
+    """
+    if original.failure or rewritten.failure:
+        return None
+    differ = _apart(original, rewritten)
+    # where a kernel's threads add in any order, or numbers are drawn, the original differs from itself
+    unstable = tuple(name for name in differ if name in _apart(original, original, run=-1))
+    others = None
+    if not recommended.failure:
+        others = tuple(n for n in _apart(original, recommended) if n not in unstable)
+    return DefaultBits(
+        compared=len(original.digests[0]),
+        differ=tuple(name for name in differ if name not in unstable),
+        unstable=unstable,
+        recommended_differ=others,
+    )
+
+
+def _apart(one: Alone, other: Alone, run: int = 0) -> list[str]:
+    """Names of results of which one's first run and a run of the other are other bits."""
+    mine, theirs = one.digests[0], other.digests[run]
+    return [name for name in mine if mine[name] != theirs.get(name)]
+
+
+def default_bits_note(bits: DefaultBits) -> str:
+    """What to say of results that are other bits in sessions of default options; "" for nothing."""
+    if not bits.differ:
+        return ""
+    shown = ", ".join(repr(name) for name in bits.differ[:_SHOWN])
+    more = f" and {len(bits.differ) - _SHOWN} more" if len(bits.differ) > _SHOWN else ""
+    said = f"last bits differ under default options: outputs {shown}{more}"
+    if bits.recommended_differ is None:
+        return said
+    if not bits.recommended_differ:
+        return f"{said}; identical with planner.session_options(file)"
+    return f"{said}; {len(bits.recommended_differ)} differ with planner.session_options(file), too"
+
+
+_WAYS: tuple[tuple[str, Memory], ...] = (
+    ("original", "default"),
+    ("rewritten", "default"),
+    ("rewritten", "recommended"),
+)
+
+
+class BothAlone:
+    """Both files as a script opens them, one process after another, from the beginning of the block on.
+
+    Args:
+        paths: of "original" and "rewritten".
+        written: inputs that a run writes over.
+        beside: they run while other work is done; otherwise when they are asked for.
+    """
+
+    def __init__(
+        self,
+        paths: Mapping[str, Path],
+        inputs: Mapping[str, npt.NDArray[Any]],
+        *,
+        written: Sequence[str] = (),
+        beside: bool,
+    ) -> None:
+        self._stack = contextlib.ExitStack()
+        self._inputs, self._beside = inputs, beside
+        self._processes = {
+            (model, options): Process(path=paths[model], options=options, written=written)
+            for model, options in _WAYS
+        }
+        self._running: dict[tuple[str, Memory], Future[Alone]] = {}
+
+    def __enter__(self) -> Self:
+        if self._beside:
+            self._begin()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for future in self._running.values():
+            future.cancel()
+        self._stack.close()
+
+    def _begin(self) -> None:
+        inputs = self._stack.enter_context(saved(self._inputs))
+        pool = self._stack.enter_context(ThreadPoolExecutor(1))
+        for way, process in self._processes.items():
+            self._running[way] = pool.submit(process.run, inputs)
+
+    def found(self) -> tuple[DefaultBits | None, tuple[SessionCheck, ...]]:
+        """Results compared, and how each process fared; waited for."""
+        if not self._running:
+            self._begin()
+        found = {way: future.result() for way, future in self._running.items()}
+        bits = compared_bits(
+            found["original", "default"],
+            found["rewritten", "default"],
+            found["rewritten", "recommended"],
+        )
+        return bits, tuple(alone.check(*way) for way, alone in found.items())

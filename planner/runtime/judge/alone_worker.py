@@ -1,0 +1,89 @@
+"""Open one model by one line and run it: `python -m planner.runtime.judge.alone_worker FILE`.
+
+FILE is the JSON that `planner.runtime.judge.alone` writes; the answer is one line of JSON on stdout.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from planner.processes.children import end_with_parent
+
+_STATUS, _PUT_BACK = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+
+
+def main(request_path: str) -> None:
+    """Answer `{"digests": [{name: hex}], "grown_bytes": [int], "results_bytes": int}`, or
+    `{"failure": str}`."""
+    end_with_parent()
+    path = Path(request_path)
+    try:
+        print(json.dumps(_answer(json.loads(path.read_text()), path.parent)))
+    except Exception as error:
+        print(json.dumps({"failure": str(error) or type(error).__name__}))
+
+
+def _answer(request: dict[str, Any], folder: Path) -> dict[str, Any]:
+    import onnxruntime
+
+    path = request["model"]
+    inputs = {name: np.load(folder / file) for name, file in request["inputs"].items()}
+    if request["options"] == "default":
+        session = onnxruntime.InferenceSession(path)
+    else:
+        import planner
+
+        session = onnxruntime.InferenceSession(path, planner.session_options(path))
+    names = [output.name for output in session.get_outputs()]
+    answer: dict[str, Any] = {"digests": [], "grown_bytes": [], "results_bytes": 0}
+    before = _put_back()
+    for _ in range(request["runs"]):
+        results = session.run(None, inputs)
+        answer["grown_bytes"].append(max(0, _bytes("VmHWM") - before))
+        answer["results_bytes"] = sum(np.asarray(a).nbytes for a in results)
+        found = {n: _digest(a) for n, a in zip(names, results, strict=True)}
+        found |= {n: _digest(inputs[n]) for n in request["written"] if n in inputs}
+        answer["digests"].append(found)
+        del results
+    return answer
+
+
+def _digest(array: npt.NDArray[Any]) -> str:
+    """Of an array's type, shape and bits."""
+    array = np.ascontiguousarray(array)
+    found = hashlib.blake2b(f"{array.dtype} {array.shape}".encode(), digest_size=16)
+    if array.dtype.kind == "O":
+        found.update(repr(array.tolist()).encode())
+    else:
+        found.update(array.reshape(-1).view(np.uint8).data)
+    return found.hexdigest()
+
+
+def _put_back() -> int:
+    """Have the high-water mark begin anew; what is resident now, in bytes."""
+    try:
+        _PUT_BACK.write_text("5")
+    except OSError:
+        return _bytes("VmHWM")  # growth beyond what creation took
+    return _bytes("VmRSS")
+
+
+def _bytes(key: str) -> int:
+    """A figure of the process; 0 where the system has none."""
+    if not _STATUS.exists():
+        return 0
+    for line in _STATUS.read_text().splitlines():
+        if line.startswith(f"{key}:"):
+            return int(line.split()[1]) * 1024
+    return 0
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
