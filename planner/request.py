@@ -16,7 +16,7 @@ from planner.bounding import Bound
 from planner.chunking import SplitMode
 from planner.halving import CastSaved
 from planner.pipeline.prepare.copies import Copies
-from planner.plan.planfile import OrderTarget, Swap
+from planner.plan.planfile import BudgetOf, OrderTarget, Swap
 from planner.residing import Feeds, Reside
 
 Calibrate = Literal["auto", "always", "kept", "never"]
@@ -115,6 +115,9 @@ class Request:
         costs: where durations come from.
         budget: `"16GB"`, `"12GiB"`, or `"60%"` of the peak of the model as it is; None for all of it.
         max_slowdown: the most time that a plan may add: `"5%"`; None for any.
+        budget_of: what the budget bounds: "held", all that a session holds that `planner.session_options`
+            opens, where that can be told; "live", the bytes of tensors that are alive.
+        strict: other last bits in sessions of default options fail the verification.
         reserve: set aside out of the budget.
         levers: what a plan may do.
         order: the session option that the rewritten model is made for.
@@ -131,6 +134,8 @@ class Request:
     costs: Costs = Costs()
     budget: str | None = None
     max_slowdown: str | None = None
+    budget_of: BudgetOf = "held"
+    strict: bool = False
     reserve: str = "0B"
     levers: Levers = Levers()
     order: OrderTarget = "default"

@@ -26,7 +26,9 @@ Device = Literal["cpu", "webgpu", "cuda", "any"]
 TARGET_KEY = "pkg.planner.target"
 OPTIONS_KEY = "pkg.planner.provider_options"
 LEVEL_KEY = "pkg.planner.optimization_level"
-"""Metadata of a file that planner wrote: what for, and the provider options that sessions need."""
+ARENA_KEY = "pkg.planner.arena"
+"""Metadata of a file that planner wrote: what for, and the provider options, level and arena (JSON of
+`max_mem` and `initial_chunk_size_bytes`) that sessions need."""
 
 HALF = frozenset({"float16", "bfloat16"})
 _SCATTERS = frozenset({"ScatterElements", "ScatterND"})

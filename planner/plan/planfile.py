@@ -29,6 +29,9 @@ MAX_RANK = 64
 
 Swap = Literal["none", "auto", "only"]
 OrderTarget = Literal["default", "priority"]
+BudgetOf = Literal["held", "live"]
+"""What a budget bounds: all that a session holds that `planner.session_options` opens, or the bytes of
+tensors that are alive."""
 Count = Annotated[int, Meta(ge=0, le=MAX_BYTES)]
 """Of bytes, operations, tensors or steps."""
 Amount = Annotated[float, Meta(ge=0, le=MAX_BYTES)]
@@ -199,6 +202,15 @@ class PeakMoment:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Arena:
+    """The arena of ONNX Runtime's in which the rewritten model runs: regions double from the first, every
+    chunk is split, and all regions together hold `max_bytes` at most."""
+
+    max_bytes: Count
+    first_region_bytes: Count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Accumulator:
     """A total that the runs of a step add up: graph output `output` of a run is fed to the next one as
     graph input `input`, which is zeros at first.
@@ -256,6 +268,10 @@ class Plan:
         dims: bound symbolic dims.
         budget_text, budget_bytes: as typed, and in bytes.
         reserve_bytes: set aside out of the budget.
+        budget_of: what the budget bounds: "held", all that a session holds that
+            `planner.session_options` opens, or "live", the bytes of tensors that are alive.
+        arena: in which the rewritten model runs within the budget, as predicted by replaying ONNX
+            Runtime's allocator, or as it ran; None where there is none, or where that is not known.
         max_slowdown: the most time that a plan might add, as a ratio (0.05 is 5%); None for no limit.
         binds: what kept the peak from being lower or the plan from being faster: "budget",
             "slowdown", or "" where neither did.
@@ -302,6 +318,8 @@ class Plan:
     budget_text: str = ""
     budget_bytes: Count = 0
     reserve_bytes: Count = 0
+    budget_of: BudgetOf = "live"
+    arena: Arena | None = None
     max_slowdown: Amount | None = None
     binds: str = ""
     hardware: str = ""

@@ -75,6 +75,11 @@ def default_threads() -> int:
     return min(_MAX_THREADS, os.cpu_count() or 1)
 
 
+def most_threads() -> int:
+    """The most intra-operator threads that a session of default options takes here: one for each core."""
+    return os.cpu_count() or 1
+
+
 def session_options(
     *,
     memory: Memory = "default",

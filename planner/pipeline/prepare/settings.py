@@ -8,7 +8,7 @@ from planner.errors import InfeasibleBudgetError, UsageError
 from planner.formulate import Allowed
 from planner.pipeline.prepare.copies import choose_copies
 from planner.pipeline.prepare.prepared import Prepared
-from planner.plan.planfile import OrderTarget, Plan, Swap
+from planner.plan.planfile import BudgetOf, OrderTarget, Plan, Swap
 from planner.search.patience import Patience
 from planner.search.state import SearchSettings
 from planner.units import check_seed, check_time_limit, format_both, parse_budget, parse_bytes
@@ -22,6 +22,7 @@ class Settings:
         budget_bytes: of the device, the reserve included.
         most_us: a plan that takes longer is none.
         reserve_bytes: of the budget, left unused.
+        budget_of: what the budget bounds: see `Request`.
         swap_out_bytes_per_s, swap_in_bytes_per_s: 0 forbids swapping.
         overlap: copies run beside the operations; `why_copies` says why so, or why not.
         order_target: the session option that the rewritten model is made for.
@@ -34,6 +35,7 @@ class Settings:
     budget_bytes: int
     most_us: float = float("inf")
     reserve_bytes: int = 0
+    budget_of: BudgetOf = "live"
     allow_recompute: bool = True
     swap_out_bytes_per_s: float = 0.0
     swap_in_bytes_per_s: float = 0.0
@@ -99,6 +101,7 @@ def settings_of(prepared: Prepared, *, budget_bytes: int | None = None) -> Setti
     settings = Settings(
         budget_bytes=budget_bytes,
         reserve_bytes=reserve_bytes,
+        budget_of=_budget_of(prepared),
         overlap=overlap,
         why_copies=why_copies,
         order_target=request.order,
@@ -107,6 +110,18 @@ def settings_of(prepared: Prepared, *, budget_bytes: int | None = None) -> Setti
         workers=request.limits.workers,
     )
     return _with_levers(settings, swap, prepared)
+
+
+def _budget_of(prepared: Prepared) -> BudgetOf:
+    """What the request's budget bounds.
+
+    Live bytes where planner cannot tell what is held: where no budget was given, where host copies would
+    share the CPU's arena, and where the device's memory is no arena.
+    """
+    request, target = prepared.request, prepared.target
+    copies = request.levers.swap != "none" and prepared.why_no_swaps is None
+    is_told = target.is_arena if target.own_memory else not copies
+    return request.budget_of if is_told and request.budget is not None else "live"
 
 
 def budget_of(prepared: Prepared) -> int:

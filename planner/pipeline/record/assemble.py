@@ -58,6 +58,7 @@ def assemble(prepared: Prepared, settings: Settings, planned: Planned) -> Plan:
     bound = planned.solved.bound_us
     return replace(
         _as_asked(prepared, settings),
+        arena=planned.arena,
         engine=planned.solved.engine,
         solve_s=planned.solved.solve_s,
         engines=planned.solved.engines,
@@ -115,6 +116,7 @@ def _as_asked(prepared: Prepared, settings: Settings) -> Plan:
         budget_text=request.aim,
         budget_bytes=settings.budget_bytes,
         reserve_bytes=settings.reserve_bytes,
+        budget_of=settings.budget_of,
         hardware=request.costs.hardware,
         cost_source=prepared.cost_source,
         swap_mode=request.levers.swap,

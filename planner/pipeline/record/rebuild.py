@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,7 +34,7 @@ from planner.plan.problem import Action
 from planner.request import Costs, Levers, Request
 from planner.runtime.device.sessions import why_missing
 from planner.runtime.optimizers.blocked import BLOCK_KEY
-from planner.targets import LEVEL_KEY, OPTIONS_KEY, Target, target_named
+from planner.targets import ARENA_KEY, LEVEL_KEY, OPTIONS_KEY, Target, target_named
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,16 +201,20 @@ def with_metadata(rewritten: Rewritten, plan: Plan, target: Target) -> Rewritten
     props["pkg.planner.version"] = plan.planner_version
     props["pkg.planner.plan_sha256"] = plans.plan_digest(plan)
     props["pkg.planner.budget_bytes"] = str(plan.budget_bytes)
-    for key in (
-        LEVEL_KEY,
-        OPTIONS_KEY,
-        BLOCK_KEY,
-    ):  # of the file that was read, which may be anyone's
+    # of the file that was read, which may be anyone's
+    for key in (LEVEL_KEY, OPTIONS_KEY, BLOCK_KEY, ARENA_KEY):
         props.pop(key, None)
     props.update(target_metadata(target))
     if not plan.ort_optimized:
         props[LEVEL_KEY] = "disabled"
     if plan.block_channels:
         props[BLOCK_KEY] = str(plan.block_channels)
+    if plan.arena is not None:
+        props[ARENA_KEY] = json.dumps(
+            {
+                "max_mem": plan.arena.max_bytes,
+                "initial_chunk_size_bytes": plan.arena.first_region_bytes,
+            }
+        )
     annotate(rewritten, plan.decisions)
     return rewritten

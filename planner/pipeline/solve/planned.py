@@ -9,11 +9,13 @@ from planner.fit.search import first_region
 from planner.formulate import Formulation
 from planner.graph.liveness import Timeline
 from planner.graph.model import OpId, TrainingGraph
+from planner.graph.rules import COPIES
 from planner.lower.rewrite import Rewritten
 from planner.pipeline.prepare.prepared import Prepared
 from planner.pipeline.prepare.timelines import full_timeline
 from planner.pipeline.solve.orders import BaseOrder, Settings
 from planner.pipeline.solve.read_back import lowered_as, read_back
+from planner.plan.planfile import Arena
 from planner.plan.solved import Solved
 from planner.runtime.device.forecast import arena_room
 
@@ -31,6 +33,8 @@ class Planned:
     Attributes:
         prepared: the model that it was made for, with less to recompute and swap where planning
             barred that.
+        room_bytes: what the budget leaves for ONNX Runtime's arena.
+        first_region_bytes: of such an arena that has room for the plan; None where none has.
     """
 
     prepared: Prepared
@@ -42,7 +46,24 @@ class Planned:
     order: tuple[OpId, ...]
     timeline: Timeline
     orders: tuple[BaseOrder, ...]
-    fits_arena: bool
+    room_bytes: int
+    first_region_bytes: int | None
+
+    @property
+    def fits_arena(self) -> bool:
+        """Whether an arena of the budget has room for it, as its replay has it."""
+        return self.first_region_bytes is not None
+
+    @property
+    def arena(self) -> Arena | None:
+        """The arena that has room for it; None where there is none, or where copies to the host are in
+        it, too."""
+        is_shared = not self.prepared.target.own_memory and any(
+            op.op_type in COPIES for op in self.graph.operations
+        )
+        if self.first_region_bytes is None or is_shared:
+            return None
+        return Arena(max_bytes=self.room_bytes, first_region_bytes=self.first_region_bytes)
 
     @property
     def time_us(self) -> float:
@@ -55,11 +76,15 @@ class Planned:
         """What the nodes take that pin the order, in microseconds."""
         return self.rewritten.anchors * (self.prepared.pin_us or _UNKNOWN_PIN_US)
 
-    def is_better(self, other: Planned) -> bool:
-        """Whether this one is quicker, or the arena has room for it alone and it is not much slower."""
+    def is_better(self, other: Planned, *, most_slower: float = MAX_SLOWER) -> bool:
+        """Whether this one is quicker, or the arena has room for it alone and it is not much slower.
+
+        Args:
+            most_slower: so many times as long a plan may take that the arena alone has room for.
+        """
         allowed = 1.0
         if self.fits_arena != other.fits_arena:
-            allowed = MAX_SLOWER if self.fits_arena else 1 / MAX_SLOWER
+            allowed = most_slower if self.fits_arena else 1 / most_slower
         return self.time_us + self.pins_us < allowed * (other.time_us + other.pins_us)
 
     def interrupted(self) -> Planned:
@@ -102,7 +127,8 @@ def lowered_plan(
             order=order,
             timeline=full_timeline(graph, order, target),
             orders=orders,
-            fits_arena=first_region(demands, cap) is not None,
+            room_bytes=cap,
+            first_region_bytes=first_region(demands, cap),
         )
 
     return lowered_as(

@@ -5,7 +5,8 @@ within the budget, and so does ONNX Runtime's arena, fragmentation and kernels' 
 as predicted by replaying its allocator. Where the arena does not, an order of the same actions is
 looked for that it has room for (`planner.fit`). Where there is none, the capacity is lowered and the
 problem solved again, in the order that then promises the least time. Where no plan's arena fits but
-some plan's live bytes do, that plan is taken, and its assumptions say so.
+some plan's live bytes do, the budget cannot be met, and the error names what can; where the budget is one
+of live bytes, that plan is taken, and its assumptions say so.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ from planner.processes.workers import Beside
 from planner.runtime.optimizers.fusion_pins import TakenError
 from planner.search.fast.warm import warm_up
 from planner.search.patience import Patience
+from planner.units import format_both, format_bytes
 
 _AGAIN = 4
 """Base orders in which a search is made again, where nodes of its plan were taken."""
@@ -199,11 +201,28 @@ def _planned(
         course.few = search.promising(_AGAIN)
         raise
     if search.accepted is not None:
+        if settings.budget_of == "held" and not search.accepted.fits_arena:
+            raise _not_held(settings, search.accepted, search.least_held_bytes)
         return search.accepted
     assert search.least is not None
     is_late = time.monotonic() > deadline
     found = least_peaks(prepared, settings, search.least, forms, is_late=is_late)
     return least_plan(prepared, settings, found, orders, is_late=is_late)
+
+
+def _not_held(
+    settings: Settings, accepted: Planned, least_bytes: int | None
+) -> InfeasibleBudgetError:
+    """The error where live bytes fit, and what ONNX Runtime's arena holds does not."""
+    peak_bytes = accepted.timeline.peak_bytes + settings.reserve_bytes
+    needs = "" if least_bytes is None else f", {format_both(least_bytes)} at least as found here"
+    return InfeasibleBudgetError(
+        f"no plan was found that a session holds within {format_both(settings.budget_bytes)}: live bytes "
+        f"are within {format_bytes(peak_bytes)}, but ONNX Runtime's arena breaks up and needs more"
+        f"{needs}; give that budget or a longer --time-limit, or bound live bytes alone with "
+        "--budget-of live",
+        least_peak_bytes=least_bytes,
+    )
 
 
 def _race(

@@ -82,6 +82,8 @@ class TrialSearch:
         is_cut: the search for the best plan so far ended with its time.
         underrated: how many times as much of the arena lowered plans needed as was thought: what pins
             an order takes a buffer for each node, which is a lot beside buffers as small.
+        least_held_bytes: about the least budget that some lowered plan would be held in; None where none
+            was lowered.
     """
 
     prepared: Prepared
@@ -102,6 +104,7 @@ class TrialSearch:
     late: int = 0
     is_cut: bool = False
     underrated: float = 1.0
+    least_held_bytes: int | None = None
     trials: Trials = field(init=False)
 
     def __post_init__(self) -> None:
@@ -153,7 +156,7 @@ class TrialSearch:
         have no room for it, or somewhat quicker where it has none for what is accepted."""
         trials = self.trials
         if self.accepted is not None:
-            slower = MAX_SLOWER if self.accepted.fits_arena else _MUCH_SLOWER
+            slower = self._most_slower if self.accepted.fits_arena else _MUCH_SLOWER
             accepted_us = self.accepted.time_us + self.accepted.base.pins_us
             trials.restore(most_us=accepted_us / slower - self._base_us, left=self.left)
         elif not any(t.added_us is not None for t in trials.open):
@@ -169,6 +172,19 @@ class TrialSearch:
         return self.patience.is_worth(gain_us, self._base_us)
 
     @property
+    def _most_slower(self) -> float:
+        """So many times as long a plan may take that the arena alone has room for: where that is what the
+        budget bounds, no other is one."""
+        return float("inf") if self.settings.budget_of == "held" else MAX_SLOWER
+
+    @property
+    def _holds(self) -> bool:
+        """Whether some plan is accepted that is within what the budget bounds."""
+        if self.accepted is None:
+            return False
+        return self.accepted.fits_arena or self.settings.budget_of == "live"
+
+    @property
     def _base_us(self) -> float:
         return next(iter(self.forms.values())).problem.base_duration_us
 
@@ -179,7 +195,7 @@ class TrialSearch:
             has_plan: the one before found a plan, accepted or not.
         """
         now = time.monotonic()
-        if self.accepted is None:
+        if not self._holds:
             self.late += now > self.deadline
             return now <= self.deadline or (has_plan and self.late <= _MOST_LATE)
         if now > self.deadline - (1 - _UNTIL) * self.settings.time_limit_s:
@@ -187,7 +203,7 @@ class TrialSearch:
         accepted_us = self.accepted.time_us + self.accepted.base.pins_us
         expected_us = self._base_us + trial.expected_us(left=self.left)
         if not self.accepted.fits_arena:
-            return expected_us < MAX_SLOWER * accepted_us
+            return expected_us < self._most_slower * accepted_us
         return self.patience.is_worth(accepted_us - expected_us, self._base_us)
 
     def _judge(self, trial: Trial) -> None:
@@ -313,7 +329,7 @@ class TrialSearch:
             return self._outcome(candidate)
         if self.accepted is None:
             return self._lower(found)
-        if not _could_beat(self.accepted, found):
+        if not _could_beat(self.accepted, found, self._most_slower):
             return self._outcome(candidate)
         need = need_of_plan(self.forms[found.base].problem, candidate, underrated=self.underrated)
         if need <= MENDABLE or MAX_SLOWER * candidate.time_us < self.accepted.time_us:
@@ -350,12 +366,15 @@ class TrialSearch:
             fitted, need = fitted_plan(planned, settings, time_limit_s=_FIT_S)
             estimated = need_of_plan(self.forms[found.base].problem, candidate)
             self.underrated = max(self.underrated, need / (_EXACT * estimated))
+            held = settings.budget_bytes + int((need - 1) * planned.room_bytes)
+            self.least_held_bytes = min(held, self.least_held_bytes or held)
             planned = fitted or planned
         self._take(planned, is_cut=found.is_cut)
         return self._outcome(candidate, need=need)
 
     def _take(self, planned: Planned, *, is_cut: bool) -> None:
-        if self.accepted is None or planned.is_better(self.accepted):
+        most = self._most_slower
+        if self.accepted is None or planned.is_better(self.accepted, most_slower=most):
             self.accepted, self.is_cut = planned, is_cut
             if self.kept is not None:
                 self.kept[:] = [planned]
@@ -388,9 +407,9 @@ def _is_far(rough: Solved | None) -> bool:
     return rough.candidate.time_us > (1 + _FAR_GAP) * rough.bound_us
 
 
-def _could_beat(accepted: Planned, found: _Found) -> bool:
+def _could_beat(accepted: Planned, found: _Found, most_slower: float) -> bool:
     """A plan whose arena fits is only beaten by a faster one, and no plan by a much slower one."""
     assert found.solved.candidate is not None
     time_us = found.solved.candidate.time_us + found.base.pins_us
     ratio = time_us / (accepted.time_us + accepted.base.pins_us)
-    return ratio < (1.0 if accepted.fits_arena else MAX_SLOWER)
+    return ratio < (1.0 if accepted.fits_arena else most_slower)

@@ -10,7 +10,7 @@ from planner.runtime.device.bfc_device import cuda_demand, forecast_cuda
 from planner.runtime.device.buckets import forecast_webgpu
 from planner.runtime.memory.arena import ArenaSettings, Demand, arena_cap, demand_under_cap
 from planner.runtime.memory.bfc import Growth
-from planner.runtime.options import Memory
+from planner.runtime.options import Memory, most_threads
 from planner.targets import Target
 
 # the growth that `planner.targets` sets
@@ -23,7 +23,9 @@ _CUDA = {
 def capped_demand(graph: TrainingGraph, order: Sequence[OpId], target: Target) -> Demand:
     """What a run asks of a capped arena of a target: the CPU's, where inputs and initializers lie outside
     it and kernels take temporary bytes that are known, or the device's."""
-    return cuda_demand(graph, order) if target.is_arena else demand_under_cap(graph, order)
+    if target.is_arena:
+        return cuda_demand(graph, order)
+    return demand_under_cap(graph, order, threads=most_threads())
 
 
 def arena_room(graph: TrainingGraph, budget_bytes: int, target: Target) -> int:

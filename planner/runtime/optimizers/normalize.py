@@ -90,8 +90,9 @@ def normalize_for(
     Args:
         target: for which the graph is optimized.
         level: of the optimizations: "all" as in a default session; "extended" leaves images in the
-            plain layout; "disabled" leaves the graph as it is but for what every session does: constants become initializers, casts go where there is no kernel for a type, each
-            reader of a DequantizeLinear gets its own, and there are copies between memories.
+            plain layout; "disabled" leaves the graph as it is but for what every session does: constants
+            become initializers, casts go where there is no kernel for a type, each reader of a
+            DequantizeLinear gets its own, and there are copies between memories.
         passes: at most so many; one is enough where nothing will be rewritten.
         written: give files of the graph after the first passes, where sessions of this level have
             written them. For one memory.
@@ -156,8 +157,8 @@ def normalize_for(
 
 
 def normalize_ahead(loaded: LoadedModel, written: Path) -> Normalized:
-    """What the first pass of a default session's optimizations leaves for the CPU, while others are made in a
-    thread (ONNX Runtime lets go of the interpreter meanwhile).
+    """What the first pass of a default session's optimizations leaves for the CPU, while others are made
+    in a thread (ONNX Runtime lets go of the interpreter meanwhile).
 
     Args:
         loaded: without data apart, and without large fills; see `may_go_ahead`.
