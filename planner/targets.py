@@ -26,7 +26,12 @@ Device = Literal["cpu", "webgpu", "cuda", "any"]
 TARGET_KEY = "pkg.planner.target"
 OPTIONS_KEY = "pkg.planner.provider_options"
 LEVEL_KEY = "pkg.planner.optimization_level"
-"""Metadata of a file that planner wrote: what for, and the provider options that sessions need."""
+ORDER_KEY = "pkg.planner.execution_order"
+PACKED_KEY = "pkg.planner.packed"
+ARENA_KEY = "pkg.planner.arena"
+SESSION_KEYS = (TARGET_KEY, OPTIONS_KEY, LEVEL_KEY, ORDER_KEY, PACKED_KEY, ARENA_KEY)
+"""Metadata of a file that planner wrote: what for, and what its sessions need
+(`planner.runtime.opened`)."""
 
 HALF = frozenset({"float16", "bfloat16"})
 _SCATTERS = frozenset({"ScatterElements", "ScatterND"})
