@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from planner.errors import PlannerError
     from planner.export.training import export_training_graph
     from planner.plan.planfile import Plan
-    from planner.runtime.streams import session_options
+    from planner.runtime.opened import session_options
 
 
 _HOMES = {
@@ -42,7 +42,7 @@ _HOMES = {
     "export_training_graph": "planner.export.training",
     "fit_devices": "planner.api_devices",
     "optimize": "planner.api",
-    "session_options": "planner.runtime.streams",
+    "session_options": "planner.runtime.opened",
     "sweep": "planner.api_sweep",
     "verify": "planner.api",
 }

@@ -26,9 +26,12 @@ Device = Literal["cpu", "webgpu", "cuda", "any"]
 TARGET_KEY = "pkg.planner.target"
 OPTIONS_KEY = "pkg.planner.provider_options"
 LEVEL_KEY = "pkg.planner.optimization_level"
+ORDER_KEY = "pkg.planner.execution_order"
+PACKED_KEY = "pkg.planner.packed"
 ARENA_KEY = "pkg.planner.arena"
-"""Metadata of a file that planner wrote: what for, and the provider options, level and arena (JSON of
-`max_mem` and `initial_chunk_size_bytes`) that sessions need."""
+SESSION_KEYS = (TARGET_KEY, OPTIONS_KEY, LEVEL_KEY, ORDER_KEY, PACKED_KEY, ARENA_KEY)
+"""Metadata of a file that planner wrote: what for, and what its sessions need
+(`planner.runtime.opened`)."""
 
 HALF = frozenset({"float16", "bfloat16"})
 _SCATTERS = frozenset({"ScatterElements", "ScatterND"})

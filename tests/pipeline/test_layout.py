@@ -23,9 +23,9 @@ from planner.onnxio.shape_rules.blocked import DOMAIN
 from planner.plan.planfile import Plan
 from planner.results import OptimizeResult
 from planner.runtime.feeds.inputs import make_inputs
+from planner.runtime.opened import session_options
 from planner.runtime.optimizers import blocked as layout
 from planner.runtime.optimizers.normalize import normalize_for, optimize_file
-from planner.runtime.streams import session_options
 from planner.targets import CPU
 
 Level = onnxruntime.GraphOptimizationLevel

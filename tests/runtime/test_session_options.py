@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from planner.errors import UsageError
-from planner.runtime.streams import _properties, _target_of
+from planner.runtime.opened import needs_of
 from planner.targets import OPTIONS_KEY, TARGET_KEY
 from reports.reliability.graphs import diamond, proto, save
 
@@ -24,7 +24,7 @@ def written_for(path: Path, target: str, options: str) -> Path:
 def test_options_that_planner_writes_are_taken(tmp_path: Path):
     asked = {"preferredLayout": "NCHW", "forceCpuNodeNames": "pool"}
     path = written_for(tmp_path / "m.onnx", "webgpu", json.dumps(asked))
-    assert dict(_target_of(path, _properties(path), None).options) == asked
+    assert dict(needs_of(path).target.options) == asked
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ def test_options_that_planner_writes_are_taken(tmp_path: Path):
 def test_other_options_are_refused(options: str, tmp_path: Path):
     path = written_for(tmp_path / "m.onnx", "webgpu", options)
     with pytest.raises(UsageError, match="provider options that planner wrote"):
-        _target_of(path, _properties(path), None)
+        needs_of(path)
 
 
 @pytest.mark.parametrize("content", [b"\xff" * 100, b"text"])
@@ -42,4 +42,4 @@ def test_what_is_no_model_is_refused(content: bytes, tmp_path: Path):
     path = tmp_path / "m.onnx"
     path.write_bytes(content)
     with pytest.raises(UsageError, match="is not a model"):
-        _properties(path)
+        needs_of(path)

@@ -194,7 +194,7 @@ class OptimizeJob:
         return Made(
             prepared=prepared,
             plan=plan,
-            rewritten=with_metadata(planned.rewritten, plan, prepared.target),
+            rewritten=with_metadata(planned.rewritten, plan, prepared),
             after=rewritten_view(planned, run_plan, prepared.target),
         )
 

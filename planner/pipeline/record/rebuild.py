@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import onnx_ir as ir
+
 from planner.errors import ModelError, UsageError
 from planner.files.temporary import temporary_folder
 from planner.formulate import Formulation
@@ -34,7 +36,7 @@ from planner.plan.problem import Action
 from planner.request import Costs, Levers, Request
 from planner.runtime.device.sessions import why_missing
 from planner.runtime.optimizers.blocked import BLOCK_KEY
-from planner.targets import ARENA_KEY, LEVEL_KEY, OPTIONS_KEY, Target, target_named
+from planner.targets import ARENA_KEY, LEVEL_KEY, ORDER_KEY, PACKED_KEY, SESSION_KEYS, target_named
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,7 +184,7 @@ def rebuild(prepared: Prepared, plan: Plan) -> Rebuilt:
     return Rebuilt(
         formulation=form,
         actions=tuple(actions),
-        rewritten=with_metadata(rewritten, plan, prepared.target),
+        rewritten=with_metadata(rewritten, plan, prepared),
     )
 
 
@@ -195,18 +197,30 @@ def _check_decisions(plan: Plan, steps: int) -> None:
             )
 
 
-def with_metadata(rewritten: Rewritten, plan: Plan, target: Target) -> Rewritten:
-    """The rewritten model, which says whose plan it follows, and each node what it is for."""
+def can_be_fed(original: ir.Model, rewritten: ir.Model) -> bool:
+    """Whether an initializer can be fed to the rewritten model that cannot to the original: no kernel
+    packs it when a session is created."""
+    mine = {v.name for v in original.graph.inputs}
+    held = rewritten.graph.initializers
+    return any(v.name in held and v.name not in mine for v in rewritten.graph.inputs)
+
+
+def with_metadata(rewritten: Rewritten, plan: Plan, prepared: Prepared) -> Rewritten:
+    """The rewritten model, which says whose plan it follows and what a session of it needs, and each
+    node what it is for."""
     props = rewritten.model.metadata_props
     props["pkg.planner.version"] = plan.planner_version
     props["pkg.planner.plan_sha256"] = plans.plan_digest(plan)
     props["pkg.planner.budget_bytes"] = str(plan.budget_bytes)
-    # of the file that was read, which may be anyone's
-    for key in (LEVEL_KEY, OPTIONS_KEY, BLOCK_KEY, ARENA_KEY):
+    for key in (*SESSION_KEYS, BLOCK_KEY):  # of the file that was read, which may be anyone's
         props.pop(key, None)
-    props.update(target_metadata(target))
+    props.update(target_metadata(prepared.target))
     if not plan.ort_optimized:
         props[LEVEL_KEY] = "disabled"
+    if plan.order_target == "priority":
+        props[ORDER_KEY] = "priority"
+    if can_be_fed(prepared.loaded.model, rewritten.model):
+        props[PACKED_KEY] = "0"
     if plan.block_channels:
         props[BLOCK_KEY] = str(plan.block_channels)
     if plan.arena is not None:

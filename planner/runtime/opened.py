@@ -1,0 +1,373 @@
+"""How a file that planner wrote is opened: its metadata says all that a session needs.
+
+    pkg.planner.target               which device it was written for
+    pkg.planner.provider_options     of that device's provider
+    pkg.planner.optimization_level   "disabled" where it was planned as it is; ALL without
+    pkg.planner.execution_order      "priority" where it was planned for that; ONNX Runtime's own without
+    pkg.planner.packed               "0" where kernels must not pack constant weights
+    pkg.planner.arena                the cap in which the plan runs
+
+Besides, no file is opened with memory pattern or buffer reuse, which hold more than what is alive.
+`session_options` makes options for a script; `planner run` sets them on a script's own.
+"""
+
+from __future__ import annotations
+
+import io
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from planner.errors import UsageError
+from planner.files.reading import MAX_BYTES, shown, why_not_a_file
+from planner.files.structuring import parse_json
+from planner.onnxio.metadata import read_metadata
+from planner.targets import (
+    ARENA_KEY,
+    LEVEL_KEY,
+    OPTIONS_KEY,
+    ORDER_KEY,
+    PACKED_KEY,
+    TARGET_KEY,
+    TARGETS,
+    Target,
+    target_named,
+)
+
+if TYPE_CHECKING:
+    import onnxruntime as ort
+
+MakeSession = Callable[["ort.SessionOptions"], object]
+
+PREPACKING = "session.disable_prepacking"
+REGISTERED = "session.use_env_allocators"
+"""Entries of session options (core/session/onnxruntime_session_options_config_keys.h)."""
+
+_BUDGET_KEY = "pkg.planner.budget_bytes"
+_UNSET = "0"
+"""What ONNX Runtime takes an entry for that is not there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arena:
+    """An arena of ONNX Runtime's, whose regions double from the first, and whose chunks are all split.
+
+    Attributes:
+        max_mem: the most bytes that it may hold.
+        initial_chunk_size_bytes: its first region; 0 for one region of all.
+    """
+
+    max_mem: int
+    initial_chunk_size_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """One session option that a file needs.
+
+    Attributes:
+        name: an attribute of `SessionOptions`, or the key of an entry.
+        needed: its value for the file; an entry's is text.
+        default: its value where nobody has set it.
+    """
+
+    name: str
+    needed: Any
+    default: Any
+
+    @property
+    def is_entry(self) -> bool:
+        """Whether it is an entry rather than an attribute."""
+        return "." in self.name
+
+    def of(self, options: ort.SessionOptions) -> Any:
+        """Its value in `options`."""
+        if not self.is_entry:
+            return getattr(options, self.name)
+        try:
+            return options.get_session_config_entry(self.name)
+        except RuntimeError:
+            return self.default
+
+    def put(self, options: ort.SessionOptions, value: Any) -> None:
+        """Set it in `options`."""
+        if self.is_entry:
+            options.add_session_config_entry(self.name, value)
+        else:
+            setattr(options, self.name, value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Needs:
+    """What a session of one file needs.
+
+    Attributes:
+        where: the file, for messages.
+        by_planner: the file says that planner wrote it.
+        target: what it was written for, with the provider options that it asks for.
+        level: of ONNX Runtime's optimizations.
+        order: the session's execution order.
+        packed: kernels may pack constant weights when the session is created.
+        arena: the cap in which it runs; None where it asks for none.
+        budget_bytes: of its plan; None where it says none.
+        props: all of its metadata.
+    """
+
+    where: str
+    by_planner: bool
+    target: Target
+    level: Literal["all", "disabled"] = "all"
+    order: Literal["default", "priority"] = "default"
+    packed: bool = True
+    arena: Arena | None = None
+    budget_bytes: int | None = None
+    props: Mapping[str, str]
+
+    def settings(self) -> tuple[Setting, ...]:
+        """The session options that it needs, the arena's aside."""
+        import onnxruntime as ort
+
+        levels, modes = ort.GraphOptimizationLevel, ort.ExecutionMode
+        orders, is_disabled = ort.ExecutionOrder, self.level == "disabled"
+        attributes = (
+            ("enable_mem_pattern", False, True),
+            ("enable_mem_reuse", False, True),
+            (
+                "graph_optimization_level",
+                levels.ORT_DISABLE_ALL if is_disabled else levels.ORT_ENABLE_ALL,
+                levels.ORT_ENABLE_ALL,
+            ),
+            (
+                "execution_order",
+                orders.PRIORITY_BASED if self.order == "priority" else orders.DEFAULT,
+                orders.DEFAULT,
+            ),
+            ("execution_mode", modes.ORT_SEQUENTIAL, modes.ORT_SEQUENTIAL),
+        )
+        entries = () if self.packed else ((PREPACKING, "1", _UNSET),)
+        return tuple(
+            Setting(name=name, needed=needed, default=default)
+            for name, needed, default in (*attributes, *entries)
+        )
+
+    def check_here(self) -> None:
+        """Raise UsageError where the file was planned for another kind of processor."""
+        from planner.runtime.optimizers.blocked import check_block
+
+        check_block(self.props, self.where)
+
+
+def needs_of(model: Path | str | bytes, *, device: str | None = None) -> Needs:
+    """What a session of a model needs, by its metadata.
+
+    Args:
+        model: a path, or the serialized model.
+        device: where it will run; None for what the file says, and the CPU where it says nothing.
+
+    Raises:
+        UsageError: it is no model; its metadata is none that planner writes; or it was written for
+            another device.
+    """
+    where, props = _name(model), _read(model)
+    one_of = _Choices(props, where)
+    return Needs(
+        where=where,
+        by_planner=TARGET_KEY in props,
+        target=_target_of(where, props, device),
+        level="all" if one_of(LEVEL_KEY, "disabled") is None else "disabled",
+        order="default" if one_of(ORDER_KEY, "priority") is None else "priority",
+        packed=one_of(PACKED_KEY, "0", "1") != "0",
+        arena=_arena(props[ARENA_KEY], where) if ARENA_KEY in props else None,
+        budget_bytes=_budget(props.get(_BUDGET_KEY)),
+        props=props,
+    )
+
+
+def session_options(
+    model: Path | str | bytes,
+    *,
+    device: str | None = None,
+    copies: str = "serial",
+    arena: str | None = None,
+    make_session: MakeSession | None = None,
+) -> ort.SessionOptions:
+    """Options to open a rewritten model with: neither memory pattern nor reuse, which hold more than
+    the plan does, and all that the file's metadata asks for: level, execution order, packing, arena. A
+    provider that is a plug-in is in them, with the options that the file asks for.
+
+    Args:
+        model: the rewritten model: a path, or its bytes.
+        device: where it will run: cpu, webgpu or cuda; None for what the file says.
+        copies: "serial" leaves them on the stream of the operations, as ONNX Runtime does by itself.
+            "overlapped" writes `MODEL.streams.json` and applies it, for experiments: results are not
+            safe, nor is the budget, and a warning says so.
+        arena: "24GB": the most that ONNX Runtime's arena may hold, on the CPU or on CUDA, in one region
+            whose chunks are all split; None for the one that the file asks for, if it does. It is
+            registered for the process. On CUDA all that is on the device is in it, on the CPU neither
+            inputs nor initializers.
+        make_session: opens the model with the options given, where `device` does not say how.
+
+    Raises:
+        UsageError: there is no device whose copies could have streams of their own; the device is not
+            here; or the file was written for another one, or for another kind of processor.
+    """
+    import onnxruntime as ort
+
+    from planner.units import parse_bytes
+
+    if copies not in ("serial", "overlapped"):
+        raise UsageError(f"copies are serial or overlapped here, not {copies!r}")
+    needs = needs_of(model, device=device)
+    needs.check_here()
+    if arena is not None:
+        needs = replace(needs, arena=Arena(max_mem=parse_bytes(arena, what="arena")))
+    options = ort.SessionOptions()
+    for setting in needs.settings():
+        if setting.of(options) != setting.needed:
+            setting.put(options, setting.needed)
+    if needs.arena is not None:
+        register(options, needs.arena, needs.target)
+    if needs.target.plugin:
+        add_plugin(options, needs.target)
+    if copies == "serial":
+        return options
+    if isinstance(model, bytes):
+        raise UsageError("copies overlap in a model that is a file: it is given as bytes")
+    return _overlapped(Path(model), needs.target, options, make_session)
+
+
+def register(options: ort.SessionOptions, arena: Arena, target: Target) -> None:
+    """Register an arena for the process, and have `options` use it.
+
+    Raises:
+        UsageError: the target's memory is no arena, or its provider is not here.
+    """
+    from planner.runtime.device.sessions import check_provider
+    from planner.runtime.options import cap_arena
+
+    if target.is_arena:
+        check_provider(target)
+    device = "cpu" if target.name == "any" else target.name
+    cap_arena(options, arena.max_mem, arena.initial_chunk_size_bytes, device=device)
+
+
+def add_plugin(options: ort.SessionOptions, target: Target) -> None:
+    """Have `options` open a session on a target whose provider is a plug-in.
+
+    Raises:
+        UsageError: it is not installed, or sees no device.
+    """
+    from planner.runtime.device.provider import webgpu_devices
+    from planner.runtime.device.sessions import check_provider
+
+    check_provider(target)
+    options.add_provider_for_devices(list(webgpu_devices()[:1]), dict(target.options))
+
+
+def _overlapped(
+    path: Path, target: Target, options: ort.SessionOptions, make_session: MakeSession | None
+) -> ort.SessionOptions:
+    """Options with copies on streams of their own, and a warning."""
+    from planner.runtime.streams import UNSAFE, write_streams
+
+    if make_session is None:
+        if not target.own_memory:
+            raise UsageError("copies overlap on a device with streams; the CPU has none")
+        make_session = _opens(path, target)
+    warnings.warn(UNSAFE, stacklevel=3)
+    write_streams(path, make_session, options)
+    return options
+
+
+def _read(model: Path | str | bytes) -> dict[str, str]:
+    """Metadata of a model.
+
+    Raises:
+        UsageError: it is none, or cannot be read.
+    """
+    if not isinstance(model, bytes) and (why := why_not_a_file(Path(model))):
+        raise UsageError(f"{model} {why}")
+    where = _name(model)
+    try:
+        with io.BytesIO(model) if isinstance(model, bytes) else Path(model).open("rb") as file:
+            return read_metadata(file)
+    except OSError as error:
+        raise UsageError(f"{where} cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise UsageError(f"{where} is not a model ({error})") from None
+
+
+def _name(model: Path | str | bytes) -> str:
+    return "the model given as bytes" if isinstance(model, bytes) else str(model)
+
+
+@dataclass(frozen=True, slots=True)
+class _Choices:
+    """A key's value, one of those that planner writes; None where the file has none."""
+
+    props: Mapping[str, str]
+    where: str
+
+    def __call__(self, key: str, *known: str) -> str | None:
+        value = self.props.get(key)
+        if value is not None and value not in known:
+            raise UsageError(
+                f"{self.where}: its metadata {key} is {shown(value)}, which this version does not know"
+            )
+        return value
+
+
+def _target_of(where: str, props: Mapping[str, str], device: str | None) -> Target:
+    """The target that a file was written for, with the provider options that it asks for."""
+    written_for = props.get(TARGET_KEY)
+    if written_for is not None and written_for not in TARGETS:
+        raise UsageError(f"{where}: its metadata {TARGET_KEY} names no device: {written_for!r}")
+    if device is not None and written_for not in (None, device):
+        raise UsageError(f"{where} was written for {written_for}, not for {device}")
+    target = target_named(device or written_for or "cpu")
+    if OPTIONS_KEY not in props:
+        return target
+    return replace(target, options=_provider_options(props[OPTIONS_KEY], target, where))
+
+
+def _provider_options(text: str, target: Target, where: str) -> dict[str, str]:
+    """The provider options that a file asks for: of those that planner writes, and no others, since
+    some make a provider write files or load libraries."""
+    what = f"a model with provider options that planner wrote ({OPTIONS_KEY})"
+    options = parse_json(text, dict[str, str], where=where, what=what, error=UsageError)
+    known = {*target.options, target.keep_option} - {""}
+    unknown = sorted(options.keys() - known)
+    if unknown:
+        raise UsageError(f"{where} is not {what}: it asks for {shown(unknown[0])}")
+    return options
+
+
+def _arena(text: str, where: str) -> Arena:
+    """The arena that a file asks for."""
+    what = f"a model with an arena that planner wrote ({ARENA_KEY})"
+    found = parse_json(text, Arena, where=where, what=what, error=UsageError)
+    if not (0 < found.max_mem <= MAX_BYTES and 0 <= found.initial_chunk_size_bytes < 1 << 31):
+        raise UsageError(f"{where} is not {what}: {shown(text)}")
+    return found
+
+
+def _budget(text: str | None) -> int | None:
+    return int(text) if text is not None and text.isascii() and text.isdigit() else None
+
+
+def _opens(model: Path, target: Target) -> MakeSession:
+    from planner.runtime.device.sessions import check_provider
+
+    check_provider(target)
+    providers = (
+        [] if target.plugin else [(target.provider, dict(target.options)), "CPUExecutionProvider"]
+    )
+
+    def open_it(options: ort.SessionOptions) -> object:
+        import onnxruntime as ort
+
+        return ort.InferenceSession(model, options, providers=providers or None)
+
+    return open_it
