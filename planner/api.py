@@ -37,7 +37,7 @@ from planner.pipeline.record.files import Files, save_rewritten
 from planner.pipeline.record.modelviews import file_view
 from planner.pipeline.record.rebuild import prepared_for, rebuild, whole_dims
 from planner.pipeline.target.placing import check_can_run
-from planner.plan.planfile import OrderTarget, Swap
+from planner.plan.planfile import BudgetOf, OrderTarget, Swap
 from planner.processes.garbage import collected_seldom
 from planner.request import Costs, Levers, Limits, Request, calibration
 from planner.residing import Feeds, Reside, check_residence
@@ -140,6 +140,8 @@ def optimize(
     cast_saved: CastSaved = "none",
     order: OrderTarget = "default",
     reserve: str = "0B",
+    budget_of: BudgetOf = "held",
+    strict: bool = False,
     time_limit_s: float = 60.0,
     seed: int = 0,
     workers: int | None = None,
@@ -183,6 +185,10 @@ def optimize(
             verification says by how much.
         order: the session option the file is written for.
         reserve: set aside out of the budget.
+        budget_of: what the budget bounds: "held", all that a session holds that `planner.session_options`
+            opens, where that can be told (not with copies on the CPU, whose arena they share, nor on
+            WebGPU); "live", the bytes of tensors that are alive.
+        strict: other last bits in sessions of default options fail the verification.
         verify: each model runs once under each set of options; "thorough" runs them again, and at other
             levels. False leaves the rewritten model unrun; the graph that ONNX Runtime's optimizers
             made is then compared with the file, once, by numbers
@@ -210,6 +216,8 @@ def optimize(
         budget=budget,
         max_slowdown=max_slowdown,
         reserve=reserve,
+        budget_of=budget_of,
+        strict=strict,
         levers=Levers(
             swap=swap,
             copies=copies,
@@ -280,6 +288,7 @@ def verify(
     inputs: FileName | None = None,
     seed: int = 0,
     device: Device = "cpu",
+    strict: bool = False,
     fast: bool = False,
     progress: Progress | None = None,
 ) -> Verification:
@@ -287,6 +296,7 @@ def verify(
 
     Args:
         plan: the plan file; without it, `budget` gives the budget (or none is checked).
+        strict: other last bits in sessions of default options are a failure.
         fast: each model runs once under each set of options, as in `optimize`.
 
     Raises:
@@ -311,6 +321,7 @@ def verify(
         seed=seed,
         costs=Costs(hardware=the_plan.hardware if the_plan else "cpu", calibrate="never"),
         budget=budget,
+        strict=strict,
     )
     if the_plan is not None and the_plan.micro is not None:
         return verified(request, Path(rewritten), the_plan, thorough=not fast, progress=report)

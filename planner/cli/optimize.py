@@ -89,6 +89,7 @@ def optimize(
         typer.Option("--order", help="The session's execution order that the file is made for."),
     ] = "default",
     reserve: o.Reserve = "0B",
+    budget_of: o.BudgetOf = "held",
     time_limit: o.TimeLimit = 60.0,
     seed: o.Seed = 0,
     workers: o.Workers = None,
@@ -103,6 +104,7 @@ def optimize(
     no_verify: Annotated[
         bool, typer.Option("--no-verify", help="Short for --verify none.")
     ] = False,
+    strict: o.Strict = False,
     no_ort_optimize: o.NoOrtOptimize = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Plan and print; write nothing.")
@@ -195,6 +197,8 @@ def optimize(
                 cast_saved=cast_saved,
                 order=order,
                 reserve=reserve,
+                budget_of=budget_of,
+                strict=strict,
                 time_limit_s=time_limit,
                 seed=seed,
                 workers=workers,

@@ -93,6 +93,21 @@ Copies = Annotated[
 Reserve = Annotated[
     str, typer.Option("--reserve", metavar="SIZE", help="Part of the budget to leave unused.")
 ]
+BudgetOf = Annotated[
+    Literal["held", "live"],
+    typer.Option(
+        "--budget-of",
+        help="What the budget bounds: all that a session holds that planner.session_options opens, where "
+        "that can be told, or the bytes of live tensors alone, as papers count them.",
+    ),
+]
+Strict = Annotated[
+    bool,
+    typer.Option(
+        "--strict",
+        help="Exit with 5, too, where last bits differ in sessions of default options.",
+    ),
+]
 HtmlReport = Annotated[
     Path | None,
     typer.Option("-o", "--output", metavar="FILE.html", help="Write an HTML report too."),

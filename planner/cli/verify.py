@@ -32,6 +32,7 @@ def verify(
     inputs: o.Inputs = None,
     seed: o.Seed = 0,
     device: o.Device = "cpu",
+    strict: o.Strict = False,
     fast: Annotated[
         bool, typer.Option("--fast", help="Run each model once only, as `planner optimize` does.")
     ] = False,
@@ -70,6 +71,7 @@ def verify(
             inputs=inputs,
             seed=seed,
             device=device,
+            strict=strict,
             fast=fast,
             progress=report_progress,
         )

@@ -36,7 +36,7 @@ class Mode:
     @property
     def level(self) -> str:
         """The optimization level whose graph is planned: what the original is run at."""
-        return "extended" if self.ort_optimize else "disabled"
+        return "all" if self.ort_optimize else "disabled"
 
 
 @dataclass(frozen=True, slots=True)

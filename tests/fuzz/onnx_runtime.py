@@ -1,4 +1,4 @@
-"""Runs of a model on ONNX Runtime, written without planner: the fuzzer's judge."""
+"""Runs of a model on ONNX Runtime, written without planner's own runs: the fuzzer's judge."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 
+import planner
 from tests.fuzz.builder import WITHIN
 
 _LEVELS = ort.GraphOptimizationLevel
@@ -59,14 +60,19 @@ def run(
     )
 
 
-def is_blocked(model: Path) -> bool:
-    """Whether a session of default options stores images in blocks of channels (NCHWc)."""
-    options = _options("all", priority=False)
-    with tempfile.TemporaryDirectory() as folder:
-        options.optimized_model_filepath = str(Path(folder) / "all.onnx")
-        ort.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
-        graph = onnx.load(options.optimized_model_filepath).graph
-    return any(node.domain == "com.microsoft.nchwc" for node in graph.node)
+def runs_as_opened(model: Path, feeds: Mapping[str, np.ndarray], *, packed: bool = True) -> str:
+    """Why a file does not run twice as `planner.session_options` opens it; "" where it does."""
+    options = planner.session_options(model)
+    options.log_severity_level = 4
+    if not packed:
+        options.add_session_config_entry("session.disable_prepacking", "1")
+    try:
+        session = ort.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
+        for _ in range(2):
+            session.run(None, {k: v.copy() for k, v in feeds.items()})
+    except Exception as error:
+        return str(error)
+    return ""
 
 
 def live_bytes(

@@ -10,6 +10,7 @@ least       the least budget that is named has a plan
 more        a larger budget never costs more time
 repeatable  the same call writes the same bytes; so does `apply` with the plan
 again       the rewritten model can be planned again
+held        a file that is planned for what a session holds runs in the arena that it asks for
 verified    planner's own verification agrees (on a share of the plans: it takes longest)
 """
 
@@ -29,9 +30,11 @@ import onnxruntime as ort
 
 import planner
 from planner.errors import InfeasibleBudgetError, ModelError, VerificationError
+from planner.plan.planfile import BudgetOf
 from planner.results import OptimizeResult
+from planner.runtime.memory.arena import packable_bytes
 from tests.fuzz.cases import Case, Mode, feeds_of
-from tests.fuzz.onnx_runtime import LEVELS, Ran, is_blocked, live_bytes, run, same_bits
+from tests.fuzz.onnx_runtime import LEVELS, Ran, live_bytes, run, runs_as_opened, same_bits
 
 _GRANULARITY = 256
 TIME_LIMIT_S = 10.0
@@ -79,9 +82,7 @@ def check_case(case: Case, folder: Path, *, twice: bool = True, verify: bool = F
     onnx.save(case.model, path)
     feeds = feeds_of(case)
     try:
-        ran = run(path, feeds, level="all", packed=case.mode.packed)
-        if not (case.mode.ort_optimize and is_blocked(path)):  # else that is what is planned
-            ran = run(path, feeds, level=case.mode.level, packed=case.mode.packed)
+        ran = run(path, feeds, level=case.mode.level, packed=case.mode.packed)
     except Exception as error:
         outcome.counts["not a model that ONNX Runtime runs"] += 1
         outcome.refusal = f"ONNX Runtime: {error}"[:200]
@@ -146,6 +147,7 @@ def _check_budgets(
             _check_again(model, result, output, folder, outcome)
         if verify:
             _check_verified(model, budget, folder, outcome)
+            _check_held(model, budget, folder, outcome)
     for (small, slow, fits, rounding), (large, fast, also, _) in itertools.pairwise(times):
         # a plan that fits the arena, too, may cost more than one that does not; and what buffers are
         # rounded up by may hide a plan from the search, where budgets are as near as that; how much is
@@ -166,6 +168,7 @@ def _optimize(
     *,
     path: Path | None = None,
     verify: Literal[False, "thorough"] = False,
+    budget_of: BudgetOf = "live",
 ) -> OptimizeResult:
     mode: Mode = model.case.mode
     return planner.optimize(
@@ -182,6 +185,7 @@ def _optimize(
         time_limit_s=TIME_LIMIT_S,
         workers=1,
         verify=verify,
+        budget_of=budget_of,
         force=True,
     )
 
@@ -305,6 +309,25 @@ def _check_verified(model: _Model, budget: int, folder: Path, outcome: Outcome) 
         _optimize(model, f"{budget}B", folder / "verified.onnx", verify="thorough")
     except VerificationError as error:
         outcome.found("verified", error)
+
+
+def _check_held(model: _Model, budget: int, folder: Path, outcome: Outcome) -> None:
+    output = folder / "held.onnx"
+    try:
+        result = _optimize(model, f"{budget}B", output, budget_of="held")
+    except InfeasibleBudgetError as error:
+        outcome.counts["not held"] += 1
+        if error.least_peak_bytes <= budget:
+            outcome.found("held", f"no plan at {budget}, and {error.least_peak_bytes} is named")
+        return
+    arena = result.plan.arena
+    if arena is None:
+        return
+    outcome.counts["held"] += 1
+    if arena.max_bytes > budget + packable_bytes(result.after.graph):
+        outcome.found("held", f"an arena of {arena.max_bytes} B within a budget of {budget} B")
+    if message := runs_as_opened(output, model.feeds, packed=model.case.mode.packed):
+        outcome.found("held", message)
 
 
 def _fixed_outputs(proto: onnx.ModelProto) -> frozenset[str]:

@@ -167,14 +167,14 @@ def test_contrib_operators_are_sized_and_recomputed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("saved", [False, True], ids=["plain", "saved"])
 def test_convolutions_with_weights_as_inputs(saved: bool, tmp_path: Path) -> None:
-    """At its level ALL ONNX Runtime takes each sum into the convolution before it, in the original
-    alone: it rounds differently."""
+    """At its default level ONNX Runtime takes each sum into the convolution before it: what is planned is
+    what that leaves."""
     image = torch.randn(2, 3, 48, 48)
     path = exported(SuperResolution(), image, tmp_path / "m.onnx", weights=False)
     if saved:
         path = as_saved(path, Level.ORT_ENABLE_EXTENDED)
         assert "FusedConv" in {node.op_type for node in onnx.load(path).graph.node}
     result = optimize(
-        path, budget="80%", output=tmp_path / "planned.onnx", swap="none", time_limit_s=3
+        path, budget="95%", output=tmp_path / "planned.onnx", swap="none", time_limit_s=3
     )
-    check(result, path, rounding=1e-6)
+    check(result, path)

@@ -43,7 +43,7 @@ def test_live_bytes_are_predicted_node_by_node(
     path = tmp_path / "calls.onnx"
     onnx.save(calls(sizes), path)
     prepared = prepare(Request(model=path, ort_optimize=ort_optimize))
-    level = "extended" if ort_optimize else "disabled"
+    level = "all" if ort_optimize else "disabled"
     feeds, _ = make_inputs(path)
     runs = profile(path, feeds, Opening(memory="recommended", level=level, threads=1))
     check = measured(

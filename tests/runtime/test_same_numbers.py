@@ -133,7 +133,7 @@ def test_long_steps_are_run_once_for_each_file(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(ModelInMemory, "run", counted)
     said = same_numbers(replace(subject, step_us=4.2e6), lambda: make_inputs(subject.path)[0])
     assert said.endswith("are the same bits as in a session of the file")
-    assert levels == ["disabled", "extended"]
+    assert levels == ["disabled", "all"]
 
 
 def test_a_model_that_cannot_be_fed_is_compared_by_what_is_in_it() -> None:

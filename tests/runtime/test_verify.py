@@ -87,7 +87,14 @@ def test_fast_runs_each_once_and_still_judges_outputs_order_bytes_and_cap(pair: 
     result = _verify(pair, low, thorough=False, is_timed=True)
     assert result.passed, result.failures
     assert len(result.outputs) == 8
-    assert [c.level for c in result.orders] == ["extended", "all"]
+    assert [c.level for c in result.orders] == ["all"]
+    assert [(c.model, c.options, c.failure) for c in result.sessions] == [
+        ("original", "default", ""),
+        ("rewritten", "default", ""),
+        ("rewritten", "recommended", ""),
+    ]
+    assert result.default_bits is not None
+    assert (result.default_bits.compared, result.default_bits.differ) == (8, ())
     assert [(c.model, c.options) for c in result.memory] == [
         ("original", "default"),
         ("rewritten", "default"),

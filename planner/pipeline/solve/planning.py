@@ -221,7 +221,7 @@ def _not_held(
         f"are within {format_bytes(peak_bytes)}, but ONNX Runtime's arena breaks up and needs more"
         f"{needs}; give that budget or a longer --time-limit, or bound live bytes alone with "
         "--budget-of live",
-        least_peak_bytes=least_bytes,
+        least_peak_bytes=least_bytes or 0,
     )
 
 

@@ -195,7 +195,7 @@ class TrialSearch:
             has_plan: the one before found a plan, accepted or not.
         """
         now = time.monotonic()
-        if not self._holds:
+        if self.accepted is None or not self._holds:
             self.late += now > self.deadline
             return now <= self.deadline or (has_plan and self.late <= _MOST_LATE)
         if now > self.deadline - (1 - _UNTIL) * self.settings.time_limit_s:

@@ -29,7 +29,6 @@ import numpy.typing as npt
 from planner.files.temporary import temporary_folder
 from planner.processes.children import run_child
 from planner.results import DefaultBits, SessionCheck
-from planner.runtime.messages import explain, first_line
 from planner.runtime.options import Memory
 
 _TIMEOUT_S = 3600.0
@@ -123,7 +122,7 @@ class Process:
             return Alone(failure=f"the process ended with status {done.returncode}: {tail}")
         answer = json.loads(done.stdout.strip().splitlines()[-1])
         if "failure" in answer:
-            return Alone(failure=first_line(explain(answer["failure"])))
+            return Alone(failure=answer["failure"].strip().splitlines()[0])
         return Alone(
             digests=tuple(answer["digests"]),
             grown_bytes=tuple(answer["grown_bytes"]),
@@ -200,7 +199,7 @@ class BothAlone:
     ) -> None:
         self._stack = contextlib.ExitStack()
         self._inputs, self._beside = inputs, beside
-        self._processes = {
+        self._processes: dict[tuple[str, Memory], Process] = {
             (model, options): Process(path=paths[model], options=options, written=written)
             for model, options in _WAYS
         }

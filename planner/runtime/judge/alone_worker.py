@@ -38,20 +38,21 @@ def _answer(request: dict[str, Any], folder: Path) -> dict[str, Any]:
     if request["options"] == "default":
         session = onnxruntime.InferenceSession(path)
     else:
-        import planner
+        from planner.runtime.opened import session_options
 
-        session = onnxruntime.InferenceSession(path, planner.session_options(path))
+        session = onnxruntime.InferenceSession(path, session_options(path))
     names = [output.name for output in session.get_outputs()]
     answer: dict[str, Any] = {"digests": [], "grown_bytes": [], "results_bytes": 0}
     before = _put_back()
     for _ in range(request["runs"]):
         results = session.run(None, inputs)
         answer["grown_bytes"].append(max(0, _bytes("VmHWM") - before))
-        answer["results_bytes"] = sum(np.asarray(a).nbytes for a in results)
-        found = {n: _digest(a) for n, a in zip(names, results, strict=True)}
+        arrays = [np.asarray(array) for array in results]
+        answer["results_bytes"] = sum(array.nbytes for array in arrays)
+        found = {n: _digest(a) for n, a in zip(names, arrays, strict=True)}
         found |= {n: _digest(inputs[n]) for n in request["written"] if n in inputs}
         answer["digests"].append(found)
-        del results
+        del results, arrays
     return answer
 
 

@@ -21,7 +21,7 @@ from planner.results import CapCheck, MemoryCheck
 from planner.runtime.judge.cap import refused_by_arena, run_capped
 from planner.runtime.memory.arena import arena_cap, first_region, first_regions, roomy_cap
 from planner.runtime.memory.workspace import workspace
-from planner.runtime.options import Level, Opening, Order
+from planner.runtime.options import Level, Opening, Order, most_threads
 from planner.runtime.timing import available_bytes
 from planner.units import format_bytes
 
@@ -65,7 +65,7 @@ class Contestant:
                 self.path,
                 self.inputs,
                 cap_bytes,
-                Opening(order=self.order_option, level=self.level, threads=1),
+                Opening(order=self.order_option, level=self.level),
                 first_region_bytes=region,
                 runs=self.runs,
             )
@@ -84,7 +84,8 @@ class Contestant:
 
     def regions(self, cap_bytes: int) -> Iterator[int]:
         """First regions with which the replay stays within the cap, each looked for when asked for."""
-        return itertools.islice(first_regions(self.graph, self.order, cap_bytes), _TRIES)
+        regions = first_regions(self.graph, self.order, cap_bytes, threads=most_threads())
+        return itertools.islice(regions, _TRIES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,12 +98,17 @@ class CapsFound:
 
 
 def capped_by(
-    budget_bytes: int, original: Contestant, rewritten: Contestant, seen: Sequence[MemoryCheck]
+    budget_bytes: int,
+    original: Contestant,
+    rewritten: Contestant,
+    seen: Sequence[MemoryCheck],
+    ran: CapCheck | None = None,
 ) -> CapsFound:
     """Both models under a cap, judged.
 
     Args:
         seen: bytes of the original, as it was seen to run.
+        ran: the rewritten model within the budget, where it was seen to run so.
     """
     graph, order = original.graph, original.order
     scratch = {op: needed.bytes for op, needed in workspace(graph, threads=1).items()}
@@ -110,7 +116,7 @@ def capped_by(
     for check in seen:
         if check.live_bytes != check.predicted_live_bytes:
             peak = min(peak, check.live_bytes)  # a peak that it did not have
-    checks = cap_both(original, rewritten, budget_bytes, live_peak_bytes=peak)
+    checks = cap_both(original, rewritten, budget_bytes, live_peak_bytes=peak, ran=ran)
     failures = [check.failure for check in checks if check.failure]
     notes: tuple[str, ...] = ()
     if over := checks[1].over_budget_bytes:
@@ -123,16 +129,22 @@ def capped_by(
 
 
 def cap_both(
-    original: Contestant, rewritten: Contestant, budget_bytes: int, *, live_peak_bytes: int
+    original: Contestant,
+    rewritten: Contestant,
+    budget_bytes: int,
+    *,
+    live_peak_bytes: int,
+    ran: CapCheck | None = None,
 ) -> tuple[CapCheck, CapCheck]:
     """(original, rewritten), each in processes of its own.
 
     Args:
         live_peak_bytes: of the original, workspace included: it is expected to fail only below.
+        ran: the rewritten model within the budget, where it was seen to run so.
     """
     cap = arena_cap(rewritten.graph, budget_bytes)
     regions = rewritten.regions(cap)
-    first = list(itertools.islice(regions, 1))
+    first = [ran.first_region_bytes] if ran else list(itertools.islice(regions, 1))
 
     def original_under(over: int, region: int) -> CapCheck:
         found = original.under(arena_cap(original.graph, budget_bytes) + over, [region], over, None)
@@ -146,7 +158,7 @@ def cap_both(
             for region in first
             if _have_room(budget_bytes)
         }
-        fits = rewritten.under(cap, itertools.chain(first, regions), 0, True)
+        fits = ran or rewritten.under(cap, itertools.chain(first, regions), 0, True)
         if fits is None or refused_by_arena(fits):
             fits = _least_above(rewritten, cap, tried=fits is not None)
         over, region = fits.over_budget_bytes, fits.first_region_bytes
@@ -154,7 +166,9 @@ def cap_both(
         cap = arena_cap(original.graph, budget_bytes) + over
         # below its live bytes it must fail; above them, what the arena loses decides, in the replay
         must_fail = arena_cap(original.graph, live_peak_bytes) > cap
-        fails = must_fail and first_region(original.graph, original.order, cap) is None
+        threads = most_threads()
+        region = first_region(original.graph, original.order, cap, threads=threads)
+        fails = must_fail and region is None
         return replace(asked.result(), expected=False if fails else None), fits
 
 
@@ -170,7 +184,9 @@ def _least_above(rewritten: Contestant, budget_cap: int, *, tried: bool) -> CapC
     more = budget_cap // 50
     cap, check = budget_cap + (more if tried else 0), None
     for _ in range(_TRIES):
-        cap, _region = roomy_cap(rewritten.graph, rewritten.order, at_least=cap)
+        cap, _region = roomy_cap(
+            rewritten.graph, rewritten.order, at_least=cap, threads=most_threads()
+        )
         check = rewritten.under(cap, rewritten.regions(cap), cap - budget_cap, True)
         assert check is not None
         if check.passed:

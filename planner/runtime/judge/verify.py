@@ -41,6 +41,7 @@ from planner.exactness import Numbers
 from planner.graph.effects import Effect
 from planner.graph.liveness import timeline
 from planner.graph.model import OpId, TrainingGraph
+from planner.plan.planfile import Arena, BudgetOf
 from planner.processes.children import quiet
 from planner.results import (
     CapCheck,
@@ -71,6 +72,7 @@ from planner.runtime.profiled import (
 )
 from planner.runtime.timing import QUICK, THOROUGH, available_bytes, time_in_turns
 from planner.targets import CPU
+from planner.units import format_bytes
 
 Array = npt.NDArray[Any]
 
@@ -88,6 +90,9 @@ class CpuJob:
         orders: of each, as predicted, as OpIds.
         planned: names of the rewritten model's nodes as planned.
         budget_bytes: of the device, graph inputs and initializers included.
+        budget_of: what it bounds; see `planner.request.Request`.
+        arena: in which the rewritten model should run, as its file says.
+        strict: other last bits in sessions of default options are a failure.
         inputs: by name; `inputs_source` says where they come from.
         is_copy: the rewritten model is the original, which has no planned order.
         level: of the sessions that the plan is made for: "all", or "disabled" where it is of the graph
@@ -110,6 +115,9 @@ class CpuJob:
     orders: Mapping[str, tuple[OpId, ...]]
     planned: Sequence[str]
     budget_bytes: int
+    budget_of: BudgetOf = "live"
+    arena: Arena | None = None
+    strict: bool = False
     inputs: Mapping[str, Array]
     inputs_source: str = "given by the caller"
     seed: int = 0
@@ -169,7 +177,7 @@ class CpuJob:
         self._judge_alone(bits, sessions)
         self.settle()
         time = self._time() if self.is_timed else None
-        caps = self._caps()
+        caps = self._caps(sessions)
         self._judge_memory()
         return Verification(
             ort_version=str(ort.__version__),
@@ -216,8 +224,8 @@ class CpuJob:
                     f"onnxruntime.InferenceSession(path) does not run the {check.model} model: "
                     f"{check.failure}"
                 )
-        if bits is not None and (note := default_bits_note(bits)):
-            self.notes.append(note)
+        if bits is not None and (said := default_bits_note(bits)):
+            (self.failures if self.strict else self.notes).append(said)
 
     @property
     def _have_room(self) -> bool:
@@ -421,7 +429,7 @@ class CpuJob:
             self.notes.append(note)
         return check
 
-    def _caps(self) -> tuple[CapCheck, ...]:
+    def _caps(self, sessions: Sequence[SessionCheck]) -> tuple[CapCheck, ...]:
         if self.has_swaps:
             return ()
         self.progress("both models under a hard memory cap")
@@ -430,10 +438,34 @@ class CpuJob:
             self._contestant("original"),
             self._contestant("rewritten"),
             [check for check in self.memory if check.model == "original"],
+            self._ran_in_arena(sessions),
         )
         self.failures += found.failures
-        self.notes += found.notes
+        over = found.checks[1].over_budget_bytes
+        if over and self.budget_of == "held":
+            self.failures.append(
+                f"ONNX Runtime's arena has no room for the rewritten model within the budget: it takes "
+                f"{format_bytes(over)} more"
+            )
+        else:
+            self.notes += found.notes
         return found.checks
+
+    def _ran_in_arena(self, sessions: Sequence[SessionCheck]) -> CapCheck | None:
+        """The rewritten model in the arena that its file asks for; None where it did not run in it."""
+        ran = any(
+            (check.model, check.options, check.failure) == ("rewritten", "recommended", "")
+            for check in sessions
+        )
+        if self.arena is None or not ran:
+            return None
+        return CapCheck(
+            model="rewritten",
+            cap_bytes=self.arena.max_bytes,
+            passed=True,
+            expected=True,
+            first_region_bytes=self.arena.first_region_bytes,
+        )
 
     def _contestant(self, model: str) -> Contestant:
         path, level, order = self._capped(model)

@@ -38,6 +38,32 @@ RESERVED_LIMIT = 127
 """Initializers up to this many bytes are copied into the arena when the session is created; larger
 ones stay where the model was read to."""
 
+_PACKS = frozenset(
+    {
+        "Attention",
+        "Conv",
+        "ConvTranspose",
+        "DynamicQuantizeMatMul",
+        "DynamicQuantizeLSTM",
+        "FusedConv",
+        "FusedGemm",
+        "FusedMatMul",
+        "Gemm",
+        "GRU",
+        "LSTM",
+        "MatMul",
+        "MatMulInteger",
+        "MatMulNBits",
+        "MultiHeadAttention",
+        "QAttention",
+        "QLinearConv",
+        "QLinearMatMul",
+    }
+)
+"""Operators whose kernels may pack constant weights (`PrePack` in providers/cpu, contrib_ops/cpu)."""
+_PACKING_BYTES = 64 * 1024
+"""Rows and columns are rounded up to the product's blocks (core/mlas/lib/sgemm.cpp)."""
+
 _NONE = Workspace()
 
 _SHARES = (1, 2, 3, 4, 8, 16)
@@ -355,6 +381,21 @@ def _reserved_sizes(graph: TrainingGraph) -> tuple[int, ...]:
         t.bytes
         for t in graph.tensors
         if t.is_initializer and t.consumers and 0 < t.bytes <= RESERVED_LIMIT
+    )
+
+
+def packable_bytes(graph: TrainingGraph) -> int:
+    """The most that kernels pack of constant weights when a session is created, in bytes.
+
+    The arena's limit counts it, and where it is more than the limit there is no limit any more: seen on
+    onnxruntime 1.31 (tests/runtime/test_packed_weights.py). The weights themselves are given back.
+    """
+    return sum(
+        t.bytes + t.bytes // 4 + _PACKING_BYTES
+        for t in graph.tensors
+        if t.is_initializer
+        and t.bytes > RESERVED_LIMIT
+        and any(graph.operations[op].op_type in _PACKS for op in t.consumers)
     )
 
 
