@@ -19,15 +19,21 @@ class ArenaForecast:
     """Predicted device-arena bytes of one model under one set of session options.
 
     Attributes:
-        options: "default" or "recommended"; "device" for all that a device with a memory of its own
-            holds under default options, inputs and initializers included.
-        in_use_bytes, held_bytes: the largest over a first and a second run (on the CPU inputs
-            excluded: feeds are not in its arena).
+        options: "default" or "recommended".
+        in_use_bytes, held_bytes: the largest over a first and a second run. On a device with a memory of
+            its own inputs and initializers are in them; on the CPU they lie beside the arena, in
+            `beside_bytes`.
     """
 
     options: str
     in_use_bytes: int
     held_bytes: int
+    beside_bytes: int = 0
+
+    @property
+    def total_bytes(self) -> int:
+        """All that a session holds, what its caller feeds included."""
+        return self.held_bytes + self.beside_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -267,6 +273,7 @@ class MemoryCheck:
         predicted_live_bytes / live_bytes: peak of requested bytes, inputs included.
         in_use_bytes, held_bytes: allocator figures; None where not measured. On a device with a
             memory of its own, `held_bytes` is what its driver or arena counted.
+        beside_bytes: of inputs and initializers outside the arena.
         per_node: (node, predicted live bytes, measured live bytes) at each executed node.
         worst: the nodes with the largest difference, largest first.
     """
@@ -280,6 +287,7 @@ class MemoryCheck:
     in_use_bytes: int | None = None
     predicted_held_bytes: int | None = None
     held_bytes: int | None = None
+    beside_bytes: int = 0
     per_node: tuple[tuple[str, int, int], ...] = ()
     worst: tuple[tuple[str, int, int], ...] = ()
 

@@ -118,7 +118,12 @@ def view_payload(view: ModelView, decisions: Sequence[Decision] = ()) -> dict[st
         },
         "live_ranges": _ranges(view, fates),
         "arena": [
-            {"options": a.options, "in_use_bytes": a.in_use_bytes, "held_bytes": a.held_bytes}
+            {
+                "options": a.options,
+                "in_use_bytes": a.in_use_bytes,
+                "held_bytes": a.held_bytes,
+                "beside_bytes": a.beside_bytes,
+            }
             for a in view.arena
         ],
         "packed_arena": _packed(view.packed),

@@ -26,6 +26,8 @@ from planner.targets import CUDA
 if TYPE_CHECKING:
     import onnxruntime as ort
 
+    from planner.plan.planfile import Arena
+
 Memory = Literal["default", "recommended"]
 Level = Literal["disabled", "extended", "all"]
 Order = Literal["default", "priority"]
@@ -88,6 +90,7 @@ def session_options(
     profile_prefix: Path | None = None,
     threads: int | None = None,
     packed: bool = True,
+    arena: Arena | None = None,
 ) -> ort.SessionOptions:
     """Options for one session.
 
@@ -100,6 +103,7 @@ def session_options(
         threads: intra-operator threads; None leaves it to ONNX Runtime.
         packed: False keeps kernels from packing constant weights when the session is created; a product
             with packed weights may have other last bits.
+        arena: that of recommended options, in place of one that grows by what is requested.
     """
     import onnxruntime as ort
 
@@ -123,7 +127,10 @@ def session_options(
         options.add_session_config_entry("session.disable_prepacking", "1")
     if memory == "recommended":
         hold_no_more(options)
-        use_registered_arena(options, {"arena_extend_strategy": SAME_AS_REQUESTED})
+        if arena is not None:
+            cap_arena(options, arena.max_bytes, arena.first_region_bytes)
+        else:
+            use_registered_arena(options, {"arena_extend_strategy": SAME_AS_REQUESTED})
     return options
 
 
@@ -136,6 +143,7 @@ class Opening:
     order: Order = "default"
     threads: int | None = None
     packed: bool = True
+    arena: Arena | None = None
 
     def options(self, *, profile_prefix: Path | None = None) -> ort.SessionOptions:
         """The options of one session."""
@@ -146,6 +154,7 @@ class Opening:
             profile_prefix=profile_prefix,
             threads=self.threads,
             packed=self.packed,
+            arena=self.arena,
         )
 
 

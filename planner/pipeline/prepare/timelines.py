@@ -7,7 +7,9 @@ from functools import partial
 from planner.graph.liveness import Timeline, timeline
 from planner.graph.model import OpId, TrainingGraph
 from planner.pipeline.prepare.packed import packed_arena
+from planner.plan.planfile import Arena
 from planner.results import ModelView
+from planner.runtime.options import Memory
 from planner.targets import Target
 
 
@@ -31,24 +33,35 @@ def workspace_of(graph: TrainingGraph, target: Target) -> tuple[int, ...]:
 
 
 def view_of(
-    graph: TrainingGraph, line: Timeline, duration_us: tuple[float, ...], target: Target
+    graph: TrainingGraph,
+    line: Timeline,
+    duration_us: tuple[float, ...],
+    target: Target,
+    arena: Arena | None = None,
 ) -> ModelView:
     """Timeline, time, arena forecasts and packed arena of a graph.
 
     Args:
         line: of the graph, in the order in which it runs.
         duration_us: by OpId.
+        arena: that its file asks for.
     """
     from planner.runtime.device.forecast import device_forecast
     from planner.runtime.memory.arena import forecast
+    from planner.runtime.options import most_threads
 
+    ways: tuple[Memory, ...] = ("default", "recommended")
+    threads = most_threads()
     return ModelView(
         graph=graph,
         timeline=line,
         time_us=sum(duration_us),
         duration_us=duration_us,
-        arena=(device_forecast(graph, line.order, target),)
-        if target.own_memory
-        else tuple(forecast(graph, line.order, options) for options in ("default", "recommended")),
+        arena=tuple(
+            device_forecast(graph, line.order, target, options, arena)
+            if target.own_memory
+            else forecast(graph, line.order, options, arena=arena, threads=threads)
+            for options in (ways if target.is_arena or not target.own_memory else ways[:1])
+        ),
         pack=partial(packed_arena, line),
     )

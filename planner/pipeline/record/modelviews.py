@@ -29,7 +29,7 @@ _LIKE_INPUT = frozenset({Role.BARRIER, Role.SWAP_OUT, Role.SWAP_IN, Role.SCRATCH
 def rewritten_view(planned: Planned, plan: Plan, target: Target) -> ModelView:
     """An accepted plan's model."""
     durations = _durations_after(planned)
-    view = view_of(planned.graph, planned.timeline, durations, target)
+    view = view_of(planned.graph, planned.timeline, durations, target, plan.arena)
     return replace(view, time_us=plan.planned.time_us, start_us=_starts_after(planned))
 
 

@@ -5,10 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from planner.graph.model import OpId, TrainingGraph
+from planner.plan.planfile import Arena
 from planner.results import ArenaForecast
 from planner.runtime.device.bfc_device import cuda_demand, forecast_cuda
 from planner.runtime.device.buckets import forecast_webgpu
-from planner.runtime.memory.arena import ArenaSettings, Demand, arena_cap, demand_under_cap
+from planner.runtime.memory.arena import (
+    ArenaSettings,
+    Demand,
+    arena_cap,
+    capped,
+    demand_under_cap,
+)
 from planner.runtime.memory.bfc import Growth
 from planner.runtime.options import Memory, most_threads
 from planner.targets import Target
@@ -34,7 +41,11 @@ def arena_room(graph: TrainingGraph, budget_bytes: int, target: Target) -> int:
 
 
 def device_forecast(
-    graph: TrainingGraph, order: Sequence[OpId], target: Target, memory: Memory = "default"
+    graph: TrainingGraph,
+    order: Sequence[OpId],
+    target: Target,
+    memory: Memory = "default",
+    arena: Arena | None = None,
 ) -> ArenaForecast:
     """Bytes of the device over two runs: feeds, initializers and outputs included.
 
@@ -42,11 +53,15 @@ def device_forecast(
 
     Args:
         memory: the session options, on a target whose memory is an arena.
+        arena: that recommended sessions have; None for one that grows by what is asked for.
     """
     if target.allocator == "buckets":
         found = forecast_webgpu(graph, order)
     else:
-        found = forecast_cuda(graph, order, _CUDA[memory])
+        settings = _CUDA[memory]
+        if arena is not None and memory == "recommended":
+            settings = capped(arena.max_bytes, arena.first_region_bytes)
+        found = forecast_cuda(graph, order, settings)
     return ArenaForecast(
-        options="device", in_use_bytes=found.in_use_bytes, held_bytes=found.peak_bytes
+        options=memory, in_use_bytes=found.in_use_bytes, held_bytes=found.peak_bytes
     )

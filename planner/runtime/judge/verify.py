@@ -363,7 +363,14 @@ class CpuJob:
             self._add_memory("original", "recommended", runs)
         self.progress("rewritten model, recommended options: order and bytes")
         opening = self._opening_recommended
-        runs = self._profile("rewritten", opening)
+        try:
+            runs = self._profile("rewritten", opening)
+        except ModelError:
+            if self.arena is None:
+                raise
+            self.arena = None  # another first region may do: see the caps
+            opening = self._opening_recommended
+            runs = self._profile("rewritten", opening)
         if self._optimized:
             self._check_order(opening.level, runs[0])
         self._add_memory("rewritten", "recommended", runs)
@@ -371,7 +378,8 @@ class CpuJob:
     @property
     def _opening_recommended(self) -> Opening:
         """How the rewritten model is opened under recommended options."""
-        return self._opening("rewritten", self._default_level, "recommended")
+        opening = self._opening("rewritten", self._default_level, "recommended")
+        return replace(opening, arena=self.arena)
 
     def _begin_rewritten(self, opening: Opening) -> None:
         """Have the rewritten model's sessions created beside the original's: this one, and that under
@@ -398,7 +406,13 @@ class CpuJob:
             check = memcheck.replayed(runs[0], graph, order, model=model, options=options)
         else:
             check = memcheck.measured(
-                runs, graph, order, model=model, options=options, threads=self.threads
+                runs,
+                graph,
+                order,
+                model=model,
+                options=options,
+                threads=self.threads,
+                arena=self.arena if (model, options) == ("rewritten", "recommended") else None,
             )
         self.memory.append(check)
 

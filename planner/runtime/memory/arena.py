@@ -20,6 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from planner.graph.model import OpId, TensorId, TrainingGraph
+from planner.plan.planfile import Arena as PlannedArena
 from planner.results import ArenaForecast
 from planner.runtime.memory.allocation import AllocationPlan, Kind, place
 from planner.runtime.memory.bfc import (
@@ -127,7 +128,13 @@ class RunTrace:
 
 
 def forecast(
-    graph: TrainingGraph, order: Sequence[OpId], options: str, *, threads: int = 1, runs: int = 2
+    graph: TrainingGraph,
+    order: Sequence[OpId],
+    options: str,
+    *,
+    arena: PlannedArena | None = None,
+    threads: int = 1,
+    runs: int = 2,
 ) -> ArenaForecast:
     """In-use and held bytes of the arena, the largest over a first and a second run.
 
@@ -137,14 +144,19 @@ def forecast(
         graph: the graph.
         order: the order in which it runs.
         options: "default" or "recommended".
+        arena: that recommended sessions have; None for one that grows by what is asked for.
         threads: of the session (convolutions take a buffer for each).
         runs: 1 for the first run alone.
     """
-    found = simulate(graph, order, SETTINGS[options], threads=threads, runs=runs)
+    settings = SETTINGS[options]
+    if arena is not None and options == "recommended":
+        settings = capped(arena.max_bytes, arena.first_region_bytes)
+    found = simulate(graph, order, settings, threads=threads, runs=runs)
     return ArenaForecast(
         options=options,
         in_use_bytes=max(run.peak for run in found),
         held_bytes=max(max(run.held, default=0) for run in found),
+        beside_bytes=beside_bytes(graph),
     )
 
 
@@ -404,10 +416,15 @@ def reserved_bytes(graph: TrainingGraph) -> int:
     return sum(_reserved_sizes(graph))
 
 
+def beside_bytes(graph: TrainingGraph) -> int:
+    """Bytes of graph inputs and initializers outside the arena."""
+    persistent = sum(t.bytes for t in graph.tensors if t.is_persistent and not t.on_host)
+    return persistent - reserved_bytes(graph)
+
+
 def arena_cap(graph: TrainingGraph, budget_bytes: int) -> int:
     """The arena's share of a budget: less graph inputs and the initializers outside the arena.
 
     Not positive where these alone exceed the budget.
     """
-    persistent = sum(t.bytes for t in graph.tensors if t.is_persistent and not t.on_host)
-    return budget_bytes - persistent + reserved_bytes(graph)
+    return budget_bytes - beside_bytes(graph)

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 
 from planner.graph.liveness import timeline
 from planner.graph.model import OpId, TrainingGraph
+from planner.plan.planfile import Arena
 from planner.results import MemoryCheck
 from planner.runtime.memory.arena import RECOMMENDED, SETTINGS, forecast, simulate
 from planner.runtime.profile import Run
@@ -30,8 +31,13 @@ def measured(
     model: str,
     options: str,
     threads: int,
+    arena: Arena | None = None,
 ) -> MemoryCheck:
-    """Measured against predicted bytes, from one or two consecutive runs under one set of options."""
+    """Measured against predicted bytes, from one or two consecutive runs under one set of options.
+
+    Args:
+        arena: the session's, where the file asks for one.
+    """
     line = timeline(graph, order)
     predicted_live = [int(b) for b in line.live_bytes]
     copied = sum(t.bytes for t in graph.output_copies)  # the arena holds these, too
@@ -43,7 +49,8 @@ def measured(
     base = (runs[0][0].requested_in_use or 0) - (runs[0][0].requested_delta or 0) - copied
     live = [(e.requested_in_use or 0) - base + fixed for e in runs[0]]
     per_node = _pair(runs[0], graph, order, predicted_live, live)
-    expected = forecast(graph, order, options, threads=threads, runs=len(runs))
+    expected = forecast(graph, order, options, arena=arena, threads=threads, runs=len(runs))
+    held = max(e.held or 0 for run in runs for e in run)
     return MemoryCheck(
         model=model,
         options=options,
@@ -53,7 +60,9 @@ def measured(
         predicted_in_use_bytes=expected.in_use_bytes,
         in_use_bytes=max(e.in_use_peak or 0 for run in runs for e in run) - base,
         predicted_held_bytes=expected.held_bytes,
-        held_bytes=max(e.held or 0 for run in runs for e in run) - base,
+        # in regions of one arena lies what was there before, too
+        held_bytes=held if arena is not None else held - base,
+        beside_bytes=expected.beside_bytes,
         per_node=per_node,
         worst=_worst(per_node),
     )
