@@ -254,7 +254,7 @@ class Plan:
     Attributes:
         model_sha256: digest of the model file (its proto without external data).
         dims: bound symbolic dims.
-        budget_text, budget_bytes: as typed, and in bytes.
+        budget_text, budget_bytes: as typed (or where it is from), and in bytes.
         reserve_bytes: set aside out of the budget.
         max_slowdown: the most time that a plan might add, as a ratio (0.05 is 5%); None for no limit.
         binds: what kept the peak from being lower or the plan from being faster: "budget",
