@@ -70,8 +70,7 @@ def solve(
         Literal["auto", "none", "only"],
         typer.Option(
             "--swap",
-            help="Copy tensors to the host, as far as the file allows copies: when it pays, never, or only "
-            "that.",
+            help="Copy tensors to the host, where the file allows it: when it pays, never, or only that.",
         ),
     ] = "auto",
     overlap: Annotated[

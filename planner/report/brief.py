@@ -17,7 +17,7 @@ from planner.report.frontier import POINT_COLUMNS, point_row
 from planner.report.narrative import budget_text, times_of
 from planner.report.plain import nearby, nearby_command, printable
 from planner.report.remarks import that_matter
-from planner.report.session_code import session_lines
+from planner.report.session_code import script_lines
 from planner.report.terminal import print_table, proof, wide_console
 from planner.report.what_if import WHAT_IF_COLUMNS, WHAT_IF_TITLE, what_if_rows
 from planner.units import format_both, format_budget, format_bytes, format_duration, format_percent
@@ -50,7 +50,8 @@ def print_optimize_brief(payload: Payload, console: Console | None = None) -> No
     written = [nearby(path) for path in payload["outputs"].values() if path is not None]
     if written:
         print_row(out, "Wrote", ", ".join(written))
-    _print_script(out, payload)
+    for number, line in enumerate(script_lines(payload)):
+        print_row(out, "" if number else "Script", line, "cyan")
     print_notes(out, [*_notes_of(head), *_remarks(payload)])
     step = next((step for step in payload["next_steps"] if step["command"]), None)
     if step is not None:
@@ -59,16 +60,6 @@ def print_optimize_brief(payload: Payload, console: Console | None = None) -> No
     print_row(
         out, "More", "the report, or -v" if head["verified"] is not False and written else "-v"
     )
-
-
-def _print_script(out: Console, payload: Payload) -> None:
-    """The lines with which a script opens the rewritten model."""
-    path, plan = payload["outputs"]["model"], payload["plan"]
-    if path is None:
-        return
-    lines = session_lines(nearby(path), device=plan["device"], order_target=plan["order_target"])
-    for number, line in enumerate(lines):
-        print_row(out, "" if number else "Script", line, "cyan")
 
 
 def print_analysis_brief(payload: Payload, console: Console | None = None) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from planner.plan.planfile import MicroBatches
+from planner.report.plain import nearby
 from planner.results import CapCheck, Verification
 from planner.runtime.options import MAX_FIRST_REGION
 from planner.targets import CPU, Target, target_named
@@ -135,14 +137,14 @@ def session_code(
     return _HEAD + order + body.format(session=session, comment=comment, arena=arena)
 
 
-def session_lines(model: str, *, device: str, order_target: str = "default") -> tuple[str, ...]:
-    """Python that opens `model` (a file name) with planner's own session options, in two lines.
-
-    Args:
-        device, order_target: as for `session_code`.
-    """
-    target = target_named(device)
-    order = ', order="priority"' if order_target == "priority" else ""
+def script_lines(payload: dict[str, Any]) -> tuple[str, ...]:
+    """Python that opens the rewritten model of `planner optimize` with planner's own session options, in
+    two lines to paste into a script; none where no model was written."""
+    path, plan = payload["outputs"]["model"], payload["plan"]
+    if path is None:
+        return ()
+    model, target = nearby(path), target_named(plan["device"])
+    order = ', order="priority"' if plan["order_target"] == "priority" else ""
     options = {} if target.plugin else target.options  # a plug-in's are in the session options
     return (
         f"options = planner.session_options({model!r}{order})",

@@ -15,6 +15,7 @@ from rich.text import Text
 from planner.report.frontier import POINT_COLUMNS, point_row
 from planner.report.narrative import budget_text, times_of
 from planner.report.plain import nearby, nearby_command, printable
+from planner.report.session_code import script_lines
 from planner.report.what_if import (
     WHAT_IF_COLUMNS,
     WHAT_IF_TITLE,
@@ -124,6 +125,8 @@ def print_optimize(payload: Payload, console: Console | None = None) -> None:
     for what, path in payload["outputs"].items():
         if path is not None:
             print_line(out, f"{what}: {nearby(path)}")
+    for line in script_lines(payload):
+        out.print(Text(f"  {printable(line)}", style="cyan"), soft_wrap=True)
 
 
 def _next(out: Console, steps: list[Payload]) -> None:

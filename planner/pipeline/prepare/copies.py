@@ -24,7 +24,7 @@ WHAT_IF = (
     "the operations, and is not safe with copies on streams of their own"
 )
 
-SHARED = "host copies share the CPU's memory: nothing is saved on this machine, it shows what a GPU would do"
+SHARED = "host copies share the CPU's memory: nothing is saved on this machine; shows what a GPU would do"
 """What copies are worth where a file runs on the CPU."""
 
 _SAFE_DEVICES: frozenset[str] = frozenset()
