@@ -13,6 +13,7 @@ import numba  # noqa: F401
 
 from planner.bounding import Given, bounds_of
 from planner.chunking import SplitMode, check_split
+from planner.defaults import AUTO_RESERVE, card_budget, card_of, meant
 from planner.errors import ModelError, UsageError
 from planner.files.writing import FileName, path_or_none
 from planner.graph.what_if import parse_what_if
@@ -58,9 +59,10 @@ def analyze(
     calibrate: bool | None = None,
     inputs: FileName | None = None,
     ort_optimize: bool = True,
-    device: Device = "cpu",
+    device: Device | None = None,
+    swap: Swap | None = None,
     copies: Copies = "serial",
-    resident: Reside = "auto",
+    resident: Reside | None = None,
     feeds: Feeds = "auto",
     time_limit_s: float = 60.0,
     seed: int = 0,
@@ -81,8 +83,9 @@ def analyze(
         calibrate: True measures operation times by a short run on this machine's CPU, False predicts
             them. None: measured where `hardware` is "cpu" and a run takes seconds, once; the times are
             kept for the next call.
-        copies, resident, feeds: as for `optimize`, in what a budget would cost; what lives on the host
-            is as much as costs nothing, or all that may.
+        device: whose graph and kernels are looked at; None for the CPU's, with the times of any profile.
+        swap, copies, resident, feeds: as for `optimize`, in what a budget would cost; what lives on the
+            host is as much as costs nothing, or all that may.
         time_limit_s: for the searches: a better order, the least budget, what budgets cost.
         what_if: `"bf16"`, `"fp16"`, `"sparse=0.3"`, or two with a comma: what the peak would be if the
             model's tensors were stored so (`planner.graph.what_if`).
@@ -92,21 +95,29 @@ def analyze(
     Raises:
         UsageError, ModelError: see `planner.errors`.
     """
+    check_residence(resident, feeds)
+    said = meant(
+        device=device,
+        hardware=hardware,
+        swap=swap,
+        resident=resident,
+        copies=copies,
+        is_written=False,
+    )
     request = Request(
         model=Path(model),
         dims=dims or {},
         bounds=bounds_of(bounds or {}),
-        device=device,
+        device=said.device,
         ort_optimize=ort_optimize,
         inputs=path_or_none(inputs),
         seed=seed,
         costs=Costs(
             hardware=hardware, profile=path_or_none(profile), calibrate=calibration(calibrate)
         ),
-        levers=Levers(copies=copies, resident=resident, feeds=feeds),
+        levers=Levers(swap=said.swap, copies=copies, resident=said.resident, feeds=feeds),
         limits=Limits(time_limit_s=time_limit_s),
     )
-    check_residence(resident, feeds)
     questions = [parse_what_if(text) for text in what_if]
     return analyzed(request, progress or silent, what_if=questions, on_model=on_model)
 
@@ -126,9 +137,9 @@ def optimize(
     hardware: str = "cpu",
     profile: FileName | None = None,
     calibrate: bool | None = None,
-    swap: Swap = "auto",
+    swap: Swap | None = None,
     copies: Copies = "serial",
-    resident: Reside = "auto",
+    resident: Reside | None = None,
     feeds: Feeds = "auto",
     recompute: bool = True,
     include: Sequence[str] = (),
@@ -139,13 +150,13 @@ def optimize(
     split: SplitMode = "none",
     cast_saved: CastSaved = "none",
     order: OrderTarget = "default",
-    reserve: str = "0B",
+    reserve: str = AUTO_RESERVE,
     budget_of: BudgetOf = "held",
     strict: bool = False,
     time_limit_s: float = 60.0,
     seed: int = 0,
     workers: int | None = None,
-    device: Device = "cpu",
+    device: Device | None = None,
     verify: bool | Literal["thorough"] = True,
     inputs: FileName | None = None,
     ort_optimize: bool = True,
@@ -157,17 +168,20 @@ def optimize(
     """Rewrite a model so that its peak stays within `budget`, and prove it on ONNX Runtime.
 
     Args:
-        budget: `"16GB"`, `"12GiB"`, or `"60%"` of the baseline peak.
+        budget: `"16GB"`, `"12GiB"`, or `"60%"` of the baseline peak. None, with no `max_slowdown` and a
+            `device` whose `hardware` has a memory of its own: that memory, less `reserve`; without such,
+            the baseline peak.
         max_slowdown: `"5%"`: with a budget, no plan that fits may add more time; without one, the
             least peak is looked for that a plan within that time can have.
         output, plan_path, report_path: files to write; None leaves that file out.
         trace_path: a trace of the plan for Perfetto; see `planner.report.trace`.
-        swap: "auto" lets the solver choose, "none" forbids copies, "only" forbids recompute.
+        swap: "auto" lets the solver choose, "none" forbids copies, "only" forbids recompute. None is
+            "auto", and "none" where device and hardware are a CPU, whose memory is the host's.
         copies: "serial" plans them on the stream of the operations, as ONNX Runtime runs them;
             "overlapped" beside the operations, which is a what-if; "auto" whichever is safe.
         resident: where parameters, state, other inputs, gradients and new values live: on the
             "device", on the "host", or "auto": each where the plan takes less time, and on the device
-            where swap is "none".
+            where swap is "none". None is "auto"; on a CPU "auto" and "host" ask for copies.
         feeds: where the caller has them: "host", "device", or "auto": see `planner.residing`.
         recompute: False forbids that operations run again.
         include, exclude: patterns of what may be recomputed or live on the host, and of what may not:
@@ -184,11 +198,14 @@ def optimize(
             where that is quicker or nothing else fits. It is lossy: gradients differ, and the
             verification says by how much.
         order: the session option the file is written for.
-        reserve: set aside out of the budget.
+        reserve: set aside out of the budget, which stays as it was typed. Where the budget is a device's
+            memory, what of it no plan may have, as a size or a share. "auto" is none of a budget, and of
+            a device's memory what driver, context and libraries take (`planner.defaults.set_aside`).
         budget_of: what the budget bounds: "held", all that a session holds that `planner.session_options`
             opens, where that can be told (not with copies on the CPU, whose arena they share, nor on
             WebGPU); "live", the bytes of tensors that are alive.
         strict: other last bits in sessions of default options fail the verification.
+        device: what the file is for; None for the CPU, where `hardware` is one.
         verify: each model runs once under each set of options; "thorough" runs them again, and at other
             levels. False leaves the rewritten model unrun; the graph that ONNX Runtime's optimizers
             made is then compared with the file, once, by numbers
@@ -202,11 +219,18 @@ def optimize(
         UsageError, ModelError, InfeasibleBudgetError, VerificationError: see `planner.errors`.
             A failed verification leaves every file in place, as evidence.
     """
+    check_residence(resident, feeds)
+    said = meant(device=device, hardware=hardware, swap=swap, resident=resident, copies=copies)
+    budget_from = ""
+    card = card_of(said.device, hardware)
+    if budget is None and max_slowdown is None and card is not None:
+        size, budget_from = card_budget(card, reserve)
+        budget, reserve = f"{size}B", AUTO_RESERVE
     request = Request(
         model=Path(model),
         dims=dims or {},
         bounds=bounds_of(bounds or {}),
-        device=device,
+        device=said.device,
         ort_optimize=ort_optimize,
         inputs=path_or_none(inputs),
         seed=seed,
@@ -214,14 +238,15 @@ def optimize(
             hardware=hardware, profile=path_or_none(profile), calibrate=calibration(calibrate)
         ),
         budget=budget,
+        budget_from=budget_from,
         max_slowdown=max_slowdown,
-        reserve=reserve,
+        reserve="0B" if reserve == AUTO_RESERVE else reserve,
         budget_of=budget_of,
         strict=strict,
         levers=Levers(
-            swap=swap,
+            swap=said.swap,
             copies=copies,
-            resident=resident,
+            resident=said.resident,
             feeds=feeds,
             recompute=recompute,
             include=tuple(include),
@@ -235,7 +260,6 @@ def optimize(
         order=order,
         limits=Limits(time_limit_s=time_limit_s, workers=workers),
     )
-    check_residence(resident, feeds)
     check_split(split, budget)
     check_cast_saved(cast_saved)
     if cast_saved != "none" and request.levers.micro_batch != "1":

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from planner.bounding import Given, bounds_of
 from planner.cost.hardware import Hardware, hardware_names, load_hardware
+from planner.defaults import AUTO_RESERVE, set_aside
 from planner.device_fits import DeviceFit, DeviceFits
 from planner.errors import UsageError
 from planner.files.writing import FileName, path_or_none
@@ -16,12 +17,9 @@ from planner.pipeline.prepare.prepared import BOUND_SIZES, silent
 from planner.processes.garbage import collected_seldom
 from planner.request import Costs, Levers, Limits, Request
 from planner.residing import Feeds, check_residence
-from planner.units import check_seed, check_time_limit, format_both, parse_bytes, parse_percent
+from planner.units import check_seed, check_time_limit, parse_bytes, parse_percent
 
 ALL = "all"
-AUTO_RESERVE = "auto"
-_RESERVE_BYTES, _RESERVE_SHARE = 1 << 30, 10
-"""What is set aside where nothing is said: so much, or a tenth of the memory where that is less."""
 
 MAX_DEVICES = 64
 MAX_SIZES = 1_000
@@ -54,9 +52,9 @@ def fit_devices(
             looked for (it is taken that what is smaller than one that fits, fits), or none: then sizes
             double from 1 on.
         bounds, feeds, inputs, ort_optimize: as for `planner.optimize`.
-        reserve: of each device's memory, for what no plan sees: the driver's context, libraries'
-            workspaces, the allocator's fragmentation. A size (`"2GB"`), a share (`"5%"`), or "auto":
-            1 GiB, or a tenth of the memory where that is less (an assumption, not a measurement).
+        reserve: of each device's memory, for what no plan has: the driver's context and libraries. A size
+            (`"2GB"`), a share (`"5%"`), or "auto", as `optimize` sets aside where no budget is given
+            (`planner.defaults.set_aside`).
         time_limit_s: for all searches together.
 
     Returns:
@@ -75,7 +73,7 @@ def fit_devices(
     check_seed(seed)
     check_residence("auto", feeds)
     profiles = profiles_of(hardware)
-    reserves = [_reserve_bytes(reserve, found) for _, found in profiles]
+    reserves = [set_aside(found, reserve) for _, found in profiles]
     sizes = {name: sorted(set(values)) for name, values in (dims or {}).items()}
     several = [name for name, values in sizes.items() if len(values) != 1]
     if len(several) > 1:
@@ -169,18 +167,3 @@ def check_reserve(text: str) -> None:
     """Raise UsageError where `text` can never be a reserve, before anything is read."""
     if text != AUTO_RESERVE and parse_percent(text) is None:
         parse_bytes(text, what="--reserve", zero_ok=True)
-
-
-def _reserve_bytes(text: str, hardware: Hardware) -> int:
-    memory_bytes = hardware.memory_bytes
-    if text == AUTO_RESERVE:
-        return min(_RESERVE_BYTES, memory_bytes // _RESERVE_SHARE)
-    share = parse_percent(text)
-    size = int(share * memory_bytes) if share is not None else -1
-    if share is None:
-        size = parse_bytes(text, what="--reserve", zero_ok=True)
-    if size >= memory_bytes:
-        raise UsageError(
-            f"--reserve {text} takes all memory of {hardware.title}, {format_both(memory_bytes)}"
-        )
-    return size

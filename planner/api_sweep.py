@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from planner.bounding import Given, bounds_of
+from planner.defaults import meant
 from planner.errors import UsageError
 from planner.files.writing import FileName, path_or_none
 from planner.formulate import NO_LIMIT
@@ -25,6 +26,7 @@ from planner.processes.garbage import collected_seldom
 from planner.request import Costs, Levers, Limits, Request, calibration
 from planner.residing import Feeds, Reside, check_residence
 from planner.results import Sweep
+from planner.targets import Device
 from planner.units import parse_budget
 
 MAX_POINTS = 1_000
@@ -41,9 +43,9 @@ def sweep(
     hardware: str = "cpu",
     profile: FileName | None = None,
     calibrate: bool | None = None,
-    swap: Swap = "auto",
+    swap: Swap | None = None,
     copies: Copies = "serial",
-    resident: Reside = "auto",
+    resident: Reside | None = None,
     feeds: Feeds = "auto",
     reserve: str = "0B",
     time_limit_s: float = 120.0,
@@ -51,7 +53,7 @@ def sweep(
     jobs: int | None = None,
     ray_address: str | None = None,
     ort_optimize: bool = True,
-    device: str = "cpu",
+    device: Device | None = None,
     inputs: FileName | None = None,
     params: FileName | None = None,
     progress: Callable[[str], None] | None = None,
@@ -63,8 +65,9 @@ def sweep(
             `points` budgets, from the least that may be possible to the largest size's own peak.
         dims: sizes of symbolic dims; one of them may have several.
         bounds: of sizes that depend on data, as for `optimize`.
-        copies, resident, feeds: as for `optimize`; at each budget what lives on the host is as much as
-            costs nothing, or all that may.
+        swap, copies, resident, feeds: as for `optimize`; at each budget what lives on the host is as
+            much as costs nothing, or all that may.
+        device: whose graph and kernels are looked at; None for the CPU's, with the times of any profile.
         time_limit_s: for all points together.
         jobs, ray_address: see `planner.pipeline.answer.sweep.frontiers`.
         params: the numbers of the search's policy, as `planner solve --print-params` prints them; its
@@ -77,10 +80,18 @@ def sweep(
     report = progress or silent
     check_residence(resident, feeds)
     policy = POLICY if params is None else read_params(Path(params))
+    said = meant(
+        device=device,
+        hardware=hardware,
+        swap=swap,
+        resident=resident,
+        copies=copies,
+        is_written=False,
+    )
     request = Request(
         model=Path(model),
         bounds=bounds_of(bounds or {}),
-        device=device,
+        device=said.device,
         ort_optimize=ort_optimize,
         inputs=path_or_none(inputs),
         seed=seed,
@@ -88,7 +99,7 @@ def sweep(
             hardware=hardware, profile=path_or_none(profile), calibrate=calibration(calibrate)
         ),
         reserve=reserve,
-        levers=Levers(swap=swap, copies=copies, resident=resident, feeds=feeds),
+        levers=Levers(swap=said.swap, copies=copies, resident=said.resident, feeds=feeds),
         limits=Limits(time_limit_s=time_limit_s),
     )
     sizes = {name: sorted(set(values)) for name, values in (dims or {}).items()}
@@ -115,7 +126,7 @@ def sweep(
         graphs += [graphs_of(way, settings, policy.frontier) for way in ways]
         sizes_of += [number] * len(ways)
         notes = [note for way in ways for note in residence_note(way)]
-        noted = (*prepared.graph.assumptions, *noted_copies(settings), *notes)
+        noted = (*prepared.graph.assumptions, *noted_copies(prepared, settings), *notes)
         assumptions |= dict.fromkeys(a for a in noted if not a.startswith(BOUND_SIZES))
     whole = max(g.baseline_bytes for g in graphs)
     asked = [parse_budget(text, baseline_bytes=whole) for text in budgets]
@@ -133,7 +144,7 @@ def sweep(
         model_sha256=first.loaded.sha256,
         hardware=first.hardware.name,
         cost_source=first.cost_source,
-        swap_mode=swap,
+        swap_mode=said.swap,
         copies="overlapped" if overlap else "serial",
         resident=request.levers.residence,
         seed=seed,

@@ -65,7 +65,8 @@ class DeviceFit:
     Attributes:
         hardware: name of its profile, or the file's path; title: of the device.
         memory_bytes: of the device; reserve_bytes of it are set aside.
-        ways: of `HOWS`, in their order; those with copies are missing where the model cannot be copied.
+        ways: of `HOWS`, in their order; those with copies are missing where the model
+            cannot be copied, and where the host's memory is the device's.
     """
 
     hardware: str

@@ -52,6 +52,7 @@ class Levers:
 
     Attributes:
         swap: "auto" lets the solver choose, "none" forbids copies, "only" forbids recompute.
+            `planner.defaults` decides which is meant where nothing is said.
         copies: "serial" plans copies on the stream of the operations, "overlapped" beside them;
             "auto" is whichever is safe. See `planner.pipeline.prepare.copies`.
         resident: where inputs, initializers and outputs live; see `planner.residing`.
@@ -114,6 +115,7 @@ class Request:
         seed: of the search, and of inputs that are drawn.
         costs: where durations come from.
         budget: `"16GB"`, `"12GiB"`, or `"60%"` of the peak of the model as it is; None for all of it.
+        budget_from: a phrase on where a budget is from that nobody typed.
         max_slowdown: the most time that a plan may add: `"5%"`; None for any.
         budget_of: what the budget bounds: "held", all that a session holds that `planner.session_options`
             opens, where that can be told; "live", the bytes of tensors that are alive.
@@ -133,6 +135,7 @@ class Request:
     seed: int = 0
     costs: Costs = Costs()
     budget: str | None = None
+    budget_from: str = ""
     max_slowdown: str | None = None
     budget_of: BudgetOf = "held"
     strict: bool = False
@@ -143,7 +146,8 @@ class Request:
 
     @property
     def aim(self) -> str:
-        """The budget as a plan file has it, or the slowdown where that was asked for instead."""
+        """The budget as a plan file has it, or the slowdown where that was asked for instead; of one that
+        nobody typed, where it is from."""
         if self.budget is None and self.max_slowdown is not None:
             return f"{self.max_slowdown} slower"
-        return self.budget or "100%"
+        return self.budget_from or self.budget or "100%"

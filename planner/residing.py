@@ -27,9 +27,9 @@ Feeds = Literal["auto", "host", "device"]
 FEEDS: tuple[Feeds, ...] = ("auto", "host", "device")
 
 
-def check_residence(resident: str, feeds: str) -> None:
+def check_residence(resident: str | None, feeds: str) -> None:
     """Raise UsageError where one of the two is no choice."""
-    if resident not in RESIDE:
+    if resident is not None and resident not in RESIDE:
         raise UsageError(f"--resident is auto, device or host, not {resident!r}")
     if feeds not in FEEDS:
         raise UsageError(f"--feeds is auto, host or device, not {feeds!r}")

@@ -179,10 +179,10 @@ class Analysis:
         best_order: predicted figures of the best order found (same operations).
         least_peak_bound_bytes: no plan of planner's class has a peak below this.
         least_peak_bytes: the least peak of any plan found; None where none was searched for.
+        levers: what it may do besides another order: "recompute", "swaps".
         on_host: the same two with all inputs, initializers and outputs that may be there on the host;
             None where that is not allowed, or nothing may.
-        budget_preview: what a budget would cost, recompute and swaps allowed; None where it was not
-            asked for.
+        budget_preview: what a budget would cost with these levers; None where it was not asked for.
         what_if: estimates for other ways to store its tensors, as they were asked for.
     """
 
@@ -197,6 +197,7 @@ class Analysis:
     best_order_name: str
     least_peak_bound_bytes: int
     least_peak_bytes: int | None
+    levers: tuple[str, ...] = ("recompute", "swaps")
     on_host: LeastPeak | None = None
     assumptions: tuple[str, ...]
     budget_preview: BudgetPreview | None = None

@@ -84,7 +84,9 @@ def least(model: Path, folder: Path, resident: Reside, limit_s: float) -> dict[s
     """The least peak found, and the plan for it, verified in full."""
     began = time.monotonic()
     try:
-        optimize(model, budget="1B", resident=resident, time_limit_s=limit_s, dry_run=True)
+        optimize(
+            model, budget="1B", swap="auto", resident=resident, time_limit_s=limit_s, dry_run=True
+        )
         raise AssertionError("a byte was enough")
     except InfeasibleBudgetError as error:
         found, bound = error.least_peak_bytes, error.bound_bytes
@@ -92,6 +94,7 @@ def least(model: Path, folder: Path, resident: Reside, limit_s: float) -> dict[s
     result = optimize(
         model,
         budget=f"{found}B",
+        swap="auto",
         resident=resident,
         output=output,
         time_limit_s=limit_s,
@@ -147,6 +150,7 @@ def timed(model: Path, limit_s: float) -> list[dict[str, Any]]:
                     budget=budget,
                     resident=resident,
                     feeds=feeds,
+                    device="cpu",
                     hardware=HARDWARE,
                     time_limit_s=limit_s,
                     dry_run=True,

@@ -19,7 +19,8 @@ from planner import optimize
 began = time.monotonic()
 result = optimize(
     Path(sys.argv[1]), budget=sys.argv[2], host_budget=sys.argv[3], resident="host", feeds="host",
-    output=Path(sys.argv[4]), hardware="a100-40gb", time_limit_s=float(sys.argv[5]), verify=False,
+    output=Path(sys.argv[4]), device="cpu", hardware="a100-40gb", time_limit_s=float(sys.argv[5]),
+    verify=False,
 )
 planned, baseline = result.plan.planned, result.plan.baseline
 print(json.dumps({

@@ -25,13 +25,14 @@ def analyze(
     hardware: o.Hardware = "cpu",
     profile: o.Profile = None,
     calibrate: o.Calibrate = None,
+    swap: o.Swap = None,
     copies: o.Copies = "serial",
-    resident: o.Resident = "auto",
+    resident: o.Resident = None,
     feeds: o.Feeds = "auto",
     what_if: o.As = None,
     time_limit: o.TimeLimit = 60.0,
     seed: o.Seed = 0,
-    device: o.Device = "cpu",
+    device: o.Looked = None,
     inputs: o.Inputs = None,
     no_ort_optimize: o.NoOrtOptimize = False,
     force: o.Force = False,
@@ -53,6 +54,7 @@ def analyze(
     dims = o.parse_dims(dim)
     bounds = o.parse_bounds(bound)
     o.check_what_if(what_if)
+    o.check_copies(copies, swap)
     check_time_limit(time_limit)
     o.check_inputs(model=model, profile=profile, inputs=inputs)
     if output is not None:
@@ -70,6 +72,7 @@ def analyze(
             hardware=hardware,
             profile=profile,
             calibrate=calibrate,
+            swap=swap,
             copies=copies,
             resident=resident,
             feeds=feeds,

@@ -39,8 +39,8 @@ def fit(
         typer.Option(
             "--reserve",
             metavar="SIZE|PERCENT",
-            help="Of each device's memory, for the driver, workspaces and fragmentation; auto: 1 GiB, or "
-            "a tenth of the memory where that is less.",
+            help="Of each device's memory, for driver, context and libraries; auto: 1 GiB, or a tenth of "
+            "the memory where that is less, as planner optimize sets aside where no --budget is given.",
         ),
     ] = "auto",
     feeds: o.Feeds = "auto",

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from planner.chunking import check_split
 from planner.cli import options as o
 from planner.cli.console import emit_json, note, progress, verbosity
 from planner.cli.ending import signals_raise
@@ -16,6 +15,7 @@ from planner.cli.outputs import check_outputs, name_outputs
 from planner.cli.thresholds import PeakAbove, SlowerThan, check_optimized, parse_thresholds
 from planner.errors import UsageError, VerificationError
 from planner.report.plain import nearby
+from planner.targets import Device
 from planner.units import check_budget, check_time_limit, parse_bytes, parse_slowdown
 
 if TYPE_CHECKING:
@@ -36,7 +36,8 @@ def optimize(
         typer.Option(
             "--budget",
             metavar="SIZE",
-            help="Device memory: 16GB, 12GiB, or 60% of the model's own peak.",
+            help="Device memory: 16GB, 12GiB, or 60% of the model's own peak [with --device and "
+            "--hardware of a GPU: its memory, less --reserve].",
             show_default=False,
         ),
     ] = None,
@@ -72,9 +73,9 @@ def optimize(
     hardware: o.Hardware = "cpu",
     profile: o.Profile = None,
     calibrate: o.Calibrate = None,
-    swap: o.Swap = "auto",
+    swap: o.Swap = None,
     copies: o.Copies = "serial",
-    resident: o.Resident = "auto",
+    resident: o.Resident = None,
     feeds: o.Feeds = "auto",
     recompute: o.Recompute = "auto",
     include: o.Include = None,
@@ -88,12 +89,21 @@ def optimize(
         Literal["default", "priority"],
         typer.Option("--order", help="The session's execution order that the file is made for."),
     ] = "default",
-    reserve: o.Reserve = "0B",
+    reserve: Annotated[
+        str,
+        typer.Option(
+            "--reserve",
+            metavar="SIZE|PERCENT",
+            help="Part of the budget to leave unused; where a GPU's memory is the budget, what of it no "
+            "plan may have. auto: nothing of a --budget, which stays as it was typed, and 1 GiB of a "
+            "GPU's memory, for driver, context and libraries.",
+        ),
+    ] = "auto",
     budget_of: o.BudgetOf = "held",
     time_limit: o.TimeLimit = 60.0,
     seed: o.Seed = 0,
     workers: o.Workers = None,
-    device: o.Device = "cpu",
+    device: o.Device = None,
     inputs: o.Inputs = None,
     verify: Annotated[
         Literal["fast", "thorough", "none"],
@@ -127,25 +137,19 @@ def optimize(
     Examples:
       planner optimize model.onnx --budget 60%
       planner optimize model.onnx --budget 16GB --reserve 1GB -o small.onnx
-      planner optimize model.onnx --budget 40% --swap none --dim batch=32
+      planner optimize model.onnx --budget 40% --dim batch=32
       planner optimize model.onnx --max-slowdown 5%
       planner optimize model.onnx --budget 60% --dry-run --json > plan.json
       planner optimize model.onnx --budget 60% --device webgpu
-      planner optimize model.onnx --budget 16GB --device cuda --no-verify
-      planner optimize model.onnx --budget 30% --hardware a100-40gb --resident host
+      planner optimize model.onnx --device cuda --hardware rtx-4090 --no-verify
+      planner optimize model.onnx --budget 30% --device cuda --hardware a100-40gb --resident host
       planner optimize model.onnx --budget 60% --exclude 'op:Softmax' --min-tensor 1MiB
       planner optimize model.onnx --budget 40% --dim batch=64 --micro-batch auto
       planner optimize model.onnx --budget 16GB --fail-if-slower-than 5%
     """
+    _check_aim(budget, max_slowdown, reserve)
     if budget is None and max_slowdown is None:
-        raise UsageError(
-            "give a --budget, such as 16GB or 60%, a --max-slowdown, such as 5%, or both"
-        )
-    if budget is not None:
-        check_budget(budget)
-    if max_slowdown is not None:
-        parse_slowdown(max_slowdown)
-    parse_bytes(reserve, what="--reserve", zero_ok=True)
+        _check_card(device, hardware, reserve)
     thresholds = parse_thresholds(fail_if_peak_above, fail_if_slower_than)
     dims = o.parse_dims(dim)
     bounds = o.parse_bounds(bound)
@@ -156,7 +160,6 @@ def optimize(
     if host_budget is not None:
         parse_bytes(host_budget, what="--host-budget")
     o.check_micro_batch(micro_batch)
-    check_split(split, budget)
     check_time_limit(time_limit)
     o.check_inputs(model=model, profile=profile, inputs=inputs)
     files = name_outputs(model, output=output, plan=plan, report=report)
@@ -226,6 +229,30 @@ def optimize(
     if result.verification is not None and not result.verification.passed:
         raise typer.Exit(VerificationError.exit_code)
     check_optimized(thresholds, payload["headline"])
+
+
+def _check_aim(budget: str | None, max_slowdown: str | None, reserve: str) -> None:
+    """Raise UsageError where a limit, or what is to be left of it, is not understood."""
+    if budget is not None:
+        check_budget(budget)
+    if max_slowdown is not None:
+        parse_slowdown(max_slowdown)
+    if reserve != "auto" and (budget is not None or max_slowdown is not None):
+        parse_bytes(reserve, what="--reserve", zero_ok=True)
+
+
+def _check_card(device: Device | None, hardware: str, reserve: str) -> None:
+    """Raise UsageError where no memory is known that could be the budget."""
+    from planner.defaults import card_of, meant, set_aside
+
+    meant(device=device, hardware=hardware, swap=None, resident=None)
+    card = card_of(device, hardware)
+    if card is None:
+        raise UsageError(
+            "give a --budget, such as 16GB or 60%, a --max-slowdown, such as 5%, or both; or --device "
+            "and --hardware of a GPU, whose memory is the budget then"
+        )
+    set_aside(card, reserve)
 
 
 def _show(result: OptimizeResult, *, json: bool) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from planner.files.reading import shown, why_not_a_file
 from planner.halving import CastSaved as CastSavedAs
 from planner.residing import Feeds as Fed
 from planner.residing import Reside
+from planner.targets import Device as DeviceChoice
 from planner.units import MAX_SEED, parse_whole
 
 
@@ -79,8 +80,13 @@ Profile = Annotated[
     ),
 ]
 Swap = Annotated[
-    Literal["auto", "none", "only"],
-    typer.Option("--swap", help="Copy tensors to the host: when it pays, never, or only that."),
+    Literal["auto", "none", "only"] | None,
+    typer.Option(
+        "--swap",
+        show_default=False,
+        help="Copy tensors to the host: when it pays, never, or only that [auto; none on a CPU, whose "
+        "memory is the host's].",
+    ),
 ]
 Copies = Annotated[
     Literal["serial", "overlapped", "auto"],
@@ -161,9 +167,23 @@ Seed = Annotated[
     typer.Option("--seed", metavar="N", min=0, max=MAX_SEED, help="Seed of search and inputs."),
 ]
 Device = Annotated[
-    Literal["cpu", "webgpu", "cuda", "any"],
+    DeviceChoice | None,
     typer.Option(
-        "--device", help="What the model is written for, and runs on; any: one file for all."
+        "--device",
+        show_default=False,
+        help="What the model is written for, and runs on; any: one file for all [cpu; to be given "
+        "beside --hardware of a GPU].",
+    ),
+]
+RunOn = Annotated[
+    DeviceChoice, typer.Option("--device", help="What the models are run on, as in the plan.")
+]
+Looked = Annotated[
+    DeviceChoice | None,
+    typer.Option(
+        "--device",
+        show_default=False,
+        help="Whose graph and kernels are looked at [cpu, with the times of any --hardware].",
     ),
 ]
 Inputs = Annotated[
@@ -230,11 +250,12 @@ def parse_bounds(texts: list[str] | None) -> dict[str, Given]:
 
 
 Resident = Annotated[
-    Reside,
+    Reside | None,
     typer.Option(
         "--resident",
+        show_default=False,
         help="Where parameters, state, other inputs, gradients and new values live: on the device, on "
-        "the host, or each where it takes less time.",
+        "the host, or each where it takes less time [auto; device where --swap is none].",
     ),
 ]
 Feeds = Annotated[
@@ -308,8 +329,8 @@ SwapChoice = Literal["auto", "none", "only"]
 
 
 def with_recompute(
-    recompute: str, *, swap: SwapChoice, resident: Reside
-) -> tuple[SwapChoice, Reside]:
+    recompute: str, *, swap: SwapChoice | None, resident: Reside | None
+) -> tuple[SwapChoice | None, Reside | None]:
     """What `--swap` and `--resident` come to with `--recompute`.
 
     Raises:
@@ -323,7 +344,7 @@ def with_recompute(
     return swap, resident
 
 
-def check_copies(copies: str, swap: str) -> None:
+def check_copies(copies: str, swap: str | None) -> None:
     """Raise UsageError where copies are to overlap and may not be made."""
     from planner.pipeline.prepare.copies import check_copies
 

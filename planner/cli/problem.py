@@ -24,6 +24,7 @@ def problem(
     bound: o.Bounds = None,
     hardware: o.Hardware = "cpu",
     profile: o.Profile = None,
+    swap: o.Swap = None,
     order: Annotated[
         Literal["default", "best"],
         typer.Option("--order", help="ONNX Runtime's own order, or the best that planner finds."),
@@ -53,20 +54,23 @@ def problem(
     check_outputs(target, inputs=(model, profile), force=force)
 
     from planner.bounding import bounds_of
+    from planner.defaults import meant
     from planner.onnxio.save import atomic_write
     from planner.pipeline.answer.problem import problem_of
     from planner.pipeline.prepare.prepared import prepare, silent
     from planner.plan.problemfile import problem_to_json
-    from planner.request import Costs, Request
+    from planner.request import Costs, Levers, Request
 
     with progress(time_limit) as report_progress:
         report = report_progress or silent
+        said = meant(device=None, hardware=hardware, swap=swap, resident=None, is_written=False)
         request = Request(
             model=model,
             dims=dims,
             bounds=bounds_of(bounds),
             ort_optimize=not no_ort_optimize,
             costs=Costs(hardware=hardware, profile=profile),
+            levers=Levers(swap=said.swap),
         )
         prepared = prepare(request, progress=report)
         if order == "best":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json as jsonlib
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -14,7 +14,7 @@ from planner.cli.console import emit_json, note, progress, verbosity
 from planner.cli.ending import signals_raise
 from planner.cli.outputs import check_outputs
 from planner.cli.params import read_noting
-from planner.errors import InfeasibleBudgetError
+from planner.errors import InfeasibleBudgetError, UsageError
 from planner.report.plain import nearby
 from planner.units import (
     check_budget,
@@ -66,7 +66,13 @@ def solve(
         Path | None,
         typer.Option("-o", "--output", metavar="FILE", help="Write figures and schedule (JSON)."),
     ] = None,
-    swap: o.Swap = "auto",
+    swap: Annotated[
+        Literal["auto", "none", "only"],
+        typer.Option(
+            "--swap",
+            help="Copy tensors to the host, where the file allows it: when it pays, never, or only that.",
+        ),
+    ] = "auto",
     overlap: Annotated[
         bool | None,
         typer.Option(
@@ -164,6 +170,8 @@ def _asked(
         problem = replace(problem, overlap=overlap)
     if swap == "none":
         return problem.without_swaps()
+    if swap == "only" and not problem.allow_swap:
+        raise UsageError("the problem has no copies: write it with planner problem --swap auto")
     return replace(problem, allow_recompute=False) if swap == "only" else problem
 
 
@@ -218,7 +226,7 @@ def _figures(
         "tensors": len(problem.tensors),
         "budget_text": budget,
         "capacity_bytes": problem.capacity_bytes,
-        "swap_mode": swap,
+        "swap_mode": swap if problem.allow_swap else "none",
         "overlap": problem.overlap,
         "base_peak_bytes": base_peak,
         "base_us": problem.base_duration_us,

@@ -31,7 +31,7 @@ def verify(
     dim: o.Dims = None,
     inputs: o.Inputs = None,
     seed: o.Seed = 0,
-    device: o.Device = "cpu",
+    device: o.RunOn = "cpu",
     strict: o.Strict = False,
     fast: Annotated[
         bool, typer.Option("--fast", help="Run each model once only, as `planner optimize` does.")

@@ -266,7 +266,7 @@ class Plan:
     Attributes:
         model_sha256: digest of the model file (its proto without external data).
         dims: bound symbolic dims.
-        budget_text, budget_bytes: as typed, and in bytes.
+        budget_text, budget_bytes: as typed (or where it is from), and in bytes.
         reserve_bytes: set aside out of the budget.
         budget_of: what the budget bounds: "held", all that a session holds that
             `planner.session_options` opens, or "live", the bytes of tensors that are alive.

@@ -14,9 +14,10 @@ from rich.table import Table
 from rich.text import Text
 
 from planner.report.frontier import POINT_COLUMNS, point_row
-from planner.report.narrative import times_of
+from planner.report.narrative import budget_text, times_of
 from planner.report.plain import nearby, nearby_command, printable
 from planner.report.remarks import that_matter
+from planner.report.session_code import script_lines
 from planner.report.terminal import print_table, proof, wide_console
 from planner.report.what_if import WHAT_IF_COLUMNS, WHAT_IF_TITLE, what_if_rows
 from planner.units import format_both, format_budget, format_bytes, format_duration, format_percent
@@ -49,6 +50,8 @@ def print_optimize_brief(payload: Payload, console: Console | None = None) -> No
     written = [nearby(path) for path in payload["outputs"].values() if path is not None]
     if written:
         print_row(out, "Wrote", ", ".join(written))
+    for number, line in enumerate(script_lines(payload)):
+        print_row(out, "" if number else "Script", line, "cyan")
     print_notes(out, [*_notes_of(head), *_remarks(payload)])
     step = next((step for step in payload["next_steps"] if step["command"]), None)
     if step is not None:
@@ -203,8 +206,7 @@ def _outcome(head: Payload) -> str:
 
 
 def _budget(head: Payload, plan: Payload) -> str:
-    typed = f"{head['budget_text']} = " if "%" in head["budget_text"] else ""
-    text = typed + format_both(head["budget_bytes"])
+    text = budget_text(head)
     if plan["max_slowdown"] is not None:
         slower = format_percent(plan["max_slowdown"])
         text += f"; at most {slower} slower: the {plan['binds'] or 'budget'} binds"
@@ -273,7 +275,7 @@ def _possible(head: Payload) -> list[tuple[str, str]]:
     best = f"{format_bytes(head['best_order_peak_bytes'])} by order alone"
     rows = []
     if head["least_peak_bytes"] is not None:
-        best += f", {format_budget(head['least_peak_bytes'])} with recompute and swaps"
+        best += f", {format_budget(head['least_peak_bytes'])} with {head['least_peak_levers']}"
     rows.append(
         ("Possible", f"{best}; no plan below {format_bytes(head['least_peak_bound_bytes'])}")
     )

@@ -7,6 +7,7 @@ from typing import Any
 from rich.console import Console
 
 from planner import __version__
+from planner.defaults import AUTO_RESERVE
 from planner.device_fits import HOWS, DeviceFit, DeviceFits, Fit
 from planner.report.brief import print_notes, print_row
 from planner.report.frontier import dims_text
@@ -126,15 +127,22 @@ def print_fit(payload: Payload, console: Console | None = None, *, in_full: bool
     print_table(out, f"The largest {dim} that fits" if dim else "Does it fit?", columns, rows)
     out.print()
     _print_least(out, payload)
-    reserve = payload["reserve"]
-    said = "1 GiB of each memory, or a tenth where that is less" if reserve == "auto" else reserve
-    print_row(out, "Reserve", f"{said}: not planned with, an assumption (--reserve)")
+    print_row(out, "Reserve", _reserve(payload["reserve"]))
     if in_full:
         print_assumptions(out, payload["assumptions"])
         return
     assumed = payload["assumptions"]
     print_notes(out, [assumed[0], *that_matter(assumed[2:])])
     print_row(out, "More", "-v has every way to fit, and all that is assumed")
+
+
+def _reserve(said: str) -> str:
+    if said != AUTO_RESERVE:
+        return f"{said} of each memory: not planned with"
+    return (
+        "1 GiB of each memory for driver, context and libraries (measured on an H200 and an H100: "
+        "reports/cuda.md), or a tenth where that is less; --reserve for another"
+    )
 
 
 def _rows(device: Payload, has_dim: bool, in_full: bool) -> list[list[object]]:

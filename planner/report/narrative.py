@@ -6,7 +6,7 @@ from typing import Any
 
 from planner.plan.planfile import Plan
 from planner.results import Analysis, Verification
-from planner.units import format_bytes, format_duration, format_percent
+from planner.units import format_both, format_bytes, format_duration, format_percent
 
 
 def verdict(fits: bool, plan: Plan, verification: Verification | None) -> str:
@@ -95,13 +95,23 @@ def analysis_sentence(headline: dict[str, Any]) -> str:
         text += f"; a better order of the same operations needs {format_bytes(best)}"
     least = headline["least_peak_bytes"]
     if least is not None:
-        text += f", and with recompute and swaps {format_bytes(least, up=True)} is feasible"
+        text += (
+            f", and with {headline['least_peak_levers']} {format_bytes(least, up=True)} is feasible"
+        )
     least_of_all = format_bytes(headline["least_peak_bound_bytes"])
     text += f"; no plan with inputs and outputs on the device needs less than {least_of_all}"
     on_host = headline["least_peak_on_host_bytes"]
     if on_host is not None:
         text += f", and with them on the host {format_bytes(on_host, up=True)} is feasible"
     return f"{text}."
+
+
+def budget_text(headline: dict[str, Any]) -> str:
+    """The budget: in both units, with the share that was typed, or where it is from."""
+    said, size = headline["budget_text"], format_both(headline["budget_bytes"])
+    if "%" in said:
+        return f"{said} = {size}"
+    return size if not said or said[0].isdigit() else f"{size}: {said}"
 
 
 def times_of(cost_source: str) -> str:

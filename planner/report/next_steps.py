@@ -1,13 +1,18 @@
-"""What to do next: sentences that follow from the numbers, with commands to copy."""
+"""What to do next: sentences that follow from the numbers, with commands to copy.
+
+A command runs where the plan was made. One that needs a device that is not here says so in its sentence.
+"""
 
 from __future__ import annotations
 
 import shlex
 from typing import Any
 
+from planner.defaults import meant
 from planner.plan.planfile import Plan, SizeBound
 from planner.report.narrative import times_of
 from planner.results import OptimizeResult
+from planner.targets import Target, target_named
 from planner.units import format_bytes, format_duration, format_percent
 
 Payload = dict[str, Any]
@@ -19,6 +24,9 @@ _WIDE_GAP = 0.01
 _MUCH_CHEAPER = 0.5
 _SPARE = 0.05
 
+ELSEWHERE = "On the GPU machine"
+"""How a sentence begins whose command does not run here."""
+
 
 def next_steps(result: OptimizeResult, preview: Payload | None) -> list[Payload]:
     """Rows of `text` and `command` (None where there is nothing to type), most useful first."""
@@ -27,9 +35,12 @@ def next_steps(result: OptimizeResult, preview: Payload | None) -> list[Payload]
     steps: list[Payload] = []
     if result.verification is None and result.output_path is not None:
         rest = f" --plan {shlex.quote(str(result.plan_path))}" if result.plan_path else ""
+        said = "Nothing was run yet: verify the rewritten model on ONNX Runtime."
+        if not _runs_here(target_named(plan.device)):
+            said = f"{ELSEWHERE}: {said[0].lower()}{said[1:]}"
         steps.append(
             _step(
-                "Nothing was run yet: verify the rewritten model on ONNX Runtime.",
+                said,
                 f"planner verify {model} {shlex.quote(str(result.output_path))}{rest}"
                 + ("" if plan.device == "cpu" else f" --device {plan.device}"),
             )
@@ -150,6 +161,8 @@ def _optimize(result: OptimizeResult, budget: str, more: str = "") -> str:
     """The command again, for another budget."""
     plan, model = result.plan, shlex.quote(str(result.model_path))
     options = _typed_options(plan)
+    if not _runs_here(target_named(plan.device)):
+        options += "--no-verify "
     if plan.order_target != "default":
         options += f"--order {plan.order_target} "
     if plan.cast_saved != "none":
@@ -168,11 +181,11 @@ def _typed_options(plan: Plan, *, but: str = "") -> str:
     words += [_typed_bound(bound) for bound in plan.bounds if not bound.shown]
     if plan.micro is not None:
         words.append(f"--micro-batch {plan.micro.runs}")
-    if plan.swap_mode != "auto":
+    if plan.swap_mode != _unsaid_swap(plan):
         words.append(f"--swap {plan.swap_mode}")
     if plan.copies != "serial":
         words.append(f"--copies {plan.copies}")
-    if plan.device != "cpu":
+    if plan.device != "cpu" or plan.hardware != "cpu":
         words.append(f"--device {plan.device}")
     if plan.hardware != "cpu":
         words.append(f"--hardware {shlex.quote(plan.hardware)}")
@@ -181,6 +194,19 @@ def _typed_options(plan: Plan, *, but: str = "") -> str:
     if not plan.ort_optimized:
         words.append("--no-ort-optimize")
     return "".join(f"{word} " for word in words)
+
+
+def _unsaid_swap(plan: Plan) -> str:
+    """What `--swap` is where it is left out."""
+    hardware = plan.hardware or "cpu"
+    return meant(device=plan.device, hardware=hardware, swap=None, resident=None).swap
+
+
+def _runs_here(target: Target) -> bool:
+    """Whether models can be run on the target, as far as what is installed says."""
+    from planner.runtime.device.sessions import is_installed
+
+    return not target.own_memory or is_installed(target)
 
 
 def _typed_bound(bound: SizeBound) -> str:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from planner.plan.planfile import MicroBatches
+from planner.report.plain import nearby
 from planner.results import CapCheck, Verification
 from planner.runtime.options import MAX_FIRST_REGION
+from planner.targets import CPU, Target, target_named
 
 _HEAD = """\
 import onnxruntime as ort
@@ -30,7 +35,7 @@ arena = {arena}
 ort.create_and_register_allocator(memory, ort.OrtArenaCfg(arena))
 options.add_session_config_entry("session.use_env_allocators", "1")
 
-session = ort.InferenceSession({model!r}, options, providers=["CPUExecutionProvider"])
+{session}
 """
 
 _CUDA = """\
@@ -44,9 +49,7 @@ ort.create_and_register_allocator_v2(
 )
 options.add_session_config_entry("session.use_env_allocators", "1")
 
-session = ort.InferenceSession(
-    {model!r}, options, providers=["CUDAExecutionProvider", "CPUExecutionProvider"]
-)
+{session}
 """
 
 _WEBGPU = """\
@@ -57,7 +60,7 @@ devices = [d for d in ort.get_ep_devices() if d.ep_name == webgpu.get_ep_name()]
 # the layout that the plan is made for: NHWC puts transposes around convolutions
 options.add_provider_for_devices(devices[:1], {{"preferredLayout": "NCHW"}})
 
-session = ort.InferenceSession({model!r}, options)
+{session}
 assert "WebGpuExecutionProvider" in session.get_providers(), "fell back to the CPU"
 """
 
@@ -130,7 +133,38 @@ def session_code(
     body = _BODIES[device]
     order = _PRIORITY if order_target == "priority" else ""
     order += "" if optimized else _DISABLED
-    return _HEAD + order + body.format(model=model, comment=comment, arena=arena)
+    session = _session(model, "ort", _providers(target_named(device)))
+    return _HEAD + order + body.format(session=session, comment=comment, arena=arena)
+
+
+def script_lines(payload: dict[str, Any]) -> tuple[str, ...]:
+    """Python that opens the rewritten model of `planner optimize` with planner's own session options, in
+    two lines to paste into a script; none where no model was written."""
+    path, plan = payload["outputs"]["model"], payload["plan"]
+    if path is None:
+        return ()
+    model, target = nearby(path), target_named(plan["device"])
+    order = ', order="priority"' if plan["order_target"] == "priority" else ""
+    options = {} if target.plugin else target.options  # a plug-in's are in the session options
+    return (
+        f"options = planner.session_options({model!r}{order})",
+        _session(model, "onnxruntime", _providers(target, options)),
+    )
+
+
+def _session(model: str, module: str, providers: list[object]) -> str:
+    """The line that opens a session."""
+    said = f", providers={providers!r}" if providers else ""
+    return f"session = {module}.InferenceSession({model!r}, options{said})"
+
+
+def _providers(target: Target, options: Mapping[str, str] | None = None) -> list[object]:
+    """What a session is to be opened with: none where the provider is a plug-in, which the session
+    options have."""
+    if target.plugin:
+        return []
+    first: object = (target.provider, dict(options)) if options else target.provider
+    return [first, CPU.provider] if target.own_memory else [first]
 
 
 def arena_of(device: str, verification: Verification | None) -> CapCheck | None:

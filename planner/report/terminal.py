@@ -13,8 +13,9 @@ from rich.table import Table
 from rich.text import Text
 
 from planner.report.frontier import POINT_COLUMNS, point_row
-from planner.report.narrative import times_of
+from planner.report.narrative import budget_text, times_of
 from planner.report.plain import nearby, nearby_command, printable
+from planner.report.session_code import script_lines
 from planner.report.what_if import (
     WHAT_IF_COLUMNS,
     WHAT_IF_TITLE,
@@ -74,8 +75,7 @@ def print_optimize(payload: Payload, console: Console | None = None) -> None:
     print_line(out, head["verdict"], _GOOD if good else _BAD)
     print_line(out, head["sentence"])
     facts = _facts()
-    typed = f"{head['budget_text']} = " if "%" in head["budget_text"] else ""
-    _fact(facts, "Budget", typed + format_both(head["budget_bytes"]))
+    _fact(facts, "Budget", budget_text(head))
     if plan["max_slowdown"] is not None:
         limit = f"at most {format_percent(plan['max_slowdown'])} slower"
         _fact(facts, "Limit", f"{limit}; the {plan['binds'] or 'budget'} binds")
@@ -125,6 +125,8 @@ def print_optimize(payload: Payload, console: Console | None = None) -> None:
     for what, path in payload["outputs"].items():
         if path is not None:
             print_line(out, f"{what}: {nearby(path)}")
+    for line in script_lines(payload):
+        out.print(Text(f"  {printable(line)}", style="cyan"), soft_wrap=True)
 
 
 def _next(out: Console, steps: list[Payload]) -> None:

@@ -44,6 +44,7 @@ def page() -> str:
         *_summary(rows, large),
         *_large(large),
         *_memory(rows),
+        *_beside(large),
         *_facts(_read("cuda_facts.json")),
         *_convolutions(_read("cuda_convolutions.json")),
         *_overlap(_read("overlap_cuda.json")),
@@ -167,6 +168,36 @@ def _memory(rows: list[Row]) -> Iterator[str]:
         f"the median needs {_over(plain)} more without and {_over(others)} with them, where no order was "
         "found that fits, or kernels take more than the replay knows: cuDNN's workspace above all."
     )
+    yield ""
+
+
+def beside_arena(row: Row) -> int:
+    """Bytes of a large graph's process, after two runs under default options, that its arena does not
+    hold."""
+    return row["driver_original"][-1] - row["held"]["original, default"][1]
+
+
+def _beside(large: list[Row]) -> Iterator[str]:
+    yield "## Beside the arena"
+    yield ""
+    taken = [beside_arena(row) for row in large if row.get("driver_original")]
+    yield (
+        "What a process has on the device by NVML, as `nvidia-smi` shows it, less what the arena holds: the "
+        "driver's context, the code of kernels, cuBLAS and cuDNN. After two runs of each large graph as it "
+        f"is, under default options: {min(taken) / GIB:.2f} to {max(taken) / GIB:.2f} GiB. Where a GPU's "
+        "memory is the budget, `planner optimize` and `planner fit` set 1 GiB aside for it "
+        "(`planner/defaults.py`)."
+    )
+    yield ""
+    yield "| graph | GPU | process GiB | arena GiB | beside it GiB |"
+    yield "|---|---|---:|---:|---:|"
+    for row in large:
+        if row.get("driver_original"):
+            driver, held = row["driver_original"][-1], row["held"]["original, default"][1]
+            yield (
+                f"| {row['model']} | {row['card'].split()[1]} | {driver / GIB:.2f} | {held / GIB:.2f} "
+                f"| {beside_arena(row) / GIB:.2f} |"
+            )
     yield ""
 
 

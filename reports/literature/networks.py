@@ -13,7 +13,7 @@ from planner.pipeline.levers.choose_halves import ranked
 from planner.pipeline.levers.choose_residence import everything_on_host
 from planner.pipeline.levers.halving import halved
 from planner.pipeline.prepare.prepared import Prepared, prepare
-from planner.pipeline.prepare.settings import Settings
+from planner.pipeline.prepare.settings import Settings, settings_of
 from planner.pipeline.solve.orders import base_orders, formulate_in, least_found_peak
 from planner.portfolio.min_peak import min_peak_of
 from planner.report.views import taxonomy_of
@@ -100,4 +100,5 @@ def on_gpu(path: Path, hardware: str) -> Prepared:
 def least_on_gpu(prepared: Prepared, limit_s: float) -> int:
     """The least peak that a short search finds, recompute and swaps allowed."""
     orders = base_orders(prepared, time_limit_s=limit_s)
-    return min(NO_LIMIT, least_found_peak(prepared, orders[:3], time_limit_s=limit_s))
+    settings = settings_of(prepared)
+    return min(NO_LIMIT, least_found_peak(prepared, settings, orders[:3], time_limit_s=limit_s))

@@ -140,6 +140,11 @@ def test_a_bad_budget_is_one_line_and_no_import(budget, model, capsys):
         (["optimize", "none.onnx", "--budget", "60%"], "model none.onnx does not exist"),
         (["optimize", ".", "--budget", "60%"], "model . is a folder"),
         (["optimize", "model.onnx"], "give a --budget"),
+        (["optimize", "model.onnx", "--device", "cuda"], "give a --budget"),
+        (["optimize", "model.onnx", "--device", "cpu", "--hardware", "t4"], "give a --budget"),
+        (["optimize", "model.onnx", "--hardware", "t4"], "t4 is a GPU (NVIDIA T4 16 GB), and"),
+        (["optimize", "model.onnx", "--device", "cuda", "--hardware", "t4", "--reserve", "16GB"],
+         "--reserve 16GB takes all memory"),
         (["analyze", "model.onnx", "--dim", "batch"], "--dim 'batch' is not NAME=N"),
         (["analyze", "model.onnx", "--dim", "n=0"], "--dim 'n=0' is not NAME=N"),
         (["analyze", "model.onnx", "--dim", "n=1", "--dim", "n=2"], "--dim n is given twice"),
@@ -162,6 +167,14 @@ def test_usage_errors(arguments, message, model, api, capsys):
     assert out == ""
     assert last_line(err).startswith(f"planner: error: {message}")
     assert not api.calls
+
+
+def test_a_gpus_memory_is_a_budget(model, api):
+    arguments = ["optimize", model, "--device", "cuda", "--hardware", "t4", "--no-verify"]
+    assert main(arguments) == 0
+    assert main([*arguments, "--reserve", "5%", "--force"]) == 0
+    said = [(call.options["budget"], call.options["reserve"]) for call in api.calls]
+    assert said == [(None, "auto"), (None, "5%")]
 
 
 @pytest.mark.parametrize("name", ["model.planned.onnx", "model.plan.json", "model.report.html"])

@@ -62,6 +62,22 @@ def test_the_problem_of_a_model_has_its_own_peak_as_its_capacity(problem_path: P
     assert problem.swap_out_bytes_per_s == 2.5e10
 
 
+def test_a_problem_of_the_cpu_has_no_copies_unless_they_are_asked_for(tmp_path: Path, capsys):
+    path, model = tmp_path / "p.json", str(ZOO / "mlp_adamw.onnx")
+    assert main(["problem", model, "-o", str(path), "-q"]) == 0
+    plain = read_problem(path)
+    assert not plain.allow_swap and plain.allow_recompute
+    assert solve(path, "--budget", "95%", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["swap_mode"] == "none"
+    assert solve(path, "--budget", "95%", "--swap", "only") == 2
+    assert "planner problem --swap auto" in capsys.readouterr().err
+    assert main(["problem", model, "-o", str(path), "-q", "-f", "--swap", "auto"]) == 0
+    copied = read_problem(path)
+    assert copied.allow_swap and copied.without_swaps() == plain
+    assert main(["problem", model, "-o", str(path), "-q", "-f", "--swap", "only"]) == 0
+    assert not read_problem(path).allow_recompute
+
+
 def test_the_best_order_has_no_higher_peak(problem_path: Path, tmp_path: Path):
     path = tmp_path / "best.json"
     model = str(ZOO / "resnet18.onnx")

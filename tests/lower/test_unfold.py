@@ -182,6 +182,7 @@ def test_large_zeros_are_neither_folded_in_memory_nor_written(dims, tmp_path):
         loaded.path,
         budget="85%",
         dims=dims,
+        device="cpu",
         hardware="a100-80gb",
         resident="host",
         output=written,

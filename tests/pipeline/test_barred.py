@@ -158,6 +158,7 @@ def done(tmp_path_factory) -> tuple[OptimizeResult, str, str]:
         result = optimize(
             MODEL,
             budget="90%",
+            swap="auto",
             output=folder / "out.onnx",
             plan_path=folder / "plan.json",
             time_limit_s=2.0,

@@ -105,7 +105,8 @@ def test_devices_of_a_training_graph(tmp_path):
     assert half.budget_bytes < found.least_peak.bound_bytes <= most.budget_bytes
     # what fit says of a device, optimize does at that budget
     for one, swap, fits in ((most, "none", True), (half, "none", False), (half, "auto", True)):
-        arguments = {"hardware": one.hardware, "swap": swap, "time_limit_s": 2, "dry_run": True}
+        arguments = {"device": "cpu", "hardware": one.hardware, "swap": swap}
+        arguments |= {"time_limit_s": 2, "dry_run": True}
         budget = f"{one.budget_bytes}B"
         if not fits:
             with pytest.raises(InfeasibleBudgetError):

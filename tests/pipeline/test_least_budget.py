@@ -52,15 +52,17 @@ def test_the_least_budget_of_a_refusal_is_met(
 
 
 @FEW
-@given(proto=onnx_graphs(max_nodes=12))
+@given(proto=onnx_graphs(max_nodes=12), swap=st.sampled_from(["auto", "none"]))
 def test_the_least_feasible_of_an_analysis_is_met(
-    proto: onnx.ModelProto, tmp_path_factory: pytest.TempPathFactory
+    proto: onnx.ModelProto, swap: Swap, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     folder = tmp_path_factory.mktemp("least")
     path = folder / "m.onnx"
     onnx.save(proto, path)
-    least = api.analyze(path, time_limit_s=2).least_peak_bytes
+    least = api.analyze(path, swap=swap, time_limit_s=2).least_peak_bytes
     assert least is not None
     for number, form in enumerate(format_budget(least).split(" = ")):
-        result = api.optimize(path, budget=form, output=folder / f"{number}.onnx", time_limit_s=1)
+        result = api.optimize(
+            path, budget=form, swap=swap, output=folder / f"{number}.onnx", time_limit_s=1
+        )
         assert result.verification is not None and result.verification.passed

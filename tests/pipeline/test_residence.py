@@ -40,7 +40,7 @@ def planned(budget: str, folder: Path, **options: object) -> OptimizeResult:
         plan_path=folder / "plan.json",
         time_limit_s=2.0,
         force=True,
-        **options,  # pyright: ignore[reportArgumentType]
+        **{"device": "cpu", "swap": "auto", **options},  # pyright: ignore[reportArgumentType]
     )
 
 
@@ -294,7 +294,13 @@ def test_many_small_weights_are_not_left_on_the_device(tmp_path: Path) -> None:
     net = Mlp(loss="counted", update=True, hidden=64, layers=48, batch=2048)
     path = net.save(tmp_path / "deep.onnx")
     result = api.optimize(
-        path, budget="8%", hardware="a100-40gb", feeds="host", time_limit_s=2.0, verify=False
+        path,
+        budget="8%",
+        device="cpu",
+        hardware="a100-40gb",
+        feeds="host",
+        time_limit_s=2.0,
+        verify=False,
     )
     plan, graph = result.plan, result.before.graph
     kept = [t for t in graph.tensors if t.is_input or t.is_output]

@@ -114,7 +114,7 @@ def test_a_node_in_chunks_is_explained(model: Path, below: tuple[OptimizeResult,
 def test_nothing_is_split_where_that_gains_nothing(model: Path, tmp_path: Path) -> None:
     peak = prepare(Request(model=model)).baseline.peak_bytes
     for budget in (peak, int(0.99 * peak)):
-        result = optimized(model, tmp_path, budget, split="auto", verify=False)
+        result = optimized(model, tmp_path, budget, swap="auto", split="auto", verify=False)
         if result.plan.planned.time_us <= 1.01 * result.plan.baseline.time_us:
             assert result.plan.split == () and result.plan.numbers == "exact"
 

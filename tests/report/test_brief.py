@@ -72,7 +72,7 @@ def test_the_outcome_takes_about_ten_lines_and_says_what_matters():
     assert "measured on this machine" in named["Time"]
     assert "chain.planned.onnx, chain.plan.json, chain.report.html" in named["Wrote"]
     notes = [text for name, text in rows(payload) if name == "Note"]
-    assert len(lines) - len(notes) <= 12
+    assert len(lines) - len(notes) <= 14  # two of them are code to paste
 
 
 def test_a_plan_that_nothing_verified_says_so():
@@ -160,7 +160,7 @@ def test_what_a_real_run_remarks_as_a_matter_of_course_is_left_out(tmp_path):
     assert any(text.startswith("operation times are a roofline") for text in said)
     due = ("the budget bounds live bytes", "the machine was busy")  # as this machine has it
     assert not {text for text in that_matter(said) if not any(part in text for part in due)}
-    assert len(printed(print_optimize_brief, payload).splitlines()) <= 13
+    assert len(printed(print_optimize_brief, payload).splitlines()) <= 15
 
 
 def test_each_routine_remark_is_one_that_planner_makes():

@@ -1,16 +1,23 @@
 """What the report proposes follows from its numbers, and every command is one that planner takes."""
 
 import dataclasses
+import json
 import shlex
+from pathlib import Path
 
 import pytest
 import typer.main
 
 from planner.cli.app import app
-from planner.report.next_steps import next_steps
+from planner.cli.main import main
+from planner.defaults import meant
+from planner.report.next_steps import ELSEWHERE, next_steps
 from planner.report.payload import optimize_payload
+from planner.runtime.device.sessions import is_installed
+from planner.targets import TARGETS
 from tests.report import examples
 
+MLP = Path(__file__).parents[2] / "models" / "zoo" / "mlp_adamw.onnx"
 COMMANDS = typer.main.get_command(app)
 
 
@@ -31,6 +38,8 @@ def parsed(command: str):
     [
         {},
         {"swap_mode": "none", "hardware": "a100-40gb", "reserve_bytes": 4096, "dims": {"n o": 3}},
+        {"swap_mode": "none"},
+        {"swap_mode": "only", "device": "cuda", "hardware": "t4"},
         {"budget_text": "5% slower", "cost_source": "roofline of cpu", "gap": 0.2},
         {"budget_text": "2GiB", "order_target": "priority", "ort_optimized": False},
     ],
@@ -44,7 +53,13 @@ def test_every_command_is_one(changes, verified):
         read = parsed(command)
         assert str(read.get("model") or read["original"]) == str(result.model_path)
         if "swap" in read and "swap_mode" in changes:
-            assert read["swap"] == changes["swap_mode"]
+            plan = result.plan
+            # a device with a memory of its own has copies unless they are forbidden, a CPU has none
+            left_out = meant(
+                device=read["device"], hardware=read["hardware"], swap=None, resident=None
+            ).swap
+            assert (read["swap"] or left_out) == changes["swap_mode"] == plan.swap_mode
+            assert (read["device"] or "cpu") == plan.device
         if "hardware" in read and "hardware" in changes:
             assert read["hardware"] == changes["hardware"]
         if "reserve" in read and "reserve_bytes" in changes:
@@ -73,3 +88,47 @@ def test_an_unverified_model_is_to_be_verified_first():
     assert not any(
         "planner verify" in (step["command"] or "") for step in steps_of(examples.optimize_result())
     )
+
+
+@pytest.mark.parametrize("device", ["cpu", "webgpu", "cuda", "any"])
+@pytest.mark.parametrize("verified", [True, False])
+def test_a_command_runs_here_or_says_where(device, verified):
+    """What runs a model needs its provider; what plans one, reads a plan or looks at budgets does not."""
+    target = TARGETS[device]
+    is_here = not target.own_memory or is_installed(target)
+    result = examples.optimize_result(verified=verified)
+    plan = dataclasses.replace(
+        result.plan, device=device, gap=0.5, cost_source="roofline of t4", hardware="t4"
+    )
+    steps = steps_of(dataclasses.replace(result, plan=plan))
+    names = set()
+    for step in steps:
+        if not step["command"]:
+            continue
+        _, name, *_ = shlex.split(step["command"])
+        names.add(name)
+        read = parsed(step["command"])
+        runs = name == "verify" or (name == "optimize" and not read["no_verify"])
+        assert step["text"].startswith(ELSEWHERE) == (runs and not is_here), step
+        if name == "optimize" and is_here:
+            assert not read["no_verify"]
+    assert {"optimize", "sweep"} <= names and ("verify" in names) != verified
+
+
+def test_what_follows_a_plan_for_a_gpu_runs_without_one(tmp_path, monkeypatch, capsys):
+    """Each command of the outcome that is not for the GPU machine is run as it stands."""
+    if is_installed(TARGETS["cuda"]):
+        pytest.skip("CUDA's provider is here")
+    monkeypatch.chdir(tmp_path)
+    options = ["--device", "cuda", "--hardware", "t4", "--time-limit", "2", "--no-verify", "-q"]
+    options += ["--swap", "none", "--feeds", "device"]
+    assert main(["optimize", str(MLP), "--budget", "72%", *options, "--json"]) == 0
+    ran = 0
+    for step in json.loads(capsys.readouterr().out)["next_steps"]:
+        if step["command"] is None or step["text"].startswith(ELSEWHERE):
+            continue
+        words = shlex.split(step["command"])[1:]
+        limit = [] if "--time-limit" in words else ["--time-limit", "2"]
+        assert main([*words, *limit, "-q"]) == 0, (step, capsys.readouterr().err)
+        ran += 1
+    assert ran >= 3

@@ -1,5 +1,6 @@
 """The documents behind `--json` and the page: shape, plain types, and agreement with the types."""
 
+import ast
 import dataclasses
 import json
 import subprocess
@@ -8,8 +9,9 @@ import sys
 import pytest
 
 from planner.report.payload import analysis_payload, optimize_payload, verification_payload
-from planner.report.session_code import session_code
+from planner.report.session_code import script_lines, session_code
 from planner.report.views import view_payload
+from planner.targets import TARGETS
 from tests.report import examples
 
 
@@ -194,18 +196,51 @@ def test_session_code_compiles_and_quotes_the_name(device, order):
     assert ('"max_mem": 123' in code) == (device == "cuda")
 
 
-def test_session_code_runs(tmp_path):
-    pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
+def written_lines(path, **plan):
+    """The lines of an outcome that wrote `path`."""
+    plan = {"device": "cpu", "order_target": "default", **plan}
+    return script_lines({"outputs": {"model": str(path)}, "plan": plan})
+
+
+def relu_of(code: str, folder) -> str:
+    """What a session that `code` opens makes of m.onnx, in a process of its own: an arena is registered
+    for all of one."""
     from onnx import TensorProto, helper, save
 
     x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, [2]) for n in "xy")
     graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "g", [x], [y])
     opset = [helper.make_opsetid("", 17)]
-    save(helper.make_model(graph, opset_imports=opset, ir_version=8), tmp_path / "m.onnx")
-    code = session_code("m.onnx", order_target="priority")
+    save(helper.make_model(graph, opset_imports=opset, ir_version=8), folder / "m.onnx")
     code += "\nprint(session.run(None, {'x': __import__('numpy').float32([-1, 2])})[0])"
-    # in a process of its own: the arena is registered for the whole process
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True
+        [sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=True
     )
-    assert done.stdout.strip() == "[0. 2.]"
+    return done.stdout.strip()
+
+
+def test_session_code_runs(tmp_path):
+    assert relu_of(session_code("m.onnx", order_target="priority"), tmp_path) == "[0. 2.]"
+
+
+@pytest.mark.parametrize("order", ["default", "priority"])
+def test_the_lines_for_a_script_run(order, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    lines = written_lines(tmp_path / "m.onnx", order_target=order)
+    assert len(lines) == 2 and all("'m.onnx'" in line for line in lines)
+    assert relu_of("\n".join(["import onnxruntime, planner", *lines]), tmp_path) == "[0. 2.]"
+
+
+def test_the_lines_for_a_script_name_what_the_device_needs():
+    assert script_lines({"outputs": {"model": None}, "plan": {}}) == ()
+    for device, target in TARGETS.items():
+        options, session = written_lines("a 'b'.onnx", device=device)
+        compile("\n".join([options, session]), "script", "exec")
+        call = ast.parse(session).body[0].value  # type: ignore[attr-defined]
+        said = {word.arg: ast.literal_eval(word.value) for word in call.keywords}
+        if target.plugin:  # the session options have the provider
+            assert said == {}
+            continue
+        first, *others = said["providers"]
+        name, given = first if isinstance(first, tuple) else (first, {})
+        assert (name, given) == (target.provider, dict(target.options))
+        assert others == (["CPUExecutionProvider"] if target.own_memory else [])

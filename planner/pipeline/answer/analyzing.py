@@ -44,16 +44,16 @@ def analyzed(
     share_s = _SHARE * request.limits.time_limit_s
     progress("searching for a better order")
     orders = base_orders(prepared, time_limit_s=min(_ORDER_S, share_s))
-    progress("searching for the least budget")
-    least = least_found_peak(prepared, orders, time_limit_s=min(_MIN_S, share_s))
     settings = settings_of(prepared)
+    progress("searching for the least budget")
+    least = least_found_peak(prepared, settings, orders, time_limit_s=min(_MIN_S, share_s))
     previews: list[BudgetPreview] = []
     on_host, notes = None, []
     for way in ways_of(prepared, settings):
         notes += residence_note(way)
         if way.resident:
             orders = base_orders(way, time_limit_s=min(_ORDER_S, share_s))
-            found = least_found_peak(way, orders, time_limit_s=min(_MIN_S, share_s))
+            found = least_found_peak(way, settings, orders, time_limit_s=min(_MIN_S, share_s))
             on_host = LeastPeak(found_bytes=found, bound_bytes=least_possible_peak(way))
         progress("comparing base orders")
         question = before_a_plan(way, settings, orders)
@@ -72,7 +72,8 @@ def analyzed(
         best_order_name=orders[0].name,
         least_peak_bound_bytes=least_possible_peak(prepared),
         least_peak_bytes=min(least, prepared.baseline.peak_bytes),
-        assumptions=(*prepared.graph.assumptions, *noted_copies(settings), *notes),
+        levers=settings.levers,
+        assumptions=(*prepared.graph.assumptions, *noted_copies(prepared, settings), *notes),
         on_host=on_host,
         budget_preview=replace(
             previews[0],

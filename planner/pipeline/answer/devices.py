@@ -108,9 +108,10 @@ class Finder:
             self._prepared[size] = prepare(request, progress=said, to_rewrite=False)
         return self._prepared[size]
 
-    def hows(self, size: int) -> tuple[How, ...]:
-        """The levers that there are: no copies where ONNX Runtime here has none."""
-        if self.prepared(size).why_no_swaps is not None:
+    def hows(self, device: Device, size: int) -> tuple[How, ...]:
+        """The levers that there are: no copies where ONNX Runtime here has none, or where the host's
+        memory is the device's."""
+        if device.hardware.is_host or self.prepared(size).why_no_swaps is not None:
             return tuple(how for how in HOWS if not how.startswith("copies"))
         return HOWS
 
@@ -135,14 +136,16 @@ class Finder:
 
     def least_peaks(self, size: int) -> tuple[LeastPeak, LeastPeak | None]:
         """The least peak at one size: with inputs and outputs on the device, and on the host."""
-        here = self.prepared(size)
-        there = self._ways_of(self.devices[0], "copies", size)[-1]
+        apart = [device for device in self.devices if not device.hardware.is_host]
+        device, how = (apart[0], "copies") if apart else (self.devices[0], "recompute")
+        here, there = self.prepared(size), self._ways_of(device, how, size)[-1]
+        settings = settings_of(there, budget_bytes=NO_LIMIT)
         found: list[LeastPeak] = []
         for way in (here, *([there] if there.resident else [])):
             self.progress("searching for the least budget")
             orders = self._orders_of(way, size)
             limit_s = min(_LEAST_S, 0.1 * self.request.limits.time_limit_s)
-            least = least_found_peak(way, orders, time_limit_s=limit_s)
+            least = least_found_peak(way, settings, orders, time_limit_s=limit_s)
             least = min(least, way.baseline.peak_bytes)
             found.append(LeastPeak(found_bytes=least, bound_bytes=least_possible_peak(way)))
         return found[0], found[1] if len(found) > 1 else None
@@ -294,7 +297,7 @@ def fits_of(finder: Finder, device: Device, sizes: Sequence[int]) -> tuple[Fit, 
     rows: list[Fit] = []
     known: int | None = None
     listed = list(sizes)
-    for how in finder.hows(listed[0] if listed else 1):
+    for how in finder.hows(device, listed[0] if listed else 1):
         if not sizes:
             listed = _doubled(finder, device, how, listed)
         known, row = _largest(finder, device, how, listed, known)

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
 
-from planner.formulate import Allowed, Room, formulate
+from planner.formulate import Room, formulate
 from planner.graph.model import OpId
 from planner.order.reorder import peak_of
 from planner.pipeline.prepare.prepared import Prepared
+from planner.pipeline.prepare.settings import settings_of
 from planner.pipeline.solve.orders import GRANULARITY_BYTES, base_orders
 from planner.plan.problem import Problem
 
@@ -19,7 +20,8 @@ Order = Literal["default", "best"]
 def problem_of(prepared: Prepared, *, name: str, order: Order, order_limit_s: float) -> Problem:
     """The problem of a model in one base order; its capacity is that order's own peak.
 
-    Copy bandwidths are the hardware profile's; buffers are rounded up as ONNX Runtime's arena does.
+    Copy bandwidths are the hardware profile's, or 0 where the request forbids copies; buffers are rounded
+    up as ONNX Runtime's arena does.
 
     Args:
         order: ONNX Runtime's own, or the one with the least peak that planner finds.
@@ -38,9 +40,6 @@ def problem_in(prepared: Prepared, order: Sequence[OpId], *, name: str) -> Probl
         order,
         prepared.costs,
         room=Room(granularity=GRANULARITY_BYTES),
-        allowed=Allowed(
-            swap_out_bytes_per_s=prepared.hardware.copy_to_host_bytes_per_s,
-            swap_in_bytes_per_s=prepared.hardware.copy_from_host_bytes_per_s,
-        ),
+        allowed=settings_of(prepared).allowed,
     ).problem
     return replace(problem, name=name, capacity_bytes=peak_of(problem, range(len(problem.ops))))

@@ -24,6 +24,9 @@ WHAT_IF = (
     "the operations, and is not safe with copies on streams of their own"
 )
 
+SHARED = "host copies share the CPU's memory: nothing is saved on this machine; shows what a GPU would do"
+"""What copies are worth where a file runs on the CPU."""
+
 _SAFE_DEVICES: frozenset[str] = frozenset()
 """Devices whose copies have streams of their own and were shown to be safe there."""
 
@@ -55,7 +58,7 @@ def choose_copies(copies: str, swap: str, device: str) -> tuple[bool, str]:
     )
 
 
-def check_copies(copies: str, swap: str) -> None:
+def check_copies(copies: str, swap: str | None) -> None:
     """Raise UsageError where `copies` is none of `COPIES`, or overlaps copies that `swap` forbids."""
     if copies not in COPIES:
         raise UsageError(f"--copies is serial, overlapped or auto, not {copies!r}")

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from planner.errors import InfeasibleBudgetError, UsageError
 from planner.formulate import Allowed
-from planner.pipeline.prepare.copies import choose_copies
+from planner.pipeline.prepare.copies import SHARED, choose_copies
 from planner.pipeline.prepare.prepared import Prepared
 from planner.plan.planfile import BudgetOf, OrderTarget, Plan, Swap
 from planner.search.patience import Patience
@@ -56,6 +56,12 @@ class Settings:
             swap_in_bytes_per_s=self.swap_in_bytes_per_s,
             overlap=self.overlap,
         )
+
+    @property
+    def levers(self) -> tuple[str, ...]:
+        """Names of what a plan may do besides running in another order."""
+        has_swaps = self.swap_out_bytes_per_s > 0
+        return ("recompute",) * self.allow_recompute + ("swaps",) * has_swaps
 
     def search(
         self, limit_s: float, *, patience: Patience | None = None, keep_on_interrupt: bool = False
@@ -144,9 +150,16 @@ def settings_as_planned(plan: Plan, prepared: Prepared) -> Settings:
     return _with_levers(settings, plan.swap_mode, prepared)
 
 
-def noted_copies(settings: Settings) -> tuple[str, ...]:
-    """How copies are planned, for the assumptions of what is no plan."""
-    return (settings.why_copies,) if settings.why_copies else ()
+def noted_copies(prepared: Prepared, settings: Settings) -> tuple[str, ...]:
+    """How copies are planned, and what they are worth, for the assumptions of what is no plan."""
+    how = (settings.why_copies,) if settings.why_copies else ()
+    is_shared = prepared.hardware.is_host and settings.swap_out_bytes_per_s > 0
+    return (*how, *(shared_note(prepared) if is_shared else ()))
+
+
+def shared_note(prepared: Prepared) -> tuple[str, ...]:
+    """What copies are worth where the host's memory is the device's."""
+    return (SHARED,) if prepared.target.name == "cpu" else ()
 
 
 def _with_levers(settings: Settings, swap: Swap, prepared: Prepared) -> Settings:

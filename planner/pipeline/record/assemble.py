@@ -21,7 +21,7 @@ from planner.pipeline.levers.host_budget import host_budget_of, host_memory_of
 from planner.pipeline.levers.residence import feeds_are_copied, is_paged_at_a_price, residence_note
 from planner.pipeline.levers.splitting import planned_regions
 from planner.pipeline.prepare.prepared import Prepared
-from planner.pipeline.prepare.settings import Settings
+from planner.pipeline.prepare.settings import Settings, shared_note
 from planner.pipeline.record.barring import barred_in, barred_note
 from planner.pipeline.record.bounds import planned_bounds
 from planner.pipeline.record.decisions import decisions_of
@@ -83,6 +83,7 @@ def assemble(prepared: Prepared, settings: Settings, planned: Planned) -> Plan:
         assumptions=(
             *prepared.graph.assumptions,
             *_copies_note(settings, replay),
+            *_shared_note(prepared, replay),
             *residence_note(prepared),
             *_arena_note(planned),
             *barred_note(barred),
@@ -158,6 +159,11 @@ def _copies_note(settings: Settings, replay: Replay) -> tuple[str, ...]:
         f"{settings.why_copies}; there the step takes {format_duration(_one_stream_us(replay))}, "
         f"not {format_duration(replay.time_us)}",
     )
+
+
+def _shared_note(prepared: Prepared, replay: Replay) -> tuple[str, ...]:
+    """What the plan's copies are worth where the host's memory is the device's."""
+    return shared_note(prepared) if replay.swap_in_bytes or prepared.resident else ()
 
 
 def _arena_note(planned: Planned) -> tuple[str, ...]:

@@ -28,10 +28,8 @@ _LATE = 0.1
 
 _MIN_S = 1.0
 
-_ELSEWHERE = {
-    "device": " while parameters, state, inputs and outputs stay on the device (--resident)"
-}
-"""What else would help, where it was not allowed."""
+_ELSEWHERE = " while parameters, state, inputs and outputs stay on the device (--resident)"
+"""What else would help, where it was not allowed, and the host has a memory of its own."""
 
 _IN_CHUNKS = "; --split auto runs operations that are too large in chunks of rows"
 
@@ -163,6 +161,7 @@ def _infeasible(
     persistent = [(t.name, t.bytes) for t in graph.tensors if t.is_persistent and not t.on_host]
     binding = tuple(sorted([*resident, *persistent], key=lambda item: -item[1])[:10])
     levers = prepared.request.levers
+    is_shared = prepared.target.name == "cpu" and prepared.hardware.is_host
     is_one_too_large = least.form.problem.fixed_bytes < settings.budget_bytes < bound
     is_open = is_late and bound <= settings.budget_bytes
     kind = TimeLimitError if is_open else InfeasibleBudgetError
@@ -175,7 +174,7 @@ def _infeasible(
         f"{what} {format_both(settings.budget_bytes)}: the least peak found is "
         f"{format_budget(found)}, and no plan in any order can be below {format_bytes(bound)}"
         + (" with the same operations in chunks" if prepared.split else "")
-        + ("" if prepared.resident else _ELSEWHERE.get(levers.residence, ""))
+        + (_ELSEWHERE if levers.residence == "device" and not is_shared else "")
         + (_IN_CHUNKS if is_one_too_large and levers.split == "none" else "")
         + ("; give it more --time-limit, or a larger budget" if is_open else ""),
         least_peak_bytes=found,

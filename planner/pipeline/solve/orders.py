@@ -253,16 +253,10 @@ def _paging_alone(prepared: Prepared, ops: Sequence[OpId], problem: Problem) -> 
 
 
 def least_found_peak(
-    prepared: Prepared, orders: Sequence[BaseOrder], *, time_limit_s: float
+    prepared: Prepared, settings: Settings, orders: Sequence[BaseOrder], *, time_limit_s: float
 ) -> int:
-    """The least budget in bytes that a short search finds to be feasible, recompute and swaps
-    allowed, before ONNX Runtime's fragmentation: the peak, and room for what pins the order."""
-    hardware = prepared.hardware
-    settings = Settings(
-        budget_bytes=NO_LIMIT,
-        swap_out_bytes_per_s=hardware.copy_to_host_bytes_per_s,
-        swap_in_bytes_per_s=hardware.copy_from_host_bytes_per_s,
-    )
+    """The least budget in bytes that a short search finds to be feasible with the levers of `settings`,
+    before ONNX Runtime's fragmentation: the peak, and room for what pins the order."""
     problems = [formulate_in(prepared, o.order, settings, NO_LIMIT).problem for o in orders]
     best = min_peak_of(problems, time_limit_s=time_limit_s)[1]
     return best.peak_bytes + pinning_bytes(prepared, len(best.actions))
