@@ -33,9 +33,7 @@ from planner.onnxio.shape_rules.blocked import DOMAIN
 from planner.runtime.optimizers.normalize import is_of_large_files, optimize_file
 from planner.runtime.optimizers.shapes import without_large_initializers
 from planner.runtime.options import asking_options
-
-BLOCK_KEY = "pkg.planner.block_channels"
-"""Metadata of a file that planner wrote with weights in the blocked layout: channels in a block."""
+from planner.targets import BLOCK_KEY
 
 _MAX_BLOCK = 64
 
