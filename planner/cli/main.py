@@ -28,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _answer(arguments: Sequence[str] | None) -> int | Callable[[], None]:
+def _answer(arguments: Sequence[str] | None) -> int | Callable[[], object]:
     """The exit status of one command line, or the script that it has Python run."""
     import io
 
@@ -101,12 +101,13 @@ def run() -> NoReturn:
 def _interpreter() -> Callable[[], None]:
     """A function that leaves the interpreter to a script as it is now."""
     import gc
+    import io
 
     threshold, errors = gc.get_threshold(), sys.stdout.errors
 
     def as_it_was() -> None:
         gc.set_threshold(*threshold)
-        if hasattr(sys.stdout, "reconfigure"):
+        if isinstance(sys.stdout, io.TextIOWrapper):
             sys.stdout.reconfigure(errors=errors)
 
     return as_it_was
