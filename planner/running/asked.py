@@ -195,7 +195,9 @@ def _by_the_file(asked: Asked, needs: Needs) -> Merged:
 def _with_options(asked: Asked, needs: Needs) -> Merged:
     """The script names the file's provider: its options stay, the file's are added."""
     target, pairs = needs.target, asked.pairs()
-    given = dict(pairs)[target.provider]
+    given = dict(pairs).get(target.provider)
+    if given is None:  # ONNX Runtime adds the CPU itself, and refuses what it cannot read
+        return Merged(asked=asked)
     missing = {key: value for key, value in target.options.items() if key not in given}
     against = tuple(
         f"{target.provider} has {key}={given[key]} in the script, and the plan is made for {value}"

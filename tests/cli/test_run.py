@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 
@@ -382,7 +383,51 @@ def test_a_plan_for_more_than_the_budget_is_said(start: Start, folder: Path, scr
     assert not lines(start(*PLANNER, "run", "--budget", "1GB", path, folder / "planned.onnx"))
 
 
-# bytes and threads
+# files beside the model, bytes, threads
+
+
+def test_tensors_beside_the_model_are_those_of_its_folder(
+    start: Start, folder: Path, tmp_path: Path, script
+):
+    """The rewritten file lies with them, and another state of them is another plan."""
+    path = script(
+        """
+import sys
+import numpy as np
+import onnxruntime
+session = onnxruntime.InferenceSession(sys.argv[1])
+random = np.random.default_rng(0)
+feeds = {i.name: np.array(random.uniform(size=i.shape), np.float32) if "float" in i.type else
+         np.zeros(i.shape, np.int64) for i in session.get_inputs()}
+print(float(session.run(["loss"], feeds)[0]).hex())
+"""
+    )
+    plan = ("--budget", "85%", "--time-limit", "2", "--explain", "--no-verify")
+    done: list[Done] = []
+    for seed, name in ((0, "a"), (1, "b"), (2, "a")):
+        model = _with_data(folder / "mlp_adamw.onnx", tmp_path / name, seed)
+        done += [start(*PLANNER, "run", *plan, path, model) for _ in range(2)]
+        assert losses(done[-1]) == losses(done[-2]) == losses(start(path, model))
+        file = Path(lines(done[-1])[0].rpartition("opened as ")[2])
+        assert file.parent == model.parent
+    assert len({line for d in done for line in losses(d)}) == 3
+    assert ["planned now" in d.stderr for d in done] == [True, False] * 3
+
+
+def _with_data(source: Path, folder: Path, seed: int) -> Path:
+    """A model whose largest parameter is stored in a file beside it."""
+    folder.mkdir(exist_ok=True)
+    for file in folder.iterdir():
+        file.unlink()
+    model = onnx.load(source)
+    sizes = {v.name: [d.dim_value for d in v.type.tensor_type.shape.dim] for v in model.graph.input}
+    name = max((n for n in sizes if n.endswith("weight")), key=lambda n: np.prod(sizes[n]))
+    value = np.random.default_rng(seed).normal(size=sizes[name]).astype(np.float32)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(value, name))
+    model.graph.input.remove(next(v for v in model.graph.input if v.name == name))
+    path = folder / "m.onnx"
+    onnx.save(model, path, save_as_external_data=True, location="m.data")
+    return path
 
 
 def test_bytes_are_planned_once_for_all_threads(start: Start, folder: Path, script):
