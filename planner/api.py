@@ -25,6 +25,7 @@ from planner.pipeline.answer.in_parts import optimized, verified
 from planner.pipeline.answer.optimizing import OptimizeJob
 from planner.pipeline.answer.verifying import (
     Rewrite,
+    as_written,
     check_can_hold,
     check_same_inputs,
     run_both,
@@ -319,7 +320,8 @@ def verify(
     """Run both models on ONNX Runtime: same numbers, planned order, bytes, cap, time.
 
     Args:
-        plan: the plan file; without it, `budget` gives the budget (or none is checked).
+        plan: the plan file; without it, `budget` gives the budget (or none is checked), and the
+            metadata of `rewritten` the level and the execution order that it was planned for.
         strict: other last bits in sessions of default options are a failure.
         fast: each model runs once under each set of options, as in `optimize`.
 
@@ -335,11 +337,12 @@ def verify(
         )
     if the_plan is not None and the_plan.model_sha256 != model_digest(Path(original)):
         raise ModelError(f"{plan} belongs to another model than {original} (digests differ)")
+    asked = as_written(Path(rewritten))
     request = Request(
         model=Path(original),
         dims=dims or (whole_dims(the_plan) if the_plan else {}),
         device=device,
-        ort_optimize=the_plan.ort_optimized if the_plan else True,
+        ort_optimize=the_plan.ort_optimized if the_plan else asked.level != "disabled",
         bounds=bounds_of_plan(the_plan) if the_plan else (),
         inputs=path_or_none(inputs),
         seed=seed,
@@ -351,10 +354,10 @@ def verify(
         return verified(request, Path(rewritten), the_plan, thorough=not fast, progress=report)
     prepared = prepare(request, progress=report)
     check_can_hold(prepared)
-    target = the_plan.order_target if the_plan else "default"
+    target = the_plan.order_target if the_plan else asked.order
     after = file_view(Path(rewritten), request.dims, target, prepared)
     if the_plan is None:
         check_same_inputs(prepared, Path(rewritten), after)
-    the_plan = the_plan or stand_in_plan(prepared)
+    the_plan = the_plan or stand_in_plan(prepared, target)
     rewrite = Rewrite(prepared=prepared, path=Path(rewritten), after=after, plan=the_plan)
     return run_both(rewrite, report, thorough=not fast)

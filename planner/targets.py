@@ -29,7 +29,8 @@ LEVEL_KEY = "pkg.planner.optimization_level"
 ORDER_KEY = "pkg.planner.execution_order"
 PACKED_KEY = "pkg.planner.packed"
 ARENA_KEY = "pkg.planner.arena"
-SESSION_KEYS = (TARGET_KEY, OPTIONS_KEY, LEVEL_KEY, ORDER_KEY, PACKED_KEY, ARENA_KEY)
+BLOCK_KEY = "pkg.planner.block_channels"
+SESSION_KEYS = (TARGET_KEY, OPTIONS_KEY, LEVEL_KEY, ORDER_KEY, PACKED_KEY, ARENA_KEY, BLOCK_KEY)
 """Metadata of a file that planner wrote: what for, and what its sessions need
 (`planner.runtime.opened`)."""
 

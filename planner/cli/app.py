@@ -21,6 +21,7 @@ from planner.cli.fit import fit
 from planner.cli.grouping import GroupedCommand
 from planner.cli.optimize import optimize
 from planner.cli.problem import problem
+from planner.cli.run import run
 from planner.cli.solve import solve
 from planner.cli.sweep import sweep
 from planner.cli.verify import verify
@@ -68,4 +69,9 @@ for _command, _summary in (
         no_args_is_help=True,
         cls=GroupedCommand if _command in (analyze, optimize, sweep, fit) else TyperCommand,
     )(_command)
+app.command(
+    short_help="Run a script with plans in its sessions.",
+    no_args_is_help=True,
+    context_settings={"allow_interspersed_args": False},
+)(run)
 app.command(short_help="Show what works here, and what is missing.")(doctor)

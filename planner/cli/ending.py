@@ -14,7 +14,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -43,16 +43,31 @@ class _State:
 _state = _State()
 
 
-def watch_signals() -> None:
+def watch_signals() -> Callable[[], None]:
     """End the process in one line on Ctrl-C, SIGTERM and SIGHUP, whatever the main thread does; not
-    on what the process was started to ignore (nohup)."""
+    on what the process was started to ignore (nohup).
+
+    Returns a function that leaves signals to Python again, as a script finds them.
+    """
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-    for number in SIGNALS:
-        if signal.getsignal(number) not in (signal.SIG_IGN, None):
-            signal.signal(number, _on_signal)
-    threading.Thread(target=_read_signals, args=(reader,), daemon=True).start()
+    heard = [n for n in SIGNALS if signal.getsignal(n) not in (signal.SIG_IGN, None)]
+    for number in heard:
+        signal.signal(number, _on_signal)
+    thread = threading.Thread(target=_read_signals, args=(reader,), daemon=True)
+    thread.start()
+
+    def stop() -> None:
+        signal.set_wakeup_fd(-1)
+        for number in heard:
+            is_ctrl_c = number == signal.SIGINT
+            signal.signal(number, signal.default_int_handler if is_ctrl_c else signal.SIG_DFL)
+        os.close(writer)
+        thread.join()
+        os.close(reader)
+
+    return stop
 
 
 @contextlib.contextmanager
@@ -121,8 +136,8 @@ def _on_signal(number: int, _frame: Any) -> None:
 
 
 def _read_signals(reader: int) -> None:
-    while True:
-        for number in os.read(reader, 64):
+    while numbers := os.read(reader, 64):
+        for number in numbers:
             _seen_beside(number)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import NoReturn
 
@@ -17,7 +17,19 @@ _INSTALLED = frozenset({"numba", "numpy", "onnx", "onnx_ir", "onnxruntime", "ort
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command line and return its exit status; errors become one line on stderr."""
+    """Run one command line and return its exit status; errors become one line on stderr.
+
+    What the script of `planner run` raises goes on to the caller.
+    """
+    outcome = _answer(arguments)
+    if isinstance(outcome, int):
+        return outcome
+    outcome()
+    return 0
+
+
+def _answer(arguments: Sequence[str] | None) -> int | Callable[[], object]:
+    """The exit status of one command line, or the script that it has Python run."""
     import io
 
     import typer
@@ -54,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         no_limit()
     if status == Interrupted.exit_code:
         console.say(console.error_line(Interrupted()))
-    return status if isinstance(status, int) else 0
+    return status if isinstance(status, int) or callable(status) else 0
 
 
 def _is_interrupted_import(error: BaseException | None) -> bool:
@@ -74,9 +86,31 @@ def run() -> NoReturn:
     from planner.cli.ending import end, watch_signals
     from planner.processes.garbage import collect_seldom
 
-    watch_signals()
+    as_it_was = _interpreter()
+    stop_watching = watch_signals()
     collect_seldom()
-    end(main())
+    outcome = _answer(None)
+    if isinstance(outcome, int):
+        end(outcome)
+    stop_watching()
+    as_it_was()
+    outcome()
+    sys.exit()
+
+
+def _interpreter() -> Callable[[], None]:
+    """A function that leaves the interpreter to a script as it is now."""
+    import gc
+    import io
+
+    threshold, errors = gc.get_threshold(), sys.stdout.errors
+
+    def as_it_was() -> None:
+        gc.set_threshold(*threshold)
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            sys.stdout.reconfigure(errors=errors)
+
+    return as_it_was
 
 
 def _end_before_the_start(number: int, _frame: FrameType | None) -> NoReturn:

@@ -6,6 +6,7 @@
     pkg.planner.execution_order      "priority" where it was planned for that; ONNX Runtime's own without
     pkg.planner.packed               "0" where kernels must not pack constant weights
     pkg.planner.arena                the cap in which the plan runs
+    pkg.planner.block_channels       of the layout that its weights are in, which belongs to a processor
 
 Besides, no file is opened with memory pattern or buffer reuse, which hold more than what is alive.
 `session_options` makes options for a script; `planner run` sets them on a script's own.
@@ -26,6 +27,7 @@ from planner.files.structuring import parse_json
 from planner.onnxio.metadata import read_metadata
 from planner.targets import (
     ARENA_KEY,
+    BLOCK_KEY,
     LEVEL_KEY,
     OPTIONS_KEY,
     ORDER_KEY,
@@ -154,6 +156,8 @@ class Needs:
 
     def check_here(self) -> None:
         """Raise UsageError where the file was planned for another kind of processor."""
+        if BLOCK_KEY not in self.props:
+            return
         from planner.runtime.optimizers.blocked import check_block
 
         check_block(self.props, self.where)
@@ -170,7 +174,7 @@ def needs_of(model: Path | str | bytes, *, device: str | None = None) -> Needs:
         UsageError: it is no model; its metadata is none that planner writes; or it was written for
             another device.
     """
-    where, props = _name(model), _read(model)
+    where, props = _name(model), metadata_of(model)
     one_of = _Choices(props, where)
     return Needs(
         where=where,
@@ -281,7 +285,7 @@ def _overlapped(
     return options
 
 
-def _read(model: Path | str | bytes) -> dict[str, str]:
+def metadata_of(model: Path | str | bytes) -> dict[str, str]:
     """Metadata of a model.
 
     Raises:

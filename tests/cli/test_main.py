@@ -94,6 +94,7 @@ def last_line(text):
         ["sweep"],
         ["doctor"],
         ["fit"],
+        ["run"],
     ],
 )
 def test_help(command, snapshot, capsys, monkeypatch):

@@ -26,7 +26,7 @@ from planner.runtime.feeds.inputs import make_inputs
 from planner.runtime.opened import session_options
 from planner.runtime.optimizers import blocked as layout
 from planner.runtime.optimizers.normalize import normalize_for, optimize_file
-from planner.targets import CPU
+from planner.targets import BLOCK_KEY, CPU
 
 Level = onnxruntime.GraphOptimizationLevel
 LEVELS = (
@@ -186,7 +186,7 @@ def test_weights_in_blocks_of_another_length_are_refused(
     model_path, file = inference / "m.onnx", inference / "planned.onnx"
     session_options(file)
     other = layout.block_channels() // 2
-    props = {layout.BLOCK_KEY: str(other)}
+    props = {BLOCK_KEY: str(other)}
     with pytest.raises(UsageError, match=f"blocks of {other} channels.*on this machine"):
         layout.check_block(props, "file")
     plan = read_json(inference / "plan.json", Plan, what="a plan")

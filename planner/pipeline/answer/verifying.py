@@ -17,10 +17,11 @@ from planner.pipeline.prepare.prepared import Prepared, Progress, prepare
 from planner.pipeline.prepare.settings import budget_of
 from planner.pipeline.record.modelviews import file_view
 from planner.pipeline.target.everywhere import devices_here
-from planner.plan.planfile import Plan
+from planner.plan.planfile import OrderTarget, Plan
 from planner.request import Costs, Request
 from planner.results import ModelView, Verification
-from planner.targets import Target
+from planner.runtime.opened import Needs, metadata_of, needs_of
+from planner.targets import CPU, Target
 from planner.units import format_duration
 
 if TYPE_CHECKING:
@@ -81,8 +82,24 @@ def check_same_inputs(prepared: Prepared, path: Path, after: ModelView) -> None:
         )
 
 
-def stand_in_plan(prepared: Prepared) -> Plan:
+def as_written(path: Path) -> Needs:
+    """What the rewritten model's metadata says of its sessions; nothing, where it is none of planner's.
+
+    Raises:
+        UsageError: the metadata is none that planner writes.
+    """
+    try:
+        metadata_of(path)
+    except UsageError:  # loading it says what is wrong with it
+        return Needs(where=str(path), by_planner=False, target=CPU, props={})
+    return needs_of(path)
+
+
+def stand_in_plan(prepared: Prepared, order: OrderTarget = "default") -> Plan:
     """What verification needs of a plan, where there is no plan file.
+
+    Args:
+        order: the execution order that the file was written for.
 
     Raises:
         UsageError: the request's budget cannot be read.
@@ -93,6 +110,7 @@ def stand_in_plan(prepared: Prepared) -> Plan:
         model_sha256=prepared.loaded.sha256,
         budget_text=prepared.request.aim,
         ort_optimized=prepared.ort_optimized,
+        order_target=order,
         budget_bytes=budget_of(prepared),
         hardware=prepared.hardware.name,
         baseline=cost,

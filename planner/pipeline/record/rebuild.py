@@ -35,8 +35,15 @@ from planner.plan.planfile import Plan
 from planner.plan.problem import Action
 from planner.request import Costs, Levers, Request
 from planner.runtime.device.sessions import why_missing
-from planner.runtime.optimizers.blocked import BLOCK_KEY
-from planner.targets import ARENA_KEY, LEVEL_KEY, ORDER_KEY, PACKED_KEY, SESSION_KEYS, target_named
+from planner.targets import (
+    ARENA_KEY,
+    BLOCK_KEY,
+    LEVEL_KEY,
+    ORDER_KEY,
+    PACKED_KEY,
+    SESSION_KEYS,
+    target_named,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,7 +219,7 @@ def with_metadata(rewritten: Rewritten, plan: Plan, prepared: Prepared) -> Rewri
     props["pkg.planner.version"] = plan.planner_version
     props["pkg.planner.plan_sha256"] = plans.plan_digest(plan)
     props["pkg.planner.budget_bytes"] = str(plan.budget_bytes)
-    for key in (*SESSION_KEYS, BLOCK_KEY):  # of the file that was read, which may be anyone's
+    for key in SESSION_KEYS:  # of the file that was read, which may be anyone's
         props.pop(key, None)
     props.update(target_metadata(prepared.target))
     if not plan.ort_optimized:

@@ -30,9 +30,7 @@ from planner.errors import UsageError
 from planner.files.temporary import temporary_folder
 from planner.onnxio.shape_rules.blocked import DOMAIN
 from planner.runtime.options import asking_options
-
-BLOCK_KEY = "pkg.planner.block_channels"
-"""Metadata of a file that planner wrote with weights in the blocked layout: channels in a block."""
+from planner.targets import BLOCK_KEY
 
 _MAX_BLOCK = 64
 

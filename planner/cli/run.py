@@ -1,0 +1,109 @@
+"""`planner run`: a script that is not changed, with plans in its sessions."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Annotated, Literal
+
+import typer
+
+from planner.cli import options as o
+from planner.cli.console import note
+from planner.errors import UsageError
+from planner.units import check_budget, check_time_limit
+
+
+def run(
+    script: Annotated[
+        str,
+        typer.Argument(
+            metavar="SCRIPT", help="The script, or with -m a module.", show_default=False
+        ),
+    ],
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="ARGS", help="Its own arguments.", show_default=False),
+    ] = None,
+    budget: Annotated[
+        str | None,
+        typer.Option(
+            "--budget",
+            metavar="SIZE",
+            help="Plan models that planner has not written: 16GB, 12GiB, or 60% of a model's own peak.",
+            show_default=False,
+        ),
+    ] = None,
+    module: Annotated[bool, typer.Option("-m", help="Run a module, as python -m does.")] = False,
+    device: Annotated[
+        Literal["cpu", "webgpu", "cuda", "any"] | None,
+        typer.Option(
+            "--device", help="What models are planned for [the device that a session opens on]."
+        ),
+    ] = None,
+    dim: o.Dims = None,
+    time_limit: Annotated[
+        float,
+        typer.Option(
+            "--time-limit", metavar="SECONDS", help="Time for finding the plan of one model."
+        ),
+    ] = 60.0,
+    no_verify: Annotated[
+        bool, typer.Option("--no-verify", help="Do not run planned models to compare numbers.")
+    ] = False,
+    strict: Annotated[
+        bool,
+        typer.Option(
+            "--strict", help="Raise an error in the script where a line would be printed."
+        ),
+    ] = False,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Say what was done to each session, on stderr.")
+    ] = False,
+) -> Callable[[], None]:
+    """Run a script as it is, with each session opened as its plan needs it.
+
+    Within this process onnxruntime.InferenceSession, and Module of onnxruntime.training.api, give a file
+    that planner wrote all that it needs: level, order, memory pattern and reuse, packing, provider and
+    its options, an arena of the plan's size. With --budget, a session on any other model is planned
+    first; the plan is kept, and the next start finds it.
+
+    Options and providers that the script gives stay; a line on stderr says what in them is against the
+    plan. A model that cannot be planned (an unbound dim, a budget that no plan fits) is opened as it is,
+    with a line. --strict makes errors of these lines.
+
+    \b
+    Examples:
+      planner run train.py --epochs 3
+      planner run --budget 16GB train.py --epochs 3
+      planner run --budget 60% --dim batch=32 --explain -- train.py
+      planner run --budget 16GB --device cuda --strict -m package.train --epochs 3
+    """
+    if budget is not None:
+        check_budget(budget)
+    check_time_limit(time_limit)
+    dims = o.parse_dims(dim)
+    if not module and not os.path.exists(script):
+        raise UsageError(f"script {script} does not exist")
+
+    from planner.running.opening import Opener, Wanted
+    from planner.running.script import Script
+
+    wanted = Wanted(
+        budget=budget,
+        device=device,
+        dims=dims,
+        verify=not no_verify,
+        time_limit_s=time_limit,
+        strict=strict,
+        explain=explain,
+    )
+    to_run = Script(name=script, arguments=tuple(arguments or ()), is_module=module)
+
+    def start() -> None:
+        from planner.running.classes import take_over
+
+        take_over(Opener(wanted, note))
+        to_run.run()
+
+    return start

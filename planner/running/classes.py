@@ -1,0 +1,106 @@
+"""ONNX Runtime's classes as a script under `planner run` finds them: theirs, opened by an `Opener`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from types import FrameType, ModuleType
+from typing import Any
+
+from planner.running.asked import Asked
+from planner.running.hooks import on_import
+from planner.running.opening import Opener
+
+
+def take_over(opener: Opener) -> None:
+    """Have every session and training module that this process makes from now on opened by `opener`;
+    those of planner's own functions aside, which measure what options do."""
+    on_import(
+        {
+            "onnxruntime.capi.onnxruntime_inference_collection": _replacing(
+                "InferenceSession", lambda theirs: _session(theirs, opener)
+            ),
+            "onnxruntime.training.api.module": _replacing(
+                "Module", lambda theirs: _module(theirs, opener)
+            ),
+        }
+    )
+
+
+def _replacing(name: str, made: Callable[[Any], type]) -> Callable[[ModuleType], None]:
+    """Replace a class of a module, by one that looks the same."""
+
+    def change(module: ModuleType) -> None:
+        theirs = getattr(module, name)
+        ours = made(theirs)
+        for attribute in ("__module__", "__name__", "__qualname__", "__doc__"):
+            setattr(ours, attribute, getattr(theirs, attribute))
+        setattr(module, name, ours)
+
+    return change
+
+
+def _session(theirs: Any, opener: Opener) -> type:
+    class InferenceSession(theirs):
+        def __init__(
+            self,
+            path_or_bytes: Any,
+            sess_options: Any = None,
+            providers: Any = None,
+            provider_options: Any = None,
+            **kwargs: Any,
+        ) -> None:
+            asked = Asked(
+                model=path_or_bytes,
+                options=sess_options,
+                providers=providers,
+                provider_options=provider_options,
+            )
+            self._planner_asked = None if _is_planners(sys._getframe(1)) else asked
+            if self._planner_asked is None:
+                super().__init__(path_or_bytes, sess_options, providers, provider_options, **kwargs)
+                return
+            with opener.opening(asked) as made:
+                super().__init__(
+                    made.model, made.options, made.providers, made.provider_options, **kwargs
+                )
+
+        def set_providers(self, providers: Any = None, provider_options: Any = None) -> None:
+            """Make the session again."""
+            if self._planner_asked is None:
+                super().set_providers(providers, provider_options)
+                return
+            asked = replace(
+                self._planner_asked, providers=providers, provider_options=provider_options
+            )
+            with opener.opening(asked) as made:
+                super().set_providers(made.providers, made.provider_options)
+
+    return InferenceSession
+
+
+def _module(theirs: Any, opener: Opener) -> type:
+    class Module(theirs):
+        def __init__(
+            self,
+            train_model_uri: Any,
+            state: Any,
+            eval_model_uri: Any = None,
+            device: str = "cpu",
+            session_options: Any = None,
+        ) -> None:
+            asked = Asked(
+                model=train_model_uri,
+                options=session_options,
+                module_device=device.partition(":")[0],
+            )
+            with opener.opening(asked) as made:
+                super().__init__(made.model, state, eval_model_uri, device, made.options)
+
+    return Module
+
+
+def _is_planners(frame: FrameType) -> bool:
+    """Whether a call comes from planner's own code."""
+    return str(frame.f_globals.get("__name__", "")).startswith("planner.")

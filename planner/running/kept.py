@@ -1,0 +1,141 @@
+"""Plans that `planner run` makes once, kept for the next start under all that they depend on."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, replace
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from planner import __version__
+from planner.cost.measured import times_key
+from planner.errors import InfeasibleBudgetError, ModelError, PlannerError, UsageError
+from planner.files.keeping import cache_folder
+from planner.files.structuring import parse_json, read_json
+from planner.files.temporary import temporary_file
+from planner.processes.children import run_child
+from planner.running.outcome import Job, Outcome, Status
+
+_LASTING = (ModelError.exit_code, InfeasibleBudgetError.exit_code)
+"""Refusals that come out the same the next time."""
+
+_MOST_KEPT = 32
+_OUTCOME = "outcome.json"
+_ROOT = Path(__file__).parents[2]
+
+
+def planned(job: Job, on_start: Callable[[], None]) -> Outcome:
+    """The plan of a job, kept from an earlier start or made now, by one process at a time.
+
+    Args:
+        job: its folder is set here.
+        on_start: called where it is made now, before that.
+
+    Raises:
+        UsageError: the model cannot be read, or nothing can be kept.
+    """
+    runs = cache_folder() / "runs"
+    runs.mkdir(mode=0o700, exist_ok=True)
+    folder = runs / _key(job)
+    with _alone(runs / f"{folder.name}.lock"):
+        found = _kept(folder, job)
+        if found is not None:
+            os.utime(folder / _OUTCOME)
+            return replace(found, is_kept=True)
+        on_start()
+        folder.mkdir(mode=0o700, exist_ok=True)
+        outcome = _made(replace(job, folder=str(folder)))
+        if outcome.status is not Status.REFUSED or outcome.code in _LASTING:
+            with temporary_file(folder) as path:
+                path.write_text(json.dumps(asdict(outcome)), encoding="utf-8")
+                os.replace(path, folder / _OUTCOME)
+            _forget_old(runs)
+    return outcome
+
+
+def _key(job: Job) -> str:
+    """What a plan depends on, as a digest."""
+    try:
+        with open(job.model, "rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise UsageError(f"{job.model} cannot be read: {error.strerror}") from None
+    return times_key(
+        {
+            **asdict(job),
+            "model": digest,
+            "folder": "",
+            "planner": __version__,
+            "runtimes": _runtimes(),
+            "calibrate": os.environ.get("PLANNER_CALIBRATE", ""),
+        }
+    )
+
+
+def _runtimes() -> list[str]:
+    """The installed builds of ONNX Runtime, whose optimizers plans depend on."""
+    found: list[str] = []
+    for name in (
+        "onnxruntime",
+        "onnxruntime-gpu",
+        "onnxruntime-training",
+        "onnxruntime-training-cpu",
+        "onnxruntime-ep-webgpu",
+    ):
+        with contextlib.suppress(PackageNotFoundError):
+            found.append(f"{name} {version(name)}")
+    return found
+
+
+def _kept(folder: Path, job: Job) -> Outcome | None:
+    """What was kept; None where there is nothing that can be read and holds for this very model."""
+    path = folder / _OUTCOME
+    if not path.exists():
+        return None
+    what = "an outcome of planner run"
+    try:
+        found = read_json(path, Outcome, what=what)
+    except PlannerError:
+        return None
+    return found if found.holds_for(job.model) else None
+
+
+def _made(job: Job) -> Outcome:
+    """A plan, made by a process of its own."""
+    paths = [str(_ROOT), os.environ.get("PYTHONPATH", "")]
+    done = run_child(
+        [sys.executable, "-P", "-m", "planner.running.planning", json.dumps(asdict(job))],
+        environment={"PYTHONPATH": os.pathsep.join(filter(None, paths))},
+    )
+    lines = done.stdout.splitlines()
+    try:
+        return parse_json(lines[-1], Outcome, where="planning", what="an outcome")
+    except (IndexError, PlannerError):
+        said = (done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1]
+        return Outcome(status=Status.REFUSED, reason=f"planning failed: {said}", code=1)
+
+
+def _forget_old(runs: Path) -> None:
+    """Remove what was used least lately."""
+    found = sorted(runs.glob(f"*/{_OUTCOME}"), key=lambda p: p.stat().st_mtime)
+    for outcome in found[:-_MOST_KEPT]:
+        shutil.rmtree(outcome.parent, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """One process at a time, where the system has such locks: several may start on one model."""
+    try:
+        import fcntl
+    except ImportError:
+        yield
+        return
+    with path.open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

@@ -1,0 +1,224 @@
+"""What `planner run` does to a script's sessions: the file that each opens, and with which options."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from planner.errors import UsageError
+from planner.files.temporary import temporary_folder
+from planner.running.asked import Asked, Merged, merged
+from planner.running.outcome import Job, Outcome, Status
+from planner.runtime.opened import REGISTERED, Needs, add_plugin, metadata_of, needs_of, register
+from planner.targets import TARGET_KEY
+from planner.units import format_bytes, parse_bytes, parse_percent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What the command line asks for.
+
+    Attributes:
+        budget: for models that planner has not written; None leaves these alone.
+        device: which these are planned for; None for the one that a session opens on.
+        dims: their symbolic dims.
+        verify: their plans are verified.
+        time_limit_s: of the search for a plan.
+        strict: what cannot be had is an error, and not a line.
+        explain: say what was done to each session.
+    """
+
+    budget: str | None = None
+    device: str | None = None
+    dims: Mapping[str, int] = field(default_factory=dict)
+    verify: bool = True
+    time_limit_s: float = 60.0
+    strict: bool = False
+    explain: bool = False
+
+
+class Opener:
+    """Opens sessions, one after another: the options are the script's own object, which is changed while
+    its session is made and no longer, and an arena is registered for the whole process.
+
+    Args:
+        wanted: what the command line asks for.
+        say: prints a line.
+    """
+
+    def __init__(self, wanted: Wanted, say: Callable[[str], None]) -> None:
+        self._wanted, self._say = wanted, say
+        self._lock = threading.RLock()
+
+    @contextmanager
+    def opening(self, asked: Asked) -> Iterator[Asked]:
+        """What to make the session of, within the block.
+
+        Raises:
+            UsageError: the file was planned for another kind of processor, or has metadata that planner
+                does not write; with `strict`, something cannot be had.
+        """
+        with self._lock:
+            planned = self._planned(asked)
+            if not _by_planner(planned.model):
+                yield planned
+                return
+            needs = needs_of(planned.model)
+            needs.check_here()
+            self._compare_budget(asked, needs)
+            found = merged(planned, needs)
+            said = ", ".join(found.said) or "nothing"
+            self._explain(f"{asked.name}: {_plan_of(needs)}; set {said}")
+            for line in found.against:
+                self._object(f"{asked.name}: {line}")
+            with self._set(found, needs) as ready:
+                yield ready
+
+    @contextmanager
+    def _set(self, found: Merged, needs: Needs) -> Iterator[Asked]:
+        """The session's options, as they should be while it is made."""
+        import onnxruntime as ort
+
+        given = found.asked.options
+        options = ort.SessionOptions() if given is None else given
+        if found.adds_plugin:
+            add_plugin(options, needs.target)
+        for setting in found.settings:
+            setting.put(options, setting.needed)
+        try:
+            if found.arena is not None:
+                self._register(options, found, needs)
+            yield replace(found.asked, options=options)
+        finally:
+            # a module makes its optimizer's session of them later
+            if given is not None or found.asked.module_device:
+                for setting in found.settings:
+                    setting.put(options, setting.default)
+                if found.arena is not None:
+                    options.add_session_config_entry(REGISTERED, "0")
+
+    def _register(self, options: Any, found: Merged, needs: Needs) -> None:
+        assert found.arena is not None
+        try:
+            register(options, found.arena, needs.target)
+        except UsageError as error:
+            self._object(f"{found.asked.name}: the plan's cap is not set: {error}")
+
+    def _compare_budget(self, asked: Asked, needs: Needs) -> None:
+        budget = self._wanted.budget
+        if budget is None or needs.budget_bytes is None or parse_percent(budget) is not None:
+            return
+        if needs.budget_bytes > parse_bytes(budget):
+            self._object(
+                f"{asked.name}: its plan is for {format_bytes(needs.budget_bytes)}, more than --budget "
+                f"{budget}: plan its original again"
+            )
+
+    def _planned(self, asked: Asked) -> Asked:
+        """The session, of the rewritten model where there is a budget and a plan."""
+        if self._wanted.budget is None or not _is_original(asked.model):
+            if not _by_planner(asked.model):
+                self._explain(f"{asked.name}: not of planner's; opened as the script asks")
+            return asked
+        device = self._wanted.device or asked.device()
+        if device is None:
+            self._object(
+                f"{asked.name}: not planned, since its options do not tell on which device it opens; "
+                "give --device"
+            )
+            return asked
+        outcome = self._outcome(asked, device)
+        self._tell(asked, outcome)
+        return replace(asked, model=outcome.model) if outcome.status is Status.PLANNED else asked
+
+    def _outcome(self, asked: Asked, device: str) -> Outcome:
+        """What planning a session's model comes to, now or in an earlier start."""
+        from planner.running.kept import planned
+
+        wanted, options = self._wanted, asked.options
+
+        def on_start() -> None:
+            if wanted.explain or sys.stderr.isatty():
+                self._say(f"{asked.name}: planning for {wanted.budget} on {device}, once")
+
+        job = Job(
+            model="",
+            folder="",
+            budget=str(wanted.budget),
+            dims=wanted.dims,
+            device=device,
+            order="priority" if _is(options, "execution_order", "PRIORITY_BASED") else "default",
+            ort_optimize=not _is(options, "graph_optimization_level", "ORT_DISABLE_ALL"),
+            time_limit_s=wanted.time_limit_s,
+            verify=wanted.verify,
+        )
+        if not isinstance(asked.model, bytes):
+            return planned(replace(job, model=os.path.abspath(asked.model)), on_start)
+        with temporary_folder() as folder:
+            path = folder / "model.onnx"
+            path.write_bytes(asked.model)
+            return planned(replace(job, model=str(path)), on_start)
+
+    def _tell(self, asked: Asked, outcome: Outcome) -> None:
+        when = "kept from an earlier start" if outcome.is_kept else "planned now"
+        peak = format_bytes(outcome.before_bytes)
+        if outcome.status is Status.REFUSED:
+            self._object(f"{asked.name}: opened as it is, not planned: {outcome.reason}")
+        elif outcome.status is Status.UNCHANGED:
+            budget = format_bytes(outcome.budget_bytes)
+            self._explain(
+                f"{asked.name}: its peak of {peak} is within {budget}: opened as it is ({when})"
+            )
+        else:
+            self._explain(
+                f"{asked.name}: peak {peak} -> {format_bytes(outcome.after_bytes)}, {when}: opened as "
+                f"{outcome.model}"
+            )
+
+    def _explain(self, line: str) -> None:
+        if self._wanted.explain:
+            self._say(line)
+
+    def _object(self, line: str) -> None:
+        """Say what is not as it should be.
+
+        Raises:
+            UsageError: with `strict`, instead.
+        """
+        if self._wanted.strict:
+            raise UsageError(line)
+        self._say(line)
+
+
+def _plan_of(needs: Needs) -> str:
+    budget = f", budget {format_bytes(needs.budget_bytes)}" if needs.budget_bytes else ""
+    return f"planned for {needs.target.title}{budget}"
+
+
+def _metadata(model: Any) -> Mapping[str, str] | None:
+    """None where it is no model: ONNX Runtime says so."""
+    try:
+        return metadata_of(model if isinstance(model, bytes) else Path(model))
+    except (UsageError, TypeError):
+        return None
+
+
+def _by_planner(model: Any) -> bool:
+    return TARGET_KEY in (_metadata(model) or {})
+
+
+def _is_original(model: Any) -> bool:
+    """Whether it is a model, and none of planner's."""
+    found = _metadata(model)
+    return found is not None and TARGET_KEY not in found
+
+
+def _is(options: Any, name: str, value: str) -> bool:
+    """Whether an option of the script's has a value of that name."""
+    return options is not None and str(getattr(options, name)).endswith(f".{value}")

@@ -1,0 +1,93 @@
+"""Plan one model for `planner run`, in a process of its own: the script's neither holds what planning
+takes nor has its modules in it.
+
+`python -m planner.running.planning JOB`: the job is JSON on the command line, the outcome JSON on stdout.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+from planner.errors import InfeasibleBudgetError, PlannerError, VerificationError
+from planner.processes.children import end_with_parent
+from planner.running.outcome import Job, Outcome, Status, stamps
+from planner.units import format_both
+
+
+def main(text: str) -> None:
+    """Plan, and print the outcome."""
+    end_with_parent()
+    job = Job(**json.loads(text))
+    try:
+        outcome = planned(job)
+    except PlannerError as error:
+        outcome = Outcome(status=Status.REFUSED, reason=_reason(error), code=error.exit_code)
+    print(json.dumps(asdict(outcome)))
+
+
+def planned(job: Job) -> Outcome:
+    """The outcome of a job whose model could be planned.
+
+    Raises:
+        PlannerError: it could not be, or ONNX Runtime does not confirm what was written.
+    """
+    from planner import api
+
+    model = Path(os.path.realpath(job.model))
+    data = _external_data(model)
+    output = Path(job.folder) / "model.onnx"
+    if data:  # ONNX wants it below the model's folder
+        output = model.with_name(f"{model.stem}.run-{Path(job.folder).name[:12]}.onnx")
+    result = api.optimize(
+        model,
+        budget=job.budget,
+        output=output,
+        plan_path=Path(job.folder) / "plan.json",
+        dims=job.dims,
+        device=job.device,  # pyright: ignore[reportArgumentType]
+        order=job.order,  # pyright: ignore[reportArgumentType]
+        ort_optimize=job.ort_optimize,
+        time_limit_s=job.time_limit_s,
+        verify=job.verify,
+        force=True,
+    )
+    plan, verification = result.plan, result.verification
+    if verification is not None and not verification.passed:
+        raise VerificationError(
+            f"ONNX Runtime does not confirm the plan: {verification.failures[0]}"
+        )
+    return Outcome(
+        status=Status.UNCHANGED if plan.unchanged else Status.PLANNED,
+        model=str(output),
+        budget_bytes=plan.budget_bytes,
+        before_bytes=plan.baseline.peak_bytes,
+        after_bytes=plan.planned.peak_bytes,
+        data=stamps(data),
+    )
+
+
+def _external_data(model: Path) -> list[str]:
+    """The files that hold tensors of a model."""
+    import onnx_ir as ir
+
+    try:
+        values = ir.load(model).graph.initializers.values()
+    except Exception:
+        return []  # `optimize` says what is wrong with it
+    tensors = (value.const_value for value in values)
+    return sorted({os.path.realpath(t.path) for t in tensors if isinstance(t, ir.ExternalTensor)})
+
+
+def _reason(error: PlannerError) -> str:
+    text = " ".join(str(error).split())
+    if isinstance(error, InfeasibleBudgetError) and error.least_peak_bytes:
+        text += f"; the least feasible budget found is {format_both(error.least_peak_bytes)}"
+    return text
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
