@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from planner.report.frontier import POINT_COLUMNS, point_row
+from planner.report.held import grown_text, held_text
 from planner.report.narrative import budget_text, times_of
 from planner.report.plain import nearby, nearby_command, printable
 from planner.report.remarks import that_matter
@@ -43,7 +44,11 @@ def print_optimize_brief(payload: Payload, console: Console | None = None) -> No
     for failure in verification["failures"] if verification else ():
         print_row(out, "Failed", failure, "red")
     print_row(out, "Budget", _budget(head, payload["plan"]))
-    print_row(out, "Peak", _peak(head))
+    if text := held_text(head):
+        print_row(out, "Held", text)
+    if text := grown_text(head):
+        print_row(out, "Process", text)
+    print_row(out, "Live", _peak(head))
     print_row(out, "Time", _time(head, payload["plan"]["cost_source"]))
     print_row(out, "Done", done(payload))
     print_row(out, "Search", _search(head, payload["plan"]))
@@ -202,7 +207,10 @@ def _outcome(head: Payload) -> str:
     after = format_bytes(head["peak_after_bytes"])
     within = "within" if head["fits"] else "over"
     apart = f" less {format_bytes(reserve)} in reserve" if reserve else ""
-    return f"{head['verdict']}: a peak of {after} is {within} the budget of {budget}{apart}"
+    what = f"live bytes of {after} are"
+    if head["budget_of"] == "held" and head["held_bytes"] is not None:
+        what = f"a session holds {format_bytes(head['held_bytes'])},"
+    return f"{head['verdict']}: {what} {within} the budget of {budget}{apart}"
 
 
 def _budget(head: Payload, plan: Payload) -> str:
@@ -250,11 +258,11 @@ def _search(head: Payload, plan: Payload) -> str:
 def _notes_of(head: Payload) -> list[str]:
     """What the numbers themselves call for."""
     notes = []
-    plain = head["default_options_peak_after_bytes"]
+    plain = head["measured_default_held_bytes"] or head["default_held_bytes"]
     if plain is not None and plain > head["budget_bytes"]:
         notes.append(
-            f"under default session options the peak is {format_bytes(plain)}, over the budget: use the "
-            "report's session options"
+            "not within the budget under default session options: open the file as the lines under "
+            "Script do, or run the script with planner run"
         )
     if head["halved_tensors"]:
         worst = head["worst_rms_rel_diff"]

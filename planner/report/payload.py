@@ -14,6 +14,7 @@ from planner.files.structuring import fields_of
 from planner.plan.planfile import Decision, Plan, PredictedCost
 from planner.report import narrative
 from planner.report.frontier import frontier_payload
+from planner.report.held import default_bits_payload, held_headline, sessions_payload
 from planner.report.next_steps import next_steps
 from planner.report.session_code import arena_of, session_code, step_code
 from planner.report.views import micro_payload, number, view_payload
@@ -65,8 +66,8 @@ def optimize_payload(result: OptimizeResult) -> dict[str, Any]:
             order_target=plan.order_target,
             device=plan.device,
             optimized=plan.ort_optimized,
-            budget_bytes=max([plan.budget_bytes, *(a.held_bytes for a in result.after.arena)]),
-            cap=arena_of(plan.device, verification),
+            budget_bytes=max([plan.budget_bytes, *(a.total_bytes for a in result.after.arena)]),
+            arena=arena_of(plan, verification),
         )
         + step_code(plan.micro, result.plan_path.name if result.plan_path else "model.plan.json"),
         "budget_preview": preview,
@@ -122,7 +123,10 @@ def _headline(result: OptimizeResult) -> dict[str, Any]:
     plan, verification = result.plan, result.verification
     planned, baseline = plan.planned, plan.baseline
     time = verification.time if verification else None
+    held = held_headline(result)
     fits = planned.peak_bytes + plan.reserve_bytes <= plan.budget_bytes
+    if plan.budget_of == "held" and held["held_bytes"] is not None:
+        fits = fits and held["held_bytes"] + plan.reserve_bytes <= plan.budget_bytes
     return {
         "verdict": narrative.verdict(fits, plan, verification),
         "fits": fits,
@@ -135,6 +139,8 @@ def _headline(result: OptimizeResult) -> dict[str, Any]:
         "peak_after_bytes": planned.peak_bytes,
         "order_alone_peak_bytes": plan.best_order.peak_bytes,
         "peak_saved_bytes": baseline.peak_bytes - planned.peak_bytes,
+        "budget_of": plan.budget_of,
+        **held,
         **_measured_peaks(verification),
         "time_before_us": number(baseline.time_us),
         "time_after_us": number(planned.step_us),
@@ -332,6 +338,7 @@ def verification_body(v: Verification) -> dict[str, Any]:
                 "in_use_bytes": m.in_use_bytes,
                 "predicted_held_bytes": m.predicted_held_bytes,
                 "held_bytes": m.held_bytes,
+                "beside_bytes": m.beside_bytes,
                 "nodes": len(m.per_node),
                 "nodes_equal": sum(a == b for _, a, b in m.per_node),
                 "worst": [_node(*row) for row in m.worst[:_WORST_NODES]],
@@ -353,6 +360,8 @@ def verification_body(v: Verification) -> dict[str, Any]:
             }
             for c in v.caps
         ],
+        "sessions": sessions_payload(v.sessions),
+        "default_bits": default_bits_payload(v.default_bits),
         "time": _time(v.time),
         "copies": _copies(v.copies),
         "micro": None

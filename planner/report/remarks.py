@@ -26,7 +26,7 @@ ROUTINE = (
     r"\d+ pool\(s\) are kept in the plain layout",
     r"sessions ran with \d+ intra-operator thread",
     r"sessions ran at the level ORT_DISABLE_ALL, for which the plan is made",
-    r"each model ran once under each set of options",
+    r"each model ran twice under default options",
     r"the model is a copy of the original: it has no planned order",
     r"host copies share the CPU's arena: live bytes are replayed",
     r"all outputs of the original on .* are within .* of the CPU's",

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from planner.plan.planfile import MicroBatches
+from planner.plan.planfile import Arena, MicroBatches, Plan
 from planner.report.plain import nearby
-from planner.results import CapCheck, Verification
+from planner.results import Verification
 from planner.runtime.options import MAX_FIRST_REGION
 from planner.targets import CPU, Target, target_named
 
@@ -112,7 +112,7 @@ def session_code(
     device: str = "cpu",
     budget_bytes: int = 0,
     optimized: bool = True,
-    cap: CapCheck | None = None,
+    arena: Arena | None = None,
 ) -> str:
     """Python that opens `model` (a file name) with the recommended session options.
 
@@ -120,21 +120,21 @@ def session_code(
         order_target: "default", or "priority" for a plan whose file order is the schedule.
         device: of `planner.targets`; `budget_bytes` becomes the CUDA arena's limit.
         optimized: planned on the graph as ONNX Runtime's optimizers leave it.
-        cap: the hard cap under which the model ran, whose arena is then the one to copy.
+        arena: that the model runs in.
     """
     comment = "The CPU arena grows by exactly what is asked for (1 = kSameAsRequested)."
-    arena = '{"arena_extend_strategy": 1}'
-    if cap is not None and cap.passed:
-        comment = "The arena that held the model under the cap: regions double from the first."
-        arena = _capped(cap.cap_bytes, cap.first_region_bytes)
+    limits = '{"arena_extend_strategy": 1}'
+    if arena is not None:
+        comment = "The arena that the model runs in: regions double from the first."
+        limits = _capped(arena.max_bytes, arena.first_region_bytes)
     elif device == "cuda":
-        comment = "An arena of the budget. Not tried: where it is too small, raise max_mem."
-        arena = _capped(budget_bytes, min(budget_bytes, MAX_FIRST_REGION))
+        comment = "An arena of what was planned, which is too small as predicted: raise max_mem."
+        limits = _capped(budget_bytes, min(budget_bytes, MAX_FIRST_REGION))
     body = _BODIES[device]
     order = _PRIORITY if order_target == "priority" else ""
     order += "" if optimized else _DISABLED
     session = _session(model, "ort", _providers(target_named(device)))
-    return _HEAD + order + body.format(session=session, comment=comment, arena=arena)
+    return _HEAD + order + body.format(session=session, comment=comment, arena=limits)
 
 
 def script_lines(payload: dict[str, Any]) -> tuple[str, ...]:
@@ -144,10 +144,9 @@ def script_lines(payload: dict[str, Any]) -> tuple[str, ...]:
     if path is None:
         return ()
     model, target = nearby(path), target_named(plan["device"])
-    order = ', order="priority"' if plan["order_target"] == "priority" else ""
     options = {} if target.plugin else target.options  # a plug-in's are in the session options
     return (
-        f"options = planner.session_options({model!r}{order})",
+        f"options = planner.session_options({model!r})",
         _session(model, "onnxruntime", _providers(target, options)),
     )
 
@@ -167,11 +166,14 @@ def _providers(target: Target, options: Mapping[str, str] | None = None) -> list
     return [first, CPU.provider] if target.own_memory else [first]
 
 
-def arena_of(device: str, verification: Verification | None) -> CapCheck | None:
-    """The arena of a CUDA device in which the rewritten model ran; None where none was tried."""
-    if device != "cuda" or verification is None:
-        return None
-    return next((c for c in verification.caps if c.model == "rewritten" and c.passed), None)
+def arena_of(plan: Plan, verification: Verification | None) -> Arena | None:
+    """The arena of a CUDA device in which the rewritten model ran, or the one that its plan names; None
+    where there is none."""
+    caps = verification.caps if verification is not None and plan.device == "cuda" else ()
+    ran = next((c for c in caps if c.model == "rewritten" and c.passed), None)
+    if ran is None:
+        return plan.arena
+    return Arena(max_bytes=ran.cap_bytes, first_region_bytes=ran.first_region_bytes)
 
 
 def _capped(cap_bytes: int, first_region_bytes: int) -> str:

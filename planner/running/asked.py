@@ -121,7 +121,7 @@ def merged(asked: Asked, needs: Needs) -> Merged:
             )
     arena, why = _arena(found, needs)
     if arena is not None:
-        said.append(f"an arena of {format_bytes(arena.max_mem)}")
+        said.append(f"an arena of {format_bytes(arena.max_bytes)}")
     if why:
         against.append(why)
     return replace(
@@ -144,7 +144,7 @@ def _arena(found: Merged, needs: Needs) -> tuple[Arena | None, str]:
     if not (needs.target.is_arena or options.enable_cpu_mem_arena):
         return None, (
             "enable_cpu_mem_arena is False in the script's options: the plan's cap of "
-            f"{format_bytes(needs.arena.max_mem)} is not set"
+            f"{format_bytes(needs.arena.max_bytes)} is not set"
         )
     return needs.arena, ""
 

@@ -25,6 +25,7 @@ from planner.errors import UsageError
 from planner.files.reading import MAX_BYTES, shown, why_not_a_file
 from planner.files.structuring import parse_json
 from planner.onnxio.metadata import read_metadata
+from planner.plan.planfile import Arena
 from planner.targets import (
     ARENA_KEY,
     BLOCK_KEY,
@@ -50,19 +51,6 @@ REGISTERED = "session.use_env_allocators"
 _BUDGET_KEY = "pkg.planner.budget_bytes"
 _UNSET = "0"
 """What ONNX Runtime takes an entry for that is not there."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Arena:
-    """An arena of ONNX Runtime's, whose regions double from the first, and whose chunks are all split.
-
-    Attributes:
-        max_mem: the most bytes that it may hold.
-        initial_chunk_size_bytes: its first region; 0 for one region of all.
-    """
-
-    max_mem: int
-    initial_chunk_size_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,7 +214,9 @@ def session_options(
     needs = needs_of(model, device=device)
     needs.check_here()
     if arena is not None:
-        needs = replace(needs, arena=Arena(max_mem=parse_bytes(arena, what="arena")))
+        needs = replace(
+            needs, arena=Arena(max_bytes=parse_bytes(arena, what="arena"), first_region_bytes=0)
+        )
     options = ort.SessionOptions()
     for setting in needs.settings():
         if setting.of(options) != setting.needed:
@@ -254,7 +244,7 @@ def register(options: ort.SessionOptions, arena: Arena, target: Target) -> None:
     if target.is_arena:
         check_provider(target)
     device = "cpu" if target.name == "any" else target.name
-    cap_arena(options, arena.max_mem, arena.initial_chunk_size_bytes, device=device)
+    cap_arena(options, arena.max_bytes, arena.first_region_bytes, device=device)
 
 
 def add_plugin(options: ort.SessionOptions, target: Target) -> None:
@@ -352,7 +342,7 @@ def _arena(text: str, where: str) -> Arena:
     """The arena that a file asks for."""
     what = f"a model with an arena that planner wrote ({ARENA_KEY})"
     found = parse_json(text, Arena, where=where, what=what, error=UsageError)
-    if not (0 < found.max_mem <= MAX_BYTES and 0 <= found.initial_chunk_size_bytes < 1 << 31):
+    if not (0 < found.max_bytes <= MAX_BYTES and 0 <= found.first_region_bytes < 1 << 31):
         raise UsageError(f"{where} is not {what}: {shown(text)}")
     return found
 

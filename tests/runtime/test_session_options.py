@@ -75,9 +75,9 @@ def test_level_order_and_packing_are_set(tmp_path: Path):
         (ORDER_KEY, ""),
         (PACKED_KEY, "no"),
         (ARENA_KEY, "{}"),
-        (ARENA_KEY, '{"max_mem": 0}'),
-        (ARENA_KEY, '{"max_mem": 1e9}'),
-        (ARENA_KEY, '{"max_mem": 4, "initial_chunk_size_bytes": 2147483648}'),
+        (ARENA_KEY, '{"max_bytes": 0, "first_region_bytes": 0}'),
+        (ARENA_KEY, '{"max_bytes": 1e9, "first_region_bytes": 0}'),
+        (ARENA_KEY, '{"max_bytes": 4, "first_region_bytes": 2147483648}'),
     ],
 )
 def test_other_metadata_is_refused_by_its_name(key: str, value: str, tmp_path: Path):
@@ -86,7 +86,7 @@ def test_other_metadata_is_refused_by_its_name(key: str, value: str, tmp_path: P
 
 
 def test_an_arena_is_read(tmp_path: Path):
-    text = '{"max_mem": 1000, "initial_chunk_size_bytes": 256}'
+    text = '{"max_bytes": 1000, "first_region_bytes": 256}'
     needs = needs_of(with_props(tmp_path / "m.onnx", {ARENA_KEY: text}))
-    assert needs.arena == Arena(max_mem=1000, initial_chunk_size_bytes=256)
+    assert needs.arena == Arena(max_bytes=1000, first_region_bytes=256)
     assert needs_of(with_props(tmp_path / "m.onnx", {})).arena is None

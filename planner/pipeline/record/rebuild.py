@@ -11,6 +11,7 @@ from pathlib import Path
 import onnx_ir as ir
 
 from planner.errors import ModelError, UsageError
+from planner.files.structuring import fields_of
 from planner.files.temporary import temporary_folder
 from planner.formulate import Formulation
 from planner.graph.saved import may_be_halved
@@ -231,11 +232,6 @@ def with_metadata(rewritten: Rewritten, plan: Plan, prepared: Prepared) -> Rewri
     if plan.block_channels:
         props[BLOCK_KEY] = str(plan.block_channels)
     if plan.arena is not None:
-        props[ARENA_KEY] = json.dumps(
-            {
-                "max_mem": plan.arena.max_bytes,
-                "initial_chunk_size_bytes": plan.arena.first_region_bytes,
-            }
-        )
+        props[ARENA_KEY] = json.dumps(fields_of(plan.arena))
     annotate(rewritten, plan.decisions)
     return rewritten

@@ -1,0 +1,131 @@
+"""What sessions hold, in the document of a result: predicted, measured, and as a process grows.
+
+Three numbers, which are not the same: live bytes are those of tensors, held bytes those that the
+allocator has taken from the system, inputs and initializers included, and a process grows by those of
+them that were touched, with all else that a run takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from planner.results import DefaultBits, ModelView, OptimizeResult, SessionCheck, Verification
+from planner.units import format_bytes
+
+Payload = dict[str, Any]
+
+OPENED = {
+    "default": "onnxruntime.InferenceSession(path)",
+    "recommended": "onnxruntime.InferenceSession(path, planner.session_options(path))",
+}
+
+
+def held_headline(result: OptimizeResult) -> Payload:
+    """Bytes that sessions hold: of the rewritten model as `planner.session_options` opens it
+    (`held_bytes`) and under default options, and of the original under these."""
+    plan, verification = result.plan, result.verification
+    found: Payload = {
+        "held_bytes": _predicted(result.after, "recommended"),
+        "default_held_bytes": _predicted(result.after, "default"),
+        "default_held_before_bytes": _predicted(result.before, "default"),
+        "measured_held_bytes": _measured(verification, "rewritten", "recommended"),
+        "measured_default_held_bytes": _measured(verification, "rewritten", "default"),
+        "measured_default_held_before_bytes": _measured(verification, "original", "default"),
+        "arena": None
+        if plan.arena is None
+        else {
+            "max_bytes": plan.arena.max_bytes,
+            "first_region_bytes": plan.arena.first_region_bytes,
+        },
+    }
+    for key, model, options in (
+        ("grown_bytes", "rewritten", "recommended"),
+        ("default_grown_bytes", "rewritten", "default"),
+        ("default_grown_before_bytes", "original", "default"),
+    ):
+        found[key] = _grown(verification, model, options)
+    return found
+
+
+def _predicted(view: ModelView, options: str) -> int | None:
+    return next((a.total_bytes for a in view.arena if a.options == options), None)
+
+
+def _measured(verification: Verification | None, model: str, options: str) -> int | None:
+    for check in verification.memory if verification else ():
+        if (check.model, check.options) == (model, options) and check.held_bytes is not None:
+            return check.held_bytes + check.beside_bytes
+    return None
+
+
+def _grown(verification: Verification | None, model: str, options: str) -> int | None:
+    """The most that a process had grown by over its runs."""
+    for check in verification.sessions if verification else ():
+        if (check.model, check.options) == (model, options) and check.grown_bytes:
+            return max(check.grown_bytes)
+    return None
+
+
+def sessions_payload(checks: Sequence[SessionCheck]) -> list[Payload]:
+    """Each process, with the line that opened the model in it."""
+    return [
+        {
+            "model": check.model,
+            "options": check.options,
+            "opened": OPENED[check.options],
+            "grown_bytes": list(check.grown_bytes),
+            "results_bytes": check.results_bytes,
+            "failure": check.failure or None,
+        }
+        for check in checks
+    ]
+
+
+def default_bits_payload(bits: DefaultBits | None) -> Payload | None:
+    """Which results are other bits in plain sessions; None where that was not seen."""
+    if bits is None:
+        return None
+    others = bits.recommended_differ
+    return {
+        "compared": bits.compared,
+        "differ": list(bits.differ),
+        "unstable": list(bits.unstable),
+        "recommended_differ": None if others is None else list(others),
+    }
+
+
+def held_text(head: Payload) -> str:
+    """What sessions hold, in a line; "" where that is not known."""
+    said = []
+    if (held := head["held_bytes"]) is not None:
+        text = f"{format_bytes(held)} as planner.session_options opens it"
+        if (measured := head["measured_held_bytes"]) is not None:
+            text += f" ({format_bytes(measured)} measured)"
+        said.append(text)
+    if (plain := _best(head, "default_held_bytes")) is not None:
+        over = ": over the budget" if plain > head["budget_bytes"] else ""
+        before = _best(head, "default_held_before_bytes")
+        original = "" if before is None else f" (original {format_bytes(before)})"
+        said.append(f"{format_bytes(plain)} under default options{original}{over}")
+    return "; ".join(said)
+
+
+def grown_text(head: Payload) -> str:
+    """What processes grew by, in a line; "" where none was seen."""
+    said = []
+    if (grown := head["grown_bytes"]) is not None:
+        said.append(f"grew by {format_bytes(grown)} as planner.session_options opens it")
+    if (plain := head["default_grown_bytes"]) is not None:
+        before = head["default_grown_before_bytes"]
+        original = "" if before is None else f" (original {format_bytes(before)})"
+        word = "" if said else "grew "
+        said.append(f"{word}by {format_bytes(plain)} under default options{original}")
+    return ", ".join(said)
+
+
+def _best(head: Payload, key: str) -> int | None:
+    """What was measured, or else predicted."""
+    measured: int | None = head[f"measured_{key}"]
+    found: int | None = measured if measured is not None else head[key]
+    return found
