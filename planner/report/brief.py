@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from planner.report.frontier import POINT_COLUMNS, point_row
-from planner.report.held import grown_text, held_text
+from planner.report.held import default_bits_text, grown_text, held_text
 from planner.report.narrative import budget_text, times_of
 from planner.report.plain import nearby, nearby_command, printable
 from planner.report.remarks import that_matter
@@ -146,6 +146,8 @@ def verified(v: Payload | None) -> str:
     if v["outputs"]:
         same = sum(o["identical"] for o in v["outputs"])
         said.append(f"{same:,} of {len(v['outputs']):,} outputs bit-identical")
+    if v["default_bits"]:
+        said.append(f"{default_bits_text(v['default_bits'])} in plain sessions of both files")
     if v["micro"] and v["micro"]["outputs"]:
         near = len(v["micro"]["outputs"]) - len(v["micro"]["far"])
         said.append(f"{near:,} of {len(v['micro']['outputs']):,} totals within rounding")

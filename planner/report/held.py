@@ -95,6 +95,17 @@ def default_bits_payload(bits: DefaultBits | None) -> Payload | None:
     }
 
 
+def default_bits_text(bits: Payload) -> str:
+    """How many results are the same bits where `onnxruntime.InferenceSession(path)` opens both files."""
+    off = len(bits["differ"]) + len(bits["unstable"])
+    text = f"{bits['compared'] - off:,} of {bits['compared']:,} bit-identical"
+    if bits["differ"]:
+        text += f", {bits['differ'][0]!r} is not"
+    if bits["unstable"]:
+        text += f"; {len(bits['unstable']):,} differ from run to run of the original"
+    return text
+
+
 def held_text(head: Payload) -> str:
     """What sessions hold, in a line; "" where that is not known."""
     said = []

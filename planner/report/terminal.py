@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from planner.report.frontier import POINT_COLUMNS, point_row
+from planner.report.held import default_bits_text, grown_text, held_text
 from planner.report.narrative import budget_text, times_of
 from planner.report.plain import nearby, nearby_command, printable
 from planner.report.session_code import script_lines
@@ -53,10 +54,9 @@ def print_analysis(payload: Payload, console: Console | None = None) -> None:
     _fact(facts, "Packed arena", _packed(view["packed_arena"]))
     for arena in view["arena"]:
         text = f"{_size(arena['in_use_bytes'])} in use, {_size(arena['held_bytes'])} held"
-        on_device = arena["options"] == "device"
-        name = "Device memory" if on_device else f"Arena, {arena['options']} options"
-        kind = "predicted, everything included" if on_device else "predicted, inputs apart"
-        _fact(facts, name, f"{text} ({kind})")
+        beside = arena["beside_bytes"]
+        kind = f"predicted; {_size(beside)} of inputs beside it" if beside else "predicted"
+        _fact(facts, f"Arena, {arena['options']} options", f"{text} ({kind})")
     out.print(facts)
     _composition(out, view)
     _residents(out, view)
@@ -85,10 +85,10 @@ def print_optimize(payload: Payload, console: Console | None = None) -> None:
     alone = "by order and casts alone" if head["halved_tensors"] else "by order alone"
     _fact(facts, alone, format_both(head["order_alone_peak_bytes"]))
     _fact(facts, "Peak after", format_both(head["peak_after_bytes"]))
-    plain = head["default_options_peak_after_bytes"]
-    if plain is not None and plain > head["budget_bytes"]:
-        text = f"{format_both(plain)}: over the budget; use the report's session options"
-        _fact(facts, "under default options", text)
+    if text := held_text(head):
+        _fact(facts, "Held", text)
+    if text := grown_text(head):
+        _fact(facts, "Process", text)
     packed = [payload[side]["packed_arena"] for side in ("before", "after")]
     _fact(facts, "Packed arena", " -> ".join(_packed(arena) for arena in packed))
     _fact(facts, "Step time", _times(head))
@@ -237,6 +237,8 @@ def _verification(out: Console, v: Payload) -> None:
         _fact(facts, "Outputs", f"{same:,} of {len(v['outputs']):,} bit-identical{_worst(v)}")
     if v["micro"] and v["micro"]["outputs"]:
         _fact(facts, "Micro-batches", _micro(v["micro"]))
+    if v["default_bits"]:
+        _fact(facts, "Outputs, plain sessions", default_bits_text(v["default_bits"]))
     for order in v["orders"]:
         said = "as planned" if order["equal"] else f"differs: {order['first_difference']}"
         where = f", {order['queue']}" if order["queue"] else ""
@@ -249,6 +251,10 @@ def _verification(out: Console, v: Payload) -> None:
         _fact(facts, f"Cap, {cap['model']}", f"{said} within {format_both(cap['cap_bytes'])}{odd}")
     if v["time"]:
         _fact(facts, "Step time", f"{v['time']['ratio']:.3f} times the original (measured)")
+    for check in v["sessions"]:
+        grown = " and ".join(_size(n) for n in check["grown_bytes"])
+        said = check["failure"] or f"grew by {grown}, run by run"
+        _fact(facts, f"Process, {check['model']}, {check['options']}", said)
     out.print(facts)
     rows: list[list[object]] = [
         [

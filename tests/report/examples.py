@@ -21,12 +21,14 @@ from planner.results import (
     BindingStep,
     BudgetPreview,
     CapCheck,
+    DefaultBits,
     Frontier,
     MemoryCheck,
     ModelView,
     OptimizeResult,
     OrderCheck,
     OutputComparison,
+    SessionCheck,
     Sweep,
     TimeCheck,
     Verification,
@@ -308,6 +310,20 @@ def verification(before: ModelView, after: ModelView, *, passed: bool = True) ->
             CapCheck(model="rewritten", cap_bytes=40 * MIB, passed=True, expected=True),
         ),
         time=TimeCheck(original_us=(300.0, 310.0, 305.0), rewritten_us=(330.0, 333.5, 331.0)),
+        sessions=tuple(
+            SessionCheck(
+                model=model,
+                options=options,
+                grown_bytes=(size * MIB, 2 * size * MIB),
+                results_bytes=MIB,
+            )
+            for model, options, size in (
+                ("original", "default", 40),
+                ("rewritten", "default", 20),
+                ("rewritten", "recommended", 12),
+            )
+        ),
+        default_bits=DefaultBits(compared=len(before.graph.outputs)),
     )
 
 
