@@ -65,6 +65,7 @@ def _session(theirs: Any, opener: Opener) -> type:
                 super().__init__(
                     made.model, made.options, made.providers, made.provider_options, **kwargs
                 )
+                self._planner_asked = replace(asked, model=made.model)
 
         def set_providers(self, providers: Any = None, provider_options: Any = None) -> None:
             """Make the session again."""

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -449,6 +450,19 @@ assert options.enable_mem_pattern
     assert opened(done) == [AS_NEEDED | ON_CPU] * 4
     assert done.stderr.count("planned now") == 1 and done.stderr.count("kept from") == 3
     assert all("a model given as bytes: " in line for line in lines(done))
+
+
+def test_processes_that_start_together_plan_once(start: Start, folder: Path, script):
+    path = script(OPEN + "print(json.dumps(seen(InferenceSession(sys.argv[1]))))\n")
+    plan = ("--budget", "80%", "--time-limit", "2", "--explain", "--no-verify")
+    with ThreadPoolExecutor(3) as pool:
+        done = [
+            pool.submit(start, *PLANNER, "run", *plan, path, folder / "mlp_adamw.onnx")
+            for _ in range(3)
+        ]
+    found = [future.result() for future in done]
+    assert [opened(d) for d in found] == [[AS_NEEDED | ON_CPU]] * 3
+    assert sorted("planned now" in d.stderr for d in found) == [False, False, True]
 
 
 def test_what_is_no_model_is_left_to_onnx_runtime(start: Start, tmp_path: Path, script):
