@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from planner.errors import UsageError
+from planner.errors import PlannerError, UsageError
 from planner.files.temporary import temporary_folder
 from planner.running.asked import Asked, Merged, merged
 from planner.running.outcome import Job, Outcome, Status
@@ -133,7 +133,10 @@ class Opener:
                 "give --device"
             )
             return asked
-        outcome = self._outcome(asked, device)
+        try:
+            outcome = self._outcome(asked, device)
+        except (PlannerError, OSError) as error:  # no folder to keep it in, a full disk
+            outcome = Outcome(status=Status.REFUSED, reason=str(error))
         self._tell(asked, outcome)
         return replace(asked, model=outcome.model) if outcome.status is Status.PLANNED else asked
 
