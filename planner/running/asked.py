@@ -34,6 +34,7 @@ class Asked:
         options: of the session; None for ONNX Runtime's own.
         providers, provider_options: as `InferenceSession` takes them.
         module_device: of a training module, which takes no providers; "" for a session.
+        is_capped: its outputs lie in an arena on the CPU, which has room for those of one step.
     """
 
     model: Any
@@ -41,6 +42,7 @@ class Asked:
     providers: Any = None
     provider_options: Any = None
     module_device: str = ""
+    is_capped: bool = False
 
     @property
     def name(self) -> str:

@@ -92,9 +92,10 @@ class Opener:
         for setting in found.settings:
             setting.put(options, setting.needed)
         try:
-            if found.arena is not None:
-                self._register(options, found, needs)
-            yield replace(found.asked, options=options)
+            capped = found.arena is not None and self._register(options, found, needs)
+            yield replace(
+                found.asked, options=options, is_capped=capped and not needs.target.own_memory
+            )
         finally:
             # a module makes its optimizer's session of them later
             if given is not None or found.asked.module_device:
@@ -103,12 +104,15 @@ class Opener:
                 if found.arena is not None:
                     options.add_session_config_entry(REGISTERED, "0")
 
-    def _register(self, options: Any, found: Merged, needs: Needs) -> None:
+    def _register(self, options: Any, found: Merged, needs: Needs) -> bool:
+        """Register the file's arena; whether it could be."""
         assert found.arena is not None
         try:
             register(options, found.arena, needs.target)
         except UsageError as error:
             self._object(f"{found.asked.name}: the plan's cap is not set: {error}")
+            return False
+        return True
 
     def _compare_budget(self, asked: Asked, needs: Needs) -> None:
         budget = self._wanted.budget

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ import onnx
 import pytest
 
 import planner
+from planner.runtime.opened import Arena
 from planner.targets import ARENA_KEY, BLOCK_KEY, LEVEL_KEY, OPTIONS_KEY, ORDER_KEY, TARGET_KEY
 from planner.targets import PACKED_KEY as PACKED
 from tests.process import PLANNER
@@ -68,6 +70,7 @@ for step in range(int(sys.argv[2])):
 """Training on a model that gives gradients."""
 
 AS_NEEDED = {"pattern": False, "reuse": False, "level": "ORT_ENABLE_ALL", "order": "DEFAULT"}
+ARENA_FIELDS = [field.name for field in fields(Arena)]
 ON_CPU = {"packing": None, "providers": ["CPUExecutionProvider"]}
 
 
@@ -322,6 +325,24 @@ def test_a_file_runs_in_the_arena_that_it_asks_for_or_not_at_all(
         done = start(*PLANNER, "run", path, model)
         assert (done.returncode == 0) == fits, done.stderr
         assert fits or "smaller than requested" in done.stderr
+
+
+def test_a_loop_may_keep_what_a_step_gave(start: Start, folder: Path, tmp_path: Path, script):
+    """On the CPU outputs lie in the session's arena, which has room for one step."""
+    path = script(
+        RUN
+        + """
+kept = [session.run(None, feeds) for _ in range(8)]
+assert all(a.tobytes() == b.tobytes() for a, b in zip(kept[0], kept[-1], strict=True))
+print(json.dumps({"arrays": sum(a.base is None for a in kept[0])}))
+"""
+    )
+    names = [o.name for o in onnx.load(folder / "planned.onnx").graph.output]
+    for size in (8 << 20, 16 << 20):  # 8 steps' outputs are 25 MiB
+        arena = json.dumps({ARENA_FIELDS[0]: size, ARENA_FIELDS[1]: 0})
+        model = with_metadata(folder / "planned.onnx", tmp_path / "m.onnx", {ARENA_KEY: arena})
+        done = start(*PLANNER, "run", path, model)
+        assert opened(done)[-1] == {"arrays": len(names)}
 
 
 # other places than the plan's
