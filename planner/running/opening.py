@@ -10,14 +10,25 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
 from planner.errors import PlannerError, UsageError
 from planner.files.temporary import temporary_folder
 from planner.running.asked import Asked, Merged, merged
 from planner.running.outcome import Job, Outcome, Status
-from planner.runtime.opened import REGISTERED, Needs, add_plugin, metadata_of, needs_of, register
+from planner.runtime.opened import (
+    REGISTERED,
+    Needs,
+    Setting,
+    add_plugin,
+    metadata_of,
+    needs_of,
+    register,
+)
 from planner.targets import TARGET_KEY
 from planner.units import format_bytes, parse_bytes, parse_percent
+
+_USES_ARENA = Setting(name=REGISTERED, needed="1", default="0")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +66,9 @@ class Opener:
     def __init__(self, wanted: Wanted, say: Callable[[str], None]) -> None:
         self._wanted, self._say = wanted, say
         self._lock = threading.RLock()
+        self._ours: WeakSet[Any] = (
+            WeakSet()
+        )  # options that say of an arena of ours that they use it
 
     @contextmanager
     def opening(self, asked: Asked) -> Iterator[Asked]:
@@ -65,7 +79,7 @@ class Opener:
                 does not write; with `strict`, something cannot be had.
         """
         with self._lock:
-            planned = self._planned(asked)
+            planned = self._planned(self._with_arena(asked))
             if not _by_planner(planned.model):
                 yield planned
                 return
@@ -102,7 +116,22 @@ class Opener:
                 for setting in found.settings:
                     setting.put(options, setting.default)
                 if found.arena is not None:
-                    options.add_session_config_entry(REGISTERED, "0")
+                    self._ours.add(options)
+
+    def _with_arena(self, asked: Asked) -> Asked:
+        """The session, which knows whether the script has an arena of its own.
+
+        ONNX Runtime takes no entry back, and warns where one is overwritten: what is ours on the script's
+        options is overwritten only where they are used for something else.
+        """
+        options = asked.options
+        if options is None or _USES_ARENA.of(options) != "1":
+            return asked
+        if options not in self._ours:
+            return replace(asked, has_arena=True)
+        self._ours.discard(options)
+        _USES_ARENA.put(options, _USES_ARENA.default)
+        return asked
 
     def _register(self, options: Any, found: Merged, needs: Needs) -> bool:
         """Register the file's arena; whether it could be."""
