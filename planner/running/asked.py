@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from planner.errors import UsageError
 from planner.runtime.device.sessions import check_provider
-from planner.runtime.opened import REGISTERED, Arena, Needs, Setting
+from planner.runtime.opened import Arena, Needs, Setting
 from planner.targets import ANY, CPU, TARGETS
 from planner.units import format_bytes
 
@@ -34,6 +34,8 @@ class Asked:
         options: of the session; None for ONNX Runtime's own.
         providers, provider_options: as `InferenceSession` takes them.
         module_device: of a training module, which takes no providers; "" for a session.
+        has_arena: the script has registered an arena, and its options say so.
+        is_capped: its outputs lie in an arena on the CPU, which has room for those of one step.
     """
 
     model: Any
@@ -41,6 +43,8 @@ class Asked:
     providers: Any = None
     provider_options: Any = None
     module_device: str = ""
+    has_arena: bool = False
+    is_capped: bool = False
 
     @property
     def name(self) -> str:
@@ -139,8 +143,8 @@ def _arena(found: Merged, needs: Needs) -> tuple[Arena | None, str]:
         return None, ""
     if options is None:
         return needs.arena, ""
-    if Setting(name=REGISTERED, needed="1", default="0").of(options) == "1":
-        return None, ""  # the script has registered its own
+    if found.asked.has_arena:
+        return None, ""
     if not (needs.target.is_arena or options.enable_cpu_mem_arena):
         return None, (
             "enable_cpu_mem_arena is False in the script's options: the plan's cap of "

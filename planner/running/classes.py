@@ -57,6 +57,7 @@ def _session(theirs: Any, opener: Opener) -> type:
                 providers=providers,
                 provider_options=provider_options,
             )
+            self._planner_capped = False
             self._planner_asked = None if _is_planners(sys._getframe(1)) else asked
             if self._planner_asked is None:
                 super().__init__(path_or_bytes, sess_options, providers, provider_options, **kwargs)
@@ -65,6 +66,13 @@ def _session(theirs: Any, opener: Opener) -> type:
                 super().__init__(
                     made.model, made.options, made.providers, made.provider_options, **kwargs
                 )
+                self._planner_asked = replace(asked, model=made.model)
+                self._planner_capped = made.is_capped
+
+        def run(self, *arguments: Any, **options: Any) -> Any:
+            """Run; outputs are the caller's to keep, and leave an arena that is as large as one step."""
+            found = super().run(*arguments, **options)
+            return [_owned(value) for value in found] if self._planner_capped else found
 
         def set_providers(self, providers: Any = None, provider_options: Any = None) -> None:
             """Make the session again."""
@@ -99,6 +107,11 @@ def _module(theirs: Any, opener: Opener) -> type:
                 super().__init__(made.model, state, eval_model_uri, device, made.options)
 
     return Module
+
+
+def _owned(value: Any) -> Any:
+    """An array in memory of its own, rather than in the session's."""
+    return value.copy() if hasattr(value, "__array__") else value
 
 
 def _is_planners(frame: FrameType) -> bool:

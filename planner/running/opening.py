@@ -10,14 +10,25 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
-from planner.errors import UsageError
+from planner.errors import PlannerError, UsageError
 from planner.files.temporary import temporary_folder
 from planner.running.asked import Asked, Merged, merged
 from planner.running.outcome import Job, Outcome, Status
-from planner.runtime.opened import REGISTERED, Needs, add_plugin, metadata_of, needs_of, register
+from planner.runtime.opened import (
+    REGISTERED,
+    Needs,
+    Setting,
+    add_plugin,
+    metadata_of,
+    needs_of,
+    register,
+)
 from planner.targets import TARGET_KEY
 from planner.units import format_bytes, parse_bytes, parse_percent
+
+_USES_ARENA = Setting(name=REGISTERED, needed="1", default="0")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +66,9 @@ class Opener:
     def __init__(self, wanted: Wanted, say: Callable[[str], None]) -> None:
         self._wanted, self._say = wanted, say
         self._lock = threading.RLock()
+        self._ours: WeakSet[Any] = (
+            WeakSet()
+        )  # options that say of an arena of ours that they use it
 
     @contextmanager
     def opening(self, asked: Asked) -> Iterator[Asked]:
@@ -65,7 +79,7 @@ class Opener:
                 does not write; with `strict`, something cannot be had.
         """
         with self._lock:
-            planned = self._planned(asked)
+            planned = self._planned(self._with_arena(asked))
             if not _by_planner(planned.model):
                 yield planned
                 return
@@ -92,23 +106,42 @@ class Opener:
         for setting in found.settings:
             setting.put(options, setting.needed)
         try:
-            if found.arena is not None:
-                self._register(options, found, needs)
-            yield replace(found.asked, options=options)
+            capped = found.arena is not None and self._register(options, found, needs)
+            yield replace(
+                found.asked, options=options, is_capped=capped and not needs.target.own_memory
+            )
         finally:
             # a module makes its optimizer's session of them later
             if given is not None or found.asked.module_device:
                 for setting in found.settings:
                     setting.put(options, setting.default)
                 if found.arena is not None:
-                    options.add_session_config_entry(REGISTERED, "0")
+                    self._ours.add(options)
 
-    def _register(self, options: Any, found: Merged, needs: Needs) -> None:
+    def _with_arena(self, asked: Asked) -> Asked:
+        """The session, which knows whether the script has an arena of its own.
+
+        ONNX Runtime takes no entry back, and warns where one is overwritten: what is ours on the script's
+        options is overwritten only where they are used for something else.
+        """
+        options = asked.options
+        if options is None or _USES_ARENA.of(options) != "1":
+            return asked
+        if options not in self._ours:
+            return replace(asked, has_arena=True)
+        self._ours.discard(options)
+        _USES_ARENA.put(options, _USES_ARENA.default)
+        return asked
+
+    def _register(self, options: Any, found: Merged, needs: Needs) -> bool:
+        """Register the file's arena; whether it could be."""
         assert found.arena is not None
         try:
             register(options, found.arena, needs.target)
         except UsageError as error:
             self._object(f"{found.asked.name}: the plan's cap is not set: {error}")
+            return False
+        return True
 
     def _compare_budget(self, asked: Asked, needs: Needs) -> None:
         budget = self._wanted.budget
@@ -133,7 +166,10 @@ class Opener:
                 "give --device"
             )
             return asked
-        outcome = self._outcome(asked, device)
+        try:
+            outcome = self._outcome(asked, device)
+        except (PlannerError, OSError) as error:  # no folder to keep it in, a full disk
+            outcome = Outcome(status=Status.REFUSED, reason=str(error))
         self._tell(asked, outcome)
         return replace(asked, model=outcome.model) if outcome.status is Status.PLANNED else asked
 

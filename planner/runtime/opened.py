@@ -197,8 +197,8 @@ def session_options(
             safe, nor is the budget, and a warning says so.
         arena: "24GB": the most that ONNX Runtime's arena may hold, on the CPU or on CUDA, in one region
             whose chunks are all split; None for the one that the file asks for, if it does. It is
-            registered for the process. On CUDA all that is on the device is in it, on the CPU neither
-            inputs nor initializers.
+            registered for the process: make the session before the options of another file. On CUDA all
+            that is on the device is in it, on the CPU neither inputs nor initializers.
         make_session: opens the model with the options given, where `device` does not say how.
 
     Raises:

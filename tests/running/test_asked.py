@@ -78,9 +78,7 @@ def test_an_arena_is_for_sessions_that_have_none():
     options.enable_cpu_mem_arena = False
     found = merged(Asked(model="m", options=options), needs)
     assert found.arena is None and "1.00 MiB" in found.against[0]
-    options = ort.SessionOptions()
-    options.add_session_config_entry("session.use_env_allocators", "1")
-    found = merged(Asked(model="m", options=options), needs)
+    found = merged(Asked(model="m", options=ort.SessionOptions(), has_arena=True), needs)
     assert found.arena is None and not found.against
 
 
