@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from planner.plan.planfile import Arena
 from planner.report.payload import analysis_payload, optimize_payload, verification_payload
 from planner.report.session_code import script_lines, session_code
 from planner.report.views import view_payload

@@ -93,13 +93,13 @@ class Process:
         path: of the model.
         options: the line that opens it.
         written: inputs that a run writes over: results, too.
-        runs: one after the other; the results of one are dropped before the next.
+        runs: one after the other; the results of one are kept until the next has some, as in a loop.
     """
 
     path: Path
     options: Memory
     written: Sequence[str] = field(default=())
-    runs: int = 2
+    runs: int = 3
 
     def run(self, inputs: Saved) -> Alone:
         """Run it to its end."""

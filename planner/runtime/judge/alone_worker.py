@@ -45,14 +45,15 @@ def _answer(request: dict[str, Any], folder: Path) -> dict[str, Any]:
     answer: dict[str, Any] = {"digests": [], "grown_bytes": [], "results_bytes": 0}
     before = _put_back()
     for _ in range(request["runs"]):
-        results = session.run(None, inputs)
+        results = session.run(
+            None, inputs
+        )  # what the run before gave is kept meanwhile, as in a loop
         answer["grown_bytes"].append(max(0, _bytes("VmHWM") - before))
         arrays = [np.asarray(array) for array in results]
         answer["results_bytes"] = sum(array.nbytes for array in arrays)
         found = {n: _digest(a) for n, a in zip(names, arrays, strict=True)}
         found |= {n: _digest(inputs[n]) for n in request["written"] if n in inputs}
         answer["digests"].append(found)
-        del results, arrays
     return answer
 
 
