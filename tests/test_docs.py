@@ -189,7 +189,7 @@ def test_the_types_of_the_examples_are_right(tmp_path: Path):
 def test_the_examples_of_a_script_run(page: str, tmp_path: Path):
     """Where they stand, on a model under the name that they have for it: planning first."""
     for suffix in ("onnx", "inputs.json"):
-        shutil.copy(ROOT / "models" / "zoo" / f"mlp_adamw.{suffix}", tmp_path / f"model.{suffix}")
+        shutil.copy(ROOT / "models" / "zoo" / f"gpt.{suffix}", tmp_path / f"model.{suffix}")
     codes = [code for name, code in examples() if name.startswith(f"{page}/")]
     assert codes
     for code in sorted(codes, key=lambda code: "optimize(" not in code):

@@ -25,8 +25,7 @@ _SHOWN = {"copies overlapped": "overlapped"}
 
 _TERMS = (
     "nothing was run on these devices: times are the rooflines of their profiles, bytes those of live "
-    "tensors and of kernels' workspace on the CPU; the driver, other workspaces and fragmentation have "
-    "the reserve",
+    "tensors and of kernels' workspace on the CPU; other workspaces and fragmentation are not counted",
     "what fits is a plan that the simulator replayed; planner optimize --budget writes and verifies one",
 )
 

@@ -182,10 +182,11 @@ def _beside(large: list[Row]) -> Iterator[str]:
     yield ""
     taken = [beside_arena(row) for row in large if row.get("driver_original")]
     yield (
-        "What a process has on the device by NVML, as `nvidia-smi` shows it, less what the arena holds: the "
-        "driver's context, the code of kernels, cuBLAS and cuDNN. After two runs of each large graph as it "
-        f"is, under default options: {min(taken) / GIB:.2f} to {max(taken) / GIB:.2f} GiB. Where a GPU's "
-        "memory is the budget, `planner optimize` and `planner fit` set 1 GiB aside for it "
+        "What a process has on the device by NVML, as `nvidia-smi` shows it, less what the arena "
+        "holds: the driver's context, the code of kernels, cuBLAS and cuDNN. After two runs of each "
+        f"large graph as it is, under default options: {min(taken) / GIB:.2f} to "
+        f"{max(taken) / GIB:.2f} GiB. Where a GPU's memory is the budget, `planner optimize` and "
+        "`planner fit` set 1 GiB aside for it "
         "(`planner/defaults.py`)."
     )
     yield ""

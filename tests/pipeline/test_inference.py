@@ -113,7 +113,9 @@ def test_transformer(name: str, saved: bool, tmp_path: Path) -> None:
         path = as_saved(path, Level.ORT_ENABLE_EXTENDED)
         found = {node.op_type for node in onnx.load(path).graph.node}
         assert found >= FUSED[name], found
-    result = optimize(path, budget=budget, output=tmp_path / "planned.onnx", time_limit_s=3)
+    result = optimize(
+        path, budget=budget, swap="auto", output=tmp_path / "planned.onnx", time_limit_s=3
+    )
     check(result, path)
 
 
