@@ -138,6 +138,7 @@ def optimize(
     micro_batch: int | str = 1,
     split: SplitMode = "none",
     cast_saved: CastSaved = "none",
+    pattern: bool = True,
     order: OrderTarget = "default",
     reserve: str = "0B",
     time_limit_s: float = 60.0,
@@ -181,6 +182,8 @@ def optimize(
         cast_saved: "bf16" or "fp16": tensors that are saved from forward to backward may be stored so,
             where that is quicker or nothing else fits. It is lossy: gradients differ, and the
             verification says by how much.
+        pattern: False writes the file so that sessions with default options leave ONNX Runtime's memory
+            pattern off, and hold less: the type of the smallest input becomes optional.
         order: the session option the file is written for.
         reserve: set aside out of the budget.
         verify: each model runs once under each set of options; "thorough" runs them again, and at other
@@ -223,6 +226,7 @@ def optimize(
             micro_batch=str(micro_batch),
             split=split,
             cast_saved=cast_saved,
+            pattern=pattern,
         ),
         order=order,
         limits=Limits(time_limit_s=time_limit_s, workers=workers),
