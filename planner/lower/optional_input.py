@@ -1,9 +1,9 @@
 """Leave ONNX Runtime's memory pattern off, by what stands in the file.
 
-From its second run on, a session with default options takes one block for everything that its nodes make,
-outputs apart, beside what the first run left: it then holds two to four times what is live. It does so only
-where every graph input is a tensor (core/framework/session_state.cc, `ResolveMemoryPatternFlag`). So one
-input becomes a tensor that may be left out:
+From its second run on, a session with default options takes one block for everything that its nodes
+make, outputs apart, beside what the first run left: it then holds two to four times what is live. It does
+so only where every graph input is a tensor (core/framework/session_state.cc, `ResolveMemoryPatternFlag`).
+So one input becomes a tensor that may be left out:
 
     x: tensor(float) ── op          x: optional(tensor(float)) ── OptionalGetElement ── op
 
