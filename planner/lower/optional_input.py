@@ -33,7 +33,9 @@ def why_none_optional(model: ir.Model) -> str | None:
     opset = model.graph.opset_imports.get("", 1)
     if opset < OPSET:
         return f"it needs operator set {OPSET}, and the model has {opset}"
-    return None if _candidates(model) else "the model has no input that its nodes alone read"
+    return (
+        None if _candidates(model) else "the model has no input with dims that its nodes alone read"
+    )
 
 
 def with_optional_input(
@@ -68,7 +70,8 @@ def has_optional_input(model: ir.Model) -> bool:
 
 
 def _candidates(model: ir.Model) -> list[ir.Value]:
-    """Inputs that nodes read, not bodies of nodes, and that are neither initializers nor outputs."""
+    """Inputs that nodes read, not bodies of nodes, and that are neither initializers, outputs nor scalars:
+    a session does not check the shape of a scalar that may be left out."""
     graph = model.graph
     within = {value for node in graph if has_bodies(node) for value in captured(node)}
     return [
@@ -77,5 +80,7 @@ def _candidates(model: ir.Model) -> list[ir.Value]:
         if value.name not in graph.initializers
         and value not in within
         and value not in graph.outputs
+        and value.shape is not None
+        and len(value.shape)
         and next(iter(value.uses()), None) is not None
     ]
