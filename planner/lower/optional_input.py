@@ -70,8 +70,8 @@ def has_optional_input(model: ir.Model) -> bool:
 
 
 def _candidates(model: ir.Model) -> list[ir.Value]:
-    """Inputs that nodes read, not bodies of nodes, and that are neither initializers, outputs nor scalars:
-    a session does not check the shape of a scalar that may be left out."""
+    """Inputs that nodes read, not bodies of nodes, and that are neither initializers, outputs nor
+    scalars: a session does not check the shape of a scalar that may be left out."""
     graph = model.graph
     within = {value for node in graph if has_bodies(node) for value in captured(node)}
     return [
