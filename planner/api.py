@@ -150,6 +150,7 @@ def optimize(
     micro_batch: int | str = 1,
     split: SplitMode = "none",
     cast_saved: CastSaved = "none",
+    pattern: bool = True,
     order: OrderTarget = "default",
     reserve: str = AUTO_RESERVE,
     budget_of: BudgetOf = "held",
@@ -198,6 +199,8 @@ def optimize(
         cast_saved: "bf16" or "fp16": tensors that are saved from forward to backward may be stored so,
             where that is quicker or nothing else fits. It is lossy: gradients differ, and the
             verification says by how much.
+        pattern: False writes the file so that sessions with default options leave ONNX Runtime's memory
+            pattern off, and hold less: the type of the smallest input becomes optional.
         order: the session option the file is written for.
         reserve: set aside out of the budget, which stays as it was typed. Where the budget is a device's
             memory, what of it no plan may have, as a size or a share. "auto" is none of a budget, and of
@@ -257,6 +260,7 @@ def optimize(
             micro_batch=str(micro_batch),
             split=split,
             cast_saved=cast_saved,
+            pattern=pattern,
         ),
         order=order,
         limits=Limits(time_limit_s=time_limit_s, workers=workers),

@@ -66,6 +66,8 @@ class Levers:
         micro_batch: in how many runs on parts of the batch a step is made: "4", or "auto" for the number
             that takes least time.
         split: operations that are too large may run in chunks of rows; see `planner.chunking`.
+        pattern: sessions with default options may use ONNX Runtime's memory pattern; False writes the
+            file so that they do not, see `planner.lower.optional_input`.
     """
 
     swap: Swap = "auto"
@@ -80,6 +82,7 @@ class Levers:
     micro_batch: str = "1"
     split: SplitMode = "none"
     cast_saved: CastSaved = "none"
+    pattern: bool = True
 
     @property
     def residence(self) -> Reside:

@@ -17,6 +17,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "split",
         "micro_batch",
         "cast_saved",
+        "no_pattern",
         "include",
         "exclude",
         "min_tensor",

@@ -85,6 +85,7 @@ def optimize(
     micro_batch: o.MicroBatch = "1",
     split: o.Split = "none",
     cast_saved: o.CastSaved = "none",
+    no_pattern: o.NoPattern = False,
     order: Annotated[
         Literal["default", "priority"],
         typer.Option("--order", help="The session's execution order that the file is made for."),
@@ -198,6 +199,7 @@ def optimize(
                 micro_batch=micro_batch,
                 split=split,
                 cast_saved=cast_saved,
+                pattern=not no_pattern,
                 order=order,
                 reserve=reserve,
                 budget_of=budget_of,

@@ -278,6 +278,14 @@ CastSaved = Annotated[
         help="Lossy: store what is saved from forward to backward as bfloat16 or float16, where it pays.",
     ),
 ]
+NoPattern = Annotated[
+    bool,
+    typer.Option(
+        "--no-pattern",
+        help="Sessions with default options hold less: the smallest input's type becomes optional, and "
+        "ONNX Runtime leaves its memory pattern off.",
+    ),
+]
 As = Annotated[
     list[str] | None,
     typer.Option(

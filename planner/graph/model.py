@@ -185,6 +185,8 @@ class TrainingGraph:
     Attributes:
         shapes_follow: the build of ONNX Runtime that will run it moves each Shape and Size node to
             just behind the node whose output it reads (builds with training do).
+        pattern: sessions with default options use the memory pattern; not where an input may be left
+            out (`planner.lower.optional_input`).
         assumptions: what was assumed where the model does not say, one sentence each; they are
             shown in every report.
     """
@@ -195,6 +197,7 @@ class TrainingGraph:
     inputs: tuple[TensorId, ...]
     outputs: tuple[TensorId, ...]
     shapes_follow: bool = False
+    pattern: bool = True
     assumptions: tuple[str, ...] = ()
 
     @property

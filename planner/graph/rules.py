@@ -27,7 +27,7 @@ PER_READER = frozenset({"DequantizeLinear"})
 """Operators that every session, optimized or not, copies until each has one reader
 (core/optimizer/qdq_transformer/ensure_unique_dq_for_node_unit.cc)."""
 
-VIEWS = frozenset({"Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity"})
+VIEWS = frozenset({"Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity", "OptionalGetElement"})
 
 INPLACE_UNARY = frozenset(
     {

@@ -76,8 +76,12 @@ def _opset(imports: Iterable[onnx.OperatorSetIdProto]) -> dict[str, int]:
 
 
 def _check_types(graph: onnx.GraphProto) -> None:
+    inputs = {value.name for value in graph.input}
     for value in (*graph.input, *graph.output):
         kind = value.type.WhichOneof("value")
+        is_left_out = kind == "optional_type" and value.name in inputs
+        if is_left_out and value.type.optional_type.elem_type.HasField("tensor_type"):
+            continue  # planner.lower.optional_input
         if kind != "tensor_type":
             raise ModelError(
                 f"graph input or output {value.name!r} is a {kind or 'value of no type'}; "

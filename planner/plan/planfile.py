@@ -282,6 +282,8 @@ class Plan:
             together, each list in the model that the ones before it left.
         cast_saved: as what tensors might be stored from forward to backward ("none", "bf16", "fp16"), and
             `halved`: names of those that are.
+        pattern: sessions with default options may use the memory pattern; where not, an input of the
+            rewritten model may be left out.
         numbers: how close the rewritten model's outputs are to the original's (`planner.exactness`).
         recompute, include, exclude, min_tensor: what the plan might do, as it was asked for.
         host_budget_bytes: the most on the host at once; None for no limit.
@@ -331,6 +333,7 @@ class Plan:
     split: tuple[tuple[SplitRegion, ...], ...] = ()
     cast_saved: CastSaved = "none"
     halved: tuple[str, ...] = ()
+    pattern: bool = True
     numbers: Numbers = "exact"
     feeds: Literal["host", "device"] = "device"
     recompute: bool = True

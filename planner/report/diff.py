@@ -32,6 +32,7 @@ _SETTINGS = (
     "cost_source",
     "swap_mode",
     "copies",
+    "pattern",
     "order_target",
     "ort_optimized",
     "engine",

@@ -167,6 +167,8 @@ def _optimize(result: OptimizeResult, budget: str, more: str = "") -> str:
         options += f"--order {plan.order_target} "
     if plan.cast_saved != "none":
         options += f"--cast-saved {plan.cast_saved} "
+    if not plan.pattern:
+        options += "--no-pattern "
     return (
         f"planner optimize {model} --budget {budget} {options}{more + ' ' if more else ''}--force"
     )

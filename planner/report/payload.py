@@ -238,6 +238,7 @@ def _plan(plan: Plan) -> dict[str, Any]:
         "split": [[fields_of(region) for region in together] for together in plan.split],
         "cast_saved": plan.cast_saved,
         "halved": list(plan.halved),
+        "pattern": plan.pattern,
         "numbers": plan.numbers,
         "feeds": plan.feeds,
         "micro": None if plan.micro is None else micro_payload(plan.micro),

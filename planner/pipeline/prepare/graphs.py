@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from planner.graph.build import build_graph
 from planner.graph.model import Placement, TrainingGraph
+from planner.lower.optional_input import has_optional_input
 from planner.onnxio.load import ValueType, value_types
 from planner.runtime.build import is_training_build
 from planner.runtime.memory.within import with_bodies
@@ -47,4 +48,8 @@ def typed_graph(
     if unsized is None:
         unsized = unsized_values(model, types)
     graph = build_graph(model, types, unsized=unsized, placement=placement)
-    return replace(with_bodies(graph, model, types), shapes_follow=is_training_build())
+    return replace(
+        with_bodies(graph, model, types),
+        shapes_follow=is_training_build(),
+        pattern=not has_optional_input(model),
+    )

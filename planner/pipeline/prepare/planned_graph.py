@@ -9,7 +9,13 @@ import onnx_ir as ir
 
 from planner.cost.hardware import Hardware
 from planner.cost.model import durations_of_changed
+from planner.errors import UsageError
 from planner.graph.model import Placement, TrainingGraph
+from planner.lower.optional_input import (
+    has_optional_input,
+    why_none_optional,
+    with_optional_input,
+)
 from planner.lower.unfold import unfold
 from planner.onnxio.bodies import has_bodies
 from planner.onnxio.load import ValueType
@@ -25,14 +31,14 @@ class PlannedGraph:
     """A model, its graph, and where its nodes run.
 
     Attributes:
-        note: what was done that is worth a sentence; empty for nothing.
+        notes: what was done that is worth a sentence, one each.
     """
 
     model: ir.Model
     types: Mapping[str, ValueType]
     graph: TrainingGraph
     placement: Placement | None
-    note: str = ""
+    notes: tuple[str, ...] = ()
 
     def durations_us(
         self, original: TrainingGraph, duration_us: tuple[float, ...], hardware: Hardware
@@ -46,12 +52,45 @@ class PlannedGraph:
 def planned_graph(
     found: Optimized, plain: PlannedGraph, original: TrainingGraph, kinds: Sizes, target: Target
 ) -> PlannedGraph:
-    """`plain` with folded constants as nodes again.
+    """`plain` with folded constants as nodes again and, where it is asked for, an input that may be left
+    out.
 
     Args:
         plain: the graph as the target has it.
         original: as ONNX Runtime runs the file.
+
+    Raises:
+        UsageError: no input can be one that may be left out.
     """
+    made = _unfolded(found, plain, original, kinds, target)
+    if kinds.request.levers.pattern or has_optional_input(made.model):
+        return made
+    if target.own_memory and target.name != "cuda":
+        why = f"{target.title} has no kernel for OptionalGetElement"
+    else:
+        why = why_none_optional(made.model)
+    if why is not None:
+        raise UsageError(
+            f"--no-pattern: {why}; leave it out, and open sessions as planner.session_options does"
+        )
+    model, types, name = with_optional_input(made.model, made.types)
+    note = (
+        f"the type of input {name!r} is optional, as asked for (--no-pattern): ONNX Runtime leaves its "
+        "memory pattern off; it is fed as before"
+    )
+    return replace(
+        made,
+        model=model,
+        types=types,
+        graph=typed_graph(model, types, placement=made.placement),
+        notes=(*made.notes, note),
+    )
+
+
+def _unfolded(
+    found: Optimized, plain: PlannedGraph, original: TrainingGraph, kinds: Sizes, target: Target
+) -> PlannedGraph:
+    """`plain` with folded constants as nodes again."""
     model, types, placement = plain.model, plain.types, plain.placement
     if found.level == "disabled" or not target.unfolds:
         return plain
@@ -68,6 +107,8 @@ def planned_graph(
         types=unfolded.types,
         graph=typed_graph(unfolded.model, unfolded.types, placement=placement),
         placement=placement,
-        note=f"{len(unfolded.names)} constant(s) that ONNX Runtime's folding would keep on the "
-        f"device throughout ({format_bytes(unfolded.bytes)}) are made when they are needed",
+        notes=(
+            f"{len(unfolded.names)} constant(s) that ONNX Runtime's folding would keep on the device "
+            f"throughout ({format_bytes(unfolded.bytes)}) are made when they are needed",
+        ),
     )

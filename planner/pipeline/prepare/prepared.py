@@ -197,7 +197,7 @@ def prepare(
         assumptions=(
             *planned.graph.assumptions,
             *found.notes,
-            *([planned.note] if planned.note else []),
+            *planned.notes,
             *_notes(loaded, target, no_swaps),
             *costed.assumptions,
         ),

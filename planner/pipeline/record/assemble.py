@@ -127,6 +127,7 @@ def _as_asked(prepared: Prepared, settings: Settings) -> Plan:
         split=planned_regions(prepared),
         cast_saved=request.levers.cast_saved,
         halved=prepared.halved,
+        pattern=request.levers.pattern,
         numbers=prepared.numbers,
         feeds="host" if feeds_are_copied(prepared) else "device",
         recompute=request.levers.recompute,
@@ -321,6 +322,7 @@ def plan_digest(plan: Plan) -> str:
     core += [[plan.micro.runs, plan.micro.dim]] if plan.micro is not None else []
     core += [fields_of(region) for together in plan.split for region in together]
     core += [[plan.cast_saved, sorted(plan.halved)]] if plan.halved else []
+    core += [] if plan.pattern else ["no pattern"]
     core += [[a.kind, a.target] for a in plan.schedule]
     return hashlib.sha256(json.dumps(core).encode()).hexdigest()
 

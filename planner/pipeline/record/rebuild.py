@@ -139,6 +139,7 @@ def _prepared(
             min_tensor=plan.min_tensor,
             split="auto" if plan.split else "none",
             cast_saved=plan.cast_saved,
+            pattern=plan.pattern,
         ),
         order=plan.order_target,
     )

@@ -7,7 +7,8 @@ Three mechanisms, each as ONNX Runtime 1.31 has it:
     arena      best fit with coalescing, 256-byte rounding, growth by regions that never merge
                (onnxruntime/core/framework/bfc_arena.cc): `planner.runtime.memory.bfc`
     pattern    from the second run on, one block for everything but graph outputs, laid out by
-               replaying the first run (onnxruntime/core/framework/mem_pattern_planner.h)
+               replaying the first run (onnxruntime/core/framework/mem_pattern_planner.h), where every
+               input is a tensor
 
 Feeds are not in the arena on the CPU, nor are initializers above 127 bytes. A kernel's temporary
 workspace is (`planner.runtime.memory.workspace`), and so is what it packs for itself at session creation,
@@ -237,12 +238,13 @@ def simulate(
     )
     for size in demand.reserved:
         arena.allocate(size)
+    pattern = settings.pattern and graph.pattern
     layout: PatternLayout | None = None
     traces: list[RunTrace] = []
     kept: list[Block] = []
     for _ in range(runs):
         feeds = [arena.allocate(size) for size in demand.fed]
-        tracing = PatternLayout() if settings.pattern and layout is None else None
+        tracing = PatternLayout() if pattern and layout is None else None
         pattern_block = None
         if layout is not None and layout.size:
             try:

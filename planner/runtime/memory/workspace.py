@@ -1,13 +1,17 @@
 """Temporary bytes of ONNX Runtime's CPU kernels, in the arena while the kernel runs.
 
 Not visible in a node's memory event (it is read after the kernel has returned), but the arena holds
-it, and a hard cap feels it. Measured by `reports/ort_facts.py`; the formulas and their sources:
+it, and a hard cap feels it. Measured by `reports/ort_facts.py`, and node by node by ONNX Runtime itself
+(`session.collect_node_memory_stats_to_file`, tests/runtime/test_workspace.py); the formulas and their
+sources:
 
     Where            each operand broadcast with the condition, taken before the output
                      (core/providers/cpu/tensor/where_op.cc)
     Softmax family   two transposed copies where the axis is not the last (cpu/math/softmax.cc)
     Conv, FusedConv  nothing for a plain 1x1; the whole expanded image where there are more filters
-                     than output pixels; else 64 KiB per thread (mlas/lib/convolve.cpp)
+                     than output pixels; else 64 KiB per thread, of which there are as many as images
+                     times groups, or for a single one as many as its pixels give work to
+                     (mlas/lib/convolve.cpp)
     ConvTranspose    the column buffer of one image and group (cpu/nn/conv_transpose.cc)
     BiasGelu etc.    one intermediate of the output's size (contrib_ops/cpu/bert)
     ConvGrad         the column buffer of one image and group, and as many ones as it has pixels where
@@ -133,8 +137,12 @@ def _conv(op: Operation, inputs: list[Tensor], output: Tensor) -> Needed:
     if filters > pixels:
         return Workspace(after=(pixels * depth * 4,))
 
+    images = inputs[0].shape[0] * group
+
     def per_thread(threads: int) -> Workspace:
-        used = _gemm_threads(filters * pixels * depth, pixels, threads)
+        used = min(images, threads)
+        if images == 1:
+            used = _gemm_threads(filters * pixels * depth, pixels, threads)
         return Workspace(after=(used * _CONV_BYTES_PER_THREAD,))
 
     return per_thread

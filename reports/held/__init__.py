@@ -1,0 +1,1 @@
+"""What sessions with default options hold, and what in a file moves it."""
