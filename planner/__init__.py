@@ -18,6 +18,7 @@ __all__ = [
     "apply",
     "export_training_graph",
     "fit_devices",
+    "open_session",
     "optimize",
     "session_options",
     "sweep",
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from planner.errors import PlannerError
     from planner.export.training import export_training_graph
     from planner.plan.planfile import Plan
+    from planner.running.classes import open_session
     from planner.runtime.opened import session_options
 
 
@@ -41,6 +43,7 @@ _HOMES = {
     "apply": "planner.api",
     "export_training_graph": "planner.export.training",
     "fit_devices": "planner.api_devices",
+    "open_session": "planner.running.classes",
     "optimize": "planner.api",
     "session_options": "planner.runtime.opened",
     "sweep": "planner.api_sweep",

@@ -329,8 +329,8 @@ class SessionCheck:
 
     Attributes:
         model: "original" or "rewritten".
-        options: "default", `onnxruntime.InferenceSession(path)`; "recommended", the same with
-            `planner.session_options(path)`.
+        options: "default", `onnxruntime.InferenceSession(path)`; "recommended",
+            `planner.open_session(path)`.
         grown_bytes: by which the process had grown at most, run by run: its resident set's high-water
             mark, less what it had before the first run, session and inputs included.
         results_bytes: of the arrays that a run returns, which the process holds beside the arena.
@@ -352,7 +352,7 @@ class DefaultBits:
         compared: how many.
         differ: names of those that are other bits.
         unstable: names of those that are other bits in another run of the original, too.
-        recommended_differ: names of those that are other bits where `planner.session_options(path)` opens
+        recommended_differ: names of those that are other bits where `planner.open_session(path)` opens
             the rewritten file; None where it does not run so.
     """
 

@@ -17,12 +17,12 @@ Payload = dict[str, Any]
 
 OPENED = {
     "default": "onnxruntime.InferenceSession(path)",
-    "recommended": "onnxruntime.InferenceSession(path, planner.session_options(path))",
+    "recommended": "planner.open_session(path)",
 }
 
 
 def held_headline(result: OptimizeResult) -> Payload:
-    """Bytes that sessions hold: of the rewritten model as `planner.session_options` opens it
+    """Bytes that sessions hold: of the rewritten model as `planner.open_session` opens it
     (`held_bytes`) and under default options, and of the original under these."""
     plan, verification = result.plan, result.verification
     found: Payload = {
@@ -110,7 +110,7 @@ def held_text(head: Payload) -> str:
     """What sessions hold, in a line; "" where that is not known."""
     said = []
     if (held := head["held_bytes"]) is not None:
-        text = f"{format_bytes(held)} as planner.session_options opens it"
+        text = f"{format_bytes(held)} as planner.open_session opens it"
         if (measured := head["measured_held_bytes"]) is not None:
             text += f" ({format_bytes(measured)} measured)"
         said.append(text)
@@ -126,7 +126,7 @@ def grown_text(head: Payload) -> str:
     """What processes grew by, in a line; "" where none was seen."""
     said = []
     if (grown := head["grown_bytes"]) is not None:
-        said.append(f"grew by {format_bytes(grown)} as planner.session_options opens it")
+        said.append(f"grew by {format_bytes(grown)} as planner.open_session opens it")
     if (plain := head["default_grown_bytes"]) is not None:
         before = head["default_grown_before_bytes"]
         original = "" if before is None else f" (original {format_bytes(before)})"

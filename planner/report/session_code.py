@@ -138,17 +138,10 @@ def session_code(
 
 
 def script_lines(payload: dict[str, Any]) -> tuple[str, ...]:
-    """Python that opens the rewritten model of `planner optimize` with planner's own session options, in
-    two lines to paste into a script; none where no model was written."""
-    path, plan = payload["outputs"]["model"], payload["plan"]
-    if path is None:
-        return ()
-    model, target = nearby(path), target_named(plan["device"])
-    options = {} if target.plugin else target.options  # a plug-in's are in the session options
-    return (
-        f"options = planner.session_options({model!r})",
-        _session(model, "onnxruntime", _providers(target, options)),
-    )
+    """Python that opens the rewritten model of `planner optimize` as it was proved, to paste into a
+    script; none where no model was written."""
+    path = payload["outputs"]["model"]
+    return () if path is None else (f"session = planner.open_session({nearby(path)!r})",)
 
 
 def _session(model: str, module: str, providers: list[object]) -> str:

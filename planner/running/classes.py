@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from types import FrameType, ModuleType
-from typing import Any
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 from planner.running.asked import Asked
 from planner.running.hooks import on_import
-from planner.running.opening import Opener
+from planner.running.opening import Opener, Wanted
+
+if TYPE_CHECKING:
+    import onnxruntime as ort
 
 
 def take_over(opener: Opener) -> None:
@@ -19,12 +23,40 @@ def take_over(opener: Opener) -> None:
     on_import(
         {
             "onnxruntime.capi.onnxruntime_inference_collection": _replacing(
-                "InferenceSession", lambda theirs: _session(theirs, opener)
+                "InferenceSession", lambda theirs: _session(theirs, opener, _is_planners)
             ),
             "onnxruntime.training.api.module": _replacing(
                 "Module", lambda theirs: _module(theirs, opener)
             ),
         }
+    )
+
+
+def open_session(
+    model: Path | str | bytes,
+    sess_options: ort.SessionOptions | None = None,
+    providers: Sequence[Any] | None = None,
+    provider_options: Sequence[Mapping[str, Any]] | None = None,
+) -> ort.InferenceSession:
+    """An `onnxruntime.InferenceSession` of a file that planner wrote, with all that it needs: level,
+    order, providers, neither memory pattern nor reuse, and an arena of what one step takes. Results are
+    copied out of the arena, so that it keeps to that whatever the caller keeps.
+
+    Args:
+        model: a path, or the serialized model. A model of somebody else's is opened as it is.
+        sess_options, providers, provider_options: as ONNX Runtime's session takes them. They stay; what
+            contradicts the file is said on stderr.
+
+    Raises:
+        UsageError: the file was planned for another kind of processor, or has metadata that planner does
+            not write.
+    """
+    import onnxruntime as ort
+
+    opener = Opener(Wanted(), lambda line: print(f"planner: {line}", file=sys.stderr))
+    opened = _session(ort.InferenceSession, opener)
+    return opened(
+        str(model) if isinstance(model, Path) else model, sess_options, providers, provider_options
     )
 
 
@@ -41,7 +73,9 @@ def _replacing(name: str, made: Callable[[Any], type]) -> Callable[[ModuleType],
     return change
 
 
-def _session(theirs: Any, opener: Opener) -> type:
+def _session(theirs: Any, opener: Opener, is_theirs: Callable[[], bool] = lambda: False) -> type:
+    """ONNX Runtime's class, opened by `opener`, unless `is_theirs` says that a session is another's."""
+
     class InferenceSession(theirs):
         def __init__(
             self,
@@ -58,7 +92,7 @@ def _session(theirs: Any, opener: Opener) -> type:
                 provider_options=provider_options,
             )
             self._planner_capped = False
-            self._planner_asked = None if _is_planners(sys._getframe(1)) else asked
+            self._planner_asked = None if is_theirs() else asked
             if self._planner_asked is None:
                 super().__init__(path_or_bytes, sess_options, providers, provider_options, **kwargs)
                 return
@@ -114,6 +148,7 @@ def _owned(value: Any) -> Any:
     return value.copy() if hasattr(value, "__array__") else value
 
 
-def _is_planners(frame: FrameType) -> bool:
-    """Whether a call comes from planner's own code."""
+def _is_planners() -> bool:
+    """Whether what calls the session's class is planner's own code."""
+    frame = sys._getframe(2)
     return str(frame.f_globals.get("__name__", "")).startswith("planner.")

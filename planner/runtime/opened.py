@@ -48,6 +48,10 @@ PREPACKING = "session.disable_prepacking"
 REGISTERED = "session.use_env_allocators"
 """Entries of session options (core/session/onnxruntime_session_options_config_keys.h)."""
 
+_KEPT = 4
+"""Times what one step takes, that an arena may hold where nothing copies results out of it: they break it
+up. Regions are taken when they are needed."""
+
 _BUDGET_KEY = "pkg.planner.budget_bytes"
 _UNSET = "0"
 """What ONNX Runtime takes an entry for that is not there."""
@@ -196,9 +200,11 @@ def session_options(
             "overlapped" writes `MODEL.streams.json` and applies it, for experiments: results are not
             safe, nor is the budget, and a warning says so.
         arena: "24GB": the most that ONNX Runtime's arena may hold, on the CPU or on CUDA, in one region
-            whose chunks are all split; None for the one that the file asks for, if it does. It is
-            registered for the process: make the session before the options of another file. On CUDA all
-            that is on the device is in it, on the CPU neither inputs nor initializers.
+            whose chunks are all split. None: on CUDA the one that the file asks for; on the CPU its
+            regions, with room for results that the script keeps, which lie in the arena, too:
+            `planner.open_session` and `planner run` copy them out, and cap the arena at what one step
+            takes. It is registered for the process. On CUDA all that is on the device is in it, on the
+            CPU neither inputs nor initializers.
         make_session: opens the model with the options given, where `device` does not say how.
 
     Raises:
@@ -214,9 +220,11 @@ def session_options(
     needs = needs_of(model, device=device)
     needs.check_here()
     if arena is not None:
-        needs = replace(
-            needs, arena=Arena(max_bytes=parse_bytes(arena, what="arena"), first_region_bytes=0)
-        )
+        most_bytes = parse_bytes(arena, what="arena")
+        needs = replace(needs, arena=Arena(max_bytes=most_bytes, first_region_bytes=0))
+    elif needs.arena is not None and not needs.target.is_arena:
+        # what a script keeps of the last results lies in the arena, too
+        needs = replace(needs, arena=replace(needs.arena, max_bytes=_KEPT * needs.arena.max_bytes))
     options = ort.SessionOptions()
     for setting in needs.settings():
         if setting.of(options) != setting.needed:

@@ -18,7 +18,7 @@ from planner.pipeline.solve.read_back import lowered_as, read_back
 from planner.plan.planfile import Arena
 from planner.plan.solved import Solved
 from planner.runtime.device.forecast import arena_room
-from planner.runtime.memory.arena import arena_for_loops
+from planner.runtime.memory.arena import packable_bytes
 
 MAX_SLOWER = 1.25
 """A plan that the arena has room for may take so many times as long as one that it has none for."""
@@ -64,9 +64,10 @@ class Planned:
         )
         if self.first_region_bytes is None or is_shared:
             return None
-        if self.prepared.target.own_memory:
-            return Arena(max_bytes=self.room_bytes, first_region_bytes=self.first_region_bytes)
-        return arena_for_loops(self.graph, self.order, self.room_bytes, self.first_region_bytes)
+        packed_bytes = 0 if self.prepared.target.own_memory else packable_bytes(self.graph)
+        return Arena(
+            max_bytes=self.room_bytes + packed_bytes, first_region_bytes=self.first_region_bytes
+        )
 
     @property
     def time_us(self) -> float:

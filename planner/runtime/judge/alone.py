@@ -1,7 +1,7 @@
 """A model in a process of its own, opened by the one line that a script opens it with.
 
     default      onnxruntime.InferenceSession(path)
-    recommended  onnxruntime.InferenceSession(path, planner.session_options(path))
+    recommended  planner.open_session(path)
 
 Nothing else is set: no level, no threads, no profile. The process says which bits its results are, by
 digest, and how far it grew: the high-water mark of its resident set over each run (`VmHWM` in
@@ -135,7 +135,7 @@ def compared_bits(original: Alone, rewritten: Alone, recommended: Alone) -> Defa
 
     Args:
         original, rewritten: under default options.
-        recommended: the rewritten one, as `planner.session_options` opens it.
+        recommended: the rewritten one, as `planner.open_session` opens it.
     """
     if original.failure or rewritten.failure:
         return None
@@ -169,8 +169,8 @@ def default_bits_note(bits: DefaultBits) -> str:
     if bits.recommended_differ is None:
         return said
     if not bits.recommended_differ:
-        return f"{said}; identical with planner.session_options(file)"
-    return f"{said}; {len(bits.recommended_differ)} differ with planner.session_options(file), too"
+        return f"{said}; identical with planner.open_session(file)"
+    return f"{said}; {len(bits.recommended_differ)} differ with planner.open_session(file), too"
 
 
 _WAYS: tuple[tuple[str, Memory], ...] = (

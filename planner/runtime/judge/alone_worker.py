@@ -38,9 +38,9 @@ def _answer(request: dict[str, Any], folder: Path) -> dict[str, Any]:
     if request["options"] == "default":
         session = onnxruntime.InferenceSession(path)
     else:
-        from planner.runtime.opened import session_options
+        from planner.running.classes import open_session
 
-        session = onnxruntime.InferenceSession(path, session_options(path))
+        session = open_session(path)
     names = [output.name for output in session.get_outputs()]
     answer: dict[str, Any] = {"digests": [], "grown_bytes": [], "results_bytes": 0}
     before = _put_back()

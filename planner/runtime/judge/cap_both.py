@@ -102,13 +102,13 @@ def capped_by(
     original: Contestant,
     rewritten: Contestant,
     seen: Sequence[MemoryCheck],
-    ran: CapCheck | None = None,
+    first_region_bytes: int | None = None,
 ) -> CapsFound:
     """Both models under a cap, judged.
 
     Args:
         seen: bytes of the original, as it was seen to run.
-        ran: the rewritten model within the budget, where it was seen to run so.
+        first_region_bytes: of the arena that the rewritten model's file asks for.
     """
     graph, order = original.graph, original.order
     scratch = {op: needed.bytes for op, needed in workspace(graph, threads=1).items()}
@@ -116,7 +116,13 @@ def capped_by(
     for check in seen:
         if check.live_bytes != check.predicted_live_bytes:
             peak = min(peak, check.live_bytes)  # a peak that it did not have
-    checks = cap_both(original, rewritten, budget_bytes, live_peak_bytes=peak, ran=ran)
+    checks = cap_both(
+        original,
+        rewritten,
+        budget_bytes,
+        live_peak_bytes=peak,
+        first_region_bytes=first_region_bytes,
+    )
     failures = [check.failure for check in checks if check.failure]
     notes: tuple[str, ...] = ()
     if over := checks[1].over_budget_bytes:
@@ -134,17 +140,17 @@ def cap_both(
     budget_bytes: int,
     *,
     live_peak_bytes: int,
-    ran: CapCheck | None = None,
+    first_region_bytes: int | None = None,
 ) -> tuple[CapCheck, CapCheck]:
     """(original, rewritten), each in processes of its own.
 
     Args:
         live_peak_bytes: of the original, workspace included: it is expected to fail only below.
-        ran: the rewritten model within the budget, where it was seen to run so.
+        first_region_bytes: of the arena that the rewritten model's file asks for.
     """
     cap = arena_cap(rewritten.graph, budget_bytes)
     regions = rewritten.regions(cap)
-    first = [ran.first_region_bytes] if ran else list(itertools.islice(regions, 1))
+    first = [first_region_bytes] if first_region_bytes else list(itertools.islice(regions, 1))
 
     def original_under(over: int, region: int) -> CapCheck:
         found = original.under(arena_cap(original.graph, budget_bytes) + over, [region], over, None)
@@ -158,7 +164,7 @@ def cap_both(
             for region in first
             if _have_room(budget_bytes)
         }
-        fits = ran or rewritten.under(cap, itertools.chain(first, regions), 0, True)
+        fits = rewritten.under(cap, itertools.chain(first, regions), 0, True)
         if fits is None or refused_by_arena(fits):
             fits = _least_above(rewritten, cap, tried=fits is not None)
         over, region = fits.over_budget_bytes, fits.first_region_bytes

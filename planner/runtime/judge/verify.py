@@ -178,7 +178,7 @@ class CpuJob:
         self._judge_alone(bits, sessions)
         self.settle()
         time = self._time() if self.is_timed else None
-        caps = self._caps(sessions)
+        caps = self._caps()
         self._judge_memory()
         return Verification(
             ort_version=str(ort.__version__),
@@ -445,7 +445,7 @@ class CpuJob:
             self.notes.append(note)
         return check
 
-    def _caps(self, sessions: Sequence[SessionCheck]) -> tuple[CapCheck, ...]:
+    def _caps(self) -> tuple[CapCheck, ...]:
         if self.has_swaps:
             return ()
         self.progress("both models under a hard memory cap")
@@ -454,7 +454,7 @@ class CpuJob:
             self._contestant("original"),
             self._contestant("rewritten"),
             [check for check in self.memory if check.model == "original"],
-            self._ran_in_arena(sessions),
+            None if self.arena is None else self.arena.first_region_bytes,
         )
         self.failures += found.failures
         over = found.checks[1].over_budget_bytes
@@ -466,22 +466,6 @@ class CpuJob:
         else:
             self.notes += found.notes
         return found.checks
-
-    def _ran_in_arena(self, sessions: Sequence[SessionCheck]) -> CapCheck | None:
-        """The rewritten model in the arena that its file asks for; None where it did not run in it."""
-        ran = any(
-            (check.model, check.options, check.failure) == ("rewritten", "recommended", "")
-            for check in sessions
-        )
-        if self.arena is None or not ran:
-            return None
-        return CapCheck(
-            model="rewritten",
-            cap_bytes=self.arena.max_bytes,
-            passed=True,
-            expected=True,
-            first_region_bytes=self.arena.first_region_bytes,
-        )
 
     def _contestant(self, model: str) -> Contestant:
         path, level, order = self._capped(model)

@@ -34,7 +34,7 @@ from planner.runtime.memory.bfc import (
     round_up,
 )
 from planner.runtime.memory.workspace import Workspace, workspace
-from planner.runtime.options import MAX_FIRST_REGION, most_threads
+from planner.runtime.options import MAX_FIRST_REGION
 
 RESERVED_LIMIT = 127
 """Initializers up to this many bytes are copied into the arena when the session is created; larger
@@ -70,9 +70,6 @@ _NONE = Workspace()
 
 _SHARES = (1, 2, 3, 4, 8, 16)
 _MIN_REGION = 32 * 1024
-_REGIONS = 12
-"""That are tried for an arena in which results are kept."""
-_MORE = (1.0, 1.01, 1.02, 1.04, 1.08, 1.16, 1.32)
 _MAX_REGIONS = 200  # that are tried, on a graph of up to ...
 _NODES = 1_000  # nodes; fewer on a larger one
 
@@ -216,13 +213,10 @@ def simulate(
     runs: int = 2,
     threads: int = 0,
     demand: Demand | None = None,
-    keeps: bool = False,
 ) -> tuple[RunTrace, ...]:
-    """Arena bytes of consecutive runs.
+    """Arena bytes of consecutive runs; the caller drops a run's outputs before the next.
 
     Args:
-        keeps: the caller has a run's results until the next one's are there, as a training loop does;
-            otherwise he drops them before.
         threads: of the session: kernels' temporary bytes are counted for that many; 0 counts none.
         demand: of the same order and settings; None for that of `demand_of`.
 
@@ -241,7 +235,6 @@ def simulate(
     pattern = settings.pattern and graph.pattern
     layout: PatternLayout | None = None
     traces: list[RunTrace] = []
-    kept: list[Block] = []
     for _ in range(runs):
         feeds = [arena.allocate(size) for size in demand.fed]
         tracing = PatternLayout() if pattern and layout is None else None
@@ -252,11 +245,7 @@ def simulate(
             except ArenaFullError:
                 pattern_block = None  # ONNX Runtime then allocates one by one
         in_pattern = pattern_block is not None
-        trace, results = _run(order, graph, demand, arena, tracing, in_pattern)
-        traces.append(trace)
-        kept, dropped = (results, kept) if keeps else (kept, results)
-        for block in dropped:
-            arena.release(block)
+        traces.append(_run(order, graph, demand, arena, tracing, in_pattern))
         if pattern_block is not None:
             arena.release(pattern_block)
         for block in feeds:
@@ -272,8 +261,7 @@ def _run(
     arena: Arena,
     tracing: PatternLayout | None,
     in_pattern: bool,
-) -> tuple[RunTrace, list[Block]]:
-    """A run, and the buffers of its results."""
+) -> RunTrace:
     placement, workspace = demand.placement, demand.scratch
     blocks: dict[TensorId, Block] = {}
     requested, in_use, held = [], [], []
@@ -300,11 +288,9 @@ def _run(
                 arena.release(blocks.pop(tensor))
                 if tracing is not None:
                     tracing.release(tensor)
-    results = {placement.buffer[t] for t in graph.outputs}
-    for tensor in [t for t in blocks if t not in results]:
-        arena.release(blocks.pop(tensor))
-    trace = RunTrace(requested=tuple(requested), in_use=tuple(in_use), held=tuple(held), peak=peak)
-    return trace, list(blocks.values())
+    for block in blocks.values():
+        arena.release(block)
+    return RunTrace(requested=tuple(requested), in_use=tuple(in_use), held=tuple(held), peak=peak)
 
 
 def least_cap(graph: TrainingGraph, order: Sequence[OpId], *, threads: int = 1) -> int:
@@ -372,40 +358,6 @@ def first_regions(
     for size in region_sizes(cap_bytes, len(order)):
         if fits(graph, order, cap_bytes, threads=threads, first_region_bytes=size, demand=demand):
             yield size
-
-
-def arena_for_loops(
-    graph: TrainingGraph, order: Sequence[OpId], room_bytes: int, first_region_bytes: int
-) -> PlannedArena:
-    """The CPU arena of a session in which one run needs no more than `room_bytes`, while the caller has
-    the results of the run before, and what kernels pack.
-
-    ONNX Runtime's Python gives arrays that lie in the arena. A training loop feeds most of them to the
-    next run, where the plan counts them as inputs, beside the arena.
-
-    Args:
-        first_region_bytes: of an arena of `room_bytes` in which runs fit whose results are dropped.
-    """
-    threads = most_threads()
-    demand = demand_under_cap(graph, order, threads=threads)
-    kept = sum(round_up(graph.tensors[t].bytes) for t in graph.outputs)
-    most = room_bytes + kept
-    for share in _MORE:
-        cap = round_up(int(share * most))
-        for region in dict.fromkeys(
-            (first_region_bytes, *region_sizes(cap, len(order))[:_REGIONS])
-        ):
-            try:
-                settings = capped(cap, region)
-                simulate(graph, order, settings, runs=3, demand=demand, keeps=True)
-            except ArenaFullError:
-                continue
-            return PlannedArena(max_bytes=cap + packable_bytes(graph), first_region_bytes=region)
-    # two arenas of a run always do
-    return PlannedArena(
-        max_bytes=2 * room_bytes + kept + packable_bytes(graph),
-        first_region_bytes=first_region_bytes,
-    )
 
 
 def first_region(
