@@ -205,7 +205,7 @@ def optimize(
         reserve: set aside out of the budget, which stays as it was typed. Where the budget is a device's
             memory, what of it no plan may have, as a size or a share. "auto" is none of a budget, and of
             a device's memory what driver, context and libraries take (`planner.defaults.set_aside`).
-        budget_of: what the budget bounds: "held", all that a session holds that `planner.session_options`
+        budget_of: what the budget bounds: "held", all that a session holds that `planner.open_session`
             opens, where that can be told (not with copies on the CPU, whose arena they share, nor on
             WebGPU); "live", the bytes of tensors that are alive.
         strict: other last bits in sessions of default options fail the verification.

@@ -120,7 +120,7 @@ class Request:
         budget: `"16GB"`, `"12GiB"`, or `"60%"` of the peak of the model as it is; None for all of it.
         budget_from: a phrase on where a budget is from that nobody typed.
         max_slowdown: the most time that a plan may add: `"5%"`; None for any.
-        budget_of: what the budget bounds: "held", all that a session holds that `planner.session_options`
+        budget_of: what the budget bounds: "held", all that a session holds that `planner.open_session`
             opens, where that can be told; "live", the bytes of tensors that are alive.
         strict: other last bits in sessions of default options fail the verification.
         reserve: set aside out of the budget.

@@ -103,7 +103,7 @@ BudgetOf = Annotated[
     Literal["held", "live"],
     typer.Option(
         "--budget-of",
-        help="What the budget bounds: all that a session holds that planner.session_options opens, where "
+        help="What the budget bounds: all that a session holds that planner.open_session opens, where "
         "that can be told, or the bytes of live tensors alone, as papers count them.",
     ),
 ]

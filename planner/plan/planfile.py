@@ -30,7 +30,7 @@ MAX_RANK = 64
 Swap = Literal["none", "auto", "only"]
 OrderTarget = Literal["default", "priority"]
 BudgetOf = Literal["held", "live"]
-"""What a budget bounds: all that a session holds that `planner.session_options` opens, or the bytes of
+"""What a budget bounds: all that a session holds that `planner.open_session` opens, or the bytes of
 tensors that are alive."""
 Count = Annotated[int, Meta(ge=0, le=MAX_BYTES)]
 """Of bytes, operations, tensors or steps."""
@@ -269,7 +269,7 @@ class Plan:
         budget_text, budget_bytes: as typed (or where it is from), and in bytes.
         reserve_bytes: set aside out of the budget.
         budget_of: what the budget bounds: "held", all that a session holds that
-            `planner.session_options` opens, or "live", the bytes of tensors that are alive.
+            `planner.open_session` opens, or "live", the bytes of tensors that are alive.
         arena: in which the rewritten model runs within the budget, as predicted by replaying ONNX
             Runtime's allocator, or as it ran; None where there is none, or where that is not known.
         max_slowdown: the most time that a plan might add, as a ratio (0.05 is 5%); None for no limit.

@@ -45,6 +45,8 @@ def held_headline(result: OptimizeResult) -> Payload:
         ("default_grown_before_bytes", "original", "default"),
     ):
         found[key] = _grown(verification, model, options)
+    sessions = verification.sessions if verification else ()
+    found["results_bytes"] = max((check.results_bytes for check in sessions), default=0)
     return found
 
 
@@ -126,13 +128,17 @@ def grown_text(head: Payload) -> str:
     """What processes grew by, in a line; "" where none was seen."""
     said = []
     if (grown := head["grown_bytes"]) is not None:
-        said.append(f"grew by {format_bytes(grown)} as planner.open_session opens it")
+        results = format_bytes(2 * head["results_bytes"])
+        said.append(
+            f"grew by {format_bytes(grown)} as planner.open_session opens it, the results of two steps "
+            f"({results}) included"
+        )
     if (plain := head["default_grown_bytes"]) is not None:
         before = head["default_grown_before_bytes"]
         original = "" if before is None else f" (original {format_bytes(before)})"
         word = "" if said else "grew "
         said.append(f"{word}by {format_bytes(plain)} under default options{original}")
-    return ", ".join(said)
+    return "; ".join(said)
 
 
 def _best(head: Payload, key: str) -> int | None:

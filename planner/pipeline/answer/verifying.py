@@ -119,6 +119,17 @@ def stand_in_plan(prepared: Prepared, order: OrderTarget = "default") -> Plan:
     )
 
 
+def arena_as_it_ran(plan: Plan, verification: Verification) -> Arena | None:
+    """The plan's arena or, where the rewritten model did not run in it, another of that size in which it
+    did: among free chunks of one size ONNX Runtime takes the lowest address, which no replay knows."""
+    arena = plan.arena
+    for cap in verification.caps:
+        ran = cap.model == "rewritten" and cap.passed and not cap.over_budget_bytes
+        if arena is not None and ran:
+            return replace(arena, first_region_bytes=cap.first_region_bytes)
+    return arena
+
+
 def run_both(rewrite: Rewrite, progress: Progress, *, thorough: bool) -> Verification:
     """Run both models on the target: numbers, order, copies, bytes, cap, time.
 
