@@ -33,6 +33,7 @@ CLASSES = (
     planfile.Resident,
     planfile.MicroBatches,
     planfile.Accumulator,
+    planfile.Arena,
 )
 
 
