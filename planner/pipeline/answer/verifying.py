@@ -17,7 +17,7 @@ from planner.pipeline.prepare.prepared import Prepared, Progress, prepare
 from planner.pipeline.prepare.settings import budget_of
 from planner.pipeline.record.modelviews import file_view
 from planner.pipeline.target.everywhere import devices_here
-from planner.plan.planfile import Arena, Plan
+from planner.plan.planfile import Arena, OrderTarget, Plan
 from planner.request import Costs, Request
 from planner.results import ModelView, Verification
 from planner.runtime.opened import Needs, metadata_of, needs_of
