@@ -105,8 +105,12 @@ def page(rows: Sequence[Row], time_limit_s: float) -> str:
         "and a ReLU near 0 flips. A row counts as right where ONNX Runtime is no further off than "
         f"{TIMES:g} times that.",
         "",
-        "| network | nodes | loss | gradients | PyTorch | plan | identical | MiB | slower | seconds |",
-        "|---|---:|---:|---:|---:|---|---:|---|---:|---:|",
+        "*Plain*: results that are the same bits where `onnxruntime.InferenceSession(path)` opens both "
+        "files, inputs that are written over included; empty in rows that are older than that check.",
+        "",
+        "| network | nodes | loss | gradients | PyTorch | plan | identical | plain | MiB | slower | "
+        "seconds |",
+        "|---|---:|---:|---:|---:|---|---:|---:|---|---:|---:|",
         *(_line(row) for row in exported),
         "",
     ]
@@ -157,13 +161,23 @@ def _line(row: Row) -> str:
         before, after = (row[key] / 2**20 for key in ("peak_bytes", "planned_bytes"))
         cells += [
             f"{row['identical']} of {row['outputs']}",
+            _plain(row),
             f"{before:.2f} -> {after:.2f}",
             f"{100 * row['added']:.1f}%",
         ]
     else:
-        cells += ["", "", ""]
+        cells += ["", "", "", ""]
     cells.append(f"{row['seconds']:.0f}")
     return f"| {' | '.join(cells)} |"
+
+
+def _plain(row: Row) -> str:
+    """Results that are the same bits in plain sessions of both files; "" where nobody looked."""
+    if "plain_outputs" not in row:
+        return ""
+    off = len(row["plain_differ"]) + len(row["plain_unstable"])
+    unstable = f" ({len(row['plain_unstable'])} unstable)" if row["plain_unstable"] else ""
+    return f"{row['plain_outputs'] - off} of {row['plain_outputs']}{unstable}"
 
 
 def _short(text: str) -> str:

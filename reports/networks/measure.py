@@ -173,6 +173,7 @@ def _planned(graph: ExportedGraph, step: Step, folder: Path, time_limit_s: float
                 budget=budget,
                 output=folder / "planned.onnx",
                 inputs=feeds,
+                swap="auto",
                 time_limit_s=time_limit_s,
             )
             break
@@ -184,11 +185,16 @@ def _planned(graph: ExportedGraph, step: Step, folder: Path, time_limit_s: float
         return {"plan": "infeasible", "why": why}
     verification = result.verification
     assert verification is not None
+    bits = verification.default_bits
+    assert bits is not None
     return {
         "plan": "verified" if verification.passed else "failed",
         "budget": budget,
         "outputs": len(verification.outputs),
         "identical": sum(output.identical for output in verification.outputs),
+        "plain_outputs": bits.compared,
+        "plain_differ": list(bits.differ),
+        "plain_unstable": list(bits.unstable),
         "peak_bytes": result.plan.baseline.peak_bytes,
         "planned_bytes": result.plan.planned.peak_bytes,
         "added": result.plan.planned.time_us / result.plan.baseline.time_us - 1,

@@ -1,0 +1,185 @@
+"""What holds in the sessions that a script opens: bits, bytes that are held, growth of a process.
+
+    python -m reports.session                      the samples of models/zoo
+    python -m reports.session DIR/a.onnx:60 ...    these too, at a percentage of their peak each
+    python -m reports.session --page-only          the page alone, from what was measured
+
+Each row is one `planner.optimize` without copies to the host, with its verification, whose processes
+open both files by `onnxruntime.InferenceSession(path)` and the rewritten one by
+`planner.open_session(path)`. Where no plan is held within the budget, the row is made again at what the
+error names, and says so. Writes `session.json` and `session.md` in this folder, a row at a time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from planner import optimize
+from planner.errors import InfeasibleBudgetError, PlannerError
+from planner.report.held import held_headline
+from planner.results import OptimizeResult
+
+FOLDER = Path(__file__).parent
+ZOO = FOLDER.parent / "models" / "zoo"
+RESULT, PAGE = FOLDER / "session.json", FOLDER / "session.md"
+SAMPLES = (
+    ("mlp_adamw", 90),
+    ("mlp_adamw", 75),
+    ("resnet18", 80),
+    ("resnet18", 60),
+    ("gpt", 80),
+    ("gpt", 60),
+    ("gpt", 40),
+)
+MIB = 2**20
+MORE = 1.02
+"""Times the budget that an error names, which is what one plan was seen to need."""
+Row = dict[str, Any]
+
+
+def row_of(model: Path, percent: int, time_limit_s: float) -> Row:
+    """One model at one budget."""
+    row: Row = {"model": model.stem, "asked": f"{percent}%"}
+    start = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+
+        def attempt(budget: str) -> OptimizeResult:
+            return optimize(
+                model,
+                budget=budget,
+                output=Path(folder) / "planned.onnx",
+                swap="none",
+                time_limit_s=time_limit_s,
+                force=True,
+            )
+
+        try:
+            try:
+                result = attempt(f"{percent}%")
+            except InfeasibleBudgetError as error:
+                row["refused"] = str(error)
+                result = attempt(f"{int(MORE * error.least_peak_bytes)}B")
+        except PlannerError as error:
+            return {**row, "error": str(error)}
+    return {**row, **figures(result), "wall_s": round(time.monotonic() - start, 1)}
+
+
+def figures(result: OptimizeResult) -> Row:
+    """What a row keeps of a result."""
+    verification = result.verification
+    assert verification is not None
+    bits = verification.default_bits
+    return {
+        "budget_bytes": result.plan.budget_bytes,
+        "baseline_bytes": result.plan.baseline.peak_bytes,
+        "live_bytes": result.plan.planned.peak_bytes,
+        "passed": verification.passed,
+        "failures": list(verification.failures),
+        "compared": bits.compared if bits else 0,
+        "differ": list(bits.differ) if bits else [],
+        "unstable": list(bits.unstable) if bits else [],
+        "ratio": verification.time.ratio if verification.time else None,
+        "ort_version": verification.ort_version,
+        **held_headline(result),
+    }
+
+
+def page(rows: Sequence[Row], time_limit_s: float) -> str:
+    """The table."""
+    good = [row for row in rows if "error" not in row]
+    same = [row for row in good if not row["differ"]]
+    over = [row for row in good if row["measured_held_bytes"] > row["budget_bytes"]]
+    off = max(
+        (
+            abs(row[f"measured_{key}"] / row[key] - 1)
+            for row in good
+            for key in ("held_bytes", "default_held_bytes", "default_held_before_bytes")
+        ),
+        default=0.0,
+    )
+    ort = next((row["ort_version"] for row in good), "?")
+    lines = [
+        "# In the sessions that a script opens",
+        "",
+        f"onnxruntime {ort}, CPU; written by `python -m reports.session`, {time_limit_s:g} s for each "
+        "plan, no copies to the host. MiB.",
+        "",
+        f"{len(same)} of {len(good)} rows give the same bits in plain sessions of both files "
+        "(`onnxruntime.InferenceSession(path)`), all results compared; "
+        f"{len(over)} hold more than the budget as `planner.open_session(path)` opens them. What is held "
+        f"is predicted within {100 * off:.1f}% in every row, for each way of opening.",
+        "",
+        "*held* is what ONNX Runtime's arena took from the system, with inputs and initializers: as "
+        "`planner.open_session` opens the rewritten file, and under default options, the original before "
+        "the rewritten one, the second run included. *grown* is by how much a process of its own grew "
+        "over three runs: the high-water mark of its resident set, less what it had before the first, "
+        "session and inputs included. With `planner.open_session` it has the results of two steps in it, "
+        "as a loop that keeps the last ones has them; *results* is one step's. *refused*: no plan was "
+        "found that is held within the budget asked for; the row is for 2% above what the error named.",
+        "",
+        "| model | asked | budget | live | bits, plain | held | grown | results | default held | "
+        "default grown | step time |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
+        *(_line(row) for row in good),
+        "",
+    ]
+    failed = [row for row in good if not row["passed"]]
+    lines += [f"{row['model']}, {row['asked']}: **{row['failures'][0]}**" for row in failed]
+    lines += [f"{row['model']}, {row['asked']}: {row['error']}" for row in rows if "error" in row]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _line(row: Row) -> str:
+    asked = f"{row['asked']}, refused" if "refused" in row else row["asked"]
+    same = row["compared"] - len(row["differ"])
+    cells = [
+        row["model"],
+        asked,
+        _mib(row["budget_bytes"]),
+        _mib(row["live_bytes"]),
+        f"{same} of {row['compared']}",
+        _mib(row["measured_held_bytes"]),
+        _mib(row["grown_bytes"]),
+        _mib(row["results_bytes"]),
+        f"{_mib(row['measured_default_held_before_bytes'])} -> "
+        f"{_mib(row['measured_default_held_bytes'])}",
+        f"{_mib(row['default_grown_before_bytes'])} -> {_mib(row['default_grown_bytes'])}",
+        "" if row["ratio"] is None else f"×{row['ratio']:.3f}",
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+def _mib(size: int | None) -> str:
+    return "-" if size is None else f"{size / MIB:.1f}"
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure and write."""
+    assert __doc__ is not None
+    parser = argparse.ArgumentParser(prog="reports.session", description=__doc__.split("\n")[0])
+    parser.add_argument("models", nargs="*", metavar="MODEL:PERCENT")
+    parser.add_argument("--time-limit", type=float, default=20.0, help="seconds for each plan")
+    parser.add_argument("--page-only", action="store_true")
+    options = parser.parse_args(arguments)
+    rows: list[Row] = json.loads(RESULT.read_text()) if RESULT.exists() else []
+    asked = [(ZOO / f"{name}.onnx", percent) for name, percent in SAMPLES]
+    if options.models:
+        pairs = (text.rpartition(":") for text in options.models)
+        asked = [(Path(path), int(percent)) for path, _, percent in pairs]
+    for model, percent in () if options.page_only else asked:
+        row = row_of(model, percent, options.time_limit)
+        print(json.dumps(row), flush=True)
+        key = (row["model"], row["asked"])
+        rows = [known for known in rows if (known["model"], known["asked"]) != key] + [row]
+        RESULT.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+    PAGE.write_text(page(rows, options.time_limit), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
