@@ -30,9 +30,14 @@ from planner.files.temporary import temporary_folder
 from planner.processes.children import run_child
 from planner.results import DefaultBits, SessionCheck
 from planner.runtime.options import Memory
+from planner.runtime.timing import available_bytes
 
 _TIMEOUT_S = 3600.0
 _SHOWN = 3
+
+_TIMES_LIVE = 4
+"""A session of default options may hold so many times what is live: regions double, and the memory
+pattern has a block of its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,6 +176,31 @@ def default_bits_note(bits: DefaultBits) -> str:
     if not bits.recommended_differ:
         return f"{said}; identical with planner.open_session(file)"
     return f"{said}; {len(bits.recommended_differ)} differ with planner.open_session(file), too"
+
+
+def judged_alone(
+    bits: DefaultBits | None, sessions: Sequence[SessionCheck], *, strict: bool
+) -> tuple[list[str], list[str]]:
+    """(failures, notes) of what does not run as a script opens it, and of what has other bits so, which
+    is a failure where that is asked for (`strict`)."""
+    failures = [
+        f"onnxruntime.InferenceSession(path) does not run the {check.model} model: {check.failure}"
+        for check in sessions
+        if check.failure and check.options == "default"
+    ]
+    said = "" if bits is None else default_bits_note(bits)
+    notes = [said] if said else []
+    return ([*failures, *notes], []) if strict else (failures, notes)
+
+
+def has_room_beside(live_bytes: int) -> bool:
+    """Whether a model may run in a process of its own while another session of it runs.
+
+    Args:
+        live_bytes: at the peak of the larger of both models.
+    """
+    available = available_bytes()
+    return available is None or 2 * _TIMES_LIVE * live_bytes <= available
 
 
 _WAYS: tuple[tuple[str, Memory], ...] = (

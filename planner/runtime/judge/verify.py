@@ -46,15 +46,13 @@ from planner.plan.planfile import Arena, BudgetOf
 from planner.processes.children import quiet
 from planner.results import (
     CapCheck,
-    DefaultBits,
     MemoryCheck,
     OrderCheck,
     OutputComparison,
-    SessionCheck,
     TimeCheck,
     Verification,
 )
-from planner.runtime.judge.alone import BothAlone, default_bits_note
+from planner.runtime.judge.alone import BothAlone, has_room_beside, judged_alone
 from planner.runtime.judge.cap_both import Contestant, capped_by
 from planner.runtime.judge.compare import KeptResults, compare_orders, judged
 from planner.runtime.judge.draws import compare_draws, drawn_outputs
@@ -71,15 +69,11 @@ from planner.runtime.profiled import (
     may_create_beside,
     may_stay,
 )
-from planner.runtime.timing import QUICK, THOROUGH, available_bytes, time_in_turns
+from planner.runtime.timing import QUICK, THOROUGH, time_in_turns
 from planner.targets import CPU
 from planner.units import format_bytes
 
 Array = npt.NDArray[Any]
-
-_TIMES_LIVE = 4
-"""A session of default options may hold so many times what is live: regions double, and the memory
-pattern has a block of its own."""
 
 
 @dataclass(kw_only=True)
@@ -168,14 +162,18 @@ class CpuJob:
             self.paths,
             self.inputs,
             written=written_inputs(self.graphs["original"]),
-            beside=self._have_room,
+            beside=has_room_beside(
+                max(timeline(g, self.orders[n]).peak_bytes for n, g in self.graphs.items())
+            ),
         ) as alone:
             outputs = self._outputs()
             self._recommended()
             self._at_other_levels()
             self.progress("both models as a script opens them, each in a process of its own")
             bits, sessions = alone.found()
-        self._judge_alone(bits, sessions)
+        failures, notes = judged_alone(bits, sessions, strict=self.strict)
+        self.failures += failures
+        self.notes += notes
         self.settle()
         time = self._time() if self.is_timed else None
         caps = self._caps()
@@ -217,25 +215,6 @@ class CpuJob:
                 "each model ran twice under default options, once under others; a thorough verification "
                 "runs more"
             )
-
-    def _judge_alone(self, bits: DefaultBits | None, sessions: Sequence[SessionCheck]) -> None:
-        """What does not run as a script opens it, and what has other bits so."""
-        for check in sessions:
-            if check.failure and check.options == "default":
-                self.failures.append(
-                    f"onnxruntime.InferenceSession(path) does not run the {check.model} model: "
-                    f"{check.failure}"
-                )
-        if bits is not None and (said := default_bits_note(bits)):
-            (self.failures if self.strict else self.notes).append(said)
-
-    @property
-    def _have_room(self) -> bool:
-        """Whether a model may run in a process of its own beside what runs here: each session may hold
-        so many times what is live."""
-        available = available_bytes()
-        live = max(timeline(g, self.orders[n]).peak_bytes for n, g in self.graphs.items())
-        return available is None or 2 * _TIMES_LIVE * live <= available
 
     @property
     def _runs(self) -> int:
