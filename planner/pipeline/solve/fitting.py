@@ -17,6 +17,9 @@ from planner.plan.problem import Problem
 from planner.runtime.device.forecast import arena_room
 from planner.simulate.simulate import candidate_of
 
+FIT_S = 0.6
+"""For an order that the arena has room for: it is found in less than 0.4 s or not."""
+
 _ROUNDS = 3
 """Another order may be pinned by other nodes, whose few bytes lie elsewhere: then it is fitted again."""
 
@@ -51,6 +54,18 @@ def fitted_plan(
         if planned.fits_arena:
             return planned, need
     return None, need
+
+
+def in_arena(planned: Planned, settings: Settings) -> tuple[Planned, int]:
+    """(a plan in an order that the arena has room for, or as it is; about the least budget that it would
+    be held in).
+
+    Raises:
+        TakenError: as for `lowered_plan`.
+    """
+    fitted, need = fitted_plan(planned, settings, time_limit_s=FIT_S)
+    held_bytes = settings.budget_bytes + max(0, int((need - 1) * planned.room_bytes))
+    return fitted or planned, held_bytes
 
 
 def in_order(

@@ -21,6 +21,7 @@ from planner.graph.model import TensorId
 from planner.graph.reasons import WhyOnce, WhyStay
 from planner.pipeline.prepare.prepared import Prepared, Progress
 from planner.pipeline.solve.compiling import compile_packing
+from planner.pipeline.solve.fitting import in_arena
 from planner.pipeline.solve.least_plan import least_peaks, least_plan
 from planner.pipeline.solve.orders import (
     BaseOrder,
@@ -200,28 +201,34 @@ def _planned(
     except TakenError:
         course.few = search.promising(_AGAIN)
         raise
-    if search.accepted is not None:
-        if settings.budget_of == "held" and not search.accepted.fits_arena:
-            raise _not_held(settings, search.accepted, search.least_held_bytes)
-        return search.accepted
-    assert search.least is not None
-    is_late = time.monotonic() > deadline
-    found = least_peaks(prepared, settings, search.least, forms, is_late=is_late)
-    return least_plan(prepared, settings, found, orders, is_late=is_late)
+    planned = search.accepted
+    if planned is None:
+        assert search.least is not None
+        is_late = time.monotonic() > deadline
+        found = least_peaks(prepared, settings, search.least, forms, is_late=is_late)
+        planned = least_plan(prepared, settings, found, orders, is_late=is_late)
+    if settings.budget_of == "held" and not planned.fits_arena:
+        planned, least_bytes = in_arena(planned, settings)
+        if not planned.fits_arena:
+            raise _not_held(
+                settings, planned, min(least_bytes, search.least_held_bytes or least_bytes)
+            )
+    return planned
 
 
-def _not_held(
-    settings: Settings, accepted: Planned, least_bytes: int | None
-) -> InfeasibleBudgetError:
-    """The error where live bytes fit, and what ONNX Runtime's arena holds does not."""
-    peak_bytes = accepted.timeline.peak_bytes + settings.reserve_bytes
-    needs = "" if least_bytes is None else f", {format_both(least_bytes)} at least as found here"
+def _not_held(settings: Settings, planned: Planned, least_bytes: int) -> InfeasibleBudgetError:
+    """The error where live bytes fit, and what ONNX Runtime's arena holds does not.
+
+    Args:
+        least_bytes: about the least budget that some plan would be held in.
+    """
+    peak_bytes = planned.timeline.peak_bytes + settings.reserve_bytes
     return InfeasibleBudgetError(
         f"no plan was found that a session holds within {format_both(settings.budget_bytes)}: live bytes "
-        f"are within {format_bytes(peak_bytes)}, but ONNX Runtime's arena breaks up and needs more"
-        f"{needs}; give that budget or a longer --time-limit, or bound live bytes alone with "
-        "--budget-of live",
-        least_peak_bytes=least_bytes or 0,
+        f"are within {format_bytes(peak_bytes)}, but ONNX Runtime's arena breaks up and needs "
+        f"{format_both(least_bytes)} at least, as found here; give that budget or a longer --time-limit, "
+        "or bound live bytes alone with --budget-of live",
+        least_peak_bytes=least_bytes,
     )
 
 

@@ -9,7 +9,12 @@ from dataclasses import dataclass, field
 from planner.formulate import Formulation
 from planner.pipeline.prepare.prepared import Prepared, Progress
 from planner.pipeline.prepare.settings import Settings
-from planner.pipeline.solve.fitting import fitted_plan, need_before_planning, need_of_plan
+from planner.pipeline.solve.fitting import (
+    FIT_S,
+    fitted_plan,
+    need_before_planning,
+    need_of_plan,
+)
 from planner.pipeline.solve.least_plan import LeastPeak
 from planner.pipeline.solve.orders import BaseOrder, formulate_in, least_bound_order
 from planner.pipeline.solve.planned import MAX_SLOWER, Planned, lowered_plan
@@ -46,8 +51,6 @@ _MUCH_SLOWER = 1.1
 
 _FAR_GAP = 0.1
 """A rough plan farther than that from its bound holds other things than the plan that a search finds."""
-
-_FIT_S = 0.6  # for an order that the arena has room for: it is found in less than 0.4 s or not
 
 
 @dataclass(frozen=True, slots=True)
@@ -363,7 +366,7 @@ class TrialSearch:
         if not planned.fits_arena:
             self._take(planned, is_cut=found.is_cut)
             self.progress("looking for an order that the arena has room for")
-            fitted, need = fitted_plan(planned, settings, time_limit_s=_FIT_S)
+            fitted, need = fitted_plan(planned, settings, time_limit_s=FIT_S)
             estimated = need_of_plan(self.forms[found.base].problem, candidate)
             self.underrated = max(self.underrated, need / (_EXACT * estimated))
             held = settings.budget_bytes + int((need - 1) * planned.room_bytes)
