@@ -27,6 +27,7 @@ def test_public_names():
         "apply",
         "export_training_graph",
         "fit_devices",
+        "open_session",
         "optimize",
         "session_options",
         "sweep",

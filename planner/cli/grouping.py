@@ -7,7 +7,15 @@ from typing import Any
 from typer.core import TyperCommand
 
 GROUPS: dict[str, tuple[str, ...]] = {
-    "Budget": ("budget", "budgets", "points", "max_slowdown", "reserve", "host_budget"),
+    "Budget": (
+        "budget",
+        "budgets",
+        "points",
+        "max_slowdown",
+        "reserve",
+        "budget_of",
+        "host_budget",
+    ),
     "Levers": (
         "swap",
         "recompute",
@@ -32,7 +40,14 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "calibrate",
     ),
     "Solver": ("time_limit", "seed", "workers", "jobs", "ray", "params"),
-    "Verification": ("verify", "no_verify", "inputs", "fail_if_peak_above", "fail_if_slower_than"),
+    "Verification": (
+        "verify",
+        "no_verify",
+        "strict",
+        "inputs",
+        "fail_if_peak_above",
+        "fail_if_slower_than",
+    ),
     "Output": ("output", "plan", "report", "trace", "dry_run", "force", "json", "verbose", "quiet"),
     "The command itself": ("memory_limit", "timeout", "help"),
 }

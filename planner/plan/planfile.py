@@ -204,10 +204,16 @@ class PeakMoment:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arena:
     """The arena of ONNX Runtime's in which the rewritten model runs: regions double from the first, every
-    chunk is split, and all regions together hold `max_bytes` at most."""
+    chunk is split, and all regions together hold `max_bytes` at most.
+
+    Attributes:
+        is_proved: the plan was verified in it. Where it is a forecast alone, sessions have its regions
+            and no such limit: no replay knows which of two free chunks of one size ONNX Runtime takes.
+    """
 
     max_bytes: Count
     first_region_bytes: Count
+    is_proved: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

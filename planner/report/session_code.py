@@ -166,7 +166,7 @@ def arena_of(plan: Plan, verification: Verification | None) -> Arena | None:
     ran = next((c for c in caps if c.model == "rewritten" and c.passed), None)
     if ran is None:
         return plan.arena
-    return Arena(max_bytes=ran.cap_bytes, first_region_bytes=ran.first_region_bytes)
+    return Arena(max_bytes=ran.cap_bytes, first_region_bytes=ran.first_region_bytes, is_proved=True)
 
 
 def _capped(cap_bytes: int, first_region_bytes: int) -> str:

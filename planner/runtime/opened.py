@@ -48,9 +48,9 @@ PREPACKING = "session.disable_prepacking"
 REGISTERED = "session.use_env_allocators"
 """Entries of session options (core/session/onnxruntime_session_options_config_keys.h)."""
 
-_KEPT = 4
-"""Times what one step takes, that an arena may hold where nothing copies results out of it: they break it
-up. Regions are taken when they are needed."""
+_UNBOUND = 4
+"""Times what one step takes, that an arena may hold where it is not proved to suffice, or where nothing
+copies results out of it: they break it up. Regions are taken when they are needed."""
 
 _BUDGET_KEY = "pkg.planner.budget_bytes"
 _UNSET = "0"
@@ -221,10 +221,11 @@ def session_options(
     needs.check_here()
     if arena is not None:
         most_bytes = parse_bytes(arena, what="arena")
-        needs = replace(needs, arena=Arena(max_bytes=most_bytes, first_region_bytes=0))
+        arena_asked = Arena(max_bytes=most_bytes, first_region_bytes=0, is_proved=True)
+        needs = replace(needs, arena=arena_asked)
     elif needs.arena is not None and not needs.target.is_arena:
         # what a script keeps of the last results lies in the arena, too
-        needs = replace(needs, arena=replace(needs.arena, max_bytes=_KEPT * needs.arena.max_bytes))
+        needs = replace(needs, arena=replace(needs.arena, is_proved=False))
     options = ort.SessionOptions()
     for setting in needs.settings():
         if setting.of(options) != setting.needed:
@@ -252,7 +253,8 @@ def register(options: ort.SessionOptions, arena: Arena, target: Target) -> None:
     if target.is_arena:
         check_provider(target)
     device = "cpu" if target.name == "any" else target.name
-    cap_arena(options, arena.max_bytes, arena.first_region_bytes, device=device)
+    most_bytes = arena.max_bytes if arena.is_proved else _UNBOUND * arena.max_bytes
+    cap_arena(options, most_bytes, arena.first_region_bytes, device=device)
 
 
 def add_plugin(options: ort.SessionOptions, target: Target) -> None:

@@ -90,7 +90,6 @@ def session_options(
     profile_prefix: Path | None = None,
     threads: int | None = None,
     packed: bool = True,
-    arena: Arena | None = None,
 ) -> ort.SessionOptions:
     """Options for one session.
 
@@ -103,7 +102,6 @@ def session_options(
         threads: intra-operator threads; None leaves it to ONNX Runtime.
         packed: False keeps kernels from packing constant weights when the session is created; a product
             with packed weights may have other last bits.
-        arena: that of recommended options, in place of one that grows by what is requested.
     """
     import onnxruntime as ort
 
@@ -127,16 +125,17 @@ def session_options(
         options.add_session_config_entry("session.disable_prepacking", "1")
     if memory == "recommended":
         hold_no_more(options)
-        if arena is not None:
-            cap_arena(options, arena.max_bytes, arena.first_region_bytes)
-        else:
-            use_registered_arena(options, {"arena_extend_strategy": SAME_AS_REQUESTED})
+        use_registered_arena(options, {"arena_extend_strategy": SAME_AS_REQUESTED})
     return options
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opening:
-    """How a session of a model is opened; `session_options` says what each means."""
+    """How a session of a model is opened; `session_options` says what each means.
+
+    Attributes:
+        arena: that recommended options have, in place of one that grows by what is requested.
+    """
 
     memory: Memory = "default"
     level: Level = "all"
@@ -147,15 +146,18 @@ class Opening:
 
     def options(self, *, profile_prefix: Path | None = None) -> ort.SessionOptions:
         """The options of one session."""
-        return session_options(
-            memory=self.memory,
+        options = session_options(
+            memory=self.memory if self.arena is None else "default",
             level=self.level,
             order=self.order,
             profile_prefix=profile_prefix,
             threads=self.threads,
             packed=self.packed,
-            arena=self.arena,
         )
+        if self.arena is not None:
+            hold_no_more(options)
+            cap_arena(options, self.arena.max_bytes, self.arena.first_region_bytes)
+        return options
 
 
 DEFAULT = Opening()

@@ -73,6 +73,7 @@ def optimize(options: argparse.Namespace) -> Found:
         result = optimized(
             options.model,
             budget=options.budget,
+            budget_of="live",
             dims={"batch": options.batch},
             hardware=options.hardware,
             device="cuda",

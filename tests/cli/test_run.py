@@ -234,7 +234,12 @@ for session in [*made, again]:
         (LEVEL_KEY, "disabled", "level", "ORT_DISABLE_ALL"),
         (ORDER_KEY, "priority", "order", "PRIORITY_BASED"),
         (PACKED, "0", "packing", "1"),
-        (ARENA_KEY, '{"max_bytes": 268435456, "first_region_bytes": 0}', "arena", "1"),
+        (
+            ARENA_KEY,
+            '{"max_bytes": 268435456, "first_region_bytes": 0, "is_proved": true}',
+            "arena",
+            "1",
+        ),
     ],
 )
 def test_what_the_file_says_is_applied_and_explained(
@@ -320,7 +325,7 @@ def test_a_file_runs_in_the_arena_that_it_asks_for_or_not_at_all(
 ):
     path = script(RUN)
     for size, fits in ((1 << 19, False), (1 << 28, True)):
-        arena = json.dumps({"max_bytes": size, "first_region_bytes": 0})
+        arena = json.dumps({"max_bytes": size, "first_region_bytes": 0, "is_proved": True})
         model = with_metadata(folder / "planned.onnx", tmp_path / "m.onnx", {ARENA_KEY: arena})
         done = start(*PLANNER, "run", path, model)
         assert (done.returncode == 0) == fits, done.stderr
@@ -339,7 +344,7 @@ print(json.dumps({"arrays": sum(a.base is None for a in kept[0])}))
     )
     names = [o.name for o in onnx.load(folder / "planned.onnx").graph.output]
     for size in (8 << 20, 16 << 20):  # 8 steps' outputs are 25 MiB
-        arena = json.dumps({ARENA_FIELDS[0]: size, ARENA_FIELDS[1]: 0})
+        arena = json.dumps({"max_bytes": size, "first_region_bytes": 0, "is_proved": True})
         model = with_metadata(folder / "planned.onnx", tmp_path / "m.onnx", {ARENA_KEY: arena})
         done = start(*PLANNER, "run", path, model)
         assert opened(done)[-1] == {"arrays": len(names)}

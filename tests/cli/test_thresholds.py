@@ -98,7 +98,7 @@ def command(tmp_path, monkeypatch):
 def test_the_exit_code_is_7_after_the_summary(command, capsys):
     assert command("--fail-if-peak-above", "1MiB") == 7
     out, err = capsys.readouterr()
-    assert "Peak " in out
+    assert "Live " in out
     assert err.count("\n") == 1 and err.startswith("planner: error: the planned peak, ")
     assert command("--fail-if-peak-above", "1TB", "--fail-if-slower-than", "999%") == 0
 

@@ -289,7 +289,9 @@ def test_planned_bit_for_bit(name: str, dtype: torch.dtype, budget: str, tmp_pat
     graph = exported(made(name, dtype if half else None), **options)
     path = tmp_path / "m.onnx"
     graph.save(path, sidecar=True)
-    result = optimize(path, budget=budget, output=tmp_path / "p.onnx", time_limit_s=3)
+    result = optimize(
+        path, budget=budget, budget_of="live", output=tmp_path / "p.onnx", time_limit_s=3
+    )
     assert result.verification is not None and result.verification.passed
     assert all(output.identical for output in result.verification.outputs)
 

@@ -223,7 +223,14 @@ def test_ctc_planned(tmp_path: Path) -> None:
     tensors = {**dict(module.named_parameters()), "x": sounds, **targets}
     names = [info.name for info in graph.model.graph.input]
     np.savez(inputs, **{name: tensors[name].detach().numpy() for name in names})
-    result = optimize(path, budget="80%", output=tmp_path / "p.onnx", inputs=inputs, time_limit_s=3)
+    result = optimize(
+        path,
+        budget="80%",
+        budget_of="live",
+        output=tmp_path / "p.onnx",
+        inputs=inputs,
+        time_limit_s=3,
+    )
     assert result.verification is not None and result.verification.passed
 
 

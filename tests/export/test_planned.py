@@ -109,7 +109,9 @@ def test_dropout_is_kept_while_the_rest_is_recomputed(tmp_path: Path) -> None:
     """Its random state advances with each run of a session, so first runs are compared."""
     graph, path, planned = mlp(256, dropout=0.2), tmp_path / "m.onnx", tmp_path / "planned.onnx"
     graph.save(path, sidecar=True)
-    result = optimize(path, budget="55%", output=planned, swap="none", time_limit_s=2)
+    result = optimize(
+        path, budget="55%", budget_of="live", output=planned, swap="none", time_limit_s=2
+    )
     assert result.verification is not None and result.verification.passed
     before, after = onnx.load(path).graph.node, onnx.load(planned).graph.node
     assert any("__recompute_" in node.name for node in after)

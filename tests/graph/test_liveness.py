@@ -202,7 +202,7 @@ def test_live_bytes_are_those_that_onnx_runtime_measures(proto, tmp_path_factory
     order = default_order(graph)
     opening = Opening(memory="recommended", level="disabled", threads=1)
     runs = profile(path, feeds_for(), opening, runs=2)
-    check = measured(runs, graph, order, model="original", options="recommended", threads=1)
+    check = measured(runs, graph, order, model="original", opening=opening)
     assert [event.name for event in runs[0]] == [graph.operations[op].name for op in order]
     assert not check.worst
     assert check.live_bytes == timeline(graph, order).peak_bytes

@@ -34,6 +34,7 @@ def done(request, tmp_path_factory) -> OptimizeResult:
     return optimize(
         folder / "model.onnx",
         budget=budget,
+        budget_of="live",
         swap=swap,
         resident="device",
         order=order,

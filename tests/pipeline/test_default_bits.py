@@ -170,7 +170,7 @@ def test_what_differs_from_run_to_run_is_not_held_against_a_file() -> None:
     same, other = {"a": "1", "b": "2"}, {"a": "1", "b": "3"}
     bits = compared_bits(alone(same, same), alone(other, other), alone(same, same))
     assert bits is not None and (bits.differ, bits.unstable) == (("b",), ())
-    assert default_bits_note(bits).endswith("identical with planner.session_options(file)")
+    assert default_bits_note(bits).endswith("identical with planner.open_session(file)")
     bits = compared_bits(alone(same, other), alone(other, same), alone(other, other))
     assert bits is not None and (bits.differ, bits.unstable) == ((), ("b",))
     assert default_bits_note(bits) == ""

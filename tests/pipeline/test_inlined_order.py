@@ -45,14 +45,14 @@ def test_live_bytes_are_predicted_node_by_node(
     prepared = prepare(Request(model=path, ort_optimize=ort_optimize))
     level = "all" if ort_optimize else "disabled"
     feeds, _ = make_inputs(path)
-    runs = profile(path, feeds, Opening(memory="recommended", level=level, threads=1))
+    opening = Opening(memory="recommended", level=level, threads=1)
+    runs = profile(path, feeds, opening)
     check = measured(
         runs,
         prepared.baseline.graph,
         prepared.baseline.order,
         model="",
-        options="recommended",
-        threads=1,
+        opening=opening,
     )
     assert check.live_bytes == check.predicted_live_bytes
     assert not check.worst

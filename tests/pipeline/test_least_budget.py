@@ -45,7 +45,12 @@ def test_the_least_budget_of_a_refusal_is_met(
     onnx.save(proto, path)
     for number, form in enumerate(least_printed(path, swap)):
         result = api.optimize(
-            path, budget=form, swap=swap, output=folder / f"{number}.onnx", time_limit_s=1
+            path,
+            budget=form,
+            budget_of="live",
+            swap=swap,
+            output=folder / f"{number}.onnx",
+            time_limit_s=1,
         )
         assert result.verification is not None and result.verification.passed
         assert result.plan.planned.peak_bytes <= result.plan.budget_bytes
@@ -63,6 +68,11 @@ def test_the_least_feasible_of_an_analysis_is_met(
     assert least is not None
     for number, form in enumerate(format_budget(least).split(" = ")):
         result = api.optimize(
-            path, budget=form, swap=swap, output=folder / f"{number}.onnx", time_limit_s=1
+            path,
+            budget=form,
+            budget_of="live",
+            swap=swap,
+            output=folder / f"{number}.onnx",
+            time_limit_s=1,
         )
         assert result.verification is not None and result.verification.passed

@@ -190,8 +190,12 @@ class OptimizeJob:
             if preview is not None:
                 preview.settle(planned)
         prepared, most = chosen.prepared, self.request.max_slowdown
+        found = plans.assemble(prepared, chosen.settings, planned)
+        # at other sizes than those that were bound, another arena is needed
+        will_run = bool(self.verify) and self.files.model is not None and not found.dims
         run_plan = replace(
-            plans.assemble(prepared, chosen.settings, planned),
+            found,
+            arena=None if found.arena is None else replace(found.arena, is_proved=will_run),
             max_slowdown=None if most is None else parse_slowdown(most),
             binds=chosen.binds,
         )

@@ -121,12 +121,15 @@ def stand_in_plan(prepared: Prepared, order: OrderTarget = "default") -> Plan:
 
 def arena_as_it_ran(plan: Plan, verification: Verification) -> Arena | None:
     """The plan's arena or, where the rewritten model did not run in it, another of that size in which it
-    did: among free chunks of one size ONNX Runtime takes the lowest address, which no replay knows."""
+    did: among free chunks of one size ONNX Runtime takes the lowest address, which no replay knows. One
+    in which it did not run is a forecast that failed."""
     arena = plan.arena
     for cap in verification.caps:
-        ran = cap.model == "rewritten" and cap.passed and not cap.over_budget_bytes
-        if arena is not None and ran:
-            return replace(arena, first_region_bytes=cap.first_region_bytes)
+        if arena is None or cap.model != "rewritten" or not cap.passed:
+            continue
+        if cap.over_budget_bytes:
+            return replace(arena, is_proved=False)
+        return replace(arena, first_region_bytes=cap.first_region_bytes)
     return arena
 
 

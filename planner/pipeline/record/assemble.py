@@ -181,6 +181,7 @@ def unchanged_plan(prepared: Prepared, settings: Settings) -> Plan:
     baseline = prepared.baseline
     return replace(
         _as_asked(prepared, settings),
+        budget_of="live",
         engine="none",
         bound_us=baseline.time_us,
         gap=0.0,

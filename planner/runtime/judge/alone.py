@@ -117,7 +117,7 @@ class Process:
         }
         path = inputs.folder / f"{uuid.uuid4().hex}.json"
         path.write_text(json.dumps(request))
-        command = [sys.executable, "-m", "planner.runtime.judge.alone_worker", str(path)]
+        command = [sys.executable, "-m", "planner.running.alone_worker", str(path)]
         try:
             done = run_child(command, timeout_s=_TIMEOUT_S)
         except subprocess.TimeoutExpired:

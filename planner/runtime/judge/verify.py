@@ -37,7 +37,7 @@ from typing import Any
 
 import numpy.typing as npt
 
-from planner.errors import ModelError
+from planner.errors import ModelError, UsageError
 from planner.exactness import Numbers
 from planner.graph.effects import Effect
 from planner.graph.liveness import timeline
@@ -56,6 +56,7 @@ from planner.runtime.judge.alone import BothAlone, has_room_beside, judged_alone
 from planner.runtime.judge.cap_both import Contestant, capped_by
 from planner.runtime.judge.compare import KeptResults, compare_orders, judged
 from planner.runtime.judge.draws import compare_draws, drawn_outputs
+from planner.runtime.judge.held import NO_ROOM
 from planner.runtime.judge.sizes import exceeded
 from planner.runtime.memory import memcheck
 from planner.runtime.optimizers.settled import executed_order
@@ -346,7 +347,7 @@ class CpuJob:
         opening = self._opening_recommended
         try:
             runs = self._profile("rewritten", opening)
-        except ModelError:
+        except (ModelError, UsageError):
             if self.arena is None:
                 raise
             self.arena = None  # another first region may do: see the caps
@@ -386,15 +387,10 @@ class CpuJob:
         if swaps or runs[0][0].requested_in_use is None:
             check = memcheck.replayed(runs[0], graph, order, model=model, options=options)
         else:
-            check = memcheck.measured(
-                runs,
-                graph,
-                order,
-                model=model,
-                options=options,
-                threads=self.threads,
-                arena=self.arena if (model, options) == ("rewritten", "recommended") else None,
-            )
+            opening = self._opening(model, self._default_level, options)
+            if (model, options) == ("rewritten", "recommended"):
+                opening = self._opening_recommended
+            check = memcheck.measured(runs, graph, order, model=model, opening=opening)
         self.memory.append(check)
 
     def _judge_memory(self) -> None:
@@ -438,10 +434,7 @@ class CpuJob:
         self.failures += found.failures
         over = found.checks[1].over_budget_bytes
         if over and self.budget_of == "held":
-            self.failures.append(
-                f"ONNX Runtime's arena has no room for the rewritten model within the budget: it takes "
-                f"{format_bytes(over)} more"
-            )
+            self.failures.append(f"{NO_ROOM}: it takes {format_bytes(over)} more")
         else:
             self.notes += found.notes
         return found.checks

@@ -14,9 +14,9 @@ from collections.abc import Sequence
 
 from planner.graph.liveness import timeline
 from planner.graph.model import OpId, TrainingGraph
-from planner.plan.planfile import Arena
 from planner.results import MemoryCheck
 from planner.runtime.memory.arena import RECOMMENDED, SETTINGS, forecast, simulate
+from planner.runtime.options import Opening
 from planner.runtime.profile import Run
 from planner.units import format_bytes
 
@@ -29,15 +29,14 @@ def measured(
     order: Sequence[OpId],
     *,
     model: str,
-    options: str,
-    threads: int,
-    arena: Arena | None = None,
+    opening: Opening,
 ) -> MemoryCheck:
     """Measured against predicted bytes, from one or two consecutive runs under one set of options.
 
     Args:
-        arena: the session's, where the file asks for one.
+        opening: of the session, its threads included.
     """
+    options, arena, threads = opening.memory, opening.arena, opening.threads or 1
     line = timeline(graph, order)
     predicted_live = [int(b) for b in line.live_bytes]
     copied = sum(t.bytes for t in graph.output_copies)  # the arena holds these, too

@@ -1,4 +1,4 @@
-"""Open one model by one line and run it: `python -m planner.runtime.judge.alone_worker FILE`.
+"""Open one model by one line and run it: `python -m planner.running.alone_worker FILE`.
 
 FILE is the JSON that `planner.runtime.judge.alone` writes; the answer is one line of JSON on stdout.
 """
