@@ -34,7 +34,7 @@ def take_over(opener: Opener) -> None:
 
 def open_session(
     model: Path | str | bytes,
-    sess_options: ort.SessionOptions | None = None,
+    sess_options: Any = None,
     providers: Sequence[Any] | None = None,
     provider_options: Sequence[Mapping[str, Any]] | None = None,
 ) -> ort.InferenceSession:

@@ -134,11 +134,12 @@ def _edited() -> Iterator[tuple[str, Callable[[Any], object]]]:
         ("the fixed bytes are -1", "fixed_bytes", -1),
         ("the fixed bytes are 2^62 + 1", "fixed_bytes", (1 << 62) + 1),
         ("the capacity is a text", "capacity_bytes", "80%"),
-        ("copies take for ever", "swap_out_bytes_per_s", 1e-300),
         ("copies have a bandwidth of NaN", "swap_in_bytes_per_s", nan),
         ("copies have a bandwidth of -1", "swap_in_bytes_per_s", -1),
     ):
         yield wrong, _set(key, value)
+    rates = {"swap_out_bytes_per_s": 1e-300, "swap_in_bytes_per_s": 1e9}
+    yield "copies take for ever", lambda problem: problem.update(rates)
     yield "sizes that are too large together", _all_of(1 << 60)
 
 
