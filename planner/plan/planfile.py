@@ -25,6 +25,10 @@ from planner.targets import Device
 from planner.units import MAX_SEED
 
 PLAN_VERSION = 1
+
+_UNBOUND = 4
+"""Times what one step takes, which an arena may hold that has no hard limit. Regions are taken when they
+are needed."""
 MAX_RANK = 64
 
 Swap = Literal["none", "auto", "only"]
@@ -207,13 +211,25 @@ class Arena:
     chunk is split, and all regions together hold `max_bytes` at most.
 
     Attributes:
-        is_proved: the plan was verified in it. Where it is a forecast alone, sessions have its regions
-            and no such limit: no replay knows which of two free chunks of one size ONNX Runtime takes.
+        first_region_bytes: 0 for one region of all.
+        is_proved: the plan was verified in it.
     """
 
     max_bytes: Count
     first_region_bytes: Count
     is_proved: bool = False
+
+    @property
+    def limit_bytes(self) -> int:
+        """The most that a session's arena may hold.
+
+        Several regions are no hard limit: of two free chunks of one size ONNX Runtime takes the lower
+        address, and where regions lie is the system's to say: the same file would run in one process and
+        be refused in another. They are what one step takes, and another is taken where it must be. Nor
+        is an arena that was never tried.
+        """
+        is_one = self.first_region_bytes in (0, self.max_bytes)
+        return self.max_bytes if self.is_proved and is_one else _UNBOUND * self.max_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

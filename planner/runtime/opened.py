@@ -48,10 +48,6 @@ PREPACKING = "session.disable_prepacking"
 REGISTERED = "session.use_env_allocators"
 """Entries of session options (core/session/onnxruntime_session_options_config_keys.h)."""
 
-_UNBOUND = 4
-"""Times what one step takes, that an arena may hold where it is not proved to suffice, or where nothing
-copies results out of it: they break it up. Regions are taken when they are needed."""
-
 _BUDGET_KEY = "pkg.planner.budget_bytes"
 _UNSET = "0"
 """What ONNX Runtime takes an entry for that is not there."""
@@ -253,8 +249,7 @@ def register(options: ort.SessionOptions, arena: Arena, target: Target) -> None:
     if target.is_arena:
         check_provider(target)
     device = "cpu" if target.name == "any" else target.name
-    most_bytes = arena.max_bytes if arena.is_proved else _UNBOUND * arena.max_bytes
-    cap_arena(options, most_bytes, arena.first_region_bytes, device=device)
+    cap_arena(options, arena.limit_bytes, arena.first_region_bytes, device=device)
 
 
 def add_plugin(options: ort.SessionOptions, target: Target) -> None:

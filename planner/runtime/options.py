@@ -156,7 +156,7 @@ class Opening:
         )
         if self.arena is not None:
             hold_no_more(options)
-            cap_arena(options, self.arena.max_bytes, self.arena.first_region_bytes)
+            cap_arena(options, self.arena.limit_bytes, self.arena.first_region_bytes)
         return options
 
 

@@ -15,12 +15,7 @@ from planner.onnxio.save import Together, written_together
 from planner.pipeline.answer.budget_preview import PreviewBeside, helper_beside
 from planner.pipeline.answer.original_ahead import OriginalAhead
 from planner.pipeline.answer.slowdown import plan_within
-from planner.pipeline.answer.verifying import (
-    Rewrite,
-    arena_as_it_ran,
-    check_can_hold,
-    run_both,
-)
+from planner.pipeline.answer.verifying import Rewrite, check_can_hold, run_both
 from planner.pipeline.levers.choose_halves import plan_with_halves
 from planner.pipeline.levers.choose_residence import at_no_cost
 from planner.pipeline.levers.halving import check_can_halve
@@ -291,20 +286,6 @@ class OptimizeJob:
         result = replace(result, output_path=self.files.model)
         if not self.verify:
             return result
-        result = self._verified(result, made, path)
-        assert result.verification is not None
-        arena = arena_as_it_ran(made.plan, result.verification)
-        if arena == made.plan.arena or made.rewritten is None:
-            return result
-        self.progress("writing the rewritten model again, for another arena")
-        plan = replace(made.plan, arena=arena)
-        rewritten = with_metadata(made.rewritten, plan, made.prepared)
-        save_rewritten(self.request.model, rewritten, path)
-        again = replace(made, plan=plan, rewritten=rewritten, original=None)
-        return self._verified(replace(result, plan=plan), again, path)
-
-    def _verified(self, result: OptimizeResult, made: Made, path: Path) -> OptimizeResult:
-        """Both models run, the rewritten one at `path`."""
         packing = _packing(result) if self.files.report is not None else None
         rewrite = Rewrite(
             prepared=made.prepared,

@@ -17,7 +17,7 @@ from planner.pipeline.prepare.prepared import Prepared, Progress, prepare
 from planner.pipeline.prepare.settings import budget_of
 from planner.pipeline.record.modelviews import file_view
 from planner.pipeline.target.everywhere import devices_here
-from planner.plan.planfile import Arena, OrderTarget, Plan
+from planner.plan.planfile import OrderTarget, Plan
 from planner.request import Costs, Request
 from planner.results import ModelView, Verification
 from planner.runtime.opened import Needs, metadata_of, needs_of
@@ -117,20 +117,6 @@ def stand_in_plan(prepared: Prepared, order: OrderTarget = "default") -> Plan:
         best_order=cost,
         planned=cost,
     )
-
-
-def arena_as_it_ran(plan: Plan, verification: Verification) -> Arena | None:
-    """The plan's arena or, where the rewritten model did not run in it, another of that size in which it
-    did: among free chunks of one size ONNX Runtime takes the lowest address, which no replay knows. One
-    in which it did not run is a forecast that failed."""
-    arena = plan.arena
-    for cap in verification.caps:
-        if arena is None or cap.model != "rewritten" or not cap.passed:
-            continue
-        if cap.over_budget_bytes:
-            return replace(arena, is_proved=False)
-        return replace(arena, first_region_bytes=cap.first_region_bytes)
-    return arena
 
 
 def run_both(rewrite: Rewrite, progress: Progress, *, thorough: bool) -> Verification:

@@ -19,6 +19,7 @@ from planner.plan.planfile import Arena
 from planner.plan.solved import Solved
 from planner.runtime.device.forecast import arena_room
 from planner.runtime.memory.arena import packable_bytes
+from planner.runtime.memory.bfc import ROUNDING
 
 MAX_SLOWER = 1.25
 """A plan that the arena has room for may take so many times as long as one that it has none for."""
@@ -65,8 +66,9 @@ class Planned:
         if self.first_region_bytes is None or is_shared:
             return None
         packed_bytes = 0 if self.prepared.target.own_memory else packable_bytes(self.graph)
+        room_bytes = self.room_bytes // ROUNDING * ROUNDING
         return Arena(
-            max_bytes=self.room_bytes + packed_bytes, first_region_bytes=self.first_region_bytes
+            max_bytes=room_bytes + packed_bytes, first_region_bytes=self.first_region_bytes
         )
 
     @property
@@ -132,7 +134,7 @@ def lowered_plan(
             timeline=full_timeline(graph, order, target),
             orders=orders,
             room_bytes=cap,
-            first_region_bytes=first_region(demands, cap),
+            first_region_bytes=first_region(demands, cap, whole=settings.budget_of == "held"),
         )
 
     return lowered_as(

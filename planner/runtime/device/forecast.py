@@ -60,7 +60,7 @@ def device_forecast(
     else:
         settings = _CUDA[memory]
         if arena is not None and memory == "recommended":
-            settings = capped(arena.max_bytes, arena.first_region_bytes)
+            settings = capped(arena.limit_bytes, arena.first_region_bytes)
         found = forecast_cuda(graph, order, settings)
     return ArenaForecast(
         options=memory, in_use_bytes=found.in_use_bytes, held_bytes=found.peak_bytes

@@ -69,6 +69,7 @@ _PACKING_BYTES = 64 * 1024
 _NONE = Workspace()
 
 _SHARES = (1, 2, 3, 4, 8, 16)
+_MOST_WHOLE = 14
 _MIN_REGION = 32 * 1024
 _MAX_REGIONS = 200  # that are tried, on a graph of up to ...
 _NODES = 1_000  # nodes; fewer on a larger one
@@ -151,7 +152,7 @@ def forecast(
     """
     settings, demand = SETTINGS[options], None
     if arena is not None and options == "recommended":
-        settings = capped(arena.max_bytes, arena.first_region_bytes)
+        settings = capped(arena.limit_bytes, arena.first_region_bytes)
         demand = demand_under_cap(graph, order, threads=threads)
     found = simulate(graph, order, settings, threads=threads, runs=runs, demand=demand)
     return ArenaForecast(
@@ -367,10 +368,20 @@ def first_region(
     return next(first_regions(graph, order, cap_bytes, threads=threads), None)
 
 
+def whole_regions(cap_bytes: int) -> list[int]:
+    """First regions of which the first so many, each twice the one before, make the cap: where they do,
+    nothing of another is taken, whatever the limit."""
+    return [
+        size
+        for count in range(1, _MOST_WHOLE + 1)
+        if 0 < (size := cap_bytes // (2**count - 1) // ROUNDING * ROUNDING) <= MAX_FIRST_REGION
+    ]
+
+
 def region_sizes(cap_bytes: int, nodes: int) -> list[int]:
     """First regions to try: shares of the cap, then evenly spaced by ratio from the least."""
     count = max(20, min(_MAX_REGIONS, _MAX_REGIONS * _NODES // max(1, nodes)))
-    sizes = [cap_bytes // d for d in _SHARES]
+    sizes = [*whole_regions(cap_bytes), *(cap_bytes // d for d in _SHARES)]
     if cap_bytes > _MIN_REGION:
         ratio = (cap_bytes / _MIN_REGION) ** (1 / count)
         sizes += [int(_MIN_REGION * ratio**i) for i in range(count)]
