@@ -56,7 +56,6 @@ from planner.runtime.judge.alone import BothAlone, has_room_beside, judged_alone
 from planner.runtime.judge.cap_both import Contestant, capped_by
 from planner.runtime.judge.compare import KeptResults, compare_orders, judged
 from planner.runtime.judge.draws import compare_draws, drawn_outputs
-from planner.runtime.judge.held import NO_ROOM
 from planner.runtime.judge.sizes import exceeded
 from planner.runtime.memory import memcheck
 from planner.runtime.optimizers.settled import executed_order
@@ -397,6 +396,8 @@ class CpuJob:
         for check in self.memory:
             self.notes += memcheck.off_notes(check, self.graphs[check.model])
             self.failures += memcheck.over_budget(check, self.budget_bytes)
+            if self.budget_of == "held":
+                self.failures += memcheck.over_held(check, self.budget_bytes)
         if self.has_swaps:
             self.notes.append(
                 "host copies share the CPU's arena: live bytes are replayed from the executed "
@@ -434,7 +435,7 @@ class CpuJob:
         self.failures += found.failures
         over = found.checks[1].over_budget_bytes
         if over and self.budget_of == "held":
-            self.failures.append(f"{NO_ROOM}: it takes {format_bytes(over)} more")
+            self.failures.append(f"{memcheck.NO_ROOM}: it takes {format_bytes(over)} more")
         else:
             self.notes += found.notes
         return found.checks

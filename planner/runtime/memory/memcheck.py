@@ -22,6 +22,11 @@ from planner.units import format_bytes
 
 _WORST = 10
 
+_NEAR = 1.001
+"""What a session reserves for constants lies beside the regions that are planned."""
+
+NO_ROOM = "ONNX Runtime's arena has no room for the rewritten model within the budget"
+
 
 def measured(
     runs: Sequence[Run],
@@ -117,6 +122,16 @@ def over_budget(check: MemoryCheck, budget_bytes: int) -> tuple[str, ...]:
         f"{check.how} live bytes of the rewritten model are {format_bytes(check.live_bytes)}, over the "
         f"budget of {format_bytes(budget_bytes)}",
     )
+
+
+def over_held(check: MemoryCheck, budget_bytes: int) -> tuple[str, ...]:
+    """What to say of a rewritten model whose session took another region than those of its plan."""
+    if check.model != "rewritten" or check.options != "recommended" or check.held_bytes is None:
+        return ()
+    held_bytes = check.held_bytes + check.beside_bytes
+    if held_bytes <= _NEAR * budget_bytes:
+        return ()
+    return (f"{NO_ROOM}: another region was taken, {format_bytes(held_bytes)} are held",)
 
 
 def _pair(
