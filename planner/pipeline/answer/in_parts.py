@@ -32,15 +32,16 @@ from planner.pipeline.solve.quick import WORTH, quick_us
 from planner.plan.planfile import Plan
 from planner.request import Request
 from planner.results import OptimizeResult, Verification
-from planner.runtime.judge.held import NO_ROOM
+from planner.runtime.memory.memcheck import NO_ROOM
 from planner.search.fast.warm import warm_up
 from planner.units import format_bytes, format_duration, parse_micro_batch
 
 _SHARE, _MOST_S = 0.3, 20.0
 """Of the time limit, for all searches of this module, and their most seconds."""
 
-_LOST = 1.1
-"""Another plan breaks the arena up otherwise: a little more is set aside than was missing."""
+_LOST, _LEAST_LOST = 1.1, 0.03
+"""Another plan breaks the arena up otherwise: a little more is set aside than was missing, and no less than
+a share of the budget."""
 
 _ORDERS_S, _SEARCH_S = 1.0, 2.0
 """For the base orders of one number of runs, and for a plan of it."""
@@ -60,13 +61,12 @@ def held(job: OptimizeJob) -> OptimizeResult:
         if not isinstance(result, OptimizeResult) or result.verification is None:
             raise
         found = result.verification
-        missing = max((cap.over_budget_bytes for cap in found.caps), default=0)
-        if not missing or any(not why.startswith(NO_ROOM) for why in found.failures):
+        if any(not why.startswith(NO_ROOM) for why in found.failures):
             raise
-        job.progress(
-            f"again, with {format_bytes(missing)} in reserve, which the arena was seen to lose"
-        )
-        reserve = int(_LOST * missing) + result.plan.reserve_bytes
+        lost = max((cap.over_budget_bytes for cap in found.caps), default=0)
+        lost = max(int(_LOST * lost), int(_LEAST_LOST * result.plan.budget_bytes))
+        job.progress(f"again, with {format_bytes(lost)} in reserve, for what the arena loses")
+        reserve = lost + result.plan.reserve_bytes
         return replace(job, request=replace(request, reserve=f"{reserve}B")).run()
 
 
