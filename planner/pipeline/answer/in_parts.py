@@ -40,8 +40,8 @@ _SHARE, _MOST_S = 0.3, 20.0
 """Of the time limit, for all searches of this module, and their most seconds."""
 
 _LOST, _LEAST_LOST = 1.1, 0.03
-"""Another plan breaks the arena up otherwise: a little more is set aside than was missing, and no less than
-a share of the budget."""
+"""Another plan breaks the arena up otherwise: a little more is set aside than was missing, and no less
+than a share of the budget."""
 
 _ORDERS_S, _SEARCH_S = 1.0, 2.0
 """For the base orders of one number of runs, and for a plan of it."""
