@@ -22,7 +22,7 @@ import numpy as np
 from planner.fit.demands import Demands, Longs
 from planner.fit.replay import PEAK, Arena, Limits, arena_for, climb, rooms
 from planner.processes.compiled import Compilation
-from planner.runtime.memory.arena import region_sizes, whole_regions
+from planner.runtime.memory.arena import region_sizes
 from planner.runtime.memory.bfc import ROUNDING, round_up
 
 _SPANS = (4, 16, 64)
@@ -152,18 +152,17 @@ def need_of(demands: Demands, cap_bytes: int | None = None) -> float:
     return found / (cap_bytes or peak)
 
 
-def first_region(demands: Demands, cap_bytes: int, *, whole: bool = False) -> int | None:
+def first_region(demands: Demands, cap_bytes: int, sizes: Sequence[int] = ()) -> int | None:
     """The first of the first regions with which two runs fit into an arena of `cap_bytes`; None where
     there is none. `planner.runtime.memory.arena.first_region`, compiled.
 
     Args:
         demands: with a unit for each node.
-        whole: only regions that make the cap (`whole_regions`).
+        sizes: to try; none given, those of `region_sizes`.
     """
     COMPILATION.warm_up()
     order, arena = np.arange(demands.units, dtype=np.int64), arena_for(demands)
-    sizes = whole_regions(cap_bytes) if whole else region_sizes(cap_bytes, demands.units)
-    firsts = np.array(sizes, dtype=np.int64)
+    firsts = np.array(sizes or region_sizes(cap_bytes, demands.units), dtype=np.int64)
     if most_in_use(demands, order, arena) > cap_bytes:
         return None  # whatever the regions
     ran = np.zeros(1, dtype=np.int64)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from planner.fit.demands import demands_of
+from planner.fit.demands import Demands, demands_of
 from planner.fit.search import first_region
 from planner.formulate import Formulation
 from planner.graph.liveness import Timeline
@@ -17,9 +17,11 @@ from planner.pipeline.solve.orders import BaseOrder, Settings
 from planner.pipeline.solve.read_back import lowered_as, read_back
 from planner.plan.planfile import Arena
 from planner.plan.solved import Solved
-from planner.runtime.device.forecast import arena_room
-from planner.runtime.memory.arena import packable_bytes
+from planner.runtime.device.forecast import arena_room, device_forecast
+from planner.runtime.memory.arena import forecast, packable_bytes, whole_regions
 from planner.runtime.memory.bfc import ROUNDING
+from planner.runtime.options import most_threads
+from planner.targets import Target
 
 MAX_SLOWER = 1.25
 """A plan that the arena has room for may take so many times as long as one that it has none for."""
@@ -98,6 +100,26 @@ class Planned:
         return replace(self, solved=replace(self.solved, is_interrupted=True))
 
 
+def held_region(
+    demands: Demands, graph: TrainingGraph, order: tuple[OpId, ...], room_bytes: int, target: Target
+) -> int | None:
+    """A first region with which two runs take no more than `room_bytes` of an arena without that limit,
+    as the replay has it; None where there is none."""
+    threads = most_threads()
+    for size in whole_regions(room_bytes):
+        if first_region(demands, room_bytes, (size,)) is None:
+            continue
+        arena = Arena(max_bytes=room_bytes, first_region_bytes=size)
+        found = (
+            device_forecast(graph, order, target, "recommended", arena)
+            if target.own_memory
+            else forecast(graph, order, "recommended", arena=arena, threads=threads)
+        )
+        if found.held_bytes <= room_bytes:
+            return size
+    return None
+
+
 def lowered_plan(
     prepared: Prepared,
     settings: Settings,
@@ -134,7 +156,9 @@ def lowered_plan(
             timeline=full_timeline(graph, order, target),
             orders=orders,
             room_bytes=cap,
-            first_region_bytes=first_region(demands, cap, whole=settings.budget_of == "held"),
+            first_region_bytes=first_region(demands, cap)
+            if settings.budget_of == "live"
+            else held_region(demands, graph, order, cap, target),
         )
 
     return lowered_as(
