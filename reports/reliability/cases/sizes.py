@@ -31,7 +31,8 @@ def cases() -> list[Case]:
         for i, (wrong, model, words) in enumerate(_refused())
     ]
     for wrong, model, budget in _huge():
-        optimize = (*OPTIMIZE, "--budget", budget)
+        # of sizes like these an arena loses what it loses: what is asked is whether they are counted
+        optimize = (*OPTIMIZE, "--budget", budget, "--budget-of", "live")
         found += [
             Case(
                 room="size",
@@ -101,7 +102,7 @@ def _filled() -> onnx.ModelProto:
 def _huge() -> Iterator[tuple[str, Model, str]]:
     """Each with a budget that can be met."""
     yield "tensors of 1 TiB", _square(*_TIB), "60%"
-    yield "tensors of 2^57 bytes", _square(1 << 28, 1 << 27), "70%"
+    yield "tensors of 2^57 bytes", _square(1 << 28, 1 << 27), "60%"
     yield "an unused input of 1 TiB", _unused, "100%"
     yield "a folded constant of 1 TiB", _filled, "80%"
     yield "a dead node of 1 TiB", _dead, "100%"
