@@ -138,6 +138,7 @@ def test_planned_for_one_size_and_run_at_others(tmp_path: Path) -> None:
     result = optimize(
         path,
         budget="75%",
+        budget_of="live",
         output=planned,
         dims={"batch": 4, "sequence": 16},
         swap="none",

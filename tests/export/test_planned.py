@@ -88,7 +88,13 @@ def test_plan_for_one_batch_runs_at_others(name: str, tmp_path: Path) -> None:
     graph, path, planned = make(batch), tmp_path / "m.onnx", tmp_path / "planned.onnx"
     graph.save(path, sidecar=True)
     result = optimize(
-        path, budget=budget, output=planned, dims={"batch": batch}, swap="none", time_limit_s=2
+        path,
+        budget=budget,
+        budget_of="live",
+        output=planned,
+        dims={"batch": batch},
+        swap="none",
+        time_limit_s=2,
     )
     assert f"sizes, plan and budget hold for batch = {batch}" in result.plan.assumptions
     checks = recommended(result)
