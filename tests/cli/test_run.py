@@ -9,7 +9,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +16,6 @@ import onnx
 import pytest
 
 import planner
-from planner.runtime.opened import Arena
 from planner.targets import ARENA_KEY, BLOCK_KEY, LEVEL_KEY, OPTIONS_KEY, ORDER_KEY, TARGET_KEY
 from planner.targets import PACKED_KEY as PACKED
 from tests.process import PLANNER
@@ -70,7 +68,6 @@ for step in range(int(sys.argv[2])):
 """Training on a model that gives gradients."""
 
 AS_NEEDED = {"pattern": False, "reuse": False, "level": "ORT_ENABLE_ALL", "order": "DEFAULT"}
-ARENA_FIELDS = [field.name for field in fields(Arena)]
 ON_CPU = {"packing": None, "providers": ["CPUExecutionProvider"]}
 
 
