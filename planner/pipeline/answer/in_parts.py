@@ -43,31 +43,46 @@ _LOST, _LEAST_LOST = 1.1, 0.03
 """Another plan breaks the arena up otherwise: a little more is set aside than was missing, and no less
 than a share of the budget."""
 
+_AGAIN = 3
+"""So many times at most; each sets twice as much aside as the one before."""
+
 _ORDERS_S, _SEARCH_S = 1.0, 2.0
 """For the base orders of one number of runs, and for a plan of it."""
 
 
 def held(job: OptimizeJob) -> OptimizeResult:
     """What a job comes to. Where ONNX Runtime's arena was seen to have no room for its plan after all,
-    though its replay had, the job is done once more with as much of the budget in reserve as was missing.
+    though its replay had, the job is done again with as much of the budget in reserve as was missing, and
+    more where that did not do.
 
     Raises:
         what `OptimizeJob.run` raises.
     """
-    try:
-        return job.run()
-    except VerificationError as error:
-        result, request = error.result, job.request
-        if not isinstance(result, OptimizeResult) or result.verification is None:
-            raise
-        found = result.verification
-        if any(not why.startswith(NO_ROOM) for why in found.failures):
-            raise
-        lost = max((cap.over_budget_bytes for cap in found.caps), default=0)
-        lost = max(int(_LOST * lost), int(_LEAST_LOST * result.plan.budget_bytes))
-        job.progress(f"again, with {format_bytes(lost)} in reserve, for what the arena loses")
-        reserve = lost + result.plan.reserve_bytes
-        return replace(job, request=replace(request, reserve=f"{reserve}B")).run()
+    given: int | None = None
+    for again in range(_AGAIN):
+        try:
+            return job.run()
+        except VerificationError as error:
+            result = error.result
+            if not isinstance(result, OptimizeResult) or not _has_no_room(result):
+                raise
+            plan, found = result.plan, result.verification
+            given = plan.reserve_bytes if given is None else given
+            caps = found.caps if found is not None else ()
+            lost = max((cap.over_budget_bytes for cap in caps), default=0)
+            least = int(_LEAST_LOST * 2**again * plan.budget_bytes)
+            reserve = max(int(_LOST * lost) + plan.reserve_bytes, given + least)
+            job.progress(f"again, with {format_bytes(reserve)} in reserve, for what the arena loses")
+            request = replace(job.request, reserve=f"{reserve}B")
+            prepared = None if job.prepared is None else replace(job.prepared, request=request)
+            job = replace(job, request=request, prepared=prepared)
+    return job.run()
+
+
+def _has_no_room(result: OptimizeResult) -> bool:
+    """Whether nothing failed but that the arena took another region."""
+    found = result.verification
+    return found is not None and all(why.startswith(NO_ROOM) for why in found.failures)
 
 
 def optimized(job: OptimizeJob) -> OptimizeResult:
@@ -96,7 +111,7 @@ def optimized(job: OptimizeJob) -> OptimizeResult:
             runs, note = choice.runs()
             known = choice.made.get(runs)
         if runs == 1:
-            return replace(job, prepared=whole, notes=(note,)).run()
+            return held(replace(job, prepared=whole, notes=(note,)))
         if known is None:
             made = run_model(divided, request, runs, _new(folder / "run"))
             prepared = limited(prepare(made.request, progress=job.progress))
@@ -112,7 +127,7 @@ def optimized(job: OptimizeJob) -> OptimizeResult:
         for_run = step.run_request(made.request, prepared)
         prepared = replace(prepared, request=for_run)
         try:
-            return replace(job, request=for_run, prepared=prepared, step=step).run()
+            return held(replace(job, request=for_run, prepared=prepared, step=step))
         except InfeasibleBudgetError as error:
             size = batch.size // runs
             error.args = (f"in {runs} runs on {size} samples each, {error}",)

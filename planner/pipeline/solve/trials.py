@@ -88,13 +88,18 @@ class Trials:
         """What is solved for."""
         return int(self.room * SHARES[trial.step])
 
-    def take(self, *, left: float) -> Trial | None:
-        """The trial that is expected to add the least time, those last of which nothing is known."""
+    def take(self, *, left: float, lowest: bool = False) -> Trial | None:
+        """The trial that is expected to add the least time, those last of which nothing is known.
+
+        Args:
+            lowest: of those with the lowest capacity, which the arena has room for soonest.
+        """
         if not self.open:
             return None
-        cheapest = self.ranked(left=left)[0]
-        self.open.remove(cheapest)
-        return cheapest
+        ranked = self.ranked(left=left)
+        chosen = max(ranked, key=lambda trial: trial.step) if lowest else ranked[0]
+        self.open.remove(chosen)
+        return chosen
 
     def ranked(self, *, left: float) -> list[Trial]:
         """The trials in the order in which they would be taken."""

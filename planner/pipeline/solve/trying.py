@@ -34,6 +34,9 @@ _FIRST, _LATER = 0.5, 0.3
 
 _UNTIL = 0.85  # share of the time after which no lower capacity is tried, if there is a plan
 
+_PRESSED = 0.5
+"""Share of the time that is left when lower capacities come first, as long as no plan holds."""
+
 LATE = 0.1  # share of the time that a search gets beyond its end, while nothing is accepted
 
 _MOST_LATE = 3  # so many trials at most begin beyond the end
@@ -164,7 +167,7 @@ class TrialSearch:
             trials.restore(most_us=accepted_us / slower - self._base_us, left=self.left)
         elif not any(t.added_us is not None for t in trials.open):
             trials.restore()
-        return trials.take(left=self.left)
+        return trials.take(left=self.left, lowest=self._is_pressed)
 
     def _gains(self, passed: _Found) -> bool:
         """Whether a plan is so much faster than the accepted one, into whose arena neither fits, that it
@@ -186,6 +189,13 @@ class TrialSearch:
         if self.accepted is None:
             return False
         return self.accepted.fits_arena or self.settings.budget_of == "live"
+
+    @property
+    def _is_pressed(self) -> bool:
+        """Whether any plan that holds is wanted by now, whatever it costs."""
+        if self.accepted is None or self._holds:
+            return False
+        return time.monotonic() > self.deadline - _PRESSED * self.settings.time_limit_s
 
     @property
     def _base_us(self) -> float:
