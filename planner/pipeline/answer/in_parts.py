@@ -72,7 +72,9 @@ def held(job: OptimizeJob) -> OptimizeResult:
             lost = max((cap.over_budget_bytes for cap in caps), default=0)
             least = int(_LEAST_LOST * 2**again * plan.budget_bytes)
             reserve = max(int(_LOST * lost) + plan.reserve_bytes, given + least)
-            job.progress(f"again, with {format_bytes(reserve)} in reserve, for what the arena loses")
+            job.progress(
+                f"again, with {format_bytes(reserve)} in reserve, for what the arena loses"
+            )
             request = replace(job.request, reserve=f"{reserve}B")
             prepared = None if job.prepared is None else replace(job.prepared, request=request)
             job = replace(job, request=request, prepared=prepared)
