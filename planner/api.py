@@ -19,8 +19,8 @@ from planner.files.writing import FileName, path_or_none
 from planner.graph.what_if import parse_what_if
 from planner.halving import CastSaved, check_cast_saved
 from planner.onnxio.load import model_digest
-from planner.onnxio.save import atomic_write
 from planner.pipeline.answer.analyzing import analyzed
+from planner.pipeline.answer.applying import TIME_LIMIT_S, applied
 from planner.pipeline.answer.in_parts import optimized, verified
 from planner.pipeline.answer.optimizing import OptimizeJob
 from planner.pipeline.answer.verifying import (
@@ -28,6 +28,7 @@ from planner.pipeline.answer.verifying import (
     as_written,
     check_can_hold,
     check_same_inputs,
+    on_assumption,
     run_both,
     stand_in_plan,
 )
@@ -35,9 +36,9 @@ from planner.pipeline.prepare.copies import Copies
 from planner.pipeline.prepare.prepared import prepare, silent
 from planner.pipeline.record.assemble import read_plan
 from planner.pipeline.record.bounds import bounds_of_plan
-from planner.pipeline.record.files import Files, save_rewritten
+from planner.pipeline.record.files import Files
 from planner.pipeline.record.modelviews import file_view
-from planner.pipeline.record.rebuild import prepared_for, rebuild, whole_dims
+from planner.pipeline.record.rebuild import whole_dims
 from planner.pipeline.target.placing import check_can_run
 from planner.plan.planfile import BudgetOf, OrderTarget, Swap
 from planner.processes.garbage import collected_seldom
@@ -289,21 +290,42 @@ def optimize(
 
 
 @collected_seldom()
-def apply(model: FileName, plan: FileName, *, output: FileName, force: bool = False) -> Path:
-    """Rebuild the rewritten model from the original and its plan; returns the path of `output`.
+def apply(
+    model: FileName,
+    plan: FileName,
+    *,
+    output: FileName,
+    plan_path: FileName | None = None,
+    force: bool = False,
+    time_limit_s: float = TIME_LIMIT_S,
+    verify: bool = True,
+    progress: Progress | None = None,
+) -> Path:
+    """The rewritten model of a plan, written again from the original to the path of `output`: to the
+    byte, and with no search. A plan that was made without its device's provider is made again where that
+    is: within its budget and levers, on what the provider does with the model, and verified.
+
+    Args:
+        plan_path: where a plan that is made again goes; None for nowhere.
+        time_limit_s: of the search for it; verify: run it.
 
     Raises:
         ModelError: the plan belongs to another model, or is not a plan.
+        UsageError: it needs a provider that is not here.
+        InfeasibleBudgetError, VerificationError: one that is made again does not fit, or does not hold.
     """
-    original, target = Path(model), Path(output)
-    Files(model=target).check(original, force=force)
-    loaded_plan = read_plan(Path(plan))
-    compare = not loaded_plan.unchanged
-    with prepared_for(original, loaded_plan, compare=compare) as prepared:
-        rewritten = None if loaded_plan.unchanged else rebuild(prepared, loaded_plan).rewritten
-        with atomic_write(target) as temporary:
-            save_rewritten(prepared.loaded.path, rewritten, temporary)
-    return target
+    original = Path(model)
+    files = Files(model=Path(output), plan=path_or_none(plan_path))
+    files.check(original, force=force)
+    found = applied(
+        original,
+        read_plan(Path(plan)),
+        files,
+        time_limit_s=time_limit_s,
+        verify=verify,
+        progress=progress or silent,
+    )
+    return found.model
 
 
 @collected_seldom()
@@ -364,4 +386,4 @@ def verify(
         check_same_inputs(prepared, Path(rewritten), after)
     the_plan = the_plan or stand_in_plan(prepared, target)
     rewrite = Rewrite(prepared=prepared, path=Path(rewritten), after=after, plan=the_plan)
-    return run_both(rewrite, report, thorough=not fast)
+    return on_assumption(run_both(rewrite, report, thorough=not fast), asked)

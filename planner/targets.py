@@ -30,7 +30,17 @@ ORDER_KEY = "pkg.planner.execution_order"
 PACKED_KEY = "pkg.planner.packed"
 ARENA_KEY = "pkg.planner.arena"
 BLOCK_KEY = "pkg.planner.block_channels"
-SESSION_KEYS = (TARGET_KEY, OPTIONS_KEY, LEVEL_KEY, ORDER_KEY, PACKED_KEY, ARENA_KEY, BLOCK_KEY)
+ASSUMED_KEY = "pkg.planner.assumed"
+SESSION_KEYS = (
+    TARGET_KEY,
+    OPTIONS_KEY,
+    LEVEL_KEY,
+    ORDER_KEY,
+    PACKED_KEY,
+    ARENA_KEY,
+    BLOCK_KEY,
+    ASSUMED_KEY,
+)
 """Metadata of a file that planner wrote: what for, and what its sessions need
 (`planner.runtime.opened`)."""
 

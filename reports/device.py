@@ -52,26 +52,6 @@ CUDA_MINUTES = 7.5
 MODELS = ("mlp_adamw", "bert", "vit", "unet", "gpt", "resnet18")
 
 
-def sides(path: Path, result: OptimizeResult, renamed: Mapping[str, str]) -> tuple[Side, Side]:
-    """The original and the rewritten model of a plan for a device.
-
-    Args:
-        path: of the original.
-        renamed: names in its graph of nodes that a session calls otherwise.
-    """
-    assert result.output_path is not None
-    before, after = result.before, result.after
-    original = Side(
-        path=path,
-        graph=before.graph,
-        order=before.timeline.order,
-        level="extended",
-        renamed=renamed,
-    )
-    rewritten = Side(path=result.output_path, graph=after.graph, order=after.timeline.order)
-    return original, rewritten
-
-
 class Bench:
     """One model: where it lies, and what the original does on the device, found when it is needed."""
 
@@ -95,18 +75,36 @@ class Bench:
             self._prepared = prepare(Request(model=self.path, device=self.device))
         return self._prepared
 
+    @property
+    def original(self) -> Side:
+        """The original, as a session of default options runs it on the device."""
+        prepared = self.prepared
+        return Side(
+            path=self.path,
+            graph=prepared.baseline.graph,
+            order=prepared.baseline.order,
+            level=prepared.level,
+            renamed=prepared.renamed,
+        )
+
     def job(self, result: OptimizeResult) -> DeviceJob:
         """The verification of one plan."""
-        original, rewritten = sides(self.path, result, self.prepared.renamed)
+        assert result.output_path is not None
         if self._reference is None:
-            self._reference = reference(self.prepared.target, original, self.inputs)
+            self._reference = reference(self.prepared.target, self.original, self.inputs)
+        plan, after = result.plan, result.after
         return DeviceJob(
             target=self.prepared.target,
-            original=original,
-            rewritten=rewritten,
+            original=self.original,
+            rewritten=Side(
+                path=result.output_path,
+                graph=after.graph,
+                order=after.timeline.order,
+                level="all" if plan.ort_optimized else "disabled",
+            ),
             inputs=self.inputs,
             inputs_source=self.source,
-            budget_bytes=result.plan.budget_bytes,
+            budget_bytes=plan.budget_bytes,
             reference=self._reference,
         )
 

@@ -219,9 +219,9 @@ def optimize(
     except VerificationError as error:
         # what was found is shown all the same: it is the evidence
         if (failed := getattr(error, "result", None)) is not None:
-            _show(failed, json=json)
+            show(failed, json=json)
         raise
-    payload = _show(result, json=json)
+    payload = show(result, json=json)
     if trace is not None and not dry_run:
         note(f"wrote {nearby(trace)}")
     if dry_run:
@@ -257,7 +257,8 @@ def _check_card(device: Device | None, hardware: str, reserve: str) -> None:
     set_aside(card, reserve)
 
 
-def _show(result: OptimizeResult, *, json: bool) -> dict[str, Any]:
+def show(result: OptimizeResult, *, json: bool) -> dict[str, Any]:
+    """Print what came of planning; returns the document of `--json`."""
     from planner.report.payload import optimize_payload
 
     payload = optimize_payload(result)

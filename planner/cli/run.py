@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
@@ -31,6 +32,15 @@ def run(
             "--budget",
             metavar="SIZE",
             help="Plan models that planner has not written: 16GB, 12GiB, or 60% of a model's own peak.",
+            show_default=False,
+        ),
+    ] = None,
+    plan: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--plan",
+            metavar="FILE",
+            help="Open the model that this plan belongs to as the plan says (repeatable).",
             show_default=False,
         ),
     ] = None,
@@ -66,7 +76,8 @@ def run(
     Within this process onnxruntime.InferenceSession, and Module of onnxruntime.training.api, give a file
     that planner wrote all that it needs: level, order, memory pattern and reuse, packing, provider and
     its options, an arena of the plan's size. With --budget, a session on any other model is planned
-    first; the plan is kept, and the next start finds it.
+    first; with --plan, a session on the model of a plan file opens what planner apply makes of it. What
+    is made is kept, and the next start finds it.
 
     Options and providers that the script gives stay; a line on stderr says what in them is against the
     plan. A model that cannot be planned (an unbound dim, a budget that no plan fits) is opened as it is,
@@ -77,20 +88,25 @@ def run(
       planner run train.py --epochs 3
       planner run --budget 16GB train.py --epochs 3
       planner run --budget 60% --dim batch=32 --explain -- train.py
+      planner run --plan model.plan.json train.py --epochs 3
       planner run --budget 16GB --device cuda --strict -m package.train --epochs 3
     """
     if budget is not None:
         check_budget(budget)
     check_time_limit(time_limit)
     dims = o.parse_dims(dim)
+    for path in plan or ():
+        o.check_input(path, what="plan")
     if not module and not os.path.exists(script):
         raise UsageError(f"script {script} does not exist")
 
+    from planner.pipeline.record.assemble import read_plan
     from planner.running.opening import Opener, Wanted
     from planner.running.script import Script
 
     wanted = Wanted(
         budget=budget,
+        plans={read_plan(path).model_sha256: path for path in plan or ()},
         device=device,
         dims=dims,
         verify=not no_verify,

@@ -298,6 +298,8 @@ class Plan:
         binds: what kept the peak from being lower or the plan from being faster: "budget",
             "slowdown", or "" where neither did.
         device: the target that the file is written for: "cpu", "webgpu", "cuda" or "any".
+        assumed: made without the device's provider: what its optimizers do and where its nodes run was
+            assumed, and `planner apply` plans again where the provider is.
         resident: names of the inputs, initializers and outputs that live on the host; `feeds` says where
             the caller has what it feeds and wants ("host", "device").
         split: regions of the model that run in chunks of rows; those that stand together were split
@@ -350,6 +352,7 @@ class Plan:
     cost_source: str = ""
     swap_mode: Swap = "none"
     device: Device = "cpu"
+    assumed: bool = False
     copies: Literal["serial", "overlapped"] = "serial"
     resident: tuple[str, ...] = ()
     split: tuple[tuple[SplitRegion, ...], ...] = ()

@@ -31,6 +31,7 @@ _SETTINGS = (
     "hardware",
     "cost_source",
     "swap_mode",
+    "assumed",
     "copies",
     "pattern",
     "order_target",

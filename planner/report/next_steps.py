@@ -33,7 +33,16 @@ def next_steps(result: OptimizeResult, preview: Payload | None) -> list[Payload]
     plan = result.plan
     model = shlex.quote(str(result.model_path))
     steps: list[Payload] = []
-    if result.verification is None and result.output_path is not None:
+    if plan.assumed and result.plan_path is not None:
+        steps.append(
+            _step(
+                f"{ELSEWHERE}: have the plan made again, within its budget, from what "
+                f"{target_named(plan.device).provider} does there, and verified. Where nodes run was "
+                "assumed here, and the rewritten model follows that.",
+                f"planner apply {model} {shlex.quote(str(result.plan_path))}",
+            )
+        )
+    elif result.verification is None and result.output_path is not None:
         rest = f" --plan {shlex.quote(str(result.plan_path))}" if result.plan_path else ""
         said = "Nothing was run yet: verify the rewritten model on ONNX Runtime."
         if not _runs_here(target_named(plan.device)):
@@ -193,7 +202,7 @@ def _typed_options(plan: Plan, *, but: str = "") -> str:
         words.append(f"--hardware {shlex.quote(plan.hardware)}")
     if plan.reserve_bytes:
         words.append(f"--reserve {plan.reserve_bytes}B")
-    if not plan.ort_optimized:
+    if not plan.ort_optimized and not plan.assumed:
         words.append("--no-ort-optimize")
     return "".join(f"{word} " for word in words)
 

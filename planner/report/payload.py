@@ -243,6 +243,7 @@ def _plan(plan: Plan) -> dict[str, Any]:
         "feeds": plan.feeds,
         "micro": None if plan.micro is None else micro_payload(plan.micro),
         "device": plan.device,
+        "assumed": plan.assumed,
         "order_target": plan.order_target,
         "ort_optimized": plan.ort_optimized,
         "engine": plan.engine,

@@ -111,6 +111,8 @@ def merged(asked: Asked, needs: Needs) -> Merged:
     found = _on_module(asked, needs) if asked.module_device else _with_providers(asked, needs)
     settings: list[Setting] = []
     said, against = [*found.said], [*found.against]
+    if needs.assumed:
+        against.append(needs.why_not_settled)
     for setting in needs.settings():
         value = setting.default if asked.options is None else setting.of(asked.options)
         if value == setting.needed:

@@ -61,21 +61,25 @@ def planned(job: Job, on_start: Callable[[], None]) -> Outcome:
 
 def _key(job: Job) -> str:
     """What a plan depends on, as a digest."""
-    try:
-        with open(job.model, "rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError as error:
-        raise UsageError(f"{job.model} cannot be read: {error.strerror}") from None
     return times_key(
         {
             **asdict(job),
-            "model": digest,
+            "model": _digest(job.model),
+            "plan": _digest(job.plan) if job.plan else "",
             "folder": "",
             "planner": __version__,
             "runtimes": _runtimes(),
             "calibrate": os.environ.get("PLANNER_CALIBRATE", ""),
         }
     )
+
+
+def _digest(path: str) -> str:
+    try:
+        with open(path, "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}") from None
 
 
 def _runtimes() -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import sys
 import threading
@@ -37,6 +38,7 @@ class Wanted:
 
     Attributes:
         budget: for models that planner has not written; None leaves these alone.
+        plans: plan files, by the digest of the model that each belongs to.
         device: which these are planned for; None for the one that a session opens on.
         dims: their symbolic dims.
         verify: their plans are verified.
@@ -46,6 +48,7 @@ class Wanted:
     """
 
     budget: str | None = None
+    plans: Mapping[str, Path] = field(default_factory=dict)
     device: str | None = None
     dims: Mapping[str, int] = field(default_factory=dict)
     verify: bool = True
@@ -154,8 +157,10 @@ class Opener:
             )
 
     def _planned(self, asked: Asked) -> Asked:
-        """The session, of the rewritten model where there is a budget and a plan."""
-        if self._wanted.budget is None or not _is_original(asked.model):
+        """The session, of the rewritten model where there is a plan, or a budget for one."""
+        plan = self._plan_of(asked.model)
+        wants = plan is not None or self._wanted.budget is not None
+        if not wants or not _is_original(asked.model):
             if not _by_planner(asked.model):
                 self._explain(f"{asked.name}: not of planner's; opened as the script asks")
             return asked
@@ -167,13 +172,24 @@ class Opener:
             )
             return asked
         try:
-            outcome = self._outcome(asked, device)
+            outcome = self._outcome(asked, device, plan)
         except (PlannerError, OSError) as error:  # no folder to keep it in, a full disk
             outcome = Outcome(status=Status.REFUSED, reason=str(error))
         self._tell(asked, outcome)
         return replace(asked, model=outcome.model) if outcome.status is Status.PLANNED else asked
 
-    def _outcome(self, asked: Asked, device: str) -> Outcome:
+    def _plan_of(self, model: Any) -> Path | None:
+        """The plan file that belongs to a model; None where none does."""
+        plans = self._wanted.plans
+        if not plans:
+            return None
+        try:
+            data = model if isinstance(model, bytes) else Path(model).read_bytes()
+        except (OSError, TypeError):
+            return None
+        return plans.get(hashlib.sha256(data).hexdigest())
+
+    def _outcome(self, asked: Asked, device: str, plan: Path | None) -> Outcome:
         """What planning a session's model comes to, now or in an earlier start."""
         from planner.running.kept import planned
 
@@ -181,7 +197,8 @@ class Opener:
 
         def on_start() -> None:
             if wanted.explain or sys.stderr.isatty():
-                self._say(f"{asked.name}: planning for {wanted.budget} on {device}, once")
+                how = f"for {wanted.budget} on {device}" if plan is None else f"by {plan}"
+                self._say(f"{asked.name}: planning {how}, once")
 
         job = Job(
             model="",
@@ -193,6 +210,7 @@ class Opener:
             ort_optimize=not _is(options, "graph_optimization_level", "ORT_DISABLE_ALL"),
             time_limit_s=wanted.time_limit_s,
             verify=wanted.verify,
+            plan="" if plan is None else os.path.abspath(plan),
         )
         if not isinstance(asked.model, bytes):
             return planned(replace(job, model=os.path.abspath(asked.model)), on_start)

@@ -16,6 +16,7 @@ class Job:
         model: its path.
         folder: for the files that are made.
         budget, dims, device, order, ort_optimize, time_limit_s, verify: as for `planner.optimize`.
+        plan: a plan file to be applied, which says all of these but the last two; "" for none.
     """
 
     model: str
@@ -27,6 +28,7 @@ class Job:
     ort_optimize: bool
     time_limit_s: float
     verify: bool
+    plan: str = ""
 
 
 class Status(StrEnum):

@@ -13,6 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from planner.errors import InfeasibleBudgetError, PlannerError, VerificationError
+from planner.plan.planfile import Plan
 from planner.processes.children import end_with_parent
 from planner.running.outcome import Job, Outcome, Status, stamps
 from planner.units import format_both
@@ -35,13 +36,44 @@ def planned(job: Job) -> Outcome:
     Raises:
         PlannerError: it could not be, or ONNX Runtime does not confirm what was written.
     """
-    from planner import api
-
     model = Path(os.path.realpath(job.model))
     data = _external_data(model)
     output = Path(job.folder) / "model.onnx"
     if data:  # ONNX wants it below the model's folder
         output = model.with_name(f"{model.stem}.run-{Path(job.folder).name[:12]}.onnx")
+    plan = _applied(job, model, output) if job.plan else _made(job, model, output)
+    return Outcome(
+        status=Status.UNCHANGED if plan.unchanged else Status.PLANNED,
+        model=str(output),
+        budget_bytes=plan.budget_bytes,
+        before_bytes=plan.baseline.peak_bytes,
+        after_bytes=plan.planned.peak_bytes,
+        data=stamps(data),
+    )
+
+
+def _applied(job: Job, model: Path, output: Path) -> Plan:
+    """The plan of a plan file, as it holds here."""
+    from planner.pipeline.answer.applying import applied
+    from planner.pipeline.prepare.prepared import silent
+    from planner.pipeline.record.assemble import read_plan
+    from planner.pipeline.record.files import Files
+
+    found = applied(
+        model,
+        read_plan(Path(job.plan)),
+        Files(model=output, plan=Path(job.folder) / "plan.json"),
+        time_limit_s=job.time_limit_s,
+        verify=job.verify,
+        progress=silent,
+    )
+    return found.plan
+
+
+def _made(job: Job, model: Path, output: Path) -> Plan:
+    """A plan for the job's budget."""
+    from planner import api
+
     result = api.optimize(
         model,
         budget=job.budget,
@@ -55,19 +87,11 @@ def planned(job: Job) -> Outcome:
         verify=job.verify,
         force=True,
     )
-    plan, verification = result.plan, result.verification
-    if verification is not None and not verification.passed:
+    if result.verification is not None and not result.verification.passed:
         raise VerificationError(
-            f"ONNX Runtime does not confirm the plan: {verification.failures[0]}"
+            f"ONNX Runtime does not confirm the plan: {result.verification.failures[0]}"
         )
-    return Outcome(
-        status=Status.UNCHANGED if plan.unchanged else Status.PLANNED,
-        model=str(output),
-        budget_bytes=plan.budget_bytes,
-        before_bytes=plan.baseline.peak_bytes,
-        after_bytes=plan.planned.peak_bytes,
-        data=stamps(data),
-    )
+    return result.plan
 
 
 def _external_data(model: Path) -> list[str]:

@@ -7,6 +7,7 @@
     pkg.planner.packed               "0" where kernels must not pack constant weights
     pkg.planner.arena                the cap in which the plan runs
     pkg.planner.block_channels       of the layout that its weights are in, which belongs to a processor
+    pkg.planner.assumed              "1" where it was made without its device's provider
 
 Besides, no file is opened with memory pattern or buffer reuse, which hold more than what is alive.
 `session_options` makes options for a script; `planner run` sets them on a script's own.
@@ -28,6 +29,7 @@ from planner.onnxio.metadata import read_metadata
 from planner.plan.planfile import Arena
 from planner.targets import (
     ARENA_KEY,
+    ASSUMED_KEY,
     BLOCK_KEY,
     LEVEL_KEY,
     OPTIONS_KEY,
@@ -102,6 +104,7 @@ class Needs:
         packed: kernels may pack constant weights when the session is created.
         arena: the cap in which it runs; None where it asks for none.
         budget_bytes: of its plan; None where it says none.
+        assumed: it was made without its device's provider, whose optimizers and placement were assumed.
         props: all of its metadata.
     """
 
@@ -113,6 +116,7 @@ class Needs:
     packed: bool = True
     arena: Arena | None = None
     budget_bytes: int | None = None
+    assumed: bool = False
     props: Mapping[str, str]
 
     def settings(self) -> tuple[Setting, ...]:
@@ -140,6 +144,16 @@ class Needs:
         return tuple(
             Setting(name=name, needed=needed, default=default)
             for name, needed, default in (*attributes, *entries)
+        )
+
+    @property
+    def why_not_settled(self) -> str:
+        """What is to be done before the file is as its plan says; "" where it is."""
+        if not self.assumed:
+            return ""
+        return (
+            f"it was made without {self.target.provider}, on an assumed placement: have it made where it "
+            "runs, with planner apply MODEL PLAN"
         )
 
     def check_here(self) -> None:
@@ -173,6 +187,7 @@ def needs_of(model: Path | str | bytes, *, device: str | None = None) -> Needs:
         packed=one_of(PACKED_KEY, "0", "1") != "0",
         arena=_arena(props[ARENA_KEY], where) if ARENA_KEY in props else None,
         budget_bytes=_budget(props.get(_BUDGET_KEY)),
+        assumed=one_of(ASSUMED_KEY, "1") is not None,
         props=props,
     )
 
@@ -215,6 +230,8 @@ def session_options(
         raise UsageError(f"copies are serial or overlapped here, not {copies!r}")
     needs = needs_of(model, device=device)
     needs.check_here()
+    if needs.assumed:
+        warnings.warn(f"{needs.where}: {needs.why_not_settled}", stacklevel=2)
     if arena is not None:
         most_bytes = parse_bytes(arena, what="arena")
         arena_asked = Arena(max_bytes=most_bytes, first_region_bytes=0, is_proved=True)

@@ -475,6 +475,34 @@ assert options.enable_mem_pattern
     assert all("a model given as bytes: " in line for line in lines(done))
 
 
+def test_a_plan_file_is_applied_to_its_model_and_to_no_other(
+    start: Start, folder: Path, script, tmp_path: Path
+):
+    plan = tmp_path / "mlp.plan.json"
+    planner.optimize(
+        folder / "mlp_adamw.onnx",
+        budget="85%",
+        swap="none",
+        plan_path=plan,
+        verify=False,
+        time_limit_s=3.0,
+    )
+    code = script(OPEN + "for path in sys.argv[1:]:\n    session = InferenceSession(path)\n")
+    models = (folder / "mlp_adamw.onnx", folder / "gpt.onnx")
+    words = (*PLANNER, "run", "--explain", "--plan", plan, code, *models)
+    first, second = start(*words), start(*words)
+    assert first.returncode == second.returncode == 0, first.stderr
+    made = rewritten(first)
+    applied = planner.apply(models[0], plan, output=tmp_path / "applied.onnx")
+    assert Path(made).read_bytes() == applied.read_bytes()
+    assert any("planned now" in line for line in lines(first))
+    assert rewritten(second) == made
+    assert any("kept from an earlier start" in line for line in lines(second))
+    assert sum("gpt.onnx: not of planner's; opened as the script asks" in x for x in lines(first))
+    missing = start(*PLANNER, "run", "--plan", tmp_path / "none.json", code, *models)
+    assert missing.returncode == 2 and len(missing.stderr.splitlines()) == 1
+
+
 def test_processes_that_start_together_plan_once(start: Start, folder: Path, script):
     path = script(OPEN + "print(json.dumps(seen(InferenceSession(sys.argv[1]))))\n")
     plan = ("--budget", "80%", "--time-limit", "2", "--explain", "--no-verify")

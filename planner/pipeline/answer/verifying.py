@@ -119,6 +119,16 @@ def stand_in_plan(prepared: Prepared, order: OrderTarget = "default") -> Plan:
     )
 
 
+def on_assumption(found: Verification, asked: Needs) -> Verification:
+    """The verification of a file, which says what it rests on where it was made without its provider."""
+    why = asked.why_not_settled
+    if not why:
+        return found
+    if found.passed:
+        return replace(found, notes=(why, *found.notes))
+    return replace(found, failures=(why, *found.failures))
+
+
 def run_both(rewrite: Rewrite, progress: Progress, *, thorough: bool) -> Verification:
     """Run both models on the target: numbers, order, copies, bytes, cap, time.
 

@@ -28,6 +28,7 @@ from planner.pipeline.record.decisions import decisions_of
 from planner.pipeline.record.rewritten_times import cache_us, pins_of, views_us
 from planner.pipeline.solve.orders import GRANULARITY_BYTES, least_possible_peak
 from planner.pipeline.solve.planned import Planned
+from planner.pipeline.target.placing import is_assumed
 from planner.plan.candidate import Candidate
 from planner.plan.planfile import (
     PLAN_VERSION,
@@ -122,6 +123,7 @@ def _as_asked(prepared: Prepared, settings: Settings) -> Plan:
         cost_source=prepared.cost_source,
         swap_mode=request.levers.swap,
         device=prepared.target.name,
+        assumed=is_assumed(prepared.target),
         copies="overlapped" if settings.overlap else "serial",
         resident=prepared.resident,
         split=planned_regions(prepared),

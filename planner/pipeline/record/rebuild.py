@@ -38,6 +38,7 @@ from planner.request import Costs, Levers, Request
 from planner.runtime.device.sessions import why_missing
 from planner.targets import (
     ARENA_KEY,
+    ASSUMED_KEY,
     BLOCK_KEY,
     LEVEL_KEY,
     ORDER_KEY,
@@ -108,16 +109,14 @@ def whole_dims(plan: Plan) -> dict[str, int]:
     return {**plan.dims, **({} if plan.micro is None else {plan.micro.dim: plan.micro.batch})}
 
 
-def _prepared(
-    model: Path, plan: Plan, profile: Path | None, compare: bool, progress: Progress
-) -> Prepared:
-    target = target_named(plan.device)
-    if plan.ort_optimized and is_assumed(target):
-        raise UsageError(
-            f"the plan was made with {target.provider}, whose optimizers and placement it needs again: "
-            f"{why_missing(target)}"
-        )
-    request = Request(
+def request_of(model: Path, plan: Plan, *, profile: Path | None = None) -> Request:
+    """What a plan was asked for, its budget and what follows from that aside.
+
+    Args:
+        model: of one run, where a step has several.
+        profile: to take times from.
+    """
+    return Request(
         model=model,
         dims=plan.dims,
         device=plan.device,
@@ -143,6 +142,29 @@ def _prepared(
         ),
         order=plan.order_target,
     )
+
+
+def is_made_here(plan: Plan) -> bool:
+    """Whether a plan was made without its device's provider, which is here: its model has to be planned
+    again, on the graph and the placement that the provider gives it."""
+    return plan.assumed and not is_assumed(target_named(plan.device))
+
+
+def _prepared(
+    model: Path, plan: Plan, profile: Path | None, compare: bool, progress: Progress
+) -> Prepared:
+    target = target_named(plan.device)
+    if plan.ort_optimized and is_assumed(target):
+        raise UsageError(
+            f"the plan was made with {target.provider}, whose optimizers and placement it needs again: "
+            f"{why_missing(target)}"
+        )
+    if is_made_here(plan):
+        raise UsageError(
+            f"the plan was made without {target.provider}, which is here: planner apply makes it again, "
+            "with a plan file of its own"
+        )
+    request = request_of(model, plan, profile=profile)
     prepared = limited(prepare(request, progress=progress))
     if plan.block_channels != prepared.block_channels:
         raise UsageError(
@@ -230,6 +252,8 @@ def with_metadata(rewritten: Rewritten, plan: Plan, prepared: Prepared) -> Rewri
         props[ORDER_KEY] = "priority"
     if can_be_fed(prepared.loaded.model, rewritten.model):
         props[PACKED_KEY] = "0"
+    if plan.assumed:
+        props[ASSUMED_KEY] = "1"
     if plan.block_channels:
         props[BLOCK_KEY] = str(plan.block_channels)
     if plan.arena is not None:

@@ -1,0 +1,114 @@
+"""`apply`: the rewritten model of a plan file, on the machine that will run it.
+
+A plan that was made without its device's provider rests on an assumed placement, and on a graph that the
+provider's optimizers have not seen. What it asks for travels: budget, levers, sizes. Where the provider
+is, the model is planned again within them, from what the provider really does, and verified.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from planner.errors import ModelError
+from planner.onnxio.load import model_digest
+from planner.onnxio.save import atomic_write
+from planner.pipeline.answer.in_parts import optimized
+from planner.pipeline.answer.optimizing import OptimizeJob
+from planner.pipeline.prepare.prepared import Progress
+from planner.pipeline.record.files import Files, save_rewritten
+from planner.pipeline.record.rebuild import (
+    is_made_here,
+    prepared_for,
+    rebuild,
+    request_of,
+    whole_dims,
+)
+from planner.plan.planfile import Plan
+from planner.request import Limits, Request
+from planner.results import OptimizeResult
+
+TIME_LIMIT_S = 20.0
+"""For finding the plan again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Applied:
+    """What came of a plan file.
+
+    Attributes:
+        model: the rewritten model.
+        plan: what it follows.
+        again: how it was planned again, and what its run showed; None where the model is the plan's, to
+            the byte.
+    """
+
+    model: Path
+    plan: Plan
+    again: OptimizeResult | None = None
+
+
+def applied(
+    model: Path,
+    plan: Plan,
+    files: Files,
+    *,
+    time_limit_s: float = TIME_LIMIT_S,
+    verify: bool = True,
+    progress: Progress,
+) -> Applied:
+    """Write the rewritten model of a plan.
+
+    Args:
+        files: where the model goes, and the plan where it is made again.
+        time_limit_s: of the search where it is.
+        verify: run what was planned again.
+
+    Raises:
+        ModelError: the plan belongs to another model, or does not fit it.
+        UsageError: it was made with a provider that is not installed here.
+        InfeasibleBudgetError, VerificationError: as `OptimizeJob.run` does, where it is made again.
+    """
+    assert files.model is not None
+    if is_made_here(plan):
+        if model_digest(model) != plan.model_sha256:
+            raise ModelError(f"the plan belongs to another model than {model} (digests differ)")
+        progress(f"planning again, on what {plan.device} does with the model here")
+        found = optimized(
+            OptimizeJob(
+                request=_asked(model, plan, time_limit_s),
+                files=files,
+                verify=verify,
+                search_context=None,
+                progress=progress,
+            )
+        )
+        return Applied(model=files.model, plan=found.plan, again=found)
+    with prepared_for(model, plan, compare=not plan.unchanged, progress=progress) as prepared:
+        rewritten = None if plan.unchanged else rebuild(prepared, plan).rewritten
+        with atomic_write(files.model) as temporary:
+            save_rewritten(prepared.loaded.path, rewritten, temporary)
+    return Applied(model=files.model, plan=plan)
+
+
+def _asked(model: Path, plan: Plan, time_limit_s: float) -> Request:
+    """What the plan was made for, to be planned on the graph that its provider's optimizers leave."""
+    asked = request_of(model, plan)
+    levers = replace(
+        asked.levers,
+        resident="auto" if plan.resident else "device",
+        host_budget=None if plan.host_budget_bytes is None else f"{plan.host_budget_bytes}B",
+        micro_batch="1" if plan.micro is None else str(plan.micro.runs),
+    )
+    return replace(
+        asked,
+        dims=whole_dims(plan),
+        ort_optimize=True,
+        budget=f"{plan.budget_bytes}B",
+        budget_from=plan.budget_text,
+        max_slowdown=None if plan.max_slowdown is None else f"{100 * plan.max_slowdown:g}%",
+        reserve=f"{plan.reserve_bytes}B",
+        budget_of=plan.budget_of,
+        levers=levers,
+        limits=Limits(time_limit_s=time_limit_s),
+    )
