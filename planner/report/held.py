@@ -23,13 +23,15 @@ OPENED = {
 
 def held_headline(result: OptimizeResult) -> Payload:
     """Bytes that sessions hold: of the rewritten model as `planner.open_session` opens it
-    (`held_bytes`) and under default options, and of the original under these."""
+    (`held_bytes`) and under default options, and of the original under these. A copy of the original asks
+    for nothing: `planner.open_session` opens it with default options."""
     plan, verification = result.plan, result.verification
+    ours = "default" if plan.unchanged and plan.micro is None else "recommended"
     found: Payload = {
-        "held_bytes": _predicted(result.after, "recommended"),
+        "held_bytes": _predicted(result.after, ours),
         "default_held_bytes": _predicted(result.after, "default"),
         "default_held_before_bytes": _predicted(result.before, "default"),
-        "measured_held_bytes": _measured(verification, "rewritten", "recommended"),
+        "measured_held_bytes": _measured(verification, "rewritten", ours),
         "measured_default_held_bytes": _measured(verification, "rewritten", "default"),
         "measured_default_held_before_bytes": _measured(verification, "original", "default"),
         "arena": None
@@ -40,7 +42,7 @@ def held_headline(result: OptimizeResult) -> Payload:
         },
     }
     for key, model, options in (
-        ("grown_bytes", "rewritten", "recommended"),
+        ("grown_bytes", "rewritten", ours),
         ("default_grown_bytes", "rewritten", "default"),
         ("default_grown_before_bytes", "original", "default"),
     ):

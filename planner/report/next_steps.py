@@ -125,7 +125,7 @@ def _budgets(result: OptimizeResult, preview: Payload) -> list[Payload]:
                 _step(
                     f"{format_bytes(p['budget_bytes'], up=True)} would cost "
                     f"{format_percent(p['slowdown'])} more time in place of "
-                    f"{format_percent(here['slowdown'])} (predicted).",
+                    f"{format_percent(here['slowdown'])} (predicted, for live bytes).",
                     _optimize(result, f"{p['budget_bytes']}B"),
                 )
             )
@@ -140,7 +140,7 @@ def _budgets(result: OptimizeResult, preview: Payload) -> list[Payload]:
         steps.append(
             _step(
                 f"A budget of {format_bytes(free['budget_bytes'], up=True)} would cost no more time than "
-                "this one (predicted).",
+                "this one (predicted, for live bytes).",
                 _optimize(result, f"{free['budget_bytes']}B"),
             )
         )
@@ -150,7 +150,7 @@ def _budgets(result: OptimizeResult, preview: Payload) -> list[Payload]:
             _step(
                 "The least budget looked at that has a plan is "
                 f"{format_bytes(least['budget_bytes'], up=True)}, for "
-                f"{format_percent(least['slowdown'])} more time (predicted).",
+                f"{format_percent(least['slowdown'])} more time (predicted, for live bytes).",
                 None,
             )
         )

@@ -45,6 +45,8 @@ def test_nothing_left_to_do_says_so(tmp_path: Path) -> None:
         time_limit_s=6,
         verify=False,
     )
-    again = api.optimize(once, budget="100%", output=twice, time_limit_s=6, verify=False)
+    again = api.optimize(
+        once, budget="100%", budget_of="live", output=twice, time_limit_s=6, verify=False
+    )
     assert again.plan.unchanged
     assert twice.read_bytes() == once.read_bytes()

@@ -9,6 +9,7 @@ from planner.formulate import Allowed
 from planner.pipeline.prepare.copies import SHARED, choose_copies
 from planner.pipeline.prepare.prepared import Prepared
 from planner.plan.planfile import BudgetOf, OrderTarget, Plan, Swap
+from planner.runtime.memory.arena import packable_bytes
 from planner.search.patience import Patience
 from planner.search.state import SearchSettings
 from planner.units import check_seed, check_time_limit, format_both, parse_budget, parse_bytes
@@ -119,15 +120,31 @@ def settings_of(prepared: Prepared, *, budget_bytes: int | None = None) -> Setti
 
 
 def _budget_of(prepared: Prepared) -> BudgetOf:
-    """What the request's budget bounds.
+    """What the request's budget bounds: live bytes where no budget was given, and where planner cannot
+    tell what is held."""
+    request = prepared.request
+    is_told = request.budget is not None and not _why_not_told(prepared)
+    return request.budget_of if is_told else "live"
 
-    Live bytes where planner cannot tell what is held: where no budget was given, where host copies would
-    share the CPU's arena, and where the device's memory is no arena.
-    """
-    request, target = prepared.request, prepared.target
-    copies = request.levers.swap != "none" and prepared.why_no_swaps is None
-    is_told = target.is_arena if target.own_memory else not copies
-    return request.budget_of if is_told and request.budget is not None else "live"
+
+def _why_not_told(prepared: Prepared) -> str:
+    """Why planner cannot tell what a session will hold; "" where it can."""
+    target = prepared.target
+    if target.own_memory:
+        return "" if target.is_arena else f"{target.title}'s buffers come in sizes of its own"
+    if prepared.request.levers.swap != "none" and prepared.why_no_swaps is None:
+        return "copies to the host share the CPU's arena"
+    if packable_bytes(prepared.graph):
+        return "how much kernels take for constant weights, which they pack beforehand, is not predicted"
+    return ""
+
+
+def live_note(prepared: Prepared) -> tuple[str, ...]:
+    """What is to be said of a budget that bounds less than it was asked to."""
+    request, why = prepared.request, _why_not_told(prepared)
+    if request.budget is None or request.budget_of == "live" or not why:
+        return ()
+    return (f"the budget bounds live bytes, not all that a session holds: {why}",)
 
 
 def budget_of(prepared: Prepared) -> int:

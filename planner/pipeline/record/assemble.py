@@ -21,7 +21,7 @@ from planner.pipeline.levers.host_budget import host_budget_of, host_memory_of
 from planner.pipeline.levers.residence import feeds_are_copied, is_paged_at_a_price, residence_note
 from planner.pipeline.levers.splitting import planned_regions
 from planner.pipeline.prepare.prepared import Prepared
-from planner.pipeline.prepare.settings import Settings, shared_note
+from planner.pipeline.prepare.settings import Settings, live_note, shared_note
 from planner.pipeline.record.barring import barred_in, barred_note
 from planner.pipeline.record.bounds import planned_bounds
 from planner.pipeline.record.decisions import decisions_of
@@ -86,6 +86,7 @@ def assemble(prepared: Prepared, settings: Settings, planned: Planned) -> Plan:
             *_copies_note(settings, replay),
             *_shared_note(prepared, replay),
             *residence_note(prepared),
+            *live_note(prepared),
             *_arena_note(planned),
             *barred_note(barred),
             *((INTERRUPTED,) if planned.solved.is_interrupted else ()),
@@ -183,7 +184,6 @@ def unchanged_plan(prepared: Prepared, settings: Settings) -> Plan:
     baseline = prepared.baseline
     return replace(
         _as_asked(prepared, settings),
-        budget_of="live",
         engine="none",
         bound_us=baseline.time_us,
         gap=0.0,
@@ -197,7 +197,8 @@ def unchanged_plan(prepared: Prepared, settings: Settings) -> Plan:
 
 
 def fits_as_it_is(prepared: Prepared, settings: Settings) -> bool:
-    """Whether a budget was asked for that the model meets as it is, in each order that it may run in.
+    """Whether a budget was asked for that the model meets as it is, in each order that it may run in:
+    with all that a session of default options holds, where the budget bounds that.
 
     A share of the peak is one of the peak that was predicted.
     """
@@ -205,6 +206,10 @@ def fits_as_it_is(prepared: Prepared, settings: Settings) -> bool:
     if budget is None:
         return False
     room = settings.budget_bytes - settings.reserve_bytes
+    if settings.budget_of == "held":
+        view = prepared.baseline.view
+        held = [a.total_bytes for a in view.arena if a.options == "default"]
+        return bool(held) and max(held) <= room and prepared.baseline.worst_peak_bytes <= room
     if budget.endswith("%"):
         return room >= prepared.baseline.peak_bytes
     return room >= prepared.baseline.worst_peak_bytes

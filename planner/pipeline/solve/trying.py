@@ -39,7 +39,7 @@ _PRESSED = 0.5
 
 LATE = 0.1  # share of the time that a search gets beyond its end, while nothing is accepted
 
-_MOST_LATE = 3  # so many trials at most begin beyond the end
+_MOST_LATE = 3  # so many trials at most begin beyond the end; twice as many where some plan nearly holds
 
 _AHEAD = 8  # so many trials at most are worked on before their turn
 
@@ -210,7 +210,8 @@ class TrialSearch:
         now = time.monotonic()
         if self.accepted is None or not self._holds:
             self.late += now > self.deadline
-            return now <= self.deadline or (has_plan and self.late <= _MOST_LATE)
+            most = _MOST_LATE if self.accepted is None else 2 * _MOST_LATE
+            return now <= self.deadline or (has_plan and self.late <= most)
         if now > self.deadline - (1 - _UNTIL) * self.settings.time_limit_s:
             return False
         accepted_us = self.accepted.time_us + self.accepted.base.pins_us

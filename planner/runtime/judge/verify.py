@@ -397,7 +397,8 @@ class CpuJob:
             self.notes += memcheck.off_notes(check, self.graphs[check.model])
             self.failures += memcheck.over_budget(check, self.budget_bytes)
             if self.budget_of == "held":
-                self.failures += memcheck.over_held(check, self.budget_bytes)
+                opened: Memory = "default" if self.is_copy else "recommended"
+                self.failures += memcheck.over_held(check, self.budget_bytes, opened)
         if self.has_swaps:
             self.notes.append(
                 "host copies share the CPU's arena: live bytes are replayed from the executed "
@@ -434,7 +435,7 @@ class CpuJob:
         )
         self.failures += found.failures
         over = found.checks[1].over_budget_bytes
-        if over and self.budget_of == "held":
+        if over and self.budget_of == "held" and not self.is_copy:
             self.failures.append(f"{memcheck.NO_ROOM}: it takes {format_bytes(over)} more")
         else:
             self.notes += found.notes

@@ -16,7 +16,7 @@ from planner.graph.liveness import timeline
 from planner.graph.model import OpId, TrainingGraph
 from planner.results import MemoryCheck
 from planner.runtime.memory.arena import RECOMMENDED, SETTINGS, forecast, simulate
-from planner.runtime.options import Opening
+from planner.runtime.options import Memory, Opening
 from planner.runtime.profile import Run
 from planner.units import format_bytes
 
@@ -124,9 +124,13 @@ def over_budget(check: MemoryCheck, budget_bytes: int) -> tuple[str, ...]:
     )
 
 
-def over_held(check: MemoryCheck, budget_bytes: int) -> tuple[str, ...]:
-    """What to say of a rewritten model whose session took another region than those of its plan."""
-    if check.model != "rewritten" or check.options != "recommended" or check.held_bytes is None:
+def over_held(check: MemoryCheck, budget_bytes: int, options: Memory) -> tuple[str, ...]:
+    """What to say of a rewritten model whose session took another region than those of its plan.
+
+    Args:
+        options: with which it is to be opened.
+    """
+    if check.model != "rewritten" or check.options != options or check.held_bytes is None:
         return ()
     held_bytes = check.held_bytes + check.beside_bytes
     if held_bytes <= _NEAR * budget_bytes:
