@@ -58,14 +58,20 @@ def fitted_plan(
 
 def in_arena(planned: Planned, settings: Settings) -> tuple[Planned, int]:
     """(a plan in an order that the arena has room for, or as it is; about the least budget that it would
-    be held in).
+    be held in). One that holds is left alone.
 
     Raises:
         TakenError: as for `lowered_plan`.
     """
+    if planned.holds:
+        return planned, settings.budget_bytes
     fitted, need = fitted_plan(planned, settings, time_limit_s=FIT_S)
-    held_bytes = settings.budget_bytes + max(0, int((need - 1) * planned.room_bytes))
-    return fitted or planned, held_bytes
+    return fitted or planned, held_in(planned, settings, need)
+
+
+def held_in(planned: Planned, settings: Settings, need: float) -> int:
+    """About the least budget in which a plan is held that needs so many times the arena."""
+    return settings.budget_bytes + max(0, int((need - 1) * planned.room_bytes))
 
 
 def in_order(

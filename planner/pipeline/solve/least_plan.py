@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from planner.errors import InfeasibleBudgetError, TimeLimitError
 from planner.formulate import Formulation
 from planner.pipeline.prepare.prepared import Prepared
 from planner.pipeline.prepare.settings import Settings
+from planner.pipeline.solve.fitting import in_arena
 from planner.pipeline.solve.orders import (
     BaseOrder,
     formulate_in,
@@ -32,6 +33,12 @@ _ELSEWHERE = " while parameters, state, inputs and outputs stay on the device (-
 """What else would help, where it was not allowed, and the host has a memory of its own."""
 
 _IN_CHUNKS = "; --split auto runs operations that are too large in chunks of rows"
+
+_AS_HELD = " with all that a session holds (--budget-of live bounds live bytes alone)"
+
+_HELD_TRIES, _HELD_STEP = 4, 1.003
+"""Budgets that are tried for the least plan, and by how much each is above the one before at least, and
+the one that is named above the last."""
 
 _OF_ALL_S = 30.0
 """For the least peak over all base orders, at most."""
@@ -59,6 +66,7 @@ def least_plan(
     found: Iterable[Sequence[LeastPeak]],
     orders: tuple[BaseOrder, ...],
     *,
+    held_bytes: int | None,
     is_late: bool,
 ) -> Planned:
     """The first of the plans with the least peaks that is within the budget as ONNX Runtime will run
@@ -67,6 +75,7 @@ def least_plan(
 
     Args:
         found: the plans; more of them are asked for as long as none is within the budget.
+        held_bytes: about the least budget that some other plan would be held in; None where none is.
         is_late: the time limit had passed before they were looked for.
 
     Raises:
@@ -81,10 +90,41 @@ def least_plan(
             planned = _lower_least(prepared, settings, least, orders)
             peak_bytes = planned.timeline.peak_bytes
             if peak_bytes <= room and least.candidate.time_us <= settings.most_us:
-                return planned
+                planned = in_arena(planned, settings)[0]
+                if planned.holds:
+                    return planned
             tried.append((peak_bytes, least))
     peak_bytes, least = min(tried, key=lambda pair: pair[0])
-    raise _infeasible(prepared, settings, least, peak_bytes, is_late=is_late)
+    room = peak_bytes + pinning_bytes(prepared, len(least.candidate.actions))
+    if settings.budget_of == "live":
+        room = min(room, prepared.baseline.worst_peak_bytes)
+    least_bytes = room + settings.reserve_bytes
+    if settings.budget_of == "held":
+        least_bytes = _held_in(prepared, settings, least, least_bytes, orders)
+        least_bytes = min(least_bytes, held_bytes or least_bytes)
+    raise _infeasible(prepared, settings, least, least_bytes, is_late=is_late)
+
+
+def _held_in(
+    prepared: Prepared,
+    settings: Settings,
+    least: LeastPeak,
+    budget_bytes: int,
+    orders: tuple[BaseOrder, ...],
+) -> int:
+    """A budget in which the plan with the least peak is held, or about that.
+
+    Args:
+        budget_bytes: that its live bytes are within.
+    """
+    for _ in range(_HELD_TRIES):
+        asked = replace(settings, budget_bytes=budget_bytes)
+        planned = _lower_least(prepared, asked, least, orders)
+        planned, needed_bytes = in_arena(planned, asked)
+        if planned.fits_arena:
+            break
+        budget_bytes = max(needed_bytes, int(_HELD_STEP * budget_bytes))
+    return int(_HELD_STEP * budget_bytes)
 
 
 def least_peaks(
@@ -141,18 +181,16 @@ def _least_of(forms: Mapping[BaseOrder, Formulation], limit_s: float) -> LeastPe
 
 
 def _infeasible(
-    prepared: Prepared, settings: Settings, least: LeastPeak, peak_bytes: int, *, is_late: bool
+    prepared: Prepared, settings: Settings, least: LeastPeak, found: int, *, is_late: bool
 ) -> InfeasibleBudgetError:
-    """The error with the least peak found, a bound, and the tensors that bind.
+    """The error with the least budget found, a bound, and the tensors that bind.
 
     It is that of the time limit where that ended the search and the bound leaves room for a plan.
 
     Args:
-        peak_bytes: of the least plan as ONNX Runtime will run it.
+        found: the least budget that some plan is within, in bytes.
     """
     best = least.candidate
-    room = peak_bytes + pinning_bytes(prepared, len(best.actions))
-    found = min(room, prepared.baseline.worst_peak_bytes) + settings.reserve_bytes
     bound = min(found, least_possible_peak(prepared) + settings.reserve_bytes)
     step = best.replay.peak_action
     sizes = least.form.problem.tensors
@@ -165,6 +203,7 @@ def _infeasible(
     is_one_too_large = least.form.problem.fixed_bytes < settings.budget_bytes < bound
     is_open = is_late and bound <= settings.budget_bytes
     kind = TimeLimitError if is_open else InfeasibleBudgetError
+    as_held = _AS_HELD if settings.budget_of == "held" else ""
     what = (
         f"within {settings.time_limit_s:g} s no plan was found that fits"
         if is_open
@@ -172,7 +211,7 @@ def _infeasible(
     )
     return kind(
         f"{what} {format_both(settings.budget_bytes)}: the least peak found is "
-        f"{format_budget(found)}, and no plan in any order can be below {format_bytes(bound)}"
+        f"{format_budget(found)}{as_held}, and no plan in any order can be below {format_bytes(bound)}"
         + (" with the same operations in chunks" if prepared.split else "")
         + (_ELSEWHERE if levers.residence == "device" and not is_shared else "")
         + (_IN_CHUNKS if is_one_too_large and levers.split == "none" else "")

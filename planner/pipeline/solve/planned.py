@@ -15,7 +15,7 @@ from planner.pipeline.prepare.prepared import Prepared
 from planner.pipeline.prepare.timelines import full_timeline
 from planner.pipeline.solve.orders import BaseOrder, Settings
 from planner.pipeline.solve.read_back import lowered_as, read_back
-from planner.plan.planfile import Arena
+from planner.plan.planfile import Arena, BudgetOf
 from planner.plan.solved import Solved
 from planner.runtime.device.forecast import arena_room, device_forecast
 from planner.runtime.memory.arena import forecast, packable_bytes, whole_regions
@@ -37,6 +37,7 @@ class Planned:
     Attributes:
         prepared: the model that it was made for, with less to recompute and swap where planning
             barred that.
+        budget_of: what the budget bounds.
         room_bytes: what the budget leaves for ONNX Runtime's arena.
         first_region_bytes: of such an arena that has room for the plan; None where none has.
     """
@@ -50,8 +51,14 @@ class Planned:
     order: tuple[OpId, ...]
     timeline: Timeline
     orders: tuple[BaseOrder, ...]
+    budget_of: BudgetOf
     room_bytes: int
     first_region_bytes: int | None
+
+    @property
+    def holds(self) -> bool:
+        """Whether it is within what the budget bounds, its live bytes given."""
+        return self.budget_of == "live" or self.fits_arena
 
     @property
     def fits_arena(self) -> bool:
@@ -155,6 +162,7 @@ def lowered_plan(
             order=order,
             timeline=full_timeline(graph, order, target),
             orders=orders,
+            budget_of=settings.budget_of,
             room_bytes=cap,
             first_region_bytes=first_region(demands, cap)
             if settings.budget_of == "live"

@@ -4,9 +4,9 @@ The plan is accepted only when the rewritten model, read back and analysed like 
 within the budget, and so does ONNX Runtime's arena, fragmentation and kernels' workspace included,
 as predicted by replaying its allocator. Where the arena does not, an order of the same actions is
 looked for that it has room for (`planner.fit`). Where there is none, the capacity is lowered and the
-problem solved again, in the order that then promises the least time. Where no plan's arena fits but
-some plan's live bytes do, the budget cannot be met, and the error names what can; where the budget is one
-of live bytes, that plan is taken, and its assumptions say so.
+problem solved again, in the order that then promises the least time. Where no plan's arena fits, the
+plan with the least peak is the last to be tried, and the error names a budget that it is held in; where
+the budget is one of live bytes, a plan without room in the arena is taken, and its assumptions say so.
 """
 
 from __future__ import annotations
@@ -40,7 +40,6 @@ from planner.processes.workers import Beside
 from planner.runtime.optimizers.fusion_pins import TakenError
 from planner.search.fast.warm import warm_up
 from planner.search.patience import Patience
-from planner.units import format_both, format_bytes
 
 _AGAIN = 4
 """Base orders in which a search is made again, where nodes of its plan were taken."""
@@ -202,33 +201,16 @@ def _planned(
         course.few = search.promising(_AGAIN)
         raise
     planned = search.accepted
-    if planned is None:
-        assert search.least is not None
-        is_late = time.monotonic() > deadline
-        found = least_peaks(prepared, settings, search.least, forms, is_late=is_late)
-        planned = least_plan(prepared, settings, found, orders, is_late=is_late)
-    if settings.budget_of == "held" and not planned.fits_arena:
-        planned, least_bytes = in_arena(planned, settings)
-        if not planned.fits_arena:
-            raise _not_held(
-                settings, planned, min(least_bytes, search.least_held_bytes or least_bytes)
-            )
-    return planned
-
-
-def _not_held(settings: Settings, planned: Planned, least_bytes: int) -> InfeasibleBudgetError:
-    """The error where live bytes fit, and what ONNX Runtime's arena holds does not.
-
-    Args:
-        least_bytes: about the least budget that some plan would be held in.
-    """
-    peak_bytes = planned.timeline.peak_bytes + settings.reserve_bytes
-    return InfeasibleBudgetError(
-        f"no plan was found that a session holds within {format_both(settings.budget_bytes)}: live bytes "
-        f"are within {format_bytes(peak_bytes)}, but ONNX Runtime's arena breaks up and needs "
-        f"{format_both(least_bytes)} at least, as found here; give that budget or a longer --time-limit, "
-        "or bound live bytes alone with --budget-of live",
-        least_peak_bytes=least_bytes,
+    if planned is not None:
+        planned, _ = in_arena(planned, settings)
+    if planned is not None and planned.holds:
+        return planned
+    assert search.least is not None
+    # where live bytes fit, a plan is near: the one that an error would name is searched for as ever
+    is_late = time.monotonic() > deadline and planned is None
+    found = least_peaks(prepared, settings, search.least, forms, is_late=is_late)
+    return least_plan(
+        prepared, settings, found, orders, held_bytes=search.least_held_bytes, is_late=is_late
     )
 
 

@@ -12,6 +12,7 @@ from planner.pipeline.prepare.settings import Settings
 from planner.pipeline.solve.fitting import (
     FIT_S,
     fitted_plan,
+    held_in,
     need_before_planning,
     need_of_plan,
 )
@@ -39,7 +40,9 @@ _PRESSED = 0.5
 
 LATE = 0.1  # share of the time that a search gets beyond its end, while nothing is accepted
 
-_MOST_LATE = 3  # so many trials at most begin beyond the end; twice as many where some plan nearly holds
+_MOST_LATE = (
+    3  # so many trials at most begin beyond the end; twice as many where some plan nearly holds
+)
 
 _AHEAD = 8  # so many trials at most are worked on before their turn
 
@@ -184,16 +187,9 @@ class TrialSearch:
         return float("inf") if self.settings.budget_of == "held" else MAX_SLOWER
 
     @property
-    def _holds(self) -> bool:
-        """Whether some plan is accepted that is within what the budget bounds."""
-        if self.accepted is None:
-            return False
-        return self.accepted.fits_arena or self.settings.budget_of == "live"
-
-    @property
     def _is_pressed(self) -> bool:
         """Whether any plan that holds is wanted by now, whatever it costs."""
-        if self.accepted is None or self._holds:
+        if self.accepted is None or self.accepted.holds:
             return False
         return time.monotonic() > self.deadline - _PRESSED * self.settings.time_limit_s
 
@@ -208,7 +204,7 @@ class TrialSearch:
             has_plan: the one before found a plan, accepted or not.
         """
         now = time.monotonic()
-        if self.accepted is None or not self._holds:
+        if self.accepted is None or not self.accepted.holds:
             self.late += now > self.deadline
             most = _MOST_LATE if self.accepted is None else 2 * _MOST_LATE
             return now <= self.deadline or (has_plan and self.late <= most)
@@ -380,7 +376,7 @@ class TrialSearch:
             fitted, need = fitted_plan(planned, settings, time_limit_s=FIT_S)
             estimated = need_of_plan(self.forms[found.base].problem, candidate)
             self.underrated = max(self.underrated, need / (_EXACT * estimated))
-            held = settings.budget_bytes + int((need - 1) * planned.room_bytes)
+            held = held_in(planned, settings, need)
             self.least_held_bytes = min(held, self.least_held_bytes or held)
             planned = fitted or planned
         self._take(planned, is_cut=found.is_cut)
