@@ -309,6 +309,8 @@ class Plan:
         pattern: sessions with default options may use the memory pattern; where not, an input of the
             rewritten model may be left out.
         numbers: how close the rewritten model's outputs are to the original's (`planner.exactness`).
+        default_differ: results of the rewritten model that are other bits than the original's where
+            sessions of default options run both; None where nobody looked.
         recompute, include, exclude, min_tensor: what the plan might do, as it was asked for.
         host_budget_bytes: the most on the host at once; None for no limit.
         order_target: "default" or "priority": the session option the file is written for.
@@ -360,6 +362,7 @@ class Plan:
     halved: tuple[str, ...] = ()
     pattern: bool = True
     numbers: Numbers = "exact"
+    default_differ: tuple[str, ...] | None = None
     feeds: Literal["host", "device"] = "device"
     recompute: bool = True
     include: tuple[str, ...] = ()

@@ -42,16 +42,21 @@ def test_plans_of_two_orders_are_two_though_their_actions_read_alike(tmp_path: P
         found.append(LeastPeak(base, form, Evaluator(form.problem).base))
     assert len({tuple(p.candidate.actions) for p in found}) == 1
     peaks = {
-        least_plan(prepared, room, [[p]], orders, is_late=False).timeline.peak_bytes for p in found
+        least_plan(
+            prepared, room, [[p]], orders, held_bytes=None, is_late=False
+        ).timeline.peak_bytes
+        for p in found
     }
     assert len(peaks) > 1
     for given in (found, found[::-1]):
         tight = Settings(budget_bytes=min(peaks))
-        plan = least_plan(prepared, tight, [given], orders, is_late=False)
+        plan = least_plan(prepared, tight, [given], orders, held_bytes=None, is_late=False)
         assert plan.timeline.peak_bytes == min(peaks)
-        one_by_one = least_plan(prepared, tight, ([p] for p in given), orders, is_late=False)
+        one_by_one = least_plan(
+            prepared, tight, ([p] for p in given), orders, held_bytes=None, is_late=False
+        )
         assert one_by_one.timeline.peak_bytes == min(peaks)
         with pytest.raises(InfeasibleBudgetError) as refused:
             none = Settings(budget_bytes=min(peaks) - 1)
-            least_plan(prepared, none, [given], orders, is_late=False)
+            least_plan(prepared, none, [given], orders, held_bytes=None, is_late=False)
         assert refused.value.least_peak_bytes >= min(peaks)

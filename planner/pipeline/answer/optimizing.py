@@ -300,6 +300,9 @@ class OptimizeJob:
             self.progress,
             thorough=self.verify == "thorough",
         )
+        bits = verification.default_bits
+        if bits is not None:
+            result = replace(result, plan=replace(made.plan, default_differ=bits.differ))
         if self.step is not None:
             self.progress("running the whole batch at once, and in parts")
             verification = self.step.verified(verification, path, made.plan)

@@ -75,7 +75,7 @@ def _of_options() -> Iterator[Case]:
     yield Case(
         room="bounds",
         wrong="a tensor that is larger than its bound",
-        arguments=(*OPTIMIZE[:3], "100%", *OPTIMIZE[4:], "--bound", "at=1"),
+        arguments=(*OPTIMIZE[:3], "1MB", *OPTIMIZE[4:], "--bound", "at=1"),
         build=partial(_write, _counted),
         exits=(OK, VERIFICATION),
     )
