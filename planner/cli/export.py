@@ -80,6 +80,13 @@ def export(
         Literal["graph", "inputs"],
         typer.Option("--random", help="Dropout masks and the like: drawn in the graph, or inputs."),
     ] = "graph",
+    no_check: Annotated[
+        bool,
+        typer.Option(
+            "--no-check",
+            help="Do not run PyTorch's own step beside the graph, at other values, to compare them.",
+        ),
+    ] = False,
     force: o.Force = False,
     json: o.Json = False,
     memory_limit: o.MemoryLimit = None,
@@ -93,6 +100,9 @@ def export(
     returns a tuple: the module, example inputs (a tensor, a tuple, or a dict by keyword), the loss
     function of its result and the targets, the targets (likewise). Without the last two the module
     returns the loss itself, alone or as .loss.
+
+    The graph is compared with PyTorch's own step: at the example inputs, and at other inputs and
+    parameters, over three steps. What is not the same is an error.
 
     Needs PyTorch: pip install "onnx-planner[torch]".
 
@@ -136,6 +146,7 @@ def export(
                 autocast=half_type(autocast),
                 cast_for_cpu=cast_for_cpu,
                 random=random,
+                check=not no_check,
             )
         files = graph.save(output, external_data=external_data, sidecar=sidecar, force=force)
     for warning in said:
@@ -146,6 +157,8 @@ def export(
         emit_json(summary)
     elif not verbosity.quiet:
         _print(summary)
+        if graph.unchecked and not no_check:
+            note(f"not compared with PyTorch's own step: {graph.unchecked}")
         for line in graph.assumed:
             note(f"taken for granted, as the example inputs give it: {line}")
     note(f"wrote {', '.join(map(nearby, files))}")
@@ -182,6 +195,7 @@ def _summary(graph: ExportedGraph, files: tuple[Path, ...]) -> dict[str, Any]:
         "initializer_bytes": sum(len(tensor.raw_data) for tensor in proto.initializer),
         "symbolic_dims": sorted(symbols - {""}),
         "assumed": list(graph.assumed),
+        "unchecked": graph.unchecked or None,
     }
 
 

@@ -7,6 +7,7 @@ ExportError
 ├── InvalidLoss               the loss is not a scalar, or no parameter feeds it
 ├── ModuleFailure             the module or the loss raises on the example inputs
 ├── TracerFailure             PyTorch's tracer refuses what the module does
+├── OtherStep                 the graph is not the step that PyTorch runs
 └── UnsupportedType           a tensor's element type
 """
 
@@ -102,6 +103,27 @@ class TracerFailure(ExportError):
         super().__init__(
             f"PyTorch cannot trace the step: {type(error).__name__}: {_first_line(str(error))}"
             f"{_at(where)}; try torch.export.export on it, which says more"
+        )
+
+
+class OtherStep(ExportError):
+    """The exported graph computes something else than PyTorch's step does."""
+
+    def __init__(self, number: int | None, what: str) -> None:
+        self.what = what
+        when = {None: "", 0: "at the example inputs, "}.get(
+            number, "at other inputs and parameters, with the state that the step before left, "
+        )
+        causes = (
+            ""
+            if number is None
+            else "; what the trace took for a constant may be a number that Python or NumPy draws, a "
+            "tensor within a list, a dict or a closure, or state that is assigned rather than copied "
+            "into (self.h.copy_(...))"
+        )
+        super().__init__(
+            f"the exported graph is not the step that PyTorch runs: {when}{what}{causes}; "
+            "--no-check (check=False) exports it all the same"
         )
 
 

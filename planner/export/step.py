@@ -47,6 +47,11 @@ class TrainingStep(nn.Module):
         self._constants = constants
         self._autocast = autocast
 
+    def vary(self, change: Callable[[Any], Any]) -> None:
+        """Replace what the network takes beside its tensors by what `change` makes of it."""
+        if self._constants is not None:
+            self._constants = {name: change(value) for name, value in self._constants.items()}
+
     def forward(self, *tensors: Tensor) -> Tensor:
         """The loss."""
         if self._autocast is None:

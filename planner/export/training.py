@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from planner import __version__
 from planner.errors import UsageError
 from planner.export.aten.registry import HALF, array_of, numpy_dtype
+from planner.export.checking.check import why_not_compared
 from planner.export.dims import OpenDims, checked, open_batch
 from planner.export.draws import Random
 from planner.export.dtypes import as_real
@@ -46,6 +47,8 @@ class ExportedGraph(TrainingGraph):
     """A training graph, and how to draw its inputs."""
 
     recipes: Mapping[str, InputSpec]
+    unchecked: str = ""
+    """Why the graph was not compared with PyTorch's own step; "" where it was."""
     assumed: tuple[str, ...] = ()
     """Where the module's Python reads values of tensors, and what it read of the example inputs: the
     graph holds for inputs of which the same is read (`specialize`)."""
@@ -94,6 +97,7 @@ def export_training_graph(
     autocast: torch.dtype | None = None,
     cast_for_cpu: bool = False,
     random: Random = "graph",
+    check: bool = True,
     name: str | None = None,
 ) -> ExportedGraph:
     """One training step of a PyTorch module as an ONNX graph in standard operators.
@@ -101,8 +105,8 @@ def export_training_graph(
     Graph inputs: the example inputs and the targets; then every parameter, and every buffer that
     the step changes, under the module's own names; then the optimizer's state. Outputs: `loss`;
     `<parameter>_grad`, or with an optimizer `<parameter>_new` and the new state; `<buffer>_new`.
-    The step is traced on shapes alone, in training mode: nothing is run, and a module on the meta
-    device takes no memory.
+    The step is traced on shapes alone, in training mode, and a module on the meta device takes no memory.
+    Then PyTorch's own step is run beside the graph on ONNX Runtime (`planner.export.checking.check`).
 
     Args:
         module: any network; parameters without `requires_grad` are not trained.
@@ -131,6 +135,9 @@ def export_training_graph(
         random: "graph": random tensors (dropout's masks, `torch.rand`) are drawn in the graph, from seeds
             of its own; "inputs": each is an input, to be drawn outside, so that whatever is run again
             or elsewhere reads the same. The sidecar says how each is drawn.
+        check: compare the graph with PyTorch's step, a copy of which is run: at the example inputs, and
+            at other inputs and parameters, over three steps. Where that is not possible, `unchecked` says
+            why.
         name: of the graph; by default the module's class.
 
     Raises:
@@ -176,6 +183,10 @@ def export_training_graph(
         cast_for_cpu=cast_for_cpu,
         random=random,
     )
+    unchecked = "it was not asked for"
+    if check:
+        only_read = _stored(module, joint, everything=False)
+        unchecked = why_not_compared(step, inputs, joint, only_read)
     if graph.missing_on_cpu:
         warnings.warn(_needs_kernels(graph.missing_on_cpu), KernelWarning, stacklevel=2)
     graph.model.producer_name, graph.model.producer_version = "planner", __version__
@@ -191,6 +202,7 @@ def export_training_graph(
         draws=graph.draws,
         missing_on_cpu=graph.missing_on_cpu,
         recipes=_recipes(module, inputs, graph),
+        unchecked=unchecked,
         assumed=assumed,
     )
 

@@ -27,7 +27,8 @@ def draw(low: Lowering, *given: object, **_: object) -> Result:
     """Uniform in [0, 1), or normal with mean 0 and deviation 1; two numbers say otherwise."""
     name = str(low.node.target)
     bounds = [float(x) for x in given[1:3] if isinstance(x, int | float)]
-    first, second = bounds if len(bounds) == 2 else (0.0, 1.0)
+    # the tracer leaves out what is at its default: `uniform_(-1, 1)` comes with -1 alone
+    first, second = (*bounds, *(0.0, 1.0)[len(bounds) :])
     return _drawn(low, "Normal" if "norm" in name or "randn" in name else "Uniform", first, second)
 
 

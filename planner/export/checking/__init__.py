@@ -1,0 +1,1 @@
+"""Whether an exported step is the one that PyTorch runs: both are run, and compared."""

@@ -1,0 +1,321 @@
+"""The exported step beside PyTorch's own, at other inputs and parameters, over several steps.
+
+No rule of the exporter's is asked: whatever the trace took for a constant, or lost, shows as soon as it
+has another value. The first step is at the example inputs, the others at inputs like them; parameters
+move from step to step, and each side carries its own state along. Compared are the loss, every gradient,
+and every parameter and buffer behind the step.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, fx
+
+from planner.export.checking.eager import Arrays, Ran, ran, tensors_of, undisturbed
+from planner.export.checking.values import Others, moved
+from planner.export.dtypes import HALF, array_of
+from planner.export.errors import ExportError, OtherStep
+from planner.export.joint import JointGraph
+from planner.export.lower import GRADIENT_SUFFIX, LOSS, UPDATED_SUFFIX, TrainingGraph, lower
+from planner.export.step import TrainingStep
+from planner.units import format_bytes
+
+STEPS = 3
+
+_MOST_BYTES = 2 << 30
+"""Of all tensors of a step together, more of which would take long here."""
+
+_LOSS, _GRADIENT, _IN_HALF = 1e-3, 0.02, 0.1
+"""How far apart loss and gradients may be, by the norm of PyTorch's, and either in half precision."""
+
+_OF_ALL = 1e-4
+"""By which a gradient may be off, by the norm of all gradients together."""
+
+_ROUNDINGS, _TIMES = 4, 10.0
+"""Where more is apart, PyTorch's step is run so many times with inputs and parameters changed by
+`_ROUNDING`, and so many times what that changes may be apart: a ReLU near 0 flips."""
+
+_ROUNDING = 1e-6
+
+
+def why_not_compared(
+    step: TrainingStep, inputs: Mapping[str, Tensor], joint: JointGraph, stored: Arrays
+) -> str:
+    """Compare an exported step with PyTorch's; why it could not be compared, "" where it was.
+
+    Args:
+        joint: what the step was traced to.
+        stored: values of the buffers that the graph has as constants.
+
+    Raises:
+        OtherStep: they are not the same.
+    """
+    tensors = tensors_of(step.module)
+    if any(tensor.is_meta for tensor in (*tensors.values(), *inputs.values())):
+        return "there are tensors on the meta device, which have no values"
+    if (total := _bytes_of(joint.module.graph)) > _MOST_BYTES:
+        return (
+            f"all tensors of a step take {format_bytes(total)} together, which is long to run here"
+        )
+    try:
+        graph = lower(joint, "check", initializers=stored, random="inputs", cast_for_cpu=True)
+        beside = _Graph(graph)
+        twin = copy.deepcopy(step)
+    except ExportError as error:
+        return str(error)
+    except Exception as error:
+        return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+    with undisturbed():
+        return _Comparison(twin=twin, graph=beside, joint=joint, inputs=inputs).run()
+
+
+def _values(graph: fx.Graph) -> Iterator[Tensor]:
+    """All tensors of a traced graph."""
+    for node in graph.nodes:
+        found = node.meta.get("val")
+        for value in found if isinstance(found, tuple | list) else (found,):
+            if isinstance(value, Tensor):
+                yield value
+
+
+def _bytes_of(graph: fx.Graph) -> int:
+    """All of them together, at the sizes of the example."""
+    total = 0
+    for value in _values(graph):
+        sizes = (d if isinstance(d, int) else int(d.node.hint) for d in value.shape)
+        total += math.prod(sizes) * value.element_size()
+    return total
+
+
+class _Graph:
+    """A session of the exported step, its random tensors inputs."""
+
+    def __init__(self, graph: TrainingGraph) -> None:
+        import onnxruntime as ort
+
+        options = ort.SessionOptions()
+        options.log_severity_level = 4
+        self.graph = graph
+        self.session = ort.InferenceSession(
+            graph.model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+        )
+        self.names = [output.name for output in self.session.get_outputs()]
+        self.wanted = {given.name for given in self.session.get_inputs()}
+
+    def run(self, feeds: Arrays) -> Arrays:
+        """Its outputs, by name."""
+        given = {name: array for name, array in feeds.items() if name in self.wanted}
+        found = self.session.run(self.names, given)
+        return dict(zip(self.names, map(np.asarray, found), strict=True))
+
+
+@dataclass(slots=True, kw_only=True)
+class _Comparison:
+    """Steps of both, one after the other."""
+
+    twin: TrainingStep
+    graph: _Graph
+    joint: JointGraph
+    inputs: Mapping[str, Tensor]
+
+    def run(self) -> str:
+        """Why they could not be compared; "" where they were, and are the same.
+
+        Raises:
+            OtherStep: they are not.
+        """
+        state = {name: array_of(t).copy() for name, t in tensors_of(self.twin.module).items()}
+        leaves: dict[int, Tensor] = {}
+        for number in range(STEPS):
+            if number:
+                self._move(state, torch.Generator().manual_seed(number))
+            inputs = self._inputs(number)
+            before = copy.deepcopy(self.twin)
+            try:
+                theirs = ran(self.twin, inputs, seed=number)
+            except Exception as error:
+                said = str(error).splitlines()[0] if str(error) else ""
+                where = "the example inputs" if not number else "other inputs like the examples"
+                return f"PyTorch's step fails on {where}: {type(error).__name__}: {said}"
+            self._check_leaves(theirs, leaves)
+            if theirs.draws.others:
+                drawn = ", ".join(sorted(theirs.draws.others))
+                return f"random numbers of {drawn} are not the same in both"
+            draws = theirs.draws.feeds(self.graph.graph.draws)
+            if draws is None:
+                return "the random numbers of both do not match"
+            try:
+                arrays = {name: array_of(tensor) for name, tensor in inputs.items()}
+                ours = self.graph.run({**state, **arrays, **draws})
+            except Exception as error:
+                return f"ONNX Runtime does not run it here: {str(error).splitlines()[0]}"
+            lost = self._lost(theirs, state)
+            wrong = lost or self._wrong_numbers(ours, theirs)
+            if wrong and not lost and self._is_rounding(ours, theirs, before, inputs, number):
+                wrong = ""
+            if wrong := wrong or self._wrong_state(ours, theirs):
+                raise OtherStep(number, wrong)
+            for name in self.joint.updated_buffers:
+                state[name] = ours[name + UPDATED_SUFFIX]
+            leaves |= theirs.leaves
+        return ""
+
+    def _inputs(self, number: int) -> dict[str, Tensor]:
+        """Other inputs, but at the first step, and where the graph is for those of which the same is
+        read."""
+        if not number or self.joint.reads:
+            return dict(self.inputs)
+        others = Others(number)
+        self.twin.vary(others.inside)
+        return {name: others.tensor(tensor) for name, tensor in self.inputs.items()}
+
+    def _move(self, state: Arrays, generator: torch.Generator) -> None:
+        """Parameters as another step might leave them, the same on both sides."""
+        parameters = dict(self.twin.module.named_parameters())
+        with torch.no_grad():
+            for name in self.joint.parameters:
+                value = moved(parameters[name], generator)
+                parameters[name].copy_(value)
+                state[name] = array_of(value).copy()
+
+    def _check_leaves(self, theirs: Ran, seen: Mapping[int, Tensor]) -> None:
+        """Raise where the loss trains what is not the module's: a parameter, or a tensor that received a
+        gradient in an earlier step, too."""
+        own = {id(parameter) for parameter in self.twin.module.parameters()}
+        named = {id(p): n for n, p in self.twin.named_parameters()}
+        for key, leaf in theirs.leaves.items():
+            if key in own or not (isinstance(leaf, torch.nn.Parameter) or key in seen):
+                continue
+            name = named.get(key, f"of shape {list(leaf.shape)}")
+            raise OtherStep(
+                None,
+                f"the loss trains a tensor that is not the module's ({name}), and the graph has it as a "
+                "constant: make it a parameter of the module (a module that holds both and returns the "
+                "loss will do)",
+            )
+
+    def _wrong_numbers(self, ours: Arrays, theirs: Ran) -> str:
+        """The first of loss and gradients that is not the same; "" where all are. What is not finite in
+        PyTorch says nothing.
+        """
+        loss, gradient = self._allowed()
+        if not np.isfinite(theirs.loss.astype(np.float64)):
+            return ""
+        if not _is_near(ours[LOSS], theirs.loss, loss, floor=1e-6):
+            return f"the loss is {float(ours[LOSS]):.6g}, and {float(theirs.loss):.6g} in PyTorch"
+        everything = float(np.sqrt(sum(_square(a) for a in theirs.gradients.values())))
+        for name, array in theirs.gradients.items():
+            if not np.isfinite(array.astype(np.float64)).all():
+                continue
+            found = ours.get(name + GRADIENT_SUFFIX)
+            if found is None and _square(array) > 0:
+                return f"{name!r} receives a gradient in PyTorch, and none in the graph"
+            if found is None or _is_near(found, array, gradient, floor=_OF_ALL * everything):
+                continue
+            return f"the gradient of {name!r} is off by {_apart(found, array):.2g} of its norm"
+        return ""
+
+    def _lost(self, theirs: Ran, before: Arrays) -> str:
+        """The first parameter or buffer that the step changes, and the graph does not; "" for none."""
+        for name, array in theirs.state.items():
+            old = before.get(name)
+            if name in self.joint.updated_buffers or _is_equal(old, array):
+                continue
+            return f"the step changes {name!r}, and the graph does not return it"
+        return ""
+
+    def _wrong_state(self, ours: Arrays, theirs: Ran) -> str:
+        """The first parameter or buffer that has another value behind the step; "" where none has."""
+        _, allowed = self._allowed()
+        for name in self.joint.updated_buffers:
+            if not _is_near(ours[name + UPDATED_SUFFIX], theirs.state[name], allowed, floor=1e-6):
+                return f"{name!r} has another value behind the step"
+        return ""
+
+    def _allowed(self) -> tuple[float, float]:
+        """How far loss and gradients may be apart."""
+        kinds = {value.dtype for value in _values(self.joint.module.graph)}
+        return (_IN_HALF, _IN_HALF) if kinds & HALF else (_LOSS, _GRADIENT)
+
+    def _is_rounding(
+        self,
+        ours: Arrays,
+        theirs: Ran,
+        before: TrainingStep,
+        inputs: Mapping[str, Tensor],
+        seed: int,
+    ) -> bool:
+        """Whether PyTorch's step is as far from itself, where its numbers change by a millionth."""
+        worst: dict[str, float] = {}
+        for number in range(_ROUNDINGS):
+            generator = torch.Generator().manual_seed(number)
+            near = copy.deepcopy(before)
+            with torch.no_grad():
+                for parameter in near.module.parameters():
+                    parameter.copy_(_rounded(parameter, generator))
+            given = {name: _rounded(tensor, generator) for name, tensor in inputs.items()}
+            found = ran(near, given, seed)
+            for name, array in {"": theirs.loss, **theirs.gradients}.items():
+                mine = found.loss if not name else found.gradients.get(name, np.zeros_like(array))
+                worst[name] = max(worst.get(name, 0.0), _apart(mine, array))
+        loss, gradient = self._allowed()
+        results: Sequence[tuple[str, np.ndarray | None, np.ndarray, float]] = [
+            ("", ours[LOSS], theirs.loss, loss),
+            *(
+                (name, ours.get(name + GRADIENT_SUFFIX), array, gradient)
+                for name, array in theirs.gradients.items()
+            ),
+        ]
+        return all(
+            found is not None and _apart(found, array) <= max(least, _TIMES * worst[name])
+            for name, found, array, least in results
+        )
+
+
+def _rounded(tensor: Tensor, generator: torch.Generator) -> Tensor:
+    real = torch.view_as_real(tensor.detach()) if tensor.is_complex() else tensor.detach()
+    if not real.is_floating_point():
+        return tensor
+    noise = torch.randn(real.shape, generator=generator).to(real.dtype)
+    found = real * (1 + _ROUNDING * noise)
+    return torch.view_as_complex(found.contiguous()) if tensor.is_complex() else found
+
+
+def _is_equal(one: np.ndarray | None, other: np.ndarray) -> bool:
+    """Bit for bit, as far as numbers go."""
+    return one is not None and one.shape == other.shape and one.tobytes() == other.tobytes()
+
+
+def _square(array: np.ndarray) -> float:
+    return float(np.square(array.astype(np.float64)).sum())
+
+
+def _apart(one: np.ndarray, other: np.ndarray) -> float:
+    """Norm of the difference, by that of the second; NaN and infinities in the same places are equal."""
+    a, b = one.astype(np.float64), other.astype(np.float64)
+    if a.shape != b.shape:
+        return float("inf")
+    same = (a == b) | (np.isnan(a) & np.isnan(b))
+    difference = np.where(same, 0.0, a - b)
+    off, whole = (
+        float(np.sqrt(np.square(difference).sum())),
+        float(np.sqrt(_square(b[np.isfinite(b)]))),
+    )
+    if not np.isfinite(off):
+        return float("inf")
+    return off / whole if whole else (float("inf") if off else 0.0)
+
+
+def _is_near(one: np.ndarray, other: np.ndarray, share: float, *, floor: float) -> bool:
+    """Within a share of the second's norm, or within `floor`."""
+    apart = _apart(one, other)
+    if apart <= share:
+        return True
+    a, b = one.astype(np.float64), other.astype(np.float64)
+    return a.shape == b.shape and bool(np.sqrt(np.square(a - b).sum()) <= floor)

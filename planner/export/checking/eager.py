@@ -1,0 +1,99 @@
+"""One training step in PyTorch itself: its loss, gradients, state and random numbers."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from planner.export.autocast import on_cpu
+from planner.export.checking.draws import Draws
+from planner.export.dtypes import array_of
+from planner.export.step import TrainingStep
+
+Arrays = dict[str, np.ndarray]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ran:
+    """What one step made.
+
+    Attributes:
+        gradients: by parameter; of the module's own alone.
+        state: every parameter and buffer behind the step.
+        leaves: parameters and other tensors that received a gradient, by identity.
+    """
+
+    loss: np.ndarray
+    gradients: Arrays
+    state: Arrays
+    draws: Draws
+    leaves: dict[int, Tensor] = field(default_factory=dict)
+
+
+def tensors_of(module: nn.Module) -> dict[str, Tensor]:
+    """Its parameters and buffers, each distinct one once."""
+    return {**dict(module.named_parameters()), **dict(module.named_buffers())}
+
+
+def ran(step: TrainingStep, inputs: Mapping[str, Tensor], seed: int) -> Ran:
+    """Run a step, and its backward pass. Its module's state changes as the step changes it.
+
+    Args:
+        seed: of PyTorch's, NumPy's and Python's random numbers.
+    """
+    module = step.module
+    step.zero_grad(set_to_none=True)
+    random.seed(seed)
+    np.random.seed(seed)  # noqa: NPY002  # the generator that a module draws from
+    torch.manual_seed(seed)
+    with on_cpu(), Draws() as draws:
+        loss = step(*(tensor.detach().clone() for tensor in inputs.values()))
+    leaves = {id(leaf): leaf for leaf in _leaves(loss)}
+    loss.backward()
+    gradients = {n: array_of(p.grad) for n, p in module.named_parameters() if p.grad is not None}
+    return Ran(
+        loss=array_of(loss),
+        gradients=gradients,
+        state={name: array_of(t).copy() for name, t in tensors_of(module).items()},
+        draws=draws,
+        leaves=leaves,
+    )
+
+
+def _leaves(loss: Tensor) -> Iterator[Tensor]:
+    """Tensors that the loss's gradient ends in."""
+    seen: set[object] = set()
+    waiting = [loss.grad_fn]
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        variable = getattr(node, "variable", None)
+        if isinstance(variable, Tensor):
+            yield variable
+        waiting += [following for following, _ in node.next_functions]
+
+
+@contextlib.contextmanager
+def undisturbed() -> Iterator[None]:
+    """Random numbers go on behind this as if nothing had been drawn, and nothing is said meanwhile."""
+    python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
+    try:
+        with (
+            torch.random.fork_rng(devices=()),
+            torch.enable_grad(),
+            warnings.catch_warnings(),
+        ):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)  # noqa: NPY002

@@ -1,0 +1,103 @@
+"""Other values for the tensors of a step, of the kind that the example has."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+_NOISE = 0.1
+"""Size of the change of a floating-point tensor, by its own deviation."""
+
+_MOVE = 0.05
+"""The same for a parameter, from one step to the next."""
+
+_LEAST = 0.02
+"""The least change of a parameter whose elements are all alike."""
+
+
+class Others:
+    """Tensors like those of an example: rows in another order, the same one in all that have as many, so
+    that lengths and masks stay with what they are of; floats with noise, in the range of the example's.
+
+    Integers are no others than the example's: what they index, or count, is there.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._generator = torch.Generator().manual_seed(seed)
+        self._orders: dict[int, Tensor] = {}
+
+    def tensor(self, given: Tensor) -> Tensor:
+        """A tensor of the same type and shape."""
+        found = given.detach()
+        if found.dim() and found.shape[0] > 1:
+            found = found[self._order(found.shape[0])]
+        if found.is_complex() and found.numel():
+            noisy = _noisy(torch.view_as_real(found.resolve_conj()).clone(), self._generator)
+            return torch.view_as_complex(noisy.contiguous())
+        if found.is_floating_point() and found.numel():
+            return _noisy(found, self._generator)
+        return found
+
+    def inside(self, value: Any) -> Any:
+        """The same structure with other tensors in it: lists, dicts, named tuples, dataclasses and what
+        is registered with PyTorch's trees."""
+        return _each(value, self.tensor)
+
+    def _order(self, rows: int) -> Tensor:
+        if rows not in self._orders:
+            self._orders[rows] = torch.randperm(rows, generator=self._generator)
+        return self._orders[rows]
+
+
+def _noisy(tensor: Tensor, generator: torch.Generator) -> Tensor:
+    """What is in [0, 1] stays there, and what is not negative stays so."""
+    values = tensor.detach().float()
+    noise = torch.randn(values.shape, generator=generator)
+    low, high = float(values.min()), float(values.max())
+    if low >= 0 and high <= 1:
+        found = (values + _NOISE * noise).clamp(low, high)
+    elif low >= 0:
+        found = values * torch.exp(_NOISE * noise)
+    else:
+        spread = float(values.std(correction=0)) or abs(high) or 1.0
+        found = values + _NOISE * spread * noise
+    return found.to(tensor.dtype)
+
+
+def moved(tensor: Tensor, generator: torch.Generator) -> Tensor:
+    """A parameter as some step might leave it."""
+    real = torch.view_as_real(tensor.detach()) if tensor.is_complex() else tensor.detach()
+    if not real.is_floating_point() or not real.numel():
+        return tensor.detach()
+    spread = max(float(real.float().std(correction=0)), _LEAST / _MOVE)
+    noise = torch.randn(real.shape, generator=generator).to(real.dtype)
+    found = real + _MOVE * spread * noise
+    return torch.view_as_complex(found.contiguous()) if tensor.is_complex() else found
+
+
+def _each(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    if isinstance(value, Tensor):
+        return change(value)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type) and not _is_tree(value):
+        parts = {f.name: _each(getattr(value, f.name), change) for f in dataclasses.fields(value)}
+        try:
+            return dataclasses.replace(value, **parts)
+        except (TypeError, ValueError):  # fields that its constructor does not take
+            return value
+    if not _is_tree(value):
+        return value
+    return pytree.tree_map(
+        lambda leaf: leaf if leaf is value else _each(leaf, change),
+        value,
+        is_leaf=lambda part: part is not value,
+    )
+
+
+def _is_tree(value: Any) -> bool:
+    """Whether PyTorch's trees know its parts."""
+    return not pytree.tree_is_leaf(value)

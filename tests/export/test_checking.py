@@ -1,0 +1,260 @@
+"""The exported graph beside PyTorch's own step: what a trace freezes or loses is refused, and what is
+right passes.
+
+Nothing here asks a rule of the exporter's: each program is one that PyTorch trains and the trace accepts.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import namedtuple
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch", reason="torch is not installed")
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from planner.export.checking.values import Others, moved
+from planner.export.errors import OtherStep
+from planner.export.training import export_training_graph
+
+X = torch.randn(6, 8, generator=torch.Generator().manual_seed(0))
+LABELS = torch.tensor([0, 1, 2, 0, 1, 1])
+
+
+class Net(nn.Module):
+    """A network whose forward pass does something besides."""
+
+    def __init__(self, how: Any = None) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.second, self.last = nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 3)
+        self.slow = nn.Linear(8, 8).requires_grad_(False)
+        self.register_buffer("held", torch.zeros(8))
+        self.register_buffer("count", torch.zeros((), dtype=torch.int64))
+        self.how = how
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = torch.tanh(self.first(x))
+        hidden = hidden if self.how is None else self.how(self, hidden)
+        return self.last(torch.tanh(self.second(hidden)))
+
+
+def drawn_by_numpy(net: Net, x: Tensor) -> Tensor:
+    return x * float(np.random.beta(0.4, 0.4))  # noqa: NPY002  # as people write it
+
+
+def drawn_by_python(net: Net, x: Tensor) -> Tensor:
+    return x * random.uniform(0.5, 2)
+
+
+def assigned(net: Net, x: Tensor) -> Tensor:
+    result = x + net.held
+    net.held = x.detach().mean(0)
+    return result
+
+
+def moved_by_data(net: Net, x: Tensor) -> Tensor:
+    with torch.no_grad():
+        for slow, fast in zip(net.slow.parameters(), net.second.parameters(), strict=True):
+            slow.data = 0.9 * slow.data + 0.1 * fast.data
+    return x + net.slow(x).detach()
+
+
+def counted_outside(net: Net, x: Tensor) -> Tensor:
+    net.steps = getattr(net, "steps", 0) + 1
+    return x / net.steps
+
+
+OUTSIDE = nn.Parameter(torch.ones(1))
+PLAIN = torch.ones(1, requires_grad=True)
+
+
+class Margin(nn.Module):
+    """A loss with a parameter of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(1))
+
+    def forward(self, result: Tensor, labels: Tensor) -> Tensor:
+        return F.cross_entropy(self.scale * result, labels)
+
+
+def exported(module: nn.Module, loss: Any = F.cross_entropy, **options: Any):
+    return export_training_graph(module, X, loss, targets=LABELS, **options)
+
+
+@pytest.mark.parametrize(
+    ("how", "what"),
+    [
+        (drawn_by_numpy, "the loss is"),
+        (drawn_by_python, "the loss is"),
+        (counted_outside, "is off by|the loss is"),
+        (assigned, "the step changes 'held', and the graph does not return it"),
+        (moved_by_data, r"the step changes 'slow\.\w+', and the graph does not return it"),
+    ],
+)
+def test_what_a_trace_freezes_or_loses_is_refused(how: Any, what: str) -> None:
+    with pytest.raises(OtherStep, match=what) as error:
+        exported(Net(how))
+    assert "--no-check" in str(error.value)
+    graph = exported(Net(how), check=False)
+    assert graph.unchecked == "it was not asked for"
+
+
+@pytest.mark.parametrize(
+    ("loss", "named"),
+    [
+        (Margin(), r"loss\.scale"),
+        (lambda result, labels: OUTSIDE.square().sum() * F.cross_entropy(result, labels), r"\[1\]"),
+        (lambda result, labels: PLAIN.sum() * F.cross_entropy(result, labels), r"\[1\]"),
+    ],
+    ids=["module", "closure", "plain tensor"],
+)
+def test_what_a_loss_trains_besides_the_module_is_refused(loss: Any, named: str) -> None:
+    with pytest.raises(OtherStep, match=rf"not the module's \(.*{named}\)"):
+        exported(Net(), loss)
+
+
+@dataclass
+class Batch:
+    features: Tensor
+    labels: Tensor
+
+
+Pair = namedtuple("Pair", ["labels", "weight"])
+
+
+class Held(nn.Module):
+    """Takes its labels in some container beside a tensor."""
+
+    def __init__(self, read: Any) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.net, self.read = Net(), read
+
+    def forward(self, x: Tensor, held: Any) -> Tensor:
+        return F.cross_entropy(self.net(x), self.read(held))
+
+
+@pytest.mark.parametrize(
+    ("held", "read"),
+    [
+        ([{"labels": LABELS}], lambda held: held[0]["labels"]),
+        ({"deep": [LABELS, {}]}, lambda held: held["deep"][0]),
+        (Pair(LABELS, 1.0), lambda held: held.labels),
+        (Batch(X, LABELS), lambda held: held.labels),
+    ],
+    ids=["list", "dict", "named tuple", "dataclass"],
+)
+def test_a_tensor_in_a_container_is_no_constant(held: Any, read: Any) -> None:
+    with pytest.raises(OtherStep, match="at other inputs and parameters"):
+        export_training_graph(Held(read), {"x": X, "held": held})
+
+
+class Queue(nn.Module):
+    """A queue whose place is a buffer that the step moves, as a momentum encoder has it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.net = nn.Linear(8, 4)
+        self.register_buffer("queue", torch.zeros(4, 18))
+        self.register_buffer("place", torch.zeros(1, dtype=torch.int64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        made = self.net(x)
+        scores = made @ self.queue.clone().detach()
+        with torch.no_grad():
+            place = int(self.place)
+            self.queue[:, place : place + 6] = made.T
+            self.place[0] = (place + 6) % 18
+        return scores.square().mean() + made.square().mean()
+
+
+def test_a_value_of_state_that_the_step_moves_is_not_taken_for_granted() -> None:
+    with pytest.raises(OtherStep, match="with the state that the step before left"):
+        export_training_graph(Queue(), X, specialize=True)
+
+
+def kept(net: Net, x: Tensor) -> Tensor:
+    """State that the graph returns."""
+    result = x + net.held
+    net.held.copy_(x.detach().mean(0))
+    net.count += 1
+    return result
+
+
+def noisy(net: Net, x: Tensor) -> Tensor:
+    """Random numbers that PyTorch draws: both sides are given the same."""
+    x = F.dropout(x, 0.3) * torch.rand_like(x) + 0.1 * torch.randn(x.shape)
+    return x * x.new_empty(x.shape[0], 1).bernoulli_(0.75) + torch.empty_like(x).uniform_(-1, 1)
+
+
+def numpys_state() -> list[int]:
+    return np.random.get_state()[1].tolist()  # noqa: NPY002
+
+
+@pytest.mark.parametrize("how", [None, kept, noisy], ids=["plain", "state", "random"])
+def test_a_step_that_is_right_is_compared_and_passes(how: Any) -> None:
+    module = Net(how)
+    before = {name: tensor.clone() for name, tensor in module.state_dict().items()}
+    drawn = torch.get_rng_state(), random.getstate(), numpys_state()
+    graph = exported(module, optimizer="adamw")
+    assert graph.unchecked == ""
+    # the caller's module and random numbers are as they were
+    assert all(torch.equal(before[name], t) for name, t in module.state_dict().items())
+    assert all(parameter.grad is None for parameter in module.parameters())
+    assert drawn[1] == random.getstate()
+    # a trace of random operators draws from PyTorch's own numbers
+    assert how is noisy or torch.equal(drawn[0], torch.get_rng_state())
+    assert drawn[2] == numpys_state()
+
+
+def test_an_inexact_graph_is_caught_by_its_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The comparison sees one wrong gradient among right ones."""
+    from planner.export.checking import check
+
+    run = check._Graph.run
+
+    def wrong(self: Any, feeds: Any) -> Any:
+        found = run(self, feeds)
+        found["first.bias_grad"] = found["first.bias_grad"] * 1.05
+        return found
+
+    monkeypatch.setattr(check._Graph, "run", wrong)
+    with pytest.raises(OtherStep, match=r"gradient of 'first.bias' is off by 0.05"):
+        exported(Net())
+
+
+def test_what_is_not_compared_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "meta device" in exported(Net().to("meta")).unchecked
+    monkeypatch.setattr("planner.export.checking.check._MOST_BYTES", 1)
+    assert "is long to run here" in exported(Net()).unchecked
+
+
+def test_other_values_are_of_the_examples_kind() -> None:
+    others = Others(1)
+    mask = torch.arange(12).reshape(6, 2) % 3 > 0
+    chances = torch.rand(6, 2, generator=torch.Generator().manual_seed(0))
+    for given in (X, chances, chances + 2, X.to(torch.complex64)):
+        found = others.tensor(given)
+        assert (found.shape, found.dtype) == (given.shape, given.dtype)
+        assert not torch.equal(found, given)
+    assert 0 <= others.tensor(chances).min() <= others.tensor(chances).max() <= 1
+    assert others.tensor(chances + 2).min() > 0
+    for given in (LABELS, mask):
+        rows = sorted(map(str, given.tolist()))
+        assert sorted(map(str, others.tensor(given).tolist())) == rows
+    assert torch.equal(others.tensor(torch.tensor(3)), torch.tensor(3))
+    assert not torch.equal(others.tensor(LABELS), LABELS)
+    assert torch.equal(others.tensor(LABELS), others.tensor(LABELS)), "as many rows, in one order"
+    parameter = nn.Parameter(torch.ones(4))
+    assert not torch.equal(moved(parameter, torch.Generator().manual_seed(0)), parameter)
