@@ -392,7 +392,7 @@ def test_what_cannot_be_planned_is_opened_as_it_is_and_said(
     assert all(found["pattern"] for found in opened(done))
     infeasible, unbound = lines(done)
     assert "opened as it is, not planned: " in infeasible and "budget" in infeasible
-    assert "--dim batch=N" in unbound
+    assert "--dim batch=1" in unbound
     again = start(*PLANNER, "run", *budget, "--explain", *arguments)
     assert "once" not in again.stderr and again.stderr.count("not planned: ") == 2
     strict = start(*PLANNER, "run", *budget, "--strict", *arguments)
