@@ -14,7 +14,7 @@ import onnx_ir as ir
 from planner.errors import ModelError
 from planner.files.temporary import temporary_folder
 from planner.graph.model import TrainingGraph
-from planner.onnxio.dims import bound_shape
+from planner.onnxio.dims import dims_of
 from planner.onnxio.load import InferredTypes, ValueType
 from planner.runtime.build import is_training_build
 from planner.runtime.messages import first_line
@@ -34,12 +34,14 @@ def runtime_types(model: ir.Model, dims: Mapping[str, int]) -> InferredTypes:
     light = without_large_initializers(model)
     proto = ir.to_proto(light)
     for info, value in zip(proto.graph.input, light.graph.inputs, strict=True):
-        shape = bound_shape(value, dims) or ()
-        for dim, size in zip(info.type.tensor_type.shape.dim, shape, strict=False):
-            dim.dim_value = size
+        for dim, called in zip(info.type.tensor_type.shape.dim, dims_of(value), strict=False):
+            if isinstance(called, str):
+                dim.dim_param = called
     options = ort.SessionOptions()
     options.log_severity_level = 4
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_BASIC
+    for name, size in dims.items():
+        options.add_free_dimension_override_by_name(name, size)
     with temporary_folder() as folder:
         path = folder / "folded.onnx"
         options.optimized_model_filepath = str(path)
