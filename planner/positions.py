@@ -7,7 +7,7 @@ for `--dim x:0/2=1 --dim x:1/2=3`: behind the slash is the number of axes that x
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from planner.errors import UsageError
 from planner.files.reading import shown
@@ -29,15 +29,6 @@ class Position:
     def __str__(self) -> str:
         return f"{self.input}:{self.axis}" + ("" if self.rank is None else f"/{self.rank}")
 
-    def typed(self, given: Mapping[str, int]) -> str:
-        """The option that gave it its size, among all `given`."""
-        if self.rank is None:
-            return f"--dim {self}={given[str(self)]}"
-        whole = replace(self, axis=0)
-        places = ((position_of(text), size) for text, size in given.items())
-        sizes = [str(size) for place, size in places if place and replace(place, axis=0) == whole]
-        return f"--shape {self.input}={'x'.join(sizes)}"
-
 
 def position_of(text: str) -> Position | None:
     """`"x:0"` or `"x:0/4"`; None where it is neither."""
@@ -47,6 +38,16 @@ def position_of(text: str) -> Position | None:
     if not colon or not name or number is None or (slash and most is None):
         return None
     return Position(input=name, axis=number, rank=most)
+
+
+def typed(text: str, given: Mapping[str, int]) -> str:
+    """The option that gave the dim `text` its size, among all `given`."""
+    place = position_of(text)
+    if place is None or place.rank is None:
+        return f"--dim {text}={given[text]}"
+    places = ((position_of(other), size) for other, size in given.items())
+    sizes = [str(n) for p, n in places if p and (p.input, p.rank) == (place.input, place.rank)]
+    return f"--shape {place.input}={'x'.join(sizes)}"
 
 
 def shape_dims(texts: Iterable[str]) -> dict[str, int]:

@@ -239,7 +239,7 @@ Quiet = Annotated[
 ]
 
 
-def parse_dims(texts: list[str] | None, shapes: list[str] | None) -> dict[str, int]:
+def parse_dims(texts: list[str] | None, shapes: list[str] | None = None) -> dict[str, int]:
     """`["batch=32"]` -> `{"batch": 32}`, with the dims that `shapes` come to (`planner.positions`).
 
     Raises:

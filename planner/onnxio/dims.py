@@ -15,7 +15,7 @@ import onnx_ir as ir
 
 from planner.errors import ModelError, UsageError
 from planner.onnxio.bodies import all_proto_nodes, proto_bodies
-from planner.positions import Position, position_of
+from planner.positions import Position, position_of, typed
 
 Shape = tuple[int, ...]
 
@@ -25,6 +25,7 @@ _LIKELY = (("batch", 1), ("seq", 128), ("length", 128), ("height", 224), ("width
 """Sizes to suggest, by what is in a dim's name; the first that fits."""
 
 _IMAGE = (1, 3, 224, 224)
+_CHANNELS_LAST = (1, 224, 224, 3)
 _CHANNELS = (1, 3, 4)
 
 
@@ -87,12 +88,12 @@ def _places(model: ir.Model) -> dict[str, list[tuple[ir.Value, int]]]:
     return found
 
 
-def dim_called(model: ir.Model, text: str, size: int | None = None, typed: str = "") -> str | int:
+def dim_called(model: ir.Model, text: str, size: int | None = None, option: str = "") -> str | int:
     """What the dim of this name or place is called; its size where the file has it.
 
     Args:
         size: that it is given; None for any.
-        typed: the option that does so, for messages.
+        option: that does so, for messages.
 
     Raises:
         UsageError: the model has no such dim, or the file has it in another size.
@@ -104,21 +105,21 @@ def dim_called(model: ir.Model, text: str, size: int | None = None, typed: str =
     if place is None:
         has = ", ".join(sorted(symbols)) or "none"
         raise UsageError(f"--dim {text}: the model has no such dim (its dims: {has})")
-    typed = typed or f"--dim {text}"
+    option = option or f"--dim {text}"
     value = next((v for v in model.graph.inputs if v.name == place.input), None)
     if value is None:
         has = _some([f"{v.name} {_said(v)}" for v in model.graph.inputs]) or "none"
-        raise UsageError(f"{typed}: the model has no input {place.input!r} (its inputs: {has})")
+        raise UsageError(f"{option}: the model has no input {place.input!r} (its inputs: {has})")
     dims = dims_of(value)
     found = dims[place.axis] if place.axis < len(dims) else None
     if found is None or place.rank not in (None, len(dims)):
         raise UsageError(
-            f"{typed}: input {place.input!r} has the shape {_said(value)}, of {len(dims)} "
+            f"{option}: input {place.input!r} has the shape {_said(value)}, of {len(dims)} "
             f"{'axis' if len(dims) == 1 else 'axes'}"
         )
     if isinstance(found, int) and size not in (None, found):
         raise UsageError(
-            f"{typed}: input {place.input!r} has the shape {_said(value)}, whose axis {place.axis} is "
+            f"{option}: input {place.input!r} has the shape {_said(value)}, whose axis {place.axis} is "
             f"{found}"
         )
     return found
@@ -143,18 +144,18 @@ def bound_dims(model: ir.Model, path: Path, given: Mapping[str, int]) -> dict[st
     bound: dict[str, int] = {}
     said: dict[str, str] = {}
     for text, size in given.items():
-        place = position_of(text)
-        typed = f"--dim {text}={size}" if place is None else place.typed(given)
-        called = dim_called(model, text, size, typed)
+        option = typed(text, given)
+        called = dim_called(model, text, size, option)
         if isinstance(called, int):
             continue
         if size <= 0:
-            raise UsageError(f"{typed}: a dim must be at least 1")
+            raise UsageError(f"{option}: a dim must be at least 1")
         if bound.setdefault(called, size) != size:
             raise UsageError(
-                f"dim {called!r} is given two sizes: {bound[called]} by {said[called]}, {size} by {typed}"
+                f"dim {called!r} is given two sizes: {bound[called]} by {said[called]}, {size} by "
+                f"{option}"
             )
-        said.setdefault(called, typed)
+        said.setdefault(called, option)
     _check_complete(model, path, bound)
     return bound
 
@@ -204,15 +205,16 @@ def _check_complete(model: ir.Model, path: Path, bound: Mapping[str, int]) -> No
 def _likely(called: str, value: ir.Value, axis: int) -> int:
     """A size to suggest for a dim of an input: by its name, or as in a batch of one image."""
     dims = dims_of(value)
-    is_open = _is_nameless(value, axis)
-    by_name = (size for word, size in _LIKELY if not is_open and word in called.lower())
-    is_image = len(dims) == len(_IMAGE) and (
-        (dims[1] in _CHANNELS and axis > 1)
-        or (dims[3] in _CHANNELS and axis in (1, 2))
-        or all(_is_nameless(value, other) for other in range(1, len(dims)))
-    )
-    by_place = _IMAGE[axis] if dims[-1] not in _CHANNELS else _IMAGE[2]
-    return next(by_name, by_place if is_image else 1)
+    name = "" if _is_nameless(value, axis) else called.lower()
+    likely = [size for word, size in _LIKELY if word in name]
+    if len(dims) == len(_IMAGE):
+        if dims[-1] in _CHANNELS:
+            likely.append(_CHANNELS_LAST[axis])
+        elif dims[1] in _CHANNELS or all(
+            _is_nameless(value, other) for other in range(1, len(dims))
+        ):
+            likely.append(_IMAGE[axis])
+    return [*likely, 1][0]
 
 
 def _said(value: ir.Value) -> str:

@@ -155,6 +155,7 @@ def test_a_name_that_is_the_place_of_a_dim_without_one_is_refused(tmp_path):
         (["--dim", "x:7=2"], r"--dim x:7=2: input 'x' has the shape .*, of 3 axes$"),
         (["--dim", "x:1=2"], r"--dim x:1=2: input 'x' .*, whose axis 1 is 3$"),
         (["--dim", "z:1=2"], r"--dim z:1=2: the model has no input 'z'"),
+        (["--dim", "x:07=2"], r"--dim x:07=2: input 'x' has the shape .*, of 3 axes$"),
         (["--dim", "z=2"], r"--dim z: the model has no such dim \(its dims: batch, x:2\)$"),
         (["--shape", "x=2x3x5", "--shape", "y=3"],
          "dim 'batch' is given two sizes: 2 by --shape x=2x3x5, 3 by --shape y=3$"),
