@@ -76,7 +76,7 @@ def analyze(
 
     Args:
         model: an .onnx file.
-        dims: values of symbolic dims.
+        dims: sizes of open dims, by name, or by place: `{"x:0": 1}` is axis 0 of the input x.
         bounds: the most that sizes which depend on data may be, by the tensor's name: a number of
             elements, a shape, or bytes ("64MB"; of a node with bodies, what these hold). What is not
             bounded is as large as in one run of the model with `inputs`.

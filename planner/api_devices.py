@@ -12,6 +12,7 @@ from planner.defaults import AUTO_RESERVE, set_aside
 from planner.device_fits import DeviceFit, DeviceFits
 from planner.errors import UsageError
 from planner.files.writing import FileName, path_or_none
+from planner.onnxio.dims import dim_called
 from planner.pipeline.answer.devices import Device, Finder, fits_of, searches_of
 from planner.pipeline.prepare.prepared import BOUND_SIZES, silent
 from planner.processes.garbage import collected_seldom
@@ -48,9 +49,9 @@ def fit_devices(
     Args:
         hardware: names of shipped profiles, or TOML files; "all" for every shipped profile of a device
             with a memory of its own.
-        dims: sizes of symbolic dims. One of them may have several, of which the largest that fits is
-            looked for (it is taken that what is smaller than one that fits, fits), or none: then sizes
-            double from 1 on.
+        dims: sizes of open dims, by name or by place, as for `analyze`. One of them may have several, of
+            which the largest that fits is looked for (it is taken that what is smaller than one that
+            fits, fits), or none: then sizes double from 1 on.
         bounds, feeds, inputs, ort_optimize: as for `planner.optimize`.
         reserve: of each device's memory, for what no plan has: the driver's context and libraries. A size
             (`"2GB"`), a share (`"5%"`), or "auto", as `optimize` sets aside where no budget is given
@@ -117,11 +118,12 @@ def fit_devices(
     least_size = asked[0] if asked else 1
     least_peak, least_on_host = finder.least_peaks(least_size)
     first = finder.prepared(least_size)
+    called = str(dim_called(first.loaded.model, dim)) if dim else ""
     return DeviceFits(
         model_path=Path(model),
         model_sha256=first.loaded.sha256,
-        dims=dict(request.dims),
-        dim=dim,
+        dims={name: size for name, size in first.loaded.dims.items() if name != called},
+        dim=called,
         sizes=finder.sizes if dim else (),
         devices=rows,
         least_size=least_size if dim else 0,

@@ -13,6 +13,7 @@ from planner.defaults import meant
 from planner.errors import UsageError
 from planner.files.writing import FileName, path_or_none
 from planner.formulate import NO_LIMIT
+from planner.onnxio.dims import dim_called
 from planner.pipeline.answer.sweep import Graphs, even_budgets, frontiers, graphs_of, largest
 from planner.pipeline.levers.residence import residence_note
 from planner.pipeline.levers.ways import merged, ways_of
@@ -63,7 +64,7 @@ def sweep(
     Args:
         budgets: as for `optimize`; a percentage is of the peak at the largest size. None asks for
             `points` budgets, from the least that may be possible to the largest size's own peak.
-        dims: sizes of symbolic dims; one of them may have several.
+        dims: sizes of open dims, by name or by place, as for `analyze`; one of them may have several.
         bounds: of sizes that depend on data, as for `optimize`.
         swap, copies, resident, feeds: as for `optimize`; at each budget what lives on the host is as
             much as costs nothing, or all that may.
@@ -109,15 +110,16 @@ def sweep(
     count = (len(budgets) or points) * (len(sizes[several[0]]) if several else 1)
     if count > MAX_POINTS:
         raise UsageError(f"{count} points are too many; {MAX_POINTS} at most")
-    dim = several[0] if several else next(iter(sizes), "")
+    swept = several[0] if several else next(iter(sizes), "")
     graphs: list[Graphs] = []
     sizes_of: list[int] = []
     overlap = False
     assumptions: dict[str, None] = {}
-    for number, size in enumerate(sizes.get(dim, [0])):
-        bound = {name: values[0] for name, values in sizes.items()} | ({dim: size} if dim else {})
+    for number, size in enumerate(sizes.get(swept, [0])):
+        bound = {name: values[0] for name, values in sizes.items()}
         if several:
-            report(f"{dim} = {size}")
+            report(f"{swept} = {size}")
+            bound[swept] = size
         prepared = prepare(replace(request, dims=bound), progress=report, to_rewrite=False)
         settings = settings_of(prepared, budget_bytes=NO_LIMIT)
         overlap = settings.overlap
@@ -139,6 +141,9 @@ def sweep(
     by_size = itertools.groupby(zip(sizes_of, found, strict=True), key=lambda pair: pair[0])
     found = tuple(merged([frontier for _, frontier in ways]) for _, ways in by_size)
     first = graphs[0].prepared
+    dim = (
+        str(dim_called(first.loaded.model, swept)) if several else next(iter(first.loaded.dims), "")
+    )
     return Sweep(
         model_path=Path(model),
         model_sha256=first.loaded.sha256,

@@ -109,7 +109,7 @@ class Request:
 
     Attributes:
         model: an .onnx file.
-        dims: values of symbolic dims.
+        dims: sizes of open dims, by name or by place (`planner.positions`).
         device: what the model is written for; see `planner.targets`.
         ort_optimize: plan on the graph that ONNX Runtime's optimizers make; False takes the graph as
             it is, for sessions of the level ORT_DISABLE_ALL.

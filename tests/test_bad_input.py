@@ -193,12 +193,12 @@ def test_a_shape_that_depends_on_values_where_no_run_shows_it(capsys):
 
 def test_a_symbolic_dim_that_is_not_bound(capsys):
     model = proto(diamond(), inputs=[info("x", "batch", SIDE)], outputs=[info("y", "batch", SIDE)])
-    refused(model, capsys, "'batch'", "--dim batch=N")
+    refused(model, capsys, "batch (x)", "--dim batch=1")
 
 
 def test_a_dim_without_value_or_name(capsys):
     model = proto(diamond(), inputs=[info("x", None, SIDE)], outputs=[info("y", None, SIDE)])
-    refused(model, capsys, "'x'")
+    refused(model, capsys, "x:0", f"--shape x=1x{SIDE}")
 
 
 def test_a_dim_that_the_model_has_not(capsys):

@@ -21,6 +21,7 @@ def analyze(
     model: o.Model,
     output: o.HtmlReport = None,
     dim: o.Dims = None,
+    shape: o.Shapes = None,
     bound: o.Bounds = None,
     hardware: o.Hardware = "cpu",
     profile: o.Profile = None,
@@ -48,10 +49,11 @@ def analyze(
     Examples:
       planner analyze model.onnx
       planner analyze model.onnx --dim batch=32 -o memory.html
+      planner analyze model.onnx --shape x=1x3x224x224
       planner analyze model.onnx --as bf16 --as sparse=0.3 --as bf16,sparse=0.3
       planner analyze model.onnx --json > memory.json
     """
-    dims = o.parse_dims(dim)
+    dims = o.parse_dims(dim, shape)
     bounds = o.parse_bounds(bound)
     o.check_what_if(what_if)
     o.check_copies(copies, swap)

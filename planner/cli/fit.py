@@ -29,10 +29,11 @@ def fit(
         typer.Option(
             "--dim",
             metavar="NAME[=N[,N...]|=A:B[:STEP]]",
-            help="Bind a symbolic dim. One may have several sizes, or none, to double from 1 on: the "
-            "largest that fits is looked for.",
+            help="The size of an open dim, by its name or its place (x:0=8). One may have several sizes, "
+            "or none, to double from 1 on: the largest that fits is looked for.",
         ),
     ] = None,
+    shape: o.Shapes = None,
     bound: o.Bounds = None,
     reserve: Annotated[
         str,
@@ -68,7 +69,7 @@ def fit(
       planner fit model.onnx --hardware mine.toml --dim batch=8:64:8 --json
     """
     names = [name.strip() for text in hardware for name in text.split(",")]
-    dims = _sizes(dim)
+    dims = _sizes(dim, shape)
     check_time_limit(time_limit)
     o.check_inputs(model=model, inputs=inputs)
 
@@ -105,14 +106,14 @@ def fit(
         )
 
 
-def _sizes(texts: list[str] | None) -> dict[str, list[int]]:
+def _sizes(texts: list[str] | None, shapes: list[str] | None) -> dict[str, list[int]]:
     """As `planner sweep` has them; a name alone has no sizes.
 
     Raises:
         UsageError: as `parse_sizes`.
     """
     alone = [text.strip() for text in texts or [] if "=" not in text]
-    dims = parse_sizes([text for text in texts or [] if "=" in text])
+    dims = parse_sizes([text for text in texts or [] if "=" in text], shapes)
     for name in alone:
         if not name or name in dims:
             raise UsageError(f"--dim {name or repr(name)} is empty, or given twice")

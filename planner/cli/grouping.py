@@ -30,7 +30,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "exclude",
         "min_tensor",
     ),
-    "Sizes": ("dim", "bound", "what_if"),
+    "Sizes": ("dim", "shape", "bound", "what_if"),
     "Target and hardware": (
         "device",
         "order",

@@ -69,6 +69,7 @@ def optimize(
         typer.Option("--trace", metavar="FILE.json", help="Write a trace for Perfetto too."),
     ] = None,
     dim: o.Dims = None,
+    shape: o.Shapes = None,
     bound: o.Bounds = None,
     hardware: o.Hardware = "cpu",
     profile: o.Profile = None,
@@ -139,6 +140,7 @@ def optimize(
       planner optimize model.onnx --budget 60%
       planner optimize model.onnx --budget 16GB --reserve 1GB -o small.onnx
       planner optimize model.onnx --budget 40% --dim batch=32
+      planner optimize model.onnx --budget 40% --shape x=8x3x224x224
       planner optimize model.onnx --max-slowdown 5%
       planner optimize model.onnx --budget 60% --dry-run --json > plan.json
       planner optimize model.onnx --budget 60% --device webgpu
@@ -152,7 +154,7 @@ def optimize(
     if budget is None and max_slowdown is None:
         _check_card(device, hardware, reserve)
     thresholds = parse_thresholds(fail_if_peak_above, fail_if_slower_than)
-    dims = o.parse_dims(dim)
+    dims = o.parse_dims(dim, shape)
     bounds = o.parse_bounds(bound)
     swap, resident = o.with_recompute(recompute, swap=swap, resident=resident)
     o.check_copies(copies, swap)

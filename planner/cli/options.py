@@ -14,6 +14,7 @@ from planner.cli.limits import limit_memory, limit_time
 from planner.errors import UsageError
 from planner.files.reading import shown, why_not_a_file
 from planner.halving import CastSaved as CastSavedAs
+from planner.positions import shape_dims
 from planner.residing import Feeds as Fed
 from planner.residing import Reside
 from planner.targets import Device as DeviceChoice
@@ -41,7 +42,19 @@ def _set_quiet(value: bool) -> None:
 Model = Annotated[Path, typer.Argument(metavar="MODEL", help="The ONNX model.", show_default=False)]
 Dims = Annotated[
     list[str] | None,
-    typer.Option("--dim", metavar="NAME=N", help="Bind a symbolic dim; may be repeated."),
+    typer.Option(
+        "--dim",
+        metavar="NAME=N",
+        help="The size of an open dim, by its name or its place (x:0=8); may be repeated.",
+    ),
+]
+Shapes = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--shape",
+        metavar="INPUT=AxBxC",
+        help="The size of every axis of an input: x=1x3x224x224; may be repeated.",
+    ),
 ]
 Bounds = Annotated[
     list[str] | None,
@@ -226,11 +239,11 @@ Quiet = Annotated[
 ]
 
 
-def parse_dims(texts: list[str] | None) -> dict[str, int]:
-    """`["batch=32"]` -> `{"batch": 32}`.
+def parse_dims(texts: list[str] | None, shapes: list[str] | None = None) -> dict[str, int]:
+    """`["batch=32"]` -> `{"batch": 32}`, with the dims that `shapes` come to (`planner.positions`).
 
     Raises:
-        UsageError: not NAME=N, N not a positive integer, or a name bound twice.
+        UsageError: not NAME=N, N not a positive integer, a name bound twice, or no shape.
     """
     dims: dict[str, int] = {}
     for text in texts or []:
@@ -241,7 +254,7 @@ def parse_dims(texts: list[str] | None) -> dict[str, int]:
         if dims.get(name, size) != size:
             raise UsageError(f"--dim {name} is given twice, as {dims[name]} and as {size}")
         dims[name] = size
-    return dims
+    return dims | shape_dims(shapes or ())
 
 
 def parse_bounds(texts: list[str] | None) -> dict[str, Given]:

@@ -21,6 +21,7 @@ def problem(
         typer.Option("-o", "--output", metavar="FILE", help="The problem [./NAME.problem.json]."),
     ] = None,
     dim: o.Dims = None,
+    shape: o.Shapes = None,
     bound: o.Bounds = None,
     hardware: o.Hardware = "cpu",
     profile: o.Profile = None,
@@ -46,7 +47,7 @@ def problem(
       planner problem model.onnx -o problem.json
       planner problem model.onnx --dim batch=32 --hardware a100-40gb --order best
     """
-    dims = o.parse_dims(dim)
+    dims = o.parse_dims(dim, shape)
     bounds = o.parse_bounds(bound)
     check_time_limit(time_limit)
     o.check_inputs(model=model, profile=profile)

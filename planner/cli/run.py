@@ -52,6 +52,7 @@ def run(
         ),
     ] = None,
     dim: o.Dims = None,
+    shape: o.Shapes = None,
     time_limit: Annotated[
         float,
         typer.Option(
@@ -94,7 +95,7 @@ def run(
     if budget is not None:
         check_budget(budget)
     check_time_limit(time_limit)
-    dims = o.parse_dims(dim)
+    dims = o.parse_dims(dim, shape)
     for path in plan or ():
         o.check_input(path, what="plan")
     if not module and not os.path.exists(script):

@@ -12,6 +12,7 @@ from planner.cli.outputs import check_outputs
 from planner.cli.params import read_noting
 from planner.errors import UsageError
 from planner.files.reading import shown
+from planner.positions import shape_dims
 from planner.report.plain import nearby
 from planner.units import check_budget, check_time_limit, parse_bytes, parse_whole
 
@@ -36,9 +37,10 @@ def sweep(
         typer.Option(
             "--dim",
             metavar="NAME=N[,N...]|A:B[:STEP]",
-            help="Bind a symbolic dim; one may have several sizes.",
+            help="The size of an open dim, by its name or its place (x:0=8); one may have several sizes.",
         ),
     ] = None,
+    shape: o.Shapes = None,
     bound: o.Bounds = None,
     output: o.HtmlReport = None,
     hardware: o.Hardware = "cpu",
@@ -89,7 +91,7 @@ def sweep(
     for text in asked:
         check_budget(text)
     parse_bytes(reserve, what="--reserve", zero_ok=True)
-    dims = parse_sizes(dim)
+    dims = parse_sizes(dim, shape)
     o.check_copies(copies, swap)
     check_time_limit(time_limit)
     o.check_inputs(model=model, profile=profile, inputs=inputs)
@@ -138,11 +140,12 @@ def sweep(
         note(f"wrote {nearby(output)}")
 
 
-def parse_sizes(texts: list[str] | None) -> dict[str, list[int]]:
-    """`["batch=8:32:8", "seq=128"]` -> `{"batch": [8, 16, 24, 32], "seq": [128]}`; ends included.
+def parse_sizes(texts: list[str] | None, shapes: list[str] | None = None) -> dict[str, list[int]]:
+    """`["batch=8:32:8", "seq=128"]` -> `{"batch": [8, 16, 24, 32], "seq": [128]}`; ends included. Behind
+    them are the dims that `shapes` come to (`planner.positions`).
 
     Raises:
-        UsageError: not NAME=N, NAME=N,N... or NAME=A:B[:STEP], or a name bound twice.
+        UsageError: not NAME=N, NAME=N,N... or NAME=A:B[:STEP], a name bound twice, or no shape.
     """
     dims: dict[str, list[int]] = {}
     for text in texts or []:
@@ -157,7 +160,7 @@ def parse_sizes(texts: list[str] | None) -> dict[str, list[int]]:
         if name in dims:
             raise UsageError(f"--dim {name} is given twice; list its sizes as {name}=A,B")
         dims[name] = found
-    return dims
+    return dims | {place: [size] for place, size in shape_dims(shapes or ()).items()}
 
 
 def _sizes(text: str) -> list[int]:

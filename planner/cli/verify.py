@@ -29,6 +29,7 @@ def verify(
         typer.Option("--budget", metavar="SIZE", help="The hard cap to run both under."),
     ] = None,
     dim: o.Dims = None,
+    shape: o.Shapes = None,
     inputs: o.Inputs = None,
     seed: o.Seed = 0,
     device: o.RunOn = "cpu",
@@ -50,10 +51,11 @@ def verify(
     Examples:
       planner verify model.onnx model.planned.onnx --plan model.plan.json
       planner verify model.onnx model.planned.onnx --budget 60% --json
+      planner verify model.onnx model.planned.onnx --shape x=8x3x224x224
     """
     if budget is not None:
         check_budget(budget)
-    dims = o.parse_dims(dim)
+    dims = o.parse_dims(dim, shape)
     o.check_input(original, what="model")
     o.check_input(rewritten, what="model")
     o.check_input(plan, what="plan")

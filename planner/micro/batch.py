@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from planner.errors import ModelError, UsageError
-from planner.onnxio.load import LoadedModel, symbolic_dims
+from planner.onnxio.dims import dims_of, symbolic_dims
+from planner.onnxio.load import LoadedModel
 
 _USUAL = ("batch", "batch_size", "batchsize", "bs", "n", "b")
 """Names of a batch dim, the plainest first."""
@@ -21,7 +22,7 @@ class Batch:
     """The batch of a model.
 
     Attributes:
-        dim: name of the symbolic dim; `size` is what it is bound to.
+        dim: what the open dim is called; `size` is what it is bound to.
         inputs: by name of each graph input that carries it, the axis on which it does.
     """
 
@@ -33,16 +34,15 @@ class Batch:
 def batch_of(loaded: LoadedModel) -> Batch:
     """The batch of a model whose dims are bound.
 
-    It is the one symbolic dim that some input has first; of several, the one that is called a batch.
+    It is the one open dim that some input has first; of several, the one that is called a batch.
 
     Raises:
         ModelError: the file fixes the batch, or an input has it on two axes.
         UsageError: several dims may be the batch.
     """
     model, path = loaded.model, loaded.path
-    shapes = (v.shape for v in model.graph.inputs)
-    dims = (shape[0] for shape in shapes if shape)
-    first = dict.fromkeys(str(d.value) for d in dims if isinstance(d, ir.SymbolicDim))
+    shapes = (dims_of(v) for v in model.graph.inputs)
+    first = dict.fromkeys(shape[0] for shape in shapes if shape and isinstance(shape[0], str))
     if not first:
         known = ", ".join(sorted(symbolic_dims(model)))
         has = f"its dims {known} stand first in no input" if known else "all of its dims are fixed"
@@ -66,11 +66,7 @@ def batch_of(loaded: LoadedModel) -> Batch:
 def _carriers(model: ir.Model, dim: str) -> dict[str, int]:
     found: dict[str, int] = {}
     for value in model.graph.inputs:
-        axes = [
-            i
-            for i, d in enumerate(value.shape or ())
-            if isinstance(d, ir.SymbolicDim) and str(d.value) == dim
-        ]
+        axes = [axis for axis, called in enumerate(dims_of(value)) if called == dim]
         if len(axes) > 1:
             raise ModelError(
                 f"input {value.name!r} has the batch {dim!r} on two axes, a row for each pair of "

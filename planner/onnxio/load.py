@@ -17,6 +17,7 @@ from onnx_ir.passes.common import InlinePass
 from planner.errors import ModelError, UsageError
 from planner.files.reading import MAX_BYTES, read_bytes, shown
 from planner.onnxio.check import check_structure
+from planner.onnxio.dims import Shape, bound_dims, bound_shape, dims_of, forget_unknown
 from planner.onnxio.tensors import check_external_data
 
 SHAPED_BY_TYPE = frozenset({"MaxPoolGrad", "AveragePoolGrad"})
@@ -35,17 +36,16 @@ class OpenShapeError(ModelError):
         self.names = names
 
 
-Shape = tuple[int, ...]
 InferredTypes = dict[str, tuple[ir.DataType | None, Shape | None]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedModel:
-    """A checked model. `model` keeps the symbolic dims of the file; functions are inlined.
+    """A checked model. `model` keeps the open dims of the file; functions are inlined.
 
     Attributes:
         sha256: of the model file itself, external data not included.
-        dims: value of each symbolic dim, as bound by the user.
+        dims: size of each open dim, by its name, or by its place where it has none (`x:0`).
         has_external_data: some initializer lives in another file.
         own: values that the file's own nodes make; ONNX Runtime gives the nodes of inlined functions
             a place behind all of these.
@@ -80,11 +80,11 @@ def load_model(path: Path, *, dims: Mapping[str, int] | None = None) -> LoadedMo
 
     Args:
         path: an .onnx file.
-        dims: values for symbolic dims, by name.
+        dims: sizes of dims, by name or by place (`x:0`).
 
     Raises:
-        UsageError: no such file, or a dim that the model does not have or that is not positive.
-        ModelError: not a model, truncated, or something planner does not support, by name.
+        UsageError: no such file, or a size that is none of the model's dims, as `bound_dims` raises it.
+        ModelError: not a model, truncated, a dim without a size, or something planner does not support.
     """
     path = Path(path)
     data = _read(path)
@@ -94,6 +94,7 @@ def load_model(path: Path, *, dims: Mapping[str, int] | None = None) -> LoadedMo
     except (DecodeError, ValueError) as error:
         raise ModelError(f"{path} is not an ONNX model, or is truncated ({error})") from None
     del data
+    forget_unknown(proto)
     check_structure(proto, path)
     check_external_data(proto, path)
     own = frozenset(_outputs_made(proto))
@@ -102,17 +103,17 @@ def load_model(path: Path, *, dims: Mapping[str, int] | None = None) -> LoadedMo
     ir.external_data.set_base_dir(model.graph, path.parent)
     if model.functions:
         model = InlinePass()(model).model
-    dims = dict(dims or {})
-    _check_dims(model, dims)
+    bound = bound_dims(model, path, dims or {})
     external = any(isinstance(v.const_value, ir.ExternalTensor) for v in _initializers(model))
     return LoadedModel(
-        path=path, model=model, sha256=digest, dims=dims, has_external_data=external, own=own
+        path=path, model=model, sha256=digest, dims=bound, has_external_data=external, own=own
     )
 
 
 def read_model(path: Path) -> ir.Model:
     """A model file as it is, external data by reference; checks nothing."""
     proto = onnx.load(path, format="protobuf", load_external_data=False)
+    forget_unknown(proto)
     _declare_once(proto.graph)
     model = ir.from_proto(proto)
     ir.external_data.set_base_dir(model.graph, path.parent)
@@ -150,36 +151,6 @@ def _read(path: Path) -> bytes:
 
 def _initializers(model: ir.Model) -> list[ir.Value]:
     return list(model.graph.initializers.values())
-
-
-def symbolic_dims(model: ir.Model) -> dict[str, list[str]]:
-    """Names of the symbolic dims of the graph inputs, each with the inputs that have it."""
-    found: dict[str, list[str]] = {}
-    for value in model.graph.inputs:
-        for dim in value.shape or ():
-            if isinstance(dim, ir.SymbolicDim):
-                found.setdefault(str(dim.value) if dim.value else "?", []).append(str(value.name))
-    return found
-
-
-def _check_dims(model: ir.Model, dims: Mapping[str, int]) -> None:
-    symbols = symbolic_dims(model)
-    for name, size in dims.items():
-        if name not in symbols:
-            has = ", ".join(sorted(symbols)) or "none"
-            raise UsageError(f"--dim {name}: the model has no such dim (its dims: {has})")
-        if size <= 0:
-            raise UsageError(f"--dim {name}={size}: a dim must be at least 1")
-    for name, inputs in symbols.items():
-        if name == "?":
-            raise ModelError(f"input {inputs[0]!r} has a dim with neither value nor name")
-        if name not in dims:
-            raise ModelError(
-                f"input {inputs[0]!r} has the symbolic dim {name!r}; bind it with --dim {name}=N"
-            )
-    for value in model.graph.inputs:
-        if value.shape is None:
-            raise ModelError(f"input {value.name!r} has no shape; set one before planning")
 
 
 def value_types(
@@ -277,10 +248,10 @@ def inferred_types(
     Raises:
         ModelError: inference fails, or contradicts what the file declares.
     """
-    declared = {str(v.name): (v.dtype, _bind(v.shape, dims)) for v in _all_values(model)}
+    declared = {str(v.name): (v.dtype, bound_shape(v, dims)) for v in _all_values(model)}
     bound = model.clone()
     for value in _all_values(bound):
-        shape = _bind(value.shape, dims)
+        shape = bound_shape(value, dims)
         producer = value.producer()
         is_fixed = producer is None or producer.op_type in SHAPED_BY_TYPE
         value.shape = ir.Shape(shape) if shape is not None and is_fixed else None
@@ -330,14 +301,14 @@ def open_dims(
     bound = model.clone()
     for value in _all_values(bound):
         if value.producer() is None:
-            shape = _bind(value.shape, dims)
+            shape = bound_shape(value, dims)
             value.shape = ir.Shape(shape) if shape is not None else None
     _infer_symbolic(bound)
     found: dict[str, tuple[ir.DataType | None, tuple[int | None, ...] | None]] = {}
     for value in _all_values(bound):
         known = None
         if value.shape is not None:
-            known = tuple(d if isinstance(d, int) else dims.get(str(d.value)) for d in value.shape)
+            known = tuple(d if isinstance(d, int) else dims.get(d or "") for d in dims_of(value))
         found[str(value.name)] = (value.dtype, known)
     return found
 
@@ -358,7 +329,7 @@ def _infer_symbolic(model: ir.Model) -> InferredTypes:
         raise ModelError(f"shape inference failed: {error}") from error
     finally:
         logger.setLevel(level)
-    return {str(v.name): (v.dtype, _bind(v.shape, {})) for v in _all_values(model)}
+    return {str(v.name): (v.dtype, bound_shape(v, {})) for v in _all_values(model)}
 
 
 def _all_values(model: ir.Model) -> list[ir.Value]:
@@ -367,17 +338,3 @@ def _all_values(model: ir.Model) -> list[ir.Value]:
     for node in graph:
         values.update((id(v), v) for v in node.outputs if v.name)
     return list(values.values())
-
-
-def _bind(shape: ir.Shape | None, dims: Mapping[str, int]) -> Shape | None:
-    if shape is None:
-        return None
-    bound: list[int] = []
-    for dim in shape:
-        if isinstance(dim, int):
-            bound.append(dim)
-        elif dim.value is not None and str(dim.value) in dims:
-            bound.append(dims[str(dim.value)])
-        else:
-            return None
-    return tuple(bound)

@@ -256,7 +256,7 @@ class MicroBatches:
 
     Attributes:
         runs: how many; each has `batch / runs` samples.
-        dim: the symbolic dim of the batch; `batch` is its size in the whole step.
+        dim: the open dim of the batch; `batch` is its size in the whole step.
         inputs: by name of each input that is cut into parts, the axis along which.
         accumulators: what is fed back from run to run; none where nodes of the model's own add up
             (InPlaceAccumulatorV2).
@@ -287,7 +287,7 @@ class Plan:
 
     Attributes:
         model_sha256: digest of the model file (its proto without external data).
-        dims: bound symbolic dims.
+        dims: sizes of the open dims, by name, or by place where they have none.
         budget_text, budget_bytes: as typed (or where it is from), and in bytes.
         reserve_bytes: set aside out of the budget.
         budget_of: what the budget bounds: "held", all that a session holds that

@@ -43,7 +43,9 @@ def next_steps(result: OptimizeResult, preview: Payload | None) -> list[Payload]
             )
         )
     elif result.verification is None and result.output_path is not None:
-        rest = f" --plan {shlex.quote(str(result.plan_path))}" if result.plan_path else ""
+        rest = "".join(f" {word}" for word in _typed_dims(plan))
+        if result.plan_path is not None:
+            rest = f" --plan {shlex.quote(str(result.plan_path))}"
         said = "Nothing was run yet: verify the rewritten model on ONNX Runtime."
         if not _runs_here(target_named(plan.device)):
             said = f"{ELSEWHERE}: {said[0].lower()}{said[1:]}"
@@ -185,10 +187,7 @@ def _optimize(result: OptimizeResult, budget: str, more: str = "") -> str:
 
 def _typed_options(plan: Plan, *, but: str = "") -> str:
     """The options that say what is planned, as typed, with a space behind; `but`: a dim to leave out."""
-    dims = dict(plan.dims)
-    if plan.micro is not None:
-        dims[plan.micro.dim] = plan.micro.batch
-    words = [f"--dim {shlex.quote(n)}={size}" for n, size in dims.items() if n != but]
+    words = _typed_dims(plan, but=but)
     words += [_typed_bound(bound) for bound in plan.bounds if not bound.shown]
     if plan.micro is not None:
         words.append(f"--micro-batch {plan.micro.runs}")
@@ -205,6 +204,14 @@ def _typed_options(plan: Plan, *, but: str = "") -> str:
     if not plan.ort_optimized and not plan.assumed:
         words.append("--no-ort-optimize")
     return "".join(f"{word} " for word in words)
+
+
+def _typed_dims(plan: Plan, *, but: str = "") -> list[str]:
+    """The options that give the dims of the whole step their sizes, as typed; `but`: one to leave out."""
+    dims = dict(plan.dims)
+    if plan.micro is not None:
+        dims[plan.micro.dim] = plan.micro.batch
+    return [f"--dim {shlex.quote(n)}={size}" for n, size in dims.items() if n != but]
 
 
 def _unsaid_swap(plan: Plan) -> str:

@@ -40,7 +40,7 @@ class Wanted:
         budget: for models that planner has not written; None leaves these alone.
         plans: plan files, by the digest of the model that each belongs to.
         device: which these are planned for; None for the one that a session opens on.
-        dims: their symbolic dims.
+        dims: sizes of their open dims.
         verify: their plans are verified.
         time_limit_s: of the search for a plan.
         strict: what cannot be had is an error, and not a line.

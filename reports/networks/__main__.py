@@ -5,9 +5,9 @@
     python -m reports.networks timm bert       those with one of these words in the name
 
 Each is exported, its loss and gradients are compared with autograd's, and a plan that is held within 70%
-of its peak (85% where nothing is, or what the error names) is verified on ONNX Runtime, in a process of its
-own. Rows go to `reports/networks.json`, each as it is measured, and `reports/networks.md` is written from
-them.
+of its peak (85% where nothing is, or what the error names) is verified on ONNX Runtime, in a process of
+its own. Rows go to `reports/networks.json`, each as it is measured, and `reports/networks.md` is written
+from them.
 """
 
 from __future__ import annotations

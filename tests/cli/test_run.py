@@ -392,13 +392,16 @@ def test_what_cannot_be_planned_is_opened_as_it_is_and_said(
     assert all(found["pattern"] for found in opened(done))
     infeasible, unbound = lines(done)
     assert "opened as it is, not planned: " in infeasible and "budget" in infeasible
-    assert "--dim batch=N" in unbound
+    assert "--dim batch=1" in unbound
     again = start(*PLANNER, "run", *budget, "--explain", *arguments)
     assert "once" not in again.stderr and again.stderr.count("not planned: ") == 2
     strict = start(*PLANNER, "run", *budget, "--strict", *arguments)
     assert strict.returncode == 1 and "UsageError" in strict.stderr.splitlines()[-1]
     enough = start(*PLANNER, "run", "--budget", "1GB", "--explain", "--no-verify", *arguments[:2])
     assert opened(enough)[0]["pattern"] and "is within 953.67 MiB" in enough.stderr
+    sized = ("--budget", "1GB", "--explain", "--no-verify", "--shape", "features=1024x64")
+    found = start(*PLANNER, "run", *sized, path, tmp_path / "open.onnx")
+    assert opened(found)[0]["pattern"] and "is within 953.67 MiB" in found.stderr
 
 
 def test_a_plan_for_more_than_the_budget_is_said(start: Start, folder: Path, script):

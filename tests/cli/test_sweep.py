@@ -174,7 +174,7 @@ def test_sizes_that_are_not_understood(text):
         (["--dim", "batch=8", "--budgets", "16"], "ambiguous"),
         (["--dim", "batch=8", "--budgets", "50%,,"], "not understood"),
         (["--dim", "batch=1:900", "--points", "12"], "too many"),
-        ([], "bind it with --dim"),
+        ([], "without a size: batch .*--dim batch=1"),
         (["--dim", "batch=8", "--swap", "only", "--time-limit", "0"], "--time-limit"),
     ],
 )

@@ -38,7 +38,7 @@ def parsed(command: str):
     [
         {},
         {"swap_mode": "none", "hardware": "a100-40gb", "reserve_bytes": 4096, "dims": {"n o": 3}},
-        {"swap_mode": "none"},
+        {"swap_mode": "none", "dims": {"the x:0": 3}},
         {"swap_mode": "only", "device": "cuda", "hardware": "t4"},
         {"budget_text": "5% slower", "cost_source": "roofline of cpu", "gap": 0.2},
         {"budget_text": "2GiB", "order_target": "priority", "ort_optimized": False},
@@ -62,6 +62,9 @@ def test_every_command_is_one(changes, verified):
             assert (read["device"] or "cpu") == plan.device
         if "hardware" in read and "hardware" in changes:
             assert read["hardware"] == changes["hardware"]
+        if "dims" in changes and "dim" in read and not read.get("plan"):
+            ((name, size),) = changes["dims"].items()
+            assert read["dim"][0].startswith(f"{name}={size}")
         if "reserve" in read and "reserve_bytes" in changes:
             assert read["reserve"] == f"{changes['reserve_bytes']}B"
 
@@ -85,6 +88,10 @@ def test_a_tight_plan_is_not_asked_for_more_time():
 def test_an_unverified_model_is_to_be_verified_first():
     first = steps_of(examples.optimize_result(verified=False))[0]
     assert first["command"].startswith("planner verify ")
+    result = examples.optimize_result(verified=False)
+    plan = dataclasses.replace(result.plan, dims={"in x:0": 8})
+    alone = steps_of(dataclasses.replace(result, plan=plan, plan_path=None))[0]
+    assert parsed(alone["command"])["dim"] == ["in x:0=8"]
     assert not any(
         "planner verify" in (step["command"] or "") for step in steps_of(examples.optimize_result())
     )

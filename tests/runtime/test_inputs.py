@@ -50,7 +50,7 @@ def test_symbolic_dims_are_bound_or_named(tmp_path: Path) -> None:
     path = _model(tmp_path / "m.onnx", dynamic=True)
     assert input_specs(path)[0].dims == ("batch", 3)
     assert make_inputs(path, 0, {"batch": 9})[0]["x"].shape == (9, 3)
-    with pytest.raises(UsageError, match="'x' has the symbolic dim 'batch'; bind it with --dim"):
+    with pytest.raises(UsageError, match="'x' has the open dim 'batch'; give it a size with --dim"):
         make_inputs(path)
 
 

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from planner.errors import ModelError, UsageError
+from planner.onnxio.dims import dims_of
 from planner.onnxio.load import read_model
 from planner.runtime.feeds.npz import read_arrays
 from planner.runtime.feeds.sidecar import read_recipes, recipe_of
@@ -31,7 +32,7 @@ _UNFEEDABLE = "onnxruntime's Python interface takes no such array; plan it with 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputSpec:
-    """One input that a run must be given. A `str` dim is symbolic; "" is one without a name."""
+    """One input that a run must be given. A `str` dim is open: its name, or its place (`x:0`)."""
 
     name: str
     dtype: np.dtype[Any]
@@ -50,7 +51,7 @@ def make_inputs(
 
     Args:
         seed: for inputs that neither `feeds_path` nor a sidecar gives.
-        dims: values of symbolic dims.
+        dims: sizes of open dims.
         feeds_path: an `.npz` with one array per input.
 
     Raises:
@@ -87,7 +88,7 @@ def input_specs(model_path: Path) -> tuple[InputSpec, ...]:
         dtype = value.dtype.numpy()
         if dtype.kind not in "fiubc":
             raise ModelError(f"input {name!r} is {value.dtype.name}: {_UNFEEDABLE}")
-        shape = tuple(d if isinstance(d, int) else str(d.value or "") for d in value.shape)
+        shape = tuple(d for d in dims_of(value) if d is not None)
         specs.append(InputSpec(name=name, dtype=dtype, dims=shape))
     return tuple(specs)
 
@@ -124,14 +125,13 @@ def _bind(spec: InputSpec, dims: Mapping[str, int]) -> tuple[int, ...]:
             bound.append(dims[dim])
         else:
             raise UsageError(
-                f"input {spec.name!r} has the symbolic dim {dim or '?'!r}; bind it with "
-                f"--dim {dim or 'NAME'}=N"
+                f"input {spec.name!r} has the open dim {dim!r}; give it a size with --dim {dim}=N"
             )
     return tuple(bound)
 
 
 def _check_shape(spec: InputSpec, shape: tuple[int, ...], dims: Mapping[str, int], at: str) -> None:
-    wanted = [d if isinstance(d, int) else dims.get(d, d or "?") for d in spec.dims]
+    wanted = [d if isinstance(d, int) else dims.get(d, d) for d in spec.dims]
     fits = len(shape) == len(wanted) and all(
         isinstance(w, str) or w == s for w, s in zip(wanted, shape, strict=True)
     )

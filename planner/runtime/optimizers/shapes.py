@@ -1,6 +1,6 @@
 """Shapes as ONNX Runtime finds them, for values that symbolic inference leaves open.
 
-With its symbolic dims bound, ONNX Runtime folds whole chains of shape arithmetic (Shape, Concat,
+With its open dims bound, ONNX Runtime folds whole chains of shape arithmetic (Shape, Concat,
 ReduceProd, ...) to constants and writes the shape of everything behind them into the model it saves.
 """
 
@@ -14,6 +14,7 @@ import onnx_ir as ir
 from planner.errors import ModelError
 from planner.files.temporary import temporary_folder
 from planner.graph.model import TrainingGraph
+from planner.onnxio.dims import dims_of
 from planner.onnxio.load import InferredTypes, ValueType
 from planner.runtime.build import is_training_build
 from planner.runtime.messages import first_line
@@ -31,6 +32,11 @@ def runtime_types(model: ir.Model, dims: Mapping[str, int]) -> InferredTypes:
     import onnxruntime as ort
 
     light = without_large_initializers(model)
+    proto = ir.to_proto(light)
+    for info, value in zip(proto.graph.input, light.graph.inputs, strict=True):
+        for dim, called in zip(info.type.tensor_type.shape.dim, dims_of(value), strict=False):
+            if isinstance(called, str):
+                dim.dim_param = called
     options = ort.SessionOptions()
     options.log_severity_level = 4
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_BASIC
@@ -41,7 +47,7 @@ def runtime_types(model: ir.Model, dims: Mapping[str, int]) -> InferredTypes:
         options.optimized_model_filepath = str(path)
         try:
             ort.InferenceSession(
-                ir.to_proto(light).SerializeToString(), options, providers=["CPUExecutionProvider"]
+                proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
             )
         except Exception as error:
             raise ModelError(f"ONNX Runtime cannot load the model: {first_line(error)}") from error

@@ -172,8 +172,8 @@ def _refused() -> Iterator[tuple[str, Model, tuple[str, ...]]]:
     yield "a node with too many outputs", of(node("Neg", ["x"], ["y", "z"])), ()
     yield "a required input left out", of(node("Add", ["x", ""], ["y"])), ()
     symbolic = {"inputs": [info("x", "batch", SIDE)], "outputs": [info("y", "batch", SIDE)]}
-    yield "a symbolic dim that is not bound", of(neg, **symbolic), ("--dim batch=N",)
-    yield "a dim of neither value nor name", of(neg, inputs=[info("x", None, 4)]), ("'x'",)
+    yield "a symbolic dim that is not bound", of(neg, **symbolic), ("--dim batch=1",)
+    yield "a dim of neither value nor name", of(neg, inputs=[info("x", None, 4)]), ("x:0",)
     no_shape = onnx.ValueInfoProto(name="x")
     no_shape.type.tensor_type.elem_type = T.FLOAT
     yield "an input without a shape", of(neg, inputs=[no_shape]), ("'x'", "shape")
