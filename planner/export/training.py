@@ -28,7 +28,7 @@ from planner.export.inputs import InputSpec, write_specs
 from planner.export.joint import JointGraph, trace
 from planner.export.lower import TrainingGraph, lower
 from planner.export.optim import OPTIMIZERS, Optimizer
-from planner.export.step import Loss, TrainingStep
+from planner.export.step import Held, Loss, TrainingStep
 from planner.files.writing import FileName, check_writable
 from planner.onnxio.save import written_together
 
@@ -111,7 +111,8 @@ def export_training_graph(
     Args:
         module: any network; parameters without `requires_grad` are not trained.
         example_inputs: what the module takes: one tensor or several, in order, or by keyword (a
-            keyword's value may also be a constant). Their types and shapes are the graph's.
+            keyword's value may also be a constant, or hold tensors in lists, dicts and the like, each
+            an input under its path: `labels.0.boxes`). Their types and shapes are the graph's.
         loss_fn: `loss_fn(the module's result, *targets)` -> a scalar. None where the module
             returns the loss itself, alone or as `.loss` (transformers, given labels).
         optimizer: None, "sgd", "momentum", "adam" or "adamw", with PyTorch's defaults, or one of
@@ -159,6 +160,8 @@ def export_training_graph(
     wanted, others = _named(targets, loss_fn, "target", "targets", skip=1)
     if others:
         raise UsageError(f"target {next(iter(others))!r} is not a tensor")
+    held = Held(constants) if isinstance(example_inputs, Mapping) else None
+    given = {**given, **({} if held is None else held.tensors)}
     if not given:
         raise UsageError("there is no example input; give at least one tensor")
     if wanted and loss_fn is None:
@@ -169,7 +172,7 @@ def export_training_graph(
         tuple(inputs),
         targets=len(wanted),
         loss=loss_fn,
-        constants=constants if isinstance(example_inputs, Mapping) else None,
+        held=held,
         autocast=autocast,
     )
     _check_names(module, inputs)

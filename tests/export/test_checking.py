@@ -145,18 +145,23 @@ class Held(nn.Module):
 
 
 @pytest.mark.parametrize(
-    ("held", "read"),
+    ("held", "read", "name"),
     [
-        ([{"labels": LABELS}], lambda held: held[0]["labels"]),
-        ({"deep": [LABELS, {}]}, lambda held: held["deep"][0]),
-        (Pair(LABELS, 1.0), lambda held: held.labels),
-        (Batch(X, LABELS), lambda held: held.labels),
+        ([{"labels": LABELS}], lambda held: held[0]["labels"], "held.0.labels"),
+        ({"deep": [LABELS, {}]}, lambda held: held["deep"][0], "held.deep.0"),
+        (Pair(LABELS, 1.0), lambda held: held.labels, "held.labels"),
     ],
-    ids=["list", "dict", "named tuple", "dataclass"],
+    ids=["list", "dict", "named tuple"],
 )
-def test_a_tensor_in_a_container_is_no_constant(held: Any, read: Any) -> None:
+def test_a_tensor_in_a_container_is_an_input(held: Any, read: Any, name: str) -> None:
+    graph = export_training_graph(Held(read), {"x": X, "held": held})
+    assert graph.inputs == ("x", name) and graph.unchecked == ""
+    assert name in {given.name for given in graph.model.graph.input}
+
+
+def test_a_tensor_in_an_unknown_container_is_no_constant() -> None:
     with pytest.raises(OtherStep, match="at other inputs and parameters"):
-        export_training_graph(Held(read), {"x": X, "held": held})
+        export_training_graph(Held(lambda h: h.labels), {"x": X, "held": Batch(X, LABELS)})
 
 
 class Queue(nn.Module):
