@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, fx
 
 from planner.export.checking.eager import Arrays, Ran, ran, tensors_of, undisturbed
-from planner.export.checking.values import Others, moved
+from planner.export.checking.values import Others, moved, noise_like
 from planner.export.dtypes import HALF, array_of
 from planner.export.errors import ExportError, OtherStep
 from planner.export.joint import JointGraph
@@ -205,16 +205,17 @@ class _Comparison:
         PyTorch says nothing.
         """
         loss, gradient = self._allowed()
-        if not np.isfinite(theirs.loss.astype(np.float64)):
+        if not math.isfinite(_norm(theirs.loss)):
             return ""
         if not _is_near(ours[LOSS], theirs.loss, loss, floor=1e-6):
             return f"the loss is {float(ours[LOSS]):.6g}, and {float(theirs.loss):.6g} in PyTorch"
-        everything = float(np.sqrt(sum(_square(a) for a in theirs.gradients.values())))
+        norms = {name: _norm(array) for name, array in theirs.gradients.items()}
+        everything = math.hypot(*(norm for norm in norms.values() if math.isfinite(norm)))
         for name, array in theirs.gradients.items():
-            if not np.isfinite(array.astype(np.float64)).all():
+            if not math.isfinite(norms[name]):
                 continue
             found = ours.get(name + GRADIENT_SUFFIX)
-            if found is None and _square(array) > 0:
+            if found is None and norms[name] > 0:
                 return f"{name!r} receives a gradient in PyTorch, and none in the graph"
             if found is None or _is_near(found, array, gradient, floor=_OF_ALL * everything):
                 continue
@@ -282,40 +283,50 @@ def _rounded(tensor: Tensor, generator: torch.Generator) -> Tensor:
     real = torch.view_as_real(tensor.detach()) if tensor.is_complex() else tensor.detach()
     if not real.is_floating_point():
         return tensor
-    noise = torch.randn(real.shape, generator=generator).to(real.dtype)
-    found = real * (1 + _ROUNDING * noise)
+    found = real * (1 + _ROUNDING * noise_like(real, generator).to(real.dtype))
     return torch.view_as_complex(found.contiguous()) if tensor.is_complex() else found
 
 
 def _is_equal(one: np.ndarray | None, other: np.ndarray) -> bool:
     """Bit for bit, as far as numbers go."""
-    return one is not None and one.shape == other.shape and one.tobytes() == other.tobytes()
+    if one is None or one.shape != other.shape:
+        return False
+    return bool((one == other).all()) or one.tobytes() == other.tobytes()
 
 
-def _square(array: np.ndarray) -> float:
-    return float(np.square(array.astype(np.float64)).sum())
+def _norm(array: np.ndarray) -> float:
+    """Euclidean; not finite where an element is not, or where its square is too large."""
+    wide = array if array.dtype in (np.float32, np.float64) else array.astype(np.float64)
+    flat = np.ascontiguousarray(wide).reshape(-1)
+    with np.errstate(over="ignore", invalid="ignore"):
+        return math.sqrt(square) if (square := float(np.dot(flat, flat))) >= 0 else math.nan
+
+
+def _off(one: np.ndarray, other: np.ndarray) -> float:
+    """Norm of the difference; what is not finite is the same in the same places."""
+    if one.shape != other.shape:
+        return math.inf
+    is_float = one.dtype == other.dtype and one.dtype in (np.float32, np.float64)
+    with np.errstate(invalid="ignore", over="ignore"):
+        off = _norm(one - other) if is_float else math.nan
+    if math.isfinite(off):
+        return off
+    a, b = one.astype(np.float64), other.astype(np.float64)
+    same = (a == b) | (np.isnan(a) & np.isnan(b))
+    with np.errstate(invalid="ignore", over="ignore"):
+        off = _norm(np.where(same, 0.0, a - b))
+    return off if math.isfinite(off) else math.inf
 
 
 def _apart(one: np.ndarray, other: np.ndarray) -> float:
-    """Norm of the difference, by that of the second; NaN and infinities in the same places are equal."""
-    a, b = one.astype(np.float64), other.astype(np.float64)
-    if a.shape != b.shape:
-        return float("inf")
-    same = (a == b) | (np.isnan(a) & np.isnan(b))
-    difference = np.where(same, 0.0, a - b)
-    off, whole = (
-        float(np.sqrt(np.square(difference).sum())),
-        float(np.sqrt(_square(b[np.isfinite(b)]))),
-    )
-    if not np.isfinite(off):
-        return float("inf")
-    return off / whole if whole else (float("inf") if off else 0.0)
+    """Norm of the difference, by that of the second."""
+    off, whole = _off(one, other), _norm(other)
+    if not off:
+        return 0.0
+    return off / whole if whole > 0 else math.inf
 
 
 def _is_near(one: np.ndarray, other: np.ndarray, share: float, *, floor: float) -> bool:
     """Within a share of the second's norm, or within `floor`."""
-    apart = _apart(one, other)
-    if apart <= share:
-        return True
-    a, b = one.astype(np.float64), other.astype(np.float64)
-    return a.shape == b.shape and bool(np.sqrt(np.square(a - b).sum()) <= floor)
+    off, whole = _off(one, other), _norm(other)
+    return off <= max(floor, share * whole if math.isfinite(whole) else 0.0)

@@ -16,6 +16,9 @@ _NOISE = 0.1
 _MOVE = 0.05
 """The same for a parameter, from one step to the next."""
 
+_DRAWN = 65_537
+"""So many numbers are drawn for one tensor at most; a prime, which no row's length divides."""
+
 _LEAST = 0.02
 """The least change of a parameter whose elements are all alike."""
 
@@ -57,7 +60,7 @@ class Others:
 def _noisy(tensor: Tensor, generator: torch.Generator) -> Tensor:
     """What is in [0, 1] stays there, and what is not negative stays so."""
     values = tensor.detach().float()
-    noise = torch.randn(values.shape, generator=generator)
+    noise = noise_like(values, generator)
     low, high = float(values.min()), float(values.max())
     if low >= 0 and high <= 1:
         found = (values + _NOISE * noise).clamp(low, high)
@@ -69,13 +72,20 @@ def _noisy(tensor: Tensor, generator: torch.Generator) -> Tensor:
     return found.to(tensor.dtype)
 
 
+def noise_like(tensor: Tensor, generator: torch.Generator) -> Tensor:
+    """Normal numbers, float32; over and over the same ones in a large tensor, which are quick to draw."""
+    count = tensor.numel()
+    some = torch.randn(min(count, _DRAWN), generator=generator)
+    return some.repeat(-(-count // max(some.numel(), 1)))[:count].reshape(tensor.shape)
+
+
 def moved(tensor: Tensor, generator: torch.Generator) -> Tensor:
     """A parameter as some step might leave it."""
     real = torch.view_as_real(tensor.detach()) if tensor.is_complex() else tensor.detach()
     if not real.is_floating_point() or not real.numel():
         return tensor.detach()
     spread = max(float(real.float().std(correction=0)), _LEAST / _MOVE)
-    noise = torch.randn(real.shape, generator=generator).to(real.dtype)
+    noise = noise_like(real, generator).to(real.dtype)
     found = real + _MOVE * spread * noise
     return torch.view_as_complex(found.contiguous()) if tensor.is_complex() else found
 
