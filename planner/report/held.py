@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from planner.files.structuring import fields_of
 from planner.results import DefaultBits, ModelView, OptimizeResult, SessionCheck, Verification
 from planner.units import format_bytes
 
@@ -34,12 +35,7 @@ def held_headline(result: OptimizeResult) -> Payload:
         "measured_held_bytes": _measured(verification, "rewritten", ours),
         "measured_default_held_bytes": _measured(verification, "rewritten", "default"),
         "measured_default_held_before_bytes": _measured(verification, "original", "default"),
-        "arena": None
-        if plan.arena is None
-        else {
-            "max_bytes": plan.arena.max_bytes,
-            "first_region_bytes": plan.arena.first_region_bytes,
-        },
+        "arena": None if plan.arena is None else fields_of(plan.arena),
     }
     for key, model, options in (
         ("grown_bytes", "rewritten", ours),
