@@ -103,7 +103,9 @@ def markdown(rows: list[dict[str, Any]]) -> str:
         "real and times are not.",
         "",
         f"- **The file that was written without the provider** holds in {held['without']} of {len(rows)} "
-        f"rows; {copies['without'][0]} of its {copies['without'][1]} copies ran.",
+        f"rows; {copies['without'][0]} of its {copies['without'][1]} copies ran, opened with "
+        "optimizations off, as its metadata asks. At other levels sessions change its graph, and most of "
+        "these files do not run within what they held.",
         f"- **What `planner apply` makes of the plan file where the provider is** holds in "
         f"{held['again']} of {len(rows)}; {copies['again'][0]} of {copies['again'][1]} copies ran.",
         f"- **Planned with the provider from the start**: {held['with']} of {len(rows)}; "

@@ -40,6 +40,7 @@ def run(model: Path, percent: int, swap: str, time_limit_s: float, dims: dict[st
             return optimize(
                 model,
                 budget=budget,
+                budget_of="live",
                 output=output,
                 swap=swap,  # type: ignore[arg-type]
                 time_limit_s=time_limit_s,
@@ -118,11 +119,12 @@ def markdown(rows: list[dict[str, Any]], time_limit_s: float) -> str:
         "# Plans verified on ONNX Runtime",
         "",
         f"onnxruntime {ort}, CPU, {platform.machine()}; written by `python -m reports.verified` "
-        f"(time limit {time_limit_s:g} s a plan).",
+        f"(time limit {time_limit_s:g} s a plan, `--budget-of live`). What sessions hold, and plans "
+        "that are held within their budget: [session.md](session.md).",
         "",
-        "- *budget*: of the baseline peak (ONNX Runtime's default order, kernel workspace "
-        "included). In brackets what was asked where no plan met it, and the proven bound on the "
-        "peak of any plan; the budget is then 5% above the least peak found.",
+        "- *budget*: of live bytes, as a share of the baseline peak (ONNX Runtime's default order, "
+        "kernel workspace included). In brackets what was asked where no plan met it, and the proven "
+        "bound on the peak of any plan; the budget is then 5% above the least peak found.",
         "- *peak*: predicted for the rewritten model. *live*: bytes of tensors at the fullest node, "
         "predicted and found, workspace left out; found by ONNX Runtime's memory events, or "
         "(*replayed*) from the executed order, where host copies share the CPU's arena.",
