@@ -67,6 +67,17 @@ def moved_by_data(net: Net, x: Tensor) -> Tensor:
     return x + net.slow(x).detach()
 
 
+GENERATOR, SEEDED = np.random.default_rng(0), random.Random(0)
+
+
+def drawn_from_a_generator(net: Net, x: Tensor) -> Tensor:
+    return x * float(GENERATOR.uniform(0.5, 2))
+
+
+def drawn_from_an_object(net: Net, x: Tensor) -> Tensor:
+    return x * SEEDED.uniform(0.5, 2)
+
+
 def counted_outside(net: Net, x: Tensor) -> Tensor:
     net.steps = getattr(net, "steps", 0) + 1
     return x / net.steps
@@ -96,6 +107,8 @@ def exported(module: nn.Module, loss: Any = F.cross_entropy, **options: Any):
     [
         (drawn_by_numpy, "is off by|the loss is"),
         (drawn_by_python, "is off by|the loss is"),
+        (drawn_from_a_generator, "is off by|the loss is"),
+        (drawn_from_an_object, "is off by|the loss is"),
         (counted_outside, "is off by|the loss is"),
         (assigned, "the step changes 'held', and the graph does not return it"),
         (moved_by_data, r"the step changes 'slow\.\w+', and the graph does not return it"),
@@ -223,6 +236,76 @@ def test_a_step_that_is_right_is_compared_and_passes(how: Any) -> None:
     assert drawn[2] == numpys_state()
 
 
+def test_what_reaches_the_module_by_a_closure_is_its_own() -> None:
+    module = Net()
+    module.first.register_forward_hook(lambda part, given, made: made + 0.1 * module.held)
+
+    def decayed(result: Tensor, labels: Tensor) -> Tensor:
+        squares = sum(p.square().sum() for p in module.parameters() if p.requires_grad)
+        return F.cross_entropy(result, labels) + 1e-2 * squares
+
+    before = {name: tensor.clone() for name, tensor in module.state_dict().items()}
+    assert exported(module, decayed).unchecked == ""
+    assert all(torch.equal(before[name], t) for name, t in module.state_dict().items())
+    assert all(parameter.grad is None for parameter in module.parameters())
+
+
+def test_what_a_graph_cannot_do_to_parameters_is_refused() -> None:
+    module = Net()
+    module.first.weight.register_hook(lambda gradient: gradient * 0)
+    with pytest.raises(OtherStep, match=r"'first\.weight' has a hook on its gradient"):
+        exported(module)
+    module = Net()
+    module.second.weight.data = module.first.weight.data
+    with pytest.raises(
+        OtherStep, match=r"'second\.weight' and 'first\.weight' hold the same memory"
+    ):
+        exported(module)
+
+
+class Attention(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.attend, self.last = nn.MultiheadAttention(8, 2, batch_first=True), nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(
+            self.attend(x[:, None], x[:, None], x[:, None], need_weights=False)[0][:, 0]
+        )
+
+
+class Bags(nn.Module):
+    """Offsets into a list of places: no other order of them is right."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bags, self.last = nn.EmbeddingBag(10, 8, mode="sum"), nn.Linear(8, 3)
+
+    def forward(self, places: Tensor, offsets: Tensor) -> Tensor:
+        return self.last(self.bags(places, offsets))
+
+
+def test_steps_that_need_care_are_compared() -> None:
+    assert exported(Attention()).unchecked == ""
+    places, offsets = torch.arange(12) % 10, torch.tensor([0, 2, 3, 6, 8, 9])
+    given = {"places": places, "offsets": offsets}
+    bags = export_training_graph(Bags(), given, F.cross_entropy, targets=LABELS)
+    assert bags.unchecked == ""
+    signs = torch.tensor([1.0, -1.0, 1.0, -1.0, 1.0, 1.0])
+    loss = lambda result, signs: F.cosine_embedding_loss(result, result.flip(0), signs)  # noqa: E731
+    assert export_training_graph(Net(), X, loss, targets=signs).unchecked == ""
+
+
+def test_dropout_between_recurrent_layers_is_not_lost_silently() -> None:
+    """PyTorch's own decomposition leaves it out (torch/_decomp/decompositions.py)."""
+    module = nn.LSTM(8, 3, num_layers=2, dropout=0.2, batch_first=True)
+    with pytest.raises(OtherStep):
+        export_training_graph(
+            module, X[:, None], lambda result, labels: F.cross_entropy(result[0][:, 0], labels),
+            targets=LABELS,
+        )  # fmt: skip
+
+
 def test_an_inexact_graph_is_caught_by_its_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
     """The comparison sees one wrong gradient among right ones."""
     from planner.export.checking import check
@@ -241,6 +324,12 @@ def test_an_inexact_graph_is_caught_by_its_gradients(monkeypatch: pytest.MonkeyP
 
 def test_what_is_not_compared_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "meta device" in exported(Net().to("meta")).unchecked
+    twice = exported(Net(lambda net, x: F.dropout(x, 0.5) + 0 * F.dropout(x, 0.5).detach().sum()))
+    assert twice.unchecked == ""
+    unused = exported(Net(lambda net, x: (F.dropout(x, 0.5), F.dropout(x, 0.5))[0]))
+    assert "do not match" in unused.unchecked
+    infinite = export_training_graph(Net(), X, lambda result: (result / 0).sum())
+    assert "the loss is" in infinite.unchecked
     monkeypatch.setattr("planner.export.checking.check._MOST_BYTES", 1)
     assert "is long to run here" in exported(Net()).unchecked
 

@@ -8,16 +8,16 @@ and every parameter and buffer behind the step.
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch import Tensor, fx
+from torch import Tensor, fx, nn
 
 from planner.export.checking.eager import Arrays, Ran, ran, tensors_of, undisturbed
+from planner.export.checking.lending import Kept, lent
 from planner.export.checking.values import Others, moved, noise_like
 from planner.export.dtypes import HALF, array_of
 from planner.export.errors import ExportError, OtherStep
@@ -34,7 +34,7 @@ _MOST_BYTES = 2 << 30
 _LOSS, _GRADIENT, _IN_HALF = 1e-3, 0.02, 0.1
 """How far apart loss and gradients may be, by the norm of PyTorch's, and either in half precision."""
 
-_OF_ALL = 1e-4
+_OF_ALL = 1e-5
 """By which a gradient may be off, by the norm of all gradients together."""
 
 _ROUNDINGS, _TIMES = 4, 10.0
@@ -42,6 +42,9 @@ _ROUNDINGS, _TIMES = 4, 10.0
 `_ROUNDING`, and so many times what that changes may be apart: a ReLU near 0 flips."""
 
 _ROUNDING = 1e-6
+
+_SAME = 1e-5
+"""How far two runs of PyTorch's with the same numbers may be apart, by the order of its threads."""
 
 
 def why_not_compared(
@@ -57,8 +60,12 @@ def why_not_compared(
         OtherStep: they are not the same.
     """
     tensors = tensors_of(step.module)
-    if any(tensor.is_meta for tensor in (*tensors.values(), *inputs.values())):
+    devices = {t.device.type for t in (*tensors.values(), *inputs.values())} - {"cpu"}
+    if "meta" in devices:
         return "there are tensors on the meta device, which have no values"
+    if devices:
+        return f"there are tensors on {', '.join(sorted(devices))}: it is compared on the CPU"
+    _check_parameters(step.module)
     if (total := _bytes_of(joint.module.graph)) > _MOST_BYTES:
         return (
             f"all tensors of a step take {format_bytes(total)} together, which is long to run here"
@@ -66,13 +73,35 @@ def why_not_compared(
     try:
         graph = lower(joint, "check", initializers=stored, random="inputs", cast_for_cpu=True)
         beside = _Graph(graph)
-        twin = copy.deepcopy(step)
     except ExportError as error:
         return str(error)
     except Exception as error:
         return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
-    with undisturbed():
-        return _Comparison(twin=twin, graph=beside, joint=joint, inputs=inputs).run()
+    with undisturbed(), lent(step):
+        return _Comparison(step=step, graph=beside, joint=joint, inputs=inputs).run()
+
+
+def _check_parameters(module: nn.Module) -> None:
+    """Raise where a parameter does what a graph cannot: it changes its gradient by a hook, or holds the
+    same memory as another."""
+    seen: dict[int, list[tuple[int, int, str]]] = {}
+    for name, parameter in module.named_parameters():
+        if parameter._backward_hooks or getattr(parameter, "_post_accumulate_grad_hooks", None):
+            raise OtherStep(
+                None,
+                f"{name!r} has a hook on its gradient, which the graph does not have: take it off, and "
+                "do what it does outside of the step, or within the module",
+            )
+        start, count = int(parameter.storage_offset()), int(parameter.numel())
+        spans = seen.setdefault(parameter.untyped_storage().data_ptr(), [])
+        for first, last, other in spans:
+            if start < last and first < start + count:
+                raise OtherStep(
+                    None,
+                    f"{name!r} and {other!r} hold the same memory, and are two parameters of the graph, "
+                    "each with an update of its own: tie them by assigning one Parameter to both",
+                )
+        spans.append((start, start + count, name))
 
 
 def _values(graph: fx.Graph) -> Iterator[Tensor]:
@@ -119,7 +148,7 @@ class _Graph:
 class _Comparison:
     """Steps of both, one after the other."""
 
-    twin: TrainingStep
+    step: TrainingStep
     graph: _Graph
     joint: JointGraph
     inputs: Mapping[str, Tensor]
@@ -130,19 +159,20 @@ class _Comparison:
         Raises:
             OtherStep: they are not.
         """
-        state = {name: array_of(t).copy() for name, t in tensors_of(self.twin.module).items()}
+        state = {name: array_of(t).copy() for name, t in tensors_of(self.step.module).items()}
         leaves: dict[int, Tensor] = {}
         for number in range(STEPS):
             if number:
                 self._move(state, torch.Generator().manual_seed(number))
-            inputs = self._inputs(number)
-            before = copy.deepcopy(self.twin)
+            before = Kept(self.step, copied=True)
             try:
-                theirs = ran(self.twin, inputs, seed=number)
+                inputs, theirs = self._ran(number, before)
             except Exception as error:
                 said = str(error).splitlines()[0] if str(error) else ""
                 where = "the example inputs" if not number else "other inputs like the examples"
                 return f"PyTorch's step fails on {where}: {type(error).__name__}: {said}"
+            if not math.isfinite(_norm(theirs.loss)):
+                return f"the loss is {float(theirs.loss)} in PyTorch"
             self._check_leaves(theirs, leaves)
             if theirs.draws.others:
                 drawn = ", ".join(sorted(theirs.draws.others))
@@ -166,18 +196,33 @@ class _Comparison:
             leaves |= theirs.leaves
         return ""
 
-    def _inputs(self, number: int) -> dict[str, Tensor]:
+    def _ran(self, number: int, before: Kept) -> tuple[dict[str, Tensor], Ran]:
+        """(the inputs of a step, what PyTorch makes of them): rows in another order, or in the example's
+        where that is an error, as with offsets and places in a table."""
+        inputs = self._inputs(number, is_shuffled=True)
+        try:
+            return inputs, ran(self.step, inputs, seed=number)
+        except Exception:
+            if not number:
+                raise
+            before.put_back()
+            inputs = self._inputs(number, is_shuffled=False)
+            return inputs, ran(self.step, inputs, seed=number)
+
+    def _inputs(self, number: int, *, is_shuffled: bool) -> dict[str, Tensor]:
         """Other inputs, but at the first step, and where the graph is for those of which the same is
         read."""
-        if not number or self.joint.reads:
+        if not number:
             return dict(self.inputs)
-        others = Others(number)
-        self.twin.vary(others.inside)
+        others = Others(number, is_shuffled=is_shuffled)
+        self.step.vary(others.inside)
+        if self.joint.reads:
+            return dict(self.inputs)
         return {name: others.tensor(tensor) for name, tensor in self.inputs.items()}
 
     def _move(self, state: Arrays, generator: torch.Generator) -> None:
         """Parameters as another step might leave them, the same on both sides."""
-        parameters = dict(self.twin.module.named_parameters())
+        parameters = dict(self.step.module.named_parameters())
         with torch.no_grad():
             for name in self.joint.parameters:
                 value = moved(parameters[name], generator)
@@ -187,8 +232,8 @@ class _Comparison:
     def _check_leaves(self, theirs: Ran, seen: Mapping[int, Tensor]) -> None:
         """Raise where the loss trains what is not the module's: a parameter, or a tensor that received a
         gradient in an earlier step, too."""
-        own = {id(parameter) for parameter in self.twin.module.parameters()}
-        named = {id(p): n for n, p in self.twin.named_parameters()}
+        own = {id(parameter) for parameter in self.step.module.parameters()}
+        named = {id(p): n for n, p in self.step.named_parameters()}
         for key, leaf in theirs.leaves.items():
             if key in own or not (isinstance(leaf, torch.nn.Parameter) or key in seen):
                 continue
@@ -197,16 +242,14 @@ class _Comparison:
                 None,
                 f"the loss trains a tensor that is not the module's ({name}), and the graph has it as a "
                 "constant: make it a parameter of the module (a module that holds both and returns the "
-                "loss will do)",
+                "loss will do), or requires_grad_(False) if it is not to be trained",
             )
 
     def _wrong_numbers(self, ours: Arrays, theirs: Ran) -> str:
-        """The first of loss and gradients that is not the same; "" where all are. What is not finite in
-        PyTorch says nothing.
+        """The first of loss and gradients that is not the same; "" where all are. A gradient that is not
+        finite in PyTorch says nothing.
         """
         loss, gradient = self._allowed()
-        if not math.isfinite(_norm(theirs.loss)):
-            return ""
         if not _is_near(ours[LOSS], theirs.loss, loss, floor=1e-6):
             return f"the loss is {float(ours[LOSS]):.6g}, and {float(theirs.loss):.6g} in PyTorch"
         norms = {name: _norm(array) for name, array in theirs.gradients.items()}
@@ -248,24 +291,31 @@ class _Comparison:
         self,
         ours: Arrays,
         theirs: Ran,
-        before: TrainingStep,
+        before: Kept,
         inputs: Mapping[str, Tensor],
         seed: int,
     ) -> bool:
-        """Whether PyTorch's step is as far from itself, where its numbers change by a millionth."""
-        worst: dict[str, float] = {}
-        for number in range(_ROUNDINGS):
-            generator = torch.Generator().manual_seed(number)
-            near = copy.deepcopy(before)
-            with torch.no_grad():
-                for parameter in near.module.parameters():
-                    parameter.copy_(_rounded(parameter, generator))
-            given = {name: _rounded(tensor, generator) for name, tensor in inputs.items()}
-            found = ran(near, given, seed)
-            for name, array in {"": theirs.loss, **theirs.gradients}.items():
-                mine = found.loss if not name else found.gradients.get(name, np.zeros_like(array))
-                worst[name] = max(worst.get(name, 0.0), _apart(mine, array))
+        """Whether PyTorch's step is as far from itself, where its numbers change by a millionth: not
+        where it is so with the same numbers, too."""
+        after = Kept(self.step, copied=True)
+        try:
+            return self._is_as_far(ours, theirs, before, inputs, seed)
+        except Exception:  # what is near the inputs may be none
+            return False
+        finally:
+            after.put_back()
+
+    def _is_as_far(
+        self, ours: Arrays, theirs: Ran, before: Kept, inputs: Mapping[str, Tensor], seed: int
+    ) -> bool:
+        before.put_back()
+        again = ran(self.step, inputs, seed)
+        if not _is_near(again.loss, theirs.loss, _SAME, floor=0.0):
+            return False
+        worst = self._worst(theirs, before, inputs, seed)
         loss, gradient = self._allowed()
+        norms = [_norm(array) for array in theirs.gradients.values()]
+        floor = _OF_ALL * math.hypot(*(norm for norm in norms if math.isfinite(norm)))
         results: Sequence[tuple[str, np.ndarray | None, np.ndarray, float]] = [
             ("", ours[LOSS], theirs.loss, loss),
             *(
@@ -274,9 +324,29 @@ class _Comparison:
             ),
         ]
         return all(
-            found is not None and _apart(found, array) <= max(least, _TIMES * worst[name])
+            found is not None
+            and _is_near(found, array, max(least, _TIMES * worst[name]), floor=floor)
             for name, found, array, least in results
         )
+
+    def _worst(
+        self, theirs: Ran, before: Kept, inputs: Mapping[str, Tensor], seed: int
+    ) -> dict[str, float]:
+        """How far loss ("") and gradients are from themselves, where inputs and parameters change by a
+        millionth."""
+        worst: dict[str, float] = {}
+        for number in range(_ROUNDINGS):
+            generator = torch.Generator().manual_seed(number)
+            before.put_back()
+            with torch.no_grad():
+                for parameter in self.step.module.parameters():
+                    parameter.copy_(_rounded(parameter, generator))
+            given = {name: _rounded(tensor, generator) for name, tensor in inputs.items()}
+            found = ran(self.step, given, seed)
+            for name, array in {"": theirs.loss, **theirs.gradients}.items():
+                mine = found.loss if not name else found.gradients.get(name, np.zeros_like(array))
+                worst[name] = max(worst.get(name, 0.0), _apart(mine, array))
+        return worst
 
 
 def _rounded(tensor: Tensor, generator: torch.Generator) -> Tensor:
@@ -284,6 +354,7 @@ def _rounded(tensor: Tensor, generator: torch.Generator) -> Tensor:
     if not real.is_floating_point():
         return tensor
     found = real * (1 + _ROUNDING * noise_like(real, generator).to(real.dtype))
+    found = torch.where(real == real.round(), real, found)  # a category, or the end of a range
     return torch.view_as_complex(found.contiguous()) if tensor.is_complex() else found
 
 

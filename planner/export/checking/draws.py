@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +13,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from planner.export.draws import Draw, DrawKind
-from planner.export.dtypes import numpy_dtype
+from planner.export.dtypes import array_of, numpy_dtype
 
 _aten = torch.ops.aten
 
@@ -23,6 +24,15 @@ class Drawn:
 
     kind: DrawKind
     values: Tensor
+
+
+def _is_idle(func: Any, args: Sequence[Any], kwargs: Any) -> bool:
+    """Whether an operator that may draw does not: attention without dropout."""
+    names = [argument.name for argument in func._schema.arguments]
+    if "dropout_p" not in names:
+        return False
+    place = names.index("dropout_p")
+    return not kwargs.get("dropout_p", args[place] if len(args) > place else 0.0)
 
 
 def _standard(low: float, width: float) -> Callable[[Tensor], Tensor]:
@@ -64,7 +74,7 @@ class Draws(TorchDispatchMode):
             mean, deviation = _given(args, kwargs, ("mean", 0.0), ("std", 1.0))
             is_ranged = func.overloadpacket is _aten.normal_
             self._keep(kind, _standard(mean, deviation)(result) if is_ranged else result)
-        elif torch.Tag.nondeterministic_seeded in func.tags:
+        elif torch.Tag.nondeterministic_seeded in func.tags and not _is_idle(func, args, kwargs):
             self.others.add(str(func.overloadpacket))
         return result
 
@@ -73,14 +83,18 @@ class Draws(TorchDispatchMode):
 
     def feeds(self, draws: Sequence[Draw]) -> dict[str, np.ndarray] | None:
         """Values for the inputs of a graph, each what was drawn next of its kind and shape; None where
-        there is no such."""
+        there are not as many of both."""
+        drawn_of = Counter((drawn.kind, tuple(drawn.values.shape)) for drawn in self.found)
+        wanted = Counter((draw.kind, tuple(draw.recipe().shape)) for draw in draws)
+        if any(drawn_of[kind] != count for kind, count in wanted.items()):
+            return None
         feeds: dict[str, np.ndarray] = {}
         left = iter(self.found)
         for draw in draws:
             recipe = draw.recipe()
             for drawn in left:
                 if drawn.kind == draw.kind and tuple(drawn.values.shape) == recipe.shape:
-                    feeds[draw.name] = drawn.values.numpy().astype(numpy_dtype(draw.dtype))
+                    feeds[draw.name] = array_of(drawn.values).astype(numpy_dtype(draw.dtype))
                     break
             else:
                 return None

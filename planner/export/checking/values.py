@@ -30,14 +30,15 @@ class Others:
     Integers are no others than the example's: what they index, or count, is there.
     """
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, *, is_shuffled: bool = True) -> None:
+        self._is_shuffled = is_shuffled
         self._generator = torch.Generator().manual_seed(seed)
         self._orders: dict[int, Tensor] = {}
 
     def tensor(self, given: Tensor) -> Tensor:
         """A tensor of the same type and shape."""
         found = given.detach()
-        if found.dim() and found.shape[0] > 1:
+        if self._is_shuffled and found.dim() and found.shape[0] > 1:
             found = found[self._order(found.shape[0])]
         if found.is_complex() and found.numel():
             noisy = _noisy(torch.view_as_real(found.resolve_conj()).clone(), self._generator)
@@ -58,10 +59,16 @@ class Others:
 
 
 def _noisy(tensor: Tensor, generator: torch.Generator) -> Tensor:
-    """What is in [0, 1] stays there, and what is not negative stays so."""
-    values = tensor.detach().float()
+    """What is in [0, 1] stays there, and what is not negative stays so. Whole numbers, which may be
+    categories or signs, and what is not finite, stay as they are."""
+    given = tensor.detach().float()
+    is_moved = given.isfinite() & (given != given.round())
+    values = given[is_moved]
+    if not values.numel():
+        return tensor
     noise = noise_like(values, generator)
-    low, high = float(values.min()), float(values.max())
+    all_finite = given[given.isfinite()]
+    low, high = float(all_finite.min()), float(all_finite.max())
     if low >= 0 and high <= 1:
         found = (values + _NOISE * noise).clamp(low, high)
     elif low >= 0:
@@ -69,7 +76,7 @@ def _noisy(tensor: Tensor, generator: torch.Generator) -> Tensor:
     else:
         spread = float(values.std(correction=0)) or abs(high) or 1.0
         found = values + _NOISE * spread * noise
-    return found.to(tensor.dtype)
+    return given.masked_scatter(is_moved, found).to(tensor.dtype)
 
 
 def noise_like(tensor: Tensor, generator: torch.Generator) -> Tensor:
