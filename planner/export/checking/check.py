@@ -18,6 +18,7 @@ from torch import Tensor, fx, nn
 
 from planner.export.checking.eager import Arrays, Ran, ran, tensors_of, undisturbed
 from planner.export.checking.lending import Kept, lent
+from planner.export.checking.norms import apart, is_equal, is_near, norm
 from planner.export.checking.values import Others, moved, noise_like
 from planner.export.dtypes import HALF, array_of
 from planner.export.errors import ExportError, OtherStep
@@ -171,7 +172,7 @@ class _Comparison:
                 said = str(error).splitlines()[0] if str(error) else ""
                 where = "the example inputs" if not number else "other inputs like the examples"
                 return f"PyTorch's step fails on {where}: {type(error).__name__}: {said}"
-            if not math.isfinite(_norm(theirs.loss)):
+            if not math.isfinite(norm(theirs.loss)):
                 return f"the loss is {float(theirs.loss)} in PyTorch"
             self._check_leaves(theirs, leaves)
             if theirs.draws.others:
@@ -250,26 +251,26 @@ class _Comparison:
         finite in PyTorch says nothing.
         """
         loss, gradient = self._allowed()
-        if not _is_near(ours[LOSS], theirs.loss, loss, floor=1e-6):
+        if not is_near(ours[LOSS], theirs.loss, loss, floor=1e-6):
             return f"the loss is {float(ours[LOSS]):.6g}, and {float(theirs.loss):.6g} in PyTorch"
-        norms = {name: _norm(array) for name, array in theirs.gradients.items()}
-        everything = math.hypot(*(norm for norm in norms.values() if math.isfinite(norm)))
+        norms = {name: norm(array) for name, array in theirs.gradients.items()}
+        everything = math.hypot(*filter(math.isfinite, norms.values()))
         for name, array in theirs.gradients.items():
             if not math.isfinite(norms[name]):
                 continue
             found = ours.get(name + GRADIENT_SUFFIX)
             if found is None and norms[name] > 0:
                 return f"{name!r} receives a gradient in PyTorch, and none in the graph"
-            if found is None or _is_near(found, array, gradient, floor=_OF_ALL * everything):
+            if found is None or is_near(found, array, gradient, floor=_OF_ALL * everything):
                 continue
-            return f"the gradient of {name!r} is off by {_apart(found, array):.2g} of its norm"
+            return f"the gradient of {name!r} is off by {apart(found, array):.2g} of its norm"
         return ""
 
     def _lost(self, theirs: Ran, before: Arrays) -> str:
         """The first parameter or buffer that the step changes, and the graph does not; "" for none."""
         for name, array in theirs.state.items():
             old = before.get(name)
-            if name in self.joint.updated_buffers or _is_equal(old, array):
+            if name in self.joint.updated_buffers or is_equal(old, array):
                 continue
             return f"the step changes {name!r}, and the graph does not return it"
         return ""
@@ -278,7 +279,7 @@ class _Comparison:
         """The first parameter or buffer that has another value behind the step; "" where none has."""
         _, allowed = self._allowed()
         for name in self.joint.updated_buffers:
-            if not _is_near(ours[name + UPDATED_SUFFIX], theirs.state[name], allowed, floor=1e-6):
+            if not is_near(ours[name + UPDATED_SUFFIX], theirs.state[name], allowed, floor=1e-6):
                 return f"{name!r} has another value behind the step"
         return ""
 
@@ -310,12 +311,12 @@ class _Comparison:
     ) -> bool:
         before.put_back()
         again = ran(self.step, inputs, seed)
-        if not _is_near(again.loss, theirs.loss, _SAME, floor=0.0):
+        if not is_near(again.loss, theirs.loss, _SAME, floor=0.0):
             return False
         worst = self._worst(theirs, before, inputs, seed)
         loss, gradient = self._allowed()
-        norms = [_norm(array) for array in theirs.gradients.values()]
-        floor = _OF_ALL * math.hypot(*(norm for norm in norms if math.isfinite(norm)))
+        norms = [norm(array) for array in theirs.gradients.values()]
+        floor = _OF_ALL * math.hypot(*filter(math.isfinite, norms))
         results: Sequence[tuple[str, np.ndarray | None, np.ndarray, float]] = [
             ("", ours[LOSS], theirs.loss, loss),
             *(
@@ -325,7 +326,7 @@ class _Comparison:
         ]
         return all(
             found is not None
-            and _is_near(found, array, max(least, _TIMES * worst[name]), floor=floor)
+            and is_near(found, array, max(least, _TIMES * worst[name]), floor=floor)
             for name, found, array, least in results
         )
 
@@ -345,7 +346,7 @@ class _Comparison:
             found = ran(self.step, given, seed)
             for name, array in {"": theirs.loss, **theirs.gradients}.items():
                 mine = found.loss if not name else found.gradients.get(name, np.zeros_like(array))
-                worst[name] = max(worst.get(name, 0.0), _apart(mine, array))
+                worst[name] = max(worst.get(name, 0.0), apart(mine, array))
         return worst
 
 
@@ -356,48 +357,3 @@ def _rounded(tensor: Tensor, generator: torch.Generator) -> Tensor:
     found = real * (1 + _ROUNDING * noise_like(real, generator).to(real.dtype))
     found = torch.where(real == real.round(), real, found)  # a category, or the end of a range
     return torch.view_as_complex(found.contiguous()) if tensor.is_complex() else found
-
-
-def _is_equal(one: np.ndarray | None, other: np.ndarray) -> bool:
-    """Bit for bit, as far as numbers go."""
-    if one is None or one.shape != other.shape:
-        return False
-    return bool((one == other).all()) or one.tobytes() == other.tobytes()
-
-
-def _norm(array: np.ndarray) -> float:
-    """Euclidean; not finite where an element is not, or where its square is too large."""
-    wide = array if array.dtype in (np.float32, np.float64) else array.astype(np.float64)
-    flat = np.ascontiguousarray(wide).reshape(-1)
-    with np.errstate(over="ignore", invalid="ignore"):
-        return math.sqrt(square) if (square := float(np.dot(flat, flat))) >= 0 else math.nan
-
-
-def _off(one: np.ndarray, other: np.ndarray) -> float:
-    """Norm of the difference; what is not finite is the same in the same places."""
-    if one.shape != other.shape:
-        return math.inf
-    is_float = one.dtype == other.dtype and one.dtype in (np.float32, np.float64)
-    with np.errstate(invalid="ignore", over="ignore"):
-        off = _norm(one - other) if is_float else math.nan
-    if math.isfinite(off):
-        return off
-    a, b = one.astype(np.float64), other.astype(np.float64)
-    same = (a == b) | (np.isnan(a) & np.isnan(b))
-    with np.errstate(invalid="ignore", over="ignore"):
-        off = _norm(np.where(same, 0.0, a - b))
-    return off if math.isfinite(off) else math.inf
-
-
-def _apart(one: np.ndarray, other: np.ndarray) -> float:
-    """Norm of the difference, by that of the second."""
-    off, whole = _off(one, other), _norm(other)
-    if not off:
-        return 0.0
-    return off / whole if whole > 0 else math.inf
-
-
-def _is_near(one: np.ndarray, other: np.ndarray, share: float, *, floor: float) -> bool:
-    """Within a share of the second's norm, or within `floor`."""
-    off, whole = _off(one, other), _norm(other)
-    return off <= max(floor, share * whole if math.isfinite(whole) else 0.0)
