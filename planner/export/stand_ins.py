@@ -15,6 +15,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from planner.export import linalg
 from planner.export.ctc import ctc_loss
 from planner.export.losses import gaussian_nll_loss, multilabel_margin_loss
+from planner.export.recurrent import by_layer
 from planner.export.sampling import grid_sample
 
 _GROUPED: Any = torch.__dict__["_grouped_mm"]
@@ -189,6 +190,7 @@ _INSTEAD: dict[Any, Callable[..., Any]] = {
     **dict.fromkeys((torch.pdist, torch.nn.functional.pdist), _pdist),
     **dict.fromkeys((torch.cov, Tensor.cov), _cov),
     **dict.fromkeys((torch.corrcoef, Tensor.corrcoef), _corrcoef),
+    **{run: by_layer(run) for run in (torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu)},
     torch.linalg.cholesky: linalg.cholesky,
     torch.linalg.solve: linalg.solve,
     torch.linalg.solve_triangular: linalg.solve_triangular,

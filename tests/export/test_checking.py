@@ -296,14 +296,18 @@ def test_steps_that_need_care_are_compared() -> None:
     assert export_training_graph(Net(), X, loss, targets=signs).unchecked == ""
 
 
-def test_dropout_between_recurrent_layers_is_not_lost_silently() -> None:
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+@pytest.mark.parametrize("both_ways", [False, True])
+def test_dropout_between_recurrent_layers_is_exported(kind: Any, both_ways: bool) -> None:
     """PyTorch's own decomposition leaves it out (torch/_decomp/decompositions.py)."""
-    module = nn.LSTM(8, 3, num_layers=2, dropout=0.2, batch_first=True)
-    with pytest.raises(OtherStep):
-        export_training_graph(
-            module, X[:, None], lambda result, labels: F.cross_entropy(result[0][:, 0], labels),
-            targets=LABELS,
-        )  # fmt: skip
+    module = kind(8, 3, num_layers=3, dropout=0.2, batch_first=True, bidirectional=both_ways)
+
+    def loss(result: Any, labels: Tensor) -> Tensor:
+        return F.cross_entropy(result[0].mean(1)[:, :3], labels) + result[1][0].square().mean()
+
+    steps = X[:, None] * torch.tensor([1.0, 0.5])[:, None]
+    graph = export_training_graph(module, steps, loss, targets=LABELS, random="inputs")
+    assert graph.unchecked == "" and len(graph.draws) == 2
 
 
 def test_an_inexact_graph_is_caught_by_its_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
