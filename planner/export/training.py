@@ -26,6 +26,7 @@ from planner.export.files import data_path, sidecar_path, stage
 from planner.export.initial import initial_specs
 from planner.export.inputs import InputSpec, write_specs
 from planner.export.joint import JointGraph, trace
+from planner.export.lending import as_it_was
 from planner.export.lower import TrainingGraph, lower
 from planner.export.optim import OPTIMIZERS, Optimizer
 from planner.export.step import Held, Loss, TrainingStep
@@ -177,7 +178,8 @@ def export_training_graph(
     )
     _check_names(module, inputs)
     dims = _open(inputs, dynamic_batch, dynamic)
-    joint = trace(step, inputs, dims=dims, specialize=specialize)
+    with as_it_was(step):
+        joint = trace(step, inputs, dims=dims, specialize=specialize)
     graph = lower(
         joint,
         name or type(module).__name__,

@@ -17,12 +17,12 @@ import torch
 from torch import Tensor, fx, nn
 
 from planner.export.checking.eager import Arrays, Ran, ran, tensors_of, undisturbed
-from planner.export.checking.lending import Kept, lent
 from planner.export.checking.norms import apart, is_equal, is_near, norm
 from planner.export.checking.values import Others, moved, noise_like
 from planner.export.dtypes import HALF, array_of
 from planner.export.errors import ExportError, OtherStep
 from planner.export.joint import JointGraph
+from planner.export.lending import Kept, lent
 from planner.export.lower import GRADIENT_SUFFIX, LOSS, UPDATED_SUFFIX, TrainingGraph, lower
 from planner.export.step import TrainingStep
 from planner.units import format_bytes

@@ -49,14 +49,23 @@ class Kept:
 
 
 @contextlib.contextmanager
-def lent(module: nn.Module) -> Iterator[None]:
-    """Within the block the module's tensors hold copies, and have no gradients; behind it all is as it
-    was. Lists, dicts and objects of others that a run changes stay changed."""
+def as_it_was(module: nn.Module) -> Iterator[None]:
+    """Behind the block the module is in its mode, with its attributes, as it was before. Lists, dicts and
+    objects of others that it holds are not looked into."""
     kept = Kept(module, copied=False)
     try:
+        yield
+    finally:
+        kept.put_back()
+
+
+@contextlib.contextmanager
+def lent(module: nn.Module) -> Iterator[None]:
+    """Within the block the module trains, its tensors hold copies, and have no gradients; behind it all
+    is as it was."""
+    with as_it_was(module):
+        module.train()
         for tensor in {id(t): t for t in (*module.parameters(), *module.buffers())}.values():
             tensor.data = tensor.data.clone()
             tensor.grad = None
         yield
-    finally:
-        kept.put_back()
