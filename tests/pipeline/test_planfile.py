@@ -76,7 +76,7 @@ def test_what_is_resident_at_the_peak_adds_up_to_it(done):
 
 
 def test_apply_rebuilds_the_rewritten_model_byte_for_byte(done, tmp_path):
-    assert json.loads(plan_path(done).read_text())["default_differ"] == []
+    assert json.loads(plan_path(done).read_text())["default_differ"] is None
     again = apply(ZOO / "mlp_adamw.onnx", plan_path(done), output=tmp_path / "again.onnx")
     assert done.output_path is not None
     assert again.read_bytes() == done.output_path.read_bytes()

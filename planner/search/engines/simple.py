@@ -15,6 +15,9 @@ from planner.search.simple import distance_plans
 from planner.search.state import SearchState, new_state
 from planner.search.stop import Stop
 
+_PRUNED = 200
+"""Operations up to which a greedy plan is pruned: it takes a moment there."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Greedy:
@@ -32,10 +35,13 @@ class Greedy:
         return True
 
     def run(self, state: SearchState, stop: Stop) -> None:
-        """Offer the repaired base order."""
+        """Offer the repaired base order, and in a small graph without what it turned out not to need."""
         most_us = self.max_slowdown * state.problem.base_duration_us
         improver = Improver(state.evaluator, stop)
-        state.offer(improver.repair(state.evaluator.base, most_us=most_us))
+        repaired = improver.repair(state.evaluator.base, most_us=most_us)
+        state.offer(repaired)
+        if state.evaluator.fits(repaired) and len(state.problem.ops) <= _PRUNED:
+            state.offer(improver.prune(repaired))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
