@@ -151,7 +151,8 @@ def test_batch_norm_far_from_zero() -> None:
     for parameter in module.parameters():
         nn.init.normal_(parameter)
     x = torch.randn(IMAGES.shape)
-    model = export_training_graph(module, (x,), ramp).model
+    # compared with autograd below
+    model = export_training_graph(module, (x,), ramp, check=False).model
     held = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     found = run(model, {k: v.detach().numpy() for k, v in held.items()} | {"input": x.numpy()})
 
