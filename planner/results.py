@@ -80,6 +80,10 @@ class ModelView:
     start_us: tuple[float, ...] = ()
     arena: tuple[ArenaForecast, ...] = ()
 
+    def held_bytes(self, options: str) -> int | None:
+        """What a session with such options is predicted to hold; None where nothing is."""
+        return next((a.total_bytes for a in self.arena if a.options == options), None)
+
     @cached_property
     def packed(self) -> PackedArena:
         """The whole timeline in one arena, by a search of seconds that is made when somebody looks."""

@@ -29,9 +29,8 @@ class Kept:
             for name, table in attributes.items()
             if name.startswith("_") and isinstance(table, dict)
         ]
-        tensors = {id(t): t for t in (*module.parameters(), *module.buffers())}
         self._tensors: list[tuple[Tensor, Tensor, Any]] = [
-            (t, t.data.clone() if copied else t.data, t.grad) for t in tensors.values()
+            (t, t.data.clone() if copied else t.data, t.grad) for t in _tensors(module)
         ]
 
     def put_back(self) -> None:
@@ -46,6 +45,11 @@ class Kept:
             for tensor, data, grad in self._tensors:
                 tensor.data = data
                 tensor.grad = grad
+
+
+def _tensors(module: nn.Module) -> tuple[Tensor, ...]:
+    """Its parameters and buffers, each once."""
+    return (*module.parameters(), *module.buffers())
 
 
 @contextlib.contextmanager
@@ -65,7 +69,7 @@ def lent(module: nn.Module) -> Iterator[None]:
     is as it was."""
     with as_it_was(module):
         module.train()
-        for tensor in {id(t): t for t in (*module.parameters(), *module.buffers())}.values():
+        for tensor in _tensors(module):
             tensor.data = tensor.data.clone()
             tensor.grad = None
         yield

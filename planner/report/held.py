@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from planner.files.structuring import fields_of
-from planner.results import DefaultBits, ModelView, OptimizeResult, SessionCheck, Verification
+from planner.results import DefaultBits, OptimizeResult, SessionCheck, Verification
 from planner.units import format_bytes
 
 Payload = dict[str, Any]
@@ -29,9 +29,9 @@ def held_headline(result: OptimizeResult) -> Payload:
     plan, verification = result.plan, result.verification
     ours = "default" if plan.unchanged and plan.micro is None else "recommended"
     found: Payload = {
-        "held_bytes": _predicted(result.after, ours),
-        "default_held_bytes": _predicted(result.after, "default"),
-        "default_held_before_bytes": _predicted(result.before, "default"),
+        "held_bytes": result.after.held_bytes(ours),
+        "default_held_bytes": result.after.held_bytes("default"),
+        "default_held_before_bytes": result.before.held_bytes("default"),
         "measured_held_bytes": _measured(verification, "rewritten", ours),
         "measured_default_held_bytes": _measured(verification, "rewritten", "default"),
         "measured_default_held_before_bytes": _measured(verification, "original", "default"),
@@ -46,10 +46,6 @@ def held_headline(result: OptimizeResult) -> Payload:
     sessions = verification.sessions if verification else ()
     found["results_bytes"] = max((check.results_bytes for check in sessions), default=0)
     return found
-
-
-def _predicted(view: ModelView, options: str) -> int | None:
-    return next((a.total_bytes for a in view.arena if a.options == options), None)
 
 
 def _measured(verification: Verification | None, model: str, options: str) -> int | None:

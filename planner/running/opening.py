@@ -158,7 +158,7 @@ class Opener:
 
     def _planned(self, asked: Asked) -> Asked:
         """The session, of the rewritten model where there is a plan, or a budget for one."""
-        plan = self._plan_of(asked.model)
+        plan = self._plan_file(asked.model)
         wants = plan is not None or self._wanted.budget is not None
         if not wants or not _is_original(asked.model):
             if not _by_planner(asked.model):
@@ -178,7 +178,7 @@ class Opener:
         self._tell(asked, outcome)
         return replace(asked, model=outcome.model) if outcome.status is Status.PLANNED else asked
 
-    def _plan_of(self, model: Any) -> Path | None:
+    def _plan_file(self, model: Any) -> Path | None:
         """The plan file that belongs to a model; None where none does."""
         plans = self._wanted.plans
         if not plans:

@@ -9,8 +9,9 @@ and every parameter and buffer behind the step.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -18,7 +19,7 @@ from torch import Tensor, fx, nn
 
 from planner.export.checking.eager import Arrays, Ran, ran, tensors_of, undisturbed
 from planner.export.checking.norms import apart, is_equal, is_near, norm
-from planner.export.checking.values import Others, moved, noise_like
+from planner.export.checking.values import Others, moved, rounded
 from planner.export.dtypes import HALF, array_of
 from planner.export.errors import ExportError, OtherStep
 from planner.export.joint import JointGraph
@@ -145,7 +146,7 @@ class _Graph:
         return dict(zip(self.names, map(np.asarray, found), strict=True))
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(kw_only=True)
 class _Comparison:
     """Steps of both, one after the other."""
 
@@ -250,18 +251,18 @@ class _Comparison:
         """The first of loss and gradients that is not the same; "" where all are. A gradient that is not
         finite in PyTorch says nothing.
         """
-        loss, gradient = self._allowed()
+        loss, gradient = self.allowed
         if not is_near(ours[LOSS], theirs.loss, loss, floor=1e-6):
             return f"the loss is {float(ours[LOSS]):.6g}, and {float(theirs.loss):.6g} in PyTorch"
         norms = {name: norm(array) for name, array in theirs.gradients.items()}
-        everything = math.hypot(*filter(math.isfinite, norms.values()))
+        floor = _floor(norms.values())
         for name, array in theirs.gradients.items():
             if not math.isfinite(norms[name]):
                 continue
             found = ours.get(name + GRADIENT_SUFFIX)
             if found is None and norms[name] > 0:
                 return f"{name!r} receives a gradient in PyTorch, and none in the graph"
-            if found is None or is_near(found, array, gradient, floor=_OF_ALL * everything):
+            if found is None or is_near(found, array, gradient, floor=floor):
                 continue
             return f"the gradient of {name!r} is off by {apart(found, array):.2g} of its norm"
         return ""
@@ -277,13 +278,14 @@ class _Comparison:
 
     def _wrong_state(self, ours: Arrays, theirs: Ran) -> str:
         """The first parameter or buffer that has another value behind the step; "" where none has."""
-        _, allowed = self._allowed()
+        _, allowed = self.allowed
         for name in self.joint.updated_buffers:
             if not is_near(ours[name + UPDATED_SUFFIX], theirs.state[name], allowed, floor=1e-6):
                 return f"{name!r} has another value behind the step"
         return ""
 
-    def _allowed(self) -> tuple[float, float]:
+    @cached_property
+    def allowed(self) -> tuple[float, float]:
         """How far loss and gradients may be apart."""
         kinds = {value.dtype for value in _values(self.joint.module.graph)}
         return (_IN_HALF, _IN_HALF) if kinds & HALF else (_LOSS, _GRADIENT)
@@ -314,9 +316,8 @@ class _Comparison:
         if not is_near(again.loss, theirs.loss, _SAME, floor=0.0):
             return False
         worst = self._worst(theirs, before, inputs, seed)
-        loss, gradient = self._allowed()
-        norms = [norm(array) for array in theirs.gradients.values()]
-        floor = _OF_ALL * math.hypot(*filter(math.isfinite, norms))
+        loss, gradient = self.allowed
+        floor = _floor(map(norm, theirs.gradients.values()))
         results: Sequence[tuple[str, np.ndarray | None, np.ndarray, float]] = [
             ("", ours[LOSS], theirs.loss, loss),
             *(
@@ -341,8 +342,8 @@ class _Comparison:
             before.put_back()
             with torch.no_grad():
                 for parameter in self.step.module.parameters():
-                    parameter.copy_(_rounded(parameter, generator))
-            given = {name: _rounded(tensor, generator) for name, tensor in inputs.items()}
+                    parameter.copy_(rounded(parameter, _ROUNDING, generator))
+            given = {name: rounded(t, _ROUNDING, generator) for name, t in inputs.items()}
             found = ran(self.step, given, seed)
             for name, array in {"": theirs.loss, **theirs.gradients}.items():
                 mine = found.loss if not name else found.gradients.get(name, np.zeros_like(array))
@@ -350,10 +351,6 @@ class _Comparison:
         return worst
 
 
-def _rounded(tensor: Tensor, generator: torch.Generator) -> Tensor:
-    real = torch.view_as_real(tensor.detach()) if tensor.is_complex() else tensor.detach()
-    if not real.is_floating_point():
-        return tensor
-    found = real * (1 + _ROUNDING * noise_like(real, generator).to(real.dtype))
-    found = torch.where(real == real.round(), real, found)  # a category, or the end of a range
-    return torch.view_as_complex(found.contiguous()) if tensor.is_complex() else found
+def _floor(norms: Iterable[float]) -> float:
+    """By which any gradient may be off, given the norms of all."""
+    return _OF_ALL * math.hypot(*filter(math.isfinite, norms))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,25 +26,28 @@ class Drawn:
     values: Tensor
 
 
-def _is_idle(func: Any, args: Sequence[Any], kwargs: Any) -> bool:
-    """Whether an operator that may draw does not: attention without dropout."""
-    names = [argument.name for argument in func._schema.arguments]
-    if "dropout_p" not in names:
-        return False
-    place = names.index("dropout_p")
-    return not kwargs.get("dropout_p", args[place] if len(args) > place else 0.0)
+def _arguments(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """What an operator is called with, by name, defaults included."""
+    return {
+        argument.name: args[place]
+        if place < len(args)
+        else kwargs.get(argument.name, argument.default_value)
+        for place, argument in enumerate(func._schema.arguments)
+    }
 
 
-def _standard(low: float, width: float) -> Callable[[Tensor], Tensor]:
-    return lambda found: (found - low) / width if width else torch.zeros_like(found)
-
-
-def _given(args: Sequence[Any], kwargs: Any, *defaults: tuple[str, float]) -> list[float]:
-    """Numbers that come behind the tensor, by place or by name."""
-    return [
-        float(kwargs.get(name, args[place] if len(args) > place else default))
-        for place, (name, default) in enumerate(defaults, start=1)
-    ]
+def _standard(kind: DrawKind, drawn: Tensor, given: Mapping[str, Any]) -> Tensor:
+    """What a graph would be fed for what was drawn: chances as they fell, numbers in [0, 1) or of mean 0
+    and deviation 1."""
+    if kind == "bernoulli":
+        return drawn != 0
+    if "std" in given:
+        first, width = given["mean"], given["std"]
+    elif "to" in given:
+        first, width = given["from"], given["to"] - given["from"]
+    else:
+        return drawn
+    return (drawn - first) / width if width else torch.zeros_like(drawn)
 
 
 class Draws(TorchDispatchMode):
@@ -64,22 +67,15 @@ class Draws(TorchDispatchMode):
         kwargs = kwargs or {}
         result = func(*args, **kwargs)
         kind = _KINDS.get(func.overloadpacket)
-        if kind == "bernoulli":
-            self._keep(kind, result != 0)
-        elif kind == "uniform":
-            low, high = _given(args, kwargs, ("from", 0.0), ("to", 1.0))
-            is_ranged = func.overloadpacket is _aten.uniform_
-            self._keep(kind, _standard(low, high - low)(result) if is_ranged else result)
-        elif kind == "normal":
-            mean, deviation = _given(args, kwargs, ("mean", 0.0), ("std", 1.0))
-            is_ranged = func.overloadpacket is _aten.normal_
-            self._keep(kind, _standard(mean, deviation)(result) if is_ranged else result)
-        elif torch.Tag.nondeterministic_seeded in func.tags and not _is_idle(func, args, kwargs):
+        if kind is None and torch.Tag.nondeterministic_seeded not in func.tags:
+            return result
+        given = _arguments(func, args, kwargs)
+        if kind is not None:
+            values = _standard(kind, result, given).detach().clone()
+            self.found.append(Drawn(kind=kind, values=values))
+        elif given.get("dropout_p") != 0:  # attention without dropout draws nothing
             self.others.add(str(func.overloadpacket))
         return result
-
-    def _keep(self, kind: DrawKind, values: Tensor) -> None:
-        self.found.append(Drawn(kind=kind, values=values.detach().clone()))
 
     def feeds(self, draws: Sequence[Draw]) -> dict[str, np.ndarray] | None:
         """Values for the inputs of a graph, each what was drawn next of its kind and shape; None where

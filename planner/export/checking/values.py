@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from planner.export.dtypes import as_real
+
 _NOISE = 0.1
 """Size of the change of a floating-point tensor, by its own deviation."""
 
@@ -40,12 +42,7 @@ class Others:
         found = given.detach()
         if self._is_shuffled and found.dim() and found.shape[0] > 1:
             found = found[self._order(found.shape[0])]
-        if found.is_complex() and found.numel():
-            noisy = _noisy(torch.view_as_real(found.resolve_conj()).clone(), self._generator)
-            return torch.view_as_complex(noisy.contiguous())
-        if found.is_floating_point() and found.numel():
-            return _noisy(found, self._generator)
-        return found
+        return _in_reals(found, lambda real: _noisy(real, self._generator))
 
     def inside(self, value: Any) -> Any:
         """The same structure with other tensors in it: lists, dicts, named tuples, dataclasses and what
@@ -88,12 +85,31 @@ def noise_like(tensor: Tensor, generator: torch.Generator) -> Tensor:
 
 def moved(tensor: Tensor, generator: torch.Generator) -> Tensor:
     """A parameter as some step might leave it."""
-    real = torch.view_as_real(tensor.detach()) if tensor.is_complex() else tensor.detach()
+
+    def step(real: Tensor) -> Tensor:
+        spread = max(float(real.float().std(correction=0)), _LEAST / _MOVE)
+        return real + _MOVE * spread * noise_like(real, generator).to(real.dtype)
+
+    return _in_reals(tensor, step)
+
+
+def rounded(tensor: Tensor, share: float, generator: torch.Generator) -> Tensor:
+    """A tensor whose elements have changed by about a share of each. Whole numbers stay: they may be
+    categories, or the ends of a range."""
+
+    def change(real: Tensor) -> Tensor:
+        found = real * (1 + share * noise_like(real, generator).to(real.dtype))
+        return torch.where(real == real.round(), real, found)
+
+    return _in_reals(tensor, change)
+
+
+def _in_reals(tensor: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
+    """A tensor whose real numbers are changed, those of complex ones too; all else stays."""
+    real = as_real(tensor.detach())
     if not real.is_floating_point() or not real.numel():
         return tensor.detach()
-    spread = max(float(real.float().std(correction=0)), _LEAST / _MOVE)
-    noise = noise_like(real, generator).to(real.dtype)
-    found = real + _MOVE * spread * noise
+    found = change(real)
     return torch.view_as_complex(found.contiguous()) if tensor.is_complex() else found
 
 

@@ -10,14 +10,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from planner.errors import ModelError
-from planner.onnxio.load import model_digest
 from planner.onnxio.save import atomic_write
 from planner.pipeline.answer.in_parts import optimized
 from planner.pipeline.answer.optimizing import OptimizeJob
 from planner.pipeline.prepare.prepared import Progress
 from planner.pipeline.record.files import Files, save_rewritten
 from planner.pipeline.record.rebuild import (
+    check_belongs,
     is_made_here,
     prepared_for,
     rebuild,
@@ -71,8 +70,7 @@ def applied(
     """
     assert files.model is not None
     if is_made_here(plan):
-        if model_digest(model) != plan.model_sha256:
-            raise ModelError(f"the plan belongs to another model than {model} (digests differ)")
+        check_belongs(plan, model)
         progress(f"planning again, on what {plan.device} does with the model here")
         found = optimized(
             OptimizeJob(

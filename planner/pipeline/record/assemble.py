@@ -207,9 +207,8 @@ def fits_as_it_is(prepared: Prepared, settings: Settings) -> bool:
         return False
     room = settings.budget_bytes - settings.reserve_bytes
     if settings.budget_of == "held":
-        view = prepared.baseline.view
-        held = [a.total_bytes for a in view.arena if a.options == "default"]
-        return bool(held) and max(held) <= room and prepared.baseline.worst_peak_bytes <= room
+        held = prepared.baseline.view.held_bytes("default")
+        return held is not None and max(held, prepared.baseline.worst_peak_bytes) <= room
     if budget.endswith("%"):
         return room >= prepared.baseline.peak_bytes
     return room >= prepared.baseline.worst_peak_bytes

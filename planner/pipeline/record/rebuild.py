@@ -57,6 +57,12 @@ class Rebuilt:
     rewritten: Rewritten
 
 
+def check_belongs(plan: Plan, model: Path) -> None:
+    """Raise ModelError where a plan is another model's."""
+    if model_digest(model) != plan.model_sha256:
+        raise ModelError(f"the plan belongs to another model than {model} (digests differ)")
+
+
 @contextlib.contextmanager
 def prepared_for(
     model: Path,
@@ -78,8 +84,7 @@ def prepared_for(
         UsageError: it was made with a provider that is not installed here.
         VerificationError: the optimized graph computes something else than the file.
     """
-    if model_digest(model) != plan.model_sha256:
-        raise ModelError(f"the plan belongs to another model than {model} (digests differ)")
+    check_belongs(plan, model)
     if plan.micro is None:
         yield _prepared(model, plan, profile, compare, progress)
         return

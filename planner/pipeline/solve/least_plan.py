@@ -97,11 +97,10 @@ def least_plan(
     peak_bytes, least = min(tried, key=lambda pair: pair[0])
     room = peak_bytes + pinning_bytes(prepared, len(least.candidate.actions))
     if settings.budget_of == "live":
-        room = min(room, prepared.baseline.worst_peak_bytes)
-    least_bytes = room + settings.reserve_bytes
-    if settings.budget_of == "held":
-        least_bytes = _held_in(prepared, settings, least, least_bytes, orders)
-        least_bytes = min(least_bytes, held_bytes or least_bytes)
+        least_bytes = min(room, prepared.baseline.worst_peak_bytes) + settings.reserve_bytes
+    else:
+        needed = _held_in(prepared, settings, least, room + settings.reserve_bytes, orders)
+        least_bytes = min(needed, held_bytes or needed)
     raise _infeasible(prepared, settings, least, least_bytes, is_late=is_late)
 
 
