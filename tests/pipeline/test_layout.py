@@ -18,7 +18,7 @@ from onnx import numpy_helper
 from planner import analyze, apply, optimize, verify
 from planner.errors import ModelError, UsageError
 from planner.files.structuring import read_json
-from planner.onnxio.load import load_model
+from planner.onnxio.load import load_model, read_model, value_types
 from planner.onnxio.shape_rules.blocked import DOMAIN
 from planner.plan.planfile import Plan
 from planner.results import OptimizeResult
@@ -285,6 +285,35 @@ def test_bits_of_a_pool_are_the_same_where_it_is_said(
     if op_type == "MaxPool":  # of zeros of both signs either is the largest
         found = [array + np.float32(0.0) for array in found]
     np.testing.assert_array_equal(found[0].view(np.int32), found[1].view(np.int32))
+
+
+@pytest.mark.parametrize("group", [1, 24], ids=["dense", "depthwise"])
+def test_sizes_in_blocks_are_those_of_the_run(group: int, tmp_path: Path) -> None:
+    """24 channels are padded wherever a block is longer than 8, however they are convolved."""
+    rng = np.random.default_rng(0)
+    weights = {"w": rng.standard_normal((24, 24 // group, 3, 3), np.float32)}
+    nodes = [
+        h.make_node("Sin", ["x"], ["s"], name="sin"),
+        h.make_node("Conv", ["s", "w"], ["c"], name="conv", group=group),
+        h.make_node("Tanh", ["c"], ["y"], name="tanh"),
+    ]
+    source = tmp_path / "m.onnx"
+    onnx.save(model(nodes, [image("x", 1, 24, 9, 9)], [image("y", 1, 24, 7, 7)], weights), source)
+    planned_on = tmp_path / "blocked.onnx"
+    optimize_file(source, planned_on, external=False, level="all")
+    types = value_types(read_model(planned_on), {})
+    proto = onnx.load(planned_on)
+    names = [name for node in proto.graph.node for name in node.output]
+    assert any(node.domain == DOMAIN for node in proto.graph.node)
+    del proto.graph.output[:]
+    proto.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = Level.ORT_DISABLE_ALL
+    session = onnxruntime.InferenceSession(proto.SerializeToString(), options)
+    found = session.run(names, {"x": np.zeros((1, 24, 9, 9), np.float32)})
+    assert {n: np.asarray(a).shape for n, a in zip(names, found, strict=True)} == {
+        name: types[name].shape for name in names
+    }
 
 
 def test_images_in_blocks_within_a_branch(tmp_path: Path) -> None:

@@ -64,9 +64,12 @@ def _channels_read(value: ir.Value) -> int | None:
             weights = node.inputs[1] if len(node.inputs) > 1 else None
             if node.domain != DOMAIN or node.op_type != "Conv" or use.idx != 0 or weights is None:
                 continue
-            if _int(node, "group", 1) == 1 and weights.shape is not None:
-                channels = weights.shape[1]
-                return channels if isinstance(channels, int) else None
+            if weights.shape is not None:
+                filters, each = weights.shape[0], weights.shape[1]
+                # one filter for each channel: the filters are padded as the channels are
+                channels = filters if each == 1 else each
+                group = 1 if each == 1 else _int(node, "group", 1)
+                return group * channels if isinstance(channels, int) else None
     return None
 
 
