@@ -24,6 +24,9 @@ SHAPED_BY_TYPE = frozenset({"MaxPoolGrad", "AveragePoolGrad"})
 """Operators whose kernels take the shape of their result from its declared type, not from inputs
 (orttraining/training_ops/cpu/nn/pool_gradient_op.h)."""
 
+_MAY_OVERRIDE = 4
+"""The IR version since which an initializer is an input only where the file lists it as one."""
+
 _MAX_FILE_BYTES = (1 << 31) - 1
 """Protocol buffers end there: larger models keep their weights in files beside them."""
 
@@ -94,7 +97,7 @@ def load_model(path: Path, *, dims: Mapping[str, int] | None = None) -> LoadedMo
     except (DecodeError, ValueError) as error:
         raise ModelError(f"{path} is not an ONNX model, or is truncated ({error})") from None
     del data
-    forget_unknown(proto)
+    _modernize(proto)
     check_structure(proto, path)
     check_external_data(proto, path)
     own = frozenset(_outputs_made(proto))
@@ -113,11 +116,26 @@ def load_model(path: Path, *, dims: Mapping[str, int] | None = None) -> LoadedMo
 def read_model(path: Path) -> ir.Model:
     """A model file as it is, external data by reference; checks nothing."""
     proto = onnx.load(path, format="protobuf", load_external_data=False)
-    forget_unknown(proto)
+    _modernize(proto)
     _declare_once(proto.graph)
     model = ir.from_proto(proto)
     ir.external_data.set_base_dir(model.graph, path.parent)
     return model
+
+
+def _modernize(proto: onnx.ModelProto) -> None:
+    """Write what old files and odd converters say as the others say it.
+
+    Before IR version 4 each initializer had to be listed among the inputs, and ONNX Runtime takes it for
+    a constant all the same (`Graph::CanOverrideInitializer`, include/onnxruntime/core/graph/graph.h).
+    """
+    forget_unknown(proto)
+    if 0 < proto.ir_version < _MAY_OVERRIDE:
+        constants = {tensor.name for tensor in proto.graph.initializer}
+        inputs = [value for value in proto.graph.input if value.name not in constants]
+        del proto.graph.input[:]
+        proto.graph.input.extend(inputs)
+        proto.ir_version = _MAY_OVERRIDE
 
 
 def _outputs_made(proto: onnx.ModelProto) -> Iterator[str]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+_OLDEST_OPSET = 7
+
 
 def first_line(error: BaseException) -> str:
     """The informative first line of an ONNX Runtime error."""
@@ -16,6 +18,11 @@ def explain(message: str) -> str:
     found = re.search(
         r"Could not find an implementation for (\S+) node with name '([^']*)'", message
     )
+    if found and _is_old(found[1]):
+        return (
+            f"onnxruntime has no kernel for {found[1]} (node {found[2]!r}), which is of an operator set "
+            "before 7: bring the model up first, with onnx.version_converter.convert_version(model, 17)"
+        )
     if found:
         return (
             f"onnxruntime has no kernel for {found[1]} (node {found[2]!r}) on the chosen execution "
@@ -31,6 +38,13 @@ def explain(message: str) -> str:
         )
     lines = [line for line in message.strip().splitlines() if line.strip()]
     return f"onnxruntime cannot load the model: {lines[0] if lines else 'no reason given'}"
+
+
+def _is_old(kernel: str) -> bool:
+    """Whether `AveragePool(1)` is of an operator set that ONNX Runtime has left behind (it keeps those
+    from 7 on: onnxruntime.ai/docs/reference/compatibility)."""
+    version = re.search(r"^[A-Z]\w*\((\d+)\)$", kernel)
+    return version is not None and int(version[1]) < _OLDEST_OPSET
 
 
 def explain_refusal(message: str) -> str:

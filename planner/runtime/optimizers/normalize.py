@@ -296,6 +296,10 @@ def _restore(model: ir.Model, original: ir.Model) -> None:
             raise ModelError(
                 f"ONNX Runtime's optimizers changed the graph {side}; use --no-ort-optimize"
             )
+        # constants that it has folded, which old files list as inputs (`planner.onnxio.load`)
+        for value in [v for v in getattr(model.graph, side) if v.name in mine]:
+            if value.const_value is None:
+                getattr(model.graph, side).remove(value)
         # it writes what it infers; the file keeps what its author declared
         values = [v for v in getattr(model.graph, side) if v.name not in mine]
         for known, value in zip(getattr(original.graph, side), values, strict=True):
