@@ -198,6 +198,8 @@ class Builder:
         inputs: Sequence[ValueInfoProto],
         outputs: Sequence[ValueInfoProto],
         initializers: Mapping[str, np.ndarray] | None = None,
+        *,
+        opset: int = OPSET,
     ) -> ModelProto:
         """The model, without the nodes and constants that no output needs."""
         self._rename()
@@ -214,7 +216,7 @@ class Builder:
         )
         return helper.make_model(
             graph,
-            opset_imports=[helper.make_opsetid("", OPSET)],
+            opset_imports=[helper.make_opsetid("", opset)],
             ir_version=IR_VERSION,
         )
 

@@ -288,6 +288,11 @@ def _list_initializers(model: ir.Model, original: ir.Model) -> None:
 
 def _restore(model: ir.Model, original: ir.Model) -> None:
     """Put back what is not the graph, and load what only lives in a temporary file."""
+    known = {v.name for v in original.graph.inputs}
+    for value in list(model.graph.inputs):
+        # a constant that it has folded: files of before IR version 4 list all of them
+        if value.name not in known and value.const_value is None and not value.uses():
+            model.graph.inputs.remove(value)
     for side in ("inputs", "outputs"):
         before = [v.name for v in getattr(original.graph, side)]
         mine = set(original.graph.initializers) - set(before) if side == "inputs" else ()
@@ -296,10 +301,6 @@ def _restore(model: ir.Model, original: ir.Model) -> None:
             raise ModelError(
                 f"ONNX Runtime's optimizers changed the graph {side}; use --no-ort-optimize"
             )
-        # constants that it has folded, which old files list as inputs (`planner.onnxio.load`)
-        for value in [v for v in getattr(model.graph, side) if v.name in mine]:
-            if value.const_value is None:
-                getattr(model.graph, side).remove(value)
         # it writes what it infers; the file keeps what its author declared
         values = [v for v in getattr(model.graph, side) if v.name not in mine]
         for known, value in zip(getattr(original.graph, side), values, strict=True):
