@@ -16,6 +16,7 @@ __all__ = [
     "__version__",
     "analyze",
     "apply",
+    "differentiate",
     "export_training_graph",
     "fit_devices",
     "open_session",
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from planner.api_devices import fit_devices
     from planner.api_sweep import sweep
     from planner.errors import PlannerError
+    from planner.export.forward import differentiate
     from planner.export.training import export_training_graph
     from planner.plan.planfile import Plan
     from planner.running.classes import open_session
@@ -41,6 +43,7 @@ _HOMES = {
     "PlannerError": "planner.errors",
     "analyze": "planner.api",
     "apply": "planner.api",
+    "differentiate": "planner.export.forward",
     "export_training_graph": "planner.export.training",
     "fit_devices": "planner.api_devices",
     "open_session": "planner.running.classes",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -10,6 +11,7 @@ import typer
 
 from planner.cli import options as o
 from planner.cli.console import emit_json, note, progress, verbosity
+from planner.cli.forward import export_forward
 from planner.cli.outputs import check_outputs
 from planner.errors import UsageError
 from planner.report.plain import nearby
@@ -24,7 +26,9 @@ def export(
     step: Annotated[
         str,
         typer.Argument(
-            metavar="MODULE:CALLABLE", help="What makes the step; see below.", show_default=False
+            metavar="MODULE:CALLABLE|MODEL.onnx",
+            help="What makes the step, or a forward model; see below.",
+            show_default=False,
         ),
     ],
     output: Annotated[
@@ -87,6 +91,34 @@ def export(
             help="Do not run PyTorch's own step beside the graph, at other values, to compare them.",
         ),
     ] = False,
+    loss: Annotated[
+        str | None,
+        typer.Option(
+            "--loss",
+            metavar="LOSS",
+            help="For a forward model: mse, cross_entropy (each of the first output, or as in "
+            "mse:logits), or an output that is the loss.",
+        ),
+    ] = None,
+    train: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--train",
+            metavar="PATTERN",
+            help="For a forward model: initializers to train; may be repeated [weights, scales and "
+            "biases].",
+        ),
+    ] = None,
+    freeze: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--freeze",
+            metavar="PATTERN",
+            help="For a forward model: initializers not to train; may be repeated.",
+        ),
+    ] = None,
+    dim: o.Dims = None,
+    shape: o.Shapes = None,
     force: o.Force = False,
     json: o.Json = False,
     memory_limit: o.MemoryLimit = None,
@@ -94,7 +126,7 @@ def export(
     verbose: o.Verbose = False,
     quiet: o.Quiet = False,
 ) -> None:
-    """Write the training graph of a PyTorch module: loss, gradients, maybe the update.
+    """Write the training graph of a PyTorch module or a forward model: loss, gradients, maybe the update.
 
     MODULE is a module on the path or in this folder, or a .py file. CALLABLE takes no arguments and
     returns a tuple: the module, example inputs (a tensor, a tuple, or a dict by keyword), the loss
@@ -105,6 +137,10 @@ def export(
     parameters, over three steps. What is not the same is an error.
 
     Needs PyTorch: pip install "onnx-planner[torch]".
+
+    MODEL.onnx is a forward model, differentiated without PyTorch: pip install "onnx-planner[onnxsim]".
+    Its weights become inputs; FILE.initial.npz has what they start from. Normalizations keep their
+    statistics, and no dropout comes back.
 
     \b
     A step, in train.py:
@@ -118,7 +154,40 @@ def export(
     Examples:
       planner export train.py:step -o model.onnx
       planner export train:step -o model.onnx --optimizer adamw --dynamic-batch --sidecar
+      planner export resnet.onnx -o model.onnx --loss cross_entropy --optimizer adamw --dim batch=8
     """
+    only_forward = {
+        "--loss": loss,
+        "--train": train,
+        "--freeze": freeze,
+        "--dim": dim,
+        "--shape": shape,
+    }
+    if step.endswith(".onnx"):
+        only_torch = {
+            "--dynamic-batch": dynamic_batch,
+            "--dynamic": dynamic,
+            "--specialize": specialize,
+            "--sidecar": sidecar,
+            "--autocast": autocast,
+            "--cast-for-cpu": cast_for_cpu,
+            "--random": random != "graph",
+            "--params": params != "inputs",
+        }
+        _refuse(only_torch, "a step in PyTorch, and this is a forward model")
+        wanted = {
+            "loss": loss,
+            "optimizer": optimizer,
+            "dims": o.parse_dims(dim, shape),
+            "train": train or (),
+            "freeze": freeze or (),
+            "check": not no_check,
+        }
+        export_forward(
+            Path(step), output, wanted, external_data=external_data, force=force, json=json
+        )
+        return
+    _refuse(only_forward, "a forward model (MODEL.onnx), and this is a step in PyTorch")
     from planner.export.torch_extra import require_torch
 
     require_torch()
@@ -162,6 +231,13 @@ def export(
         for line in graph.assumed:
             note(f"taken for granted, as the example inputs give it: {line}")
     note(f"wrote {', '.join(map(nearby, files))}")
+
+
+def _refuse(given: Mapping[str, object], what: str) -> None:
+    """Raise UsageError where an option is given that is for something else."""
+    option = next((name for name, value in given.items() if value), None)
+    if option is not None:
+        raise UsageError(f"{option} is for {what}")
 
 
 def _axes(options: list[str]) -> dict[str, dict[int, str]]:

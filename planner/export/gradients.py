@@ -1,0 +1,185 @@
+"""Gradients of an ONNX model as nodes behind its own, by onnxsim (`onnxsim.graph_grad`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+from onnx import TensorProto, helper, inliner, numpy_helper
+
+from planner.export.errors import ExportError
+from planner.onnxio.load import value_types
+
+_PREFIX = "backward."
+
+
+def opset_of(proto: onnx.ModelProto) -> int:
+    """The operator set that a model's standard operators are of."""
+    return next(entry.version for entry in proto.opset_import if not entry.domain)
+
+
+def in_parts(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """The model with operators that have no gradient in the parts that ONNX defines them by (`Gelu`,
+    say)."""
+    from onnxsim import graph_grad
+
+    known = graph_grad.supported_ops() | _RULES.keys()
+    others = {node.op_type for node in proto.graph.node} - known
+    made = [("", op_type) for op_type in others if _has_parts(op_type, opset_of(proto))]
+    if not made:
+        return proto
+    return inliner.inline_selected_functions(proto, made, inline_schema_functions=True)
+
+
+def _has_parts(op_type: str, opset: int) -> bool:
+    schema: Any = onnx.defs.get_schema(op_type, opset)
+    return schema.has_function or schema.has_context_dependent_function
+
+
+def differentiated(
+    proto: onnx.ModelProto, parameters: Sequence[str]
+) -> tuple[list[onnx.NodeProto], list[TensorProto], dict[str, str]]:
+    """A model's nodes, and those that compute the gradients of its value `loss`.
+
+    Args:
+        parameters: names of initializers.
+
+    Returns:
+        (all nodes; constants of those that were added; the gradient's name for each parameter).
+
+    Raises:
+        ExportError: an operator that cannot be differentiated, or a parameter that the loss does not
+            depend on.
+    """
+    from onnxsim import graph_grad, qat_graph
+
+    types = value_types(ir.from_proto(proto), {})
+    shapes: dict[str, Sequence[int | str]] = {name: kind.shape for name, kind in types.items()}
+    builder = qat_graph.GraphBuilder(prefix=_PREFIX)
+    builder.nodes = list(proto.graph.node)
+    with ExitStack() as stack:
+        for op_type, rule in _RULES.items():
+            stack.enter_context(graph_grad.custom_gradient(op_type, rule, override=True))
+        try:
+            gradients = graph_grad.build_backward(
+                builder,
+                nodes=_between(proto.graph.node, parameters),
+                shapes=shapes,
+                grad_outputs={"loss": builder.const(np.float32(1), "seed")},
+                targets=list(parameters),
+            )
+        except ValueError as error:
+            raise ExportError(
+                f"onnxsim cannot differentiate the model: {str(error).partition('; onnxsim.')[0]}"
+            ) from None
+    imports = [helper.make_opsetid("", opset_of(proto))]
+    for function in builder.functions:  # of operators that are the same in both sets
+        del function.opset_import[:]
+        function.opset_import.extend(imports)
+    imports += [helper.make_opsetid(d, 1) for d in {f.domain for f in builder.functions}]
+    graph = helper.make_graph(builder.nodes, "g", [], [])
+    whole = helper.make_model(graph, functions=builder.functions, opset_imports=imports)
+    nodes = list(inliner.inline_local_functions(whole).graph.node)
+    _give_axes(nodes[len(proto.graph.node) :], builder)
+    return nodes, list(builder.initializer), gradients
+
+
+def _between(nodes: Sequence[onnx.NodeProto], parameters: Sequence[str]) -> list[onnx.NodeProto]:
+    """The nodes that depend on parameters, of those that the loss depends on."""
+    reached, needed = set(parameters), {"loss"}
+    for node in nodes:
+        if not reached.isdisjoint(node.input):
+            reached.update(node.output)
+    for node in reversed(nodes):
+        if not needed.isdisjoint(node.output):
+            needed.update(node.input)
+    return [n for n in nodes if not (reached.isdisjoint(n.output) or needed.isdisjoint(n.output))]
+
+
+def _give_axes(nodes: Sequence[onnx.NodeProto], builder: Any) -> None:
+    """Make operands of the axes of means, which onnxsim writes as operator sets before 18 have them."""
+    for node in nodes:
+        for attribute in [a for a in node.attribute if a.name == "axes"]:
+            name = builder.name("axes")
+            axes = np.array(attribute.ints, np.int64)
+            builder.initializer.append(numpy_helper.from_array(axes, name))
+            node.input.append(name)
+            node.attribute.remove(attribute)
+
+
+def _log_softmax(ctx: Any, node: onnx.NodeProto, gradient: str) -> list[str | None]:
+    """`g - softmax sum(g)` along the axis."""
+    share = ctx.b.op("Exp", [node.output[0]])
+    axes = ctx.int64_const([_axis(node, -1)])
+    total = ctx.b.op("ReduceSum", [gradient, axes], keepdims=1)
+    return [ctx.b.sub(gradient, ctx.b.mul(share, total))]
+
+
+def _gather(ctx: Any, node: onnx.NodeProto, gradient: str) -> list[str | None]:
+    """The gradient's rows, added to zeros where they were read: indices of any rank, in place of
+    onnxsim's product with a matrix of as many columns as there are rows."""
+    data, indices = node.input
+    shape, axis = ctx.shape(data), _axis(node, 0)
+    axis %= len(shape)
+    places = len(ctx.shape(indices))
+    if axis:  # the axis first
+        order = [
+            *range(axis, axis + places),
+            *range(axis),
+            *range(axis + places, len(shape) - 1 + places),
+        ]
+        gradient = ctx.b.transpose(gradient, order)
+    first = [shape[axis], *shape[:axis], *shape[axis + 1 :]]
+    zeros = ctx.b.op("ConstantOfShape", [ctx.int64_const(first)])
+    rows = ctx.b.op("Unsqueeze", [indices, ctx.int64_const([places])])
+    added = ctx.b.op("ScatterND", [zeros, rows, gradient], reduction="add")
+    back = [*range(1, axis + 1), 0, *range(axis + 1, len(shape))]
+    return [ctx.b.transpose(added, back) if axis else added, None]
+
+
+def _power(ctx: Any, node: onnx.NodeProto, gradient: str) -> list[str | None]:
+    """`g n x^(n - 1)`; the exponent is taken for a constant."""
+    base, exponent = node.input
+    lower = ctx.b.op("Pow", [base, ctx.b.sub(exponent, ctx.b.const(np.float32(1)))])
+    slope = ctx.b.mul(exponent, lower)
+    whole, own = ctx.shape(node.output[0]), ctx.shape(base)
+    return [ctx.reduce_to(ctx.b.mul(gradient, slope), whole, own), None]
+
+
+def _sum(ctx: Any, node: onnx.NodeProto, gradient: str) -> list[str | None]:
+    whole = ctx.shape(node.output[0])
+    return [ctx.reduce_to(gradient, whole, ctx.shape(name)) for name in node.input]
+
+
+def _cast_like(ctx: Any, node: onnx.NodeProto, gradient: str) -> list[str | None]:
+    """Constants of functions are cast so; what is float32 on both sides passes."""
+    return [gradient, None]
+
+
+def _flatten(ctx: Any, node: onnx.NodeProto, gradient: str) -> list[str | None]:
+    return [ctx.b.op("Reshape", [gradient, ctx.int64_const(ctx.shape(node.input[0]))])]
+
+
+def _none(ctx: Any, node: onnx.NodeProto, gradient: str) -> list[str | None]:
+    return [None] * len(node.input)
+
+
+def _axis(node: onnx.NodeProto, default: int) -> int:
+    given = [attribute.i for attribute in node.attribute if attribute.name == "axis"]
+    return given[0] if given else default
+
+
+_RULES = {
+    "CastLike": _cast_like,
+    "Flatten": _flatten,
+    "Gather": _gather,
+    "LogSoftmax": _log_softmax,
+    "OneHot": _none,
+    "Pow": _power,
+    "Sum": _sum,
+}
+"""Gradients that onnxsim has none for, or one that is too large."""
