@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -37,12 +37,12 @@ class ArenaForecast:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PackedArena:
-    """The lowest single arena found for one model's live ranges, each at a fixed offset.
+class RegionLayout:
+    """One model's live ranges in one region of ONNX Runtime's arena, as its best fit lays them out.
 
     Attributes:
         bytes: its size, persistent tensors and workspace included.
-        peak_bytes: the largest live bytes; no arena is smaller.
+        peak_bytes: the largest live bytes; no layout takes less.
         alignment_bytes: every offset is a multiple of it, counted from the end of the persistent
             tensors.
         offsets: of each of the timeline's ranges, in their order; persistent tensors lie below.
@@ -57,7 +57,7 @@ class PackedArena:
 
     @property
     def fragmentation(self) -> float:
-        """How far above the peak the arena is (0.01 is 1%)."""
+        """How far above the peak the region is (0.01 is 1%)."""
         return self.bytes / self.peak_bytes - 1 if self.peak_bytes else 0.0
 
 
@@ -67,7 +67,6 @@ class ModelView:
 
     Attributes:
         duration_us: by OpId.
-        pack: finds offsets in one arena; see `packed`.
         start_us: by OpId, where copies run beside the operations; empty where every step begins as
             the one before it ends.
     """
@@ -76,7 +75,6 @@ class ModelView:
     timeline: Timeline
     time_us: float
     duration_us: tuple[float, ...]
-    pack: Callable[[], PackedArena]
     start_us: tuple[float, ...] = ()
     arena: tuple[ArenaForecast, ...] = ()
 
@@ -85,9 +83,11 @@ class ModelView:
         return next((a.total_bytes for a in self.arena if a.options == options), None)
 
     @cached_property
-    def packed(self) -> PackedArena:
-        """The whole timeline in one arena, by a search of seconds that is made when somebody looks."""
-        return self.pack()
+    def region(self) -> RegionLayout:
+        """The whole timeline in one region of the arena."""
+        from planner.runtime.memory.one_region import one_region
+
+        return one_region(self.timeline)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

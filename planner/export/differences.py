@@ -1,8 +1,8 @@
 """Gradients of a graph beside differences of its own loss, on ONNX Runtime.
 
 Moved along its gradient g by h |p| g/|g|, a parameter p changes the loss by h |p| |g| + O(h^2), and
-several that are moved together by the sum of that. Whatever computed the gradients, the loss is the judge.
-In float32 the quotient is as rough as the loss's rounding by h, so that several lengths are tried.
+several that are moved together by the sum of that. Whatever computed the gradients, the loss is the
+judge. In float32 the quotient is as rough as the loss's rounding by h: several lengths are tried.
 """
 
 from __future__ import annotations

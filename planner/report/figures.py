@@ -215,7 +215,7 @@ def _memory(view: Payload, axes: Axes, key: str, budget: int | None, *, is_measu
 
 
 def _ranges(view: Payload, axes: Axes, key: str) -> Any:
-    """Live ranges as rectangles, step by offset in the packed arena; persistent tensors at the bottom.
+    """Live ranges as rectangles, step by offset in one region; persistent tensors lie at the bottom.
 
     The page's script fills the sources `ranges-<key>-<fate>`, from the data that the lists of residents
     use too.
@@ -231,7 +231,7 @@ def _ranges(view: Payload, axes: Axes, key: str) -> Any:
         )  # fmt: skip
     if not steps:
         return plot
-    arena = view["packed_arena"]
+    arena = view["one_region"]
     axes.arena_bytes.end = max(axes.arena_bytes.end, 1.04 * arena["bytes"])
     fates = {r["fate"] for r in view["live_ranges"]} | ({"kept"} if arena["workspace"] else set())
     for fate, hatch in HATCHES.items():

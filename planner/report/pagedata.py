@@ -44,7 +44,7 @@ def view_columns(view: Payload, *, is_timed: bool, measured: Sequence[int] | Non
         "category": [place[r["category"]] for r in ranges],
         "fate": [fates.index(r["fate"]) for r in ranges],
         "workspace": [
-            [w["step"], w["bytes"], w["offset"]] for w in view["packed_arena"]["workspace"]
+            [w["step"], w["bytes"], w["offset"]] for w in view["one_region"]["workspace"]
         ],
     }
     if is_timed:
@@ -68,7 +68,7 @@ def _persistent(view: Payload, categories: Sequence[str]) -> list[int]:
     for r in view["live_ranges"]:
         if r["start"] == 0 < r["end"]:
             left[r["category"]] -= r["bytes"]
-    for w in view["packed_arena"]["workspace"]:
+    for w in view["one_region"]["workspace"]:
         if w["step"] == 0:
             left["workspace"] -= w["bytes"]
     return [left[c] for c in categories]

@@ -51,7 +51,7 @@ def print_analysis(payload: Payload, console: Console | None = None) -> None:
         said = f"{format_budget(least)}; no plan below {format_both(bound)}"
         _fact(facts, "Inputs, outputs on the host", said)
     _fact(facts, "Step time", f"{_duration(head['time_us'])} (predicted: {payload['cost_source']})")
-    _fact(facts, "Packed arena", _packed(view["packed_arena"]))
+    _fact(facts, "In one region", _region(view["one_region"]))
     for arena in view["arena"]:
         text = f"{_size(arena['in_use_bytes'])} in use, {_size(arena['held_bytes'])} held"
         beside = arena["beside_bytes"]
@@ -89,8 +89,8 @@ def print_optimize(payload: Payload, console: Console | None = None) -> None:
         _fact(facts, "Held", text)
     if text := grown_text(head):
         _fact(facts, "Process", text)
-    packed = [payload[side]["packed_arena"] for side in ("before", "after")]
-    _fact(facts, "Packed arena", " -> ".join(_packed(arena) for arena in packed))
+    regions = [payload[side]["one_region"] for side in ("before", "after")]
+    _fact(facts, "In one region", " -> ".join(map(_region, regions)))
     _fact(facts, "Step time", _times(head))
     if head["recomputed_ops"]:
         what = f"{head['recomputed_ops']:,} operations, {_size(head['recomputed_bytes'])}"
@@ -345,8 +345,8 @@ def _times(head: Payload) -> str:
     return text
 
 
-def _packed(arena: Payload) -> str:
-    return f"{_size(arena['bytes'])} ({format_percent(arena['fragmentation'])} over the peak)"
+def _region(region: Payload) -> str:
+    return f"{_size(region['bytes'])} ({format_percent(region['fragmentation'])} over the peak)"
 
 
 def _size(size: int | None) -> str:

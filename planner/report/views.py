@@ -16,7 +16,7 @@ from planner.files.structuring import fields_of
 from planner.graph.liveness import LiveRange
 from planner.graph.model import Category, Role, Tensor, TrainingGraph
 from planner.plan.planfile import Decision, MicroBatches
-from planner.results import ModelView, PackedArena
+from planner.results import ModelView, RegionLayout
 
 if TYPE_CHECKING:
     import numpy as np
@@ -126,7 +126,7 @@ def view_payload(view: ModelView, decisions: Sequence[Decision] = ()) -> dict[st
             }
             for a in view.arena
         ],
-        "packed_arena": _packed(view.packed),
+        "one_region": _region(view.region),
     }
 
 
@@ -149,14 +149,14 @@ def starts_us(view: ModelView) -> list[float]:
     return list(itertools.accumulate(durations, initial=0.0))[:-1]
 
 
-def _packed(packed: PackedArena) -> dict[str, Any]:
+def _region(region: RegionLayout) -> dict[str, Any]:
     return {
-        "bytes": packed.bytes,
-        "fragmentation": number(packed.fragmentation),
-        "alignment_bytes": packed.alignment_bytes,
+        "bytes": region.bytes,
+        "fragmentation": number(region.fragmentation),
+        "alignment_bytes": region.alignment_bytes,
         "workspace": [
             {"step": step, "bytes": size, "offset": offset}
-            for step, size, offset in packed.workspace
+            for step, size, offset in region.workspace
         ],
     }
 
@@ -206,9 +206,9 @@ _FATE_OF_ROLE = {
 
 def _ranges(view: ModelView, fates: dict[str, str]) -> list[dict[str, Any]]:
     """Live ranges; `fate` is kept, recomputed or swapped (the tensor's, or its copy's), `offset` in
-    the packed arena."""
+    one region of the arena."""
     graph, line = view.graph, view.timeline
-    places = zip(line.ranges, view.packed.offsets, strict=True)
+    places = zip(line.ranges, view.region.offsets, strict=True)
     return [_range(graph, r, fates, offset) for r, offset in places]
 
 

@@ -8,7 +8,6 @@
     python -m reports.solver tables                    only write solver.md from the rows there are
 
 Rows go to `reports/solver/PART.json` one by one, and `reports/solver.md` is written from all of them.
-Offsets are measured by `reports.solver.offsets`; their table is taken in.
 A row that is measured again replaces the old one; the others stay with --keep.
 """
 

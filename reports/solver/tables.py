@@ -143,10 +143,6 @@ def markdown(folder: Path = FOLDER) -> str:
         parts.append(_engines(rows))
     if rows := rows_of("least", folder):
         parts.append(f"{_LEAST}\n{_least(rows)}")
-    if rows := rows_of("offsets", folder):
-        from reports.solver import offsets  # pyright: ignore[reportAttributeAccessIssue]
-
-        parts.append(offsets.markdown(rows).rstrip("\n") + "\n")
     return "\n".join(parts)
 
 

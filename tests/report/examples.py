@@ -6,13 +6,11 @@ others swapped. The numbers are those of the graphs; what ONNX Runtime says is m
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 
 from planner.graph.liveness import timeline
 from planner.graph.model import Category, Operation, OpId, Role, Tensor, TensorId, TrainingGraph
 from planner.pipeline.answer.sweep import largest
-from planner.pipeline.prepare.packed import packed_arena
 from planner.plan.planfile import Decision, Plan, PlannedAction, PredictedCost
 from planner.plan.points import Point, PointPlan
 from planner.results import (
@@ -166,7 +164,6 @@ def view(graph: TrainingGraph) -> ModelView:
             ArenaForecast(options="default", in_use_bytes=line.peak_bytes * 2, held_bytes=1 << 30),
             ArenaForecast(options="recommended", in_use_bytes=line.peak_bytes, held_bytes=1 << 29),
         ),
-        pack=partial(packed_arena, line),
     )
 
 

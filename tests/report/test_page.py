@@ -209,7 +209,7 @@ def test_every_live_range_is_a_rectangle_where_the_arena_has_it(open_page):
                 w["offset"] + w["bytes"],
                 format_bytes(w["bytes"]),
             )
-            for w in view["packed_arena"]["workspace"]
+            for w in view["one_region"]["workspace"]
         ]
         assert sorted(drawn) == sorted(wanted)
 

@@ -78,9 +78,9 @@ def test_categories_add_up_at_every_step(payload, key):
 
 
 @pytest.mark.parametrize("key", ["before", "after"])
-def test_rectangles_of_the_packed_arena_do_not_overlap(payload, key):
+def test_rectangles_of_the_one_region_do_not_overlap(payload, key):
     view = payload[key]
-    packed = view["packed_arena"]
+    packed = view["one_region"]
     assert packed["fragmentation"] == pytest.approx(packed["bytes"] / view["peak_bytes"] - 1)
     places = [(r["start"], r["end"], r["offset"], r["bytes"]) for r in view["live_ranges"]]
     places += [(w["step"], w["step"] + 1, w["offset"], w["bytes"]) for w in packed["workspace"]]

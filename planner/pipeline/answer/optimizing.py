@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, replace
@@ -286,14 +285,12 @@ class OptimizeJob:
         result = replace(result, output_path=self.files.model)
         if not self.verify:
             return result
-        packing = _packing(result) if self.files.report is not None else None
         rewrite = Rewrite(
             prepared=made.prepared,
             path=path,
             after=made.after,
             plan=made.plan,
             ahead=made.original,
-            settle=(lambda: None) if packing is None else packing.join,
         )
         verification = run_both(
             rewrite,
@@ -344,15 +341,3 @@ class OptimizeJob:
         with together.writing(report) as path:
             path.write_text(page, encoding="utf-8")
         return result
-
-
-def _packing(result: OptimizeResult) -> threading.Thread:
-    """Packs both models' arenas, which the report will want, while sessions are created."""
-
-    def pack() -> None:
-        for view in (result.before, result.after):
-            _ = view.packed
-
-    thread = threading.Thread(target=pack, daemon=True)
-    thread.start()
-    return thread

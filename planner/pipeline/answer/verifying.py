@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -49,7 +49,6 @@ class Rewrite:
         path: the rewritten model; `after` is what it is predicted to do.
         plan: says what holds of it.
         ahead: a session of the original that is being created, if there is one.
-        settle: called before a step is timed: waits for what else this process is at.
     """
 
     prepared: Prepared
@@ -57,7 +56,6 @@ class Rewrite:
     after: ModelView
     plan: Plan
     ahead: Profiled | None = None
-    settle: Callable[[], None] = lambda: None
 
 
 def check_can_hold(prepared: Prepared) -> None:
@@ -143,7 +141,6 @@ def run_both(rewrite: Rewrite, progress: Progress, *, thorough: bool) -> Verific
     request, loaded = prepared.request, prepared.loaded
     inputs = make_inputs(loaded.path, request.seed, loaded.dims, request.inputs)
     if prepared.target.own_memory:
-        rewrite.settle()
         verification = _on_device(rewrite, inputs, progress)
     else:
         verification = _on_cpu(rewrite, inputs, progress, thorough=thorough)
@@ -301,7 +298,6 @@ def _on_cpu(
         thorough=thorough,
         may_copy=may_copy(prepared.loaded.model, prepared.loaded),
         ahead=rewrite.ahead,
-        settle=rewrite.settle,
         progress=progress,
     ).run()
 

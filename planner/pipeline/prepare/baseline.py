@@ -64,5 +64,5 @@ class Baseline:
 
     @cached_property
     def view(self) -> ModelView:
-        """What reports show of it; its packed arena is searched for only where it is looked at."""
+        """What reports show of it."""
         return view_of(self.graph, self.timeline, self.duration_us, self.target)

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from planner.graph.liveness import Timeline, timeline
 from planner.graph.model import OpId, TrainingGraph
-from planner.pipeline.prepare.packed import packed_arena
 from planner.plan.planfile import Arena
 from planner.results import ModelView
 from planner.runtime.options import Memory
@@ -39,7 +36,7 @@ def view_of(
     target: Target,
     arena: Arena | None = None,
 ) -> ModelView:
-    """Timeline, time, arena forecasts and packed arena of a graph.
+    """Timeline, time and arena forecasts of a graph.
 
     Args:
         line: of the graph, in the order in which it runs.
@@ -63,5 +60,4 @@ def view_of(
             else forecast(graph, line.order, options, arena=arena, threads=threads)
             for options in (ways if target.is_arena or not target.own_memory else ways[:1])
         ),
-        pack=partial(packed_arena, line),
     )

@@ -18,10 +18,3 @@ def compile_ahead(request: Request) -> None:
     overlap, _ = choose_copies(request.levers.copies, request.levers.swap, request.device)
     warm.begin(overlap=overlap)
     search.COMPILATION.begin()
-
-
-def compile_packing() -> None:
-    """Have what packs an arena be compiled, which only a report looks at."""
-    from planner.pack import depth_first
-
-    depth_first.COMPILATION.begin()

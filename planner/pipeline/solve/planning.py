@@ -20,7 +20,6 @@ from planner.formulate import Formulation
 from planner.graph.model import TensorId
 from planner.graph.reasons import WhyOnce, WhyStay
 from planner.pipeline.prepare.prepared import Prepared, Progress
-from planner.pipeline.solve.compiling import compile_packing
 from planner.pipeline.solve.fitting import in_arena
 from planner.pipeline.solve.least_plan import least_peaks, least_plan
 from planner.pipeline.solve.orders import (
@@ -166,7 +165,6 @@ def _planned(
     progress("compiling the search (the first time only)")
     for overlap in {False, settings.overlap}:
         warm_up(overlap=overlap)
-    compile_packing()
     start, orders_s = time.monotonic(), 0.1 * settings.time_limit_s
     if not course.orders:
         orders = course.given

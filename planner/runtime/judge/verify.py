@@ -102,7 +102,6 @@ class CpuJob:
         threads: intra-operator threads; the machine's cores, 8 at most, if not given.
         may_copy: the graph that the original's session runs may be written to a temporary file.
         ahead: a session of the original that is being created, if there is one.
-        settle: called before a step is timed: waits for what else this process is at.
     """
 
     paths: Mapping[str, Path]
@@ -127,7 +126,6 @@ class CpuJob:
     threads: int = field(default_factory=default_threads)
     may_copy: bool = False
     ahead: Profiled | None = None
-    settle: Callable[[], None] = lambda: None
     progress: Callable[[str], None] = lambda _: None
     failures: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -174,7 +172,6 @@ class CpuJob:
         failures, notes = judged_alone(bits, sessions, strict=self.strict)
         self.failures += failures
         self.notes += notes
-        self.settle()
         time = self._time() if self.is_timed else None
         caps = self._caps()
         self._judge_memory()
