@@ -15,7 +15,6 @@ from planner.plan.problem import Problem
 from planner.plan.solved import Solved
 from planner.portfolio.table import POLICY, Policy
 from planner.search.engine import run_engine
-from planner.search.engines.second_runs import give_walk
 from planner.search.fast.warm import warm_up
 from planner.search.patience import NotWorthTheWait
 from planner.search.state import NearBound, SearchSettings, SearchState, WhenSettled, new_state
@@ -87,11 +86,9 @@ def _search(state: SearchState, policy: Policy) -> None:
         if state.intervals is not None:
             state.intervals.wait(state, stop)
     except BaseException:
-        for beside in (state.intervals, state.walk):
-            if beside is not None:
-                beside.stop()
+        if state.intervals is not None:
+            state.intervals.stop()
         raise
-    give_walk(state)
     if state.intervals is not None:
         state.intervals.join()
         state.intervals.give(state, stop)

@@ -16,7 +16,7 @@ from planner.search.engine import Engine
 from planner.search.engines.intervals import AwaitPrograms, IntervalPrograms
 from planner.search.engines.local import Anneal, Refine
 from planner.search.engines.rounding import LpRounding
-from planner.search.engines.second_runs import AnnealRuns, BeginRuns
+from planner.search.engines.second_runs import AnnealRuns
 from planner.search.engines.simple import Greedy, OneLever, SwapByDistance
 from planner.search.engines.tight import EverythingSwapped, Evict
 from planner.search.state import SearchState
@@ -132,7 +132,6 @@ POLICY = Policy(
     serial=(
         replace(_GREEDY, until=0.04),
         *_FLOOR,
-        Turn(engine=BeginRuns(), until=0.9, when=_NO_PLAN),
         Turn(engine=LpRounding(program_share=0.15, give_up_gap=0.05), until=0.25),
         Turn(engine=IntervalPrograms(), until=0.25),
         Turn(engine=Parts(), until=0.45, when=When.FAR),

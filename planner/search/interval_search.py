@@ -16,7 +16,7 @@ from planner.plan.stages import actions_of
 from planner.search.cutting_loop import rounded_candidates, stage_peaks
 from planner.search.improve import Improver
 from planner.search.state import SearchState
-from planner.search.stop import NEVER, Stop
+from planner.search.stop import Stop
 from planner.simulate.simulate import candidate_of
 
 NAME = "interval-program"
@@ -49,15 +49,11 @@ class IntervalSearch:
         """Whether there are programs for a problem, and they are worth their time."""
         return IntervalMip.covers(problem) and len(problem.ops) <= MAX_OPS
 
-    def run(self, deadline: float, stop: Stop = NEVER) -> None:
-        """Solve until nothing exceeds the capacity any more, or `deadline` (time.monotonic).
-
-        Args:
-            stop: no program begins after that.
-        """
+    def run(self, deadline: float) -> None:
+        """Solve until nothing exceeds the capacity any more, or `deadline` (time.monotonic)."""
         while self._instants and not self._stopped:
             left_s = deadline - time.monotonic()
-            if left_s < _MIN_S or stop.left_s <= 0:
+            if left_s < _MIN_S:
                 return
             instants = sorted(self._instants)
             found = IntervalMip(self.problem, instants).solve(
@@ -72,10 +68,10 @@ class IntervalSearch:
             self._instants = self._instants + more if more else []
             self._found.append((instants, found, staged))
 
-    def run_beside(self, deadline: float, stop: Stop = NEVER) -> None:
+    def run_beside(self, deadline: float) -> None:
         """`run` on a thread of its own, which does not keep the process alive."""
         if self._instants:
-            self._thread = threading.Thread(target=self.run, args=(deadline, stop), daemon=True)
+            self._thread = threading.Thread(target=self.run, args=(deadline,), daemon=True)
             self._thread.start()
 
     @property

@@ -37,7 +37,6 @@ from planner.search.fast.second_runs import (
     graph_of,
 )
 from planner.search.stop import First, Stop, Until
-from planner.search.walk_beside import Beaten, FirstToFit, WalkBeside
 from planner.simulate.simulate import simulate
 
 
@@ -297,13 +296,39 @@ class _Aim:
         self.walk = new_walk(self.runs)
 
 
+class FirstToFit:
+    """Which of several walks was the first to come to a schedule that fits."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.winner: int | None = None
+
+    def tell(self, number: int) -> None:
+        """Walk `number` has come to one."""
+        with self._lock:
+            if self.winner is None:
+                self.winner = number
+
+
+@dataclass(frozen=True, slots=True)
+class Beaten:
+    """Ends a walk once another one was the first to fit."""
+
+    first: FirstToFit
+    number: int
+
+    @property
+    def left_s(self) -> float:
+        """Nothing once it was."""
+        return float("inf") if self.first.winner in (None, self.number) else 0.0
+
+
 def anneal_side_by_side(
     problem: Problem,
     stop: Stop,
     *,
     seeds: Sequence[int] = (0,),
     policy: RunPolicy = RUNS,
-    begun: WalkBeside | None = None,
 ) -> list[list[Action]]:
     """What each seed comes to, on a thread of its own; arguments as of `anneal_second_runs`.
 
@@ -311,23 +336,16 @@ def anneal_side_by_side(
     hard to find; where it is, they mend nothing, and those that come down come further. Where a walk
     gives up before any fits, another comes down in its stead: from the base order, or from where one
     has come down to.
-
-    Args:
-        begun: a walk that comes down already; as long as it does not fit, all others come down, too.
     """
-    first = FirstToFit() if begun is None else begun.first
+    first = FirstToFit()
     told = threading.Event()
     stop = First((stop, Until(told)))
 
     def walks(number: int) -> list[list[Action]]:
         on_fit = partial(first.tell, number)
         comes_down, seed = number % 2 == 1, seeds[number]
-        found: list[list[Action]] = []
-        if begun is not None and number == begun.NUMBER:
-            found.append(begun.result())
-        elif comes_down or begun is None or first.winner is not None:
-            walk = policy if comes_down else policy.at_once()
-            found.append(anneal_second_runs(problem, stop, seed=seed, policy=walk, on_fit=on_fit))
+        walk = policy if comes_down else policy.at_once()
+        found = [anneal_second_runs(problem, stop, seed=seed, policy=walk, on_fit=on_fit)]
         if first.winner is None and stop.left_s > 0:
             found.append(
                 anneal_second_runs(
@@ -347,6 +365,4 @@ def anneal_side_by_side(
             return [actions for each in threads for actions in each.result()]
         except BaseException:  # Ctrl-C does not wait for the time that they have
             told.set()
-            if begun is not None:
-                begun.stop()
             raise

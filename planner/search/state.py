@@ -18,7 +18,6 @@ from planner.units import format_part
 if TYPE_CHECKING:
     from planner.search.interval_search import IntervalSearch
     from planner.search.patience import Patience
-    from planner.search.walk_beside import WalkBeside
 
 _TIGHT_OF_ADDED = 0.01
 """A plan is tight only where what it adds to the base order's time is within this of the bound."""
@@ -65,7 +64,6 @@ class SearchState:
         near_since: when the plan came near its bound (time.monotonic); None before.
         instants: base operations at which memory is short, those that matter most first.
         intervals: the integer programs that run beside the search, once they do.
-        walk: the annealing over second runs that was begun beside the search.
         began: when the search began (time.monotonic).
         improved: when the best plan was found (time.monotonic).
         ledger: what each engine did.
@@ -83,7 +81,6 @@ class SearchState:
     near_since: float | None = None
     instants: list[int] = field(default_factory=list)
     intervals: IntervalSearch | None = None
-    walk: WalkBeside | None = None
     began: float = field(default_factory=time.monotonic)
     improved: float = field(default_factory=time.monotonic)
     ledger: Ledger = field(default_factory=Ledger)

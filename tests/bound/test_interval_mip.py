@@ -21,11 +21,9 @@ from planner.search.engines.intervals import IntervalPrograms
 from planner.search.eviction import EVICTION_POLICIES, Eviction
 from planner.search.interval_search import IntervalSearch
 from planner.search.rounding import round_solution
-from planner.search.second_runs import anneal_second_runs
 from planner.search.state import SearchSettings, new_state
 from planner.search.stop import NEVER, after
-from planner.search.walk_beside import WalkBeside
-from planner.simulate.simulate import candidate_of, simulate
+from planner.simulate.simulate import simulate
 from reports.solver.synthetic import irregular
 from tests.graphs import at_capacity, base_actions, between, decisions_for, problems
 
@@ -215,24 +213,14 @@ def test_what_the_search_finds_fits_and_is_no_faster_than_it_proves(problem, sha
         assert state.best.time_us >= state.bound_us * (1 - TOLERANCE)
 
 
-@pytest.mark.parametrize(
-    ("has_plan", "has_walk", "begins"),
-    [(False, True, False), (True, True, True), (False, False, True)],
-)
-def test_no_program_begins_in_the_second_half_where_walks_find_nothing(has_plan, has_walk, begins):
+def test_programs_beside_a_search_give_it_their_bound():
     problem = between(irregular(40), 0.7)
     state = new_state(problem, SearchSettings(limit_s=200.0))
     live = simulate(problem, base_actions(problem)).live_bytes.tolist()
     state.instants = sorted(range(len(live)), key=lambda op: -live[op])
-    if has_plan:
-        state.offer(candidate_of(problem, anneal_second_runs(problem, NEVER)))
-        assert state.best is not None
-    if has_walk:
-        state.walk = WalkBeside(lambda *_: base_actions(problem), NEVER, NEVER)
-    state.began -= 150.0
     run_engine(IntervalPrograms(), state, NEVER)
     assert state.intervals is not None
     state.intervals.wait(state, after(20.0))
     state.intervals.join()
     state.intervals.give(state, NEVER)
-    assert (state.bound_extra_us > 0) == begins
+    assert state.bound_extra_us > 0
