@@ -32,8 +32,8 @@ seconds and gaps are upper figures.
   integer program by stretches (`planner/bound`), and repaired; `cp-sat`: improved part by part, or as a
   whole; `anneal-runs`: annealed over second runs, from the base order; `regression` (gone since): the
   same, from a plan for little memory; `anneal`, `greedy`, `swap-by-distance`: what they say. Rows of
-  before engines had names of their own call the first three `cut-lp` (with `guards`, `corners` and `slower-copies`),
-  `cut-mip` and `cut-program`.
+  before engines had names of their own call the first three `cut-lp` (with `guards`, `corners` and
+  `slower-copies`), `cut-mip` and `cut-program`.
 - *none*: no plan was found within the limit; in brackets the least peak found, over the budget.
   *impossible*: proved that no such schedule fits, in any of the base orders; in brackets the bound
   on the least peak, over the budget.
