@@ -30,6 +30,11 @@ def numpy_dtype(dtype: torch.dtype) -> np.dtype:
     return np.dtype(_NUMPY[dtype])
 
 
+def torch_dtype(dtype: np.dtype) -> torch.dtype:
+    """Inverse of `numpy_dtype`."""
+    return next(ours for ours, theirs in _NUMPY.items() if np.dtype(theirs) == dtype)
+
+
 def as_real(tensor: torch.Tensor) -> torch.Tensor:
     """`torch.view_as_real` of a complex tensor, which is what stands for it in a graph."""
     return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor

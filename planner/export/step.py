@@ -24,16 +24,21 @@ class Held:
 
     Attributes:
         tensors: by where they are: `{"labels.0.boxes": ...}` in `labels=[{"boxes": ...}]`.
+        constants: what else there is, by where it is.
     """
 
     def __init__(self, arguments: Mapping[str, Any]) -> None:
         self.tensors: dict[str, Tensor] = {}
+        self.constants: dict[str, Any] = {}
         self._leaves: list[Any] = []
         self._places: list[int] = []
         leaves, self._tree = pytree.tree_flatten_with_path(dict(arguments))
         for path, leaf in leaves:
-            if isinstance(leaf, Tensor):
-                self.tensors[".".join(map(_part, path))] = leaf
+            where = ".".join(map(_part, path))
+            if not isinstance(leaf, Tensor):
+                self.constants[where] = leaf
+            else:
+                self.tensors[where] = leaf
                 self._places.append(len(self._leaves))
             self._leaves.append(leaf)
 
@@ -88,30 +93,30 @@ class TrainingStep(nn.Module):
         self.loss = loss
         within = 0 if held is None else len(held.tensors)
         self._given = names[: len(names) - targets - within]
-        self._held = held
+        self.held = held
         self._within = within
-        self._autocast = autocast
+        self.autocast = autocast
 
     def vary(self, change: Callable[[Any], Any]) -> None:
         """Replace what the network takes beside its tensors by what `change` makes of it."""
-        if self._held is not None:
-            self._held.vary(change)
+        if self.held is not None:
+            self.held.vary(change)
 
     def forward(self, *tensors: Tensor) -> Tensor:
         """The loss."""
-        if self._autocast is None:
+        if self.autocast is None:
             return self._run(tensors)
-        with torch.autocast("cpu", self._autocast):
+        with torch.autocast("cpu", self.autocast):
             return self._run(tensors)
 
     def _run(self, tensors: tuple[Tensor, ...]) -> Tensor:
         count = len(self._given)
         given, targets = tensors[:count], tensors[count + self._within :]
-        if self._held is None:
+        if self.held is None:
             result = self.module(*given)
         else:
             named = dict(zip(self._given, given, strict=True))
-            named |= self._held.filled(tensors[count : count + self._within])
+            named |= self.held.filled(tensors[count : count + self._within])
             result = self.module(**named)
         value = self.loss(result, *targets) if self.loss else getattr(result, "loss", result)
         if not isinstance(value, Tensor):

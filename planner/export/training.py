@@ -157,25 +157,7 @@ def export_training_graph(
         raise UsageError(f"autocast is torch.bfloat16 or torch.float16, not {autocast!r}")
     if not isinstance(module, nn.Module):
         raise UsageError(f"the module is a {type(module).__name__}, not a torch.nn.Module")
-    given, constants = _named(example_inputs, module.forward, "input", "example_inputs")
-    wanted, others = _named(targets, loss_fn, "target", "targets", skip=1)
-    if others:
-        raise UsageError(f"target {next(iter(others))!r} is not a tensor")
-    held = Held(constants) if isinstance(example_inputs, Mapping) else None
-    given = {**given, **({} if held is None else held.tensors)}
-    if not given:
-        raise UsageError("there is no example input; give at least one tensor")
-    if wanted and loss_fn is None:
-        raise UsageError("targets are for a loss function, and none is given")
-    inputs = {**given, **_renamed(wanted, given)}
-    step = TrainingStep(
-        module,
-        tuple(inputs),
-        targets=len(wanted),
-        loss=loss_fn,
-        held=held,
-        autocast=autocast,
-    )
+    step, inputs = step_of(module, example_inputs, loss_fn, targets, autocast)
     _check_names(module, inputs)
     dims = _open(inputs, dynamic_batch, dynamic)
     with as_it_was(step):
@@ -210,6 +192,40 @@ def export_training_graph(
         unchecked=unchecked,
         assumed=assumed,
     )
+
+
+def step_of(
+    module: nn.Module,
+    example_inputs: Tensors,
+    loss_fn: Loss | None,
+    targets: Tensors,
+    autocast: torch.dtype | None,
+) -> tuple[TrainingStep, dict[str, Tensor]]:
+    """The step of `export_training_graph`, and the tensors that it takes, by name and in order.
+
+    Raises:
+        UsageError: no tensor is given, or something else where one must be.
+    """
+    given, constants = _named(example_inputs, module.forward, "input", "example_inputs")
+    wanted, others = _named(targets, loss_fn, "target", "targets", skip=1)
+    if others:
+        raise UsageError(f"target {next(iter(others))!r} is not a tensor")
+    held = Held(constants) if isinstance(example_inputs, Mapping) else None
+    given = {**given, **({} if held is None else held.tensors)}
+    if not given:
+        raise UsageError("there is no example input; give at least one tensor")
+    if wanted and loss_fn is None:
+        raise UsageError("targets are for a loss function, and none is given")
+    inputs = {**given, **_renamed(wanted, given)}
+    step = TrainingStep(
+        module,
+        tuple(inputs),
+        targets=len(wanted),
+        loss=loss_fn,
+        held=held,
+        autocast=autocast,
+    )
+    return step, inputs
 
 
 def _open(inputs: Mapping[str, Tensor], dynamic_batch: bool, dynamic: OpenDims | None) -> OpenDims:

@@ -1,0 +1,140 @@
+"""Inputs and outputs of a graph as tensors, and a session that reads and writes their memory."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnx
+import sympy
+import torch
+from onnx import helper
+from torch import Tensor
+
+from planner.errors import ModelError, UsageError
+from planner.export.draws import Draw
+from planner.export.dtypes import as_real, torch_dtype
+from planner.running.classes import open_session
+
+_CPU = "cpu"
+
+
+class Sizes(dict[str, int]):
+    """Sizes of the open dims in one call, by name."""
+
+    def shape(self, dims: tuple[int | str, ...]) -> tuple[int, ...]:
+        """The sizes of dims, some of which may follow from others: `8*batch`."""
+        return tuple(
+            dim if isinstance(dim, int) else int(sympy.parse_expr(dim, local_dict=dict(self)))
+            for dim in dims
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """An input or output of a graph.
+
+    Attributes:
+        kind: ONNX's number for its element type.
+        dims: its shape; an open dim is a name, or what follows from names.
+    """
+
+    name: str
+    kind: int
+    dims: tuple[int | str, ...]
+
+    @staticmethod
+    def of(value: onnx.ValueInfoProto) -> Entry:
+        """As it stands in the model."""
+        found = value.type.tensor_type
+        dims = tuple(dim.dim_param or dim.dim_value for dim in found.shape.dim)
+        return Entry(name=value.name, kind=found.elem_type, dims=dims)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """PyTorch's element type."""
+        return torch_dtype(helper.tensor_dtype_to_np_dtype(self.kind))
+
+    def read(self, tensor: Tensor, sizes: Sizes) -> Tensor:
+        """A tensor as the session reads it: its own memory, or a copy where that is not contiguous.
+
+        Args:
+            sizes: of open dims; those of this tensor are added.
+
+        Raises:
+            UsageError: it is not on the CPU, or of another type or shape than in the trace.
+        """
+        if tensor.device.type != _CPU or tensor.layout is not torch.strided:
+            kind = f"on {tensor.device}" if tensor.device.type != _CPU else f"{tensor.layout}"
+            raise UsageError(
+                f"{self.name!r} is {kind}; the step runs on dense tensors on the CPU: convert it "
+                "(.to('cpu'), .to_dense())"
+            )
+        plain = as_real(tensor.detach()).resolve_neg().contiguous()
+        if plain.dtype != self.dtype:
+            raise UsageError(
+                f"{self.name!r} is {tensor.dtype} and was {self.dtype} when the step was traced; convert "
+                "it, or make the step again (planner.torch.step)"
+            )
+        known = tuple(
+            d if isinstance(d, int) else sizes.setdefault(d, size)
+            for d, size in zip(self.dims, plain.shape, strict=False)
+        )
+        if len(self.dims) != plain.dim() or known != plain.shape:
+            wanted = ", ".join(map(str, self.dims))
+            raise UsageError(
+                f"{self.name!r} has the shape {list(plain.shape)}, and the step was made for [{wanted}]; "
+                "dynamic_batch=True, or dynamic={...}, leaves sizes open"
+            )
+        return plain
+
+    def empty(self, sizes: Sizes) -> Tensor:
+        """Memory for it, its values undefined."""
+        return torch.empty(sizes.shape(self.dims), dtype=self.dtype)
+
+    def drawn(self, draw: Draw, sizes: Sizes) -> Tensor:
+        """A random tensor, from PyTorch's generator."""
+        blank = self.empty(sizes)
+        if draw.kind == "bernoulli":
+            return blank.bernoulli_(draw.chance)
+        return blank.uniform_() if draw.kind == "uniform" else blank.normal_()
+
+
+class Bound:
+    """A session of a rewritten file, whose inputs and outputs are tensors on the CPU: none is copied.
+
+    Runs are made one at a time: the arena of the file has room for one.
+    """
+
+    def __init__(self, path: Path | bytes) -> None:
+        self._session = open_session(path)
+        self._lock = threading.Lock()
+
+    def run(
+        self,
+        inputs: Mapping[str, Tensor],
+        outputs: Mapping[str, Tensor],
+        kinds: Mapping[str, Entry],
+    ) -> None:
+        """Run once.
+
+        Args:
+            inputs: all that the graph takes, contiguous.
+            outputs: all that it gives: contiguous memory that nothing else reads meanwhile.
+            kinds: the entry of each.
+
+        Raises:
+            ModelError: ONNX Runtime fails, as where a batch needs more memory than the plan's arena has.
+        """
+        binding = self._session.io_binding()
+        for tensors, bind in ((inputs, binding.bind_input), (outputs, binding.bind_output)):
+            for name, tensor in tensors.items():
+                bind(name, _CPU, 0, kinds[name].kind, tuple(tensor.shape), tensor.data_ptr())
+        try:
+            with self._lock:
+                self._session.run_with_iobinding(binding)
+        except Exception as error:
+            said = next(iter(str(error).splitlines()), type(error).__name__)
+            raise ModelError(f"ONNX Runtime does not run the step: {said}") from error

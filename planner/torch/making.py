@@ -1,0 +1,165 @@
+"""Make a step: export the module, plan the graph within the budget or find the plan again, open it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import onnx
+import torch
+from torch import nn
+
+from planner.errors import (
+    InfeasibleBudgetError,
+    MemoryLimitError,
+    ModelError,
+    PlannerError,
+    TimeLimitError,
+    UsageError,
+    VerificationError,
+)
+from planner.export.dims import OpenDims
+from planner.export.step import Loss, TrainingStep
+from planner.export.training import ExportedGraph, Tensors, export_training_graph, step_of
+from planner.files.temporary import temporary_folder
+from planner.running.kept import planned
+from planner.running.outcome import Job, Status
+from planner.torch.binding import Bound, Entry
+from planner.torch.stepping import Made, Step
+from planner.torch.watching import Granted, Named
+
+_ERRORS = {
+    error.exit_code: error
+    for error in (
+        UsageError,
+        ModelError,
+        InfeasibleBudgetError,
+        VerificationError,
+        TimeLimitError,
+        MemoryLimitError,
+    )
+}
+
+
+def step(
+    module: nn.Module,
+    example_inputs: Tensors,
+    loss_fn: Loss | None = None,
+    *,
+    targets: Tensors = (),
+    budget: str,
+    dynamic_batch: bool = False,
+    dynamic: OpenDims | None = None,
+    autocast: torch.dtype | None = None,
+    check: bool = True,
+    verify: bool = True,
+    time_limit_s: float = 60.0,
+) -> Step:
+    """A module that gives the loss of a training step, computed within a memory budget.
+
+    The module is exported (`planner.export_training_graph`), the graph planned as `planner run` plans
+    one, by a process of its own, and the plan kept under the graph's digest, so that the next start finds
+    it. Call the result with inputs and targets like the examples; `backward` on the loss puts gradients
+    into the module's own parameters.
+
+    Args:
+        module, example_inputs, loss_fn, targets, dynamic_batch, dynamic, autocast, check: as for
+            `planner.export_training_graph`. Everything is on the CPU.
+        budget: as for `planner.optimize`: "60%" of the peak, "16GB". It is for the sizes of the examples.
+        verify: compare the rewritten graph with the original one when the plan is made.
+        time_limit_s: of the search for a plan, in seconds.
+
+    Raises:
+        ExportError: the step cannot be exported; see `planner.export.errors`.
+        InfeasibleBudgetError: no plan was found within the budget.
+        UsageError, ModelError: see `planner.errors`.
+    """
+    for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+        if tensor.device.type != "cpu":
+            raise UsageError(f"{name!r} is on {tensor.device}; planner.torch.step runs on the CPU")
+    graph = export_training_graph(
+        module,
+        example_inputs,
+        loss_fn,
+        targets=targets,
+        dynamic_batch=dynamic_batch,
+        dynamic=dynamic,
+        autocast=autocast,
+        cast_for_cpu=True,
+        random="inputs",
+        check=check,
+    )
+    of_call = partial(_step_of, module, loss_fn, autocast)
+    traced, _ = of_call(example_inputs, targets)
+    job = Job(
+        model="",
+        folder="",
+        budget=budget,
+        dims=_sizes(graph),
+        device="cpu",
+        order="default",
+        ort_optimize=True,
+        time_limit_s=time_limit_s,
+        verify=verify,
+    )
+    return Step(_made(graph, traced, _planned(graph, job)), of_call)
+
+
+def _step_of(
+    module: nn.Module,
+    loss_fn: Loss | None,
+    autocast: torch.dtype | None,
+    inputs: Tensors,
+    targets: Tensors,
+) -> tuple[TrainingStep, dict[str, torch.Tensor]]:
+    return step_of(module, inputs, loss_fn, targets, autocast)
+
+
+def _sizes(graph: ExportedGraph) -> Mapping[str, int]:
+    """Sizes of the open dims in the examples."""
+    found: dict[str, int] = {}
+    for value in graph.model.graph.input:
+        if value.name in graph.inputs:
+            shape = graph.recipes[value.name].shape
+            for dim, size in zip(Entry.of(value).dims, shape, strict=True):
+                if isinstance(dim, str):
+                    found[dim] = size
+    return found
+
+
+def _planned(graph: ExportedGraph, job: Job) -> Path:
+    """The rewritten file, which lasts."""
+    with temporary_folder() as folder:
+        path = folder / "step.onnx"
+        graph.save(path, sidecar=True)
+        outcome = planned(replace(job, model=str(path)), lambda: None)
+    if outcome.status is Status.REFUSED:
+        raise _ERRORS.get(outcome.code, PlannerError)(outcome.reason)
+    return Path(outcome.model)
+
+
+def _made(graph: ExportedGraph, traced: TrainingStep, path: Path) -> Made:
+    """The step of a graph, and of the rewritten file of it."""
+    module, proto = traced.module, graph.model.graph
+    named = Named(module, graph.parameters)
+    inputs = _entries(proto.input)
+    stored = {name for name in graph.buffers if name not in inputs}
+    return Made(
+        traced=traced,
+        session=Bound(path),
+        path=str(path),
+        inputs=inputs,
+        outputs=_entries(proto.output),
+        taken=graph.inputs,
+        trained=graph.parameters,
+        draws=graph.draws,
+        planned_sizes=_sizes(graph),
+        named=named,
+        granted=Granted(traced, named.names - stored),
+    )
+
+
+def _entries(values: Iterable[onnx.ValueInfoProto]) -> dict[str, Entry]:
+    return {value.name: Entry.of(value) for value in values}

@@ -1,0 +1,203 @@
+"""The training step as a module: one run of a session gives the loss and all gradients.
+
+The gradients are computed with the loss, kept by autograd as it keeps what any function saves, and handed
+to it in the backward pass: they add up in `.grad`, pass hooks and are freed as those of an eager step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch._C._autograd as _autograd  # pyright: ignore
+from torch import Tensor, nn
+
+from planner.errors import ModelError, UsageError
+from planner.export.draws import Draw
+from planner.export.dtypes import as_real
+from planner.export.lower import GRADIENT_SUFFIX, LOSS, UPDATED_SUFFIX
+from planner.export.step import TrainingStep
+from planner.export.training import Tensors
+from planner.torch.binding import Bound, Entry, Sizes
+from planner.torch.watching import Granted, Named, check_constants
+
+StepOf = Callable[[Tensors, Tensors], tuple[TrainingStep, dict[str, Tensor]]]
+"""(inputs, targets) -> (the step that takes them, its tensors by name)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Made:
+    """An exported step and its session.
+
+    Attributes:
+        traced: the step that the graph was made of.
+        session: of the rewritten file, whose path is `path`.
+        inputs, outputs: of the graph, by name, in order.
+        taken: names of those inputs that a call gives.
+        trained: parameters that it has gradients of.
+        draws: random tensors among its inputs.
+        planned_sizes: of the open dims, by name, which the budget is for.
+        named: the module's tensors; `granted`: what the graph has as constants.
+    """
+
+    traced: TrainingStep
+    session: Bound
+    path: str
+    inputs: Mapping[str, Entry]
+    outputs: Mapping[str, Entry]
+    taken: tuple[str, ...]
+    trained: tuple[str, ...]
+    draws: tuple[Draw, ...]
+    planned_sizes: Mapping[str, int]
+    named: Named
+    granted: Granted
+
+    def check_call(self, step: TrainingStep, tensors: Mapping[str, Tensor]) -> None:
+        """Raise UsageError where a call differs from the examples in more than what its tensors hold."""
+        if tuple(tensors) != self.taken:
+            raise UsageError(
+                f"the step takes {', '.join(map(repr, self.taken))}, and is given "
+                f"{', '.join(map(repr, tensors))}: call it with the structure of the examples"
+            )
+        check_constants(step, self.traced)
+        _check_autocast(step.autocast)
+        for name, tensor in tensors.items():
+            if tensor.requires_grad:
+                raise UsageError(
+                    f"{name!r} requires a gradient, and the graph has those of parameters alone; give "
+                    f"{name}.detach(), or run step.module in PyTorch"
+                )
+
+
+class Step(nn.Module):
+    """A module and its loss. In training mode, with gradients enabled, a call runs the rewritten graph;
+    else it runs the module and the loss in PyTorch.
+
+    Attributes:
+        module: the user's, whose parameters these are. It may be called for itself at any time.
+    """
+
+    def __init__(self, made: Made, step_of: StepOf) -> None:
+        super().__init__()
+        self.module: nn.Module = made.traced.module
+        # within a tuple: the traced step, which holds the loss, is no part of this module
+        self._made = (made, step_of)
+
+    @property
+    def model_path(self) -> str:
+        """The ONNX file that is run."""
+        return self._made[0].path
+
+    def forward(self, inputs: Tensors, targets: Tensors = ()) -> Tensor:
+        """The loss, a scalar.
+
+        Args:
+            inputs, targets: as `planner.torch.step` was given examples of them.
+
+        Raises:
+            UsageError: something is not as it was when the step was traced; the message names it.
+            ModelError: ONNX Runtime fails.
+        """
+        made, step_of = self._made
+        step, tensors = step_of(inputs, targets)
+        if not (self.module.training and torch.is_grad_enabled()):
+            return step(*tensors.values())
+        made.check_call(step, tensors)
+        state = made.named.tensors(self.module)
+        made.granted.check(step)
+        run = _Run(made, tensors, state)
+        return _Loss.apply(run, *(state[name] for name in made.trained))  # pyright: ignore
+
+    def __getstate__(self) -> dict[str, Any]:
+        raise UsageError(
+            "a planner.torch.step is neither copied nor pickled, since its session is this process's: "
+            "save step.module.state_dict(), or copy step.module"
+        )
+
+
+class _Run:
+    """One run of the graph, on the tensors of one call."""
+
+    def __init__(
+        self, made: Made, tensors: Mapping[str, Tensor], state: Mapping[str, Tensor]
+    ) -> None:
+        self.made, self.state, self.sizes = made, state, Sizes()
+        drawn = {draw.name: draw for draw in made.draws}
+        given = {**state, **tensors}
+        self.inputs = {
+            name: entry.read(given[name], self.sizes)
+            for name, entry in made.inputs.items()
+            if name not in drawn
+        }
+        for name, draw in drawn.items():
+            self.inputs[name] = made.inputs[name].drawn(draw, self.sizes)
+
+    def __call__(self) -> tuple[Tensor, list[Tensor]]:
+        """(the loss, a gradient of each trained parameter); the module's state moves on."""
+        made = self.made
+        results = {name: entry.empty(self.sizes) for name, entry in made.outputs.items()}
+        try:
+            made.session.run(self.inputs, results, {**made.inputs, **made.outputs})
+        except ModelError as error:
+            larger = [n for n, size in self.sizes.items() if size > made.planned_sizes[n]]
+            sizes = "; ".join(
+                f"{name} is {self.sizes[name]}, and the plan is for {made.planned_sizes[name]}: make the "
+                "step with examples as large"
+                for name in larger
+            )
+            raise ModelError("; ".join(filter(None, (str(error), sizes)))) from error
+        for name, tensor in self.state.items():
+            new = results.get(name + UPDATED_SUFFIX)
+            if new is not None:
+                as_real(tensor).copy_(new)
+        found = {name: results[name + GRADIENT_SUFFIX] for name in made.trained}
+        gradients = [
+            torch.view_as_complex(gradient) if self.state[name].is_complex() else gradient
+            for name, gradient in found.items()
+        ]
+        return results[LOSS], gradients
+
+
+class _Loss(torch.autograd.Function):
+    """The loss of a run, to autograd."""
+
+    @staticmethod
+    def forward(ctx: Any, run: _Run, *parameters: Tensor) -> Tensor:
+        loss, gradients = run()
+        wanted = ctx.needs_input_grad[1:]
+        # autograd frees what is saved when a backward pass is done, unless it is asked to keep it
+        ctx.save_for_backward(
+            *(g if is_wanted else None for g, is_wanted in zip(gradients, wanted, strict=True))
+        )
+        return loss
+
+    @staticmethod
+    def backward(ctx: Any, *incoming: Tensor) -> Any:
+        if torch.is_grad_enabled():
+            raise UsageError(
+                "planner.torch.step has no second derivatives (create_graph=True): run step.module and "
+                "the loss in PyTorch for them"
+            )
+        (factor,) = incoming
+        gradients = ctx.saved_tensors
+        if factor != 1:
+            # in place, unless another backward pass is to find them as they are
+            keeps = _autograd._get_current_graph_task_keep_graph()
+            times = torch.mul if keeps else Tensor.mul_
+            gradients = tuple(None if g is None else times(g, factor) for g in gradients)
+        return None, *gradients
+
+
+def _check_autocast(own: torch.dtype | None) -> None:
+    """Raise UsageError where a call stands in an autocast that the graph was not traced under."""
+    if not torch.is_autocast_enabled("cpu"):
+        return
+    around = torch.get_autocast_dtype("cpu")
+    if around != own:
+        raise UsageError(
+            f"the step is called under torch.autocast in {around} and was traced "
+            f"{'without' if own is None else f'in {own}'}: give planner.torch.step autocast={around}, or "
+            "call it outside"
+        )

@@ -1,0 +1,164 @@
+"""What a graph takes for granted of the step that it was traced of, and whether that still holds.
+
+A trace has the module's numbers, modes and kinds of submodules as constants. A change of any would leave
+the graph behind without a word; it is an error here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Set
+from typing import Any
+
+from torch import Tensor, nn
+
+from planner.errors import UsageError
+from planner.export.checking.norms import is_equal
+from planner.export.dtypes import array_of
+from planner.export.lending import as_it_was
+from planner.export.step import PREFIX, TrainingStep
+
+_PLAIN = (bool, int, float, str, type(None))
+
+_AGAIN = "make the step again (planner.torch.step)"
+
+
+class Granted:
+    """The state of a step that its graph has as constants: every submodule's class, its attributes that
+    are numbers, texts or tensors, how many hooks it has; the buffers that the graph stores. Lists, dicts
+    and objects of others are not looked into.
+
+    Args:
+        step: as it was traced; its module need not be in training mode.
+        given: names of the module's parameters and buffers that the graph takes or does not read.
+    """
+
+    def __init__(self, step: TrainingStep, given: Collection[str]) -> None:
+        self._given = given
+        with as_it_was(step):
+            step.train()
+            self._parts = {name: _facts(part) for name, part in step.named_modules()}
+            self._arrays = {name: array_of(t).copy() for name, t in self._tensors(step)}
+
+    def check(self, step: TrainingStep) -> None:
+        """Raise UsageError, with the first name, where something is another than it was."""
+        parts = dict(step.named_modules())
+        for name in (*self._parts.keys() - parts, *parts.keys() - self._parts):
+            raise UsageError(f"{_called(name)} was added or taken away since the trace; {_AGAIN}")
+        for name, before in self._parts.items():
+            now = _facts(parts[name])
+            changed = next((k for k, v in before.items() if not _is_same(now.get(k), v)), None)
+            if changed is not None:
+                raise UsageError(
+                    f"{_called(name, changed)} is {now.get(changed)!r} and was {before[changed]!r} when "
+                    f"the step was traced, which has it as a constant; put it back, or {_AGAIN}"
+                )
+        tensors = dict(self._tensors(step))
+        for name, array in self._arrays.items():
+            if name not in tensors or not is_equal(array_of(tensors[name]), array):
+                raise UsageError(
+                    f"{_called(name)} has changed since the trace, which has its value as a constant; "
+                    f"put it back, or {_AGAIN}"
+                )
+
+    def _tensors(self, step: TrainingStep) -> Iterator[tuple[str, Tensor]]:
+        """Those that the graph has as constants, if it reads them: buffers, attributes, the loss's."""
+        for name, part in step.named_modules():
+            for table in (part._parameters, part._buffers, vars(part)):
+                for key, value in table.items():
+                    called = f"{name}.{key}".lstrip(".")
+                    if isinstance(value, Tensor) and called.removeprefix(PREFIX) not in self._given:
+                        yield called, value
+
+
+def _facts(part: nn.Module) -> dict[str, Any]:
+    """What is said of a submodule."""
+    found = {key: value for key, value in vars(part).items() if type(value) in _PLAIN}
+    found["__class__"] = type(part)
+    found["__hooks__"] = len(part._forward_hooks) + len(part._forward_pre_hooks)
+    return found
+
+
+def _is_same(one: object, other: object) -> bool:
+    return one is other or one == other
+
+
+def _called(name: str, attribute: str = "") -> str:
+    """`module.blocks.0`, `p` -> `'blocks.0.p'`."""
+    path = ".".join(filter(None, (name, attribute)))
+    return repr(path.removeprefix(PREFIX)) if path not in ("", "module") else "the module"
+
+
+def check_constants(step: TrainingStep, traced: TrainingStep) -> None:
+    """Raise UsageError where a call gives other values beside its tensors than the examples did."""
+    given, known = (None if s.held is None else s.held.constants for s in (step, traced))
+    if given is None or known is None:  # which the tensors' names tell apart
+        return
+    for name in dict.fromkeys((*known, *given)):
+        if name not in given or name not in known or not _is_same(given[name], known[name]):
+            now, before = given.get(name, "missing"), known.get(name, "missing")
+            raise UsageError(
+                f"{name!r} is {now!r} and was {before!r} in the examples, and is no tensor: the graph "
+                f"has it as a constant; give the same, or {_AGAIN}"
+            )
+
+
+class Named:
+    """The parameters and buffers of a module, each distinct one under the first of its names.
+
+    Args:
+        trained: names of those that the graph has a gradient of.
+    """
+
+    def __init__(self, module: nn.Module, trained: Collection[str]) -> None:
+        self._first = _first_names(_all(module))
+        self._without = [
+            name
+            for name, parameter in module.named_parameters()
+            if name not in trained and not parameter.requires_grad
+        ]
+
+    @property
+    def names(self) -> Set[str]:
+        """All names, of tensors that have several, too."""
+        return self._first.keys()
+
+    def tensors(self, module: nn.Module) -> dict[str, Tensor]:
+        """What the module has now.
+
+        Raises:
+            UsageError: a tensor was added, taken away, tied or untied, or is trained now and was not.
+        """
+        now = _all(module)
+        for name in (*self._first.keys() - now, *now.keys() - self._first):
+            raise UsageError(f"{name!r} was added or taken away since the trace; {_AGAIN}")
+        first = _first_names(now)
+        for name, was in self._first.items():
+            if first[name] != was:
+                raise UsageError(
+                    f"{name!r} was {_tied(name, was)} when the step was traced and is "
+                    f"{_tied(name, first[name])}; {_AGAIN}"
+                )
+        for name in self._without:
+            if now[name].requires_grad:
+                raise UsageError(
+                    f"{name!r} requires a gradient and did not when the step was traced, whose graph has "
+                    f"none of it; {_AGAIN}"
+                )
+        return {name: tensor for name, tensor in now.items() if first[name] == name}
+
+
+def _all(module: nn.Module) -> dict[str, Tensor]:
+    return {
+        **dict(module.named_parameters(remove_duplicate=False)),
+        **dict(module.named_buffers(remove_duplicate=False)),
+    }
+
+
+def _first_names(tensors: Mapping[str, Tensor]) -> dict[str, str]:
+    """By name, the first name of the same tensor."""
+    first: dict[int, str] = {}
+    return {name: first.setdefault(id(tensor), name) for name, tensor in tensors.items()}
+
+
+def _tied(name: str, first: str) -> str:
+    return "a tensor of its own" if first == name else f"the same tensor as {first!r}"
