@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import onnx
+import onnxruntime as ort
 import sympy
 import torch
 from onnx import helper
@@ -19,6 +20,9 @@ from planner.export.dtypes import as_real, torch_dtype
 from planner.running.classes import open_session
 
 _CPU = "cpu"
+
+_STOP_SPINNING = "session.force_spinning_stop"
+"""Entry of session options (core/session/onnxruntime_session_options_config_keys.h)."""
 
 
 class Sizes(dict[str, int]):
@@ -105,11 +109,15 @@ class Entry:
 class Bound:
     """A session of a rewritten file, whose inputs and outputs are tensors on the CPU: none is copied.
 
-    Runs are made one at a time: the arena of the file has room for one.
+    Runs are made one at a time: the arena of the file has room for one. The session has as many threads
+    as PyTorch has when it is opened, and they stop spinning when a run ends: PyTorch has the cores then.
     """
 
-    def __init__(self, path: Path | bytes) -> None:
-        self._session = open_session(path)
+    def __init__(self, path: Path) -> None:
+        options = ort.SessionOptions()
+        options.intra_op_num_threads = torch.get_num_threads()
+        options.add_session_config_entry(_STOP_SPINNING, "1")
+        self._session = open_session(path, options)
         self._lock = threading.Lock()
 
     def run(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
+import gc
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -104,7 +107,17 @@ def step(
         time_limit_s=time_limit_s,
         verify=verify,
     )
-    return Step(_made(graph, traced, _planned(graph, job)), of_call)
+    made = _made(graph, traced, _planned(graph, job))
+    del graph, traced
+    _give_back()
+    return Step(made, of_call)
+
+
+def _give_back() -> None:
+    """Return to the system what the trace took, where the C library can."""
+    gc.collect()
+    with contextlib.suppress(AttributeError, OSError, TypeError):  # glibc alone has it
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _step_of(
@@ -147,14 +160,16 @@ def _made(graph: ExportedGraph, traced: TrainingStep, path: Path) -> Made:
     inputs = _entries(proto.input)
     stored = {name for name in graph.buffers if name not in inputs}
     return Made(
-        traced=traced,
+        module=module,
+        constants=None if traced.held is None else traced.held.constants,
         session=Bound(path),
         path=str(path),
         inputs=inputs,
         outputs=_entries(proto.output),
         taken=graph.inputs,
         trained=graph.parameters,
-        draws=graph.draws,
+        # without their dims, which hold all of the trace
+        draws={draw.name: replace(draw, dims=()) for draw in graph.draws},
         planned_sizes=_sizes(graph),
         named=named,
         granted=Granted(traced, named.names - stored),

@@ -32,24 +32,26 @@ class Made:
     """An exported step and its session.
 
     Attributes:
-        traced: the step that the graph was made of.
+        module: the user's.
+        constants: what the examples had beside tensors; None where they were given in order.
         session: of the rewritten file, whose path is `path`.
         inputs, outputs: of the graph, by name, in order.
         taken: names of those inputs that a call gives.
         trained: parameters that it has gradients of.
-        draws: random tensors among its inputs.
+        draws: random tensors among its inputs, by name.
         planned_sizes: of the open dims, by name, which the budget is for.
         named: the module's tensors; `granted`: what the graph has as constants.
     """
 
-    traced: TrainingStep
+    module: nn.Module
+    constants: Mapping[str, Any] | None
     session: Bound
     path: str
     inputs: Mapping[str, Entry]
     outputs: Mapping[str, Entry]
     taken: tuple[str, ...]
     trained: tuple[str, ...]
-    draws: tuple[Draw, ...]
+    draws: Mapping[str, Draw]
     planned_sizes: Mapping[str, int]
     named: Named
     granted: Granted
@@ -61,7 +63,7 @@ class Made:
                 f"the step takes {', '.join(map(repr, self.taken))}, and is given "
                 f"{', '.join(map(repr, tensors))}: call it with the structure of the examples"
             )
-        check_constants(step, self.traced)
+        check_constants(step, self.constants)
         _check_autocast(step.autocast)
         for name, tensor in tensors.items():
             if tensor.requires_grad:
@@ -81,8 +83,7 @@ class Step(nn.Module):
 
     def __init__(self, made: Made, step_of: StepOf) -> None:
         super().__init__()
-        self.module: nn.Module = made.traced.module
-        # within a tuple: the traced step, which holds the loss, is no part of this module
+        self.module = made.module
         self._made = (made, step_of)
 
     @property
@@ -101,6 +102,8 @@ class Step(nn.Module):
             ModelError: ONNX Runtime fails.
         """
         made, step_of = self._made
+        if self.module is not made.module:
+            raise UsageError("step.module is another module now: make the step again")
         step, tensors = step_of(inputs, targets)
         if not (self.module.training and torch.is_grad_enabled()):
             return step(*tensors.values())
@@ -124,14 +127,13 @@ class _Run:
         self, made: Made, tensors: Mapping[str, Tensor], state: Mapping[str, Tensor]
     ) -> None:
         self.made, self.state, self.sizes = made, state, Sizes()
-        drawn = {draw.name: draw for draw in made.draws}
         given = {**state, **tensors}
         self.inputs = {
             name: entry.read(given[name], self.sizes)
             for name, entry in made.inputs.items()
-            if name not in drawn
+            if name not in made.draws
         }
-        for name, draw in drawn.items():
+        for name, draw in made.draws.items():
             self.inputs[name] = made.inputs[name].drawn(draw, self.sizes)
 
     def __call__(self) -> tuple[Tensor, list[Tensor]]:

@@ -88,9 +88,9 @@ def _called(name: str, attribute: str = "") -> str:
     return repr(path.removeprefix(PREFIX)) if path not in ("", "module") else "the module"
 
 
-def check_constants(step: TrainingStep, traced: TrainingStep) -> None:
+def check_constants(step: TrainingStep, known: Mapping[str, Any] | None) -> None:
     """Raise UsageError where a call gives other values beside its tensors than the examples did."""
-    given, known = (None if s.held is None else s.held.constants for s in (step, traced))
+    given = None if step.held is None else step.held.constants
     if given is None or known is None:  # which the tensors' names tell apart
         return
     for name in dict.fromkeys((*known, *given)):

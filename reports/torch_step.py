@@ -1,0 +1,262 @@
+"""A training step in PyTorch beside the same step by `planner.torch.step`.
+
+    python -m reports.torch_step                  every row
+    python -m reports.torch_step gpt bert         these
+    python -m reports.torch_step --page-only      the page alone, from what was measured
+
+Each row is one network of `models.recipes` at a budget, trained by two fresh processes, the one in
+PyTorch, the other by `planner.torch.step`, PyTorch's AdamW outside of both. They take a step in turns, so
+that other work of the machine meets both. Writes `torch_step.json` and `torch_step.md` in this folder.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+FOLDER = Path(__file__).parent
+RESULT, PAGE = FOLDER / "torch_step.json", FOLDER / "torch_step.md"
+STEPS, WARM, THREADS = 20, 3, 1
+MIB = 2**20
+EAGER, PLANNED = "eager", "planned"
+Row = dict[str, Any]
+
+_TEXT = {"seq": 128, "width": 128, "layers": 4, "heads": 4}
+ROWS: dict[str, tuple[str, str, dict[str, int]]] = {
+    "gpt": ("gpt2", "60%", {"batch": 8, "vocabulary": 512, **_TEXT}),
+    "resnet18": ("resnet18", "80%", {"batch": 32, "image_size": 64, "width": 16, "classes": 10}),
+    "bert": ("bert", "80%", {"batch": 8, "vocabulary": 1000, **_TEXT}),
+    "gpt_wide": (
+        "gpt2",
+        "60%",
+        {"batch": 8, "seq": 256, "width": 384, "layers": 6, "heads": 6, "vocabulary": 4096},
+    ),
+}
+"""By name: the recipe, the budget, the size."""
+
+
+class Trained:
+    """One network in this process, trained one way.
+
+    Attributes:
+        bytes: what the process has grown by when it is `made`, is `ready`, and has `trained`: the
+            high-water mark of its resident set, `ready` what is resident, all less what it had with
+            PyTorch, the module and the optimizer.
+    """
+
+    def __init__(self, name: str, way: str) -> None:
+        import torch
+
+        from models.recipes import RECIPES
+        from planner.export.initial import initial_specs
+        from planner.export.inputs import draw_inputs
+        from planner.running.alone_worker import _bytes, _put_back
+
+        recipe, budget, size = ROWS[name]
+        made = RECIPES[recipe].step(RECIPES[recipe].sized(**size))
+        values = draw_inputs(initial_specs(made.module))
+        self.module = made.module.to_empty(device="cpu")
+        state = {key: torch.from_numpy(array) for key, array in values.items()}
+        self.module.load_state_dict(state, strict=False)
+        x, y = (torch.from_numpy(array) for array in draw_inputs(made.inputs).values())
+        self.optimizer = torch.optim.AdamW(self.module.parameters(), 1e-3)
+        self.torch, self._now = torch.__version__, _bytes
+        self._before = _put_back()
+        start = time.process_time()
+        if way == PLANNED:
+            import planner.torch
+
+            step = planner.torch.step(self.module, x, made.loss, targets=y, budget=budget)
+            self.loss_of = lambda: step(x, y)
+        else:
+            self.loss_of = lambda: made.loss(self.module(x), y)
+        self.made_s = time.process_time() - start
+        self.bytes = {"made": _bytes("VmHWM") - self._before, "ready": _put_back() - self._before}
+
+    def step(self) -> Row:
+        """One step: its times with backward and without the optimizer, and its loss."""
+        self.optimizer.zero_grad()
+        start, start_cpu = time.perf_counter(), time.process_time()
+        loss = self.loss_of()
+        loss.backward()
+        found = {"s": time.perf_counter() - start, "cpu_s": time.process_time() - start_cpu}
+        self.optimizer.step()
+        return {**found, "loss": loss.item()}
+
+    def end(self) -> Row:
+        """What was measured besides."""
+        self.bytes["trained"] = self._now("VmHWM") - self._before
+        weights = sum(p.nbytes for p in self.module.parameters())
+        return {
+            "made_s": self.made_s,
+            "bytes": self.bytes,
+            "weights": weights,
+            "torch": self.torch,
+        }
+
+
+def answer(name: str, way: str) -> None:
+    """Train as stdin asks, a line a step, and answer in JSON, a line each."""
+    trained = Trained(name, way)
+    print("ready", flush=True)
+    for line in sys.stdin:
+        print(json.dumps(trained.step() if line.strip() == "step" else trained.end()), flush=True)
+
+
+class Process:
+    """A fresh process that trains one network one way."""
+
+    def __init__(self, name: str, way: str) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "reports.torch_step", name, "--worker", way],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "OMP_NUM_THREADS": str(THREADS)},
+        )
+        self._read()
+
+    def ask(self, what: str) -> Row:
+        """The answer to one line."""
+        assert self._process.stdin is not None
+        print(what, file=self._process.stdin, flush=True)
+        return json.loads(self._read())
+
+    def close(self) -> None:
+        """Have it end."""
+        self._process.communicate()
+
+    def _read(self) -> str:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise SystemExit("a process ended before its time")
+        return line
+
+
+def row_of(name: str) -> Row:
+    """One network, both ways."""
+    recipe, budget, size = ROWS[name]
+    row: Row = {"name": name, "recipe": recipe, "budget": budget, "size": size, "steps": STEPS}
+    first = Process(name, PLANNED)  # makes the plan, which the process that is measured finds
+    first.close()
+    both = {way: Process(name, way) for way in (EAGER, PLANNED)}
+    taken: dict[str, list[Row]] = {way: [] for way in both}
+    for number in range(STEPS):
+        for way in sorted(both, reverse=bool(number % 2)):
+            taken[way].append(both[way].ask("step"))
+    for way, process in both.items():
+        row[way] = {**process.ask("end"), "taken": taken[way]}
+        process.close()
+    return row
+
+
+def ratio(row: Row, key: str) -> float:
+    """The median over the steps of a time, planned by eager."""
+    pairs = zip(row[PLANNED]["taken"][WARM:], row[EAGER]["taken"][WARM:], strict=True)
+    return statistics.median(ours[key] / theirs[key] for ours, theirs in pairs)
+
+
+def off(row: Row) -> list[float]:
+    """By what share of PyTorch's each loss is off."""
+    pairs = zip(row[PLANNED]["taken"], row[EAGER]["taken"], strict=True)
+    return [abs(ours["loss"] - theirs["loss"]) / abs(theirs["loss"]) for ours, theirs in pairs]
+
+
+def page(rows: Sequence[Row]) -> str:
+    """The tables."""
+    import onnxruntime
+
+    threads = "one thread" if THREADS == 1 else f"{THREADS} threads"
+    lines = [
+        "# A step in PyTorch by `planner.torch.step`",
+        "",
+        f"torch {rows[0][EAGER]['torch']}, onnxruntime {onnxruntime.__version__}, CPU, {threads}; "
+        "written by `python -m reports.torch_step`. Two fresh processes train the same network from the "
+        f"same values, {STEPS} steps in turns, PyTorch's AdamW outside of both.",
+        "",
+        "*time*: loss and gradients by `planner.torch.step`, over PyTorch's, the median of the steps; "
+        "*processor time* is the same of what the processes used, which other work on the machine "
+        "changes less. *loss off*: by what share of PyTorch's the loss is off, at the first step, at the "
+        "fifth, and at most: training carries rounding along, and a loss near 0 shows it. *made*: "
+        "processor time of `planner.torch.step` itself where the plan is found: imports, the trace, the "
+        "comparison with PyTorch.",
+        "",
+        "| network | budget | time | processor time | loss, first -> last | loss off: first, fifth, most "
+        "| made |",
+        "|---|---:|---:|---:|---:|---:|---:|",
+        *(_times(row) for row in rows),
+        "",
+        "MiB that a process grows by, with PyTorch, the module and the optimizer there already: the "
+        "high-water mark of its resident set while it trains (*training*), which has gradients and "
+        "AdamW's state in it; for `planner.torch.step` also while the step is made (*making*), what is "
+        "resident then (*ready*: mostly the libraries that export and run graphs, which are the same for "
+        "any network), and how far training goes above that.",
+        "",
+        "| network | budget | weights | PyTorch: training | step: making | ready | training | "
+        "training, above ready |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|",
+        *(_bytes_of(row) for row in rows),
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _times(row: Row) -> str:
+    losses = [taken["loss"] for taken in row[EAGER]["taken"]]
+    apart = off(row)
+    cells = [
+        row["name"],
+        row["budget"],
+        f"×{ratio(row, 's'):.2f}",
+        f"×{ratio(row, 'cpu_s'):.2f}",
+        f"{losses[0]:.4f} -> {losses[-1]:.4f}",
+        f"{apart[0]:.1e}, {apart[4]:.1e}, {max(apart):.1e}",
+        f"{row[PLANNED]['made_s']:.1f} s",
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+def _bytes_of(row: Row) -> str:
+    eager, planned = row[EAGER]["bytes"], row[PLANNED]["bytes"]
+    figures = (
+        row[EAGER]["weights"],
+        eager["trained"],
+        planned["made"],
+        planned["ready"],
+        planned["trained"],
+        planned["trained"] - planned["ready"],
+    )
+    cells = [row["name"], row["budget"], *(f"{size / MIB:.0f}" for size in figures)]
+    return f"| {' | '.join(cells)} |"
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure and write."""
+    assert __doc__ is not None
+    parser = argparse.ArgumentParser(prog="reports.torch_step", description=__doc__.split("\n")[0])
+    parser.add_argument("rows", nargs="*", metavar="ROW", help=", ".join(ROWS))
+    parser.add_argument("--page-only", action="store_true")
+    parser.add_argument("--worker", choices=(EAGER, PLANNED), help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    if options.worker:
+        answer(options.rows[0], options.worker)
+        return
+    known: dict[str, Row] = json.loads(RESULT.read_text()) if RESULT.exists() else {}
+    for name in () if options.page_only else options.rows or ROWS:
+        known[name] = row_of(name)
+        print(_times(known[name]), _bytes_of(known[name]), sep="\n", flush=True)
+        RESULT.write_text(json.dumps(known, indent=1) + "\n", encoding="utf-8")
+    PAGE.write_text(page([known[name] for name in ROWS if name in known]), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
