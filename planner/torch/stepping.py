@@ -91,7 +91,10 @@ class Step(nn.Module):
         """The ONNX file that is run."""
         return self._made[0].path
 
-    def forward(self, inputs: Tensors, targets: Tensors = ()) -> Tensor:
+    @torch.compiler.disable  # there is nothing of PyTorch's to compile
+    def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, inputs: Tensors, targets: Tensors = ()
+    ) -> Tensor:
         """The loss, a scalar.
 
         Args:
@@ -109,8 +112,8 @@ class Step(nn.Module):
             return step(*tensors.values())
         made.check_call(step, tensors)
         state = made.named.tensors(self.module)
-        made.granted.check(step)
         run = _Run(made, tensors, state)
+        made.granted.check(step)
         return _Loss.apply(run, *(state[name] for name in made.trained))  # pyright: ignore
 
     def __getstate__(self) -> dict[str, Any]:

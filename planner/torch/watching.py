@@ -6,26 +6,29 @@ the graph behind without a word; it is an error here.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Collection, Iterator, Mapping, Set
+from functools import partial
+from types import FunctionType, MethodType
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from planner.errors import UsageError
-from planner.export.checking.norms import is_equal
-from planner.export.dtypes import array_of
 from planner.export.lending import as_it_was
 from planner.export.step import PREFIX, TrainingStep
 
-_PLAIN = (bool, int, float, str, type(None))
+_PLAIN = (bool, int, float, str, type(None), torch.dtype)
 
 _AGAIN = "make the step again (planner.torch.step)"
 
 
 class Granted:
     """The state of a step that its graph has as constants: every submodule's class, its attributes that
-    are numbers, texts or tensors, how many hooks it has; the buffers that the graph stores. Lists, dicts
-    and objects of others are not looked into.
+    are numbers, texts, functions or tensors, how many hooks it has; the buffers that the graph stores;
+    what a loss function has of these in its closure and globals. Lists, dicts and objects of others are
+    not looked into, nor the globals of a module's code.
 
     Args:
         step: as it was traced; its module need not be in training mode.
@@ -36,16 +39,16 @@ class Granted:
         self._given = given
         with as_it_was(step):
             step.train()
-            self._parts = {name: _facts(part) for name, part in step.named_modules()}
-            self._arrays = {name: array_of(t).copy() for name, t in self._tensors(step)}
+            self._parts = _parts(step)
+            self._values = {n: t.detach().clone() for n, t in self._tensors(step)}
 
     def check(self, step: TrainingStep) -> None:
         """Raise UsageError, with the first name, where something is another than it was."""
-        parts = dict(step.named_modules())
+        parts = _parts(step)
         for name in (*self._parts.keys() - parts, *parts.keys() - self._parts):
             raise UsageError(f"{_called(name)} was added or taken away since the trace; {_AGAIN}")
         for name, before in self._parts.items():
-            now = _facts(parts[name])
+            now = parts[name]
             changed = next((k for k, v in before.items() if not _is_same(now.get(k), v)), None)
             if changed is not None:
                 raise UsageError(
@@ -53,8 +56,8 @@ class Granted:
                     f"the step was traced, which has it as a constant; put it back, or {_AGAIN}"
                 )
         tensors = dict(self._tensors(step))
-        for name, array in self._arrays.items():
-            if name not in tensors or not is_equal(array_of(tensors[name]), array):
+        for name, value in self._values.items():
+            if name not in tensors or not _has_same_values(tensors[name].detach(), value):
                 raise UsageError(
                     f"{_called(name)} has changed since the trace, which has its value as a constant; "
                     f"put it back, or {_AGAIN}"
@@ -68,18 +71,56 @@ class Granted:
                     called = f"{name}.{key}".lstrip(".")
                     if isinstance(value, Tensor) and called.removeprefix(PREFIX) not in self._given:
                         yield called, value
+        for name, value in _reached(step.loss).items():
+            if isinstance(value, Tensor):
+                yield f"loss_fn.{name}", value
+
+
+def _parts(step: TrainingStep) -> dict[str, dict[str, Any]]:
+    """What is said of each submodule, and of the loss function."""
+    found = {name: _facts(part) for name, part in step.named_modules()}
+    return {**found, "loss_fn": _plain(_reached(step.loss))}
+
+
+def _reached(loss: object) -> dict[str, Any]:
+    """What a function reads that is none of its arguments, by name."""
+    if isinstance(loss, partial):
+        return {**_reached(loss.func), **loss.keywords}
+    if not isinstance(loss, FunctionType | MethodType):
+        return {}
+    found = inspect.getclosurevars(loss)
+    return {**found.globals, **found.nonlocals}
+
+
+def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Those that can be compared: constants, tuples of them, functions and classes."""
+    return {
+        key: value
+        for key, value in values.items()
+        if type(value) in _PLAIN
+        or (isinstance(value, tuple) and all(type(one) in _PLAIN for one in value))
+        or (callable(value) and not isinstance(value, nn.Module))
+    }
 
 
 def _facts(part: nn.Module) -> dict[str, Any]:
     """What is said of a submodule."""
-    found = {key: value for key, value in vars(part).items() if type(value) in _PLAIN}
+    found = _plain(vars(part))
     found["__class__"] = type(part)
+    found.setdefault("forward", None)
     found["__hooks__"] = len(part._forward_hooks) + len(part._forward_pre_hooks)
     return found
 
 
 def _is_same(one: object, other: object) -> bool:
     return one is other or one == other
+
+
+def _has_same_values(one: Tensor, other: Tensor) -> bool:
+    """Not-a-number counts as equal to itself."""
+    if (one.shape, one.dtype, one.device) != (other.shape, other.dtype, other.device):
+        return False
+    return bool(((one == other) | ((one != one) & (other != other))).all())
 
 
 def _called(name: str, attribute: str = "") -> str:

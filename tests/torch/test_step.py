@@ -46,11 +46,11 @@ class Net(nn.Module):
         self.drop = nn.Dropout(0.25)
         self.frozen = nn.Linear(6, 6).requires_grad_(False)
         self.last = nn.Linear(6, 3)
-        self.scale = 2.0
+        self.scale, self.act = 2.0, torch.tanh
         self.register_buffer("mask", torch.linspace(0.5, 1, 6))
 
     def forward(self, x: Tensor) -> Tensor:
-        x = self.drop(torch.tanh(self.norm(self.inner(x)))) * self.mask
+        x = self.drop(self.act(self.norm(self.inner(x)))) * self.mask
         return self.last(torch.tanh(self.frozen(self.tied(x)) * self.scale))
 
 
@@ -259,6 +259,8 @@ CHANGES: list[tuple[Callable[[Net], Any], str]] = [
     (set_to("drop.p", 0.5), "'drop.p' is 0.5 and was 0.25"),
     (lambda m: m.norm.eval(), "'norm.training' is False"),
     (set_to("drop", nn.Identity()), "'drop"),
+    (set_to("act", torch.relu), "'act' is .*relu.* and was .*tanh"),
+    (set_to("last.forward", F.relu), "'last.forward' is .*relu.* and was None"),
     (set_to("extra", nn.Linear(2, 2)), "'extra.*was added or taken away"),
     (lambda m: m.last.register_forward_hook(lambda *_: None), "'last.__hooks__' is 1"),
     (shift, "'mask' has changed"),
@@ -284,6 +286,24 @@ def test_what_the_graph_has_as_constants_may_not_change() -> None:
         before.put_back()
     module.frozen.requires_grad_(False)
     step(X, Y).backward()
+
+
+@pytest.mark.usefixtures("unplanned")
+def test_what_a_loss_function_reads_besides_may_not_change() -> None:
+    weight, sum_of = 0.5, torch.ones(3)
+
+    def loss(out: Tensor, target: Tensor) -> Tensor:
+        return F.cross_entropy(out, target, sum_of) * weight
+
+    step = made(net(), loss_fn=loss)
+    step(X, Y).backward()
+    sum_of[0] = 2.0
+    with pytest.raises(UsageError, match=r"'loss_fn.sum_of' has changed"):
+        step(X, Y)
+    sum_of[0] = 1.0
+    weight = 0.25
+    with pytest.raises(UsageError, match=r"'loss_fn.weight' is 0.25 and was 0.5"):
+        step(X, Y)
 
 
 @pytest.mark.usefixtures("unplanned")
@@ -427,7 +447,14 @@ def test_a_planned_step_trains_as_pytorch_does_and_its_plan_is_kept(kept_plans: 
 
     def step_of(module: nn.Module) -> Step:
         return planner.torch.step(
-            module, x, square, budget="80%", dynamic_batch=True, time_limit_s=5, check=False
+            module,
+            x,
+            square,
+            budget="80%",
+            dynamic_batch=True,
+            time_limit_s=5,
+            check=False,
+            verify=False,
         )
 
     step = step_of(module)
