@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from planner.graph.model import Operation, Tensor, TrainingGraph
+from planner.onnxio.products import plain_order
 
 _TRANSCENDENTAL = 10
 
@@ -100,9 +101,10 @@ def _flag(op: Operation, name: str) -> bool:
 
 def _matmul(op: Operation, inputs: list[Tensor], outputs: list[Tensor]) -> int:
     """2 · outputs · shared dim."""
-    shape = [1, 1, *inputs[0].shape]
-    transposed = _flag(op, "transA") and len(inputs[0].shape) > 1
-    return 2 * math.prod(outputs[0].shape) * shape[-2 if transposed else -1]
+    shape = inputs[0].shape
+    swapped, behind = _flag(op, "transA"), _flag(op, "transBatchA")
+    order = plain_order(len(shape), swapped=swapped, batch_behind=behind)
+    return 2 * math.prod(outputs[0].shape) * (shape[order[-1]] if order else 1)
 
 
 def _conv(op: Operation, inputs: list[Tensor], outputs: list[Tensor]) -> int:
@@ -146,6 +148,7 @@ _MATRIX: dict[str, Callable[[Operation, list[Tensor], list[Tensor]], int]] = {
     "FusedConv": _conv,
     "FusedGemm": _matmul,
     "FusedMatMul": _matmul,
+    "FusedMatMulActivation": _matmul,
     "Gemm": _matmul,
     "MatMul": _matmul,
     "MultiHeadAttention": _attention,

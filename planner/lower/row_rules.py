@@ -14,6 +14,7 @@ from dataclasses import replace
 
 from planner.graph.effects import ONNX_DOMAINS
 from planner.lower.rows import Axes, Shape, Subject, Way
+from planner.onnxio.products import plain_order
 
 MIN_OPSET = 13
 """Operator set from which on the rules hold: axes are inputs where data may be, Softmax is along one."""
@@ -163,22 +164,37 @@ def _arg(subject: Subject) -> Iterator[Way]:
 
 
 def _product(subject: Subject) -> Iterator[Way]:
-    """A[…, M, K] · B[…, K, N], either's last two axes swapped where it is transposed."""
-    first, second, made = subject.read(0), subject.read(1), subject.made
-    if len(first) < 2 or len(second) < 2:
+    """A[…, M, K] · B[…, K, N], the axes of either in the order that its attributes give them."""
+    made = subject.made
+    if min(len(subject.read(0)), len(subject.read(1))) < 2:
         return
-    if subject.integer("transBatchA") or subject.integer("transBatchB"):
-        return
-    rank, a, b = len(made), len(first), len(second)
-    rows, inner = (a - 1, a - 2) if subject.integer("transA") else (a - 2, a - 1)
-    outer, columns = (b - 1, b - 2) if subject.integer("transB") else (b - 2, b - 1)
+    (*_, rows, inner), (*_, outer, columns) = orders = [_order(subject, i) for i in (0, 1)]
+    rank = len(made)
     for axis in range(rank - 2):
-        batch = (_aligned(first, made, axis), _aligned(second, made, axis))
+        batch = tuple(
+            _aligned_in(subject.read(i), order, made, axis) for i, order in enumerate(orders)
+        )
         if made[axis] > 1:
             yield Way(inputs=batch, outputs=(axis,), exact=False)
     yield Way(inputs=(rows, None), outputs=(rank - 2,), exact=False)
     yield Way(inputs=(None, columns), outputs=(rank - 1,), exact=False)
     yield Way(inputs=(inner, outer), outputs=(None,), is_partial=True, exact=False)
+
+
+def _order(subject: Subject, index: int) -> list[int]:
+    """The axes of an operand as MatMul would read them."""
+    side = "AB"[index]
+    return plain_order(
+        len(subject.read(index)),
+        swapped=bool(subject.integer(f"trans{side}")),
+        batch_behind=bool(subject.integer(f"transBatch{side}")),
+    )
+
+
+def _aligned_in(shape: Shape, order: Sequence[int], made: Shape, axis: int) -> int | None:
+    """`_aligned`, of an operand whose axes are read in this order."""
+    place = _aligned(tuple(shape[a] for a in order), made, axis)
+    return None if place is None else order[place]
 
 
 def _gemm(subject: Subject) -> Iterator[Way]:

@@ -172,6 +172,11 @@ def reduce(op_type: str) -> Callable[[Draw], Case]:
     return case
 
 
+def batched(batch: tuple[int, ...], matrix: tuple[int, int], behind: int) -> tuple[int, ...]:
+    """The shape of a stack of matrices, with the batch behind the first axis where that is asked."""
+    return (matrix[0], *batch, matrix[1]) if behind else (*batch, *matrix)
+
+
 def product(op_type: str, domain: str = "") -> Callable[[Draw], Case]:
     def case(draw: Draw) -> Case:
         rows, inner, columns = (draw(st.integers(1, 40)) for _ in range(3))
@@ -180,10 +185,17 @@ def product(op_type: str, domain: str = "") -> Callable[[Draw], Case]:
         first = (inner, rows) if swaps[0] else (rows, inner)
         second = (columns, inner) if swaps[1] else (inner, columns)
         few = batch if draw(st.booleans()) else ()
-        feeds = {"a": floats(draw, *batch, *first), "b": floats(draw, *few, *second)}
+        has_behind = op_type == "FusedMatMul" and bool(batch) and few == batch
+        behind = [draw(st.integers(0, 1)) if has_behind else 0 for _ in range(2)]
+        feeds = {
+            "a": floats(draw, *batched(batch, first, behind[0])),
+            "b": floats(draw, *batched(few, second, behind[1])),
+        }
         attributes: dict[str, object] = {}
         if op_type != "MatMul":
             attributes.update(transA=swaps[0], transB=swaps[1], alpha=0.5)
+        if any(behind):
+            attributes.update(transBatchA=behind[0], transBatchB=behind[1])
         if op_type.endswith("Gemm") and draw(st.booleans()):
             feeds["c"] = floats(draw, *broadcast(draw, (rows, columns)))
             attributes["beta"] = 2.0

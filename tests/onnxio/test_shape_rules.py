@@ -39,6 +39,19 @@ def node(kind: str, *inputs: str, domain: str = "com.microsoft", **attributes) -
             (2, 5, 8, 8),
         ),
         (node("FusedMatMul", "x", "w", transB=1), [info("x", 4, 6), info("w", 5, 6)], (4, 5)),
+        *(
+            (
+                node("FusedMatMul", "x", "w", **dict.fromkeys(flags.split(), 1)),
+                [info("x", *x), info("w", *w)],
+                (2, 3, 5, 7),
+            )
+            for flags, x, w in (
+                ("transBatchA", (5, 2, 3, 4), (2, 3, 4, 7)),
+                ("transA transBatchA transB", (4, 2, 3, 5), (2, 3, 7, 4)),
+                ("transA transBatchB", (2, 3, 4, 5), (4, 2, 3, 7)),
+                ("transB transBatchB", (2, 3, 5, 4), (7, 2, 3, 4)),
+            )
+        ),
         (node("Gelu", "x"), [info("x", 4, 6)], (4, 6)),
         (node("MemcpyToHost", "x", domain=""), [info("x", 4, 6)], (4, 6)),
         (node("MemcpyFromHost", "x", domain=""), [info("x", 4, 6)], (4, 6)),

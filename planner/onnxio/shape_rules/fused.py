@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from onnx_shape_inference import OpShapeInferenceRegistry
+import onnx_ir as ir
+from onnx_shape_inference import OpShapeInferenceRegistry, ShapeInferenceContext
 
-from planner.onnxio.shape_rules.like import copied
+from planner.onnxio.products import plain_order
+from planner.onnxio.shape_rules.like import Rule, copied, input_at, set_like
 
 _FUSED = {"FusedGemm": ("Gemm", 13), "FusedConv": ("Conv", 11)}
 """Operators of com.microsoft with an activation fused in, each with the standard one it has the
@@ -17,9 +19,39 @@ def register(registry: OpShapeInferenceRegistry) -> None:
         rule = registry.get("", standard, version=version)
         if rule is not None:
             registry.register("com.microsoft", fused, since_version=1)(rule)
+    matmul = registry.get("", "MatMul", version=13)
+    if matmul is not None:
+        for op_type in ("FusedMatMul", "FusedMatMulActivation", "TransposeMatMul"):
+            registry.register("com.microsoft", op_type, since_version=1)(_product(matmul))
     # the standard operator is of version 17; ONNX Runtime's fusion makes it in any
     layer_norm = registry.get("", "LayerNormalization", version=17)
     if layer_norm is not None:
         registry.register("", "LayerNormalization", since_version=1)(layer_norm)
     for op_type in ("MemcpyToHost", "MemcpyFromHost"):
         registry.register("", op_type, since_version=1)(copied)
+
+
+def _product(matmul: Rule) -> Rule:
+    """The rule of MatMul, on operands whose axes stand in the order that their attributes give them."""
+
+    def rule(ctx: ShapeInferenceContext, node: ir.Node) -> None:
+        operands = [_as_read(node, index, side) for index, side in enumerate("AB")]
+        plain = ir.Node("", "MatMul", operands, num_outputs=1)
+        matmul(ctx, plain)
+        set_like(ctx, node.outputs[0], plain.outputs[0])
+
+    return rule
+
+
+def _as_read(node: ir.Node, index: int, side: str) -> ir.Value | None:
+    """An operand of a product as MatMul would be given it."""
+    value = input_at(node, index)
+    if value is None or value.shape is None:
+        return value
+    order = plain_order(
+        len(value.shape),
+        swapped=bool(node.attributes.get_int(f"trans{side}", 0)),
+        batch_behind=bool(node.attributes.get_int(f"transBatch{side}", 0)),
+    )
+    shape = ir.Shape([value.shape[axis] for axis in order])
+    return ir.Value(name=value.name, shape=shape, type=value.type)
