@@ -26,6 +26,7 @@ from planner.export.errors import ExportError, UnsupportedKernel, UnsupportedOpe
 from planner.export.joint import JointGraph
 from planner.export.kernels import missing_bfloat16, refusal, with_casts
 from planner.export.optim import Optimizer, StateTensor, Trained
+from planner.export.promotion import promote
 from planner.export.torchlib import translate
 
 LOSS = "loss"
@@ -79,6 +80,7 @@ def lower(
     """
     initializers = initializers or {}
     joint = without_complex(joint)
+    promote(joint.module.graph)
     builder = Builder()
     tensors = {**joint.parameters, **joint.buffers}
     lowering = Lowering(builder, _symbols(joint), random=random)

@@ -360,6 +360,11 @@ def fmin(x: Tensor, y: Tensor) -> Tensor:
     return torch.where(torch.isnan(x), y, torch.where(torch.isnan(y), x, torch.minimum(x, y)))
 
 
+def whole(x: Tensor, **_: Any) -> Any:
+    """Rounding of what is whole already; ONNX rounds floating point alone."""
+    return NotImplemented if x.is_floating_point() else x.clone()
+
+
 _BILINEAR, _BICUBIC = _resized("bilinear"), _resized("bicubic")
 
 PARTS: dict[Any, Callable[..., Any]] = {
@@ -398,5 +403,8 @@ PARTS: dict[Any, Callable[..., Any]] = {
     aten.searchsorted.Tensor: searchsorted,
     aten.signbit.default: signbit,
     aten.sort.stable: stable_sort,
+    **dict.fromkeys(
+        (aten.ceil.default, aten.floor.default, aten.round.default, aten.trunc.default), whole
+    ),
 }
 """By operator, how it is taken apart; NotImplemented leaves a form of it whole."""

@@ -1,4 +1,4 @@
-"""Which axes of a matrix product's operand are batches, rows and columns, by the operator's attributes."""
+"""Which axes of an operand of a matrix product are batches, rows and columns, by its attributes."""
 
 from __future__ import annotations
 
