@@ -14,6 +14,7 @@ import torch
 
 from models.recipes import RECIPES, Size, Step
 from planner.errors import PlannerError
+from planner.export.arguments import Arguments
 from planner.export.dims import open_batch
 from planner.export.files import save
 from planner.export.initial import initial_specs
@@ -37,7 +38,8 @@ def build(
         key: torch.empty(spec.shape, dtype=getattr(torch, spec.dtype), device="meta")
         for key, spec in step.inputs.items()
     }
-    whole = TrainingStep(step.module, tuple(inputs), targets=len(inputs) - 1, loss=step.loss)
+    first, *others = inputs.values()
+    whole = TrainingStep(step.module, Arguments(first), Arguments(others), step.loss)
     specs = initial_specs(step.module)
     graph = lower(
         trace(whole, inputs, dims=open_batch(inputs) if dynamic_batch else None),

@@ -7,6 +7,7 @@ ExportError
 ├── InvalidLoss               the loss is not a scalar, or no parameter feeds it
 ├── ModuleFailure             the module or the loss raises on the example inputs
 ├── TracerFailure             PyTorch's tracer refuses what the module does
+├── KeptTensor                a cache outside of the module keeps a tensor of the trace
 ├── OtherStep                 the graph is not the step that PyTorch runs
 └── UnsupportedType           a tensor's element type
 """
@@ -74,7 +75,7 @@ class DataDependentControlFlow(ExportError):
     def __init__(self, where: str, detail: str) -> None:
         self.where = where
         super().__init__(
-            f"the graph depends on the value of a tensor{_at(where)} ({_first_line(detail)}); "
+            f"the graph depends on the value of a tensor{at(where)} ({_first_line(detail)}); "
             "use torch.where or a mask in place of the branch, or take what the example inputs give "
             "(specialize)"
         )
@@ -91,7 +92,7 @@ class ModuleFailure(ExportError):
         self.where = where
         super().__init__(
             f"the step fails on the example inputs: {type(error).__name__}: "
-            f"{_first_line(str(error))}{_at(where)}; check the inputs and how they are given"
+            f"{_first_line(str(error))}{at(where)}; check the inputs and how they are given"
         )
 
 
@@ -102,7 +103,18 @@ class TracerFailure(ExportError):
         self.where = where
         super().__init__(
             f"PyTorch cannot trace the step: {type(error).__name__}: {_first_line(str(error))}"
-            f"{_at(where)}; try torch.export.export on it, which says more"
+            f"{at(where)}; try torch.export.export on it, which says more"
+        )
+
+
+class KeptTensor(ExportError):
+    """What one pass of the tracer made is read in the next."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "a cache outside of the module (functools.cache, a global, an object of its own) keeps a "
+            "tensor of the trace, which has no values: clear it and run the module once before the "
+            "export, or make that tensor a buffer in __init__"
         )
 
 
@@ -134,7 +146,8 @@ class UnsupportedType(ExportError):
         super().__init__(f"tensors of {dtype} cannot be exported; convert them to torch.float32")
 
 
-def _at(where: str) -> str:
+def at(where: str) -> str:
+    """Where it is, to end what is said with; "" where that is not known."""
     return f", at {where}" if where else ""
 
 

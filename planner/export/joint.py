@@ -3,7 +3,8 @@
 The trace runs on fake tensors (shapes without storage), so that a network of any size can be
 traced in the memory of its description. `aot_export_module` has two demands that ordinary
 modules break: no parameter may be registered twice, and each must receive a gradient.
-`_Flat` meets them: one entry per distinct tensor, and those without a gradient are buffers.
+`planner.export.functional.Flat` meets them: one entry per distinct tensor, and those without a gradient
+are buffers.
 """
 
 from __future__ import annotations
@@ -42,14 +43,16 @@ from planner.export.errors import (
     DataDependentControlFlow,
     ExportError,
     InvalidLoss,
+    KeptTensor,
     ModuleFailure,
     TracerFailure,
 )
+from planner.export.functional import Flat, Functional
 from planner.export.lines import line_of_user, lines_of
 from planner.export.source import FirstUse
-from planner.export.specialize import Read, Told, read_in_a_run
-from planner.export.stand_ins import Scattering, StandIns, modules_stood_in
-from planner.export.step import PREFIX, TrainingStep
+from planner.export.specialize import Read, read_in_a_run
+from planner.export.stand_ins import Scattering, modules_stood_in
+from planner.export.step import TrainingStep
 
 _ON_VALUES = (
     DataDependentOutputException,
@@ -100,51 +103,6 @@ class _Shapes(ShapeEnv):
         super()._set_replacement(a, tgt, msg)
 
 
-class _Flat(nn.Module):
-    """Runs a step on tensors registered under flat names (no dots, no ties)."""
-
-    def __init__(self, functional: _Functional) -> None:
-        super().__init__()
-        self.functional = functional
-        self.original: dict[str, str] = {}
-
-    def add(self, name: str, tensor: Tensor, *, trained: bool) -> None:
-        """Register `tensor` for the network's tensor called `name`."""
-        flat = f"tensor_{len(self.original)}"
-        self.original[flat] = name
-        if trained:
-            self.register_parameter(flat, nn.Parameter(tensor))
-        else:
-            self.register_buffer(flat, tensor)
-
-    def forward(self, *inputs: Tensor) -> tuple[Tensor]:
-        """The loss, alone in a tuple as the tracer wants it."""
-        tensors = {name: _view(getattr(self, flat)) for flat, name in self.original.items()}
-        return (self.functional(tensors, inputs),)
-
-
-def _view(tensor: Tensor) -> Tensor:
-    """A trained tensor through a view, so that its gradient is a node of its own.
-
-    `a + b` hands both the same gradient, and the tracer refuses a result that occurs twice.
-    """
-    return tensor.view(tensor.shape) if tensor.requires_grad else tensor
-
-
-class _Functional:
-    """A step's loss as a function of its tensors. Not a Module: holds no parameters itself."""
-
-    def __init__(self, step: nn.Module, reads: Sequence[Read] = ()) -> None:
-        self.step = step
-        self.reads = reads
-
-    def __call__(self, tensors: Mapping[str, Tensor], inputs: Sequence[Tensor]) -> Tensor:
-        named = {PREFIX + name: tensor for name, tensor in tensors.items()}
-        told = Told(self.reads) if self.reads else contextlib.nullcontext()
-        with StandIns(), told:
-            return torch.func.functional_call(self.step, named, tuple(inputs), tie_weights=True)
-
-
 def trace(
     step: TrainingStep,
     inputs: Mapping[str, Tensor],
@@ -178,12 +136,12 @@ def trace(
         torch.backends.mkldnn.flags(enabled=False),
     ):
         try:
-            return _trace(_Functional(step), step.module, inputs, dims)
+            return _trace(Functional(step), step.module, inputs, dims)
         except DataDependentControlFlow as error:
             found = _trace_exported(step, inputs, dims)
             if found is None and specialize:
                 reads = _reads(step, inputs)
-                found = _trace(_Functional(step, reads), step.module, inputs, dims)
+                found = _trace(Functional(step, reads), step.module, inputs, dims)
                 return replace(found, reads=reads)
             if found is None:
                 raise error
@@ -199,7 +157,7 @@ def _trace_exported(
         return None
     exported = program.module(check_guards=False)
     try:
-        found = _trace(_Functional(exported), step.module, inputs, dims)
+        found = _trace(Functional(exported), step.module, inputs, dims)
     except DataDependentControlFlow:
         return None
     return replace(found, first_use=lines_of(program))
@@ -207,12 +165,11 @@ def _trace_exported(
 
 def _reads(step: TrainingStep, inputs: Mapping[str, Tensor]) -> tuple[Read, ...]:
     """What the step's Python reads of the example inputs, in a run."""
-    functional = _Functional(step)
-    return read_in_a_run(
-        lambda tensors: functional(tensors, list(inputs.values())),
-        dict(step.module.named_parameters()),
-        dict(step.module.named_buffers()),
-    )
+    parameters, buffers = dict(step.module.named_parameters()), dict(step.module.named_buffers())
+    with contextlib.closing(Functional(step)) as functional:
+        return read_in_a_run(
+            lambda tensors: functional(tensors, list(inputs.values())), parameters, buffers
+        )
 
 
 @contextlib.contextmanager
@@ -232,12 +189,19 @@ def _quiet() -> Iterator[None]:
 
 
 def _trace(
-    functional: _Functional, module: nn.Module, inputs: Mapping[str, Tensor], dims: OpenDims
+    functional: Functional, module: nn.Module, inputs: Mapping[str, Tensor], dims: OpenDims
+) -> JointGraph:
+    with contextlib.closing(functional):
+        return _joint(functional, module, inputs, dims)
+
+
+def _joint(
+    functional: Functional, module: nn.Module, inputs: Mapping[str, Tensor], dims: OpenDims
 ) -> JointGraph:
     trained, constant, first_use = _gradient_flow(functional, module, inputs)
     shapes = _Shapes()
     mode = FakeTensorMode(shape_env=shapes, allow_non_fake_inputs=True)
-    flat = _Flat(functional)
+    flat = Flat(functional)
     with mode:
         for name, tensor in trained.items():
             flat.add(name, _blank(tensor), trained=True)
@@ -257,7 +221,11 @@ def _trace(
             )
     except _ON_VALUES as error:
         raise _data_dependent(error) from error
+    except ExportError:
+        raise
     except Exception as error:
+        if "Unexpected fake buffer" in str(error):
+            raise KeptTensor() from error
         raise TracerFailure(
             line_of_user(traceback.extract_tb(error.__traceback__)), error
         ) from error
@@ -295,7 +263,7 @@ def _on_cpu(
 
 
 def _gradient_flow(
-    functional: _Functional, module: nn.Module, inputs: Mapping[str, Tensor]
+    functional: Functional, module: nn.Module, inputs: Mapping[str, Tensor]
 ) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, str]]:
     """The tensors that receive a gradient, all others, and where operators are first used.
 

@@ -14,33 +14,43 @@ import torch
 from torch import Tensor, nn
 
 
+class Attributes:
+    """The attributes of a module and of all within it, and what lists and dicts among them hold."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self._attributes = [(part, dict(part.__dict__)) for part in module.modules()]
+        held = [value for _, attributes in self._attributes for value in attributes.values()]
+        self._dicts = [(table, copy.copy(table)) for table in held if isinstance(table, dict)]
+        self._lists = [(table, list(table)) for table in held if isinstance(table, list)]
+
+    def put_back(self) -> None:
+        """Make them what they were."""
+        for part, attributes in self._attributes:
+            part.__dict__.clear()
+            part.__dict__.update(attributes)
+        for table, entries in self._dicts:
+            table.clear()
+            table.update(entries)
+        for table, entries in self._lists:
+            table[:] = entries
+
+
 class Kept:
-    """The state of a module: its tensors, and the attributes of it and all within it.
+    """The state of a module: its tensors, and its attributes.
 
     Args:
         copied: what the tensors hold is copied; else they get it back as it is.
     """
 
     def __init__(self, module: nn.Module, *, copied: bool) -> None:
-        self._attributes = [(part, dict(part.__dict__)) for part in module.modules()]
-        self._tables = [
-            (table, copy.copy(table))
-            for _, attributes in self._attributes
-            for name, table in attributes.items()
-            if name.startswith("_") and isinstance(table, dict)
-        ]
+        self._attributes = Attributes(module)
         self._tensors: list[tuple[Tensor, Tensor, Any]] = [
             (t, t.data.clone() if copied else t.data, t.grad) for t in _tensors(module)
         ]
 
     def put_back(self) -> None:
         """Make the module what it was."""
-        for part, attributes in self._attributes:
-            part.__dict__.clear()
-            part.__dict__.update(attributes)
-        for table, entries in self._tables:
-            table.clear()
-            table.update(entries)
+        self._attributes.put_back()
         with torch.no_grad():
             for tensor, data, grad in self._tensors:
                 tensor.data = data
@@ -54,8 +64,8 @@ def _tensors(module: nn.Module) -> tuple[Tensor, ...]:
 
 @contextlib.contextmanager
 def as_it_was(module: nn.Module) -> Iterator[None]:
-    """Behind the block the module is in its mode, with its attributes, as it was before. Lists, dicts and
-    objects of others that it holds are not looked into."""
+    """Behind the block the module is in its mode, with its attributes, as it was before. Objects that it
+    holds, and lists within lists, are not looked into."""
     kept = Kept(module, copied=False)
     try:
         yield

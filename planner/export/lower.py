@@ -241,7 +241,7 @@ def _apply(node: fx.Node, lowering: Lowering) -> Any:
         if isinstance(node.meta.get("val"), _SYMBOLIC):
             return None  # Arithmetic on dimensions: rules read the result from the shapes.
         raise UnsupportedOperator(str(target), describe(node))
-    if isinstance(node.meta.get("val"), _SYMBOLIC):
+    if isinstance(node.meta.get("val"), _SYMBOLIC) or target.namespace == "profiler":
         return None
     key = str(target).removeprefix("aten.")
     if key not in RULES:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -14,6 +15,9 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from planner.export import linalg
 from planner.export.ctc import ctc_loss
+from planner.export.errors import ExportError, at
+from planner.export.lines import line_of_user
+from planner.export.logged import Logged
 from planner.export.losses import gaussian_nll_loss, multilabel_margin_loss
 from planner.export.recurrent import by_layer
 from planner.export.sampling import grid_sample
@@ -30,6 +34,14 @@ _REAL_GRADIENTS = frozenset(
 _BY_MASK = frozenset({Tensor.__getitem__, Tensor.masked_select, torch.masked_select})
 
 
+_READS: dict[Any, Callable[[Tensor], Any]] = {
+    Tensor.__array__: Logged.of,
+    Tensor.__format__: lambda tensor: f"<{list(tensor.shape)}>",
+    Tensor.numpy: Logged.of,
+}
+"""Reads that logs are made of, and what a trace has in place of the values."""
+
+
 class StandIns(TorchFunctionMode):
     """Calls what stands in for a function, where there is something."""
 
@@ -43,8 +55,13 @@ class StandIns(TorchFunctionMode):
         if func in _BY_MASK and len(args) == 2:
             args = (args[0], _places(args[1]))
             func = Tensor.__getitem__ if isinstance(args[1], tuple) else func
+        kwargs = kwargs or {}
+        if func in _READS and isinstance(args[0], Tensor):
+            return _READS[func](args[0])
+        if func is nn.functional.embedding or func is nn.functional.embedding_bag:
+            kwargs = _dense(kwargs)
         called: Callable[..., Any] = _INSTEAD.get(func) or func
-        return called(*args, **(kwargs or {}))
+        return called(*args, **kwargs)
 
 
 class Scattering(TorchFunctionMode):
@@ -55,6 +72,24 @@ class Scattering(TorchFunctionMode):
         kept = func in _REAL_GRADIENTS and args[0].is_complex()
         with torch.no_grad() if kept else contextlib.nullcontext():
             return func(*args, **(kwargs or {}))
+
+
+def _dense(options: dict[str, Any]) -> dict[str, Any]:
+    """Options of an embedding without `sparse`: the gradient has the same numbers, in rows of zeros too.
+
+    Raises:
+        ExportError: it scales its weights down as it reads them (`max_norm`).
+    """
+    if options.get("max_norm") is not None:
+        raise ExportError(
+            f"an embedding with max_norm changes its weights in the step{at(_line())}: call "
+            "torch.embedding_renorm_ between the steps, or scale the rows that are read in the module"
+        )
+    return {**options, "sparse": False}
+
+
+def _line() -> str:
+    return line_of_user(traceback.extract_stack())
 
 
 def _adaptive_log_softmax(module: nn.AdaptiveLogSoftmaxWithLoss, x: Tensor, target: Tensor) -> Any:
@@ -86,12 +121,23 @@ def modules_stood_in() -> Iterator[None]:
     """Within it modules compute what they do in a way that a trace on shapes gets through."""
     softmax: Any = nn.AdaptiveLogSoftmaxWithLoss
     every: Any = nn.Module
-    own = softmax.forward
-    softmax.forward, every.to = _adaptive_log_softmax, _converted
+    autograd: Any = torch.autograd
+    own, backward = softmax.forward, autograd.backward
+    softmax.forward, every.to, autograd.backward = _adaptive_log_softmax, _converted, _no_backward
     try:
         yield
     finally:
-        softmax.forward, every.to = own, _TO
+        softmax.forward, every.to, autograd.backward = own, _TO, backward
+
+
+def _no_backward(*_: Any, **__: Any) -> None:
+    """`torch.autograd.backward`, which adds to `.grad`: no trace sees that."""
+    raise ExportError(
+        f"the step runs a backward pass of its own{at(_line())}: its "
+        "gradients are added to .grad, which a graph does not return; use torch.autograd.grad, for a "
+        "parameter's in a custom backward with the parameter among the function's inputs, and "
+        "torch.utils.checkpoint in place of a checkpoint of one's own"
+    )
 
 
 def _places(index: Any) -> Any:

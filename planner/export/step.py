@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
+from torch import _dynamo as dynamo
 
+from planner.export.arguments import Arguments
 from planner.export.errors import InvalidLoss
 
 Loss = Callable[..., Tensor]
@@ -18,107 +20,62 @@ PREFIX = "module."
 """What the names of a step's parameters start with: those of the network in it."""
 
 
-class Held:
-    """Keyword arguments that are no tensors, and the tensors within them: in lists, tuples, dicts and
-    what else is registered with PyTorch's trees.
-
-    Attributes:
-        tensors: by where they are: `{"labels.0.boxes": ...}` in `labels=[{"boxes": ...}]`.
-        constants: what else there is, by where it is.
-    """
-
-    def __init__(self, arguments: Mapping[str, Any]) -> None:
-        self.tensors: dict[str, Tensor] = {}
-        self.constants: dict[str, Any] = {}
-        self._leaves: list[Any] = []
-        self._places: list[int] = []
-        leaves, self._tree = pytree.tree_flatten_with_path(dict(arguments))
-        for path, leaf in leaves:
-            where = ".".join(map(_part, path))
-            if not isinstance(leaf, Tensor):
-                self.constants[where] = leaf
-            else:
-                self.tensors[where] = leaf
-                self._places.append(len(self._leaves))
-            self._leaves.append(leaf)
-
-    def filled(self, tensors: Sequence[Tensor]) -> dict[str, Any]:
-        """The arguments with other tensors in them, in the order of `tensors`."""
-        leaves = list(self._leaves)
-        for place, tensor in zip(self._places, tensors, strict=True):
-            leaves[place] = tensor
-        return pytree.tree_unflatten(leaves, self._tree)
-
-    def vary(self, change: Callable[[Any], Any]) -> None:
-        """Replace what is within them and no input by what `change` makes of it."""
-        places = {*self._places}
-        self._leaves = [
-            leaf if place in places else change(leaf) for place, leaf in enumerate(self._leaves)
-        ]
-
-
-def _part(key: Any) -> str:
-    """A step of a path: an index, a key or an attribute's name."""
-    for name in ("idx", "key", "name"):
-        if hasattr(key, name):
-            return str(getattr(key, name))
-    return str(key)
-
-
 class TrainingStep(nn.Module):
     """Runs a network, then its loss.
 
     Args:
         module: the network.
-        names: of the tensors that the step takes, in order: the network's, those in `held`, the targets.
-        targets: how many of them are targets.
+        inputs: of the network; the tensors in them come first among those that the step takes.
+        targets: of the loss, behind the network's result; theirs come next.
         loss: None where the network returns the loss itself, alone or as `.loss`.
-        held: the network takes its tensors as keyword arguments, and these beside them; None where it
-            takes them in order.
         autocast: the half type that `torch.autocast` computes the network and the loss in; None for none.
     """
 
     def __init__(
         self,
         module: nn.Module,
-        names: tuple[str, ...],
-        *,
-        targets: int,
+        inputs: Arguments,
+        targets: Arguments,
         loss: Loss | None,
-        held: Held | None = None,
+        *,
         autocast: torch.dtype | None = None,
     ) -> None:
         super().__init__()
         self.module = module
         self.loss = loss
-        within = 0 if held is None else len(held.tensors)
-        self._given = names[: len(names) - targets - within]
-        self.held = held
-        self._within = within
+        self._inputs = inputs
+        self._targets = targets
+        self._differentiable = [
+            tensor.requires_grad for tensor in (*inputs.tensors.values(), *targets.tensors.values())
+        ]
         self.autocast = autocast
 
-    def vary(self, change: Callable[[Any], Any]) -> None:
-        """Replace what the network takes beside its tensors by what `change` makes of it."""
-        if self.held is not None:
-            self.held.vary(change)
+    @property
+    def constants(self) -> dict[str, Any]:
+        """What network and loss take beside tensors, by where it is."""
+        return {**self._inputs.constants, **self._targets.constants}
 
     def forward(self, *tensors: Tensor) -> Tensor:
         """The loss."""
-        if self.autocast is None:
-            return self._run(tensors)
-        with torch.autocast("cpu", self.autocast):
-            return self._run(tensors)
+        # leaves of the step's own: the module may ask for their gradients (requires_grad_)
+        own = [
+            tensor.detach().requires_grad_(is_wanted)
+            for tensor, is_wanted in zip(tensors, self._differentiable, strict=True)
+        ]
+        half = self.autocast
+        autocast = contextlib.nullcontext() if half is None else torch.autocast("cpu", half)
+        # what torch.compile made within the step runs as it was written, under a trace too
+        traced = dynamo.config.patch(error_on_nested_fx_trace=False)
+        with torch.compiler.set_stance("force_eager"), traced, autocast:
+            return self._run(own)
 
-    def _run(self, tensors: tuple[Tensor, ...]) -> Tensor:
-        count = len(self._given)
-        given, targets = tensors[:count], tensors[count + self._within :]
-        if self.held is None:
-            result = self.module(*given)
+    def _run(self, tensors: Sequence[Tensor]) -> Tensor:
+        count = len(self._inputs.tensors)
+        result = self._inputs.call(self.module, tensors[:count])
+        if self.loss is None:
+            value = getattr(result, "loss", result)
         else:
-            named = dict(zip(self._given, given, strict=True))
-            named |= self.held.filled(tensors[count : count + self._within])
-            result = self.module(**named)
-        value = self.loss(result, *targets) if self.loss else getattr(result, "loss", result)
+            value = self._targets.call(self.loss, tensors[count:], result)
         if not isinstance(value, Tensor):
             source = "loss function" if self.loss else "module"
             raise InvalidLoss(

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import inspect
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -16,6 +15,7 @@ from torch import Tensor, nn
 
 from planner import __version__
 from planner.errors import UsageError
+from planner.export.arguments import Arguments, Given
 from planner.export.aten.registry import HALF, array_of, numpy_dtype
 from planner.export.checking.check import why_not_compared
 from planner.export.dims import OpenDims, checked, open_batch
@@ -29,14 +29,13 @@ from planner.export.joint import JointGraph, trace
 from planner.export.lending import as_it_was
 from planner.export.lower import TrainingGraph, lower
 from planner.export.optim import OPTIMIZERS, Optimizer
-from planner.export.step import Held, Loss, TrainingStep
+from planner.export.step import Loss, TrainingStep
+from planner.export.wrappers import unwrapped
 from planner.files.writing import FileName, check_writable
 from planner.onnxio.save import written_together
 
 ASSUMED = "planner.assumed"
 """Of the model's metadata: values of the example inputs that it was made for, a line each."""
-
-Tensors = Tensor | Sequence[Tensor] | Mapping[str, Any]
 
 
 class KernelWarning(UserWarning):
@@ -86,11 +85,11 @@ class ExportedGraph(TrainingGraph):
 
 def export_training_graph(
     module: nn.Module,
-    example_inputs: Tensors,
+    example_inputs: Given,
     loss_fn: Loss | None = None,
     optimizer: str | Optimizer | None = None,
     *,
-    targets: Tensors = (),
+    targets: Given = (),
     dynamic_batch: bool = False,
     dynamic: OpenDims | None = None,
     store_parameters: bool = False,
@@ -110,16 +109,18 @@ def export_training_graph(
     Then PyTorch's own step is run beside the graph on ONNX Runtime (`planner.export.checking.check`).
 
     Args:
-        module: any network; parameters without `requires_grad` are not trained.
-        example_inputs: what the module takes: one tensor or several, in order, or by keyword (a
-            keyword's value may also be a constant, or hold tensors in lists, dicts and the like, each
-            an input under its path: `labels.0.boxes`). Their types and shapes are the graph's.
+        module: any network; parameters without `requires_grad` are not trained. Of `DataParallel`,
+            `DistributedDataParallel` and `torch.compile` the module within.
+        example_inputs: what the module takes: one argument or several, in order, or by keyword. Each is a
+            tensor, a constant, or holds tensors in lists, dicts and the like, each an input under its
+            path: `labels.0.boxes`. Their types and shapes are the graph's.
         loss_fn: `loss_fn(the module's result, *targets)` -> a scalar. None where the module
             returns the loss itself, alone or as `.loss` (transformers, given labels).
         optimizer: None, "sgd", "momentum", "adam" or "adamw", with PyTorch's defaults, or one of
             `planner.export.optim` with others: appended to the graph, in which the learning rate `lr`
             (and for Adam the `step`, from 1) are inputs too.
-        targets: what the loss takes beside the module's result, in order; a mapping names them.
+        targets: what the loss takes beside the module's result, in order; a mapping names them. As
+            `example_inputs`, tensors or not.
         dynamic_batch: leave the batch symbolic: the first dimension of the first input, and of
             each other one where the example has the same size.
         dynamic: axes that stay symbolic, by input and axis: `{"ids": {0: "batch", 1: "sequence"}}`.
@@ -143,7 +144,8 @@ def export_training_graph(
         name: of the graph; by default the module's class.
 
     Raises:
-        UsageError: inputs that are no tensors, or share a name; an unknown optimizer.
+        UsageError: no tensor among the inputs, or two of one name; an unknown optimizer; a module without
+            shapes (lazy), or compiled.
         ExportError: the step cannot be exported; see `planner.export.errors`.
     """
     if isinstance(optimizer, str):
@@ -158,6 +160,7 @@ def export_training_graph(
     if not isinstance(module, nn.Module):
         raise UsageError(f"the module is a {type(module).__name__}, not a torch.nn.Module")
     step, inputs = step_of(module, example_inputs, loss_fn, targets, autocast)
+    module = step.module
     _check_names(module, inputs)
     dims = _open(inputs, dynamic_batch, dynamic)
     with as_it_was(step):
@@ -196,36 +199,25 @@ def export_training_graph(
 
 def step_of(
     module: nn.Module,
-    example_inputs: Tensors,
+    example_inputs: Given,
     loss_fn: Loss | None,
-    targets: Tensors,
+    targets: Given,
     autocast: torch.dtype | None,
 ) -> tuple[TrainingStep, dict[str, Tensor]]:
     """The step of `export_training_graph`, and the tensors that it takes, by name and in order.
 
     Raises:
-        UsageError: no tensor is given, or something else where one must be.
+        UsageError: no tensor is given, or targets without a loss function.
     """
-    given, constants = _named(example_inputs, module.forward, "input", "example_inputs")
-    wanted, others = _named(targets, loss_fn, "target", "targets", skip=1)
-    if others:
-        raise UsageError(f"target {next(iter(others))!r} is not a tensor")
-    held = Held(constants) if isinstance(example_inputs, Mapping) else None
-    given = {**given, **({} if held is None else held.tensors)}
-    if not given:
+    module = unwrapped(module)
+    given = Arguments(example_inputs, module.forward, "input")
+    wanted = Arguments(targets, loss_fn, "target", skip=1)
+    if not given.tensors:
         raise UsageError("there is no example input; give at least one tensor")
-    if wanted and loss_fn is None:
+    if wanted.tensors and loss_fn is None:
         raise UsageError("targets are for a loss function, and none is given")
-    inputs = {**given, **_renamed(wanted, given)}
-    step = TrainingStep(
-        module,
-        tuple(inputs),
-        targets=len(wanted),
-        loss=loss_fn,
-        held=held,
-        autocast=autocast,
-    )
-    return step, inputs
+    inputs = {**given.tensors, **_renamed(wanted.tensors, given.tensors)}
+    return TrainingStep(module, given, wanted, loss_fn, autocast=autocast), inputs
 
 
 def _open(inputs: Mapping[str, Tensor], dynamic_batch: bool, dynamic: OpenDims | None) -> OpenDims:
@@ -249,43 +241,6 @@ def _needs_kernels(missing: Sequence[str]) -> str:
         "where the provider has them, and is planned with --no-verify here; with cast_for_cpu=True "
         "(--cast-for-cpu) it runs on the CPU as well"
     )
-
-
-def _named(
-    tensors: Tensors, taker: Callable[..., Any] | None, stem: str, what: str, *, skip: int = 0
-) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """(tensors by name, constants by name). Positional ones are named as their taker names them.
-
-    Args:
-        skip: of the taker's parameters, how many come before these.
-    """
-    if isinstance(tensors, Mapping):
-        entries = dict(tensors)
-    else:
-        several = (tensors,) if isinstance(tensors, Tensor) else tuple(tensors)
-        names = _parameter_names(taker)[skip:]
-        names += [f"{stem}_{index}" for index in range(len(names), len(several))]
-        entries = dict(zip(names, several, strict=False))
-        bad = next((key for key, value in entries.items() if not isinstance(value, Tensor)), None)
-        if bad is not None:
-            kind = type(entries[bad]).__name__
-            raise UsageError(
-                f"{what}: {bad!r} is a {kind}, not a tensor; give constants by keyword (a dict)"
-            )
-    found = {key: value for key, value in entries.items() if isinstance(value, Tensor)}
-    return found, {key: value for key, value in entries.items() if key not in found}
-
-
-def _parameter_names(taker: Callable[..., Any] | None) -> list[str]:
-    """Names of the positional parameters of a function; none where it does not tell."""
-    try:
-        signature = inspect.signature(taker) if taker is not None else None
-    except (TypeError, ValueError):
-        return []
-    if signature is None:
-        return []
-    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return [p.name for p in signature.parameters.values() if p.kind in positional]
 
 
 def _renamed(targets: Mapping[str, Tensor], taken: Mapping[str, Tensor]) -> dict[str, Tensor]:

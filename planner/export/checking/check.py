@@ -217,7 +217,6 @@ class _Comparison:
         if not number:
             return dict(self.inputs)
         others = Others(number, is_shuffled=is_shuffled)
-        self.step.vary(others.inside)
         if self.joint.reads:
             return dict(self.inputs)
         return {name: others.tensor(tensor) for name, tensor in self.inputs.items()}

@@ -57,7 +57,11 @@ def ran(step: TrainingStep, inputs: Mapping[str, Tensor], seed: int) -> Ran:
         loss = step(*(tensor.detach().clone() for tensor in inputs.values()))
     leaves = {id(leaf): leaf for leaf in _leaves(loss)}
     loss.backward()
-    gradients = {n: array_of(p.grad) for n, p in module.named_parameters() if p.grad is not None}
+    gradients = {
+        name: array_of(parameter.grad.to_dense())
+        for name, parameter in module.named_parameters()
+        if parameter.grad is not None
+    }
     return Ran(
         loss=array_of(loss),
         gradients=gradients,

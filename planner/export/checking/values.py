@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
 from planner.export.dtypes import as_real
 
@@ -40,19 +37,22 @@ class Others:
     def tensor(self, given: Tensor) -> Tensor:
         """A tensor of the same type and shape."""
         found = given.detach()
+        if _is_ascending(found):  # edges of bins, times: their order is what they mean
+            return _noisy(found, self._generator).sort()[0]
         if self._is_shuffled and found.dim() and found.shape[0] > 1:
             found = found[self._order(found.shape[0])]
         return _in_reals(found, lambda real: _noisy(real, self._generator))
-
-    def inside(self, value: Any) -> Any:
-        """The same structure with other tensors in it: lists, dicts, named tuples, dataclasses and what
-        is registered with PyTorch's trees."""
-        return _each(value, self.tensor)
 
     def _order(self, rows: int) -> Tensor:
         if rows not in self._orders:
             self._orders[rows] = torch.randperm(rows, generator=self._generator)
         return self._orders[rows]
+
+
+def _is_ascending(tensor: Tensor) -> bool:
+    """Whether it is a vector of different floats in ascending order."""
+    is_vector = tensor.dim() == 1 and tensor.is_floating_point() and tensor.shape[0] > 2
+    return is_vector and bool((tensor[1:] > tensor[:-1]).all())
 
 
 def _noisy(tensor: Tensor, generator: torch.Generator) -> Tensor:
@@ -111,26 +111,3 @@ def _in_reals(tensor: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
         return tensor.detach()
     found = change(real)
     return torch.view_as_complex(found.contiguous()) if tensor.is_complex() else found
-
-
-def _each(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    if isinstance(value, Tensor):
-        return change(value)
-    if dataclasses.is_dataclass(value) and not isinstance(value, type) and not _is_tree(value):
-        parts = {f.name: _each(getattr(value, f.name), change) for f in dataclasses.fields(value)}
-        try:
-            return dataclasses.replace(value, **parts)
-        except (TypeError, ValueError):  # fields that its constructor does not take
-            return value
-    if not _is_tree(value):
-        return value
-    return pytree.tree_map(
-        lambda leaf: leaf if leaf is value else _each(leaf, change),
-        value,
-        is_leaf=lambda part: part is not value,
-    )
-
-
-def _is_tree(value: Any) -> bool:
-    """Whether PyTorch's trees know its parts."""
-    return not pytree.tree_is_leaf(value)

@@ -1,0 +1,119 @@
+"""What a module or a loss is called with, and the tensors within it."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from planner.errors import UsageError
+
+Given = Tensor | Sequence[Any] | Mapping[str, Any]
+"""One argument, several in order, or by name."""
+
+
+class Arguments:
+    """Arguments of a call: tensors, constants, and lists, tuples, dicts and what else is registered with
+    PyTorch's trees, with tensors in them.
+
+    Args:
+        given: those in order are named as their taker names them, or else by `stem` and number.
+        taker: what they are for.
+        skip: of the taker's parameters, how many come before these, which are then passed in order,
+            a mapping too.
+
+    Attributes:
+        tensors: by where they are: `{"labels.0.boxes": ...}` in `labels=[{"boxes": ...}]`.
+        constants: what else there is, by where it is.
+
+    Raises:
+        UsageError: a container that PyTorch's trees do not know holds a tensor; two have one name.
+    """
+
+    def __init__(
+        self, given: Given, taker: Callable[..., Any] | None = None, stem: str = "", skip: int = 0
+    ) -> None:
+        self._by_name = isinstance(given, Mapping) and not skip
+        self.tensors: dict[str, Tensor] = {}
+        self.constants: dict[str, Any] = {}
+        self._leaves: list[Any] = []
+        self._places: list[int] = []
+        named = dict(given) if isinstance(given, Mapping) else _named(given, taker, stem, skip)
+        leaves, self._tree = pytree.tree_flatten_with_path(named)
+        for path, leaf in leaves:
+            name = ".".join(map(_part, path))
+            if isinstance(leaf, Tensor):
+                if name in self.tensors:
+                    raise UsageError(f"two tensors are called {name!r}; rename a key")
+                self.tensors[name] = leaf
+                self._places.append(len(self._leaves))
+            elif _holds_tensors(leaf):
+                raise UsageError(_unknown_container(name, type(leaf)))
+            else:
+                self.constants[name] = leaf
+            self._leaves.append(leaf)
+
+    def call(self, function: Callable[..., Any], tensors: Sequence[Tensor], *first: Any) -> Any:
+        """Call a function with these arguments behind the first ones, and other tensors in them, in the
+        order of `tensors`."""
+        leaves = list(self._leaves)
+        for place, tensor in zip(self._places, tensors, strict=True):
+            leaves[place] = tensor
+        filled = pytree.tree_unflatten(leaves, self._tree)
+        return function(*first, **filled) if self._by_name else function(*first, *filled.values())
+
+
+def _named(
+    given: Tensor | Sequence[Any], taker: Callable[..., Any] | None, stem: str, skip: int
+) -> dict[str, Any]:
+    several = (given,) if isinstance(given, Tensor) else tuple(given)
+    names = _parameter_names(taker)[skip:]
+    names += [f"{stem}_{index}" for index in range(len(names), len(several))]
+    return dict(zip(names, several, strict=False))
+
+
+def _parameter_names(taker: Callable[..., Any] | None) -> list[str]:
+    """Names of the positional parameters of a function; none where it does not tell."""
+    try:
+        signature = inspect.signature(taker) if taker is not None else None
+    except (TypeError, ValueError):
+        return []
+    if signature is None:
+        return []
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return [p.name for p in signature.parameters.values() if p.kind in positional]
+
+
+def _part(key: Any) -> str:
+    """A step of a path: an index, a key or an attribute's name."""
+    for name in ("idx", "key", "name"):
+        if hasattr(key, name):
+            return str(getattr(key, name))
+    return str(key)
+
+
+def _holds_tensors(leaf: Any) -> bool:
+    """Whether an object that PyTorch's trees do not look into holds a tensor."""
+    if isinstance(leaf, type) or callable(leaf):
+        return False
+    parts: list[Any] = list(getattr(leaf, "__dict__", {}).values())
+    if isinstance(leaf, Mapping):
+        parts += leaf.values()
+    if dataclasses.is_dataclass(leaf):
+        parts += [getattr(leaf, field.name) for field in dataclasses.fields(leaf)]
+    return any(isinstance(part, Tensor) for part in pytree.tree_leaves(parts))
+
+
+def _unknown_container(name: str, kind: type) -> str:
+    """What to say of a tensor that would be a constant of the graph."""
+    if dataclasses.is_dataclass(kind):
+        how = f"register it once, with torch.export.register_dataclass({kind.__name__})"
+    else:
+        how = "give its tensors in a dict, list or tuple, or register it with torch.utils._pytree"
+    return (
+        f"{name!r} is a {kind.__name__} with tensors in it, which PyTorch does not look into: {how}"
+    )

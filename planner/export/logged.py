@@ -1,0 +1,60 @@
+"""A value that a step reads for a log: a trace has none to give."""
+
+from __future__ import annotations
+
+import traceback
+from typing import Any
+
+from torch import Tensor
+
+from planner.export.errors import DataDependentControlFlow
+from planner.export.lines import line_of_user
+
+
+class Logged:
+    """What stands for an array of NumPy's (`x.detach().numpy()`), or for something that is made of one.
+
+    It may be kept, shown and computed with. Where the step would go on with it, in a tensor, a branch, a
+    number of Python's or a function of another library, that is an error with the line that read it.
+    """
+
+    def __init__(self, line: str) -> None:
+        self._line = line
+
+    @staticmethod
+    def of(tensor: Tensor) -> Logged:
+        """A tensor's values."""
+        del tensor
+        return Logged(line_of_user(traceback.extract_stack()))
+
+    def _goes_on(self, *_: Any, **__: Any) -> Any:
+        raise DataDependentControlFlow(
+            self._line,
+            "its values leave PyTorch and come back; compute them outside, and give them as a target",
+        )
+
+    def _more(self, *_: Any, **__: Any) -> Logged:
+        return self
+
+    def __getattr__(self, name: str) -> Logged:
+        if name.startswith("__"):  # what protocols look for, NumPy's among them
+            raise AttributeError(name)
+        return self
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        del func, types
+        given = [*args, *(kwargs or {}).values()]
+        next(value for value in given if isinstance(value, cls))._goes_on()
+
+    def __repr__(self) -> str:
+        return "<a value of the step>"
+
+    def __format__(self, _: str) -> str:
+        return repr(self)
+
+    __call__ = __getitem__ = __add__ = __radd__ = __sub__ = __rsub__ = _more
+    __mul__ = __rmul__ = __truediv__ = __rtruediv__ = __pow__ = __neg__ = __abs__ = __round__ = _more
+    __array__ = __bool__ = __float__ = __int__ = __index__ = __iter__ = __len__ = _goes_on
+    __eq__ = __lt__ = __le__ = __gt__ = __ge__ = _goes_on
+    __hash__ = object.__hash__

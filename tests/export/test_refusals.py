@@ -1,0 +1,217 @@
+"""What training scripts have at hand: wrapped modules, batches in containers, gradients by inputs. It is
+exported with the numbers of PyTorch's own steps, or refused with the spelling that works."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch", reason="torch is not installed")
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from planner.errors import UsageError
+from planner.export.errors import ExportError
+from planner.export.training import export_training_graph
+
+X = torch.randn(4, 8, generator=torch.Generator().manual_seed(0))
+LABELS = torch.tensor([0, 1, 2, 0])
+
+
+class Net(nn.Module):
+    """Takes its input through a function, and from a container where one is named."""
+
+    def __init__(self, change: Callable[[Any], Tensor] = lambda x: x, width: int = 8) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.last, self.change = nn.Linear(width, 8), nn.Linear(8, 3), change
+
+    def forward(self, batch: Any, scale: float | None = None) -> Tensor:
+        result = self.last(self.first(self.change(batch)).tanh())
+        return result if scale is None else result * scale
+
+
+def exported(module: nn.Module, inputs: Any = X, loss: Any = F.cross_entropy, **more: Any) -> Any:
+    """The graph, after its comparison with PyTorch's own steps."""
+    graph = export_training_graph(module, inputs, loss, **{"targets": (LABELS,), **more})
+    assert not graph.unchecked
+    return graph
+
+
+# -- wrappers --------------------------------------------------------------------------------------
+
+
+class Inside(nn.Module):
+    """A network with a part that is compiled or scripted."""
+
+    def __init__(self, wrap: Callable[[nn.Module], Any]) -> None:
+        super().__init__()
+        self.part, self.last = wrap(nn.Linear(8, 8)), nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.part(x).tanh())
+
+
+@pytest.mark.parametrize("wrap", [nn.DataParallel, torch.compile], ids=["parallel", "compiled"])
+def test_a_wrapped_module_is_exported_under_its_own_names(wrap: Callable[[nn.Module], Any]) -> None:
+    names = ("first.weight", "first.bias", "last.weight", "last.bias")
+    assert exported(wrap(Net())).parameters == names
+    exported(Inside(wrap))
+
+
+def test_what_has_no_shape_or_no_source_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"'weight' has no shape yet.*run the module once"):
+        exported(nn.LazyLinear(3))
+    with pytest.raises(UsageError, match=r"TorchScript.*the nn\.Module that it was made of"):
+        exported(torch.jit.script(Inside(nn.Sequential)))
+    exported(Inside(torch.jit.script))
+
+
+# -- containers ------------------------------------------------------------------------------------
+
+
+@dataclass
+class Batch:
+    x: Tensor
+
+
+torch.export.register_dataclass(Batch)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "change", "names"),
+    [
+        (({"x": X},), lambda batch: batch["x"], ("batch.x",)),
+        ({"batch": [X, X + 1]}, lambda batch: batch[0] * batch[1], ("batch.0", "batch.1")),
+        ((Batch(X), 2.0), lambda batch: batch.x, ("batch.x",)),
+        ((X, None), lambda batch: batch, ("batch",)),
+    ],
+    ids=["a dict in order", "a list by name", "a dataclass and a number", "none"],
+)
+def test_a_batch_in_a_container_is_inputs(inputs: Any, change: Any, names: tuple[str, ...]) -> None:
+    assert exported(Net(change), inputs).inputs[:-1] == names
+
+
+def test_targets_in_containers_beside_constants() -> None:
+    def loss(result: Tensor, wanted: dict[str, Tensor], weight: float) -> Tensor:
+        return weight * F.cross_entropy(result, wanted["labels"])
+
+    for targets in (({"labels": LABELS}, 0.5), {"wanted": {"labels": LABELS}, "weight": 0.5}):
+        assert exported(Net(), loss=loss, targets=targets).inputs == ("batch", "wanted.labels")
+
+
+# -- gradients within the step ---------------------------------------------------------------------
+
+
+def physics(how: str) -> nn.Module:
+    """A loss of the network's derivatives by its input."""
+
+    class Equation(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = nn.Sequential(nn.Linear(2, 8), nn.Tanh(), nn.Linear(8, 1))
+
+        def forward(self, x: Tensor) -> Tensor:
+            if how == "asked":
+                x = x.requires_grad_(True)
+            first = torch.autograd.grad(self.net(x).sum(), x, create_graph=True)[0]
+            second = torch.autograd.grad(first[:, :1].sum(), x, create_graph=True)[0]
+            return ((first[:, 1:] - second[:, :1]) ** 2).mean()
+
+    return Equation()
+
+
+@pytest.mark.parametrize("how", ["asked", "given"])
+def test_derivatives_by_an_input(how: str) -> None:
+    x = X[:, :2].clone().requires_grad_(how == "given")
+    exported(physics(how), x, None, targets=())
+    assert x.requires_grad == (how == "given") and x.grad is None
+
+
+class Again(torch.autograd.Function):
+    """Runs the forward pass again in the backward pass, as hand-written checkpoints do."""
+
+    @staticmethod
+    def forward(ctx: Any, run: Any, weights: Any, x: Tensor, *parameters: Tensor) -> Tensor:
+        ctx.run, ctx.is_returned = run, weights
+        ctx.save_for_backward(x, *parameters)
+        with torch.no_grad():
+            return run(x)
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> Any:
+        x, *parameters = ctx.saved_tensors
+        with torch.enable_grad():
+            x = x.detach().requires_grad_(True)
+            y = ctx.run(x)
+        if ctx.is_returned:
+            return None, None, *torch.autograd.grad(y, (x, *parameters), dy)
+        torch.autograd.backward(y, dy)
+        return None, None, x.grad
+
+
+class Reversible(nn.Module):
+    def __init__(self, *, is_returned: bool) -> None:
+        super().__init__()
+        self.first, self.last, self.is_returned = nn.Linear(8, 8), nn.Linear(8, 8), is_returned
+
+    def forward(self, x: Tensor) -> Tensor:
+        given = tuple(self.last.parameters()) if self.is_returned else ()
+        made = Again.apply(self.last, self.is_returned, self.first(x), *given)
+        return made.square().mean()
+
+
+def test_a_backward_pass_that_runs_autograd_again() -> None:
+    exported(Reversible(is_returned=True), X, None, targets=())
+    with pytest.raises(ExportError, match=r"test_refusals.*in backward.*torch\.utils\.checkpoint"):
+        exported(Reversible(is_returned=False), X, None, targets=())
+
+
+# -- what a module makes on its first call -----------------------------------------------------------
+
+
+@cache
+def angles(count: int) -> Tensor:
+    return torch.arange(float(count)).cos()
+
+
+class Table(nn.Module):
+    """Scales its input by a table that it makes once."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.net, self.how = Net(), how
+        self.kept: Tensor | None = None
+        self.by_size: dict[int, Tensor] = {}
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.how == "attribute":
+            if self.kept is None:
+                self.kept = torch.arange(8.0).cos()
+            return self.net(x * self.kept)
+        if self.how == "dict":
+            table = self.by_size.setdefault(x.shape[1], torch.arange(8.0).cos())
+            return self.net(x * table)
+        return self.net(x * angles(8))
+
+
+@pytest.mark.parametrize("how", ["attribute", "dict"])
+def test_a_table_that_is_made_on_the_first_call(how: str) -> None:
+    module = Table(how)
+    exported(module)
+    assert module.kept is None and not module.by_size
+
+
+def test_a_cache_outside_of_the_module_is_refused_and_works_once_filled() -> None:
+    with pytest.raises(ExportError, match=r"functools\.cache.*run the module once"):
+        exported(Table("cache"))
+    angles.cache_clear()
+    module = Table("cache")
+    module(X)
+    exported(module)
