@@ -15,7 +15,11 @@ MOST = 6
 COMMANDS = ROOT / "planner" / "cli"
 """A command's parameters are its options, as typer wants them."""
 
-GIVEN = {"lowers": "the arguments of the ATen operator", "numba.njit": "arrays, compiled apart"}
+GIVEN = {
+    "lowers": "the arguments of the ATen operator",
+    "numba.njit": "arrays, compiled apart",
+    "takes_apart": "the arguments of the ATen operator",
+}
 """Decorators of functions whose parameters are not theirs to choose, and what those are."""
 
 

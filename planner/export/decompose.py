@@ -20,6 +20,7 @@ from torch.utils._pytree import tree_leaves
 from planner.export import torchlib
 from planner.export.aten import RULES
 from planner.export.parts import PARTS
+from planner.export.quantize import QUANTIZE
 
 _LEADS_NOWHERE = frozenset(
     {
@@ -69,8 +70,9 @@ def decompositions() -> dict[torch._ops.OpOverload, Callable[..., Any]]:
         is_single = len(operator._schema.returns) == 1
         translated = is_single and torchlib.knows(operator)
         found[operator] = _unless_float32(how) if translated else how
+    parts = PARTS | QUANTIZE
     found |= {
-        how: made for how, made in PARTS.items() if str(how).removeprefix("aten.") not in RULES
+        how: made for how, made in parts.items() if str(how).removeprefix("aten.") not in RULES
     }
     return found
 

@@ -72,13 +72,19 @@ class UnsupportedKernel(ExportError):
 class DataDependentControlFlow(ExportError):
     """The module reads a tensor's value to decide what to compute next."""
 
-    def __init__(self, where: str, detail: str) -> None:
+    def __init__(self, where: str, detail: str, *, can_specialize: bool = False) -> None:
         self.where = where
+        self.detail = detail
+        also = ", or take what the example inputs give (specialize=True, --specialize)"
         super().__init__(
             f"the graph depends on the value of a tensor{at(where)} ({_first_line(detail)}); "
-            "use torch.where or a mask in place of the branch, or take what the example inputs give "
-            "(specialize)"
+            "use torch.where or a mask in place of the branch or index, and .item() for a number that is "
+            f"only logged{also if can_specialize else ''}"
         )
+
+    def specializable(self) -> DataDependentControlFlow:
+        """The same, of a step that `specialize` exports."""
+        return DataDependentControlFlow(self.where, self.detail, can_specialize=True)
 
 
 class InvalidLoss(ExportError):

@@ -24,18 +24,14 @@ from torch import Tensor, fx, nn
 from torch._functorch._aot_autograd.schemas import GraphSignature
 from torch._functorch.aot_autograd import aot_export_module
 from torch._subclasses import FakeTensorMode
-from torch._subclasses.fake_tensor import (
-    DataDependentOutputException,
-    DynamicOutputShapeException,
-)
 from torch.fx.experimental.symbolic_shapes import (
     DimDynamic,
-    GuardOnDataDependentSymNode,
     ShapeEnv,
     StatelessSymbolicContext,
 )
 
 from planner.export.autocast import on_cpu
+from planner.export.checking.eager import undisturbed
 from planner.export.checkpointing import called_plainly
 from planner.export.decompose import decompositions
 from planner.export.dims import OpenDims, bind_equal, names_of
@@ -49,17 +45,14 @@ from planner.export.errors import (
 )
 from planner.export.functional import Flat, Functional
 from planner.export.lines import line_of_user, lines_of
+from planner.export.logged import ON_VALUES
 from planner.export.source import FirstUse
 from planner.export.specialize import Read, read_in_a_run
 from planner.export.stand_ins import Scattering, modules_stood_in
 from planner.export.step import TrainingStep
 
-_ON_VALUES = (
-    DataDependentOutputException,
-    DynamicOutputShapeException,
-    GuardOnDataDependentSymNode,
-)
-"""What a trace on shapes raises where it would need a value."""
+_MOST_NUMBERS = 1 << 28
+"""Of parameters and buffers, more of which would take long to run for an error message."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,13 +132,33 @@ def trace(
             return _trace(Functional(step), step.module, inputs, dims)
         except DataDependentControlFlow as error:
             found = _trace_exported(step, inputs, dims)
-            if found is None and specialize:
-                reads = _reads(step, inputs)
-                found = _trace(Functional(step, reads), step.module, inputs, dims)
-                return replace(found, reads=reads)
-            if found is None:
-                raise error
-            return found
+            if found is not None:
+                return found
+            if specialize:
+                return _trace_specialized(step, inputs, dims)
+            if not _can_specialize(step, inputs, dims):
+                raise
+            raise error.specializable() from error
+
+
+def _trace_specialized(
+    step: TrainingStep, inputs: Mapping[str, Tensor], dims: OpenDims
+) -> JointGraph:
+    """With what the step's Python reads of the example inputs taken for granted."""
+    reads = _reads(step, inputs)
+    return replace(_trace(Functional(step, reads), step.module, inputs, dims), reads=reads)
+
+
+def _can_specialize(step: TrainingStep, inputs: Mapping[str, Tensor], dims: OpenDims) -> bool:
+    """Whether that works; a large step is not run to find out."""
+    if sum(t.numel() for t in (*step.parameters(), *step.buffers())) > _MOST_NUMBERS:
+        return False
+    with undisturbed():
+        try:
+            _trace_specialized(step, inputs, dims)
+        except Exception:  # of any kind: the error that led here says more to the caller
+            return False
+    return True
 
 
 def _trace_exported(
@@ -219,7 +232,7 @@ def _joint(
                 output_loss_index=0,
                 decompositions=decompositions(),
             )
-    except _ON_VALUES as error:
+    except ON_VALUES as error:
         raise _data_dependent(error) from error
     except ExportError:
         raise
@@ -275,31 +288,38 @@ def _gradient_flow(
         candidates = [name for name, tensor in parameters.items() if tensor.requires_grad]
         for name in candidates:
             tensors[name].requires_grad_()
-        try:
-            with FirstUse(module) as uses:
-                value = functional(tensors, [_blank(tensor) for tensor in inputs.values()])
-        except _ON_VALUES as error:
-            raise _data_dependent(error) from error
-        except ExportError:
-            raise
-        except Exception as error:
-            line = line_of_user(traceback.extract_tb(error.__traceback__))
-            raise ModuleFailure(line, error) from error
+        with _failures_named(), FirstUse(module) as uses:
+            value = functional(tensors, [_blank(tensor) for tensor in inputs.values()])
         if value.dim() or not value.is_floating_point() or not value.requires_grad:
             raise InvalidLoss(
                 f"the loss must be a scalar of floating point that depends on a parameter to "
                 f"train; it is {value.dtype} of shape {list(value.shape)}"
                 f"{'' if value.requires_grad else ' and depends on none'}"
             )
-        gradients = torch.autograd.grad(
-            value, [tensors[name] for name in candidates], allow_unused=True
-        )
+        with _failures_named():
+            gradients = torch.autograd.grad(
+                value, [tensors[name] for name in candidates], allow_unused=True
+            )
     reached = {name for name, grad in zip(candidates, gradients, strict=True) if grad is not None}
     trained: dict[str, Tensor] = {}
     constant: dict[str, Tensor] = {}
     for name, tensor in parameters.items():
         (trained if name in reached else constant)[name] = tensor
     return trained, constant | buffers, uses.lines
+
+
+@contextlib.contextmanager
+def _failures_named() -> Iterator[None]:
+    """Errors of the module's own, and reads of values, raised as the exporter's, with the line."""
+    try:
+        yield
+    except ON_VALUES as error:
+        raise _data_dependent(error) from error
+    except ExportError:
+        raise
+    except Exception as error:
+        line = line_of_user(traceback.extract_tb(error.__traceback__))
+        raise ModuleFailure(line, error) from error
 
 
 def _blank(tensor: Tensor) -> Tensor:

@@ -3,16 +3,31 @@
 from __future__ import annotations
 
 import traceback
+from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+)
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+from torch.utils._pytree import tree_leaves
 
 from planner.export.errors import DataDependentControlFlow
 from planner.export.lines import line_of_user
 
+ON_VALUES = (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    GuardOnDataDependentSymNode,
+)
+"""What a trace on shapes raises where it would need a value."""
+
 
 class Logged:
-    """What stands for an array of NumPy's (`x.detach().numpy()`), or for something that is made of one.
+    """What stands for numbers (`x.item()`, `x.detach().numpy()`), or for something that is made of them.
 
     It may be kept, shown and computed with. Where the step would go on with it, in a tensor, a branch, a
     number of Python's or a function of another library, that is an error with the line that read it.
@@ -27,10 +42,27 @@ class Logged:
         del tensor
         return Logged(line_of_user(traceback.extract_stack()))
 
+    @staticmethod
+    def read(func: Callable[..., Any], tensor: Tensor) -> Any:
+        """What a function gives that reads numbers, where they are known."""
+        try:
+            found = func(tensor)
+        except ON_VALUES:
+            return Logged.of(tensor)
+        unknown = (torch.SymBool, torch.SymFloat, torch.SymInt)
+        is_known = not any(isinstance(number, unknown) for number in tree_leaves(found))
+        return found if is_known else Logged.of(tensor)
+
+    @staticmethod
+    def refused(tensor: Tensor) -> Any:
+        """Raise where another library is given a tensor."""
+        Logged.of(tensor)._goes_on()
+
     def _goes_on(self, *_: Any, **__: Any) -> Any:
         raise DataDependentControlFlow(
             self._line,
-            "its values leave PyTorch and come back; compute them outside, and give them as a target",
+            "a number that is read of a tensor decides what is computed, or is computed with; what is "
+            "computed outside of PyTorch goes outside of the step, and comes in as a target",
         )
 
     def _more(self, *_: Any, **__: Any) -> Logged:
@@ -54,7 +86,9 @@ class Logged:
         return repr(self)
 
     __call__ = __getitem__ = __add__ = __radd__ = __sub__ = __rsub__ = _more
-    __mul__ = __rmul__ = __truediv__ = __rtruediv__ = __pow__ = __neg__ = __abs__ = __round__ = _more
+    __mul__ = __rmul__ = __truediv__ = __rtruediv__ = __pow__ = __neg__ = __abs__ = __round__ = (
+        _more
+    )
     __array__ = __bool__ = __float__ = __int__ = __index__ = __iter__ = __len__ = _goes_on
     __eq__ = __lt__ = __le__ = __gt__ = __ge__ = _goes_on
     __hash__ = object.__hash__

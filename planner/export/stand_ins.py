@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -35,9 +36,11 @@ _BY_MASK = frozenset({Tensor.__getitem__, Tensor.masked_select, torch.masked_sel
 
 
 _READS: dict[Any, Callable[[Tensor], Any]] = {
-    Tensor.__array__: Logged.of,
+    Tensor.__array__: Logged.refused,
     Tensor.__format__: lambda tensor: f"<{list(tensor.shape)}>",
+    Tensor.item: functools.partial(Logged.read, Tensor.item),
     Tensor.numpy: Logged.of,
+    Tensor.tolist: functools.partial(Logged.read, Tensor.tolist),
 }
 """Reads that logs are made of, and what a trace has in place of the values."""
 
@@ -72,6 +75,32 @@ class Scattering(TorchFunctionMode):
         kept = func in _REAL_GRADIENTS and args[0].is_complex()
         with torch.no_grad() if kept else contextlib.nullcontext():
             return func(*args, **(kwargs or {}))
+
+
+def _assigned(x: Tensor, index: Any, value: Any) -> None:
+    """`x[:, mask] = value`, where the value does not depend on how many elements the mask chooses.
+
+    PyTorch's own gradient of the value takes these elements.
+    """
+    parts = index if isinstance(index, tuple) else (index,)
+    masks = [(at, p) for at, p in enumerate(parts) if type(p) is not slice]
+    others = [part for part in parts if isinstance(part, slice)]
+    is_mask = (
+        len(masks) == 1 and isinstance(masks[0][1], Tensor) and masks[0][1].dtype == torch.bool
+    )
+    if not is_mask or not isinstance(value, Tensor) or any(p != slice(None) for p in others):
+        x[index] = value
+        return
+    first, mask = masks[0]
+    behind = x.dim() - first - mask.dim()
+    at = value.dim() - behind - 1  # of the value's axes, the one for all places of the mask
+    if at >= 0 and value.shape[at] != 1:
+        x[index] = value
+        return
+    if at >= 0:
+        shape = value.shape
+        value = value.reshape(*shape[:at], *[1] * mask.dim(), *shape[at + 1 :])
+    x.copy_(torch.where(mask.reshape(*[1] * first, *mask.shape, *[1] * behind), value, x))
 
 
 def _dense(options: dict[str, Any]) -> dict[str, Any]:
@@ -216,6 +245,7 @@ def _bilinear(x: Tensor, y: Tensor, weight: Tensor, bias: Tensor | None = None) 
 
 _INSTEAD: dict[Any, Callable[..., Any]] = {
     _GROUPED: _grouped_mm,
+    Tensor.__setitem__: _assigned,
     torch.bilinear: _bilinear,
     torch.cdist: _cdist,
     torch.ctc_loss: ctc_loss,

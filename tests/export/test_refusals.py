@@ -215,3 +215,85 @@ def test_a_cache_outside_of_the_module_is_refused_and_works_once_filled() -> Non
     module = Table("cache")
     module(X)
     exported(module)
+
+
+# -- reads for a log -----------------------------------------------------------------------------------
+
+LOG: list[Any] = []
+
+READS: dict[str, Callable[[Tensor], Any]] = {
+    "array": lambda x: x.detach().cpu().numpy(),
+    "mean of an array": lambda x: x.detach().numpy().mean() * 2,
+    "number": lambda x: f"{x.mean().item():.3f}" + f"{x.mean():.3f}",
+    "list": lambda x: (x.mean(0).tolist(), round(x.mean().item(), 3), repr(x)),
+}
+
+
+def test_what_is_read_for_a_log_changes_nothing() -> None:
+    def logged(x: Tensor) -> Tensor:
+        LOG.extend(read(x) for read in READS.values())
+        return x
+
+    exported(Net(logged))
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda x: x / x.max().item(),
+        lambda x: x * float(x.detach().max()),
+        lambda x: x * x.detach().max().numpy(),
+        lambda x: x * 2 if x.mean().item() > 0 else x,
+        lambda x: x + torch.as_tensor(x.detach().numpy()),
+    ],
+    ids=["item", "float", "numpy", "branch", "back"],
+)
+def test_what_a_step_goes_on_with_is_refused_with_its_line(
+    read: Callable[[Tensor], Tensor],
+) -> None:
+    net = Net()
+    net.change = lambda x: read(net.first(x))
+    with pytest.raises(ExportError, match=r"test_refusals\.py:\d+ in <lambda>") as refused:
+        exported(net)
+    assert "--specialize" not in str(refused.value), (
+        "it depends on parameters, and is refused as well"
+    )
+
+
+def test_specialize_is_advised_where_it_works() -> None:
+    module = Net(lambda x: x * 2 if x.abs().max() < 9 else x)
+    with pytest.raises(ExportError, match="specialize=True"):
+        exported(module)
+    assert exported(module, specialize=True).assumed
+
+
+# -- embeddings, masks, edges ---------------------------------------------------------------------------
+
+
+def test_embeddings_with_sparse_gradients_have_dense_ones() -> None:
+    module = nn.Sequential(nn.Embedding(10, 8, sparse=True), nn.Linear(8, 3))
+    assert "0.weight" in exported(module, torch.tensor([1, 4, 4, 9])).parameters
+    scaled = nn.Sequential(nn.Embedding(10, 8, max_norm=1.0), nn.Linear(8, 3))
+    with pytest.raises(ExportError, match=r"max_norm.*embedding_renorm_"):
+        exported(scaled, torch.tensor([1, 4, 4, 9]))
+
+
+def masked(x: Tensor) -> Tensor:
+    x = x * 1
+    x[:, x[0] > 0.5] = 0.0
+    x[1:3, x[0] < -0.5] = 1.0
+    x[x[:, 0] > 0] = x[3].tanh()
+    x[:, x[1] > 0.2] = x[:, :1] * 2
+    x[x > 0.9] = x.mean()
+    return x
+
+
+def test_assignments_by_a_mask() -> None:
+    exported(Net(masked))
+
+
+def test_places_among_edges_that_are_an_input() -> None:
+    def loss(result: Tensor, labels: Tensor, edges: Tensor) -> Tensor:
+        return F.cross_entropy(result * torch.searchsorted(edges, result.detach()), labels)
+
+    exported(Net(), loss=loss, targets=(LABELS, torch.linspace(-0.5, 0.5, 7)))

@@ -242,15 +242,28 @@ def _put_masked(
     values: fx.Node,
     accumulate: bool,
 ) -> Result:
-    """x with one value, or one for all places of the axes not indexed, where a mask holds."""
-    mask, *more = indices
-    if mask is None or any(place is not None for place in more):
-        raise low.unsupported("a mask beside another index")
-    if rank_of(values) > rank_of(x) - rank_of(mask):
-        raise low.unsupported("a mask as index, and a value for each place of it")
-    thin = [*shape_of(mask), *[1] * (rank_of(x) - rank_of(mask))]
+    """x with one value, or one for all places that the mask holds for, where it holds."""
+    found = [(axis, place) for axis, place in enumerate(indices) if place is not None]
+    if len(found) > 1:
+        raise low.unsupported(
+            "a mask beside another index; torch.where(mask, value, x) has no such limit"
+        )
+    (first, mask), rank = found[0], rank_of(x)
+    behind = rank - first - rank_of(mask)
+    shape = shape_of(values)
+    # of the values' axes one stands for all places of the mask, if they have as many
+    at = len(shape) - behind - 1
+    if at >= 0 and shape[at] != 1:
+        raise low.unsupported(
+            "a mask as index, and a value for each place of it; masked_scatter, or torch.where with "
+            "values of x's shape, have no such limit"
+        )
+    thin = [*[1] * first, *shape_of(mask), *[1] * behind]
     wide = low.reshape(low.value(mask), thin, "mask")
     value = low.value(values)
+    if at >= 0:
+        ones = [1] * rank_of(mask)
+        value = low.reshape(value, [*shape[:at], *ones, *shape[at + 1 :]], "value")
     if accumulate:
         value = low.op("Add", low.value(x), value, tag="added")
     return low.op("Where", wide, value, low.value(x))
