@@ -92,6 +92,11 @@ def searchsorted(
     return counted.to(torch.int64).sum(-1).to(torch.int32 if out_int32 else torch.int64)
 
 
+def least_of_all(x: Tensor, axes: list[int] | None = None, keep: bool = False) -> Any:
+    """Without axes; torchlib wants some."""
+    return NotImplemented if axes else aten.amin.default(x, list(range(x.dim())), keep)
+
+
 # -- scattering ------------------------------------------------------------------------------------
 
 
@@ -376,6 +381,7 @@ PARTS: dict[Any, Callable[..., Any]] = {
     aten.adaptive_max_pool2d_backward.default: lambda dy, x, at: _put_back(dy, x, at, 2),
     aten.adaptive_max_pool3d.default: adaptive_max_pool,
     aten.adaptive_max_pool3d_backward.default: lambda dy, x, at: _put_back(dy, x, at, 3),
+    aten.amin.default: least_of_all,
     aten.copysign.Scalar: copysign,
     aten.copysign.Tensor: copysign,
     aten.cummax.default: cummax,

@@ -64,6 +64,8 @@ class StandIns(TorchFunctionMode):
         if func is nn.functional.embedding or func is nn.functional.embedding_bag:
             kwargs = _dense(kwargs)
         called: Callable[..., Any] = _INSTEAD.get(func) or func
+        if isinstance(func, torch._ops.OpOverload | torch._ops.OpOverloadPacket):
+            called = _OF_LIBRARIES.get(str(func).removesuffix(".default"), func)
         return called(*args, **kwargs)
 
 
@@ -271,3 +273,6 @@ _INSTEAD: dict[Any, Callable[..., Any]] = {
     torch.linalg.solve: linalg.solve,
     torch.linalg.solve_triangular: linalg.solve_triangular,
 }
+
+_OF_LIBRARIES: dict[str, Callable[..., Any]] = {"transformers.grouped_mm_fallback": _grouped_mm}
+"""Operators that a library registers when it is imported, by name."""

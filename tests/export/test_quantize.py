@@ -126,3 +126,13 @@ def test_quantization_aware_training_keeps_its_observers() -> None:
     new = {output.name for output in graph.model.graph.output}
     observer = "enter.activation_post_process.activation_post_process"
     assert {f"{observer}.min_val_new", f"{observer}.max_val_new"} <= new
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_switches_that_python_reads_are_specialized() -> None:
+    module = nn.Sequential(quantization.FakeQuantize(), nn.Linear(8, 3))
+    with pytest.raises(ExportError, match="specialize=True"):
+        export_training_graph(module, X, F.cross_entropy, targets=LABELS)
+    graph = export_training_graph(module, X, F.cross_entropy, targets=LABELS, specialize=True)
+    new = {output.name for output in graph.model.graph.output}
+    assert {"0.scale_new", "0.activation_post_process.min_val_new"} <= new and not graph.unchecked

@@ -5,6 +5,7 @@ Small sizes, the structure is the real one. Dropout is off where numbers are com
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -210,3 +211,23 @@ def test_operators_tell_how_the_totals_of_micro_batches_add_up(name: str, tmp_pa
     assert {n: told[n] for n in names if n not in found.kinds.assumed} == {
         n: found.kinds.of[n] for n in names if n not in found.kinds.assumed
     }
+
+
+class Experts(nn.Module):
+    """Rows by the matrix of their expert, by the operator of transformers' own that MoE models call under
+    torch.export (`use_cache=False`): as called, and as an exported program calls it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(3, 4, 2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        ends = torch.tensor([1, 4, 6], dtype=torch.int32)
+        product = torch.ops.transformers.grouped_mm_fallback
+        once = product(x, self.weight, offs=ends)
+        return (once * product.default(x.tanh(), self.weight, ends)).square().mean()
+
+
+def test_the_librarys_own_grouped_product() -> None:
+    assert importlib.import_module("transformers.integrations.moe")  # registers it
+    assert not export_training_graph(Experts(), torch.randn(6, 4)).unchecked
