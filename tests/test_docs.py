@@ -29,7 +29,7 @@ LOOSE = [
 
 PYTHON = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FRAGMENTS = {
-    "exporting": "module: nn.Module, inputs: Tensors, loss_fn: Loss, targets: Tensors",
+    "exporting": "module: nn.Module, inputs: Given, loss_fn: Loss, targets: Given",
 }
 """Pages whose examples are parts of a program: what they take from the rest of it."""
 
@@ -39,7 +39,7 @@ from torch import nn
 
 from planner import export_training_graph
 from planner.export.step import Loss
-from planner.export.training import Tensors
+from planner.export.arguments import Given
 
 
 def example({given}) -> None:
