@@ -23,9 +23,10 @@ from planner.errors import (
     UsageError,
     VerificationError,
 )
+from planner.export.arguments import Given
 from planner.export.dims import OpenDims
 from planner.export.step import Loss, TrainingStep
-from planner.export.training import ExportedGraph, Tensors, export_training_graph, step_of
+from planner.export.training import ExportedGraph, export_training_graph, step_of
 from planner.files.temporary import temporary_folder
 from planner.running.kept import planned
 from planner.running.outcome import Job, Status
@@ -48,10 +49,10 @@ _ERRORS = {
 
 def step(
     module: nn.Module,
-    example_inputs: Tensors,
+    example_inputs: Given,
     loss_fn: Loss | None = None,
     *,
-    targets: Tensors = (),
+    targets: Given = (),
     budget: str,
     dynamic_batch: bool = False,
     dynamic: OpenDims | None = None,
@@ -124,8 +125,8 @@ def _step_of(
     module: nn.Module,
     loss_fn: Loss | None,
     autocast: torch.dtype | None,
-    inputs: Tensors,
-    targets: Tensors,
+    inputs: Given,
+    targets: Given,
 ) -> tuple[TrainingStep, dict[str, torch.Tensor]]:
     return step_of(module, inputs, loss_fn, targets, autocast)
 
@@ -161,7 +162,7 @@ def _made(graph: ExportedGraph, traced: TrainingStep, path: Path) -> Made:
     stored = {name for name in graph.buffers if name not in inputs}
     return Made(
         module=module,
-        constants=None if traced.held is None else traced.held.constants,
+        constants=traced.constants,
         session=Bound(path),
         path=str(path),
         inputs=inputs,

@@ -15,15 +15,15 @@ import torch._C._autograd as _autograd  # pyright: ignore
 from torch import Tensor, nn
 
 from planner.errors import ModelError, UsageError
+from planner.export.arguments import Given
 from planner.export.draws import Draw
 from planner.export.dtypes import as_real
 from planner.export.lower import GRADIENT_SUFFIX, LOSS, UPDATED_SUFFIX
 from planner.export.step import TrainingStep
-from planner.export.training import Tensors
 from planner.torch.binding import Bound, Entry, Sizes
 from planner.torch.watching import Granted, Named, check_constants
 
-StepOf = Callable[[Tensors, Tensors], tuple[TrainingStep, dict[str, Tensor]]]
+StepOf = Callable[[Given, Given], tuple[TrainingStep, dict[str, Tensor]]]
 """(inputs, targets) -> (the step that takes them, its tensors by name)."""
 
 
@@ -33,7 +33,7 @@ class Made:
 
     Attributes:
         module: the user's.
-        constants: what the examples had beside tensors; None where they were given in order.
+        constants: what the examples had beside tensors, by where it was.
         session: of the rewritten file, whose path is `path`.
         inputs, outputs: of the graph, by name, in order.
         taken: names of those inputs that a call gives.
@@ -44,7 +44,7 @@ class Made:
     """
 
     module: nn.Module
-    constants: Mapping[str, Any] | None
+    constants: Mapping[str, Any]
     session: Bound
     path: str
     inputs: Mapping[str, Entry]
@@ -93,7 +93,7 @@ class Step(nn.Module):
 
     @torch.compiler.disable  # there is nothing of PyTorch's to compile
     def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
-        self, inputs: Tensors, targets: Tensors = ()
+        self, inputs: Given, targets: Given = ()
     ) -> Tensor:
         """The loss, a scalar.
 

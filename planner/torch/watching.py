@@ -129,11 +129,9 @@ def _called(name: str, attribute: str = "") -> str:
     return repr(path.removeprefix(PREFIX)) if path not in ("", "module") else "the module"
 
 
-def check_constants(step: TrainingStep, known: Mapping[str, Any] | None) -> None:
+def check_constants(step: TrainingStep, known: Mapping[str, Any]) -> None:
     """Raise UsageError where a call gives other values beside its tensors than the examples did."""
-    given = None if step.held is None else step.held.constants
-    if given is None or known is None:  # which the tensors' names tell apart
-        return
+    given = step.constants
     for name in dict.fromkeys((*known, *given)):
         if name not in given or name not in known or not _is_same(given[name], known[name]):
             now, before = given.get(name, "missing"), known.get(name, "missing")
