@@ -25,8 +25,15 @@ from models.build import add_size_options, build, sized_step
 from models.recipes import RECIPES, Step
 from planner.errors import PlannerError, UsageError
 from planner.export.inputs import InputSpec
-from planner.export.lower import GRADIENT_SUFFIX, LOSS, UPDATED_SUFFIX
-from planner.export.optim import OPTIMIZERS, SGD, Adam, AdamW
+from planner.export.lower import LOSS
+from planner.export.optim import (
+    GRADIENT_SUFFIX,
+    OPTIMIZERS,
+    SGD,
+    UPDATED_SUFFIX,
+    Adam,
+    AdamW,
+)
 
 
 @dataclass(frozen=True, kw_only=True)

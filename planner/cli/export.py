@@ -36,8 +36,13 @@ def export(
         typer.Option("-o", "--output", metavar="FILE", help="The model.", show_default=False),
     ],
     optimizer: Annotated[
-        Literal["sgd", "momentum", "adam", "adamw"] | None,
-        typer.Option("--optimizer", help="Append the update [the gradients are the outputs]."),
+        str | None,
+        typer.Option(
+            "--optimizer",
+            metavar="NAME[:KEY=VALUE,...]",
+            help="Append the update: sgd, momentum, adam, adamw, or a class of torch.optim with its "
+            "settings, as in adamw:lr=1e-3,betas=0.9/0.95 [the gradients are the outputs].",
+        ),
     ] = None,
     dynamic_batch: Annotated[
         bool, typer.Option("--dynamic-batch", help="Leave the batch symbolic, as the dim batch.")
@@ -130,8 +135,9 @@ def export(
 
     MODULE is a module on the path or in this folder, or a .py file. CALLABLE takes no arguments and
     returns a tuple: the module, example inputs (a tensor, a tuple, or a dict by keyword), the loss
-    function of its result and the targets, the targets (likewise). Without the last two the module
-    returns the loss itself, alone or as .loss.
+    function of its result and the targets, the targets (likewise), the optimizer (of torch.optim, or
+    a function: what the loop runs after loss.backward()). Without a loss function the module returns
+    the loss itself, alone or as .loss.
 
     The graph is compared with PyTorch's own step: at the example inputs, and at other inputs and
     parameters, over three steps. What is not the same is an error.
@@ -155,6 +161,7 @@ def export(
       planner export train.py:step -o model.onnx
       planner export train:step -o model.onnx --optimizer adamw --dynamic-batch --sidecar
       planner export resnet.onnx -o model.onnx --loss cross_entropy --optimizer adamw --dim batch=8
+      planner export train:step -o model.onnx --optimizer sgd:lr=0.1,momentum=0.9,nesterov=true
     """
     only_forward = {
         "--loss": loss,
@@ -201,13 +208,16 @@ def export(
         if report:
             report(f"importing {step}")
         arguments = load_step(step)
+        if optimizer is not None and arguments.setdefault("optimizer", optimizer) is not optimizer:
+            raise UsageError(
+                f"{step} returns an optimizer, and --optimizer names one: give one of both"
+            )
         if report:
             report("tracing")
         with warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")
             graph = export_training_graph(
                 **arguments,
-                optimizer=optimizer,
                 dynamic_batch=dynamic_batch,
                 dynamic=_axes(dynamic) if dynamic else None,
                 store_parameters=params == "initializers",

@@ -1,7 +1,7 @@
 """The step that a command line names: `MODULE:CALLABLE`, imported and called.
 
 The callable takes nothing and returns the first arguments of `export_training_graph` as a tuple:
-(module, example inputs[, loss function[, targets]]).
+(module, example inputs[, loss function[, targets[, optimizer]]]).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 
 from planner.errors import UsageError
 
-_FIELDS = ("module", "example_inputs", "loss_fn", "targets")
+_FIELDS = ("module", "example_inputs", "loss_fn", "targets", "optimizer")
 
 
 def load_step(text: str) -> dict[str, Any]:
@@ -91,8 +91,8 @@ def _arguments(result: Any, text: str) -> dict[str, Any]:
     if not isinstance(result, tuple) or not 2 <= len(result) <= len(_FIELDS):
         kind = f"{len(result)} values" if isinstance(result, tuple) else type(result).__name__
         raise UsageError(
-            f"{text} returns {kind}; a tuple (module, example inputs[, loss function[, targets]]) "
-            "is wanted"
+            f"{text} returns {kind}; a tuple (module, example inputs[, loss function[, targets[, "
+            "optimizer]]]) is wanted"
         )
     return dict(zip(_FIELDS, result, strict=False))
 

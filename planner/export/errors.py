@@ -8,6 +8,9 @@ ExportError
 ├── ModuleFailure             the module or the loss raises on the example inputs
 ├── TracerFailure             PyTorch's tracer refuses what the module does
 ├── KeptTensor                a cache outside of the module keeps a tensor of the trace
+├── UpdateRefused             what runs after the backward pass cannot be exported
+│   ├── DataDependentUpdate   it reads a tensor's value as a Python number
+│   └── UpdateFailure         it raises an error of its own
 ├── OtherStep                 the graph is not the step that PyTorch runs
 └── UnsupportedType           a tensor's element type
 """
@@ -122,6 +125,31 @@ class KeptTensor(ExportError):
             "tensor of the trace, which has no values: clear it and run the module once before the "
             "export, or make that tensor a buffer in __init__"
         )
+
+
+class UpdateRefused(ExportError):
+    """What runs after the backward pass (`optimizer`) cannot be exported."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"the update cannot be exported: {what}")
+
+
+class DataDependentUpdate(UpdateRefused):
+    """The update reads a tensor's value as a Python number."""
+
+    def __init__(self, where: str, what: str) -> None:
+        self.where = where
+        super().__init__(
+            f"it reads the value of a tensor ({what}){at(where)}; keep it a tensor (torch.where, "
+            "torch.sqrt and the like in place of Python's)"
+        )
+
+
+class UpdateFailure(UpdateRefused):
+    """The update raises an error as it is traced."""
+
+    def __init__(self, where: str, error: Exception) -> None:
+        super().__init__(f"{type(error).__name__}: {_first_line(str(error))}{at(where)}")
 
 
 class OtherStep(ExportError):

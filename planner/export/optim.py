@@ -19,6 +19,8 @@ from onnx import helper
 
 from planner.export.emit import Builder, Value
 
+GRADIENT_SUFFIX = "_grad"
+UPDATED_SUFFIX = "_new"
 LEARNING_RATE = "lr"
 STEP = "step"
 
@@ -32,7 +34,8 @@ class StateTensor:
     name: str
     shape: tuple[int, ...]
     dtype: np.dtype
-    initial: float
+    initial: float | np.ndarray
+    """Of every element, or of each."""
 
 
 @dataclass(frozen=True, kw_only=True)

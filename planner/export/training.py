@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, cast
 
 import numpy as np
 import torch
@@ -28,8 +28,12 @@ from planner.export.inputs import InputSpec, write_specs
 from planner.export.joint import JointGraph, trace
 from planner.export.lending import as_it_was
 from planner.export.lower import TrainingGraph, lower
-from planner.export.optim import OPTIMIZERS, Optimizer
+from planner.export.optim import Optimizer, StateTensor
 from planner.export.step import Loss, TrainingStep
+from planner.export.update.build import traced_update
+from planner.export.update.named import named_optimizer
+from planner.export.update.trace import Update
+from planner.export.update.traced import TracedUpdate, check_constants
 from planner.export.wrappers import unwrapped
 from planner.files.writing import FileName, check_writable
 from planner.onnxio.save import written_together
@@ -52,6 +56,11 @@ class ExportedGraph(TrainingGraph):
     assumed: tuple[str, ...] = ()
     """Where the module's Python reads values of tensors, and what it read of the example inputs: the
     graph holds for inputs of which the same is read (`specialize`)."""
+
+    def initial_state(self) -> dict[str, np.ndarray]:
+        """What the optimizer's inputs are at the first step, learning rates included: feed these beside
+        the parameters, and at each later step `<name>_new` of the step before as `<name>`."""
+        return {item.name: np.full(item.shape, item.initial, item.dtype) for item in self.state}
 
     def save(
         self,
@@ -87,7 +96,7 @@ def export_training_graph(
     module: nn.Module,
     example_inputs: Given,
     loss_fn: Loss | None = None,
-    optimizer: str | Optimizer | None = None,
+    optimizer: str | Optimizer | torch.optim.Optimizer | Update | None = None,
     *,
     targets: Given = (),
     dynamic_batch: bool = False,
@@ -116,9 +125,12 @@ def export_training_graph(
             path: `labels.0.boxes`. Their types and shapes are the graph's.
         loss_fn: `loss_fn(the module's result, *targets)` -> a scalar. None where the module
             returns the loss itself, alone or as `.loss` (transformers, given labels).
-        optimizer: None, "sgd", "momentum", "adam" or "adamw", with PyTorch's defaults, or one of
-            `planner.export.optim` with others: appended to the graph, in which the learning rate `lr`
-            (and for Adam the `step`, from 1) are inputs too.
+        optimizer: what is appended to the graph: a `torch.optim.Optimizer` of the module's parameters,
+            or a function, which is what a loop runs between `loss.backward()` and its next step
+            (clipping, `optimizer.step()`, averages; tensors that it returns by name are outputs);
+            either is run on stand-ins and changes nothing. Or a name: of a class of `torch.optim`, with
+            settings ("rmsprop:lr=1e-3,momentum=0.9"), or "sgd", "momentum", "adam", "adamw", which are
+            those of `planner.export.optim`. The learning rate `lr` and the state are inputs.
         targets: what the loss takes beside the module's result, in order; a mapping names them. As
             `example_inputs`, tensors or not.
         dynamic_batch: leave the batch symbolic: the first dimension of the first input, and of
@@ -144,15 +156,10 @@ def export_training_graph(
         name: of the graph; by default the module's class.
 
     Raises:
-        UsageError: no tensor among the inputs, or two of one name; an unknown optimizer; a module without
-            shapes (lazy), or compiled.
+        UsageError: no tensor among the inputs, or two of one name; an unknown optimizer, or one of other
+            parameters than the module's; a module without shapes (lazy), or compiled.
         ExportError: the step cannot be exported; see `planner.export.errors`.
     """
-    if isinstance(optimizer, str):
-        if optimizer not in OPTIMIZERS:
-            choices = ", ".join(OPTIMIZERS)
-            raise UsageError(f"unknown optimizer {optimizer!r}; choose one of {choices}")
-        optimizer = OPTIMIZERS[optimizer]
     if random not in ("graph", "inputs"):
         raise UsageError(f"random is 'graph' or 'inputs', not {random!r}")
     if autocast not in (None, *HALF):
@@ -162,13 +169,16 @@ def export_training_graph(
     step, inputs = step_of(module, example_inputs, loss_fn, targets, autocast)
     module = step.module
     _check_names(module, inputs)
+    if isinstance(optimizer, str):
+        optimizer = named_optimizer(optimizer, module)
     dims = _open(inputs, dynamic_batch, dynamic)
     with as_it_was(step):
         joint = trace(step, inputs, dims=dims, specialize=specialize)
+    update = _update(optimizer, module, joint, inputs)
     graph = lower(
         joint,
         name or type(module).__name__,
-        optimizer=optimizer,
+        optimizer=update,
         initializers=_stored(module, joint, everything=store_parameters),
         cast_for_cpu=cast_for_cpu,
         random=random,
@@ -176,7 +186,8 @@ def export_training_graph(
     unchecked = "it was not asked for"
     if check:
         only_read = _stored(module, joint, everything=False)
-        unchecked = why_not_compared(step, inputs, joint, only_read)
+        traced = update if isinstance(update, TracedUpdate) else None
+        unchecked = why_not_compared(step, inputs, joint, only_read, traced)
     if graph.missing_on_cpu:
         warnings.warn(_needs_kernels(graph.missing_on_cpu), KernelWarning, stacklevel=2)
     graph.model.producer_name, graph.model.producer_version = "planner", __version__
@@ -218,6 +229,27 @@ def step_of(
         raise UsageError("targets are for a loss function, and none is given")
     inputs = {**given.tensors, **_renamed(wanted.tensors, given.tensors)}
     return TrainingStep(module, given, wanted, loss_fn, autocast=autocast), inputs
+
+
+def _update(
+    optimizer: Optimizer | torch.optim.Optimizer | Update | None,
+    module: nn.Module,
+    joint: JointGraph,
+    inputs: Mapping[str, Tensor],
+) -> Optimizer | TracedUpdate | None:
+    """What is appended to the step: PyTorch's own code is traced."""
+    if isinstance(optimizer, torch.optim.Optimizer) or (
+        callable(optimizer) and not hasattr(optimizer, "append")
+    ):
+        update = traced_update(optimizer, module, joint.parameters, inputs)
+        check_constants(update, joint)
+        return update
+    if optimizer is None or hasattr(optimizer, "append"):
+        return cast(Optimizer | None, optimizer)
+    raise UsageError(
+        f"the optimizer is a {type(optimizer).__name__}; give a torch.optim.Optimizer, a function that a "
+        'loop runs after loss.backward(), or a name ("adamw")'
+    )
 
 
 def _open(inputs: Mapping[str, Tensor], dynamic_batch: bool, dynamic: OpenDims | None) -> OpenDims:
@@ -285,11 +317,19 @@ def _recipes(
     """How to draw each graph input: as the examples look, parameters as they are initialized."""
     recipes = {name: _like(tensor) for name, tensor in inputs.items()} | initial_specs(module)
     for item in graph.state:
-        recipes[item.name] = InputSpec(
-            shape=item.shape, dtype=item.dtype.name, kind="const", value=item.initial
-        )
+        recipes.setdefault(item.name, _state_recipe(item))
     recipes |= {draw.name: draw.recipe() for draw in graph.draws}
     return {info.name: recipes[info.name] for info in graph.model.graph.input}
+
+
+def _state_recipe(item: StateTensor) -> InputSpec:
+    """How to draw a tensor of the optimizer's state: what is nowhere negative (a mean of squares) stays
+    so."""
+    first = item.initial
+    if not isinstance(first, np.ndarray):
+        return InputSpec(shape=item.shape, dtype=item.dtype.name, kind="const", value=first)
+    kind = "uniform" if (first >= 0).all() else "normal"
+    return InputSpec(shape=item.shape, dtype=item.dtype.name, kind=kind)
 
 
 def _like(tensor: Tensor) -> InputSpec:

@@ -25,7 +25,8 @@ _GRADIENT = re.compile(r"(?:(.+?)(?:_grad|\.grad|_gradient|@GRAD)|(?:grad_|d_)(.
 _UPDATED = re.compile(r"(?:(.+?)(?:_new|_updated|_next|\.new|_out)|(?:new_|updated_)(.+))\Z")
 _BUFFER = "_grad.accumulation.buffer"
 _STATE_SUFFIX = re.compile(
-    r"(?:[._](?:m|v|mom|momentum|velocity|exp_avg|exp_avg_sq|moment_?[12]|state\d*))\Z"
+    r"(?:[._](?:m|v|mom|momentum|velocity|exp_avg|exp_avg_sq|moment_?[12]|state\d*|momentum_buffer|"
+    r"max_exp_avg_sq|square_avg|acc_delta|exp_inf|grad_avg|row_var|col_var))\Z"
 )
 
 

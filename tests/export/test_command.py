@@ -28,6 +28,18 @@ def step():
     return nn.Linear(6, 3), inputs, F.cross_entropy, {"labels": torch.arange(8) % 3}
 
 
+def trained():
+    module, inputs, loss, targets = step()
+    optimizer = torch.optim.Adagrad(module.parameters())
+
+    def update():
+        norm = nn.utils.clip_grad_norm_(module.parameters(), 1.0)
+        optimizer.step()
+        return {"clipped": norm}
+
+    return module, inputs, loss, targets, update
+
+
 def with_loss():
     class Loss(nn.Linear):
         def forward(self, x):
@@ -108,6 +120,19 @@ def test_model_with_its_recipe(capsys) -> None:
     assert list(read_specs(Path("m.inputs.json"))) == names
     assert model.graph.input[0].type.tensor_type.shape.dim[0].dim_param == "batch"
     assert "weight_new" in {info.name for info in model.graph.output}
+
+
+def test_optimizers_by_name_and_from_the_step(capsys) -> None:
+    named = ["--optimizer", "sgd:lr=0.1,momentum=0.9,nesterov=true"]
+    assert main(["export", "my_steps.py:step", "-o", "m.onnx", "--json", *named]) == OK
+    state = json.loads(capsys.readouterr().out)["optimizer_state"]
+    assert state == ["weight_momentum_buffer", "bias_momentum_buffer", "lr"]
+    assert main(["export", "my_steps.py:trained", "-o", "n.onnx", "--json"]) == OK
+    assert "clipped" in json.loads(capsys.readouterr().out)["graph_outputs"]
+    assert main(["export", "my_steps.py:trained", "-o", "o.onnx", *named]) == USAGE
+    assert "give one of both" in capsys.readouterr().err
+    assert main(["export", "my_steps.py:step", "-o", "o.onnx", "--optimizer", "sgd:lr"]) == USAGE
+    assert "NAME=VALUE" in capsys.readouterr().err
 
 
 def test_named_axes_in_a_half_type(capsys) -> None:

@@ -174,7 +174,7 @@ def test_large_tensors_alone_leave_the_model(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({"optimizer": "lion"}, "sgd, momentum, adam, adamw"),
+        ({"optimizer": "lion"}, "adafactor, .*adamw, .*momentum, .*sgd"),
         ({"module": torch.tanh}, "not a torch.nn.Module"),
         ({"example_inputs": ()}, "no example input"),
         ({"example_inputs": {"a": A, "shift": B}}, "'shift'"),

@@ -77,7 +77,7 @@ for _name, _op_type in (("minimum", "Min"), ("maximum", "Max")):
     lowers(_name)(_arithmetic(_op_type))
 
 
-@lowers("ne.Tensor")
+@lowers("ne.Tensor", "ne.Scalar")
 def not_equal(low: Lowering, x: fx.Node, y: Operand) -> Result:
     other = y.meta["val"] if isinstance(y, fx.Node) else y
     common = torch.result_type(x.meta["val"], other)
@@ -103,6 +103,11 @@ def power(low: Lowering, x: fx.Node, exponent: float) -> Result:
     if exponent == 2:
         return low.op("Mul", base, base)
     return low.op("Pow", base, low.scalar(exponent))
+
+
+@lowers("pow.Scalar", "pow.Tensor_Tensor")
+def power_of_tensor(low: Lowering, x: Operand, exponent: fx.Node) -> Result:
+    return low.op("Pow", low.operand(x, low.dtype), low.operand(exponent, low.dtype))
 
 
 @lowers("clamp")

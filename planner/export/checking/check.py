@@ -8,24 +8,28 @@ and every parameter and buffer behind the step.
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 import torch
 from torch import Tensor, fx, nn
 
-from planner.export.checking.eager import Arrays, Ran, ran, tensors_of, undisturbed
+from planner.export.checking.eager import Arrays, Ran, ran, undisturbed
 from planner.export.checking.norms import apart, is_equal, is_near, norm
+from planner.export.checking.updates import EagerUpdate
 from planner.export.checking.values import Others, moved, rounded
 from planner.export.dtypes import HALF, array_of
 from planner.export.errors import ExportError, OtherStep
 from planner.export.joint import JointGraph
 from planner.export.lending import Kept, lent
-from planner.export.lower import GRADIENT_SUFFIX, LOSS, UPDATED_SUFFIX, TrainingGraph, lower
+from planner.export.lower import LOSS, TrainingGraph, lower
+from planner.export.optim import GRADIENT_SUFFIX, UPDATED_SUFFIX
 from planner.export.step import TrainingStep
+from planner.export.update.traced import TracedUpdate, tensors_of
 from planner.units import format_bytes
 
 STEPS = 3
@@ -50,7 +54,11 @@ _SAME = 1e-5
 
 
 def why_not_compared(
-    step: TrainingStep, inputs: Mapping[str, Tensor], joint: JointGraph, stored: Arrays
+    step: TrainingStep,
+    inputs: Mapping[str, Tensor],
+    joint: JointGraph,
+    stored: Arrays,
+    update: TracedUpdate | None = None,
 ) -> str:
     """Compare an exported step with PyTorch's; why it could not be compared, "" where it was.
 
@@ -73,14 +81,24 @@ def why_not_compared(
             f"all tensors of a step take {format_bytes(total)} together, which is long to run here"
         )
     try:
-        graph = lower(joint, "check", initializers=stored, random="inputs", cast_for_cpu=True)
+        shown = update and replace(update, shows_gradients=True)
+        graph = lower(
+            joint,
+            "check",
+            optimizer=shown,
+            initializers=stored,
+            random="inputs",
+            cast_for_cpu=True,
+        )
         beside = _Graph(graph)
     except ExportError as error:
         return str(error)
     except Exception as error:
         return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
-    with undisturbed(), lent(step):
-        return _Comparison(step=step, graph=beside, joint=joint, inputs=inputs).run()
+    eager = update and EagerUpdate(update, step, graph)
+    comparison = _Comparison(step=step, graph=beside, joint=joint, inputs=inputs, update=eager)
+    with undisturbed(), lent(step), eager.lent() if eager else contextlib.nullcontext():
+        return comparison.run()
 
 
 def _check_parameters(module: nn.Module) -> None:
@@ -154,6 +172,7 @@ class _Comparison:
     graph: _Graph
     joint: JointGraph
     inputs: Mapping[str, Tensor]
+    update: EagerUpdate | None = None
 
     def run(self) -> str:
         """Why they could not be compared; "" where they were, and are the same.
@@ -184,7 +203,8 @@ class _Comparison:
                 return "the random numbers of both do not match"
             try:
                 arrays = {name: array_of(tensor) for name, tensor in inputs.items()}
-                ours = self.graph.run({**state, **arrays, **draws})
+                more = self.update.feeds(number) if self.update else {}
+                ours = self.graph.run({**state, **more, **arrays, **draws})
             except Exception as error:
                 return f"ONNX Runtime does not run it here: {str(error).splitlines()[0]}"
             lost = self._lost(theirs, state)
@@ -192,6 +212,8 @@ class _Comparison:
             if wrong and not lost and self._is_rounding(ours, theirs, before, inputs, number):
                 wrong = ""
             if wrong := wrong or self._wrong_state(ours, theirs):
+                raise OtherStep(number, wrong)
+            if self.update and (wrong := self.update.wrong(ours, inputs)):
                 raise OtherStep(number, wrong)
             for name in self.joint.updated_buffers:
                 state[name] = ours[name + UPDATED_SUFFIX]

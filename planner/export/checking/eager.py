@@ -10,12 +10,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from planner.export.autocast import on_cpu
 from planner.export.checking.draws import Draws
 from planner.export.dtypes import array_of
 from planner.export.step import TrainingStep
+from planner.export.update.traced import tensors_of
 
 Arrays = dict[str, np.ndarray]
 
@@ -35,11 +36,6 @@ class Ran:
     state: Arrays
     draws: Draws
     leaves: dict[int, Tensor] = field(default_factory=dict)
-
-
-def tensors_of(module: nn.Module) -> dict[str, Tensor]:
-    """Its parameters and buffers, each distinct one once."""
-    return {**dict(module.named_parameters()), **dict(module.named_buffers())}
 
 
 def ran(step: TrainingStep, inputs: Mapping[str, Tensor], seed: int) -> Ran:

@@ -1,0 +1,389 @@
+"""From an optimizer, or a function of the loop's, to the update in the graph, with names.
+
+State that the function makes as it first runs (most of an optimizer's) is traced twice: as it is made,
+and as it is carried on. Where the first run is the second one on constants, these are the initial values.
+Else an input `started`, false at first, says which of the two it is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch.optim import Optimizer
+
+from planner.export.errors import UpdateRefused
+from planner.export.optim import GRADIENT_SUFFIX
+from planner.export.update.graph import substituted
+from planner.export.update.optimizers import Rates, check
+from planner.export.update.reach import Path, Reach, name_of
+from planner.export.update.redirect import plainly
+from planner.export.update.trace import Installed, Key, Outcome, Tracer, Update, key_of
+from planner.export.update.traced import (
+    STARTED,
+    State,
+    TracedUpdate,
+    lent_gradients,
+    needed,
+    tensors_of,
+)
+
+
+def update_of(optimizer: Optimizer | Update) -> Update:
+    """An optimizer is its step."""
+    if isinstance(optimizer, Optimizer):
+        check(optimizer)
+        return optimizer.step
+    return optimizer
+
+
+def traced_update(
+    optimizer: Optimizer | Update,
+    module: nn.Module,
+    gradients: Mapping[str, Any],
+    inputs: Mapping[str, Tensor],
+) -> TracedUpdate:
+    """Trace what runs after the backward pass of a step of `module`.
+
+    Args:
+        gradients: the parameters that receive one, by name.
+        inputs: of the step, which the update may read.
+
+    Raises:
+        UsageError: an optimizer that is of other parameters, or needs a closure.
+        ExportError: it cannot be traced.
+    """
+    given = {name: torch.empty_like(module.get_parameter(name)) for name in gradients}
+    building = _Building(update_of(optimizer), module, inputs, given)
+    while (found := building.build()) is None:
+        pass
+    return found
+
+
+@dataclass
+class _Building:
+    """The tracing of one update, from its runs to names.
+
+    Attributes:
+        alone: names that parameters do not share: what they called changes in different ways.
+    """
+
+    update: Update
+    module: nn.Module
+    inputs: Mapping[str, Tensor]
+    gradients: Mapping[str, Tensor]
+    alone: set[str] = field(default_factory=set)
+
+    def build(self) -> TracedUpdate | None:
+        """The update; None where names that were shared must not be, to be built again."""
+        self.parameters = {id(p): name for name, p in self.module.named_parameters()}
+        self.taken = {*self.parameters.values(), *self.inputs}
+        reach = Reach([("", self.update)])
+        reach.keep()
+        self.names = {key_of(t): f"{name}{GRADIENT_SUFFIX}" for name, t in self.gradients.items()}
+        names = dict(self.names)
+        for name, tensor in {
+            **self.inputs,
+            **dict(self.module.named_parameters()),
+            **dict(self.module.named_buffers()),
+        }.items():
+            names[key_of(tensor)] = name
+        self._name_places(reach, names)
+        self.tracer = Tracer(self.update, reach, names)
+        self.rates = Rates(
+            reach=reach,
+            parameters=self.parameters,
+            dtype=_rate_type(self.module),
+            named=lambda: self._name_places(reach, names),
+        )
+        outcome, installed, initial, started = self._runs()
+        return self._finished(outcome, installed, initial, started)
+
+    # -- the runs ------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _hooked(self, run: Any) -> Iterator[None]:
+        with (
+            lent_gradients(self.module, self.gradients),
+            self.rates.hooked(self.rates.as_input(run)),
+        ):
+            yield
+
+    def _runs(self) -> tuple[Outcome, dict[Path, Installed], dict[Path, Tensor], bool]:
+        """(what the update leaves, its state in places, their first values, whether `started` tells)"""
+        tracer = self.tracer
+        numbers: dict[Path, Installed] = {}
+        is_trial = True
+        while True:
+            self.rates.values.clear()
+            first = tracer.run(numbers, self._hooked, is_trial=is_trial)
+            before = tracer.reach.places()
+            more = {
+                path
+                for path in first.places.keys() - numbers.keys()
+                if path in before and isinstance(before[path].value, int | float)
+            }
+            if not more and not is_trial:
+                break
+            is_trial = bool(more)
+            numbers |= self._installed({path: before[path].value for path in more})
+        values = {path: _number(before[path].value) for path in numbers}
+        if not first.created:
+            return first, numbers, values, False
+        made = {path: node.meta["val"] for path, node in first.created.items()}
+        installed = numbers | self._installed(made, first.created)
+        second = tracer.run(installed, self._hooked)
+        return self._joined(first, second, installed, values)
+
+    def _joined(
+        self,
+        first: Outcome,
+        second: Outcome,
+        installed: dict[Path, Installed],
+        values: dict[Path, Tensor],
+    ) -> tuple[Outcome, dict[Path, Installed], dict[Path, Tensor], bool]:
+        """The first run as the second with initial values; where it is none, one of both."""
+        tracer = self.tracer
+        put: dict[fx.Node, fx.Node] = {}
+        for path, node in first.created.items():
+            item = installed[path]
+            value = self.rates.value_of(tracer, node)
+            values[path] = torch.zeros(()).expand(item.shape) if value is None else value
+            into = tracer.input(item.name, item.shape, item.dtype)
+            put[into] = tracer.merged.full(0, into.meta["val"]) if value is None else node
+            if path in tracer.absent:
+                put[tracer.absent[path]] = put[into]
+        one, other = _flat(tracer, first, second), _flat(tracer, second, first)
+        for is_simplified in (False, True):
+            again = substituted(tracer.merged, other, put, is_simplified=is_simplified)
+            if again == substituted(tracer.merged, one, put, is_simplified=is_simplified):
+                return second, installed, values, False
+        if tracer.absent:
+            raise UpdateRefused(
+                "it makes state in a branch alone, and not as a later step would: take one step in "
+                "PyTorch before the export"
+            )
+        flag = tracer.input(STARTED, (), torch.bool)
+        return _either(tracer, flag, second, first), installed, values, True
+
+    def _installed(
+        self, made: Mapping[Path, Any], nodes: Mapping[Path, fx.Node] | None = None
+    ) -> dict[Path, Installed]:
+        """Inputs for places: a tensor of these shapes and types each, or a number."""
+        same = {p: (nodes or {}).get(p, value) for p, value in made.items()}
+        names = self._shared_names(same)
+        found: dict[Path, Installed] = {}
+        for path, value in made.items():
+            is_tensor = isinstance(value, Tensor)
+            found[path] = (
+                Installed(names[path], tuple(value.shape), value.dtype)
+                if is_tensor
+                else Installed(names[path])
+            )
+        return found
+
+    # -- names ---------------------------------------------------------------------------------
+
+    def _name_places(self, reach: Reach, names: dict[Key, str]) -> None:
+        """Names for the caller's tensors, by the first place that has one."""
+        held = {
+            path: place.value
+            for path, place in reach.places().items()
+            if isinstance(place.value, Tensor) and key_of(place.value) not in names
+        }
+        same = {p: (t.dim(), t.dtype, _value(t)) for p, t in held.items()}
+        for path, name in self._shared_names(same).items():
+            names.setdefault(key_of(held[path]), name)
+
+    def _shared_names(self, values: Mapping[Path, Any]) -> dict[Path, str]:
+        """A name for each place. What an optimizer has the same scalar of for every parameter has one."""
+        groups: dict[Any, list[Path]] = {}
+        for path in values:
+            groups.setdefault(_group(path), []).append(path)
+        names: dict[Path, str] = {}
+        for group, paths in groups.items():
+            alike = {_scalar(values[path]) for path in paths}
+            name = "" if group is None else str(group[-1])
+            is_shared = group is not None and len(alike) == 1 and None not in alike
+            if is_shared and name not in self.alone:
+                names |= dict.fromkeys(paths, self._free(name))
+                continue
+            names |= {path: self._free(name_of(path, self.parameters)) for path in paths}
+        return names
+
+    def _free(self, name: str) -> str:
+        """The name, or another one where it is taken; now taken itself."""
+        found, count = name, 0
+        while found in self.taken:
+            count += 1
+            found = f"{name}_{count}"
+        self.taken.add(found)
+        return found
+
+    # -- the result ----------------------------------------------------------------------------
+
+    def _finished(
+        self,
+        outcome: Outcome,
+        installed: Mapping[Path, Installed],
+        initial: Mapping[Path, Tensor],
+        started: bool,
+    ) -> TracedUpdate | None:
+        tracer = self.tracer
+        places = tracer.reach.places()
+        updated: dict[str, fx.Node] = {}
+        state: dict[str, State] = {}
+        module_names = {key_of(t): n for n, t in tensors_of(self.module).items()}
+        moved: dict[Key, tuple[Path, fx.Node]] = {}
+        for path, node in outcome.places.items():
+            if path in installed:
+                item = installed[path]
+                into = tracer.input(item.name, item.shape, item.dtype)
+                made = State(name=item.name, node=into, new=node, initial=initial[path], path=path)
+                if state.setdefault(item.name, made).new is not node:
+                    return self._apart(item.name)
+            elif path in places and isinstance(places[path].value, Tensor):
+                moved[key_of(places[path].value)] = path, node
+            elif path in places and isinstance(places[path].value, int | float):
+                raise UpdateRefused(
+                    f"it changes the number {name_of(path, self.parameters)!r} at times"
+                )
+        for key in {**outcome.leaves, **moved}:
+            path, node = moved.get(key) or (None, outcome.leaves[key])
+            leaf, into = tracer.leaves.get(key), None
+            if leaf is None or node is (into := tracer.input_of(key)):
+                continue
+            if key in module_names:
+                updated[module_names[key]] = node
+            elif key not in self.names:
+                made = State(
+                    name=leaf.name, node=into, new=node, initial=leaf.tensor, path=path, key=key
+                )
+                if state.setdefault(leaf.name, made).new is not node:
+                    return self._apart(leaf.name)
+        if started:
+            flag = tracer.input(STARTED, (), torch.bool)
+            yes = tracer.merged.constant(torch.tensor(True))
+            state[STARTED] = State(name=STARTED, node=flag, new=yes, initial=torch.tensor(False))
+        return self._written(updated, state, outcome.results, installed)
+
+    def _apart(self, name: str) -> None:
+        """Give what is not the same of every parameter a name for each."""
+        self.alone.add(name)
+
+    def _written(
+        self,
+        updated: dict[str, fx.Node],
+        state: dict[str, State],
+        results: Mapping[str, fx.Node],
+        installed: Mapping[Path, Installed],
+    ) -> TracedUpdate:
+        tracer = self.tracer
+        if not updated:
+            raise UpdateRefused("it changes no parameter of the module")
+        state = needed(state, (*updated.values(), *results.values()))
+        for name, value in self.rates.values.items():
+            node = tracer.input(name, (), self.rates.dtype)
+            initial = torch.tensor(value, dtype=self.rates.dtype)
+            state[name] = State(name=name, node=node, new=None, initial=initial)
+        outputs = [*updated.values(), *results.values()]
+        outputs += [item.new for item in state.values() if item.new is not None]
+        graph = tracer.merged.graph
+        graph.output(tuple(dict.fromkeys(outputs)))
+        graph.eliminate_dead_code()
+        return self._with_constants(updated, state, results)
+
+    def _with_constants(
+        self,
+        updated: Mapping[str, fx.Node],
+        state: Mapping[str, State],
+        results: Mapping[str, fx.Node],
+    ) -> TracedUpdate:
+        tracer = self.tracer
+        fed: dict[str, fx.Node] = {}
+        constants: dict[fx.Node, Tensor] = {}
+        of_step = {**self.names, **{key_of(t): n for n, t in tensors_of(self.module).items()}}
+        of_step |= {key_of(t): n for n, t in self.inputs.items()}
+        for key, leaf in tracer.leaves.items():
+            node = tracer.input_of(key)
+            if key in of_step:
+                fed[of_step[key]] = node
+            elif leaf.name not in state and node.users:
+                constants[node] = leaf.tensor
+        return TracedUpdate(
+            module=fx.GraphModule(tracer.merged.root, tracer.merged.graph),
+            fed=fed,
+            constants=constants,
+            state=tuple(state.values()),
+            updated=updated,
+            results=results,
+            rates=self.rates,
+            update=self.update,
+            tracer=tracer,
+        )
+
+
+def _rate_type(module: nn.Module) -> torch.dtype:
+    """Of learning rates: float64 where a parameter is."""
+    kinds = {parameter.dtype for parameter in module.parameters()}
+    return torch.float64 if torch.float64 in kinds else torch.float32
+
+
+def _number(value: float) -> Tensor:
+    return torch.tensor(float(value), dtype=torch.float64)
+
+
+def _value(tensor: Tensor) -> Any:
+    """The element of a scalar; None of what is larger, or has no value."""
+    is_known = not tensor.dim() and not tensor.is_meta and type(tensor) in (Tensor, nn.Parameter)
+    with plainly():
+        return tensor.item() if is_known else None
+
+
+def _group(path: Path) -> Any:
+    """What places of an optimizer's state have in common that are the same of each parameter."""
+    if len(path) > 2 and isinstance(path[-2], Tensor) and path[-3] == "state":
+        return (*path[:-2], path[-1])
+    return None
+
+
+def _scalar(value: Any) -> Any:
+    """What a scalar is told apart by; None of what is none."""
+    if isinstance(value, fx.Node):
+        return value if not value.meta["val"].dim() else None
+    if isinstance(value, tuple):
+        dims, *rest = value
+        return tuple(rest) if not dims and rest[-1] is not None else None
+    return value if isinstance(value, int | float) else None
+
+
+def _flat(tracer: Tracer, outcome: Outcome, other: Outcome) -> dict[Any, fx.Node]:
+    """Everything that an outcome leaves; what it does not touch and the other does as it was."""
+    found: dict[Any, fx.Node] = {}
+    for key in {**outcome.leaves, **other.leaves}:
+        found["leaf", key] = outcome.leaves.get(key) or tracer.input_of(key)
+    found |= {("place", path): node for path, node in outcome.places.items()}
+    return found | {("result", name): node for name, node in outcome.results.items()}
+
+
+def _either(tracer: Tracer, flag: fx.Node, one: Outcome, other: Outcome) -> Outcome:
+    """One outcome where the flag holds, the other where not."""
+    yes, no = _flat(tracer, one, other), _flat(tracer, other, one)
+    if yes.keys() != no.keys():
+        raise UpdateRefused(
+            "what it does at the first step leaves other state than what it does later: take one step "
+            "in PyTorch before the export"
+        )
+    found = Outcome()
+    into: dict[str, dict[Any, fx.Node]] = {
+        "leaf": found.leaves,
+        "place": found.places,
+        "result": found.results,
+    }
+    for (kind, key), node in yes.items():
+        into[kind][key] = tracer.merged.where(flag, node, no[kind, key])
+    return found

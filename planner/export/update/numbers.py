@@ -1,0 +1,223 @@
+"""Numbers that a loop's Python reads of tensors, as tensors: `t.item()` is a float64 of rank 0.
+
+Such a number takes part in arithmetic as Python's own does: with a tensor of a rank it does not change
+the type, and alone it is computed in float64. Where PyTorch wants a number (`alpha=`, `value=`), the
+operator is written with a product. `min`, `max` and functions of `math` give a tensor where they are
+given one.
+"""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import functools
+import math
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+from unittest import mock
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from planner.export.dtypes import HALF
+from planner.export.errors import DataDependentUpdate
+from planner.export.lines import line_of_user
+
+_READS: Mapping[Any, str] = {
+    Tensor.__float__: "float()",
+    Tensor.__index__: "an index",
+    Tensor.__int__: "int()",
+    Tensor.tolist: "tolist()",
+    Tensor.numpy: "numpy()",
+    Tensor.__format__: "a format",
+}
+"""What gives a Python value and no tensor."""
+
+_MATH: Mapping[str, Callable[..., Any]] = {
+    name: getattr(torch, name)
+    for name in ("ceil", "cos", "exp", "floor", "log", "pow", "sin", "sqrt", "tan", "tanh")
+}
+"""Functions of Python's `math`, by name, as PyTorch has them."""
+
+
+class Numbers(TorchFunctionMode):
+    """Keeps numbers tensors.
+
+    Args:
+        decide: what `bool(t)` is of a tensor.
+    """
+
+    def __init__(self, decide: Callable[[Tensor], bool]) -> None:
+        super().__init__()
+        self._decide = decide
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func is Tensor.item:
+            return number_of(args[0])
+        if func is Tensor.__bool__ or func is torch.is_nonzero:
+            return self._decide(args[0])
+        if func is Tensor.__format__ and not args[1]:
+            return object.__format__(args[0], "")
+        if func in _READS:
+            raise DataDependentUpdate(
+                line_of_user(traceback.extract_stack()), f"{_READS[func]} of a tensor"
+            )
+        name = getattr(func, "__name__", "")
+        if name == "__set__" and func.__self__ is Tensor.data:
+            return _assigned(*args)
+        rewritten = _FORMS.get(name.rstrip("_"))
+        if rewritten is not None:
+            found = rewritten(*args, **kwargs)
+            if found is not NotImplemented:
+                return args[0].copy_(found) if name.endswith("_") else found
+        return func(*args, **kwargs)
+
+
+def _assigned(tensor: Tensor, value: Tensor) -> None:
+    """`tensor.data = value`, which PyTorch itself cannot do with what stands for tensors."""
+    if (tensor.shape, tensor.dtype) != (value.shape, value.dtype):
+        raise RuntimeError("a tensor's data is replaced by data of another shape or type")
+    tensor.detach().copy_(value)
+
+
+def number_of(tensor: Tensor) -> Tensor:
+    """The one element of a tensor, float64 of rank 0."""
+    return tensor.detach().reshape(()).to(torch.float64)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, Tensor) and not value.dim()
+
+
+def _in_wide(form: Callable[..., Any]) -> Callable[..., Any]:
+    """The form where a number is a tensor, or the first operand of a half type: it is then computed in
+    float32 and rounded once, as PyTorch's kernels do."""
+
+    @functools.wraps(form)
+    def wide(x: Any, *args: Any, **kwargs: Any) -> Any:
+        is_half = isinstance(x, Tensor) and x.dtype in HALF
+        numbers = (*args[_OPERANDS[form.__name__] :], *kwargs.values())
+        if "out" in kwargs or not (is_half or any(map(_is_number, numbers))):
+            return NotImplemented
+        if not is_half:
+            return form(x, *args, **kwargs)
+
+        def widened(value: Any) -> Any:
+            is_narrow = isinstance(value, Tensor) and value.dtype in HALF
+            return value.float() if is_narrow else value
+
+        wider = {key: widened(value) for key, value in kwargs.items()}
+        return form(widened(x), *map(widened, args), **wider).to(x.dtype)
+
+    return wide
+
+
+_OPERANDS = {"_add": 1, "_sub": 1, "_addcmul": 2, "_addcdiv": 2, "_lerp": 1}
+"""How many operands come behind the first."""
+
+
+@_in_wide
+def _add(x: Any, other: Any, *, alpha: Any = 1) -> Any:
+    return x + other * alpha
+
+
+@_in_wide
+def _sub(x: Any, other: Any, *, alpha: Any = 1) -> Any:
+    return x - other * alpha
+
+
+@_in_wide
+def _addcmul(x: Any, one: Any, other: Any, *, value: Any = 1) -> Any:
+    return x + one * value * other
+
+
+@_in_wide
+def _addcdiv(x: Any, over: Any, under: Any, *, value: Any = 1) -> Any:
+    return x + over * value / under
+
+
+@_in_wide
+def _lerp(x: Any, end: Any, weight: Any) -> Any:
+    """PyTorch's formula, which is exact at either end."""
+    near, far = x + weight * (end - x), end - (end - x) * (1 - weight)
+    if isinstance(weight, Tensor):
+        return torch.where(weight < 0.5, near, far)
+    return near if weight < 0.5 else far
+
+
+def _full_like(x: Tensor, value: Any, **rest: Any) -> Any:
+    return torch.zeros_like(x, **rest) + value if _is_number(value) else NotImplemented
+
+
+def _full(size: Any, value: Any, **rest: Any) -> Any:
+    return torch.zeros(size, **rest) + value if _is_number(value) else NotImplemented
+
+
+def _clamp(x: Tensor, min: Any = None, max: Any = None, **rest: Any) -> Any:
+    """Bounds that are numbers of a wider type do not widen the result."""
+    if rest or not (_is_number(min) or _is_number(max)):
+        return NotImplemented
+    low = x if min is None else torch.maximum(x, torch.as_tensor(min).to(x.dtype))
+    return low if max is None else torch.minimum(low, torch.as_tensor(max).to(x.dtype))
+
+
+def _as_tensor(value: Any, *, dtype: Any = None, **rest: Any) -> Any:
+    if not isinstance(value, Tensor):
+        return NotImplemented
+    return value.detach().clone() if dtype is None else value.detach().to(dtype)
+
+
+_FORMS: Mapping[str, Callable[..., Any]] = {
+    "add": _add,
+    "sub": _sub,
+    "addcmul": _addcmul,
+    "addcdiv": _addcdiv,
+    "lerp": _lerp,
+    "full": _full,
+    "full_like": _full_like,
+    "clamp": _clamp,
+    "clip": _clamp,
+    "tensor": _as_tensor,
+}
+"""Functions that want a number, by name, for a tensor in its place; NotImplemented where none is."""
+
+
+def _of_several(plain: Callable[..., Any], chosen: Callable[..., Tensor]) -> Callable[..., Any]:
+    """`min` or `max`, for several arguments of which one may be a tensor."""
+
+    def several(*args: Any, **kwargs: Any) -> Any:
+        if len(args) < 2 or kwargs or not any(map(_is_number, args)):
+            return plain(*args, **kwargs)
+        tensors = [
+            a if isinstance(a, Tensor) else torch.full((), a, dtype=torch.float64) for a in args
+        ]
+        kind = functools.reduce(torch.promote_types, (t.dtype for t in tensors))
+        return functools.reduce(chosen, (t.to(kind) for t in tensors))
+
+    return several
+
+
+def _of_math(name: str) -> Callable[..., Any]:
+    plain, ours = getattr(math, name), _MATH[name]
+
+    def function(*args: Any) -> Any:
+        if not any(isinstance(arg, Tensor) for arg in args):
+            return plain(*args)
+        return ours(*(number_of(arg) if isinstance(arg, Tensor) else arg for arg in args))
+
+    return function
+
+
+@contextlib.contextmanager
+def python_takes_tensors() -> Iterator[None]:
+    """Within the block `min`, `max` and functions of `math` take tensors."""
+    with contextlib.ExitStack() as stack:
+        for name, chosen in (("min", torch.minimum), ("max", torch.maximum)):
+            several = _of_several(getattr(builtins, name), chosen)
+            stack.enter_context(mock.patch.object(builtins, name, several))
+        for name in _MATH:
+            stack.enter_context(mock.patch.object(math, name, _of_math(name)))
+        yield

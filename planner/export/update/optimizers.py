@@ -1,0 +1,168 @@
+"""Optimizers as an update meets them: their learning rates, their parameters, and which are refused."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from torch._subclasses.functional_tensor import FunctionalTensor
+from torch.optim import LBFGS, Optimizer, SparseAdam
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+
+from planner.errors import UsageError
+from planner.export.optim import LEARNING_RATE
+from planner.export.update.numbers import number_of
+from planner.export.update.reach import Reach
+from planner.export.update.redirect import plainly
+
+_KERNELS = ("foreach", "fused", "capturable", "differentiable")
+"""Flags of a parameter group that choose among forms of one formula: the plain form is traced."""
+
+_REFUSED: Mapping[type[Optimizer], str] = {
+    LBFGS: "LBFGS runs the step several times through a closure",
+    SparseAdam: "SparseAdam takes sparse gradients, and those of a graph are dense: take Adam",
+}
+
+
+def check(optimizer: Optimizer) -> None:
+    """Raise UsageError where an optimizer is of a kind that no graph holds."""
+    for kind, why in _REFUSED.items():
+        if isinstance(optimizer, kind):
+            raise UsageError(f"the optimizer cannot be exported: {why}")
+
+
+@dataclass
+class Rates:
+    """Learning rates: an input for each parameter group, or one where all of an optimizer agree.
+
+    A rate that the update computes itself, or changes, is none of them.
+
+    Attributes:
+        parameters: names of the module's, by identity.
+        named: is called where an optimizer is come across that was not known.
+        values: rates as they are in Python, by name.
+    """
+
+    reach: Reach
+    parameters: Mapping[int, str]
+    named: Callable[[], None]
+    values: dict[str, float] = field(default_factory=dict)
+    dtype: torch.dtype = torch.float32
+    _names: dict[tuple[int, int], str] = field(default_factory=dict)
+
+    @contextlib.contextmanager
+    def hooked(self, rate_of: Callable[[Optimizer, int], Any]) -> Iterator[None]:
+        """Within the block optimizers step in their plain form, and with other learning rates.
+
+        Args:
+            rate_of: the rate of an optimizer's group by index; None leaves it.
+        """
+        changed: list[tuple[dict[str, Any], str, Any, Any]] = []
+
+        def before(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+            check(optimizer)
+            if args[1:] or kwargs:  # the first is the optimizer
+                raise UsageError(
+                    f"{type(optimizer).__name__}.step is given a closure, and runs the step again: a "
+                    "graph holds one"
+                )
+            self._check_parameters(optimizer)
+            self.reach.add_root(type(optimizer).__name__, optimizer)
+            self.named()
+            changed.clear()
+            for index, group in enumerate(optimizer.param_groups):
+                for flag in _KERNELS:
+                    if group.get(flag):
+                        changed.append((group, flag, group[flag], False))
+                    elif flag == "foreach" and group.get(flag, False) is None:
+                        changed.append((group, flag, None, False))
+                rate = rate_of(optimizer, index)
+                if rate is not None:
+                    changed.append((group, "lr", group["lr"], rate))
+            for group, key, _, now in changed:
+                group[key] = now
+
+        def after(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+            for group, key, was, now in changed:
+                if group[key] is now:
+                    group[key] = was
+            changed.clear()
+
+        hooks = (
+            register_optimizer_step_pre_hook(before),
+            register_optimizer_step_post_hook(after),
+        )
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+    def as_input(self, run: Any) -> Callable[[Optimizer, int], Any]:
+        """For `hooked`: a rate that is an input of a run's graph."""
+
+        def rate_of(optimizer: Optimizer, index: int) -> Any:
+            if not _is_rate(optimizer.param_groups[index].get("lr"), run):
+                return None
+            return number_of(run.fed(self._name(optimizer, index), (), self.dtype))
+
+        return rate_of
+
+    def as_fed(self, feeds: Mapping[str, Any]) -> Callable[[Optimizer, int], Any]:
+        """For `hooked`: a rate as a graph is fed it."""
+
+        def rate_of(optimizer: Optimizer, index: int) -> Any:
+            at = (id(optimizer), index)
+            name = self._names.get(at) or self._names.get((id(optimizer), 0)) or ""
+            first = self.values.get(name)
+            return None if first is None else float(feeds.get(name, first))
+
+        return rate_of
+
+    def _name(self, optimizer: Optimizer, index: int) -> str:
+        rates = [_plain(group["lr"]) for group in optimizer.param_groups]
+        at = 0 if len(set(rates)) == 1 else index
+        if (id(optimizer), at) not in self._names:
+            count = len(self._names)
+            name = f"{LEARNING_RATE}_{count}" if count else LEARNING_RATE
+            self._names[id(optimizer), at] = name
+        name = self._names[id(optimizer), at]
+        self.values[name] = rates[index]
+        return name
+
+    def _check_parameters(self, optimizer: Optimizer) -> None:
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                if id(parameter) not in self.parameters:
+                    raise UsageError(
+                        f"{type(optimizer).__name__} has a parameter of shape "
+                        f"{list(parameter.shape)} that is not the module's: make the optimizer of the "
+                        "parameters of the module that is exported, as it is now (module.parameters())"
+                    )
+
+    def value_of(self, tracer: Any, node: fx.Node) -> Tensor | None:
+        """What a node is where it follows from no input but these."""
+        rates = {
+            tracer.input(name, (), self.dtype): torch.tensor(value, dtype=self.dtype)
+            for name, value in self.values.items()
+        }
+        return tracer.merged.value_of(node, rates)
+
+
+def _is_rate(rate: Any, run: Any) -> bool:
+    """Whether a rate comes from outside: a number, or a tensor that has not been written so far."""
+    if isinstance(rate, FunctionalTensor):
+        return False
+    return isinstance(rate, int | float) or (isinstance(rate, Tensor) and not run.changed(rate))
+
+
+def _plain(rate: Any) -> float:
+    with plainly():
+        return float(rate)

@@ -1,0 +1,123 @@
+"""A caller's code run on stand-ins: operators on its own tensors go to what stands for them.
+
+The code runs unchanged, on the objects that it names, and none of their tensors is written: each
+operator's real operands are replaced by fake ones as it is called.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import traceback
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._subclasses.functional_tensor import FunctionalTensor
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+
+from planner.export.errors import DataDependentUpdate
+from planner.export.lines import line_of_user
+
+_aten = torch.ops.aten
+
+_FOREACH = "aten::_foreach_"
+
+
+@contextlib.contextmanager
+def plainly() -> Iterator[None]:
+    """Within the block PyTorch computes with values, as outside of a trace."""
+    with _disable_current_modes(), torch._C.DisableTorchFunction():
+        yield
+
+
+class Redirected(TorchDispatchMode):
+    """Sends operators to what stands for their operands.
+
+    Args:
+        stand_in: what stands for one of the caller's tensors.
+        made: is told of each new tensor that an operator makes.
+    """
+
+    def __init__(
+        self, stand_in: Callable[[Tensor], Tensor], made: Callable[[Tensor], None]
+    ) -> None:
+        super().__init__()
+        self._stand_in, self._made = stand_in, made
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.namespace == "profiler":
+            with plainly():
+                return func(*args, **(kwargs or {}))
+        if func is _aten._local_scalar_dense.default or func in _BY_VALUES:
+            raise DataDependentUpdate(line_of_user(traceback.extract_stack()), str(func))
+        if torch.Tag.nondeterministic_seeded in func.tags:
+            line = line_of_user(traceback.extract_stack())
+            raise DataDependentUpdate(line, f"{func} draws at random")
+        if func in _FRESH and args[0].numel() == 1 and type(args[0]) is Tensor:
+            with plainly():
+                value = args[0].item()
+            found = _aten.full.default(list(args[0].shape), value, dtype=args[0].dtype)
+            self._made(found)
+            return found
+        args, kwargs = pytree.tree_map_only(Tensor, self._of, (args, kwargs or {}))
+        if func in _TAKEN_APART:
+            return _TAKEN_APART[func](*args, **kwargs)
+        if func._schema.name.startswith(_FOREACH):
+            return _one_by_one(func, args, kwargs)
+        found = func(*args, **kwargs)
+        if isinstance(found, Tensor) and not func._schema.is_mutable:
+            self._made(found)
+        return found
+
+    def _of(self, tensor: Tensor) -> Tensor:
+        return tensor if isinstance(tensor, FunctionalTensor) else self._stand_in(tensor)
+
+
+def _one_by_one(func: Any, args: Any, kwargs: Any) -> Any:
+    """An operator on lists of tensors as one for each."""
+    name = func._schema.name.removeprefix(_FOREACH)
+    operator = getattr(_aten, name)
+    count = max(len(arg) for arg in args if isinstance(arg, list | tuple))
+
+    def at(value: Any, index: int) -> Any:
+        return value[index] if isinstance(value, list | tuple) else value
+
+    results = [
+        operator(*(at(arg, i) for arg in args), **{key: at(v, i) for key, v in kwargs.items()})
+        for i in range(count)
+    ]
+    return None if not func._schema.returns else results
+
+
+def _unscale(gradients: list[Tensor], found_inf: Tensor, inverse: Tensor) -> None:
+    """What `GradScaler` does to gradients."""
+    for gradient in gradients:
+        is_bad = torch.isfinite(gradient).logical_not().any()
+        found_inf.copy_(torch.maximum(found_inf, is_bad.to(found_inf.dtype)))
+        gradient.mul_(inverse)
+
+
+def _update_scale(
+    scale: Tensor, growth: Tensor, found_inf: Tensor, up: float, down: float, interval: int
+) -> Tensor:
+    """How `GradScaler` changes its scale: `aten/src/ATen/native/cuda/AmpKernels.cu`."""
+    is_bad, counted = found_inf != 0, growth + 1
+    is_up = (counted == interval) & torch.isfinite(scale * up)
+    is_counted = counted == interval
+    grown = torch.where(is_up, scale * up, scale)
+    scale.copy_(torch.where(is_bad, scale * down, grown))
+    zeros = torch.zeros_like(growth)
+    growth.copy_(torch.where(is_bad | is_counted, zeros, counted))
+    return scale
+
+
+_FRESH = frozenset({_aten.lift_fresh.default, _aten.lift_fresh_copy.default})
+_BY_VALUES = frozenset({_aten.nonzero.default, _aten._unique2.default, _aten.equal.default})
+"""Operators whose result is no tensor, or as long as values say."""
+
+_TAKEN_APART: dict[Any, Callable[..., Any]] = {
+    _aten._amp_foreach_non_finite_check_and_unscale_.default: _unscale,
+    _aten._amp_update_scale_.default: _update_scale,
+}

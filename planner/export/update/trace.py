@@ -1,0 +1,388 @@
+"""From what a loop runs after the backward pass to one graph: `optimizer.step`, clipping, averages.
+
+The function runs as it is, on fake tensors that stand for the caller's (`redirect`). Tensors that it
+comes across are inputs; those that it changes or assigns, and Python numbers that it changes, are state.
+Where its Python branches on a value, it runs once for each way, and `torch.where` chooses among the
+results (`graph`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from unittest import mock
+
+import torch
+from torch import Tensor, fx
+from torch._subclasses import FakeTensorMode
+from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTensorMode
+from torch.fx.experimental.proxy_tensor import (
+    get_proxy_mode,
+    get_proxy_slot,
+    make_fx,
+    track_tensor_tree,
+)
+
+from planner.errors import UsageError
+from planner.export.decompose import decompositions
+from planner.export.errors import ExportError, UpdateFailure, UpdateRefused
+from planner.export.lines import line_of_user
+from planner.export.stand_ins import Scattering, StandIns
+from planner.export.update.graph import Imported, Merged
+from planner.export.update.numbers import Numbers, python_takes_tensors
+from planner.export.update.reach import Path, Reach
+from planner.export.update.redirect import Redirected, plainly
+
+Update = Callable[[], Mapping[str, Any] | None]
+"""What a loop runs between `loss.backward()` and its next step. Tensors that it returns by name are
+outputs."""
+
+Key = tuple[Any, ...]
+"""Of a caller's tensor: where it is in memory, and how it is laid out there."""
+
+_MOST_PATHS = 32
+"""Ways through a function's branches."""
+
+
+_COUNTS = frozenset({"_opt_called", "_step_count"})
+"""By which PyTorch's schedulers tell that they are called in another order, to warn of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """A caller's tensor that was come across."""
+
+    tensor: Tensor
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Installed:
+    """An input that is put in a place: a tensor, or a number, which is float64 of rank 0."""
+
+    name: str
+    shape: tuple[int, ...] = ()
+    dtype: torch.dtype = torch.float64
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What a run, or several merged, leaves.
+
+    Attributes:
+        leaves: values behind the run of the caller's tensors, by key.
+        places: the same, of places whose tensor or number is another one than before.
+        created: what a place's tensor was as it was made, where the run made it.
+        results: what the function returned.
+    """
+
+    leaves: dict[Key, fx.Node] = field(default_factory=dict)
+    places: dict[Path, fx.Node] = field(default_factory=dict)
+    created: dict[Path, fx.Node] = field(default_factory=dict)
+    results: dict[str, fx.Node] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    condition: fx.Node
+    answer: bool
+    line: str
+
+
+def key_of(tensor: Tensor) -> Key:
+    """Two tensors of one key are the same numbers."""
+    layout = tensor.storage_offset(), tuple(tensor.shape), tensor.stride()
+    return (tensor.untyped_storage()._cdata, *layout, tensor.dtype)
+
+
+class Tracer:
+    """Runs a function on stand-ins, into one graph.
+
+    Args:
+        names: of tensors that are inputs by another name than their own, by key; tensors of one name
+            and value share an input.
+
+    Attributes:
+        leaves: tensors of the caller that were come across.
+        absent: stands for state of places that some way through the function has not made.
+    """
+
+    def __init__(self, update: Update, reach: Reach, names: Mapping[Key, str]) -> None:
+        self.merged = Merged()
+        self.reach = reach
+        self.leaves: dict[Key, Leaf] = {}
+        self.absent: dict[Path, fx.Node] = {}
+        self._update, self._names = update, names
+        self._memory: dict[int, Key] = {}
+        self._parts = decompositions()
+        self._mode = FakeTensorMode(allow_non_fake_inputs=True)
+
+    def run(
+        self,
+        installed: Mapping[Path, Installed],
+        hooked: Callable[[_Run], contextlib.AbstractContextManager[Any]],
+        *,
+        is_trial: bool = False,
+    ) -> Outcome:
+        """All ways through the function, merged.
+
+        Args:
+            installed: inputs that are put in places before.
+            hooked: a context for each run.
+            is_trial: one way alone.
+
+        Raises:
+            ExportError: it cannot be traced.
+        """
+        ways: list[tuple[list[_Question], Outcome]] = []
+        forced: list[bool] | None = []
+        while forced is not None:
+            run = _Run(self, forced)
+            try:
+                ways.append((run.questions, run.trace(self._update, installed, hooked)))
+            finally:
+                self.reach.put_back()
+            if len(ways) > _MOST_PATHS:
+                lines = sorted({question.line for question in run.questions})
+                raise UpdateRefused(
+                    f"its Python takes more than {_MOST_PATHS} ways by values of tensors, at "
+                    f"{'; '.join(lines)}: write the branch with torch.where"
+                )
+            forced = None if is_trial else _next(run.questions)
+        return self._choice(ways, 0)
+
+    def _choice(self, ways: Sequence[tuple[list[_Question], Outcome]], depth: int) -> Outcome:
+        """The outcome of several ways that share their first answers."""
+        if len(ways) == 1:
+            return ways[0][1]
+        question = ways[0][0][depth]
+        yes = self._choice([way for way in ways if way[0][depth].answer], depth + 1)
+        no = self._choice([way for way in ways if not way[0][depth].answer], depth + 1)
+        found = Outcome(created=no.created | yes.created)
+        for key in {**yes.leaves, **no.leaves}:
+            one, other = (o.leaves.get(key) or self.input_of(key) for o in (yes, no))
+            found.leaves[key] = self._chosen(question, one, other, str(key))
+        for path in {**yes.places, **no.places}:
+            one, other = (self._place(outcome, path, found.created) for outcome in (yes, no))
+            found.places[path] = self._chosen(question, one, other, str(path[-1]))
+        for name in {**yes.results, **no.results}:
+            if name not in yes.results or name not in no.results:
+                raise UpdateRefused(f"it returns {name!r} in one branch alone, at {question.line}")
+            found.results[name] = self._chosen(question, yes.results[name], no.results[name], name)
+        return found
+
+    def _place(self, outcome: Outcome, path: Path, created: Mapping[Path, fx.Node]) -> fx.Node:
+        """What a place holds behind a run that may not have come by it."""
+        if path in outcome.places:
+            return outcome.places[path]
+        if path in created:  # the input that it will be, of which there is nothing yet
+            held = created[path].meta["val"]
+            self.absent[path] = self.input(f"absent {path}", held.shape, held.dtype)
+            return self.absent[path]
+        place = self.reach.places()[path]
+        if isinstance(place.value, Tensor):
+            return outcome.leaves.get(key_of(place.value)) or self.input_of(key_of(place.value))
+        return self.merged.full(float(place.value), self.blank((), torch.float64))
+
+    def _chosen(self, question: _Question, one: fx.Node, other: fx.Node, what: str) -> fx.Node:
+        held, beside = one.meta["val"], other.meta["val"]
+        if (held.shape, held.dtype) != (beside.shape, beside.dtype):
+            raise UpdateRefused(
+                f"{what} has another shape or type in either branch, at {question.line}"
+            )
+        return self.merged.where(question.condition, one, other)
+
+    def input_of(self, key: Key) -> fx.Node:
+        """The input of the graph that stands for a caller's tensor."""
+        leaf = self.leaves[key]
+        return self.input(leaf.name, leaf.tensor.shape, leaf.tensor.dtype)
+
+    def input(self, name: str, shape: Sequence[int], dtype: torch.dtype) -> fx.Node:
+        return self.merged.placeholder(name, self.blank(shape, dtype))
+
+    def blank(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+        with plainly(), self._mode:
+            return torch.empty(tuple(shape), dtype=dtype)
+
+    def leaf(self, tensor: Tensor) -> Leaf:
+        """What is known of a caller's tensor, from now on."""
+        key = key_of(tensor)
+        if key not in self.leaves:
+            memory = key[0]
+            if self._memory.setdefault(memory, key) != key:
+                other = self.leaves[self._memory[memory]].name
+                raise UpdateRefused(
+                    f"two tensors lie in the memory of {other!r}, as views of it do: use the whole one"
+                )
+            name = self._names.get(key, f"tensor_{len(self.leaves)}")
+            self.leaves[key] = Leaf(tensor, name)
+        return self.leaves[key]
+
+
+def _tracer() -> Any:
+    """PyTorch's own, of the trace in progress."""
+    mode = get_proxy_mode()
+    assert mode is not None
+    return mode.tracer
+
+
+def _next(questions: Sequence[_Question]) -> list[bool] | None:
+    """The answers of the next way, depth first; None behind the last."""
+    answers = [question.answer for question in questions]
+    while answers and not answers[-1]:
+        answers.pop()
+    return [*answers[:-1], False] if answers else None
+
+
+class _Run:
+    """One way through the function.
+
+    Args:
+        forced: answers to its first questions; true to the others.
+    """
+
+    def __init__(self, tracer: Tracer, forced: Sequence[bool]) -> None:
+        self.tracer = tracer
+        self.questions: list[_Question] = []
+        self._forced = forced
+        self._stand_ins: dict[Key, FunctionalTensor] = {}
+        self._held: list[Any] = []  # whose memory must not be used again meanwhile
+        self._first: dict[int, fx.Node] = {}
+        self._installed: dict[Path, FunctionalTensor] = {}
+        self._imported: Imported | None = None
+
+    def trace(
+        self,
+        update: Update,
+        installed: Mapping[Path, Installed],
+        hooked: Callable[[_Run], contextlib.AbstractContextManager[Any]],
+    ) -> Outcome:
+        outcome = Outcome()
+
+        def body() -> tuple[()]:
+            self._imported = Imported(self.tracer.merged, _tracer().root)
+            with (
+                FunctionalTensorMode(),
+                torch.no_grad(),
+                Scattering(),
+                StandIns(),
+                Redirected(self._stand_in, self._made),
+                Numbers(self._decide),
+                python_takes_tensors(),
+                mock.patch.object(FunctionalTensor, "__bool__", Tensor.__bool__),
+                hooked(self),
+            ):
+                self._install(installed)
+                held = {p: place.value for p, place in self.tracer.reach.places().items()}
+                self._results(update(), outcome)
+                self._collect(held, outcome)
+            return ()
+
+        try:
+            with self.tracer._mode:
+                make_fx(body, decomposition_table=self.tracer._parts)()
+        except (ExportError, UsageError):
+            raise
+        except Exception as error:
+            line = line_of_user(traceback.extract_tb(error.__traceback__))
+            raise UpdateFailure(line, error) from error
+        return outcome
+
+    def fed(self, name: str, shape: Sequence[int], dtype: torch.dtype) -> FunctionalTensor:
+        """A new tensor that is an input of the graph."""
+        node = self.tracer.input(name, shape, dtype)
+        tracer = _tracer()
+        fake = self.tracer.blank(shape, dtype)
+        proxy = tracer.create_proxy("placeholder", f"input_{len(self._held)}", (), {})
+        track_tensor_tree(fake, proxy, constant=None, tracer=tracer)
+        assert self._imported is not None
+        self._imported.made[proxy.node] = node
+        found = FunctionalTensor.to_functional(fake)
+        self._held.append(found)
+        return found
+
+    def node_of(self, tensor: Tensor) -> fx.Node:
+        """The merged graph's node for what a tensor holds now."""
+        if not isinstance(tensor, FunctionalTensor):
+            tensor = self._stand_in(tensor)
+        torch._sync(tensor)  # pyright: ignore[reportPrivateImportUsage]
+        inner = torch._from_functional_tensor(  # pyright: ignore[reportPrivateImportUsage]
+            tensor.elem
+        )
+        slot: Any = get_proxy_slot(inner, _tracer())
+        assert self._imported is not None
+        return self._imported.node(slot.proxy.node)
+
+    def changed(self, tensor: Tensor) -> bool:
+        """Whether one of the caller's tensors has been written so far."""
+        known = self._stand_ins.get(key_of(tensor))
+        return known is not None and self.node_of(known) is not self.tracer.input_of(key_of(tensor))
+
+    def _stand_in(self, tensor: Tensor) -> FunctionalTensor:
+        key = key_of(tensor)
+        if key not in self._stand_ins:
+            self._held.append(tensor)
+            name = self.tracer.leaf(tensor).name
+            self._stand_ins[key] = self.fed(name, tensor.shape, tensor.dtype)
+        return self._stand_ins[key]
+
+    def _made(self, tensor: Tensor) -> None:
+        """Remember what a tensor is as it is made."""
+        if isinstance(tensor, FunctionalTensor) and id(tensor) not in self._first:
+            self._held.append(tensor)
+            self._first[id(tensor)] = self.node_of(tensor)
+
+    def _decide(self, tensor: Tensor) -> bool:
+        if tensor.numel() != 1:
+            raise RuntimeError("the truth of a tensor with more than one element is ambiguous")
+        line = line_of_user(traceback.extract_stack())
+        condition = self.node_of(tensor.detach().reshape(()) != 0)
+        known = self.tracer.merged.value_of(condition)
+        if known is not None:
+            with plainly():
+                return bool(known)
+        for question in self.questions:
+            if question.condition is condition:
+                return question.answer
+        at = len(self.questions)
+        answer = self._forced[at] if at < len(self._forced) else True
+        self.questions.append(_Question(condition, answer, line))
+        return answer
+
+    def _install(self, installed: Mapping[Path, Installed]) -> None:
+        for path, item in installed.items():
+            self._installed[path] = self.fed(item.name, item.shape, item.dtype)
+        self.tracer.reach.put(self._installed)
+
+    def _results(self, returned: Any, outcome: Outcome) -> None:
+        if returned is not None and not isinstance(returned, Mapping):
+            raise UsageError(
+                f"what runs after the backward pass returns a {type(returned).__name__}; return "
+                'nothing, or tensors by name, as in {"grad_norm": norm}'
+            )
+        for name, value in (returned or {}).items():
+            if not isinstance(value, Tensor):
+                raise UsageError(
+                    f"what runs after the backward pass returns {name!r} as a "
+                    f"{type(value).__name__}, not as a tensor"
+                )
+            outcome.results[str(name)] = self.node_of(value)
+
+    def _collect(self, held: Mapping[Path, Any], outcome: Outcome) -> None:
+        for path, place in self.tracer.reach.places().items():
+            value = place.value
+            was = held.get(path)
+            if isinstance(value, Tensor) and (value is not was or path in self._installed):
+                outcome.places[path] = self.node_of(value)
+                if path not in self._installed and not isinstance(was, Tensor | int | float):
+                    outcome.created[path] = self._first.get(id(value), outcome.places[path])
+            elif isinstance(value, int | float) and path[-1] not in _COUNTS and value != was:
+                node = self.node_of(torch.full((), float(value), dtype=torch.float64))
+                outcome.places[path] = node
+                if not isinstance(was, int | float):
+                    outcome.created[path] = node
+        for key, stand_in in self._stand_ins.items():
+            outcome.leaves[key] = self.node_of(stand_in)

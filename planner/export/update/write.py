@@ -1,0 +1,85 @@
+"""The update as ONNX nodes behind those of the step."""
+
+from __future__ import annotations
+
+import numpy as np
+from onnx import ValueInfoProto
+from torch import Tensor
+
+from planner.errors import UsageError
+from planner.export.aten import Lowering
+from planner.export.aten.registry import dtype_of
+from planner.export.complexes import is_complex
+from planner.export.dtypes import array_of, numpy_dtype
+from planner.export.emit import Value
+from planner.export.errors import UpdateRefused
+from planner.export.joint import JointGraph
+from planner.export.nodes import lower_nodes, output_of
+from planner.export.optim import UPDATED_SUFFIX, StateTensor
+from planner.export.update.traced import TracedUpdate
+
+
+def write_update(
+    update: TracedUpdate, joint: JointGraph, lowering: Lowering
+) -> tuple[list[StateTensor], list[ValueInfoProto]]:
+    """(inputs that the update adds, its outputs). The step's gradients have their names already."""
+    if any(is_complex(node.meta.get("val")) for node in update.module.graph.nodes):
+        raise UpdateRefused("there are complex numbers in it: take planner.export.optim")
+    builder = lowering.builder
+    for name, node in update.fed.items():
+        lowering.values[node] = _value_of(name, update, joint, lowering)
+    for node, tensor in update.constants.items():
+        lowering.values[node] = builder.literal(array_of(tensor), node.name)
+    state: list[StateTensor] = []
+    for item in update.state:
+        if item.name not in joint.inputs:
+            lowering.values[item.node] = _reserved(lowering, item.name)
+        state.append(
+            StateTensor(
+                name=item.name,
+                shape=tuple(item.initial.shape),
+                dtype=numpy_dtype(item.initial.dtype),
+                initial=_initial(item.initial),
+            )
+        )
+    lower_nodes(update.module, lowering, first_use={})
+    made = [(f"{name}{UPDATED_SUFFIX}", node) for name, node in update.updated.items()]
+    made += [(f"{s.name}{UPDATED_SUFFIX}", s.new) for s in update.state if s.new is not None]
+    made += update.results.items()
+    try:
+        outputs = [output_of(lowering, node, name, dtype_of(node)) for name, node in made]
+    except ValueError as error:
+        raise UsageError(
+            f"an output of the update has the name of another tensor: {error}"
+        ) from error
+    return state, outputs
+
+
+def _value_of(name: str, update: TracedUpdate, joint: JointGraph, lowering: Lowering) -> Value:
+    """What a tensor of the step is behind the backward pass."""
+    if name in joint.open:
+        raise UpdateRefused(f"it reads the input {name!r}, whose size is open")
+    if name not in joint.updated_buffers:
+        return name
+    if name not in update.updated:
+        return f"{name}{UPDATED_SUFFIX}"
+    return lowering.operand(joint.updated_buffers[name], dtype_of(joint.buffers[name]))
+
+
+def _reserved(lowering: Lowering, name: str) -> Value:
+    try:
+        return lowering.builder.reserve(name)
+    except ValueError as error:
+        raise UsageError(
+            f"{name!r} is the name of the optimizer's state, and of another tensor: give the inputs and "
+            "targets as a dict with other names"
+        ) from error
+
+
+def _initial(tensor: Tensor) -> float | np.ndarray:
+    """One number, where all are the same."""
+    if tensor.is_meta:
+        return 0.0
+    array = array_of(tensor)
+    first = array.flat[0] if array.size else 0
+    return float(first) if (array == first).all() else array
