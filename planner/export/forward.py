@@ -112,11 +112,16 @@ def differentiate(
         check: compare each gradient with differences of the loss (`planner.export.differences`).
 
     Raises:
-        UsageError: onnxsim is not installed, a pattern fits nothing, an unknown loss.
+        UsageError: onnxsim is not installed, a pattern fits nothing, an unknown loss or optimizer.
         ModelError: as for `load_model`.
         ExportError: an operator that onnxsim cannot differentiate, a loss that is no scalar, a parameter
             that the loss does not depend on.
     """
+    if optimizer is not None and optimizer not in OPTIMIZERS:
+        raise UsageError(
+            f"the optimizer of a forward model is {', '.join(OPTIMIZERS)} by name, not {optimizer!r}: "
+            "with PyTorch's settings, and lr as an input"
+        )
     if importlib.util.find_spec("onnxsim") is None:
         raise UsageError(
             "gradients of an ONNX model are made by onnxsim; install it with "

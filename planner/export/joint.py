@@ -31,7 +31,6 @@ from torch.fx.experimental.symbolic_shapes import (
 )
 
 from planner.export.autocast import on_cpu
-from planner.export.checking.eager import undisturbed
 from planner.export.checkpointing import called_plainly
 from planner.export.decompose import decompositions
 from planner.export.dims import OpenDims, bind_equal, names_of
@@ -44,6 +43,7 @@ from planner.export.errors import (
     TracerFailure,
 )
 from planner.export.functional import Flat, Functional
+from planner.export.lending import undisturbed
 from planner.export.lines import line_of_user, lines_of
 from planner.export.logged import ON_VALUES
 from planner.export.source import FirstUse

@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import random
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -83,3 +86,20 @@ def lent(module: nn.Module) -> Iterator[None]:
             tensor.data = tensor.data.clone()
             tensor.grad = None
         yield
+
+
+@contextlib.contextmanager
+def undisturbed() -> Iterator[None]:
+    """Random numbers go on behind this as if nothing had been drawn, and nothing is said meanwhile."""
+    python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
+    try:
+        with (
+            torch.random.fork_rng(devices=()),
+            torch.enable_grad(),
+            warnings.catch_warnings(),
+        ):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)  # noqa: NPY002

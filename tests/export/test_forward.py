@@ -230,6 +230,7 @@ def _kept_out(model: onnx.ModelProto) -> None:
     ("change", "more", "error", "said"),
     [
         (None, {"loss": "hinge"}, UsageError, r"no loss 'hinge': choose mse or cross_entropy"),
+        (None, {"optimizer": "adamw:lr=1"}, UsageError, r"sgd, momentum, adam, adamw by name"),
         (None, {"loss": "logits"}, ExportError, r"\[4, 5\]: the loss must be a scalar"),
         (None, {"loss": "mse:y"}, UsageError, r"no output 'y' \(logits\)"),
         (None, {"train": ("w*",)}, UsageError, r"called like 'w\*' \(there are conv.w"),

@@ -18,14 +18,14 @@ import numpy as np
 import torch
 from torch import Tensor, fx, nn
 
-from planner.export.checking.eager import Arrays, Ran, ran, undisturbed
+from planner.export.checking.eager import Arrays, Ran, ran
 from planner.export.checking.norms import apart, is_equal, is_near, norm
 from planner.export.checking.updates import EagerUpdate
 from planner.export.checking.values import Others, moved, rounded
 from planner.export.dtypes import HALF, array_of
 from planner.export.errors import ExportError, OtherStep
 from planner.export.joint import JointGraph
-from planner.export.lending import Kept, lent
+from planner.export.lending import Kept, lent, undisturbed
 from planner.export.lower import LOSS, TrainingGraph, lower
 from planner.export.optim import GRADIENT_SUFFIX, UPDATED_SUFFIX
 from planner.export.step import TrainingStep

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import random
-import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -80,20 +78,3 @@ def _leaves(loss: Tensor) -> Iterator[Tensor]:
         if isinstance(variable, Tensor):
             yield variable
         waiting += [following for following, _ in node.next_functions]
-
-
-@contextlib.contextmanager
-def undisturbed() -> Iterator[None]:
-    """Random numbers go on behind this as if nothing had been drawn, and nothing is said meanwhile."""
-    python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
-    try:
-        with (
-            torch.random.fork_rng(devices=()),
-            torch.enable_grad(),
-            warnings.catch_warnings(),
-        ):
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        random.setstate(python)
-        np.random.set_state(numpy)  # noqa: NPY002
