@@ -141,6 +141,32 @@ def _gather(ctx: Any, node: onnx.NodeProto, gradient: str) -> list[str | None]:
     return [ctx.b.transpose(added, back) if axis else added, None]
 
 
+def _matmul(ctx: Any, node: onnx.NodeProto, gradient: str) -> list[str | None]:
+    """`g B^T` and `A^T g`. Where B is one matrix for all of A's, its gradient is one product of all rows:
+    onnxsim's holds a product for each of A's matrices, and adds them up."""
+    left, right = node.input
+    rows, columns = ctx.shape(left), ctx.shape(right)
+    if min(len(rows), len(columns)) < 2:
+        from onnxsim.graph_grad import UnsupportedOpError
+
+        raise UnsupportedOpError(
+            f"MatMul of a vector is not differentiated here (node {node.output[0]!r})"
+        )
+    whole = ctx.shape(node.output[0])
+    of_left = ctx.b.matmul(gradient, ctx.transpose_last_two(right, columns))
+    batch = [*whole[:-2]]
+    of_left = ctx.reduce_to(of_left, [*batch, *rows[-2:]], rows)
+    if len(columns) == 2:
+        flat = [ctx.int64_const([-1, width]) for width in (rows[-1], whole[-1])]
+        tall, wide = (
+            ctx.b.op("Reshape", [value, shape])
+            for value, shape in zip((left, gradient), flat, strict=True)
+        )
+        return [of_left, ctx.b.op("Gemm", [tall, wide], transA=1)]
+    of_right = ctx.b.matmul(ctx.transpose_last_two(left, rows), gradient)
+    return [of_left, ctx.reduce_to(of_right, [*batch, *columns[-2:]], columns)]
+
+
 def _power(ctx: Any, node: onnx.NodeProto, gradient: str) -> list[str | None]:
     """`g n x^(n - 1)`; the exponent is taken for a constant."""
     base, exponent = node.input
@@ -178,8 +204,9 @@ _RULES = {
     "Flatten": _flatten,
     "Gather": _gather,
     "LogSoftmax": _log_softmax,
+    "MatMul": _matmul,
     "OneHot": _none,
     "Pow": _power,
     "Sum": _sum,
 }
-"""Gradients that onnxsim has none for, or one that is too large."""
+"""Gradients that onnxsim has none for, or some that are too large."""
