@@ -7,6 +7,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
@@ -31,7 +32,8 @@ class Arguments:
         constants: what else there is, by where it is.
 
     Raises:
-        UsageError: a container that PyTorch's trees do not know holds a tensor; two have one name.
+        UsageError: a container that PyTorch's trees do not know holds a tensor; an array of NumPy's; two
+            have one name.
     """
 
     def __init__(
@@ -53,6 +55,11 @@ class Arguments:
                 self._places.append(len(self._leaves))
             elif _holds_tensors(leaf):
                 raise UsageError(_unknown_container(name, type(leaf)))
+            elif isinstance(leaf, np.ndarray):
+                raise UsageError(
+                    f"{name!r} is a NumPy array, which the graph would have as a constant: give a tensor "
+                    "(torch.from_numpy)"
+                )
             else:
                 self.constants[name] = leaf
             self._leaves.append(leaf)
@@ -70,7 +77,7 @@ class Arguments:
 def _named(
     given: Tensor | Sequence[Any], taker: Callable[..., Any] | None, stem: str, skip: int
 ) -> dict[str, Any]:
-    several = (given,) if isinstance(given, Tensor) else tuple(given)
+    several = (given,) if isinstance(given, Tensor | np.ndarray) else tuple(given)
     names = _parameter_names(taker)[skip:]
     names += [f"{stem}_{index}" for index in range(len(names), len(several))]
     return dict(zip(names, several, strict=False))

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 
-import torch
 from torch import Tensor, nn
 
 from planner.export.dtypes import as_real, numpy_dtype
@@ -44,6 +43,6 @@ def _spec(module: nn.Module, owner: nn.Module, name: str, tensor: Tensor) -> Inp
         std = 1.0
     else:
         # A transposed convolution's weight is [in, out, ...], and its strides share the kernel.
-        sizes = tensor[:, 0] if isinstance(owner, nn.ConvTranspose2d) else tensor[0]
-        std = math.sqrt(2 / torch.Size(sizes.shape).numel())
+        out = 1 if isinstance(owner, nn.ConvTranspose2d) else 0
+        std = math.sqrt(2 / max(math.prod(shape[:out] + shape[out + 1 :]), 1))
     return InputSpec(shape=shape, dtype=dtype, kind="normal", std=float(f"{std:.6g}"))

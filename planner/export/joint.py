@@ -103,7 +103,7 @@ def trace(
     dims: OpenDims | None = None,
     specialize: bool = False,
 ) -> JointGraph:
-    """Trace the loss of a step and its gradients, in training mode.
+    """Trace the loss of a step and its gradients.
 
     Where the network's Python reads a tensor's value, the step goes through `torch.export` first:
     libraries (transformers' attention masks) leave such shortcuts out there.
@@ -119,7 +119,7 @@ def trace(
         ExportError: see `planner.export.errors`.
     """
     dims = dims or {}
-    step.train()
+    step.to_training()
     # oneDNN's recurrent layers are operators of their own, which nothing translates
     with (
         _quiet(),

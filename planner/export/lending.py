@@ -16,6 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from planner.export.step import TrainingStep
+
 
 class Attributes:
     """The attributes of a module and of all within it, and what lists and dicts among them hold."""
@@ -77,12 +79,12 @@ def as_it_was(module: nn.Module) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def lent(module: nn.Module) -> Iterator[None]:
-    """Within the block the module trains, its tensors hold copies, and have no gradients; behind it all
+def lent(step: TrainingStep) -> Iterator[None]:
+    """Within the block the step trains, its tensors hold copies, and have no gradients; behind it all
     is as it was."""
-    with as_it_was(module):
-        module.train()
-        for tensor in _tensors(module):
+    with as_it_was(step):
+        step.to_training()
+        for tensor in _tensors(step):
             tensor.data = tensor.data.clone()
             tensor.grad = None
         yield

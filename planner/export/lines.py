@@ -9,10 +9,12 @@ from pathlib import Path
 import torch
 from torch import nn
 
-SKIPPED = frozenset({"__torch_dispatch__", "__torch_function__", "_keep", "_next", "_indices"})
+SKIPPED = frozenset(
+    {"__torch_dispatch__", "__torch_function__", "_decide", "_keep", "_next", "_indices"}
+)
 """Functions of this package that PyTorch calls in the middle of the caller's."""
 
-_CALLED = ("ctc", "linalg", "logged", "losses", "sampling", "stand_ins")
+_CALLED = ("ctc", "linalg", "logged", "losses", "numbers", "sampling", "stand_ins")
 """Modules of this package that stand in for functions of PyTorch's."""
 
 

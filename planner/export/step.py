@@ -55,11 +55,16 @@ class TrainingStep(nn.Module):
         """What network and loss take beside tensors, by where it is."""
         return {**self._inputs.constants, **self._targets.constants}
 
+    def to_training(self) -> None:
+        """Put the module into training mode, unless it is: parts of it may be frozen by `eval()` then."""
+        if not self.module.training:
+            self.train()
+
     def forward(self, *tensors: Tensor) -> Tensor:
         """The loss."""
         # leaves of the step's own: the module may ask for their gradients (requires_grad_)
         own = [
-            tensor.detach().requires_grad_(is_wanted)
+            tensor if tensor.requires_grad else tensor.detach().requires_grad_(is_wanted)
             for tensor, is_wanted in zip(tensors, self._differentiable, strict=True)
         ]
         half = self.autocast

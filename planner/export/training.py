@@ -114,7 +114,9 @@ def export_training_graph(
     Graph inputs: the example inputs and the targets; then every parameter, and every buffer that
     the step changes, under the module's own names; then the optimizer's state. Outputs: `loss`;
     `<parameter>_grad`, or with an optimizer `<parameter>_new` and the new state; `<buffer>_new`.
-    The step is traced on shapes alone, in training mode, and a module on the meta device takes no memory.
+    The step is traced on shapes alone, and a module on the meta device takes no memory. A module in
+    evaluation mode is traced in training mode; of one that trains, parts that are in evaluation mode
+    (`module.norm.eval()`) stay so.
     Then PyTorch's own step is run beside the graph on ONNX Runtime (`planner.export.checking.check`).
 
     Args:

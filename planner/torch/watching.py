@@ -6,8 +6,9 @@ the graph behind without a word; it is an error here.
 
 from __future__ import annotations
 
+import copy
 import inspect
-from collections.abc import Collection, Iterator, Mapping, Set
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from functools import partial
 from types import FunctionType, MethodType
 from typing import Any
@@ -18,17 +19,22 @@ from torch import Tensor, nn
 from planner.errors import UsageError
 from planner.export.lending import as_it_was
 from planner.export.step import PREFIX, TrainingStep
+from planner.export.update.reach import is_of_library
 
 _PLAIN = (bool, int, float, str, type(None), torch.dtype)
+
+_MOST_ENTRIES = 1000
+"""Longer lists and dicts are data."""
 
 _AGAIN = "make the step again (planner.torch.step)"
 
 
 class Granted:
     """The state of a step that its graph has as constants: every submodule's class, its attributes that
-    are numbers, texts, functions or tensors, how many hooks it has; the buffers that the graph stores;
-    what a loss function has of these in its closure and globals. Lists, dicts and objects of others are
-    not looked into, nor the globals of a module's code.
+    are numbers, texts, functions or tensors, or lists and dicts of numbers and texts, how many hooks it
+    has; the buffers that the graph stores; what a loss function reads of these, and the functions that it
+    calls: in closures, globals, defaults, and attributes of the object that it is a method of. Other
+    objects are not looked into, nor the globals of a module's code.
 
     Args:
         step: as it was traced; its module need not be in training mode.
@@ -38,7 +44,7 @@ class Granted:
     def __init__(self, step: TrainingStep, given: Collection[str]) -> None:
         self._given = given
         with as_it_was(step):
-            step.train()
+            step.to_training()
             self._parts = _parts(step)
             self._values = {n: t.detach().clone() for n, t in self._tensors(step)}
 
@@ -71,7 +77,7 @@ class Granted:
                     called = f"{name}.{key}".lstrip(".")
                     if isinstance(value, Tensor) and called.removeprefix(PREFIX) not in self._given:
                         yield called, value
-        for name, value in _reached(step.loss).items():
+        for name, value in _reached(step).items():
             if isinstance(value, Tensor):
                 yield f"loss_fn.{name}", value
 
@@ -79,28 +85,61 @@ class Granted:
 def _parts(step: TrainingStep) -> dict[str, dict[str, Any]]:
     """What is said of each submodule, and of the loss function."""
     found = {name: _facts(part) for name, part in step.named_modules()}
-    return {**found, "loss_fn": _plain(_reached(step.loss))}
+    return {**found, "loss_fn": _plain(_reached(step))}
 
 
-def _reached(loss: object) -> dict[str, Any]:
-    """What a function reads that is none of its arguments, by name."""
-    if isinstance(loss, partial):
-        return {**_reached(loss.func), **loss.keywords}
-    if not isinstance(loss, FunctionType | MethodType):
-        return {}
-    found = inspect.getclosurevars(loss)
-    return {**found.globals, **found.nonlocals}
+def _reached(step: TrainingStep) -> dict[str, Any]:
+    """What a loss function, and what it calls, reads that is none of their arguments, by name."""
+    found: dict[str, Any] = {}
+    seen = {id(part) for part in step.modules()}
+    waiting: list[tuple[str, object]] = [("", step.loss)]
+    while waiting:
+        name, value = waiting.pop()
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        read = {f"{name}.{key}".strip("."): part for key, part in _read_by(value).items()}
+        found |= read
+        waiting += read.items()
+    return found
+
+
+def _read_by(value: object) -> dict[str, Any]:
+    """What a function or a module reads, by name; nothing of a library's functions."""
+    if isinstance(value, nn.Module):
+        return {key: part for key, part in vars(value).items() if not key.startswith("_")}
+    if isinstance(value, partial):
+        return {"func": value.func, **_numbered(value.args), **value.keywords}
+    if isinstance(value, MethodType):
+        held = getattr(value.__self__, "__dict__", {})
+        named = getattr(getattr(value.__func__, "__code__", None), "co_names", ())
+        return {"": value.__func__, **{name: held[name] for name in named if name in held}}
+    if isinstance(value, FunctionType):
+        if is_of_library(value):
+            return {}
+        read = inspect.getclosurevars(value)
+        defaults = {**_numbered(value.__defaults__ or ()), **(value.__kwdefaults__ or {})}
+        return {**read.globals, **read.nonlocals, **defaults}
+    call = getattr(type(value), "__call__", None)  # noqa: B004  # the function itself is wanted
+    return {"": MethodType(call, value)} if isinstance(call, FunctionType) else {}
+
+
+def _numbered(values: Sequence[Any]) -> dict[str, Any]:
+    return {str(index): value for index, value in enumerate(values)}
 
 
 def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Those that can be compared: constants, tuples of them, functions and classes."""
-    return {
-        key: value
-        for key, value in values.items()
-        if type(value) in _PLAIN
-        or (isinstance(value, tuple) and all(type(one) in _PLAIN for one in value))
-        or (callable(value) and not isinstance(value, nn.Module))
-    }
+    """Those that can be compared, as they are now: constants, tuples, lists and dicts of them, functions
+    and classes."""
+    found: dict[str, Any] = {}
+    for key, value in values.items():
+        if isinstance(value, tuple | list | dict):
+            parts = [*value, *value.values()] if isinstance(value, dict) else value
+            if len(parts) <= _MOST_ENTRIES and all(type(part) in _PLAIN for part in parts):
+                found[key] = copy.copy(value)
+        elif type(value) in _PLAIN or (callable(value) and not isinstance(value, nn.Module)):
+            found[key] = value
+    return found
 
 
 def _facts(part: nn.Module) -> dict[str, Any]:

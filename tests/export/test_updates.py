@@ -77,7 +77,12 @@ def assert_near(ours: np.ndarray, theirs: np.ndarray, name: str, eps: float) -> 
 
 
 def trained_alike(
-    module: nn.Module, made: Made, optimizer: optim.Optimizer, **options: Any
+    module: nn.Module,
+    made: Made,
+    optimizer: optim.Optimizer | None,
+    *,
+    steps: int = STEPS,
+    **options: Any,
 ) -> tuple[ExportedGraph, Loop]:
     """Export, train both, compare; each tensor of the optimizer's state is an output."""
     dtype = next(module.parameters()).dtype
@@ -86,7 +91,8 @@ def trained_alike(
     assert graph.unchecked == ""
     loop = Loop(graph, module)
     update = made.step if isinstance(made, optim.Optimizer) else made
-    for number in range(STEPS):
+    state = optimizer.state if optimizer else {}
+    for number in range(steps):
         x, y = batch(number + 1, dtype)
         ours = loop.step(x, y)
         module.zero_grad()
@@ -98,7 +104,7 @@ def trained_alike(
             assert_near(ours[name], array_of(value), name, eps)
         for name, parameter in module.named_parameters():
             assert_near(loop.held[name], array_of(parameter), name, eps)
-            for key, value in optimizer.state.get(parameter, {}).items():
+            for key, value in state.get(parameter, {}).items():
                 held = loop.held.get(f"{name}_{key}", loop.held.get(key))
                 assert held is not None, key
                 theirs = array_of(value) if isinstance(value, Tensor) else np.asarray(value)
@@ -240,6 +246,43 @@ def test_what_a_loop_runs_around_its_step() -> None:
         assert_near(held, array_of(value), name, torch.finfo(torch.float32).eps)
     assert loop.held["average.n_averaged"] == 3
     assert loop.held["lr"] == pytest.approx(optimizer.param_groups[0]["lr"])
+
+
+def taking_turns(module: nn.Module) -> tuple[Made, optim.Optimizer | None]:
+    """Two optimizers by a switch, the second with a rate that changes at a call."""
+    first, second = (optim.Adam(part.parameters(), lr=LR) for part in (module[0], module[2]))
+    is_first, calls = True, 0
+
+    def update() -> None:
+        nonlocal is_first, calls
+        calls += 1
+        if calls == 3:
+            second.param_groups[0]["lr"] = LR / 8
+        (first if is_first else second).step()
+        is_first = not is_first
+
+    return update, None
+
+
+def scheduled(module: nn.Module) -> tuple[Made, optim.Optimizer | None]:
+    optimizer, calls = optim.SGD(module.parameters(), lr=LR, momentum=0.5), 0
+    schedule = optim.lr_scheduler.CosineAnnealingWarmRestarts(optimizer, 2)
+
+    def update() -> None:
+        nonlocal calls
+        calls += 1
+        for p in module.parameters():
+            p.grad /= 1 + calls % 3 + calls // 2
+        optimizer.step()
+        schedule.step()
+
+    return update, optimizer
+
+
+@pytest.mark.parametrize("made", [taking_turns, scheduled])
+def test_counts_switches_and_rates_that_an_update_changes(made: Any) -> None:
+    module = net()
+    trained_alike(module, *made(module), steps=6)
 
 
 def test_gradients_are_added_over_two_batches() -> None:
@@ -407,6 +450,41 @@ def test_another_update_than_pytorchs_is_refused(
     assert exported(module, made(module), check=False).unchecked
 
 
+def looking_up(module: nn.Module) -> Made:
+    optimizer = optim.SGD(module.parameters(), lr=LR)
+    schedule = optim.lr_scheduler.MultiStepLR(optimizer, [5])
+
+    def update() -> None:
+        optimizer.step()
+        schedule.step()  # the line
+
+    return update
+
+
+def adding_up(module: nn.Module, **how: Any) -> Made:
+    optimizer, calls = optim.SGD(module.parameters(), lr=LR), [0]
+
+    def update() -> None:
+        calls[0] += 1
+        if calls[0] % 4 == 0:
+            optimizer.step()
+            optimizer.zero_grad(**how)
+
+    return update
+
+
+def freezing(module: nn.Module) -> Made:
+    optimizer, calls = optim.SGD(module.parameters(), lr=LR), [0]
+
+    def update() -> None:
+        calls[0] += 1
+        optimizer.step()
+        if calls[0] == 5:
+            module[0].requires_grad_(False)
+
+    return update
+
+
 def reading(module: nn.Module) -> Made:
     def update() -> None:
         with torch.no_grad():
@@ -454,6 +532,10 @@ def failing(module: nn.Module) -> Made:
         (reading, UpdateRefused, r"index of a tensor|int\(\) of a tensor.*# the line"),
         (failing, UpdateRefused, "RuntimeError: a leaf Variable that requires grad"),
         (drawing, UpdateRefused, "randn_like.* draws at random"),
+        (looking_up, UpdateRefused, "looked up in a set or a dict.*# the line"),
+        (adding_up, UpdateRefused, "adds up the gradient of '0.weight'.*p.grad to a tensor"),
+        (lambda m: adding_up(m, set_to_none=False), UpdateRefused, "adds up the gradient"),
+        (freezing, UpdateRefused, "sets requires_grad of '0.weight'"),
         (lambda m: lambda: m.nothing, UpdateRefused, "AttributeError.*nothing.*test_updates.py"),
     ],
 )
@@ -462,7 +544,7 @@ def test_what_cannot_be_exported_is_named(made: Any, error: type[Exception], wha
     with pytest.raises(error, match=what) as found:
         exported(module, made(module))
     assert isinstance(found.value, UsageError | ExportError)
-    assert all(parameter.grad is None for parameter in module.parameters())
+    assert all(p.grad is None and p.requires_grad for p in module.parameters())
 
 
 def test_a_name_with_settings_is_pytorchs_class() -> None:

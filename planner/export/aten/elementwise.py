@@ -92,6 +92,40 @@ def reverse_subtract(low: Lowering, x: fx.Node, y: Operand, alpha: float = 1) ->
     return low.op("Sub", low.operand(y, low.dtype), low.operand(x, low.dtype))
 
 
+@lowers("remainder.Tensor", "remainder.Scalar", "remainder.Scalar_Tensor")
+def remainder(low: Lowering, x: Operand, y: Operand) -> Result:
+    """The remainder has the sign of the divisor, as ONNX's Mod of integers does. Mod of floats (C's fmod,
+    exact) has the dividend's."""
+    return _remainder(low, low.operand(x, low.dtype), low.operand(y, low.dtype))
+
+
+def _remainder(low: Lowering, left: Value, right: Value) -> Value:
+    if not low.dtype.is_floating_point:
+        return low.op("Mod", left, right)
+    rest = low.op("Mod", left, right, fmod=1, tag="rest")
+    is_other = low.op("Less", low.op("Mul", rest, right, tag="signs"), low.scalar(0), tag="other")
+    return low.op("Where", is_other, low.op("Add", rest, right, tag="moved"), rest)
+
+
+@lowers("floor_divide", "div.Tensor_mode", "div.Scalar_mode")
+def divide_rounded(
+    low: Lowering, x: Operand, y: Operand, rounding_mode: str | None = "floor"
+) -> Result:
+    """Down: `(x - remainder) / y`, as PyTorch's kernel has it, which `floor(x / y)` is not (1 // 0.1).
+    Towards 0, integers as ONNX divides them."""
+    left, right = low.operand(x, low.dtype), low.operand(y, low.dtype)
+    is_float = low.dtype.is_floating_point
+    if rounding_mode == "floor":
+        left = low.op("Sub", left, _remainder(low, left, right), tag="multiple")
+    found = low.op("Div", left, right, tag="quotient")
+    if not is_float or rounding_mode is None:
+        return found
+    if rounding_mode == "floor":
+        return low.op("Round", found)
+    size = low.op("Floor", low.op("Abs", found, tag="size"), tag="whole")
+    return low.op("Mul", low.op("Sign", found, tag="sign"), size)
+
+
 @lowers("rsqrt", wide=True)
 def reciprocal_root(low: Lowering, x: fx.Node) -> Result:
     return low.op("Reciprocal", low.op("Sqrt", low.value(x), tag="root"))

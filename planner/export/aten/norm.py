@@ -182,7 +182,8 @@ def batch_norm_backward(
     """-> gradients of x, scale, shift.
 
     As in layer normalization, with the sums over batch and space folded into per-channel
-    factors: `dx = scale rstd (dy - (dshift + (x - mean) rstd dscale) / count)`.
+    factors: `dx = scale rstd (dy - (dshift + (x - mean) rstd dscale) / count)`. In evaluation mode the
+    running statistics are constants: `dx = scale rstd dy`.
 
     The part with x is a plane in x for each channel, which BatchNormalization computes in one pass
     over memory. The images are not centered for the sums: `sum(dy (x - mean))` is
@@ -190,11 +191,15 @@ def batch_norm_backward(
     BatchNormalization folds the mean into its shift; and centered images that the forward pass
     makes, too, would be shared with it by ONNX Runtime, and held until here.
     """
-    del running_mean, running_var, epsilon
-    if not training:
-        raise low.unsupported("evaluation mode")
     rank, axes = rank_of(x), _all_but_channels(x)
-    grad, images, center, inverse = (low.value(node) for node in (dy, x, mean, rstd))
+    grad, images = low.value(dy), low.value(x)
+    if training:
+        center, inverse = low.value(mean), low.value(rstd)
+    else:
+        assert running_mean is not None and running_var is not None
+        padded = low.op("Add", low.value(running_var), low.scalar(epsilon), tag="padded")
+        center = low.value(running_mean)
+        inverse = low.op("Reciprocal", low.op("Sqrt", padded, tag="std"), tag="rstd")
     dshift = low.reduce("Sum", grad, axes, tag="dshift")
     product = low.op("Mul", grad, images, tag="product")
     total = low.reduce("Sum", product, axes, tag="total")
@@ -205,6 +210,9 @@ def batch_norm_backward(
         return [None, dscale, dshift]
 
     factor = inverse if scale is None else low.op("Mul", low.value(scale), inverse, tag="factor")
+    of_channels = low.per_channel(factor, rank, "factor_r")
+    if not training:
+        return [low.op("Mul", grad, of_channels), dscale, dshift]
     count = low.count([shape_of(x)[axis] for axis in axes])
     share = low.op("Div", factor, count, tag="share")
     steep = low.op("Mul", dscale, inverse, tag="steep")
@@ -214,7 +222,7 @@ def batch_norm_backward(
     plane = low.op(
         "BatchNormalization", images, slope, offset, center, ones, tag="plane", epsilon=0.0
     )
-    scaled = low.op("Mul", grad, low.per_channel(factor, rank, "factor_r"), tag="scaled")
+    scaled = low.op("Mul", grad, of_channels, tag="scaled")
     return [low.op("Sub", scaled, plane), dscale, dshift]
 
 

@@ -294,6 +294,11 @@ class _Comparison:
             old = before.get(name)
             if name in self.joint.updated_buffers or is_equal(old, array):
                 continue
+            if old is None:
+                return (
+                    f"the step makes {name!r} as it first runs: run the module once on the inputs "
+                    "before the export, or make it in __init__"
+                )
             return f"the step changes {name!r}, and the graph does not return it"
         return ""
 

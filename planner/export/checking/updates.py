@@ -133,7 +133,7 @@ class EagerUpdate:
             theirs = self._theirs(item, places)
             found = ours[item.name + UPDATED_SUFFIX]
             old = self._state.get(item.name, np.zeros_like(found))
-            if theirs is None or not self._is_near(found, theirs, old):
+            if not self._is_near(found, old if theirs is None else theirs, old):
                 return f"the update leaves another {item.name!r}"
         for item in self._update.state:
             if item.new is not None and item.name in self._state:
@@ -141,7 +141,7 @@ class EagerUpdate:
         return ""
 
     def _theirs(self, item: State, places: Mapping[Any, Any]) -> np.ndarray | None:
-        """A tensor of the state as the caller's own code has it."""
+        """A tensor of the state as the caller's own code has it; None where it has not been made yet."""
         if item.path is None:
             held = self._update.tracer.leaves[item.key or ()].tensor
         else:

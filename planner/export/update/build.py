@@ -18,6 +18,7 @@ from torch.optim import Optimizer
 
 from planner.export.errors import UpdateRefused
 from planner.export.optim import GRADIENT_SUFFIX
+from planner.export.update.gradients import Gradients
 from planner.export.update.graph import substituted
 from planner.export.update.optimizers import Rates, check
 from planner.export.update.reach import Path, Reach, name_of
@@ -27,7 +28,6 @@ from planner.export.update.traced import (
     STARTED,
     State,
     TracedUpdate,
-    lent_gradients,
     needed,
     tensors_of,
 )
@@ -81,6 +81,7 @@ class _Building:
     def build(self) -> TracedUpdate | None:
         """The update; None where names that were shared must not be, to be built again."""
         self.parameters = {id(p): name for name, p in self.module.named_parameters()}
+        self.ways = Gradients(self.module, self.gradients)
         self.taken = {*self.parameters.values(), *self.inputs}
         reach = Reach([("", self.update)])
         reach.keep()
@@ -99,8 +100,10 @@ class _Building:
             parameters=self.parameters,
             dtype=_rate_type(self.module),
             named=lambda: self._name_places(reach, names),
+            free=self._free,
         )
         outcome, installed, initial, started = self._runs()
+        self.ways.check()
         return self._finished(outcome, installed, initial, started)
 
     # -- the runs ------------------------------------------------------------------------------
@@ -108,7 +111,7 @@ class _Building:
     @contextlib.contextmanager
     def _hooked(self, run: Any) -> Iterator[None]:
         with (
-            lent_gradients(self.module, self.gradients),
+            self.ways.watched(run),
             self.rates.hooked(self.rates.as_input(run)),
         ):
             yield
@@ -119,7 +122,7 @@ class _Building:
         numbers: dict[Path, Installed] = {}
         is_trial = True
         while True:
-            self.rates.values.clear()
+            self.taken -= self.rates.forget()
             first = tracer.run(numbers, self._hooked, is_trial=is_trial)
             before = tracer.reach.places()
             more = {
@@ -130,6 +133,7 @@ class _Building:
             if not more and not is_trial:
                 break
             is_trial = bool(more)
+            self.taken -= self.rates.forget()  # what has become state is called first
             numbers |= self._installed({path: before[path].value for path in more})
         values = {path: _number(before[path].value) for path in numbers}
         if not first.created:

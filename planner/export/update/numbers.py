@@ -19,6 +19,7 @@ from unittest import mock
 
 import torch
 from torch import Tensor
+from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.overrides import TorchFunctionMode
 
 from planner.export.dtypes import HALF
@@ -211,10 +212,23 @@ def _of_math(name: str) -> Callable[..., Any]:
     return function
 
 
+def _as_key(tensor: Tensor) -> int:
+    """The hash of a tensor. One number among others in a set or a dict would not be found, whatever it
+    is."""
+    if tensor.dim():
+        return id(tensor)
+    raise DataDependentUpdate(
+        line_of_user(traceback.extract_stack()),
+        "a number that is looked up in a set or a dict, as MultiStepLR does; compare it: in a list or a "
+        "tuple, or with ==",
+    )
+
+
 @contextlib.contextmanager
 def python_takes_tensors() -> Iterator[None]:
-    """Within the block `min`, `max` and functions of `math` take tensors."""
+    """Within the block `min`, `max` and functions of `math` take tensors, and numbers are no keys."""
     with contextlib.ExitStack() as stack:
+        stack.enter_context(mock.patch.object(FunctionalTensor, "__hash__", _as_key))
         for name, chosen in (("min", torch.minimum), ("max", torch.maximum)):
             several = _of_several(getattr(builtins, name), chosen)
             stack.enter_context(mock.patch.object(builtins, name, several))

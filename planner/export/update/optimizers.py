@@ -47,15 +47,24 @@ class Rates:
     Attributes:
         parameters: names of the module's, by identity.
         named: is called where an optimizer is come across that was not known.
+        free: a name that nothing else has, like the one that is given.
         values: rates as they are in Python, by name.
     """
 
     reach: Reach
     parameters: Mapping[int, str]
     named: Callable[[], None]
+    free: Callable[[str], str]
     values: dict[str, float] = field(default_factory=dict)
     dtype: torch.dtype = torch.float32
     _names: dict[tuple[int, int], str] = field(default_factory=dict)
+
+    def forget(self) -> set[str]:
+        """Name them anew; returns the names that they had."""
+        names = set(self._names.values())
+        self._names.clear()
+        self.values.clear()
+        return names
 
     @contextlib.contextmanager
     def hooked(self, rate_of: Callable[[Optimizer, int], Any]) -> Iterator[None]:
@@ -109,7 +118,10 @@ class Rates:
         """For `hooked`: a rate that is an input of a run's graph."""
 
         def rate_of(optimizer: Optimizer, index: int) -> Any:
-            if not _is_rate(optimizer.param_groups[index].get("lr"), run):
+            group = optimizer.param_groups[index]
+            if self.reach.was(group).get("lr") is not group.get("lr"):
+                return None  # another one, which the update has put there
+            if not _is_rate(group.get("lr"), run):
                 return None
             return number_of(run.fed(self._name(optimizer, index), (), self.dtype))
 
@@ -130,9 +142,7 @@ class Rates:
         rates = [_plain(group["lr"]) for group in optimizer.param_groups]
         at = 0 if len(set(rates)) == 1 else index
         if (id(optimizer), at) not in self._names:
-            count = len(self._names)
-            name = f"{LEARNING_RATE}_{count}" if count else LEARNING_RATE
-            self._names[id(optimizer), at] = name
+            self._names[id(optimizer), at] = self.free(LEARNING_RATE)
         name = self._names[id(optimizer), at]
         self.values[name] = rates[index]
         return name

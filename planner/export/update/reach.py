@@ -75,6 +75,10 @@ class Reach:
                     where = id(place.holder), place.key
                     self._variables.setdefault(where, (place, place.value))
 
+    def was(self, container: dict[str, Any]) -> dict[str, Any]:
+        """What a dict held as it was remembered."""
+        return self._kept[id(container)][1]
+
     def put_back(self) -> None:
         """Make all containers what they were."""
         for container, was in self._kept.values():
@@ -170,14 +174,18 @@ def _entries(value: Any) -> Iterator[tuple[Any, Any]]:
     yield from list(value.items()) if isinstance(value, dict) else enumerate(value)
 
 
+def is_of_library(function: FunctionType) -> bool:
+    """Whether it stands in a library, by its globals: wrappers have the names of what they wrap."""
+    return str(function.__globals__.get("__name__")).partition(".")[0] in _LIBRARIES
+
+
 def _variables(function: FunctionType) -> Iterator[tuple[str, Any, Any]]:
     """Variables of others that a function names, as (name, holder, key): its enclosing functions', and
     its module's."""
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         if cell != CellType():  # assigned
             yield name, cell, None
-    # of its globals, not of itself: wrappers have the names of what they wrap
-    if str(function.__globals__.get("__name__")).partition(".")[0] not in _LIBRARIES:
+    if not is_of_library(function):
         for name in function.__code__.co_names:
             if name in function.__globals__:
                 yield name, function.__globals__, name

@@ -321,6 +321,17 @@ class _Run:
         known = self._stand_ins.get(key_of(tensor))
         return known is not None and self.node_of(known) is not self.tracer.input_of(key_of(tensor))
 
+    def has_met(self, tensor: Tensor) -> bool:
+        """Whether one of the caller's tensors has been read or written so far."""
+        return key_of(tensor) in self._stand_ins
+
+    def is_zero(self, tensor: Tensor) -> bool:
+        """Whether one of the caller's tensors has been filled with zeros."""
+        if isinstance(tensor, FunctionalTensor) or not self.has_met(tensor):
+            return False
+        found = self.tracer.merged.value_of(self.node_of(tensor))
+        return found is not None and not bool(found.any())
+
     def _stand_in(self, tensor: Tensor) -> FunctionalTensor:
         key = key_of(tensor)
         if key not in self._stand_ins:
@@ -379,10 +390,12 @@ class _Run:
                 outcome.places[path] = self.node_of(value)
                 if path not in self._installed and not isinstance(was, Tensor | int | float):
                     outcome.created[path] = self._first.get(id(value), outcome.places[path])
-            elif isinstance(value, int | float) and path[-1] not in _COUNTS and value != was:
+            elif isinstance(value, int | float) and path[-1] not in _COUNTS:
+                if not isinstance(was, Tensor) and value == was:
+                    continue
                 node = self.node_of(torch.full((), float(value), dtype=torch.float64))
                 outcome.places[path] = node
-                if not isinstance(was, int | float):
+                if not isinstance(was, Tensor | int | float):
                     outcome.created[path] = node
         for key, stand_in in self._stand_ins.items():
             outcome.leaves[key] = self.node_of(stand_in)

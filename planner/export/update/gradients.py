@@ -1,0 +1,65 @@
+"""What an update does with gradients, which a graph has of one step alone."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from torch import Tensor, nn
+
+from planner.export.errors import UpdateRefused
+from planner.export.update.traced import lent_gradients
+
+
+class Gradients:
+    """Lends a module its gradients for each way through an update, and remembers what becomes of them.
+
+    Args:
+        lent: by parameter.
+    """
+
+    def __init__(self, module: nn.Module, lent: Mapping[str, Tensor]) -> None:
+        self._module, self._lent = module, lent
+        self._dropped: set[str] = set()  # set to None or zero in some way
+        self._left: set[str] = set()  # neither read nor changed in some way
+
+    @contextlib.contextmanager
+    def watched(self, run: Any) -> Iterator[None]:
+        """Within the block the module has its gradients, and the update runs.
+
+        Raises:
+            UpdateRefused: parameters are frozen, or trained from now on.
+        """
+        trained = {name: p.requires_grad for name, p in self._module.named_parameters()}
+        try:
+            with lent_gradients(self._module, self._lent):
+                yield
+                self._note(run)
+            for name, parameter in self._module.named_parameters():
+                if parameter.requires_grad != trained[name]:
+                    raise UpdateRefused(
+                        f"it sets requires_grad of {name!r}, and a graph trains what it was exported "
+                        "with: export one graph for each phase"
+                    )
+        finally:
+            for name, parameter in self._module.named_parameters():
+                parameter.requires_grad_(trained[name])
+
+    def _note(self, run: Any) -> None:
+        for name, lent in self._lent.items():
+            gradient = self._module.get_parameter(name).grad
+            if gradient is None or run.is_zero(gradient):
+                self._dropped.add(name)
+            elif gradient is lent and not run.has_met(lent):
+                self._left.add(name)
+
+    def check(self) -> None:
+        """Raise UpdateRefused where one way drops a gradient that another leaves to the next call."""
+        for name in self._lent:
+            if name in self._dropped & self._left:
+                raise UpdateRefused(
+                    f"it adds up the gradient of {name!r} over several calls, as zero_grad in one branch "
+                    "says, and a graph has that of one step: add p.grad to a tensor of your own, "
+                    "and zero that one"
+                )
