@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import fnmatch
 import importlib.util
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +19,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 from onnx import TensorProto, helper, numpy_helper, version_converter
+from onnx_ir.passes.common import LiftConstantsToInitializersPass
 
 from planner.errors import ModelError, UsageError
 from planner.export.differences import check_gradients
@@ -36,16 +36,22 @@ OptimizerName = Literal["sgd", "momentum", "adam", "adamw"]
 
 LOSS, TARGET = "loss", "target"
 
+_VIEWS = frozenset({"Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
+"""Operators whose result is their first operand, laid out another way."""
+
 _WEIGHTS = {
     "BatchNormalization": (1, 2),
     "Conv": (1, 2),
     "ConvTranspose": (1, 2),
     "Gather": (0,),
+    "GRU": (1, 2, 3),
     "Gemm": (1, 2),
     "InstanceNormalization": (1, 2),
+    "LSTM": (1, 2, 3),
     "LayerNormalization": (1, 2),
     "MatMul": (0, 1),
     "PRelu": (1,),
+    "RNN": (1, 2, 3),
 }
 """Which operands of an operator are trained, where they are float32 initializers."""
 
@@ -103,9 +109,10 @@ def differentiate(
     Args:
         path: of the model; its sizes are fixed by `dims`.
         loss: "mse" (mean square of the difference from a target of the output's shape),
-            "cross_entropy" (of int64 classes, as mean; classes are the last axis of outputs of two or
-            three axes, axis 1 of others), or the name of an output that is a scalar. The first two take
-            the model's first output, or another as in "mse:logits".
+            "cross_entropy" (of int64 classes, as mean of those that are not negative: -100 is ignored as
+            in PyTorch, and -1 as well; classes are the last axis of outputs of two or three axes, axis 1
+            of others; an output that a Softmax makes is taken before it), or the name of an output that is
+            a scalar. The first two take the model's first output, or another as in "mse:logits".
         train: patterns of the initializers that are trained; by default float32 weights, biases and
             scales of products, convolutions, normalizations and embeddings.
         freeze: patterns of those that are not.
@@ -130,6 +137,10 @@ def differentiate(
     proto = _fixed(path, dims or {})
     _add_loss(proto, loss)
     parameters = _trained(proto, train, freeze)
+    if clash := _names(proto.graph) & {f"{name}_grad" for name in parameters}:
+        raise UsageError(
+            f"the model has a tensor called {min(clash)!r}, as a gradient is: rename it"
+        )
     proto = in_parts(proto)
     nodes, constants, gradients = differentiated(proto, tuple(parameters))
     given = [value for value in proto.graph.input if value.name not in parameters]
@@ -162,7 +173,12 @@ def differentiate(
         check_gradients(finished([]), model, parameters)
     state: list[StateTensor] = []
     if optimizer is not None:
-        state, updated = OPTIMIZERS[optimizer].append(builder, kinds, "_grad", "_new")
+        try:
+            state, updated = OPTIMIZERS[optimizer].append(builder, kinds, "_grad", "_new")
+        except ValueError as error:  # of the builder, which has the name already
+            raise UsageError(
+                f"{error}, and {optimizer} has a tensor so called: rename it"
+            ) from None
         model = finished(updated, state)
     return ForwardTraining(
         model=model,
@@ -179,6 +195,7 @@ def _fixed(path: Path, dims: Mapping[str, int]) -> onnx.ModelProto:
     for value in (*loaded.model.graph.inputs, *loaded.model.graph.outputs):
         value.shape = ir.Shape(types[str(value.name)].shape)
     ir.external_data.load_to_model(loaded.model)
+    LiftConstantsToInitializersPass(lift_all_constants=True)(loaded.model)
     proto = ir.to_proto(loaded.model)
     del proto.graph.value_info[:]
     if opset_of(proto) >= OPSET:
@@ -196,6 +213,7 @@ def _add_loss(proto: onnx.ModelProto, loss: str) -> None:
     graph = proto.graph
     kind, colon, name = loss.partition(":")
     outputs = {value.name: value for value in graph.output}
+    _check_free(graph, loss if kind not in _LOSSES else None)
     if kind not in _LOSSES:
         if loss not in outputs:
             raise UsageError(
@@ -205,15 +223,40 @@ def _add_loss(proto: onnx.ModelProto, loss: str) -> None:
         if outputs[loss].type.tensor_type.shape.dim:
             shape = [d.dim_value for d in outputs[loss].type.tensor_type.shape.dim]
             raise ExportError(f"output {loss!r} has the shape {shape}: the loss must be a scalar")
-        graph.node.append(helper.make_node("Identity", [loss], [LOSS]))
+        if loss != LOSS:
+            graph.node.append(helper.make_node("Identity", [loss], [LOSS]))
         return
     if colon and name not in outputs:
         raise UsageError(f"--loss {loss}: the model has no output {name!r} ({', '.join(outputs)})")
     output = outputs[name] if colon else graph.output[0]
     shape = tuple(dim.dim_value for dim in output.type.tensor_type.shape.dim)
-    nodes, target = _LOSSES[kind](output.name, shape)
+    value = output.name
+    if kind == "cross_entropy":
+        value = _before_softmax(graph, value, len(shape))
+    nodes, target = _LOSSES[kind](value, shape)
     graph.node.extend(nodes)
     graph.input.append(target)
+
+
+def _check_free(graph: onnx.GraphProto, loss: str | None) -> None:
+    """Raise UsageError where the model has names that those of the loss would be.
+
+    Args:
+        loss: the output that is the loss, which may be called so.
+    """
+    for name in _names(graph):
+        is_added = name == TARGET or name.startswith(f"{LOSS}.")
+        if (is_added and loss is None) or (name == LOSS and loss != LOSS):
+            raise UsageError(
+                f"the model has a tensor called {name!r}, as one of the training graph is: rename it"
+                f"{', or give --loss loss if it is the output to train for' if name == LOSS else ''}"
+            )
+
+
+def _names(graph: onnx.GraphProto) -> set[str]:
+    """Of all tensors of a model."""
+    made = {name for node in graph.node for name in node.output}
+    return made | {value.name for value in (*graph.input, *graph.initializer)}
 
 
 def _mean_square(output: str, shape: tuple[int, ...]) -> tuple[list[onnx.NodeProto], Any]:
@@ -225,23 +268,45 @@ def _mean_square(output: str, shape: tuple[int, ...]) -> tuple[list[onnx.NodePro
     return nodes, helper.make_tensor_value_info(TARGET, TensorProto.FLOAT, shape)
 
 
+def _before_softmax(graph: onnx.GraphProto, output: str, rank: int) -> str:
+    """What a Softmax makes an output of, where one does: the logits."""
+    for node in graph.node:
+        if node.output[0] == output and node.op_type == "Softmax":
+            axis = next((a.i for a in node.attribute if a.name == "axis"), -1) % rank
+            if axis == _classes(rank):
+                return node.input[0]
+            raise ExportError(
+                f"{output!r} is a Softmax along axis {axis}, and cross_entropy has its classes along axis "
+                f"{_classes(rank)}: give an output that is the loss"
+            )
+    return output
+
+
+def _classes(rank: int) -> int:
+    """The axis of classes."""
+    return rank - 1 if rank <= 3 else 1
+
+
 def _cross_entropy(output: str, shape: tuple[int, ...]) -> tuple[list[onnx.NodeProto], Any]:
     if len(shape) < 2:
         raise ExportError(f"output {output!r} has the shape {list(shape)}, which has no classes")
-    axis = len(shape) - 1 if len(shape) <= 3 else 1
+    axis = _classes(len(shape))
     rest = shape[:axis] + shape[axis + 1 :]
-    count = math.prod(rest)
+    node = helper.make_node
     nodes = [
-        helper.make_node("LogSoftmax", [output], ["loss.log"], axis=axis),
+        node("LogSoftmax", [output], ["loss.log"], axis=axis),
         _constant("loss.classes", np.array(shape[axis], np.int64)),
-        _constant("loss.values", np.array([0, 1], np.float32)),
-        helper.make_node(
-            "OneHot", [TARGET, "loss.classes", "loss.values"], ["loss.chosen"], axis=axis
-        ),
-        helper.make_node("Mul", ["loss.log", "loss.chosen"], ["loss.each"]),
-        helper.make_node("ReduceSum", ["loss.each"], ["loss.sum"], keepdims=0),
-        _constant("loss.scale", np.array(-1 / count, np.float32)),
-        helper.make_node("Mul", ["loss.sum", "loss.scale"], [LOSS]),
+        _constant("loss.values", np.array([0, -1], np.float32)),
+        _constant("loss.first", np.array(0, np.int64)),
+        node("GreaterOrEqual", [TARGET, "loss.first"], ["loss.is_class"]),
+        node("Cast", ["loss.is_class"], ["loss.counted"], to=TensorProto.FLOAT),
+        node("ReduceSum", ["loss.counted"], ["loss.count"], keepdims=0),
+        # -1 is the last class to OneHot, and a number behind the last one is none
+        node("Where", ["loss.is_class", TARGET, "loss.classes"], ["loss.class"]),
+        node("OneHot", ["loss.class", "loss.classes", "loss.values"], ["loss.chosen"], axis=axis),
+        node("Mul", ["loss.log", "loss.chosen"], ["loss.each"]),
+        node("ReduceSum", ["loss.each"], ["loss.sum"], keepdims=0),
+        node("Div", ["loss.sum", "loss.count"], [LOSS]),
     ]
     return nodes, helper.make_tensor_value_info(TARGET, TensorProto.INT64, rest)
 
@@ -258,17 +323,21 @@ def _trained(
 ) -> dict[str, np.ndarray]:
     """What is trained, and its values."""
     floats = {t.name: t for t in proto.graph.initializer if t.data_type == TensorProto.FLOAT}
+
+    def like(patterns: Sequence[str]) -> set[str]:
+        return {n for p in patterns for n in floats if n == p or fnmatch.fnmatchcase(n, p)}
+
     for pattern in (*train, *freeze):
-        if not fnmatch.filter(floats, pattern):
+        if not like([pattern]):
             raise UsageError(
                 f"no float32 initializer is called like {pattern!r} (there are "
                 f"{', '.join(list(floats)[:4]) or 'none'}, ...)"
             )
     if train:
-        wanted = {name for pattern in train for name in fnmatch.filter(floats, pattern)}
+        wanted = like(train)
     else:
         wanted = _weights(proto, floats)
-    wanted -= {name for pattern in freeze for name in fnmatch.filter(floats, pattern)}
+    wanted -= like(freeze)
     if not wanted:
         raise ExportError(
             "the model has no weights to train: float32 initializers that products, convolutions, "
@@ -280,10 +349,17 @@ def _trained(
 def _weights(proto: onnx.ModelProto, floats: Mapping[str, TensorProto]) -> set[str]:
     """Initializers that layers read as weights, scales or biases."""
     maker = {name: node for node in proto.graph.node for name in node.output}
+
+    def stored(name: str) -> str:
+        """The initializer that a weight is a view of; else the name itself."""
+        while name in maker and maker[name].op_type in _VIEWS:
+            name = maker[name].input[0]
+        return name
+
     found: set[str] = set()
     for node in proto.graph.node:
         places = _WEIGHTS.get(node.op_type, ())
-        found |= {node.input[at] for at in places if at < len(node.input)} & floats.keys()
+        found |= {stored(node.input[at]) for at in places if at < len(node.input)} & floats.keys()
         if node.op_type == "Add":  # a bias, where it is added to a product or a convolution
             for one, other in (node.input, reversed(node.input)):
                 producer = maker.get(other)

@@ -32,6 +32,12 @@ def in_parts(proto: onnx.ModelProto) -> onnx.ModelProto:
     made = [("", op_type) for op_type in others if _has_parts(op_type, opset_of(proto))]
     if not made:
         return proto
+    for node in proto.graph.node:  # parts read attributes that the node leaves at their defaults
+        if ("", node.op_type) in made:
+            schema: Any = onnx.defs.get_schema(node.op_type, opset_of(proto))
+            given = {attribute.name for attribute in node.attribute}
+            defaults = [a.default_value for a in schema.attributes.values() if a.name not in given]
+            node.attribute.extend(value for value in defaults if value.name)
     return inliner.inline_selected_functions(proto, made, inline_schema_functions=True)
 
 
@@ -74,7 +80,8 @@ def differentiated(
             )
         except ValueError as error:
             raise ExportError(
-                f"onnxsim cannot differentiate the model: {str(error).partition('; onnxsim.')[0]}"
+                f"onnxsim cannot differentiate the model: {str(error).partition('; onnxsim.')[0]}; "
+                "what lies before it can be left out (--freeze), or name what is trained (--train)"
             ) from None
     imports = [helper.make_opsetid("", opset_of(proto))]
     for function in builder.functions:  # of operators that are the same in both sets
@@ -135,7 +142,8 @@ def _gather(ctx: Any, node: onnx.NodeProto, gradient: str) -> list[str | None]:
         gradient = ctx.b.transpose(gradient, order)
     first = [shape[axis], *shape[:axis], *shape[axis + 1 :]]
     zeros = ctx.b.op("ConstantOfShape", [ctx.int64_const(first)])
-    rows = ctx.b.op("Unsqueeze", [indices, ctx.int64_const([places])])
+    wide = ctx.b.op("Cast", [indices], to=TensorProto.INT64)  # ScatterND takes no int32
+    rows = ctx.b.op("Unsqueeze", [wide, ctx.int64_const([places])])
     added = ctx.b.op("ScatterND", [zeros, rows, gradient], reduction="add")
     back = [*range(1, axis + 1), 0, *range(axis + 1, len(shape))]
     return [ctx.b.transpose(added, back) if axis else added, None]
@@ -168,12 +176,18 @@ def _matmul(ctx: Any, node: onnx.NodeProto, gradient: str) -> list[str | None]:
 
 
 def _power(ctx: Any, node: onnx.NodeProto, gradient: str) -> list[str | None]:
-    """`g n x^(n - 1)`; the exponent is taken for a constant."""
-    base, exponent = node.input
+    """`g n x^(n - 1)`, and `g x^n log x` of the exponent: 0 where x is 0, as in PyTorch."""
+    base, exponent = node.input[0], ctx.b.op("Cast", [node.input[1]], to=TensorProto.FLOAT)
     lower = ctx.b.op("Pow", [base, ctx.b.sub(exponent, ctx.b.const(np.float32(1)))])
     slope = ctx.b.mul(exponent, lower)
-    whole, own = ctx.shape(node.output[0]), ctx.shape(base)
-    return [ctx.reduce_to(ctx.b.mul(gradient, slope), whole, own), None]
+    zero = ctx.b.const(np.float32(0))
+    logarithm = ctx.b.op("Where", [ctx.b.op("Equal", [base, zero]), zero, ctx.b.op("Log", [base])])
+    steep = ctx.b.mul(node.output[0], logarithm)
+    whole = ctx.shape(node.output[0])
+    return [
+        ctx.reduce_to(ctx.b.mul(gradient, part), whole, ctx.shape(name))
+        for part, name in zip((slope, steep), node.input, strict=True)
+    ]
 
 
 def _sum(ctx: Any, node: onnx.NodeProto, gradient: str) -> list[str | None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -47,7 +48,7 @@ class Forward:
 
     def save(self, path: Path) -> Path:
         held = {n: t.detach().numpy() for n, t in self.weights().items()} | dict(self.constants)
-        kind = onnx.TensorProto.INT64 if not self.inputs.is_floating_point() else 1
+        kind = h.np_dtype_to_tensor_dtype(self.inputs.numpy().dtype)
         graph = h.make_graph(
             self.nodes,
             "g",
@@ -122,8 +123,39 @@ def words() -> Forward:
     )
 
 
+def older() -> Forward:
+    """As older exporters write: ids of int32, a weight in a constant node and laid out another way, a
+    trained exponent, an operator's parts with its defaults, a softmax at the end."""
+
+    def compute(w: Weights, x: Tensor) -> Tensor:
+        found = w["table"][x.long()] @ w["w"].T
+        return (f.elu(found).square() + 0.5) ** w["e"]
+
+    add = h.make_node
+    two = numpy_helper.from_array(np.array(2, np.int64))
+    nodes = [
+        add("Gather", ["table", "x"], ["e0"]),
+        add("Transpose", ["w"], ["w0"], perm=[1, 0]),
+        add("MatMul", ["e0", "w0"], ["a"]),
+        add("Elu", ["a"], ["b"]),
+        add("Constant", [], ["two"], value=two),
+        add("Pow", ["b", "two"], ["c"]),
+        add("Add", ["c", "half"], ["d"]),
+        add("Pow", ["d", "e"], ["raw"]),
+        add("Softmax", ["raw"], ["logits"], axis=-1),
+    ]
+    return Forward(
+        nodes=nodes,
+        shapes={"table": (11, 8), "w": (7, 8), "e": (7,)},
+        inputs=torch.randint(0, 11, (3, 6), generator=torch.Generator().manual_seed(1)).int(),
+        logits=(3, 6, 7),
+        compute=compute,
+        constants={"half": np.array(0.5, np.float32)},
+    )
+
+
 MASK = np.triu(np.full((6, 6), -1e4, np.float32), 1)
-MODELS = {"pictures": pictures, "words": words}
+MODELS = {"pictures": pictures, "words": words, "older": older}
 
 
 def losses(kind: str, found: Tensor) -> tuple[Tensor, Tensor]:
@@ -133,6 +165,7 @@ def losses(kind: str, found: Tensor) -> tuple[Tensor, Tensor]:
         target = torch.randn(found.shape, generator=generator)
         return target, f.mse_loss(found, target)
     target = torch.randint(0, found.shape[-1], found.shape[:-1], generator=generator)
+    target.view(-1)[1] = -100  # no class
     return target, f.cross_entropy(found.flatten(0, -2), target.flatten())
 
 
@@ -142,12 +175,19 @@ def run(graph: ForwardTraining, feeds: Mapping[str, np.ndarray]) -> dict[str, np
     return dict(zip(names, map(np.asarray, session.run(names, dict(feeds))), strict=True))
 
 
-@pytest.mark.parametrize("kind", ["mse", "cross_entropy"])
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        *itertools.product(["pictures", "words"], ["mse", "cross_entropy"]),
+        ("older", "cross_entropy"),
+    ],
+)
 def test_gradients_are_autograds(name: str, kind: str, tmp_path: Path) -> None:
     model, weights = MODELS[name](), MODELS[name]().weights()
     batch = {"batch": len(model.inputs)}
-    graph = differentiate(model.save(tmp_path / "m.onnx"), loss=kind, dims=batch)
+    train = tuple(weights) if name == "older" else ()  # exponents are no weights by themselves
+    path = model.save(tmp_path / "m.onnx")
+    graph = differentiate(path, loss=kind, dims=batch, train=train)
     target, loss = losses(kind, model.compute(weights, model.inputs))
     loss.backward()
     feeds = {"x": model.inputs.numpy(), "target": target.numpy(), **graph.parameters}
@@ -226,6 +266,40 @@ def _kept_out(model: onnx.ModelProto) -> None:
     model.graph.output[0].CopyFrom(h.make_tensor_value_info("r", 1, ["batch", 3, 14, 14]))
 
 
+def _named(before: str, now: str) -> Callable[[onnx.ModelProto], None]:
+    def change(model: onnx.ModelProto) -> None:
+        for node in model.graph.node:
+            for names in (node.input, node.output):
+                names[:] = [now if name == before else name for name in names]
+
+    return change
+
+
+def test_an_output_may_be_the_loss_by_its_name_and_weights_have_names_as_patterns(
+    tmp_path: Path,
+) -> None:
+    nodes = [
+        h.make_node("MatMul", ["x", "layers[0].w"], ["y"]),
+        h.make_node("ReduceMean", ["y"], ["loss"], keepdims=0),
+    ]
+    weights = {"layers[0].w": (6, 3)}
+    one = Forward(
+        nodes=nodes,
+        shapes=weights,
+        inputs=torch.ones(2, 6),
+        logits=(),
+        compute=lambda w, x: (x @ w["layers[0].w"]).mean(),
+        constants={},
+    )
+    model = onnx.load(one.save(tmp_path / "m.onnx"))
+    model.graph.output[0].CopyFrom(h.make_tensor_value_info("loss", 1, []))
+    onnx.save(model, tmp_path / "m.onnx")
+    named = {"loss": "loss", "dims": {"batch": 2}, "train": ["layers[0].w"]}
+    graph = differentiate(tmp_path / "m.onnx", **named)  # type: ignore[arg-type]
+    found = run(graph, {"x": np.ones((2, 6), np.float32), **graph.parameters})
+    np.testing.assert_allclose(found["layers[0].w_grad"], np.full((6, 3), 1 / 3), rtol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("change", "more", "error", "said"),
     [
@@ -236,7 +310,11 @@ def _kept_out(model: onnx.ModelProto) -> None:
         (None, {"train": ("w*",)}, UsageError, r"called like 'w\*' \(there are conv.w"),
         (None, {"freeze": ("*",)}, ExportError, "no weights to train"),
         (_unknown, {}, ExportError, r"no gradient rule for op type 'Sign' \(node 'r'\)"),
-        (_kept_out, {"train": ("out.b",)}, ExportError, "out.b"),
+        (_kept_out, {"train": ("out.b",)}, ExportError, "out.b.*--freeze"),
+        (_named("r", "target"), {}, UsageError, "tensor called 'target'.*rename it"),
+        (_named("r", "loss"), {}, UsageError, "give --loss loss if"),
+        (_named("r", "out.w_grad"), {}, UsageError, "'out.w_grad', as a gradient is"),
+        (_named("r", "out.w_m"), {"optimizer": "adam"}, UsageError, "'out.w_m' is taken, and adam"),
     ],
 )
 def test_what_cannot_be_made_is_named(
