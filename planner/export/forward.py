@@ -111,8 +111,8 @@ def differentiate(
         loss: "mse" (mean square of the difference from a target of the output's shape),
             "cross_entropy" (of int64 classes, as mean of those that are not negative: -100 is ignored as
             in PyTorch, and -1 as well; classes are the last axis of outputs of two or three axes, axis 1
-            of others; an output that a Softmax makes is taken before it), or the name of an output that is
-            a scalar. The first two take the model's first output, or another as in "mse:logits".
+            of others; an output that a Softmax makes is taken before it), or the name of a scalar output.
+            The first two take the model's first output, or another as in "mse:logits".
         train: patterns of the initializers that are trained; by default float32 weights, biases and
             scales of products, convolutions, normalizations and embeddings.
         freeze: patterns of those that are not.
@@ -276,8 +276,8 @@ def _before_softmax(graph: onnx.GraphProto, output: str, rank: int) -> str:
             if axis == _classes(rank):
                 return node.input[0]
             raise ExportError(
-                f"{output!r} is a Softmax along axis {axis}, and cross_entropy has its classes along axis "
-                f"{_classes(rank)}: give an output that is the loss"
+                f"{output!r} is a Softmax along axis {axis}, and the classes of cross_entropy are along "
+                f"axis {_classes(rank)}: give an output that is the loss"
             )
     return output
 
@@ -333,10 +333,7 @@ def _trained(
                 f"no float32 initializer is called like {pattern!r} (there are "
                 f"{', '.join(list(floats)[:4]) or 'none'}, ...)"
             )
-    if train:
-        wanted = like(train)
-    else:
-        wanted = _weights(proto, floats)
+    wanted = like(train) if train else _weights(proto, floats)
     wanted -= like(freeze)
     if not wanted:
         raise ExportError(

@@ -29,6 +29,10 @@ _MOST_ENTRIES = 1000
 _AGAIN = "make the step again (planner.torch.step)"
 
 
+_TABLES = frozenset(key for key, held in vars(nn.Module()).items() if isinstance(held, dict))
+"""Of submodules, hooks and tensors, which are compared apart."""
+
+
 class Granted:
     """The state of a step that its graph has as constants: every submodule's class, its attributes that
     are numbers, texts, functions or tensors, or lists and dicts of numbers and texts, how many hooks it
@@ -144,7 +148,7 @@ def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def _facts(part: nn.Module) -> dict[str, Any]:
     """What is said of a submodule."""
-    found = _plain(vars(part))
+    found = _plain({k: v for k, v in vars(part).items() if k not in _TABLES})
     found["__class__"] = type(part)
     found.setdefault("forward", None)
     found["__hooks__"] = len(part._forward_hooks) + len(part._forward_pre_hooks)

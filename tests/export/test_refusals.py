@@ -73,6 +73,46 @@ def test_what_has_no_shape_or_no_source_is_refused() -> None:
     exported(Inside(torch.jit.script))
 
 
+def test_parts_in_evaluation_mode_stay_so() -> None:
+    """The comparison with PyTorch's own step is the judge."""
+    torch.manual_seed(0)
+    scaled, plain, drop = nn.BatchNorm1d(8), nn.BatchNorm1d(8, affine=False), nn.Dropout(0.5)
+    module = nn.Sequential(nn.Linear(8, 8), scaled, nn.Tanh(), plain, drop, nn.Linear(8, 3))
+    for norm in (scaled, plain):
+        norm.running_mean = torch.randn(8)
+        norm.running_var = torch.rand(8) + 0.5
+    module.eval()
+    assert len(exported(module, random="inputs").draws) == 1
+    module.train()
+    for part in (scaled, plain, drop):
+        part.eval()
+    graph = exported(module, random="inputs")
+    assert not graph.draws and not any("running" in o.name for o in graph.model.graph.output)
+
+
+class Making(nn.Module):
+    """Registers a tensor as it first runs, beside a parameter without elements."""
+
+    def __init__(self, kind: Any) -> None:
+        super().__init__()
+        self.last, self.kind = nn.Linear(8, 3), kind
+        self.empty = nn.Parameter(torch.zeros(0, 3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not hasattr(self, "made"):
+            self.made = self.kind(torch.ones(3))
+        return self.last(x) * self.made + self.empty.sum()
+
+
+@pytest.mark.parametrize("kind", [nn.Parameter, nn.Buffer])
+def test_a_tensor_that_is_registered_at_the_first_call(kind: Any) -> None:
+    module = Making(kind)
+    with pytest.raises(ExportError, match="makes 'made' as it first runs: run the module once"):
+        exported(module)
+    module(X)
+    assert "empty" in exported(module, optimizer="adamw").parameters
+
+
 # -- containers ------------------------------------------------------------------------------------
 
 
@@ -96,6 +136,19 @@ torch.export.register_dataclass(Batch)
 )
 def test_a_batch_in_a_container_is_inputs(inputs: Any, change: Any, names: tuple[str, ...]) -> None:
     assert exported(Net(change), inputs).inputs[:-1] == names
+
+
+@pytest.mark.parametrize(
+    ("inputs", "targets", "name"),
+    [
+        (X.numpy(), LABELS, "batch"),
+        (X, LABELS.numpy(), "target"),
+        (X, {"target": [LABELS.numpy()]}, "target.0"),
+    ],
+)
+def test_arrays_of_numpy_are_no_constants(inputs: Any, targets: Any, name: str) -> None:
+    with pytest.raises(UsageError, match=rf"'{name}' is a NumPy array.*torch\.from_numpy"):
+        exported(Net(), inputs, targets=targets)
 
 
 def test_targets_in_containers_beside_constants() -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import gc
 import pickle
 import threading
 import weakref
 from collections.abc import Callable, Iterator
+from operator import setitem
 from pathlib import Path
 from typing import Any
 
@@ -306,6 +308,50 @@ def test_what_a_loss_function_reads_besides_may_not_change() -> None:
         step(X, Y)
 
 
+RATE, EVEN = 1.0, torch.ones(3)
+
+
+def smoothed(out: Tensor, target: Tensor, weight: Tensor) -> Tensor:
+    return F.cross_entropy(out, target, weight) * RATE
+
+
+class Criterion:
+    """Losses that read this object, a default, and a function that reads a global."""
+
+    def __init__(self) -> None:
+        self.scale, self.unread = 1.0, 0
+        self.rates = nn.Identity()
+        self.rates.of = [1.0, 2.0]
+
+    def __call__(self, out: Tensor, target: Tensor, weight: Tensor = EVEN) -> Tensor:
+        return smoothed(out, target, weight) * self.scale * self.rates.of[0]
+
+
+@pytest.mark.usefixtures("unplanned")
+@pytest.mark.parametrize("form", ["object", "method", "partial"])
+def test_what_a_loss_function_reaches_may_not_change(
+    form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loss, weight = Criterion(), torch.ones(3)
+    partial = functools.partial(lambda weight, out, target: loss(out, target, weight), weight)
+    step = made(net(), loss_fn={"object": loss, "method": loss.__call__}.get(form, partial))
+    loss.unread += 1
+    step(X, Y).backward()
+    held = weight if form == "partial" else EVEN
+    changes: list[tuple[Callable[[Any], None], Any, Any, str]] = [
+        (lambda value: setattr(loss, "scale", value), 2.0, 1.0, r"scale' is 2.0 and was 1.0"),
+        (lambda value: setitem(loss.rates.of, 0, value), 3.0, 1.0, r"rates.of' is \[3.0, 2.0\]"),
+        (held.fill_, 2.0, 1.0, r"\.0' has changed|loss_fn.0' has changed"),
+        (lambda value: monkeypatch.setattr(f"{__name__}.RATE", value), 2.0, 1.0, "RATE' is 2.0"),
+    ]
+    for change, now, before, match in changes:
+        change(now)
+        with pytest.raises(UsageError, match=match):
+            step(X, Y)
+        change(before)
+        step(X, Y)
+
+
 @pytest.mark.usefixtures("unplanned")
 def test_a_call_has_the_form_of_the_examples() -> None:
     step = made(net(), {"x": X}, {"target": Y})
@@ -340,9 +386,14 @@ def test_evaluation_is_pytorch_s(context: Callable[[], contextlib.AbstractContex
     assert module.training == training
     with context():
         torch.manual_seed(1)
-        loss = step(X, Y)
+        x, same = X.clone().requires_grad_(not training), X.clone().requires_grad_(not training)
+        loss = step(x, Y)
         torch.manual_seed(1)
-        assert torch.equal(loss, F.cross_entropy(eager(X), Y))
+        other = F.cross_entropy(eager(same), Y)
+        assert torch.equal(loss, other)
+    if not training:
+        loss.backward(), other.backward()
+        assert near(x.grad, same.grad)
     agrees(module, eager)
     assert list(module.state_dict()) == list(eager.state_dict())
     assert {id(p) for p in step.parameters()} == {id(p) for p in module.parameters()}
