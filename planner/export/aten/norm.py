@@ -210,9 +210,8 @@ def batch_norm_backward(
         return [None, dscale, dshift]
 
     factor = inverse if scale is None else low.op("Mul", low.value(scale), inverse, tag="factor")
-    of_channels = low.per_channel(factor, rank, "factor_r")
     if not training:
-        return [low.op("Mul", grad, of_channels), dscale, dshift]
+        return [low.op("Mul", grad, low.per_channel(factor, rank, "factor_r")), dscale, dshift]
     count = low.count([shape_of(x)[axis] for axis in axes])
     share = low.op("Div", factor, count, tag="share")
     steep = low.op("Mul", dscale, inverse, tag="steep")
@@ -222,7 +221,7 @@ def batch_norm_backward(
     plane = low.op(
         "BatchNormalization", images, slope, offset, center, ones, tag="plane", epsilon=0.0
     )
-    scaled = low.op("Mul", grad, of_channels, tag="scaled")
+    scaled = low.op("Mul", grad, low.per_channel(factor, rank, "factor_r"), tag="scaled")
     return [low.op("Sub", scaled, plane), dscale, dshift]
 
 
