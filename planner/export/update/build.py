@@ -17,7 +17,7 @@ from torch import Tensor, fx, nn
 from torch.optim import Optimizer
 
 from planner.export.errors import UpdateRefused
-from planner.export.optim import GRADIENT_SUFFIX
+from planner.export.optim import GRADIENT_SUFFIX, LEARNING_RATE
 from planner.export.update.gradients import Gradients
 from planner.export.update.graph import substituted
 from planner.export.update.optimizers import Rates, check
@@ -83,6 +83,7 @@ class _Building:
         self.parameters = {id(p): name for name, p in self.module.named_parameters()}
         self.ways = Gradients(self.module, self.gradients)
         self.taken = {*self.parameters.values(), *self.inputs}
+        self.places_of: dict[Key, set[str]] = {}
         reach = Reach([("", self.update)])
         reach.keep()
         self.names = {key_of(t): f"{name}{GRADIENT_SUFFIX}" for name, t in self.gradients.items()}
@@ -100,7 +101,7 @@ class _Building:
             parameters=self.parameters,
             dtype=_rate_type(self.module),
             named=lambda: self._name_places(reach, names),
-            free=self._free,
+            free=self._free_rate,
         )
         outcome, installed, initial, started = self._runs()
         self.ways.check()
@@ -122,7 +123,7 @@ class _Building:
         numbers: dict[Path, Installed] = {}
         is_trial = True
         while True:
-            self.taken -= self.rates.forget()
+            self._forget_rates()
             first = tracer.run(numbers, self._hooked, is_trial=is_trial)
             before = tracer.reach.places()
             more = {
@@ -133,7 +134,7 @@ class _Building:
             if not more and not is_trial:
                 break
             is_trial = bool(more)
-            self.taken -= self.rates.forget()  # what has become state is called first
+            self._forget_rates()  # what has become state is called first
             numbers |= self._installed({path: before[path].value for path in more})
         values = {path: _number(before[path].value) for path in numbers}
         if not first.created:
@@ -202,6 +203,7 @@ class _Building:
         same = {p: (t.dim(), t.dtype, _value(t)) for p, t in held.items()}
         for path, name in self._shared_names(same).items():
             names.setdefault(key_of(held[path]), name)
+            self.places_of.setdefault(key_of(held[path]), set()).add(name)
 
     def _shared_names(self, values: Mapping[Path, Any]) -> dict[Path, str]:
         """A name for each place. What an optimizer has the same scalar of for every parameter has one."""
@@ -218,6 +220,17 @@ class _Building:
                 continue
             names |= {path: self._free(name_of(path, self.parameters)) for path in paths}
         return names
+
+    def _free_rate(self, rate: Any) -> str:
+        """A name for the input that stands for a rate; a tensor that is one gives up its own."""
+        if isinstance(rate, Tensor):
+            self.taken -= self.places_of.get(key_of(rate), set())
+        return self._free(LEARNING_RATE)
+
+    def _forget_rates(self) -> None:
+        """Name rates anew: those of a run, some of which may be state in the next."""
+        self.taken -= self.rates.forget()
+        self.taken = self.taken.union(*self.places_of.values())
 
     def _free(self, name: str) -> str:
         """The name, or another one where it is taken; now taken itself."""

@@ -17,7 +17,6 @@ from torch.optim.optimizer import (
 )
 
 from planner.errors import UsageError
-from planner.export.optim import LEARNING_RATE
 from planner.export.update.numbers import number_of
 from planner.export.update.reach import Reach
 from planner.export.update.redirect import plainly
@@ -47,14 +46,14 @@ class Rates:
     Attributes:
         parameters: names of the module's, by identity.
         named: is called where an optimizer is come across that was not known.
-        free: a name that nothing else has, like the one that is given.
+        free: a name for a rate, which nothing else has.
         values: rates as they are in Python, by name.
     """
 
     reach: Reach
     parameters: Mapping[int, str]
     named: Callable[[], None]
-    free: Callable[[str], str]
+    free: Callable[[Any], str]
     values: dict[str, float] = field(default_factory=dict)
     dtype: torch.dtype = torch.float32
     _names: dict[tuple[int, int], str] = field(default_factory=dict)
@@ -142,7 +141,7 @@ class Rates:
         rates = [_plain(group["lr"]) for group in optimizer.param_groups]
         at = 0 if len(set(rates)) == 1 else index
         if (id(optimizer), at) not in self._names:
-            self._names[id(optimizer), at] = self.free(LEARNING_RATE)
+            self._names[id(optimizer), at] = self.free(optimizer.param_groups[at]["lr"])
         name = self._names[id(optimizer), at]
         self.values[name] = rates[index]
         return name
