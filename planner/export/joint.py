@@ -119,7 +119,7 @@ def trace(
         ExportError: see `planner.export.errors`.
     """
     dims = dims or {}
-    step.to_training()
+    step.train()
     # oneDNN's recurrent layers are operators of their own, which nothing translates
     with (
         _quiet(),

@@ -83,7 +83,7 @@ def lent(step: TrainingStep) -> Iterator[None]:
     """Within the block the step trains, its tensors hold copies, and have no gradients; behind it all
     is as it was."""
     with as_it_was(step):
-        step.to_training()
+        step.train()
         for tensor in _tensors(step):
             tensor.data = tensor.data.clone()
             tensor.grad = None

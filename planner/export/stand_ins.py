@@ -7,6 +7,7 @@ import functools
 import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import Tensor, nn
@@ -153,12 +154,19 @@ def modules_stood_in() -> Iterator[None]:
     softmax: Any = nn.AdaptiveLogSoftmaxWithLoss
     every: Any = nn.Module
     autograd: Any = torch.autograd
-    own, backward = softmax.forward, autograd.backward
-    softmax.forward, every.to, autograd.backward = _adaptive_log_softmax, _converted, _no_backward
-    try:
+    with (
+        mock.patch.object(softmax, "forward", _adaptive_log_softmax),
+        mock.patch.object(every, "to", _converted),
+        mock.patch.object(autograd, "backward", _no_backward),
+        mock.patch.object(nn.modules.transformer, "_detect_is_causal_mask", _is_said_causal),
+    ):
         yield
-    finally:
-        softmax.forward, every.to, autograd.backward = own, _TO, backward
+
+
+def _is_said_causal(_: Any, is_causal: bool | None = None, *__: Any) -> bool:
+    """Whether a mask is said to be causal. `nn.Transformer` looks at its values where nothing is said,
+    for a kernel that needs no mask; the numbers are those with the mask."""
+    return is_causal is True
 
 
 def _no_backward(*_: Any, **__: Any) -> None:

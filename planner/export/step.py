@@ -55,10 +55,18 @@ class TrainingStep(nn.Module):
         """What network and loss take beside tensors, by where it is."""
         return {**self._inputs.constants, **self._targets.constants}
 
-    def to_training(self) -> None:
-        """Put the module into training mode, unless it is: parts of it may be frozen by `eval()` then."""
-        if not self.module.training:
-            self.train()
+    def in_evaluation(self) -> tuple[str, ...]:
+        """Names of the network's parts that are in evaluation mode where the network itself trains."""
+        parts = self.module.named_modules() if self.module.training else ()
+        return tuple(name for name, part in parts if not part.training)
+
+    def train(self, mode: bool = True) -> TrainingStep:
+        """As of any module, but that such parts stay in evaluation mode."""
+        kept = [self.module.get_submodule(name) for name in self.in_evaluation()]
+        super().train(mode)
+        for part in kept:
+            part.training = False
+        return self
 
     def forward(self, *tensors: Tensor) -> Tensor:
         """The loss."""

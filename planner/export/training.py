@@ -114,9 +114,8 @@ def export_training_graph(
     Graph inputs: the example inputs and the targets; then every parameter, and every buffer that
     the step changes, under the module's own names; then the optimizer's state. Outputs: `loss`;
     `<parameter>_grad`, or with an optimizer `<parameter>_new` and the new state; `<buffer>_new`.
-    The step is traced on shapes alone, and a module on the meta device takes no memory. A module in
-    evaluation mode is traced in training mode; of one that trains, parts that are in evaluation mode
-    (`module.norm.eval()`) stay so.
+    The step is traced on shapes alone, in training mode, but for parts that a module in training mode has
+    in evaluation mode (a warning names them); and a module on the meta device takes no memory.
     Then PyTorch's own step is run beside the graph on ONNX Runtime (`planner.export.checking.check`).
 
     Args:
@@ -173,6 +172,8 @@ def export_training_graph(
     _check_names(module, inputs)
     if isinstance(optimizer, str):
         optimizer = named_optimizer(optimizer, module)
+    if kept := step.in_evaluation():
+        warnings.warn(_stay_so(kept), stacklevel=2)
     dims = _open(inputs, dynamic_batch, dynamic)
     with as_it_was(step):
         joint = trace(step, inputs, dims=dims, specialize=specialize)
@@ -266,6 +267,15 @@ def _open(inputs: Mapping[str, Tensor], dynamic_batch: bool, dynamic: OpenDims |
 def half_type(name: Literal["bf16", "fp16"] | None) -> torch.dtype | None:
     """The type that the command line calls so."""
     return None if name is None else {"bf16": torch.bfloat16, "fp16": torch.float16}[name]
+
+
+def _stay_so(names: Sequence[str]) -> str:
+    """What to say of a module that trains, with parts that do not."""
+    some = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+    return (
+        f"parts of the module are in evaluation mode, and are exported so: {some}; call module.train() "
+        "first where they are to train (dropout, statistics of a batch normalization)"
+    )
 
 
 def _needs_kernels(missing: Sequence[str]) -> str:

@@ -48,7 +48,7 @@ class Granted:
     def __init__(self, step: TrainingStep, given: Collection[str]) -> None:
         self._given = given
         with as_it_was(step):
-            step.to_training()
+            step.train()
             self._parts = _parts(step)
             self._values = {n: t.detach().clone() for n, t in self._tensors(step)}
 

@@ -307,8 +307,22 @@ class Bags(nn.Module):
         return self.last(self.bags(places, offsets))
 
 
+class Translation(nn.Module):
+    """A Transformer that is not told that its mask is a causal one, and would look."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net, self.last = nn.Transformer(8, 2, 1, 1, 8, 0.0, batch_first=True), nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        words = torch.stack([x, x.tanh(), x.cos()], 1)
+        mask = nn.Transformer.generate_square_subsequent_mask(3)
+        return self.last(self.net(words[:, :2], words, tgt_mask=mask)[:, 1])
+
+
 def test_steps_that_need_care_are_compared() -> None:
     assert exported(Attention()).unchecked == ""
+    assert exported(Translation()).unchecked == ""
     places, offsets = torch.arange(12) % 10, torch.tensor([0, 2, 3, 6, 8, 9])
     given = {"places": places, "offsets": offsets}
     bags = export_training_graph(Bags(), given, F.cross_entropy, targets=LABELS)

@@ -95,6 +95,9 @@ CASES |= {
     "means in 3-D": of_function(lambda x: F.avg_pool3d(x, 3, 2, 1), 1, 2, 5, 5, 5),
     "means that leave padding out": of_images(nn.AvgPool2d(3, 2, 1, count_include_pad=False)),
     "means of what is there": of_images(nn.AvgPool2d(3, 2, divisor_override=5)),
+    "remainders near multiples": of_function(
+        lambda x: x + (torch.arange(6) * 0.1).remainder(0.1), 4, 6
+    ),
     "there and back": of_function(lambda x: x.tanh().transpose(0, 1).transpose(0, 1).tanh(), 4, 6),
     "booleans": of_function(lambda x: x * (((x > 0) ^ (x > 1)) | ~(x < 2)), 4, 6),
     "comparisons of two": of_function(lambda x: x * ((x >= x * 2) | (x <= x.exp())), 4, 6),
@@ -140,6 +143,7 @@ SHOWN_BY: dict[torch.dtype, dict[str, str]] = {
         "means of what is there": "avg_pool2d.default",
         "mm": "t.default",
         "product of two": "permute.default",
+        "remainders near multiples": "remainder.Scalar",
         "slices": "slice.Tensor",
         "squared error": "mse_loss.default",
         "stack": "stack.default",

@@ -100,7 +100,8 @@ FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "put at": lambda x: x.index_put((ROWS, COLUMNS), x[:2, :2] * 2, accumulate=True),
     # arithmetic
     "powers of tensors": lambda x: (x * x + 1) ** (x * 0.5) + 2**x,
-    "remainders": lambda x: x.remainder(0.7) + x.fmod(0.7),
+    "remainders": lambda x: x.remainder(0.7) + x.fmod(0.7) + x.remainder(-0.7)
+    + torch.remainder(2.0, x.detach() + 3) + x.remainder(x[0] - 0.1) + (torch.arange(-3, 3) % 4),
     "rounding": lambda x: x.floor() * x + x.round() * x + x.ceil() * x + x.sign() * x,
     "special": lambda x: torch.erf(x) + torch.log1p(x * x) + torch.expm1(x) + torch.atan(x),
     "addcmul": lambda x: torch.addcmul(x, x, x, value=0.5) + torch.lerp(x, x * 2, 0.3),

@@ -64,6 +64,42 @@ def check(graph: ExportedGraph, module: nn.Module, loss: Tensor, **inputs: Tenso
         )
 
 
+class Frozen(nn.Sequential):
+    """Keeps its normalization's statistics in every mode."""
+
+    def train(self, mode: bool = True) -> Frozen:
+        super().train(mode)
+        self[1].eval()
+        return self
+
+
+@pytest.mark.parametrize("kind", [nn.Sequential, Frozen])
+def test_parts_in_evaluation_mode_stay_so(kind: type[nn.Sequential]) -> None:
+    """As fine-tuning has them: statistics that stay, and a dropout that is off; scales are trained."""
+    layers = (nn.Linear(6, 4), nn.BatchNorm1d(4), nn.Dropout(0.5), nn.Linear(4, 3))
+    module = kind(*layers).train()
+    module[1].running_mean.normal_()
+    module[1].running_var.uniform_(0.5, 2)
+    for part in module[1:3]:
+        part.eval()
+    with pytest.warns(UserWarning, match="are exported so: 1, 2; call module"):
+        graph = export_training_graph(module, A, F.cross_entropy, targets=LABELS)
+    assert graph.unchecked == "" and [part.training for part in module] == [
+        True,
+        False,
+        False,
+        True,
+    ]
+    outputs = [output.name for output in graph.model.graph.output]
+    assert not [name for name in outputs if name.endswith("_new")]
+    check(graph, module, F.cross_entropy(module(A), LABELS), input=A, target=LABELS)
+    # a module in evaluation mode is trained as a whole
+    whole = export_training_graph(module.eval(), A, F.cross_entropy, targets=LABELS)
+    assert "Dropout" in {node.op_type for node in whole.model.graph.node}
+    changed = any(name.endswith("_new") for name in (o.name for o in whole.model.graph.output))
+    assert changed == (kind is nn.Sequential)
+
+
 # -- how it takes inputs and targets ---------------------------------------------------------------
 
 

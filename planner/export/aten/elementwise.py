@@ -152,6 +152,19 @@ def clamp(
     return low.op("Clip", low.value(x), *bounds)
 
 
+@lowers("remainder.Scalar", "remainder.Tensor", "remainder.Scalar_Tensor", wide=True)
+def remainder(low: Lowering, x: Operand, y: Operand) -> Result:
+    """Exact, with the sign of `y`: C's remainder, and `y` more where its sign is the other (PyTorch,
+    ATen/native/cpu/BinaryOpsKernel.cpp). `x - floor(x / y) y` is off by `y` next to multiples of it."""
+    left, right = low.operand(x, low.dtype), low.operand(y, low.dtype)
+    if not low.dtype.is_floating_point:
+        return low.op("Mod", left, right)
+    rest = low.op("Mod", left, right, tag="rest", fmod=1)
+    signs = low.op("Mul", low.op("Sign", rest, tag="sign"), right, tag="signs")
+    is_other = low.op("Less", signs, low.scalar(0), tag="is_other")
+    return low.op("Where", is_other, low.op("Add", rest, right, tag="more"), rest)
+
+
 @lowers("gelu", wide=True)
 def gelu(low: Lowering, x: fx.Node, approximate: str = "none") -> Result:
     """`x * cdf(x)`, with the normal distribution's cdf or its tanh approximation."""

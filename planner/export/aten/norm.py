@@ -183,7 +183,7 @@ def batch_norm_backward(
 
     As in layer normalization, with the sums over batch and space folded into per-channel
     factors: `dx = scale rstd (dy - (dshift + (x - mean) rstd dscale) / count)`. In evaluation mode the
-    running statistics are constants: `dx = scale rstd dy`.
+    statistics are constants: `dx = scale rstd dy`.
 
     The part with x is a plane in x for each channel, which BatchNormalization computes in one pass
     over memory. The images are not centered for the sums: `sum(dy (x - mean))` is
@@ -197,8 +197,10 @@ def batch_norm_backward(
         center, inverse = low.value(mean), low.value(rstd)
     else:
         assert running_mean is not None and running_var is not None
-        padded = low.op("Add", low.value(running_var), low.scalar(epsilon), tag="padded")
-        center = low.value(running_mean)
+        center = low.operand(running_mean, low.dtype)
+        padded = low.op(
+            "Add", low.operand(running_var, low.dtype), low.scalar(epsilon), tag="padded"
+        )
         inverse = low.op("Reciprocal", low.op("Sqrt", padded, tag="std"), tag="rstd")
     dshift = low.reduce("Sum", grad, axes, tag="dshift")
     product = low.op("Mul", grad, images, tag="product")
@@ -210,8 +212,9 @@ def batch_norm_backward(
         return [None, dscale, dshift]
 
     factor = inverse if scale is None else low.op("Mul", low.value(scale), inverse, tag="factor")
+    scaled = low.op("Mul", grad, low.per_channel(factor, rank, "factor_r"), tag="scaled")
     if not training:
-        return [low.op("Mul", grad, low.per_channel(factor, rank, "factor_r")), dscale, dshift]
+        return [scaled, dscale, dshift]
     count = low.count([shape_of(x)[axis] for axis in axes])
     share = low.op("Div", factor, count, tag="share")
     steep = low.op("Mul", dscale, inverse, tag="steep")
@@ -221,7 +224,6 @@ def batch_norm_backward(
     plane = low.op(
         "BatchNormalization", images, slope, offset, center, ones, tag="plane", epsilon=0.0
     )
-    scaled = low.op("Mul", grad, low.per_channel(factor, rank, "factor_r"), tag="scaled")
     return [low.op("Sub", scaled, plane), dscale, dshift]
 
 

@@ -20,13 +20,14 @@ from torch import Tensor, fx, nn
 
 from planner.export.checking.eager import Arrays, Ran, ran
 from planner.export.checking.norms import apart, is_equal, is_near, norm
+from planner.export.checking.session import GraphSession
 from planner.export.checking.updates import EagerUpdate
 from planner.export.checking.values import Others, moved, rounded
 from planner.export.dtypes import HALF, array_of
 from planner.export.errors import ExportError, OtherStep
 from planner.export.joint import JointGraph
 from planner.export.lending import Kept, lent, undisturbed
-from planner.export.lower import LOSS, TrainingGraph, lower
+from planner.export.lower import LOSS, lower
 from planner.export.optim import GRADIENT_SUFFIX, UPDATED_SUFFIX
 from planner.export.step import TrainingStep
 from planner.export.update.traced import TracedUpdate, tensors_of
@@ -90,7 +91,7 @@ def why_not_compared(
             random="inputs",
             cast_for_cpu=True,
         )
-        beside = _Graph(graph)
+        beside = GraphSession(graph)
     except ExportError as error:
         return str(error)
     except Exception as error:
@@ -142,34 +143,12 @@ def _bytes_of(graph: fx.Graph) -> int:
     return total
 
 
-class _Graph:
-    """A session of the exported step, its random tensors inputs."""
-
-    def __init__(self, graph: TrainingGraph) -> None:
-        import onnxruntime as ort
-
-        options = ort.SessionOptions()
-        options.log_severity_level = 4
-        self.graph = graph
-        self.session = ort.InferenceSession(
-            graph.model.SerializeToString(), options, providers=["CPUExecutionProvider"]
-        )
-        self.names = [output.name for output in self.session.get_outputs()]
-        self.wanted = {given.name for given in self.session.get_inputs()}
-
-    def run(self, feeds: Arrays) -> Arrays:
-        """Its outputs, by name."""
-        given = {name: array for name, array in feeds.items() if name in self.wanted}
-        found = self.session.run(self.names, given)
-        return dict(zip(self.names, map(np.asarray, found), strict=True))
-
-
 @dataclass(kw_only=True)
 class _Comparison:
     """Steps of both, one after the other."""
 
     step: TrainingStep
-    graph: _Graph
+    graph: GraphSession
     joint: JointGraph
     inputs: Mapping[str, Tensor]
     update: EagerUpdate | None = None
@@ -215,6 +194,8 @@ class _Comparison:
                 raise OtherStep(number, wrong)
             if self.update and (wrong := self.update.wrong(ours, inputs)):
                 raise OtherStep(number, wrong)
+            if self.update:  # as the update leaves them: those that are not trained are not moved
+                state |= self.update.left()
             for name in self.joint.updated_buffers:
                 state[name] = ours[name + UPDATED_SUFFIX]
             leaves |= theirs.leaves

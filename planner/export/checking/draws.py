@@ -38,9 +38,17 @@ def _arguments(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dic
 
 def _standard(kind: DrawKind, drawn: Tensor, given: Mapping[str, Any]) -> Tensor:
     """What a graph would be fed for what was drawn: chances as they fell, numbers in [0, 1) or of mean 0
-    and deviation 1."""
+    and deviation 1, of which the rules of `planner.export.aten.random` make the same."""
     if kind == "bernoulli":
         return drawn != 0
+    if "lambd" in given:
+        return -torch.expm1(-given["lambd"] * drawn.double())
+    if "n" in given:
+        falling = 1 - (torch.arange(given["n"]) + 0.5) / given["n"]
+        return torch.empty_like(falling).scatter(0, drawn, falling)
+    if "high" in given:
+        low = given.get("low", 0)
+        return (drawn.double() - low + 0.5) / (given["high"] - low)
     if "std" in given:
         first, width = given["mean"], given["std"]
     elif "to" in given:
@@ -100,8 +108,13 @@ class Draws(TorchDispatchMode):
 _KINDS: dict[Any, DrawKind] = {
     _aten.bernoulli: "bernoulli",
     _aten.bernoulli_: "bernoulli",
+    _aten.exponential: "uniform",
+    _aten.exponential_: "uniform",
     _aten.rand: "uniform",
     _aten.rand_like: "uniform",
+    _aten.randint: "uniform",
+    _aten.randint_like: "uniform",
+    _aten.randperm: "uniform",
     _aten.uniform_: "uniform",
     _aten.randn: "normal",
     _aten.randn_like: "normal",

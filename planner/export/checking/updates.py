@@ -115,6 +115,11 @@ class EagerUpdate:
             or self._wrong_results(ours, returned)
         )
 
+    def left(self) -> Arrays:
+        """The parameters and buffers that the function changes, as it leaves them."""
+        tensors = tensors_of(self._module)
+        return {name: array_of(tensors[name]).copy() for name in self._update.updated}
+
     def _wrong_module(self, ours: Arrays, before: Arrays) -> str:
         for name, tensor in tensors_of(self._module).items():
             theirs = array_of(tensor)
@@ -133,7 +138,9 @@ class EagerUpdate:
             theirs = self._theirs(item, places)
             found = ours[item.name + UPDATED_SUFFIX]
             old = self._state.get(item.name, np.zeros_like(found))
-            if not self._is_near(found, old if theirs is None else theirs, old):
+            if theirs is None:  # not made yet, as where a step was left out
+                theirs = self._first.get(item.name)
+            if theirs is None or not self._is_near(found, theirs, old):
                 return f"the update leaves another {item.name!r}"
         for item in self._update.state:
             if item.new is not None and item.name in self._state:

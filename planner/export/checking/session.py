@@ -1,0 +1,82 @@
+"""A session of the exported step on ONNX Runtime, fed from numpy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import ml_dtypes
+import numpy as np
+from onnx import ModelProto, TensorProto, ValueInfoProto, helper
+
+from planner.export.checking.eager import Arrays
+from planner.export.lower import TrainingGraph
+
+_WIDE = "{}.as_float32"
+"""What a result in bfloat16 is called between the graph and numpy."""
+
+
+class GraphSession:
+    """A session of the exported step, its random tensors inputs."""
+
+    def __init__(self, graph: TrainingGraph) -> None:
+        import onnxruntime as ort
+
+        options = ort.SessionOptions()
+        options.log_severity_level = 4
+        self.graph = graph
+        model, self._narrow = _without_bfloat16(graph.model)
+        self.session = ort.InferenceSession(
+            model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+        )
+        self.names = [output.name for output in graph.model.graph.output]
+        self.wanted = {given.name for given in graph.model.graph.input}
+
+    def run(self, feeds: Arrays) -> Arrays:
+        """Its outputs, by name."""
+        narrow = self._narrow
+        given = {
+            _WIDE.format(name) if name in narrow else name: np.asarray(array, np.float32)
+            if name in narrow
+            else array
+            for name, array in feeds.items()
+            if name in self.wanted
+        }
+        asked = [_WIDE.format(name) if name in narrow else name for name in self.names]
+        found = map(np.asarray, self.session.run(asked, given))
+        return {
+            name: array.astype(ml_dtypes.bfloat16) if name in narrow else array
+            for name, array in zip(self.names, found, strict=True)
+        }
+
+
+def _without_bfloat16(model: ModelProto) -> tuple[ModelProto, frozenset[str]]:
+    """(the model with float32 in place of each input and output in bfloat16, their names): ONNX Runtime
+    takes none of these from numpy, and gives it none. Either cast is exact."""
+
+    def narrow(ends: Iterable[ValueInfoProto]) -> list[str]:
+        kinds = {info.name: info.type.tensor_type.elem_type for info in ends}
+        return [name for name, kind in kinds.items() if kind == TensorProto.BFLOAT16]
+
+    given, asked = narrow(model.graph.input), narrow(model.graph.output)
+    names = frozenset((*given, *asked))
+    if not names:
+        return model, names
+    made = ModelProto()
+    made.CopyFrom(model)
+    graph = made.graph
+    first = [
+        helper.make_node("Cast", [_WIDE.format(name)], [name], to=TensorProto.BFLOAT16)
+        for name in given
+    ]
+    last = [
+        helper.make_node("Cast", [name], [_WIDE.format(name)], to=TensorProto.FLOAT)
+        for name in asked
+    ]
+    for info in (*graph.input, *graph.output):
+        if info.name in names:
+            info.name = _WIDE.format(info.name)
+            info.type.tensor_type.elem_type = TensorProto.FLOAT
+    nodes = [*first, *graph.node, *last]
+    del graph.node[:]
+    graph.node.extend(nodes)
+    return made, names
