@@ -200,7 +200,12 @@ def export(
     require_torch()
     from planner.export.callables import load_step
     from planner.export.files import data_path, sidecar_path
-    from planner.export.training import KernelWarning, export_training_graph, half_type
+    from planner.export.training import (
+        KernelWarning,
+        ModeWarning,
+        export_training_graph,
+        half_type,
+    )
 
     beside = [data_path(output)] * external_data + [sidecar_path(output)] * sidecar
     check_outputs(output, *beside, force=force)
@@ -229,7 +234,7 @@ def export(
             )
         files = graph.save(output, external_data=external_data, sidecar=sidecar, force=force)
     for warning in said:
-        if issubclass(warning.category, KernelWarning):
+        if issubclass(warning.category, KernelWarning | ModeWarning):
             note(str(warning.message))
     summary = _summary(graph, files)
     if json:

@@ -46,6 +46,10 @@ class KernelWarning(UserWarning):
     """The exported graph is right, and ONNX Runtime's CPU provider cannot run it."""
 
 
+class ModeWarning(UserWarning):
+    """Parts of a module that trains are exported in evaluation mode, as they are."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class ExportedGraph(TrainingGraph):
     """A training graph, and how to draw its inputs."""
@@ -173,7 +177,7 @@ def export_training_graph(
     if isinstance(optimizer, str):
         optimizer = named_optimizer(optimizer, module)
     if kept := step.in_evaluation():
-        warnings.warn(_stay_so(kept), stacklevel=2)
+        warnings.warn(_stay_so(kept), ModeWarning, stacklevel=2)
     dims = _open(inputs, dynamic_batch, dynamic)
     with as_it_was(step):
         joint = trace(step, inputs, dims=dims, specialize=specialize)

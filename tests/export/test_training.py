@@ -25,7 +25,7 @@ from planner.export.errors import (
     UnsupportedType,
 )
 from planner.export.inputs import draw_inputs, read_specs
-from planner.export.training import ExportedGraph, export_training_graph
+from planner.export.training import ExportedGraph, ModeWarning, export_training_graph
 
 
 class Pair(nn.Module):
@@ -82,7 +82,7 @@ def test_parts_in_evaluation_mode_stay_so(kind: type[nn.Sequential]) -> None:
     module[1].running_var.uniform_(0.5, 2)
     for part in module[1:3]:
         part.eval()
-    with pytest.warns(UserWarning, match="are exported so: 1, 2; call module"):
+    with pytest.warns(ModeWarning, match="are exported so: 1, 2; call module"):
         graph = export_training_graph(module, A, F.cross_entropy, targets=LABELS)
     assert graph.unchecked == "" and [part.training for part in module] == [
         True,

@@ -92,7 +92,7 @@ def reverse_subtract(low: Lowering, x: fx.Node, y: Operand, alpha: float = 1) ->
     return low.op("Sub", low.operand(y, low.dtype), low.operand(x, low.dtype))
 
 
-@lowers("remainder.Tensor", "remainder.Scalar", "remainder.Scalar_Tensor")
+@lowers("remainder.Tensor", "remainder.Scalar", "remainder.Scalar_Tensor", wide=True)
 def remainder(low: Lowering, x: Operand, y: Operand) -> Result:
     """The remainder has the sign of the divisor, as ONNX's Mod of integers does. Mod of floats (C's fmod,
     exact) has the dividend's."""
@@ -103,7 +103,8 @@ def _remainder(low: Lowering, left: Value, right: Value) -> Value:
     if not low.dtype.is_floating_point:
         return low.op("Mod", left, right)
     rest = low.op("Mod", left, right, fmod=1, tag="rest")
-    is_other = low.op("Less", low.op("Mul", rest, right, tag="signs"), low.scalar(0), tag="other")
+    signs = low.op("Mul", low.op("Sign", rest, tag="sign"), right, tag="signs")
+    is_other = low.op("Less", signs, low.scalar(0), tag="other")
     return low.op("Where", is_other, low.op("Add", rest, right, tag="moved"), rest)
 
 
@@ -150,19 +151,6 @@ def clamp(
 ) -> Result:
     bounds = [ABSENT if bound is None else low.scalar(bound) for bound in (minimum, maximum)]
     return low.op("Clip", low.value(x), *bounds)
-
-
-@lowers("remainder.Scalar", "remainder.Tensor", "remainder.Scalar_Tensor", wide=True)
-def remainder(low: Lowering, x: Operand, y: Operand) -> Result:
-    """Exact, with the sign of `y`: C's remainder, and `y` more where its sign is the other (PyTorch,
-    ATen/native/cpu/BinaryOpsKernel.cpp). `x - floor(x / y) y` is off by `y` next to multiples of it."""
-    left, right = low.operand(x, low.dtype), low.operand(y, low.dtype)
-    if not low.dtype.is_floating_point:
-        return low.op("Mod", left, right)
-    rest = low.op("Mod", left, right, tag="rest", fmod=1)
-    signs = low.op("Mul", low.op("Sign", rest, tag="sign"), right, tag="signs")
-    is_other = low.op("Less", signs, low.scalar(0), tag="is_other")
-    return low.op("Where", is_other, low.op("Add", rest, right, tag="more"), rest)
 
 
 @lowers("gelu", wide=True)
