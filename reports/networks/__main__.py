@@ -75,8 +75,9 @@ def page(rows: Sequence[Row], time_limit_s: float) -> str:
     import onnxruntime
     import torch
 
-    from reports.networks.measure import BUDGETS, NEAR
+    from reports.networks.measure import NEAR
     from reports.networks.unseen import unseen
+    from reports.planned import BUDGETS
     from reports.session import over_and_off
 
     exported = [row for row in rows if not row["export"] and not row.get("numbers")]

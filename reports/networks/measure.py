@@ -18,16 +18,10 @@ import onnxruntime as ort
 import torch
 from torch import Tensor, nn
 
-from planner import optimize
-from planner.errors import InfeasibleBudgetError, PlannerError
+from planner.errors import PlannerError
 from planner.export.training import ExportedGraph, export_training_graph
-from planner.report.held import held_headline
 from reports.networks.catalogue import Step, catalogue
-from reports.session import MORE
-
-BUDGETS = ("70%", "85%")
-"""Of the network's own peak: the second where no plan is held within the first, as in the smallest
-networks; where none is within that either, what the error names."""
+from reports.planned import planned
 
 NEAR = 1e-3
 """Relative L2 norm of the difference of all gradients, up to which nothing is to be explained."""
@@ -75,7 +69,9 @@ def row_of(name: str, step: Step, time_limit_s: float) -> Row:
     except Exception as error:  # of ONNX Runtime, on a model that it does not load
         return {**row, "numbers": f"{type(error).__name__}: {str(error).splitlines()[0]}"}
     with tempfile.TemporaryDirectory() as folder:
-        return {**row, **_planned(graph, step, Path(folder), time_limit_s)}
+        model = Path(folder) / "network.onnx"
+        graph.save(model)
+        return {**row, **planned(model, _feeds(graph, step), time_limit_s)}
 
 
 def _without_dropout(module: nn.Module) -> None:
@@ -160,50 +156,3 @@ def _against_autograd(graph: ExportedGraph, step: Step) -> Row:
             others.append(_gradients(step, torch.float64)[1])
         row["torch_apart"] = max(_apart(other, gradients) for other in others)
     return row
-
-
-def _planned(graph: ExportedGraph, step: Step, folder: Path, time_limit_s: float) -> Row:
-    model = folder / "network.onnx"
-    graph.save(model)
-    feeds = folder / "feeds.npz"
-    np.savez(feeds, allow_pickle=False, **_feeds(graph, step))
-    start = time.monotonic()
-    result, budget, why = None, "", ""
-    budgets = [*BUDGETS]
-    for budget in budgets:
-        try:
-            result = optimize(
-                model,
-                budget=budget,
-                output=folder / "planned.onnx",
-                inputs=feeds,
-                time_limit_s=time_limit_s,
-            )
-            break
-        except InfeasibleBudgetError as error:
-            why = str(error)
-            if budget == BUDGETS[-1] and error.least_peak_bytes:
-                budgets.append(f"{int(MORE * error.least_peak_bytes)}B")
-        except PlannerError as error:
-            return {"plan": "failed", "why": str(error)}
-    if result is None:
-        return {"plan": "infeasible", "why": why}
-    verification = result.verification
-    assert verification is not None
-    bits = verification.default_bits
-    assert bits is not None
-    return {
-        "plan": "verified" if verification.passed else "failed",
-        "budget": budget,
-        "outputs": len(verification.outputs),
-        "identical": sum(output.identical for output in verification.outputs),
-        "plain_outputs": bits.compared,
-        "plain_differ": list(bits.differ),
-        "plain_unstable": list(bits.unstable),
-        "peak_bytes": result.plan.baseline.peak_bytes,
-        "planned_bytes": result.plan.planned.peak_bytes,
-        "added": result.plan.planned.time_us / result.plan.baseline.time_us - 1,
-        "optimize_s": time.monotonic() - start,
-        "budget_bytes": result.plan.budget_bytes,
-        **held_headline(result),
-    }

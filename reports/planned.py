@@ -1,0 +1,89 @@
+"""A model planned within the first of a few budgets that a plan fits, and verified: a row of a report."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from planner import optimize
+from planner.errors import InfeasibleBudgetError, PlannerError
+from planner.plan.planfile import BudgetOf
+from planner.report.held import held_headline
+from planner.results import OptimizeResult
+from reports.session import MORE
+
+BUDGETS = ("70%", "85%")
+"""Of the model's own peak: the second where no plan is held within the first, as in the smallest
+networks; where none is within that either, what the error names."""
+
+Row = dict[str, Any]
+
+
+def planned(
+    model: Path,
+    feeds: Mapping[str, np.ndarray],
+    time_limit_s: float,
+    budget_of: BudgetOf = "held",
+    **options: Any,
+) -> Row:
+    """Plan `model` for the CPU and run both files; what fails is in the row, by its own message.
+
+    Args:
+        feeds: every input of the model.
+        time_limit_s: for each search.
+        options: more of `planner.optimize`.
+    """
+    start = time.monotonic()
+    result, budget, why = None, "", ""
+    budgets = [*BUDGETS]
+    with tempfile.TemporaryDirectory() as folder:
+        inputs = Path(folder) / "feeds.npz"
+        np.savez(inputs, allow_pickle=False, **feeds)
+        for budget in budgets:
+            try:
+                result = optimize(
+                    model,
+                    budget=budget,
+                    budget_of=budget_of,
+                    output=Path(folder) / "planned.onnx",
+                    inputs=inputs,
+                    **options,
+                    time_limit_s=time_limit_s,
+                )
+                break
+            except InfeasibleBudgetError as error:
+                why = str(error)
+                if budget == BUDGETS[-1] and error.least_peak_bytes:
+                    budgets.append(f"{int(MORE * error.least_peak_bytes)}B")
+            except PlannerError as error:
+                said, _, _ = str(error).partition("; the files are left")
+                return {"plan": "failed", "why": said}
+    if result is None:
+        return {"plan": "infeasible", "why": why}
+    return {"budget": budget, "optimize_s": time.monotonic() - start, **_figures(result)}
+
+
+def _figures(result: OptimizeResult) -> Row:
+    """What a row keeps of a result."""
+    verification = result.verification
+    assert verification is not None
+    bits = verification.default_bits
+    assert bits is not None
+    return {
+        "plan": "verified" if verification.passed else "failed",
+        "outputs": len(verification.outputs),
+        "identical": sum(output.identical for output in verification.outputs),
+        "plain_outputs": bits.compared,
+        "plain_differ": list(bits.differ),
+        "plain_unstable": list(bits.unstable),
+        "peak_bytes": result.plan.baseline.peak_bytes,
+        "planned_bytes": result.plan.planned.peak_bytes,
+        "added": result.plan.planned.time_us / result.plan.baseline.time_us - 1,
+        "budget_bytes": result.plan.budget_bytes,
+        **held_headline(result),
+    }

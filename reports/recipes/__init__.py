@@ -1,0 +1,1 @@
+"""Training as people write it: each recipe exported, checked, planned and verified."""
