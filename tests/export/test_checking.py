@@ -350,14 +350,14 @@ def test_an_inexact_graph_is_caught_by_its_gradients(monkeypatch: pytest.MonkeyP
     """The comparison sees one wrong gradient among right ones."""
     from planner.export.checking import check
 
-    run = check._Graph.run
+    run = check.GraphSession.run
 
     def wrong(self: Any, feeds: Any) -> Any:
         found = run(self, feeds)
         found["first.bias_grad"] = found["first.bias_grad"] * 1.05
         return found
 
-    monkeypatch.setattr(check._Graph, "run", wrong)
+    monkeypatch.setattr(check.GraphSession, "run", wrong)
     with pytest.raises(OtherStep, match=r"gradient of 'first.bias' is off by 0.05"):
         exported(Net())
 

@@ -96,7 +96,7 @@ CASES |= {
     "means that leave padding out": of_images(nn.AvgPool2d(3, 2, 1, count_include_pad=False)),
     "means of what is there": of_images(nn.AvgPool2d(3, 2, divisor_override=5)),
     "remainders near multiples": of_function(
-        lambda x: x + (torch.arange(6) * 0.1).remainder(0.1), 4, 6
+        lambda x: x + (x.detach() * 0 + torch.arange(6) * 0.1).remainder(0.1), 4, 6
     ),
     "there and back": of_function(lambda x: x.tanh().transpose(0, 1).transpose(0, 1).tanh(), 4, 6),
     "booleans": of_function(lambda x: x * (((x > 0) ^ (x > 1)) | ~(x < 2)), 4, 6),
