@@ -106,20 +106,6 @@ def test_fast_runs_each_once_and_still_judges_outputs_order_bytes_and_cap(pair: 
     assert not _verify(pair, low - 1, thorough=False).passed
 
 
-def test_nothing_is_timed_before_what_else_is_being_done_is_over(pair: _Pair) -> None:
-    said: list[str] = []
-    _verify(
-        pair,
-        pair.peaks[1],
-        thorough=False,
-        is_timed=True,
-        progress=said.append,
-        settle=lambda: said.append("settled"),
-    )
-    settled, timed = said.index("settled"), said.index("both models in turns: time")
-    assert 0 < settled < timed
-
-
 def test_an_original_that_was_predicted_to_hold_more_than_it_does_need_not_fail(
     pair: _Pair,
 ) -> None:

@@ -122,14 +122,6 @@ def wide(operations: int) -> Problem:
     return builder.problem("wide").without_swaps()
 
 
-def test_where_a_plan_is_hard_to_find_a_walk_comes_further_down_step_by_step():
-    problem = between(wide(80), 0.0)
-    policy = RunPolicy(moves=3_000)
-    down = anneal_second_runs(problem, NEVER, policy=policy)
-    at_once = anneal_second_runs(problem, NEVER, policy=policy.at_once())
-    assert simulate(problem, down).peak_bytes < simulate(problem, at_once).peak_bytes
-
-
 def least_us(problem: Problem) -> float:
     """The least time of any set of second runs that fits, by trying them all; infinite for none."""
     runs = [

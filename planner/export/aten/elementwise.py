@@ -13,7 +13,6 @@ from planner.export.emit import Value
 Operand = fx.Node | float
 
 UNARY = {
-    "abs": "Abs",
     "cos": "Cos",
     "erf": "Erf",
     "exp": "Exp",
@@ -29,13 +28,6 @@ UNARY = {
     "tanh": "Tanh",
 }
 ARITHMETIC = {"add": "Add", "sub": "Sub", "mul": "Mul", "div": "Div"}
-COMPARISON = {
-    "eq": "Equal",
-    "lt": "Less",
-    "le": "LessOrEqual",
-    "gt": "Greater",
-    "ge": "GreaterOrEqual",
-}
 _OF_BOOLEANS = {"Add": "Or", "Mul": "And", "Max": "Or", "Min": "And"}
 
 
@@ -58,31 +50,19 @@ def _arithmetic(op_type: str) -> Rule:
     return rule
 
 
-def _comparison(op_type: str) -> Rule:
-    def rule(low: Lowering, x: fx.Node, y: Operand) -> Result:
-        other = y.meta["val"] if isinstance(y, fx.Node) else y
-        common = torch.result_type(x.meta["val"], other)
-        return low.op(op_type, low.operand(x, common), low.operand(y, common))
-
-    return rule
-
-
 for _name, _op_type in UNARY.items():
     lowers(_name)(_unary(_op_type))
 for _name, _op_type in ARITHMETIC.items():
     lowers(f"{_name}.Tensor", f"{_name}.Scalar")(_arithmetic(_op_type))
-for _name, _op_type in COMPARISON.items():
-    lowers(f"{_name}.Tensor", f"{_name}.Scalar")(_comparison(_op_type))
 for _name, _op_type in (("minimum", "Min"), ("maximum", "Max")):
     lowers(_name)(_arithmetic(_op_type))
 
 
-@lowers("ne.Tensor", "ne.Scalar")
-def not_equal(low: Lowering, x: fx.Node, y: Operand) -> Result:
+@lowers("eq.Tensor", "eq.Scalar")
+def equal(low: Lowering, x: fx.Node, y: Operand) -> Result:
     other = y.meta["val"] if isinstance(y, fx.Node) else y
     common = torch.result_type(x.meta["val"], other)
-    equal = low.op("Equal", low.operand(x, common), low.operand(y, common), tag="equal")
-    return low.op("Not", equal)
+    return low.op("Equal", low.operand(x, common), low.operand(y, common))
 
 
 @lowers("rsub.Scalar", "rsub.Tensor")

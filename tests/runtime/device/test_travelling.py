@@ -94,7 +94,7 @@ def test_where_the_provider_is_the_plan_is_made_again_and_holds(
     counted_device: object, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     plan, output = folder / "model.plan.json", tmp_path / "model.planned.onnx"
-    words = f"apply {MODEL} {plan} -o {output} --time-limit 10 --json -q"
+    words = f"apply {MODEL} {plan} -o {output} --time-limit 3 --json -q"
     assert main(words.split()) == 0
     found: dict[str, Any] = json.loads(capsys.readouterr().out)
     check = found["verification"]
