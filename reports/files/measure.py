@@ -1,0 +1,123 @@
+"""One file: whether ONNX Runtime runs it, and what planner makes of it."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import onnx
+import onnxruntime as ort
+from onnx import version_converter
+
+from planner import optimize
+from planner.errors import InfeasibleBudgetError, ModelError, PlannerError
+from planner.onnxio.load import load_model
+from planner.positions import shape_dims
+from reports.session import MORE, figures
+
+BUDGETS = ("60%", "90%")
+"""Of the peak, in live bytes: what an arena holds at least is more than most of these take. Where no plan
+is found within them, what the error names."""
+
+OPSET = 17
+"""What a model is brought up to where ONNX Runtime has no kernels for its own operator set."""
+
+_OPTIONS = re.compile(r"give them, for example with (.*)$")
+
+Row = dict[str, Any]
+
+
+def row_of(name: str, path: Path, time_limit_s: float) -> Row:
+    """Measure a file; what fails is in the row, by its own message."""
+    row: Row = {"file": name, "bytes": path.stat().st_size, "not_loaded": _not_loaded(path)}
+    with tempfile.TemporaryDirectory() as folder:
+        if row["not_loaded"]:
+            newer = _brought_up(path, Path(folder))
+            if newer is None:
+                return {**row, "outcome": "not loaded"}
+            row["brought_up"] = OPSET
+            path = newer
+        try:
+            row["dims"] = _dims(path)
+        except PlannerError as error:
+            return {**row, "outcome": "refused", "why": _said(error, path)}
+        row |= planned(path, row["dims"], Path(folder), time_limit_s)
+    if row["not_loaded"] and "could not run" in row.get("why", ""):
+        row["outcome"] = "not loaded"  # what was brought up is no model that runs
+    return row
+
+
+def _brought_up(path: Path, folder: Path) -> Path | None:
+    """The model in a newer operator set, where ONNX Runtime loads that."""
+    newer = folder / path.name
+    try:
+        onnx.save(version_converter.convert_version(onnx.load(path), OPSET), newer)
+    except Exception:
+        return None
+    return None if _not_loaded(newer) else newer
+
+
+def _dims(path: Path) -> dict[str, int]:
+    """Sizes for the open dims: those that the error suggests."""
+    try:
+        load_model(path)
+    except ModelError as error:
+        found = _OPTIONS.search(str(error))
+        if found is None:
+            raise
+        words = shlex.split(found[1])
+        pairs = list(zip(words[::2], words[1::2], strict=True))
+        named = (text.rpartition("=") for option, text in pairs if option == "--dim")
+        shapes = shape_dims(text for option, text in pairs if option == "--shape")
+        return {name: int(size) for name, _, size in named} | shapes
+    return {}
+
+
+def planned(path: Path, dims: dict[str, int], folder: Path, time_limit_s: float) -> Row:
+    """The first budget that is met, and what was verified."""
+    budgets = [*BUDGETS]
+    why = ""
+    for budget in budgets:
+        try:
+            result = optimize(
+                path,
+                budget=budget,
+                budget_of="live",
+                dims=dims,
+                output=folder / "planned.onnx",
+                time_limit_s=time_limit_s,
+                force=True,
+            )
+        except InfeasibleBudgetError as error:
+            why = _said(error, path)
+            if budget == BUDGETS[-1] and error.least_peak_bytes:
+                budgets.append(f"{int(MORE * error.least_peak_bytes)}B")
+        except PlannerError as error:
+            return {"outcome": "refused", "why": _said(error, path)}
+        else:
+            if result.verification is None:  # it is held as it is
+                return {"outcome": "nothing to gain", "why": why}
+            found = figures(result)
+            outcome = "verified" if found["passed"] else "failed"
+            if found["live_bytes"] >= found["baseline_bytes"]:
+                outcome = "nothing to gain"
+            return {"outcome": outcome, "asked": budget, **found}
+    return {"outcome": "nothing to gain", "why": why}
+
+
+def _not_loaded(path: Path) -> str:
+    """Why ONNX Runtime does not load a file; "" where it does."""
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    try:
+        ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    except Exception as error:
+        return str(error).splitlines()[0].replace(str(path), path.name)
+    return ""
+
+
+def _said(error: Exception, path: Path) -> str:
+    return str(error).replace(f"{path.parent}/", "")
