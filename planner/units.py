@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from fractions import Fraction
 
 from planner.errors import UsageError
@@ -186,3 +187,9 @@ def parse_micro_batch(text: str) -> int | None:
         return int(text)
     said = repr(text) if len(text) <= 40 else f"{text[:40]!r}..."
     raise UsageError(f"--micro-batch is auto or a number of runs from 1 up, not {said}")
+
+
+def some_of(names: Sequence[str], most: int) -> str:
+    """`"a, b and 2 more"`: the first names of several."""
+    more = f" and {len(names) - most:,} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more

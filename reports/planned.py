@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,25 +26,28 @@ Row = dict[str, Any]
 
 def planned(
     model: Path,
-    feeds: Mapping[str, np.ndarray],
+    feeds: Mapping[str, np.ndarray] | None,
     time_limit_s: float,
     budget_of: BudgetOf = "held",
+    budgets: Sequence[str] = BUDGETS,
     **options: Any,
 ) -> Row:
     """Plan `model` for the CPU and run both files; what fails is in the row, by its own message.
 
     Args:
-        feeds: every input of the model.
+        feeds: every input of the model; None draws them.
         time_limit_s: for each search.
+        budgets: the first that is met counts; where none is, what the error of the last names.
         options: more of `planner.optimize`.
     """
     start = time.monotonic()
     result, budget, why = None, "", ""
-    budgets = [*BUDGETS]
+    tried = [*budgets]
     with tempfile.TemporaryDirectory() as folder:
-        inputs = Path(folder) / "feeds.npz"
-        np.savez(inputs, allow_pickle=False, **feeds)
-        for budget in budgets:
+        inputs = None if feeds is None else Path(folder) / "feeds.npz"
+        if inputs is not None and feeds is not None:
+            np.savez(inputs, allow_pickle=False, **feeds)
+        for budget in tried:
             try:
                 result = optimize(
                     model,
@@ -58,8 +61,8 @@ def planned(
                 break
             except InfeasibleBudgetError as error:
                 why = str(error)
-                if budget == BUDGETS[-1] and error.least_peak_bytes:
-                    budgets.append(f"{int(MORE * error.least_peak_bytes)}B")
+                if budget == budgets[-1] and error.least_peak_bytes:
+                    tried.append(f"{int(MORE * error.least_peak_bytes)}B")
             except PlannerError as error:
                 said, _, _ = str(error).partition("; the files are left")
                 return {"plan": "failed", "why": said}

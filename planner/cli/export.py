@@ -11,15 +11,13 @@ import typer
 
 from planner.cli import options as o
 from planner.cli.console import emit_json, note, progress, verbosity
-from planner.cli.forward import export_forward
+from planner.cli.forward import export_forward, summary_of
 from planner.cli.outputs import check_outputs
 from planner.errors import UsageError
 from planner.report.plain import nearby
 
 if TYPE_CHECKING:
     from planner.export.training import ExportedGraph
-
-EXPORT_SCHEMA = "planner.export/1"
 
 
 def export(
@@ -267,26 +265,15 @@ def _axes(options: list[str]) -> dict[str, dict[int, str]]:
 
 
 def _summary(graph: ExportedGraph, files: tuple[Path, ...]) -> dict[str, Any]:
-    from planner import __version__
-
     proto = graph.model.graph
     symbols = {d.dim_param for i in proto.input for d in i.type.tensor_type.shape.dim}
     return {
-        "schema": EXPORT_SCHEMA,
-        "planner_version": __version__,
-        "outputs": [str(file) for file in files],
-        "nodes": len(proto.node),
-        "inputs": list(graph.inputs),
-        "parameters": list(graph.parameters),
+        **summary_of(graph, files, graph.unchecked),
         "buffers": list(graph.buffers),
         "random": [draw.name for draw in graph.draws],
-        "optimizer_state": [item.name for item in graph.state],
-        "graph_inputs": [info.name for info in proto.input],
-        "graph_outputs": [info.name for info in proto.output],
         "initializer_bytes": sum(len(tensor.raw_data) for tensor in proto.initializer),
         "symbolic_dims": sorted(symbols - {""}),
         "assumed": list(graph.assumed),
-        "unchecked": graph.unchecked or None,
     }
 
 

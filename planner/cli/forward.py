@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -12,7 +12,13 @@ from planner.cli.console import emit_json, note, progress, verbosity
 from planner.cli.outputs import check_outputs
 from planner.errors import UsageError
 from planner.report.plain import nearby
+from planner.units import some_of
 
+if TYPE_CHECKING:
+    from planner.export.forward import ForwardTraining
+    from planner.export.training import ExportedGraph
+
+EXPORT_SCHEMA = "planner.export/1"
 _SHOWN = 3
 
 
@@ -30,8 +36,6 @@ def export_forward(
     Args:
         wanted: arguments of `planner.export.forward.differentiate`.
     """
-    from planner import __version__
-    from planner.cli.export import EXPORT_SCHEMA
     from planner.export.forward import differentiate
 
     if wanted["loss"] is None:
@@ -45,31 +49,38 @@ def export_forward(
             report(f"differentiating {path}")
         graph = differentiate(path, **wanted)
         files = graph.save(output, external_data=external_data, force=force)
-    proto = graph.model.graph
-    trained = list(graph.parameters)
+    summary = summary_of(graph, files, "" if wanted["check"] else "it was not asked for")
     if json:
-        emit_json(
-            {
-                "schema": EXPORT_SCHEMA,
-                "planner_version": __version__,
-                "outputs": [str(file) for file in files],
-                "nodes": len(proto.node),
-                "inputs": list(graph.inputs),
-                "parameters": trained,
-                "optimizer_state": [item.name for item in graph.state],
-                "graph_inputs": [info.name for info in proto.input],
-                "graph_outputs": [info.name for info in proto.output],
-                "unchecked": None if wanted["check"] else "it was not asked for",
-            }
-        )
+        emit_json(summary)
     elif not verbosity.quiet:
         typer.echo(
-            f"{len(proto.node):,} nodes, {len(proto.input):,} inputs ({', '.join(graph.inputs)}, then "
-            f"{len(trained):,} trained parameters: {_some(trained)}), {len(proto.output):,} outputs"
+            f"{summary['nodes']:,} nodes, {len(summary['graph_inputs']):,} inputs "
+            f"({', '.join(graph.inputs)}, then {len(graph.parameters):,} trained parameters: "
+            f"{some_of(list(graph.parameters), _SHOWN)}), {len(summary['graph_outputs']):,} outputs"
         )
     note(f"wrote {', '.join(map(nearby, files))}")
 
 
-def _some(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _SHOWN:,} more" if len(names) > _SHOWN else ""
-    return ", ".join(names[:_SHOWN]) + more
+def summary_of(
+    graph: ExportedGraph | ForwardTraining, files: Sequence[Path], unchecked: str
+) -> dict[str, Any]:
+    """The document of an export, as far as a graph from PyTorch and one from a forward model share it.
+
+    Args:
+        unchecked: why it was not compared; "" where it was.
+    """
+    from planner import __version__
+
+    proto = graph.model.graph
+    return {
+        "schema": EXPORT_SCHEMA,
+        "planner_version": __version__,
+        "outputs": [str(file) for file in files],
+        "nodes": len(proto.node),
+        "inputs": list(graph.inputs),
+        "parameters": list(graph.parameters),
+        "optimizer_state": [item.name for item in graph.state],
+        "graph_inputs": [info.name for info in proto.input],
+        "graph_outputs": [info.name for info in proto.output],
+        "unchecked": unchecked or None,
+    }

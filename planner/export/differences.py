@@ -44,7 +44,8 @@ def check_gradients(
         parameters: what they start from.
 
     Raises:
-        ExportError: a gradient is not that of the loss, by name; or ONNX Runtime cannot run the model.
+        ExportError: a gradient is not that of the loss, by name; or ONNX Runtime cannot load the model.
+        ModelError: ONNX Runtime cannot run it.
     """
     from planner.runtime.feeds.inputs import make_inputs
 
@@ -91,6 +92,8 @@ def _runner(path: Path) -> Callable[[Arrays], dict[str, np.ndarray]]:
     """Runs a model; gives its outputs by name."""
     import onnxruntime as ort
 
+    from planner.runtime.profile import run_session
+
     options = ort.SessionOptions()
     options.log_severity_level = 3
     try:
@@ -100,11 +103,7 @@ def _runner(path: Path) -> Callable[[Arrays], dict[str, np.ndarray]]:
     names = [output.name for output in session.get_outputs()]
 
     def run(feeds: Arrays) -> dict[str, np.ndarray]:
-        try:
-            results = session.run(names, dict(feeds))
-        except Exception as error:
-            raise ExportError(f"ONNX Runtime cannot run it: {str(error).splitlines()[0]}") from None
-        return {name: np.asarray(result) for name, result in zip(names, results, strict=True)}
+        return dict(zip(names, run_session(session, dict(feeds)), strict=True))
 
     return run
 

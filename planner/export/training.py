@@ -33,10 +33,11 @@ from planner.export.step import Loss, TrainingStep
 from planner.export.update.build import traced_update
 from planner.export.update.named import named_optimizer
 from planner.export.update.trace import Update
-from planner.export.update.traced import TracedUpdate, check_constants
+from planner.export.update.traced import TracedUpdate, check_constants, tensors_of
 from planner.export.wrappers import unwrapped
 from planner.files.writing import FileName, check_writable
 from planner.onnxio.save import written_together
+from planner.units import some_of
 
 ASSUMED = "planner.assumed"
 """Of the model's metadata: values of the example inputs that it was made for, a line each."""
@@ -275,10 +276,9 @@ def half_type(name: Literal["bf16", "fp16"] | None) -> torch.dtype | None:
 
 def _stay_so(names: Sequence[str]) -> str:
     """What to say of a module that trains, with parts that do not."""
-    some = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
     return (
-        f"parts of the module are in evaluation mode, and are exported so: {some}; call module.train() "
-        "first where they are to train (dropout, statistics of a batch normalization)"
+        f"parts of the module are in evaluation mode, and are exported so: {some_of(names, 3)}; "
+        "call module.train() first where they are to train (dropout, statistics of a batch normalization)"
     )
 
 
@@ -298,7 +298,7 @@ def _renamed(targets: Mapping[str, Tensor], taken: Mapping[str, Tensor]) -> dict
 
 def _check_names(module: nn.Module, inputs: Mapping[str, Tensor]) -> None:
     """Raise where an input has the name of a tensor of the module."""
-    tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    tensors = tensors_of(module)
     for name in inputs:
         if name in tensors:
             raise UsageError(
@@ -317,7 +317,7 @@ def _stored(module: nn.Module, joint: JointGraph, *, everything: bool) -> dict[s
     """Values that go into the model: buffers that the step only reads, and what was asked for."""
     stored: dict[str, np.ndarray] = {}
     buffers = dict(module.named_buffers())
-    for name, tensor in {**dict(module.named_parameters()), **buffers}.items():
+    for name, tensor in tensors_of(module).items():
         read_only = name in buffers and name not in joint.updated_buffers
         if not everything and (not read_only or tensor.is_meta):
             continue

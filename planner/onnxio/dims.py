@@ -7,7 +7,7 @@ A size may be given by place for any dim.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 import onnx
@@ -16,6 +16,7 @@ import onnx_ir as ir
 from planner.errors import ModelError, UsageError
 from planner.onnxio.bodies import all_proto_nodes, proto_bodies
 from planner.positions import Position, position_of, typed
+from planner.units import some_of
 
 Shape = tuple[int, ...]
 
@@ -108,7 +109,7 @@ def dim_called(model: ir.Model, text: str, size: int | None = None, option: str 
     option = option or f"--dim {text}"
     value = next((v for v in model.graph.inputs if v.name == place.input), None)
     if value is None:
-        has = _some([f"{v.name} {_said(v)}" for v in model.graph.inputs]) or "none"
+        has = some_of([f"{v.name} {_said(v)}" for v in model.graph.inputs], _SHOWN) or "none"
         raise UsageError(f"{option}: the model has no input {place.input!r} (its inputs: {has})")
     dims = dims_of(value)
     found = dims[place.axis] if place.axis < len(dims) else None
@@ -191,7 +192,7 @@ def _check_complete(model: ir.Model, path: Path, bound: Mapping[str, int]) -> No
             names.append(called)
             to_shape[str(found[0][0].name)] = found[0][0]
         else:
-            names.append(f"{called} ({_some([str(value.name) for value, _ in found])})")
+            names.append(f"{called} ({some_of([str(value.name) for value, _ in found], _SHOWN)})")
             options.append(f"--dim {shlex.quote(called)}={sizes[called]}")
     for name, value in to_shape.items():
         shape = "x".join(str(sizes.get(str(dim), dim)) for dim in dims_of(value))
@@ -221,8 +222,3 @@ def _said(value: ir.Value) -> str:
     """The shape of an input as a message has it, `?` for a dim that has neither a name nor a size."""
     dims = enumerate(dims_of(value))
     return f"[{', '.join('?' if _is_nameless(value, axis) else str(dim) for axis, dim in dims)}]"
-
-
-def _some(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(names[:_SHOWN]) + more

@@ -23,6 +23,8 @@ from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any
 
+from reports.cells import plain, short
+
 FOLDER = Path(__file__).parents[1]
 RESULT, PAGE = FOLDER / "files.json", FOLDER / "files.md"
 MIB = 2**20
@@ -63,7 +65,7 @@ def _apart(name: str, path: Path, limit_s: float) -> Row:
         try:
             return pool.submit(row_of, name, path, limit_s).result()
         except BrokenProcessPool:
-            return {"file": name, "outcome": "failed", "why": "the process ended"}
+            return {"file": name, "outcome": "refused", "why": "the process ended"}
 
 
 def page(rows: Sequence[Row], limit_s: float) -> str:
@@ -75,8 +77,8 @@ def page(rows: Sequence[Row], limit_s: float) -> str:
     old = [row for row in run if row.get("brought_up")]
     of = Counter(row["outcome"] for row in run)
     verified = [row for row in run if row["outcome"] == "verified"]
-    same = [row for row in verified if not row["differ"]]
-    refused = [row for row in run if row["outcome"] in ("refused", "failed")]
+    same = [row for row in verified if not row["plain_differ"]]
+    refused = [row for row in run if row["outcome"] == "refused"]
     text = [
         "# Files of others",
         "",
@@ -98,7 +100,7 @@ def page(rows: Sequence[Row], limit_s: float) -> str:
         "",
         "| file | why |",
         "|---|---|",
-        *(f"| {row['file']} | {_short(row['why'])} |" for row in refused),
+        *(f"| {row['file']} | {short(row.get('why', 'verification'))} |" for row in refused),
         "",
         "## Nothing to gain",
         "",
@@ -108,27 +110,22 @@ def page(rows: Sequence[Row], limit_s: float) -> str:
         "",
         "| file | why |",
         "|---|---|",
-        *(f"| {r['file']} | {_short(r['not_loaded'])} |" for r in rows if r not in run),
+        *(f"| {r['file']} | {short(r['not_loaded'])} |" for r in rows if r not in run),
     ]
     return "\n".join(text) + "\n"
 
 
 def _line(row: Row) -> str:
-    before, after = (row[key] / MIB for key in ("baseline_bytes", "live_bytes"))
+    before, after = (row[key] / MIB for key in ("peak_bytes", "planned_bytes"))
     held = row.get("measured_held_bytes")
-    same = row["compared"] - len(row["differ"])
     cells = [
         row["file"],
-        f"{100 * row['budget_bytes'] / row['baseline_bytes']:.0f}%",
+        f"{100 * row['budget_bytes'] / row['peak_bytes']:.0f}%",
         f"{before:.2f} -> {after:.2f}",
         "-" if held is None else f"{held / MIB:.2f}",
-        f"{same} of {row['compared']}",
+        plain(row),
     ]
     return f"| {' | '.join(cells)} |"
-
-
-def _short(text: str) -> str:
-    return text.replace("|", "/")[:300]
 
 
 if __name__ == "__main__":

@@ -29,7 +29,8 @@ from torch import Tensor, nn
 
 from planner import differentiate
 from planner.errors import PlannerError
-from reports.files.measure import planned
+from reports.cells import plain, short
+from reports.files.measure import gained
 
 FOLDER = Path(__file__).parents[1]
 RESULT, PAGE = FOLDER / "forward.json", FOLDER / "forward.md"
@@ -140,8 +141,7 @@ def row_of(name: str, time_limit_s: float) -> Row:
         graph.save(training)
         row |= {"nodes": len(graph.model.graph.node), "trained": len(graph.parameters)}
         row |= _beside_autograd(graph, module, inputs)
-        found = planned(training, {}, Path(folder), time_limit_s)
-        return {**row, "compared_results": found.pop("compared", 0), **found}
+        return row | gained(training, time_limit_s)
 
 
 def _beside_autograd(graph: Any, module: nn.Module, inputs: Tensor) -> Row:
@@ -165,14 +165,14 @@ def _beside_autograd(graph: Any, module: nn.Module, inputs: Tensor) -> Row:
             off += float(np.square(arrays[f"{name}_grad"] - gradient).sum())
             whole += float(np.square(gradient).sum())
             compared += 1
-    return {"compared_gradients": compared, "apart": (off / whole) ** 0.5 if whole else None}
+    return {"compared": compared, "apart": (off / whole) ** 0.5 if whole else None}
 
 
 def page(rows: Sequence[Row], time_limit_s: float) -> str:
     """The rows as Markdown."""
     done = [row for row in rows if row["outcome"] != "refused"]
     verified = [row for row in done if row["outcome"] == "verified"]
-    same = [row for row in verified if not row["differ"]]
+    same = [row for row in verified if not row["plain_differ"]]
     refused = [row for row in rows if row["outcome"] == "refused"]
     lines = [
         "# Training graphs from forward files",
@@ -195,21 +195,21 @@ def page(rows: Sequence[Row], time_limit_s: float) -> str:
     ]
     if refused:
         lines += ["| refused | why |", "|---|---|"]
-        lines += [f"| {row['model']} | {row['why'][:200]} |" for row in refused]
+        lines += [f"| {row['model']} | {short(row['why'], 200)} |" for row in refused]
     return "\n".join(lines).rstrip() + "\n"
 
 
 def _line(row: Row) -> str:
-    apart = "-" if row["apart"] is None else f"{row['apart']:.0e} of {row['compared_gradients']}"
+    apart = "-" if row["apart"] is None else f"{row['apart']:.0e} of {row['compared']}"
     cells = [row["model"], f"{row['nodes']:,}", str(row["trained"]), apart]
     if "budget_bytes" in row:
-        before, after = (row[key] / MIB for key in ("baseline_bytes", "live_bytes"))
+        before, after = (row[key] / MIB for key in ("peak_bytes", "planned_bytes"))
         held = row.get("measured_held_bytes")
         cells += [
-            f"{100 * row['budget_bytes'] / row['baseline_bytes']:.0f}%",
+            f"{100 * row['budget_bytes'] / row['peak_bytes']:.0f}%",
             f"{before:.2f} -> {after:.2f}",
             "-" if held is None else f"{held / MIB:.2f}",
-            f"{row['compared_results'] - len(row['differ'])} of {row['compared_results']}",
+            plain(row),
         ]
     else:
         cells += [row["outcome"], "", "", ""]

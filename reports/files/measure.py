@@ -12,11 +12,10 @@ import onnx
 import onnxruntime as ort
 from onnx import version_converter
 
-from planner import optimize
-from planner.errors import InfeasibleBudgetError, ModelError, PlannerError
+from planner.errors import ModelError, PlannerError
 from planner.onnxio.load import load_model
 from planner.positions import shape_dims
-from reports.session import MORE, figures
+from reports.planned import planned
 
 BUDGETS = ("60%", "90%")
 """Of the peak, in live bytes: what an arena holds at least is more than most of these take. Where no plan
@@ -44,7 +43,7 @@ def row_of(name: str, path: Path, time_limit_s: float) -> Row:
             row["dims"] = _dims(path)
         except PlannerError as error:
             return {**row, "outcome": "refused", "why": _said(error, path)}
-        row |= planned(path, row["dims"], Path(folder), time_limit_s)
+        row |= gained(path, time_limit_s, dims=row["dims"])
     if row["not_loaded"] and "could not run" in row.get("why", ""):
         row["outcome"] = "not loaded"  # what was brought up is no model that runs
     return row
@@ -76,36 +75,12 @@ def _dims(path: Path) -> dict[str, int]:
     return {}
 
 
-def planned(path: Path, dims: dict[str, int], folder: Path, time_limit_s: float) -> Row:
-    """The first budget that is met, and what was verified."""
-    budgets = [*BUDGETS]
-    why = ""
-    for budget in budgets:
-        try:
-            result = optimize(
-                path,
-                budget=budget,
-                budget_of="live",
-                dims=dims,
-                output=folder / "planned.onnx",
-                time_limit_s=time_limit_s,
-                force=True,
-            )
-        except InfeasibleBudgetError as error:
-            why = _said(error, path)
-            if budget == BUDGETS[-1] and error.least_peak_bytes:
-                budgets.append(f"{int(MORE * error.least_peak_bytes)}B")
-        except PlannerError as error:
-            return {"outcome": "refused", "why": _said(error, path)}
-        else:
-            if result.verification is None:  # it is held as it is
-                return {"outcome": "nothing to gain", "why": why}
-            found = figures(result)
-            outcome = "verified" if found["passed"] else "failed"
-            if found["live_bytes"] >= found["baseline_bytes"]:
-                outcome = "nothing to gain"
-            return {"outcome": outcome, "asked": budget, **found}
-    return {"outcome": "nothing to gain", "why": why}
+def gained(model: Path, time_limit_s: float, **options: Any) -> Row:
+    """What `reports.planned` finds, and whether the plan takes less than the model does."""
+    row = planned(model, None, time_limit_s, "live", BUDGETS, **options)
+    if row["plan"] == "infeasible" or row.get("planned_bytes", 0) >= row.get("peak_bytes", 1):
+        return {**row, "outcome": "nothing to gain"}
+    return {**row, "outcome": "refused" if row["plan"] == "failed" else row["plan"]}
 
 
 def _not_loaded(path: Path) -> str:

@@ -23,6 +23,8 @@ from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any
 
+from reports.cells import plain, short
+
 FOLDER = Path(__file__).parents[1]
 RESULT, PAGE = FOLDER / "networks.json", FOLDER / "networks.md"
 Row = dict[str, Any]
@@ -136,21 +138,18 @@ def page(rows: Sequence[Row], time_limit_s: float) -> str:
             "",
             "| network | what is read |",
             "|---|---|",
-            *(
-                f"| {row['network']} | {'<br>'.join(map(_short, row['assumed']))} |"
-                for row in taken
-            ),
+            *(f"| {row['network']} | {'<br>'.join(map(short, row['assumed']))} |" for row in taken),
             "",
         ]
     failed = [row for row in rows if row not in exported]
     if failed:
         text += ["## Not exported", "", "| network | why |", "|---|---|"]
-        text += [f"| {r['network']} | {_short(r['export'] or r['numbers'])} |" for r in failed]
+        text += [f"| {r['network']} | {short(r['export'] or r['numbers'])} |" for r in failed]
         text.append("")
     odd = [row for row in exported if row["plan"] != "verified"]
     if odd:
         text += ["## Not planned or not verified", "", "| network | why |", "|---|---|"]
-        text += [f"| {row['network']} | {_short(row.get('why', 'verification'))} |" for row in odd]
+        text += [f"| {row['network']} | {short(row.get('why', 'verification'))} |" for row in odd]
         text.append("")
     return "\n".join(text)
 
@@ -174,7 +173,7 @@ def _line(row: Row) -> str:
         before, after = (row[key] / 2**20 for key in ("peak_bytes", "planned_bytes"))
         cells += [
             f"{row['identical']} of {row['outputs']}",
-            _plain(row),
+            plain(row),
             f"{before:.2f} -> {after:.2f}",
             _held(row),
             f"{100 * row['added']:.1f}%",
@@ -183,15 +182,6 @@ def _line(row: Row) -> str:
         cells += ["", "", "", "", ""]
     cells.append(f"{row['seconds']:.0f}")
     return f"| {' | '.join(cells)} |"
-
-
-def _plain(row: Row) -> str:
-    """Results that are the same bits in plain sessions of both files; "" where nobody looked."""
-    if "plain_outputs" not in row:
-        return ""
-    off = len(row["plain_differ"]) + len(row["plain_unstable"])
-    unstable = f" ({len(row['plain_unstable'])} unstable)" if row["plain_unstable"] else ""
-    return f"{row['plain_outputs'] - off} of {row['plain_outputs']}{unstable}"
 
 
 def _budget(row: Row) -> str:
@@ -207,11 +197,6 @@ def _held(row: Row) -> str:
         return ""
     ours, plain = row["measured_held_bytes"], row["measured_default_held_bytes"]
     return f"{ours / 2**20:.2f}, {plain / 2**20:.2f}"
-
-
-def _short(text: str) -> str:
-    first = text.splitlines()[0].replace("|", "\\|")
-    return first if len(first) < 300 else first[:297] + "..."
 
 
 if __name__ == "__main__":

@@ -24,6 +24,8 @@ from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any
 
+from reports.cells import plain, short
+
 FOLDER = Path(__file__).parents[1]
 RESULT, PAGE = FOLDER / "recipes.json", FOLDER / "recipes.md"
 Row = dict[str, Any]
@@ -159,7 +161,7 @@ def _told(title: str, rows: Sequence[Row]) -> list[str]:
     """A table of what is said of each; nothing where there is none."""
     if not rows:
         return []
-    told = [f"| {row['recipe']} | {_short(why_not(row) or '**exported**')} |" for row in rows]
+    told = [f"| {row['recipe']} | {short(why_not(row) or '**exported**', 400)} |" for row in rows]
     return [f"## {title}", "", "| recipe | what is said |", "|---|---|", *told, ""]
 
 
@@ -171,23 +173,17 @@ def _line(row: Row) -> str:
         "" if apart is None else f"{apart:.0e}",
     ]
     if "outputs" in row:
-        same = row["plain_outputs"] - len(row["plain_differ"]) - len(row["plain_unstable"])
         share = row["budget_bytes"] / row["peak_bytes"]
         cells += [
             f"{row['plan']}, {share:.0%}",
             f"{row['identical']} of {row['outputs']}",
-            f"{same} of {row['plain_outputs']}",
+            plain(row),
             f"{row['peak_bytes'] / 1024:.1f} -> {row['planned_bytes'] / 1024:.1f}",
         ]
     else:
         cells += [row["plan"], "", "", ""]
     cells.append(f"{row['seconds']:.0f}")
     return f"| {' | '.join(cells)} |"
-
-
-def _short(text: str) -> str:
-    first = text.splitlines()[0].replace("|", "\\|")
-    return first if len(first) < 400 else first[:397] + "..."
 
 
 if __name__ == "__main__":

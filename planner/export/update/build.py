@@ -88,11 +88,7 @@ class _Building:
         reach.keep()
         self.names = {key_of(t): f"{name}{GRADIENT_SUFFIX}" for name, t in self.gradients.items()}
         names = dict(self.names)
-        for name, tensor in {
-            **self.inputs,
-            **dict(self.module.named_parameters()),
-            **dict(self.module.named_buffers()),
-        }.items():
+        for name, tensor in {**self.inputs, **tensors_of(self.module)}.items():
             names[key_of(tensor)] = name
         self._name_places(reach, names)
         self.tracer = Tracer(self.update, reach, names)
