@@ -212,8 +212,8 @@ def batch_norm_backward(
         return [None, dscale, dshift]
 
     factor = inverse if scale is None else low.op("Mul", low.value(scale), inverse, tag="factor")
-    scaled = low.op("Mul", grad, low.per_channel(factor, rank, "factor_r"), tag="scaled")
     if not training:
+        scaled = low.op("Mul", grad, low.per_channel(factor, rank, "factor_r"), tag="scaled")
         return [scaled, dscale, dshift]
     count = low.count([shape_of(x)[axis] for axis in axes])
     share = low.op("Div", factor, count, tag="share")
@@ -224,6 +224,7 @@ def batch_norm_backward(
     plane = low.op(
         "BatchNormalization", images, slope, offset, center, ones, tag="plane", epsilon=0.0
     )
+    scaled = low.op("Mul", grad, low.per_channel(factor, rank, "factor_r"), tag="scaled")
     return [low.op("Sub", scaled, plane), dscale, dshift]
 
 
