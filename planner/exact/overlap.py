@@ -9,14 +9,16 @@ of time too:
     a copy in                           from its start to the run that it is for
     a copy out that ends later          from the last run that read the tensor to its end
 
-All of them share the capacity. The schedule lists the actions by their starts. Replayed, no action
-begins later than in the solution: what is listed before it has begun, and what had ended by then has
-ended (`planner.simulate.streams`), so the memory that it waits for is free.
+All of them share the capacity. The schedule lists the actions by their starts. A copy that starts while
+an operation runs is listed before that or behind it: replayed (`planner.simulate.streams`), it starts no
+sooner than what is listed before it is done, and a copy in holds its memory from where it is listed. So
+the solution is a bound, and the better of both schedules an answer.
 """
 
 from __future__ import annotations
 
 import math
+from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -255,28 +257,41 @@ class OverlapModel(GapModel):
 
     # -- answer ------------------------------------------------------------------------------
 
-    def actions(self, solver: cp_model.CpSolver) -> list[Action]:
-        """The schedule of a solution, by starts."""
+    def schedules(self, solver: cp_model.CpSolver) -> tuple[list[Action], ...]:
+        """The schedules of a solution, by starts: copies in that start while an operation runs before
+        it, or behind it. Copies out are before it, where they start as soon as they can."""
 
         def holds(literal: Truth) -> bool:
             return literal if isinstance(literal, bool) else solver.boolean_value(literal)
 
-        listed: list[tuple[int, Run, int, Action]] = []
-        for run, start in self.start.items():
-            if run not in self.reruns or holds(self._truth(self.reruns[run])):
-                action = Action(kind=ActionKind.RUN, target=run[1])
-                listed.append((solver.value(start), run, 1, action))
+        taken = [
+            r for r in self.start if r not in self.reruns or holds(self._truth(self.reruns[r]))
+        ]
+        taken.sort(key=lambda run: (solver.value(self.start[run]), run))
+        begun = [solver.value(self.start[run]) for run in taken]
+        runs = [
+            (place, 2, 0, Action(kind=ActionKind.RUN, target=run[1]))
+            for place, run in enumerate(taken)
+        ]
+        outs: list[tuple[int, int, int, Action]] = []
         for copy in self.outs.values():
             if holds(copy.present):
                 producer = self.problem.tensors[copy.tensor].producer
+                at = solver.value(copy.start)
+                place = max(bisect_right(begun, at) - 1, taken.index((producer, producer)) + 1)
                 action = Action(kind=ActionKind.SWAP_OUT, target=copy.tensor)
-                listed.append((solver.value(copy.start), (producer, producer), 2, action))
-        for copy in self.ins:
-            if holds(copy.present):
-                assert copy.run is not None
-                action = Action(kind=ActionKind.SWAP_IN, target=copy.tensor)
-                listed.append((solver.value(copy.start), copy.run, 0, action))
-        return [action for *_, action in sorted(listed, key=lambda x: x[:3])]
+                outs.append((place, 0, at, action))
+        listed: tuple[list[Action], ...] = ()
+        for find in (lambda at: bisect_right(begun, at) - 1, lambda at: bisect_left(begun, at)):
+            ins = [
+                (find(at), 1, at, Action(kind=ActionKind.SWAP_IN, target=copy.tensor))
+                for copy in self.ins
+                if holds(copy.present)
+                for at in (solver.value(copy.start),)
+            ]
+            ordered = sorted([*runs, *outs, *ins], key=lambda x: x[:3])
+            listed += ([action for *_, action in ordered],)
+        return listed
 
     def bound_us(self, solver: cp_model.CpSolver) -> float:
         """No schedule of the model takes less time: what rounding up adds is taken off."""

@@ -118,11 +118,16 @@ class ActionKind(enum.StrEnum):
     RUN = "run"
     SWAP_OUT = "swap-out"
     SWAP_IN = "swap-in"
+    SWAP_OUT_DONE = "swap-out-done"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Action:
-    """One step: run operation `target`, or copy tensor `target` out or in."""
+    """One step: run operation `target`, copy tensor `target` out or in, or wait until it is out.
+
+    Engines list no waits; `planner.simulate.waits` adds them to a plan whose copies run beside the
+    operations.
+    """
 
     kind: ActionKind
     target: int

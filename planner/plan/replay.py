@@ -46,11 +46,17 @@ class Replay:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeline:
-    """When each action is issued (its memory taken), starts and ends: microseconds of the run."""
+    """When each action is issued (its memory taken), starts and ends: microseconds of the run.
+
+    Attributes:
+        waited: for each copy out, the action before which its end is waited for; -1 where nothing waits
+            for it, and for all other actions.
+    """
 
     issue_us: list[float]
     start_us: list[float]
     end_us: list[float]
+    waited: list[int]
 
     @property
     def time_us(self) -> float:

@@ -4,6 +4,7 @@ Semantics (the same that the lowered graph has on ONNX Runtime):
 
 - RUN reads the newest device copy of each input, and makes a new copy of each output. SWAP_OUT reads
   the newest device copy and makes a host copy, which stays. SWAP_IN makes a new device copy.
+  SWAP_OUT_DONE reads the copy that its SWAP_OUT read, and takes no time of its own.
 - A device copy is live from the action that makes it to its last reader, half-open
   `[birth, last reader + 1)`; a copy with no reader is live at its birth only, unless it is the first
   copy of a `to_end` tensor, which is live to the end.
@@ -47,7 +48,7 @@ def simulate(problem: Problem, actions: Sequence[Action]) -> Replay:
     writer_frees: list[bool] = []  # the last reader so far writes in place over this copy
     touches: list[list[int]] = []  # per action, the copies read
     first_made: list[int] = []  # per action, the first copy made
-    on_host: set[int] = set()
+    on_host: dict[int, int] = {}  # tensor -> the copy that was copied out last
     ran: set[int] = set()
     delta = [0] * (steps + 1)
     time_us = recompute_us = swap_us = 0.0
@@ -61,14 +62,16 @@ def simulate(problem: Problem, actions: Sequence[Action]) -> Replay:
         stays.append(to_end)
         writer_frees.append(False)
 
-    def read(wanted: Sequence[int], step: int, what: str) -> list[int]:
+    def newest_of(wanted: Sequence[int], step: int, what: str) -> list[int]:
         try:
-            copies = [newest[tensor] for tensor in wanted]
+            return [newest[tensor] for tensor in wanted]
         except KeyError as missing:
             name = tensors[missing.args[0]].name
             raise InvalidScheduleError(
                 f"action {step} ({what}) reads {name!r}, not on the device"
             ) from None
+
+    def read(copies: list[int], step: int) -> list[int]:
         after = step + 1
         for copy in copies:
             if not stays[copy]:
@@ -80,7 +83,7 @@ def simulate(problem: Problem, actions: Sequence[Action]) -> Replay:
         first_made.append(len(tensor_of))
         if action.kind is kind_run:
             op = ops[action.target]
-            touches.append(read(op.inputs, step, op.name))
+            touches.append(read(newest_of(op.inputs, step, op.name), step))
             if op.inplace:
                 taken: set[int] = set()
                 for source, target in op.inplace:
@@ -105,15 +108,17 @@ def simulate(problem: Problem, actions: Sequence[Action]) -> Replay:
             continue
         tensor = tensors[action.target]
         if action.kind is ActionKind.SWAP_OUT:
-            touches.append(read((action.target,), step, f"swap-out of {tensor.name}"))
-            on_host.add(action.target)
+            copies = newest_of((action.target,), step, f"swap-out of {tensor.name}")
+            touches.append(read(copies, step))
+            (on_host[action.target],) = copies
             cost = problem.swap_out_us(action.target)
             out_bytes += 0 if tensor.host_copy else tensor.bytes
+        elif action.target not in on_host:
+            raise InvalidScheduleError(f"action {step} swaps in {tensor.name!r}, not on the host")
+        elif action.kind is ActionKind.SWAP_OUT_DONE:
+            touches.append(read([on_host[action.target]], step))
+            cost = 0.0
         else:
-            if action.target not in on_host:
-                raise InvalidScheduleError(
-                    f"action {step} swaps in {tensor.name!r}, not on the host"
-                )
             touches.append([])
             make(action.target, step, False)
             cost, in_bytes = problem.swap_in_us(action.target), in_bytes + tensor.bytes
@@ -122,13 +127,13 @@ def simulate(problem: Problem, actions: Sequence[Action]) -> Replay:
     if len(ran) != len(ops):
         missing = next(op.name for i, op in enumerate(ops) if i not in ran)
         raise InvalidScheduleError(f"operation {missing!r} never runs")
-    copies: list[tuple[int, int, int]] = []
+    ranges: list[tuple[int, int, int]] = []
     for tensor, start, stop, frees in zip(tensor_of, birth, end, writer_frees, strict=True):
         last = stop - 1 if frees else stop
         size = tensors[tensor].bytes
         delta[start] += size
         delta[last] -= size
-        copies.append((tensor, start, last))
+        ranges.append((tensor, start, last))
     stall_us, timeline = swap_us, None
     if problem.overlap:
         first_made.append(len(tensor_of))
@@ -155,7 +160,7 @@ def simulate(problem: Problem, actions: Sequence[Action]) -> Replay:
         swap_out_bytes=out_bytes,
         swap_in_bytes=in_bytes,
         swap_us=swap_us,
-        copies=tuple(copies),
+        copies=tuple(ranges),
     )
 
 

@@ -1,18 +1,20 @@
 """When everything happens in a schedule whose copies run beside the operations.
 
-Three engines: operations, copies out, copies in; each works in the order of the schedule. Actions
-are issued in the order of the schedule too, and an action that needs memory is issued once that
-memory is free, so that a copy in can begin early where the schedule lists it early and has room:
+Three engines: operations, copies out, copies in; each works in the order of the schedule. Actions are
+issued in that order on the stream of the operations, as nodes are, and a copy starts no sooner than
+all that was issued before it is done:
 
-    RUN       starts when issued, the operation before it is done, and its inputs are there
-    SWAP_OUT  starts when its tensor is there and the copy out before it is done
-    SWAP_IN   holds its memory from its issue; starts when the tensor is on the host and the copy in
-              before it is done
+    RUN            starts when what was issued before it is done, and its inputs are there
+    SWAP_OUT       then, when its tensor is there, and the copy out before it is done
+    SWAP_OUT_DONE  holds the operations until the copy out is done
+    SWAP_IN        holds the operations until the tensor is on the host and its memory is free; starts
+                   when the copy in before it is done
 
 A device copy is freed when its last reader is done, copies out included. Whatever is not free in
 time is waited for, so the memory in use never exceeds the capacity, provided that it would not with
 every action done before the next is issued (`Replay.live_bytes`); that is also why such a schedule
-cannot block.
+cannot block. `Timeline.waited` says before which action each copy out was waited for, and
+`planner.simulate.waits` writes that into the schedule.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from planner.plan.problem import Action, ActionKind, Problem
+from planner.plan.problem import Action, ActionKind, PlanOp, Problem
 from planner.plan.replay import Timeline
 
 
@@ -54,62 +56,106 @@ def overlapped(
         last_reader: per device copy, the last action that reads it (its maker where none does), or
             -1 where it stays to the end of the run.
     """
-    tensors, ops = problem.tensors, problem.ops
-    issues: list[float] = []
+    run = _Course(problem, tensor_of, len(actions))
     starts: list[float] = []
     ends: list[float] = []
-    made = [0.0] * len(tensor_of)  # when a device copy is complete
-    read_until = [0.0] * len(tensor_of)
-    on_host: dict[int, float] = {}
-    issued = free = free_out = free_in = 0.0
-    used = problem.fixed_bytes
-    releases: list[tuple[float, int]] = []
-
-    def wait(at: float, need: int) -> float:
-        """The first time from `at` on when `need` bytes are free (or nothing more will be)."""
-        nonlocal used
-        while releases and (releases[0][0] <= at or used + need > problem.capacity_bytes):
-            when, size = heapq.heappop(releases)
-            at = max(at, when)
-            used -= size
-        return at
-
+    issues: list[float] = []
     for step, (action, touch) in enumerate(zip(actions, touches, strict=True)):
-        target = action.target
-        if action.kind is ActionKind.RUN:
-            op = ops[target]
-            at = max(issued, free)
-            for copy in touch.reads:
-                at = max(at, made[copy])
-            credit = 0
-            for copy in touch.overwrites:
-                at = max(at, read_until[copy])
-                credit += tensors[tensor_of[copy]].bytes
-            stays = sum(tensors[tensor_of[c]].bytes for c in touch.makes) - credit
-            at = wait(at, stays + op.workspace_bytes)
-            done = free = at + op.duration_us
-            issued = at
-            used += stays + op.workspace_bytes
-            if op.workspace_bytes:
-                heapq.heappush(releases, (done, op.workspace_bytes))
-        elif action.kind is ActionKind.SWAP_OUT:
-            at = max(issued, free_out, made[touch.reads[0]])
-            done = free_out = at + problem.swap_out_us(target)
-            on_host[target] = done
-        else:
-            size = tensors[target].bytes
-            issued = wait(issued, size)
-            used += size
-            at = max(issued, free_in, on_host[target])
-            done = free_in = at + problem.swap_in_us(target)
+        run.step = step
+        start, end = run.act(action, touch)
+        issues.append(min(start, run.now))
+        starts.append(start)
+        ends.append(end)
         for copy in touch.makes:
-            made[copy] = read_until[copy] = done
+            run.made[copy] = run.read_until[copy] = end
         for copy in touch.reads:
-            read_until[copy] = max(read_until[copy], done)
+            run.read_until[copy] = max(run.read_until[copy], end)
         for copy in {*touch.reads, *touch.makes}:
             if last_reader[copy] == step and copy not in touch.overwrites:
-                heapq.heappush(releases, (read_until[copy], tensors[tensor_of[copy]].bytes))
-        issues.append(issued)
-        starts.append(at)
-        ends.append(done)
-    return Timeline(issue_us=issues, start_us=starts, end_us=ends)
+                run.release(copy)
+    return Timeline(issue_us=issues, start_us=starts, end_us=ends, waited=run.waited)
+
+
+class _Course:
+    """A run, action by action.
+
+    Attributes:
+        now: when all operations that were issued are done, and what they waited for.
+        made: when a device copy is complete; read_until: when its last reader so far is done.
+        waited: see `Timeline`.
+    """
+
+    def __init__(self, problem: Problem, tensor_of: Sequence[int], steps: int) -> None:
+        self.problem = problem
+        self.tensor_of = tensor_of
+        self.step = 0
+        self.now = self._out_free = self._in_free = 0.0
+        self.made = [0.0] * len(tensor_of)
+        self.read_until = [0.0] * len(tensor_of)
+        self.waited = [-1] * steps
+        self._used = problem.fixed_bytes
+        self._releases: list[
+            tuple[float, int, int]
+        ] = []  # when, bytes, device copy (-1: workspace)
+        self._outs: dict[int, list[int]] = {}  # device copy -> copies out that nothing waited for
+        self._on_host: dict[int, tuple[float, int]] = {}  # tensor -> when, the copy out
+
+    def act(self, action: Action, touch: Reads) -> tuple[float, float]:
+        """Issue one action; when it starts and ends."""
+        target = action.target
+        if action.kind is ActionKind.RUN:
+            return self._run(self.problem.ops[target], touch)
+        if action.kind is ActionKind.SWAP_OUT:
+            self.now = max(self.now, self.made[touch.reads[0]])
+            start = max(self.now, self._out_free)
+            self._out_free = start + self.problem.swap_out_us(target)
+            self._on_host[target] = (self._out_free, self.step)
+            self._outs.setdefault(touch.reads[0], []).append(self.step)
+            return start, self._out_free
+        done, out = self._on_host[target]
+        self.now = max(self.now, done)
+        self._mark([out])
+        if action.kind is ActionKind.SWAP_OUT_DONE:
+            return self.now, self.now
+        size = self.problem.tensors[target].bytes
+        self._wait(size)
+        self._used += size
+        start = max(self.now, self._in_free)
+        self._in_free = start + self.problem.swap_in_us(target)
+        return start, self._in_free
+
+    def release(self, copy: int) -> None:
+        """Free a device copy once its last reader is done."""
+        size = self.problem.tensors[self.tensor_of[copy]].bytes
+        heapq.heappush(self._releases, (self.read_until[copy], size, copy))
+
+    def _run(self, op: PlanOp, touch: Reads) -> tuple[float, float]:
+        tensors = self.problem.tensors
+        self.now = max([self.now, *(self.made[copy] for copy in touch.reads)])
+        size = op.workspace_bytes + sum(tensors[self.tensor_of[c]].bytes for c in touch.makes)
+        for copy in touch.overwrites:
+            self.now = max(self.now, self.read_until[copy])
+            self._mark(self._outs.pop(copy, ()))
+            size -= tensors[self.tensor_of[copy]].bytes
+        self._wait(size)
+        self._used += size
+        start = self.now
+        self.now += op.duration_us
+        if op.workspace_bytes:
+            heapq.heappush(self._releases, (self.now, op.workspace_bytes, -1))
+        return start, self.now
+
+    def _wait(self, need: int) -> None:
+        """Wait until `need` bytes are free, or nothing more will be."""
+        releases, capacity = self._releases, self.problem.capacity_bytes
+        while releases and (releases[0][0] <= self.now or self._used + need > capacity):
+            when, size, copy = heapq.heappop(releases)
+            self.now = max(self.now, when)
+            self._used -= size
+            self._mark(self._outs.pop(copy, ()))
+
+    def _mark(self, outs: Sequence[int]) -> None:
+        """These copies out are waited for before this action, if not before."""
+        for out in outs:
+            if self.waited[out] < 0:
+                self.waited[out] = self.step

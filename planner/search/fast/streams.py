@@ -55,8 +55,8 @@ def place_and_time(
         ends[r] = now
     starts[runs] = now
     for _ in range(rounds):
-        out_slot = _place_outs(a, outs, starts, ends)
-        in_slot = _place_ins(a, ins, starts, run_live.copy())
+        out_slot = _place_outs(a, outs, ends)
+        in_slot = _place_ins(a, ins, starts, ends, run_live.copy())
         _list(w, run_op, outs, out_slot, ins, in_slot)
         peak, _, copies = replay(a, w, count)
         if peak > limit:
@@ -121,8 +121,8 @@ def _copies(
 
 
 @numba.njit(**INNER)
-def _place_outs(a: Arrays, copies: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
-    """Per copy out, the run after whose start it is listed."""
+def _place_outs(a: Arrays, copies: np.ndarray, ends: np.ndarray) -> np.ndarray:
+    """Per copy out, the run behind which it is listed: it starts no sooner than that is done."""
     slots = np.empty(len(copies), dtype=np.int32)
     order = np.argsort(copies[:, 1])
     heap = [(np.int64(0), np.int64(0))]
@@ -137,22 +137,24 @@ def _place_outs(a: Arrays, copies: np.ndarray, starts: np.ndarray, ends: np.ndar
             heapq.heappush(heap, (np.int64(copies[i, 2]), np.int64(i)))
             at += 1
         i = heapq.heappop(heap)[1]
-        slot = np.searchsorted(starts, free, side="right") - 1
+        slot = np.searchsorted(ends, free, side="right") - 1
         slots[i] = min(max(slot, copies[i, 1]), copies[i, 2] - 1)
         free += a.out_us[copies[i, 0]]
     return slots
 
 
 @numba.njit(**INNER)
-def _place_ins(a: Arrays, copies: np.ndarray, starts: np.ndarray, live: np.ndarray) -> np.ndarray:
-    """Per copy in, the run after whose start it is listed; `live` is used up."""
+def _place_ins(
+    a: Arrays, copies: np.ndarray, starts: np.ndarray, ends: np.ndarray, live: np.ndarray
+) -> np.ndarray:
+    """Per copy in, the run behind which it is listed; `live` is used up."""
     slots = np.empty(len(copies), dtype=np.int32)
     limit = np.inf
     for k in range(len(copies) - 1, -1, -1):
         t, ready, due = copies[k, 0], copies[k, 1], copies[k, 2]
         size = a.size[t]
         begin = min(starts[due], limit) - a.in_us[t]
-        slot = max(np.searchsorted(starts, begin, side="right") - 1, ready)
+        slot = max(np.searchsorted(ends, begin, side="right") - 1, ready)
         slot = min(slot, due - 1)
         r = due - 1
         while r > slot and live[r] + size <= a.capacity:
@@ -211,7 +213,7 @@ def overlapped(a: Arrays, w: Work, host: Floats, count: int) -> float:
     kind, targets, newest = w.kind, w.target, w.newest
     end, frees, to_end = w.copy_end, w.copy_frees, w.copy_to_end
     made, read_until, start, finish = w.copy_made, w.copy_read, w.start, w.finish
-    issued = free = free_out = free_in = 0.0
+    now = free_out = free_in = 0.0
     used = a.fixed
     capacity = a.capacity
     releases = [(0.0, np.int64(0))]
@@ -221,25 +223,22 @@ def overlapped(a: Arrays, w: Work, host: Floats, count: int) -> float:
     for step in range(count):
         t = targets[step]
         if kind[step] == RUN:
-            at = max(issued, free)
             need = workspace[t]
-            credit = 0
             for j in range(ins_at[t], ins_at[t + 1]):
                 c = newest[ins[j]]
-                at = max(at, made[c])
+                now = max(now, made[c])
                 if frees[c] and end[c] == step:
-                    at = max(at, read_until[c])
-                    credit += size[ins[j]]
+                    now = max(now, read_until[c])
+                    need -= size[ins[j]]
             for j in range(outs_at[t], outs_at[t + 1]):
                 need += size[outs[j]]
-            need -= credit
-            while len(releases) > 0 and (releases[0][0] <= at or used + need > capacity):
+            while len(releases) > 0 and (releases[0][0] <= now or used + need > capacity):
                 when, bytes_ = heapq.heappop(releases)
-                at = max(at, when)
+                now = max(now, when)
                 used -= bytes_
-            done = at + float(duration[t])
-            free = done
-            issued = at
+            start[step] = now
+            done = now + float(duration[t])
+            now = done
             used += need
             if workspace[t]:
                 heapq.heappush(releases, (float(done), np.int64(workspace[t])))
@@ -257,30 +256,29 @@ def overlapped(a: Arrays, w: Work, host: Floats, count: int) -> float:
                 copies += 1
         elif kind[step] == OUT:
             c = newest[t]
-            at = max(issued, free_out)
-            at = max(at, made[c])
-            done = at + float(out_us[t])
+            now = max(now, made[c])
+            start[step] = max(now, free_out)
+            done = start[step] + float(out_us[t])
             free_out = done
             host[t] = done
             read_until[c] = max(read_until[c], done)
             if not to_end[c] and not frees[c] and end[c] == step + 1:
                 heapq.heappush(releases, (float(read_until[c]), np.int64(size[t])))
         else:
-            while len(releases) > 0 and (releases[0][0] <= issued or used + size[t] > capacity):
+            now = max(now, host[t])
+            while len(releases) > 0 and (releases[0][0] <= now or used + size[t] > capacity):
                 when, bytes_ = heapq.heappop(releases)
-                issued = max(issued, when)
+                now = max(now, when)
                 used -= bytes_
             used += size[t]
-            at = max(issued, free_in)
-            at = max(at, host[t])
-            done = at + float(in_us[t])
+            start[step] = max(now, free_in)
+            done = start[step] + float(in_us[t])
             free_in = done
             newest[t] = copies
             made[copies] = read_until[copies] = done
             if end[copies] == step + 1 and not frees[copies]:
                 heapq.heappush(releases, (float(done), np.int64(size[t])))
             copies += 1
-        start[step] = at
         finish[step] = done
     last = 0.0
     for step in range(count):
