@@ -13,7 +13,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from planner.graph.model import OpId, TensorId, TrainingGraph
+from planner.graph.model import OpId, Tensor, TensorId, TrainingGraph
+from planner.graph.rules import SWAP_DTYPES
 from planner.plan.problem import OpIndex, PlanOp, PlanTensor, Problem, TensorIndex
 
 NO_LIMIT = 1 << 62
@@ -141,7 +142,7 @@ def formulate(
                 uses=readers,
                 # ONNX Runtime frees a buffer after its last reader; with no reader, never
                 to_end=buffer in to_end or tensor.on_host or not readers,
-                swappable=tensor.why_stay is None,
+                swappable=tensor.why_stay is None and (not allowed.overlap or _has_slot(tensor)),
                 host_copy=any(
                     graph.operations[c].op_type == "MemcpyToHost" for c in tensor.consumers
                 ),
@@ -163,6 +164,12 @@ def formulate(
         overlap=allowed.overlap,
     )
     return Formulation(problem=problem, ops=ops, tensors=tuple(buffers))
+
+
+def _has_slot(tensor: Tensor) -> bool:
+    """Whether a copy beside the operations can bring it back: its node says how large it is, and of which
+    type."""
+    return tensor.dtype in SWAP_DTYPES and not tensor.unsized
 
 
 def _rounded(size: int, granularity: int) -> int:

@@ -23,6 +23,22 @@ from planner.graph.effects import ONNX_DOMAINS
 TO_HOST, FROM_HOST = "MemcpyToHost", "MemcpyFromHost"
 COPIES = frozenset({TO_HOST, FROM_HOST})
 
+SWAP_DOMAIN = "planner.swap"
+SWAP_BEGIN, SWAP_OUT, SWAP_OUT_DONE = "SwapBegin", "SwapOut", "SwapOutDone"
+SWAP_IN, SWAP_IN_DONE, LOAD_IN = "SwapIn", "SwapInDone", "LoadIn"
+"""Copies beside the operations: operators of `planner.native`. What SwapInDone makes is what it reads."""
+
+SWAP_OPERATORS = frozenset({SWAP_BEGIN, SWAP_OUT, SWAP_OUT_DONE, SWAP_IN, SWAP_IN_DONE, LOAD_IN})
+
+SWAP_TOKENS = frozenset({SWAP_BEGIN, SWAP_OUT, SWAP_OUT_DONE})
+"""Of these the output is one byte that nobody reads: its address names a run or a swap."""
+
+SWAP_DTYPES = frozenset(
+    {"bool", "double", "float", "float16", "bfloat16"}
+    | {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
+)
+"""Element types that can be swapped so."""
+
 PER_READER = frozenset({"DequantizeLinear"})
 """Operators that every session, optimized or not, copies until each has one reader
 (core/optimizer/qdq_transformer/ensure_unique_dq_for_node_unit.cc)."""
@@ -72,7 +88,8 @@ _ACCUMULATORS = frozenset({"InPlaceAccumulator", "InPlaceAccumulatorV2", "ZeroGr
 
 def view_input(op_type: str, domain: str) -> int | None:
     """Index of the input that the first output aliases, or None."""
-    return 0 if domain in ONNX_DOMAINS and op_type in VIEWS else None
+    is_swap = domain == SWAP_DOMAIN and op_type == SWAP_IN_DONE
+    return 0 if is_swap or (domain in ONNX_DOMAINS and op_type in VIEWS) else None
 
 
 def inplace_pairs(op_type: str, domain: str, dtype: str) -> tuple[tuple[int, int], ...]:

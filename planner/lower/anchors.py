@@ -10,6 +10,7 @@ has no kernel for it; there one element is read, by `GatherND`. The rules of eac
 from __future__ import annotations
 
 from planner.graph.model import Tensor
+from planner.graph.rules import SWAP_TOKENS
 from planner.targets import AnchorRule, Target
 
 _SCALARS = {"Size": "int64", "OptionalHasElement": "bool"}
@@ -20,6 +21,8 @@ def own_type(op_type: str, tensor: Tensor) -> tuple[str, tuple[int, ...]] | None
     """Element type and shape of what an added node makes; None where they are those of what it reads."""
     if op_type in _SCALARS:
         return _SCALARS[op_type], ()
+    if op_type in SWAP_TOKENS:
+        return "uint8", (1,)
     return (tensor.dtype, (1,)) if op_type == "GatherND" else None
 
 

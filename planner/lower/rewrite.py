@@ -16,12 +16,14 @@ import onnx_ir as ir
 
 from planner.formulate import Formulation
 from planner.graph.marks import PLANNER_ATTRIBUTE
-from planner.graph.model import Role, TrainingGraph
+from planner.graph.model import Role, Tensor, TrainingGraph
+from planner.graph.rules import SWAP_DOMAIN, SWAP_IN, SWAP_OPERATORS
 from planner.graph.schedule import behind_parents, reverse_dfs_order
 from planner.lower.anchors import own_type
 from planner.lower.realize import UnanchoredError, realize
 from planner.lower.riders import carried
-from planner.lower.sequence import Sequencer, Step
+from planner.lower.sequence import Sequencer
+from planner.lower.steps import Step
 from planner.onnxio.bodies import captured, has_bodies, rewire
 from planner.onnxio.load import ValueType
 from planner.onnxio.names import FreeNames
@@ -29,6 +31,9 @@ from planner.plan.problem import Action
 from planner.targets import CPU, Target
 
 METADATA_PREFIX = "pkg.planner."
+
+_NO_BYTES = frozenset({Role.BARRIER, Role.SWAP_OUT_DONE, Role.SWAP_IN_DONE})
+"""Roles of nodes that have a tensor and move none of its bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +126,9 @@ def _likeness(graph: TrainingGraph, steps: Sequence[Step]) -> dict[str, str]:
         if step.op is not None:
             found.update((new, old) for old, new in step.writes.items() if new != old)
         elif step.tensor is not None and step.role is not Role.ANCHOR:
-            found[step.writes[""]] = graph.tensors[step.tensor].name
+            tensor = graph.tensors[step.tensor]
+            if own_type(step.op_type, tensor) is None:
+                found[step.writes[""]] = tensor.name
     return found
 
 
@@ -290,11 +297,14 @@ class _Writer:
             facts["tensor"] = ", ".join(tensors[t].name for t in op.outputs)
             made = () if op.is_view else [t for t in op.outputs if step.writes[tensors[t].name]]
             facts["bytes"] = str(sum(tensors[t].bytes for t in made))
+        elif step.role is Role.SWAP_BEGIN:
+            pass  # of no tensor
         elif step.role is Role.ANCHOR:
             facts["tensor"] = step.reads[""]
         elif step.tensor is not None:
+            moves = step.role not in _NO_BYTES
             facts["tensor"] = tensors[step.tensor].name
-            facts["bytes"] = str(tensors[step.tensor].bytes if step.role is not Role.BARRIER else 0)
+            facts["bytes"] = str(tensors[step.tensor].bytes if moves else 0)
         return facts
 
     def _copy(self, step: Step) -> ir.Node:
@@ -327,13 +337,22 @@ class _Writer:
             if own[0] != tensor.dtype:
                 kind = ir.TensorType(ir.DataType[own[0].upper()])
         value = ir.Value(name=step.writes[""], shape=shape, type=kind)
-        inputs = 2 if step.op_type in ("Reshape", "GatherND") else 1
-        return ir.Node("", step.op_type, inputs=[None] * inputs, outputs=[value], name=step.name)
+        is_swap = step.op_type in SWAP_OPERATORS
+        if is_swap:
+            self.model.opset_imports[SWAP_DOMAIN] = 1
+        return ir.Node(
+            SWAP_DOMAIN if is_swap else "",
+            step.op_type,
+            inputs=[None] * (len(step.reads) + (step.op_type in ("Reshape", "GatherND"))),
+            attributes=_to_make(tensor) if step.op_type == SWAP_IN else (),
+            outputs=[value],
+            name=step.name,
+        )
 
     def _inputs(self, step: Step) -> list[ir.Value | None]:
         """The values that a step's node reads, by input position."""
         if step.op is None:
-            values: list[ir.Value | None] = [self.values[step.reads[""]]]
+            values: list[ir.Value | None] = [self.values[name] for name in step.reads.values()]
             assert step.tensor is not None
             rank = len(self.graph.tensors[step.tensor].shape)
             if step.op_type == "Reshape":
@@ -370,3 +389,11 @@ class _Writer:
             self.zeros[wish] = value
             self.types[name] = ValueType(dtype=ir.DataType.INT64, shape=shape)
         return self.zeros[wish]
+
+
+def _to_make(tensor: Tensor) -> list[ir.Attr]:
+    """What SwapIn makes, as its attributes say it."""
+    return [
+        ir.AttrInt64("dtype", int(ir.DataType[tensor.dtype.upper()])),
+        ir.AttrInt64s("shape", tensor.shape),
+    ]

@@ -8,13 +8,15 @@ swapped in is a view of that copy.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import replace
 
 from planner.formulate import Formulation
 from planner.graph.marks import PLANNER_ATTRIBUTE, mark_of
 from planner.graph.model import OpId, Role, Tensor, TensorId, TrainingGraph
-from planner.graph.rules import COPIES, PER_READER
-from planner.lower.anchors import anchor_operator
+from planner.graph.rules import COPIES, PER_READER, TO_HOST
+from planner.lower import steps
+from planner.lower.anchors import anchor_operator, own_type
+from planner.lower.steps import Step
 from planner.onnxio.names import FreeNames
 from planner.plan.problem import Action, ActionKind
 from planner.targets import CPU, Target
@@ -22,41 +24,6 @@ from planner.targets import CPU, Target
 _BARE = COPIES | {"QuantizeLinear"}
 """Copies of these need no barrier: one before a QuantizeLinear would be quantized instead
 (core/optimizer/qdq_transformer/qdq_propagation.cc)."""
-
-_OPERATORS = {
-    Role.BARRIER: "Reshape",
-    Role.SCRATCH: "Neg",  # any operator with a result of the same shape
-    Role.SWAP_OUT: "MemcpyToHost",
-    Role.SWAP_IN: "MemcpyFromHost",
-}
-
-
-@dataclass(slots=True, kw_only=True)
-class Step:
-    """One node of the rewritten graph, in planned order.
-
-    Attributes:
-        op: the original operation it is, or is a copy of; None for added nodes.
-        copy: 0 for the original, i for its i-th recompute (or i-th instance of a view).
-        reads: value name per distinct original input name of `op`, where it differs; for added
-            nodes, {"": the value read}.
-        writes: value name per original output name (or {"": name} for added nodes); an output
-            that nobody reads and that may be left out maps to "".
-        number: makes the `__planner` attribute unique; 0 for original nodes.
-        op_type: operator of an added node.
-        on_cpu: an added node that runs on the CPU, on a target whose memory is its own.
-    """
-
-    role: Role
-    name: str
-    op: OpId | None = None
-    tensor: TensorId | None = None
-    copy: int = 0
-    reads: dict[str, str] = field(default_factory=dict)
-    writes: dict[str, str] = field(default_factory=dict)
-    number: int = 0
-    op_type: str = ""
-    on_cpu: bool = False
 
 
 class Sequencer:
@@ -94,14 +61,26 @@ class Sequencer:
         self.nodes: dict[OpId, str] = {}  # of the operations that have run
         self.copies: dict[OpId, int] = {}
         self.swap_ins: dict[TensorId, int] = {}
+        self.beside: set[TensorId] = set()  # copied beside the operations
+        self.swap_run = ""  # names the run for copies out
+        self.leaving: dict[TensorId, tuple[str, str]] = {}  # what SwapOut made, and read
+        self.coming: dict[TensorId, tuple[str, str]] = {}  # what SwapIn made; the name wanted of it
         self.barriers: dict[tuple[str, int], str] = {}
         self.action_nodes: list[str] = []
         self.stage = 0
         self.number = last_number(graph)
 
     def build(self, actions: Sequence[Action]) -> list[Step]:
-        """Steps for `actions`, views and barriers included."""
+        """Steps for `actions`, views and barriers included.
+
+        Raises:
+            AssertionError: a copy beside the operations is not brought back, or not waited for.
+        """
         seen: set[int] = set()
+        waits = [a.target for a in actions if a.kind is ActionKind.SWAP_OUT_DONE]
+        if waits:
+            self.beside = {self.form.tensors[target] for target in waits}
+            self._swap_begin(self.form.tensors[waits[0]])
         for action in actions:
             if action.kind is ActionKind.RUN:
                 op = self.form.ops[action.target]
@@ -117,9 +96,15 @@ class Sequencer:
             elif action.kind is ActionKind.SWAP_OUT:
                 self.action_nodes.append(self._swap_out(self.form.tensors[action.target]))
                 continue
+            elif action.kind is ActionKind.SWAP_OUT_DONE:
+                self._swap_out_done(self.form.tensors[action.target])
             else:
                 self._swap_in(self.form.tensors[action.target])
             self.action_nodes.append(self.steps[-1].name)
+        open_ = {*self.leaving, *self.coming, *(self.host.keys() & self.beside)}
+        if open_:
+            name = self.graph.tensors[min(open_)].name
+            raise AssertionError(f"{name!r} is copied out beside the operations and never back")
         self._free_unread()
         return self.steps
 
@@ -128,6 +113,8 @@ class Sequencer:
     def _read(self, tensor: TensorId) -> str:
         """Name of the newest copy of `tensor`; makes the view that is needed for it, and anew what
         each reader has one of."""
+        if tensor in self.coming:
+            self._swap_in_done(tensor)
         producer = self.graph.tensors[tensor].producer
         alone = producer is not None and self.graph.operations[producer].per_reader
         if alone or tensor not in self.made:
@@ -204,29 +191,21 @@ class Sequencer:
         for t in op.outputs:
             self._renew(t, writes[self.graph.tensors[t].name])
 
-    def _added(
-        self, role: Role, tensor: TensorId, reads: str, writes: str, node: str, *, copy: int = 0
-    ) -> str:
-        """Append a node of planner's own with one input and one output; the output's name."""
+    def _added(self, step: Step, writes: str) -> str:
+        """Append a node of planner's own with one output, under names that are free; the output's."""
         output = self.names.fresh(writes)
-        self.steps.append(
-            Step(
-                role=role,
-                op_type=_OPERATORS[role],
-                name=self.names.fresh(node),
-                tensor=tensor,
-                copy=copy,
-                reads={"": reads},
-                writes={"": output},
-                number=self._next(),
-            )
-        )
+        step.name = self.names.fresh(step.name)
+        step.writes = {"": output}
+        step.number = self._next()
+        self.steps.append(step)
         return output
 
     def _scratch(self, tensor: TensorId, value: str) -> str:
         """A buffer of its own, of the same shape, for an input that the kernel writes over."""
         output = f"{self.graph.tensors[tensor].name}__scratch_{self.number + 1}"
-        return self._added(Role.SCRATCH, tensor, value, output, f"{output}__node")
+        step = Step(role=Role.SCRATCH, name=f"{output}__node", tensor=tensor, reads={"": value})
+        step.op_type = "Neg"  # any operator with a result of the same shape
+        return self._added(step, output)
 
     def _barrier(self, op_id: OpId, reads: dict[str, str]) -> None:
         """Read one input through a Reshape, so that the copy differs from its original."""
@@ -239,9 +218,9 @@ class Sequencer:
         key = (reads[name], self.stage)
         if key not in self.barriers:
             output = f"{name}__barrier_{self.number + 1}"
-            self.barriers[key] = self._added(
-                Role.BARRIER, tensor, reads[name], output, f"{output}__node"
-            )
+            step = Step(role=Role.BARRIER, name=f"{output}__node", op_type="Reshape", tensor=tensor)
+            step.reads = {"": reads[name]}
+            self.barriers[key] = self._added(step, output)
         reads[name] = self.barriers[key]
 
     def _may_bar(self, tensor: Tensor) -> bool:
@@ -268,18 +247,40 @@ class Sequencer:
             return op.name
         name = self.graph.tensors[tensor].name
         source = self._read(tensor)
-        self.host[tensor] = self._added(
-            Role.SWAP_OUT, tensor, source, f"{name}__host", f"{name}__swap_out"
-        )
+        if tensor in self.beside:
+            step = steps.out(name, tensor, source, self.swap_run)
+            self.leaving[tensor] = (self._added(step, f"{name}__leaving"), source)
+        else:
+            self.host[tensor] = self._added(steps.to_host(name, tensor, source), f"{name}__host")
         return self.steps[-1].name
+
+    def _swap_begin(self, tensor: TensorId) -> None:
+        here = [t.name for t in self.graph.tensors if t.is_persistent and not t.on_host]
+        reads = here[0] if here and self.target.own_memory else None
+        self.swap_run = self._added(steps.begin(tensor, reads), "planner__swap_run")
+
+    def _swap_out_done(self, tensor: TensorId) -> None:
+        token, source = self.leaving.pop(tensor)
+        name = self.graph.tensors[tensor].name
+        step = steps.out_done(name, tensor, token, source)
+        self.host[tensor] = self._added(step, f"{name}__host")
 
     def _swap_in(self, tensor: TensorId) -> None:
         count = self.swap_ins.get(tensor, 0) + 1
         self.swap_ins[tensor] = count
         output = f"{self.graph.tensors[tensor].name}__swap_in_{count}"
-        source = self.host[tensor]
-        made = self._added(Role.SWAP_IN, tensor, source, output, f"{output}__node", copy=count)
+        if tensor in self.beside:
+            step = steps.back(output, tensor, self.host.pop(tensor), count)
+            made = self._added(step, f"{output}__coming")
+            self.coming[tensor] = (made, output)
+        else:
+            step = steps.from_host(output, tensor, self.host[tensor], count)
+            made = self._added(step, output)
         self._renew(tensor, made)
+
+    def _swap_in_done(self, tensor: TensorId) -> None:
+        value, output = self.coming.pop(tensor)
+        self.value[tensor] = self._added(steps.back_done(output, tensor, value), output)
 
     def _free_unread(self) -> None:
         """Give each output that the plan leaves without a reader an anchor as one: ONNX Runtime
@@ -356,7 +357,11 @@ class Sequencer:
         """(the original tensor that a value of `step` is like, whether it is on the host)."""
         if step.op is None:
             assert step.tensor is not None
-            return self.graph.tensors[step.tensor], step.op_type == "MemcpyToHost"
+            tensor = self.graph.tensors[step.tensor]
+            own = own_type(step.op_type, tensor)
+            if own is not None:
+                tensor = replace(tensor, dtype=own[0], shape=own[1])
+            return tensor, step.op_type == TO_HOST
         name = next(name for name, written in step.writes.items() if written == value)
         tensor = self.graph.tensors[self.ids[name]]
         return tensor, tensor.on_host

@@ -29,6 +29,24 @@ def register(registry: OpShapeInferenceRegistry) -> None:
         registry.register("", "LayerNormalization", since_version=1)(layer_norm)
     for op_type in ("MemcpyToHost", "MemcpyFromHost"):
         registry.register("", op_type, since_version=1)(copied)
+    swaps = {"SwapIn": _swapped_in, "SwapInDone": copied, "LoadIn": copied}
+    swaps |= dict.fromkeys(("SwapBegin", "SwapOut", "SwapOutDone"), _token)
+    for op_type, rule in swaps.items():
+        registry.register("planner.swap", op_type, since_version=1)(rule)
+
+
+def _token(ctx: ShapeInferenceContext, node: ir.Node) -> None:
+    """One byte, whose address names a swap."""
+    ctx.set_dtype(node.outputs[0], ir.DataType.UINT8)
+    ctx.set_shape(node.outputs[0], ir.Shape([1]))
+
+
+def _swapped_in(ctx: ShapeInferenceContext, node: ir.Node) -> None:
+    """What its attributes say."""
+    dtype, shape = node.attributes.get_int("dtype"), node.attributes.get_ints("shape")
+    if dtype is not None and shape is not None:
+        ctx.set_dtype(node.outputs[0], ir.DataType(dtype))
+        ctx.set_shape(node.outputs[0], ir.Shape(list(shape)))
 
 
 def _product(matmul: Rule) -> Rule:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from planner.graph.marks import role_of
 from planner.graph.model import Role
+from planner.graph.rules import SWAP_IN, SWAP_TOKENS
 from planner.graph.schedule import default_order, priority_order
 from planner.onnxio.load import load_model
 from planner.pipeline.prepare.graphs import analysed_graph
@@ -22,7 +23,9 @@ from planner.results import ModelView
 from planner.runtime.device.placement import placement_of
 from planner.targets import Target
 
-_LIKE_INPUT = frozenset({Role.BARRIER, Role.SWAP_OUT, Role.SWAP_IN, Role.SCRATCH})
+_LIKE_INPUT = frozenset(
+    {Role.BARRIER, Role.SWAP_OUT, Role.SWAP_IN, Role.SWAP_IN_DONE, Role.SCRATCH}
+)
 """Roles of nodes that make what they read again."""
 
 
@@ -45,8 +48,10 @@ def _durations_after(planned: Planned) -> tuple[float, ...]:
             by_node[node] = problem.ops[action.target].duration_us
         elif action.kind.value == "swap-out":
             by_node[node] = problem.swap_out_us(action.target)
-        else:
+        elif action.kind.value == "swap-in":
             by_node[node] = problem.swap_in_us(action.target)
+        else:
+            by_node[node] = 0.0
     pins = dict.fromkeys(pins_of(planned), planned.prepared.pin_us)
     durations = planned.prepared.duration_us
     original = {op.name: durations[op.id] for op in planned.prepared.graph.operations}
@@ -84,6 +89,8 @@ def file_view(
     check_target(loaded.model, path, original.target)
     known = dict(original.types)
     for node in loaded.model.graph:  # a copy has the types of what it copies
+        if node.op_type in (*SWAP_TOKENS, SWAP_IN):
+            continue
         if role_of(node) in _LIKE_INPUT and node.inputs[0] is not None:
             kind = known.get(str(node.inputs[0].name))
             if kind is not None:

@@ -41,6 +41,8 @@ def fitted_plan(
     """
     deadline = time.monotonic() + time_limit_s
     need = 0.0
+    if planned.is_ordered:
+        return None, _fit(planned, settings, 0.0, 0).need
     for turn in range(_ROUNDS):
         found = _fit(planned, settings, deadline - time.monotonic(), turn)
         need = need or found.need

@@ -38,7 +38,7 @@ def loosened(planned: Planned, settings: Settings) -> Planned:
         planned: accepted, and the last of all.
     """
     graph = planned.graph
-    if settings.order_target != "default" or graph.shapes_follow:
+    if settings.order_target != "default" or graph.shapes_follow or planned.is_ordered:
         return planned  # nothing is pinned; or what pins runs elsewhere than it is visited
     nodes = len(graph.operations)
     gain_us = _EXPECTED * planned.rewritten.anchors * planned.prepared.pin_us

@@ -16,11 +16,14 @@ from planner.pipeline.prepare.timelines import full_timeline
 from planner.pipeline.solve.orders import BaseOrder, Settings
 from planner.pipeline.solve.read_back import lowered_as, read_back
 from planner.plan.planfile import Arena, BudgetOf
+from planner.plan.problem import ActionKind
 from planner.plan.solved import Solved
 from planner.runtime.device.forecast import arena_room, device_forecast
 from planner.runtime.memory.arena import forecast, packable_bytes, whole_regions
 from planner.runtime.memory.bfc import ROUNDING
 from planner.runtime.options import most_threads
+from planner.simulate.simulate import candidate_of
+from planner.simulate.waits import with_waits
 from planner.targets import Target
 
 MAX_SLOWER = 1.25
@@ -64,6 +67,12 @@ class Planned:
     def fits_arena(self) -> bool:
         """Whether an arena of the budget has room for it, as its replay has it."""
         return self.first_region_bytes is not None
+
+    @property
+    def is_ordered(self) -> bool:
+        """Whether its actions stay in their order: waits for copies beside them depend on it."""
+        actions = () if self.solved.candidate is None else self.solved.candidate.actions
+        return any(action.kind is ActionKind.SWAP_OUT_DONE for action in actions)
 
     @property
     def arena(self) -> Arena | None:
@@ -135,7 +144,8 @@ def lowered_plan(
     solved: Solved,
     orders: tuple[BaseOrder, ...],
 ) -> Planned:
-    """Lower a plan and read it back.
+    """Lower a plan and read it back. Where copies run beside the operations, its schedule gets the waits
+    that they need.
 
     Args:
         solved: with a candidate, a plan of `form`, which is formulated in the order of `base`.
@@ -145,6 +155,11 @@ def lowered_plan(
     """
     assert solved.candidate is not None
     target = prepared.target
+    if form.problem.overlap:
+        actions = with_waits(form.problem, solved.candidate.actions)
+        solved = replace(solved, candidate=candidate_of(form.problem, actions))
+    candidate = solved.candidate
+    assert candidate is not None
 
     def read(rewritten: Rewritten) -> Planned:
         back = read_back(prepared, rewritten, order_target=settings.order_target)
@@ -170,5 +185,5 @@ def lowered_plan(
         )
 
     return lowered_as(
-        read, prepared, form, solved.candidate.actions, order_target=settings.order_target
+        read, prepared, form, candidate.actions, order_target=settings.order_target
     )

@@ -1,0 +1,107 @@
+"""Nodes of the rewritten graph, before they are nodes; those of copies to the host and back.
+
+A copy out that the schedule waits for runs beside the operations, and so does what brings it back
+(`planner.native` has the operators):
+
+    SwapBegin() -> r           the first node of all
+    SwapOut(x, r) -> t         at its place: it returns at once
+    SwapOutDone(t, x) -> u     where the schedule waits: it reads x, which ONNX Runtime keeps until then
+    SwapIn(u) -> y             at its place: y is there, and its bytes are under way
+    SwapInDone(y) -> z         right before the first reader: z is y, complete
+
+The others are one node each way, on the stream of the operations.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from planner.graph.model import OpId, Role, TensorId
+from planner.graph.rules import (
+    FROM_HOST,
+    SWAP_BEGIN,
+    SWAP_IN,
+    SWAP_IN_DONE,
+    SWAP_OUT,
+    SWAP_OUT_DONE,
+    TO_HOST,
+)
+
+
+@dataclass(slots=True, kw_only=True)
+class Step:
+    """One node of the rewritten graph, in planned order.
+
+    Attributes:
+        op: the original operation it is, or is a copy of; None for added nodes.
+        copy: 0 for the original, i for its i-th recompute (or i-th instance of a view).
+        reads: value name per distinct original input name of `op`, where it differs; for added
+            nodes, {"": the value read}, and others behind it.
+        writes: value name per original output name (or {"": name} for added nodes); an output
+            that nobody reads and that may be left out maps to "".
+        number: makes the `__planner` attribute unique; 0 for original nodes.
+        op_type: operator of an added node.
+        on_cpu: an added node that runs on the CPU, on a target whose memory is its own.
+    """
+
+    role: Role
+    name: str
+    op: OpId | None = None
+    tensor: TensorId | None = None
+    copy: int = 0
+    reads: dict[str, str] = field(default_factory=dict)
+    writes: dict[str, str] = field(default_factory=dict)
+    number: int = 0
+    op_type: str = ""
+    on_cpu: bool = False
+
+
+def to_host(name: str, tensor: TensorId, source: str) -> Step:
+    """A copy out on the stream of the operations."""
+    return _copy(Role.SWAP_OUT, TO_HOST, f"{name}__swap_out", tensor, {"": source})
+
+
+def from_host(output: str, tensor: TensorId, source: str, count: int) -> Step:
+    """The `count`-th copy back on the stream of the operations; its output is `output`."""
+    step = _copy(Role.SWAP_IN, FROM_HOST, f"{output}__node", tensor, {"": source})
+    step.copy = count
+    return step
+
+
+def begin(tensor: TensorId, reads: str | None) -> Step:
+    """The node that names a run.
+
+    Args:
+        tensor: any that is swapped.
+        reads: a value on the device, where a node that reads none might be put on the CPU.
+    """
+    of = {"": reads} if reads else {}
+    return _copy(Role.SWAP_BEGIN, SWAP_BEGIN, "planner__swap_begin", tensor, of)
+
+
+def out(name: str, tensor: TensorId, source: str, run: str) -> Step:
+    """A copy out beside the operations begins."""
+    reads = {"": source, "run": run}
+    return _copy(Role.SWAP_OUT, SWAP_OUT, f"{name}__swap_out", tensor, reads)
+
+
+def out_done(name: str, tensor: TensorId, token: str, source: str) -> Step:
+    """It is waited for."""
+    reads = {"": token, "of": source}
+    return _copy(Role.SWAP_OUT_DONE, SWAP_OUT_DONE, f"{name}__swap_out_done", tensor, reads)
+
+
+def back(output: str, tensor: TensorId, token: str, count: int) -> Step:
+    """The `count`-th copy back begins, which will be `output`."""
+    step = _copy(Role.SWAP_IN, SWAP_IN, f"{output}__node", tensor, {"": token})
+    step.copy = count
+    return step
+
+
+def back_done(output: str, tensor: TensorId, coming: str) -> Step:
+    """It is waited for."""
+    return _copy(Role.SWAP_IN_DONE, SWAP_IN_DONE, f"{output}__done", tensor, {"": coming})
+
+
+def _copy(role: Role, op_type: str, name: str, tensor: TensorId, reads: dict[str, str]) -> Step:
+    return Step(role=role, op_type=op_type, name=name, tensor=tensor, reads=reads)
