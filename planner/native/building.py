@@ -1,0 +1,113 @@
+"""Compiles the library. It imports nothing but the standard library, because setup.py runs it too.
+
+The file's name has a digest of the sources, so that a library of other sources is never taken for this one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+SOURCES = Path(__file__).parent
+FLAGS = ("-O2", "-std=c++17", "-fPIC", "-shared", "-fvisibility=hidden", "-pthread")
+WARNINGS = ("-Wall", "-Wextra", "-Werror")
+GLIBC = "2.28"
+"""The oldest glibc that a library built by ziglang runs on: that of onnxruntime's own wheels."""
+
+
+class BuildError(Exception):
+    """No compiler was found, or each that was found failed; the message has their own words."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compiler:
+    """A C++ compiler.
+
+    Attributes:
+        command: what to run, with the arguments that choose its target.
+        wheel_platform: the platform tag of a wheel with what it makes; "" for that of this machine.
+    """
+
+    command: tuple[str, ...]
+    wheel_platform: str = ""
+
+
+def library_name(sources: Path = SOURCES) -> str:
+    """The file's name: it differs where any source does."""
+    digest = hashlib.sha256(" ".join(FLAGS).encode())
+    for path in sorted([*sources.glob("*.cpp"), *sources.glob("*.h")]):
+        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    return f"libplanner_native.{digest.hexdigest()[:12]}.so"
+
+
+def system_compiler() -> Compiler | None:
+    """The compiler that `CXX` names, or the first of c++, g++ and clang++ on the path."""
+    if named := os.environ.get("CXX"):
+        return None if named == "zig" else Compiler(command=tuple(shlex.split(named)))
+    found = next(filter(None, map(shutil.which, ("c++", "g++", "clang++"))), None)
+    return Compiler(command=(found,)) if found else None
+
+
+def zig_compiler() -> Compiler | None:
+    """The compiler of the package `ziglang`, where it is installed."""
+    if importlib.util.find_spec("ziglang") is None:
+        return None
+    command = (sys.executable, "-m", "ziglang", "c++")
+    machine = platform.machine().lower()
+    if sys.platform != "linux" or platform.libc_ver()[0] != "glibc":
+        return Compiler(command=command)
+    return Compiler(
+        command=(*command, "-target", f"{machine}-linux-gnu.{GLIBC}"),
+        wheel_platform=f"manylinux_{GLIBC.replace('.', '_')}_{machine}",
+    )
+
+
+def build(folder: Path, sources: Path = SOURCES) -> Compiler:
+    """Compile the library into a folder, in place of any that is there; the compiler that did it.
+
+    Raises:
+        BuildError: where that cannot be done.
+    """
+    compilers = [found for found in (system_compiler(), zig_compiler()) if found]
+    said = [
+        f"no C++ compiler was found: neither c++, g++ nor clang++, nor {sys.executable} -m ziglang"
+    ]
+    for compiler in compilers:
+        folder.mkdir(parents=True, exist_ok=True)
+        name = library_name(sources)
+        made = folder / f".{os.getpid()}.{name}"
+        failed = compile_unit(compiler.command, (*FLAGS, *WARNINGS), made, sources)
+        if not failed:
+            for old in folder.glob("libplanner_native.*.so"):
+                old.unlink()
+            made.replace(folder / name)
+            return compiler
+        made.unlink(missing_ok=True)
+        said = [*(said if len(said) > 1 else ()), f"{shlex.join(compiler.command)}: {failed}"]
+    raise BuildError("; ".join(said))
+
+
+def compile_unit(
+    command: tuple[str, ...], flags: tuple[str, ...], made: Path, sources: Path = SOURCES
+) -> str:
+    """Compile all sources as one unit; why that failed, or "" where it did not."""
+    unit = "".join(f'#include "{path.name}"\n' for path in sorted(sources.glob("*.cpp")))
+    try:
+        done = subprocess.run(
+            [*command, *flags, f"-I{sources}", "-x", "c++", "-", "-o", str(made), "-ldl"],
+            input=unit,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    except OSError as error:
+        return str(error)
+    return "" if done.returncode == 0 else done.stderr[-2000:] or f"status {done.returncode}"

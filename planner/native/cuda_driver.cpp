@@ -1,0 +1,46 @@
+#include "cuda_driver.h"
+
+#include <dlfcn.h>
+
+#include <cstdlib>
+
+#include "slots.h"
+
+namespace planner {
+namespace cuda {
+
+Driver::Driver() {
+  const char* name = kTestBuild ? std::getenv("PLANNER_TEST_DRIVER") : "libcuda.so.1";
+  void* library = name ? dlopen(name, RTLD_NOW | RTLD_LOCAL) : nullptr;
+  if (!library) {
+    missing = "libcuda.so.1 cannot be loaded";
+    return;
+  }
+  auto find = [&](const char* symbol) {
+    void* found = dlsym(library, symbol);
+    if (!found && missing.empty()) missing = std::string("libcuda.so.1 has no ") + symbol;
+    return found;
+  };
+#define PLANNER_CUDA_FIND(symbol, member, arguments) \
+  member = reinterpret_cast<Result(*) arguments>(find(#symbol));
+  PLANNER_CUDA_FUNCTIONS(PLANNER_CUDA_FIND)
+#undef PLANNER_CUDA_FIND
+}
+
+void Driver::check(Result result, const char* symbol) const {
+  if (!result) return;
+  const char* text = nullptr;
+  if (error_string(result, &text) || !text) text = "an error that the driver has no text for";
+  must(false, std::string(symbol) + " failed: " + text + " (" + std::to_string(result) + ")");
+}
+
+const Driver& driver() {
+  static const auto* there = new Driver;
+  return *there;
+}
+
+}  // namespace cuda
+
+bool has_cuda_driver() { return cuda::driver().missing.empty(); }
+
+}  // namespace planner

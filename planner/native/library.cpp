@@ -1,0 +1,111 @@
+// What the shared library exports: ONNX Runtime's entry, and a few C functions for planner/native/__init__.py.
+#include <dlfcn.h>
+#include <pthread.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <mutex>
+
+#include "operators.h"
+#include "swaps.h"
+
+#define PLANNER_EXPORT extern "C" __attribute__((visibility("default")))
+
+namespace planner {
+
+Counts counts;
+const ort::Functions* api = nullptr;
+
+namespace {
+
+std::atomic<bool> forked{false};
+std::mutex registering;
+
+std::string entry(const ort::SessionOptions* options, const char* key) {
+  int there = 0;
+  succeed(api->HasSessionConfigEntry(options, key, &there));
+  if (!there) return "";
+  size_t size = 0;
+  succeed(api->GetSessionConfigEntry(options, key, nullptr, &size));
+  std::string text(size, '\0');
+  succeed(api->GetSessionConfigEntry(options, key, text.data(), &size));
+  return text.c_str();
+}
+
+int64_t number(const ort::SessionOptions* options, const char* key, int64_t otherwise) {
+  std::string text = entry(options, key);
+  if (text.empty()) return otherwise;
+  char* end = nullptr;
+  errno = 0;
+  int64_t value = std::strtoll(text.c_str(), &end, 10);
+  must(!*end && !errno && value >= 0, std::string("the session entry ") + key + " is '" + text +
+                                          "'; it must be a whole number that is not negative");
+  return value;
+}
+
+// The worker threads outlive every session: the library must never be unloaded.
+void stay_loaded() {
+  Dl_info where;
+  if (dladdr(reinterpret_cast<void*>(&stay_loaded), &where))
+    dlopen(where.dli_fname, RTLD_NOW | RTLD_NODELETE);
+}
+
+void load(const ort::ApiBase* base) {
+  if (api) return;
+  const ort::Api* table = base->GetApi(ort::kApiVersion);
+  if (!table) return;
+  stay_loaded();
+  pthread_atfork(nullptr, nullptr, [] { forked = true; });
+  api = new ort::Functions(table);
+}
+
+void register_all(ort::SessionOptions* options) {
+  must(!is_forked(), forked_text());
+  Settings settings;
+  settings.check = number(options, "planner.check_swaps", 0) != 0;
+  settings.link_mbps = number(options, "planner.link_mbps", 0);
+  settings.link_jitter_us = number(options, "planner.link_jitter_us", 0);
+  succeed(api->DisableMemPattern(options));  // Hold says why
+  succeed(api->AddCustomOpDomain(options, domain_of(settings)));
+}
+
+}  // namespace
+
+bool is_forked() { return forked; }
+
+}  // namespace planner
+
+using namespace planner;
+
+PLANNER_EXPORT ort::Status* RegisterCustomOps(ort::SessionOptions* options, const ort::ApiBase* base) {
+  std::lock_guard<std::mutex> lock(registering);
+  load(base);
+  if (!api) {
+    ort::Functions first(base->GetApi(1));
+    std::string text = std::string("planner.swap: onnxruntime ") + base->GetVersionString() +
+                       " is too old for planner's library: install onnxruntime 1.18 or later";
+    return first.CreateStatus(ort::kFail, text.c_str());
+  }
+  try {
+    register_all(options);
+    return nullptr;
+  } catch (const std::exception& error) {
+    return api->CreateStatus(ort::kInvalidArgument, error.what());
+  }
+}
+
+// Writes at most `room` counts, in the order of planner::Counts; returns how many there are.
+PLANNER_EXPORT int64_t planner_native_counts(int64_t* to, int64_t room) {
+  const std::atomic<int64_t>* all[] = {
+      &counts.swaps_out, &counts.swaps_in,  &counts.live_slots,   &counts.slots,     &counts.slot_bytes,
+      &counts.violations, &counts.waits,    &counts.waited_us,    &counts.copied_views, &counts.abandoned};
+  int64_t there = sizeof all / sizeof *all;
+  for (int64_t i = 0; i < there && i < room; i++) to[i] = all[i]->load();
+  return there;
+}
+
+// Ends every swap of the process, for after a run that failed and while none is under way; returns how many.
+PLANNER_EXPORT int64_t planner_native_drain() {
+  if (is_forked()) return 0;
+  return abandon([](const Swap&) { return true; });
+}

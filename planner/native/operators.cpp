@@ -1,0 +1,315 @@
+// What the operators do (docs/native.md has the protocol), and how they are described to ONNX Runtime.
+#include "operators.h"
+
+#include <cstdlib>
+#include <map>
+#include <tuple>
+#include <vector>
+
+#include "swaps.h"
+
+namespace planner {
+namespace {
+
+struct Kernel {
+  Tier& tier;
+  const Settings& settings;
+};
+
+// A call of an operator: its inputs and outputs.
+struct Call {
+  Kernel& kernel;
+  ort::KernelContext* context;
+
+  const ort::Value* input(size_t i) const {
+    const ort::Value* found = nullptr;
+    succeed(api->KernelContext_GetInput(context, i, &found));
+    must(found, "input " + std::to_string(i) + " is missing");
+    return found;
+  }
+  const void* data(size_t i) const {
+    void* found = nullptr;
+    succeed(api->GetTensorMutableData(const_cast<ort::Value*>(input(i)), &found));
+    return found;
+  }
+  ort::Value* output(const std::vector<int64_t>& dims, void*& data) const {
+    ort::Value* made = nullptr;
+    succeed(api->KernelContext_GetOutput(context, 0, dims.data(), dims.size(), &made));
+    must(made, "the output is missing");
+    succeed(api->GetTensorMutableData(made, &data));
+    return made;
+  }
+  void* token() const {
+    void* data = nullptr;
+    output({1}, data);
+    return data;
+  }
+  void* stream() const {
+    void* found = nullptr;
+    succeed(api->KernelContext_GetGPUComputeStream(context, &found));
+    return found;
+  }
+};
+
+size_t width_bytes(int type) {
+  // Bytes of an element, by ONNXTensorElementDataType; 0: strings and types below a byte have no slot.
+  static const size_t widths[] = {0, 4, 1, 1, 2, 2, 4, 8, 0, 1, 2, 8, 4, 8, 8, 16, 2, 1, 1, 1, 1};
+  bool known = type >= 0 && size_t(type) < sizeof widths / sizeof *widths && widths[type];
+  must(known, "tensors of element type " + std::to_string(type) + " cannot be swapped");
+  return widths[type];
+}
+
+struct Facts {
+  int type = ort::kUndefined;
+  std::vector<int64_t> dims;
+  size_t bytes = 0;
+};
+
+Facts describe(const ort::Value* tensor) {
+  ort::TypeAndShape* info = nullptr;
+  succeed(api->GetTensorTypeAndShape(tensor, &info));
+  std::unique_ptr<ort::TypeAndShape, void (*)(ort::TypeAndShape*)> owned(
+      info, api->ReleaseTensorTypeAndShapeInfo);
+  Facts facts;
+  size_t rank = 0, elements = 0;
+  succeed(api->GetTensorElementType(info, &facts.type));
+  succeed(api->GetDimensionsCount(info, &rank));
+  facts.dims.resize(rank);
+  succeed(api->GetDimensions(info, facts.dims.data(), rank));
+  succeed(api->GetTensorShapeElementCount(info, &elements));
+  facts.bytes = elements * width_bytes(facts.type);
+  return facts;
+}
+
+std::unique_ptr<Swap> start(const Call& call, const Facts& facts, size_t capacity) {
+  auto swap = std::make_unique<Swap>(call.kernel.tier, capacity, run_of(call.data(1)));
+  swap->slot.settings = &call.kernel.settings;
+  swap->slot.type = facts.type, swap->slot.dims = facts.dims, swap->slot.bytes = facts.bytes;
+  return swap;
+}
+
+void swap_begin(const Call& call) {
+  int64_t left = begin_run(&call.kernel, call.token());
+  must(left == 0, "an earlier run of this session failed while " + std::to_string(left) +
+                      " of its swaps were under way; this run is refused, and the next is not. Call "
+                      "planner.native.drain() after a run that failed");
+}
+
+void swap_out(const Call& call) {
+  const ort::Value* x = call.input(0);
+  Facts facts = describe(x);
+  void* t = call.token();
+  auto swap = start(call, facts, facts.bytes);
+  swap->held = Hold(x);
+  swap->x = call.data(0);
+  call.kernel.tier.backend.begin_out(call.stream(), swap->slot, swap->x);
+  name_swap(t, std::move(swap));
+  counts.swaps_out++;
+}
+
+void swap_out_done(const Call& call) {
+  auto swap = take_swap(call.data(0), "SwapOutDone");
+  const void* x = call.data(1);
+  must(x == swap->x || kTestBuild, "SwapOutDone reads another tensor than its SwapOut");
+  call.kernel.tier.backend.end_out(call.stream(), swap->slot, x);
+  swap->held.release();
+  name_swap(call.token(), std::move(swap));
+}
+
+void copy_in(const Call& call, std::unique_ptr<Swap> swap) {
+  void* y = nullptr;
+  swap->held = Hold(call.output(swap->slot.dims, y));
+  call.kernel.tier.backend.begin_in(call.stream(), swap->slot, y);
+  name_swap(y, std::move(swap));
+}
+
+void swap_in(const Call& call) { copy_in(call, take_swap(call.data(0), "SwapIn")); }
+
+void load_in(const Call& call) {
+  auto swap = start(call, describe(call.input(0)), 0);
+  swap->slot.lent = call.data(0);  // a feed, which lives as long as the run
+  copy_in(call, std::move(swap));
+}
+
+void swap_in_done(const Call& call) {
+  const void* y = call.data(0);
+  auto swap = take_swap(y, "SwapInDone");
+  call.kernel.tier.backend.end_in(call.stream(), swap->slot, y);
+  void* z = nullptr;
+  call.output(swap->slot.dims, z);
+  if (z != y) {  // z is an output of the graph, which has a buffer of its own
+    call.kernel.tier.backend.copy(call.stream(), z, y, swap->slot.bytes);
+    counts.copied_views++;
+  }
+  swap->finished = true;
+  counts.swaps_in++;
+}
+
+// ------------------------------------------------------------------------------ shapes and types
+
+using Info = std::unique_ptr<ort::TypeAndShape, void (*)(ort::TypeAndShape*)>;
+
+void set_output(ort::ShapeContext* context, int type, const std::vector<int64_t>& dims) {
+  ort::TypeAndShape* made = nullptr;
+  succeed(api->CreateTensorTypeAndShapeInfo(&made));
+  Info info(made, api->ReleaseTensorTypeAndShapeInfo);
+  succeed(api->SetTensorElementType(made, type));
+  succeed(api->SetDimensions(made, dims.data(), dims.size()));
+  succeed(api->ShapeInferContext_SetOutputTypeShape(context, 0, made));
+}
+
+std::vector<int64_t> attribute(ort::ShapeContext* context, const char* name, int kind) {
+  const ort::Attribute* found = nullptr;
+  succeed(api->ShapeInferContext_GetAttribute(context, name, &found));
+  std::vector<int64_t> values(64);
+  size_t bytes = 0;
+  succeed(api->ReadOpAttr(found, kind, values.data(), values.size() * sizeof values[0], &bytes));
+  values.resize(bytes / sizeof values[0]);
+  return values;
+}
+
+void infer_token(ort::ShapeContext* context) { set_output(context, ort::kUint8, {1}); }
+
+void infer_swap_in(ort::ShapeContext* context) {
+  set_output(context, int(attribute(context, "dtype", ort::kAttributeInt).at(0)),
+             attribute(context, "shape", ort::kAttributeInts));
+}
+
+void infer_same(ort::ShapeContext* context) {
+  ort::TypeAndShape* found = nullptr;  // the context's own
+  succeed(api->ShapeInferContext_GetInputTypeShape(context, 0, &found));
+  succeed(api->ShapeInferContext_SetOutputTypeShape(context, 0, found));
+}
+
+// ------------------------------------------------------------------------------ description
+
+struct Row {
+  const char* name;
+  void (*compute)(const Call&);
+  void (*infer)(ort::ShapeContext*);
+  std::vector<int> reads;
+  int writes;
+  bool aliases = false, reads_host = false;
+};
+
+const std::vector<Row>& rows() {
+  constexpr int kAny = ort::kUndefined, kToken = ort::kUint8;
+  static const auto* all = new std::vector<Row>{
+      {"SwapBegin", swap_begin, infer_token, {kAny}, kToken},
+      {"SwapOut", swap_out, infer_token, {kAny, kToken}, kToken},
+      {"SwapOutDone", swap_out_done, infer_token, {kToken, kAny}, kToken},
+      {"SwapIn", swap_in, infer_swap_in, {kToken}, kAny},
+      {"SwapInDone", swap_in_done, infer_same, {kAny}, kAny, true},
+      {"LoadIn", load_in, infer_same, {kAny, kToken}, kAny, false, true},
+  };
+  return *all;
+}
+
+struct Op : ort::CustomOp {
+  const Row* row;
+  const Settings* settings;
+  bool cuda;
+};
+const Op& of(const ort::CustomOp* op) { return *static_cast<const Op*>(op); }
+
+struct Instance {
+  const Row& row;
+  Kernel kernel;
+};
+
+template <typename Work>
+ort::Status* guarded(const Work& work) {
+  try {
+    must(!is_forked(), forked_text());
+    work();
+    return nullptr;
+  } catch (const std::exception& error) {
+    return api->CreateStatus(ort::kFail, error.what());
+  }
+}
+
+ort::Status* create(const ort::CustomOp* op, const ort::Api*, const ort::KernelInfo*, void** made) {
+  return guarded([&] {
+    const Settings& settings = *of(op).settings;
+    bool plain = !settings.check && !settings.link_mbps && !settings.link_jitter_us;
+    must(!of(op).cuda || plain, "planner.check_swaps and planner.link_... are for the CPU's copies alone");
+    Tier& tier = tier_of(of(op).cuda);
+    *made = new Instance{*of(op).row, Kernel{tier, settings}};
+    tier.slots.join();
+  });
+}
+
+ort::Status* compute(void* instance, ort::KernelContext* context) {
+  auto& self = *static_cast<Instance*>(instance);
+  return guarded([&] { self.row.compute(Call{self.kernel, context}); });
+}
+
+void destroy(void* instance) {
+  if (is_forked()) return;
+  auto self = static_cast<Instance*>(instance);
+  forget_session(&self->kernel);  // sessions that close while copies run wait for them
+  self->kernel.tier.slots.leave();
+  delete self;
+}
+
+size_t alias_first(int** in, int** out) {
+  *in = static_cast<int*>(std::calloc(1, sizeof(int)));
+  *out = static_cast<int*>(std::calloc(1, sizeof(int)));
+  return *in && *out ? 1 : 0;
+}
+
+Op* describe_op(const Row& row, const Settings& settings, bool cuda) {
+  auto op = new Op{};  // ONNX Runtime keeps it
+  op->row = &row, op->settings = &settings, op->cuda = cuda;
+  op->version = ort::kApiVersion;
+  op->GetName = [](const ort::CustomOp* op) { return of(op).row->name; };
+  op->GetExecutionProviderType = [](const ort::CustomOp* op) {
+    return of(op).cuda && !kTestBuild ? "CUDAExecutionProvider" : "CPUExecutionProvider";
+  };
+  op->GetInputTypeCount = [](const ort::CustomOp* op) { return of(op).row->reads.size(); };
+  op->GetOutputTypeCount = [](const ort::CustomOp*) -> size_t { return 1; };
+  op->GetInputType = [](const ort::CustomOp* op, size_t i) { return of(op).row->reads[i]; };
+  op->GetOutputType = [](const ort::CustomOp* op, size_t) { return of(op).row->writes; };
+  op->GetInputCharacteristic = [](const ort::CustomOp* op, size_t) {
+    return of(op).row->compute == swap_begin ? ort::kOptional : ort::kRequired;
+  };
+  op->GetOutputCharacteristic = [](const ort::CustomOp*, size_t) { return ort::kRequired; };
+  op->GetInputMemoryType = [](const ort::CustomOp* op, size_t i) {
+    return of(op).row->reads_host && i == 0 ? ort::kMemoryCpuInput : ort::kMemoryDefault;
+  };
+  op->GetVariadicInputMinArity = op->GetVariadicOutputMinArity = [](const ort::CustomOp*) { return 1; };
+  op->GetVariadicInputHomogeneity = op->GetVariadicOutputHomogeneity = [](const ort::CustomOp*) { return 0; };
+  op->GetStartVersion = [](const ort::CustomOp*) { return 1; };
+  op->GetEndVersion = [](const ort::CustomOp*) { return 1; };
+  op->CreateKernelV2 = create;
+  op->KernelComputeV2 = compute;
+  op->KernelDestroy = destroy;
+  op->InferOutputShapeFn = [](const ort::CustomOp* op, ort::ShapeContext* context) {
+    return guarded([&] { of(op).row->infer(context); });
+  };
+  if (!row.aliases) return op;
+  op->GetAliasMap = alias_first;
+  op->ReleaseAliasMap = [](int* in, int* out) { std::free(in), std::free(out); };
+  return op;
+}
+
+}  // namespace
+
+ort::CustomOpDomain* domain_of(const Settings& settings) {
+  static std::mutex mutex;
+  static auto* made = new std::map<std::tuple<bool, int64_t, int64_t>, ort::CustomOpDomain*>;
+  std::lock_guard<std::mutex> lock(mutex);
+  auto& domain = (*made)[{settings.check, settings.link_mbps, settings.link_jitter_us}];
+  if (domain) return domain;
+  ort::CustomOpDomain* created = nullptr;
+  succeed(api->CreateCustomOpDomain("planner.swap", &created));
+  auto kept = new Settings(settings);
+  for (bool cuda : {false, true}) {
+    if (cuda ? !has_cuda_driver() : kTestBuild) continue;
+    for (const Row& row : rows())
+      succeed(api->CustomOpDomain_Add(created, describe_op(row, *kept, cuda)));
+  }
+  return domain = created;
+}
+
+}  // namespace planner

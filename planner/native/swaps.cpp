@@ -1,0 +1,91 @@
+#include "swaps.h"
+
+#include <unordered_map>
+#include <vector>
+
+namespace planner {
+namespace {
+
+// A key is the address of t, u or y, which are alive as long as the swap is in that state: no two swaps of
+// the process have one key. Where a failed run left one, the next to have its address ends it.
+struct Registry {
+  std::mutex mutex;
+  std::unordered_map<const void*, std::unique_ptr<Swap>> swaps;
+  std::unordered_map<const void*, Run> runs;  // by the address of r
+};
+Registry& registry() {
+  static auto* there = new Registry;  // never freed: sessions may close after static objects are gone
+  return *there;
+}
+
+}  // namespace
+
+Tier& tier_of(bool cuda) {
+  if (cuda) {
+    static auto* device = new Tier(cuda_backend());
+    return *device;
+  }
+  static auto* host = new Tier(cpu_backend());
+  return *host;
+}
+
+int64_t begin_run(const void* session, const void* r) {
+  Run run{session, std::this_thread::get_id()};
+  int64_t left = abandon(
+      [&](const Swap& swap) { return swap.run.session == session && swap.run.thread == run.thread; });
+  std::lock_guard<std::mutex> lock(registry().mutex);
+  registry().runs[r] = run;
+  return left;
+}
+
+Run run_of(const void* r) {
+  std::lock_guard<std::mutex> lock(registry().mutex);
+  auto at = registry().runs.find(r);
+  must(at != registry().runs.end(), "the input r is not of a SwapBegin");
+  return at->second;
+}
+
+void name_swap(const void* key, std::unique_ptr<Swap> swap) {
+  std::lock_guard<std::mutex> lock(registry().mutex);
+  auto& at = registry().swaps[key];
+  std::swap(at, swap);
+  if (swap) counts.abandoned++;  // of a failed run; ended here
+}
+
+std::unique_ptr<Swap> take_swap(const void* key, const char* reader) {
+  std::lock_guard<std::mutex> lock(registry().mutex);
+  auto at = registry().swaps.find(key);
+  must(at != registry().swaps.end(),
+       std::string(reader) + " reads what no swap under way has made, or a swap that drain() has ended");
+  auto swap = std::move(at->second);
+  registry().swaps.erase(at);
+  return swap;
+}
+
+int64_t abandon(const std::function<bool(const Swap&)>& is) {
+  std::vector<std::unique_ptr<Swap>> left;
+  {
+    std::lock_guard<std::mutex> lock(registry().mutex);
+    auto& swaps = registry().swaps;
+    for (auto at = swaps.begin(); at != swaps.end();) {
+      if (!is(*at->second)) {
+        ++at;
+        continue;
+      }
+      left.push_back(std::move(at->second));
+      at = swaps.erase(at);
+    }
+  }
+  counts.abandoned += left.size();
+  return left.size();  // their copies are waited for as `left` goes
+}
+
+void forget_session(const void* session) {
+  abandon([&](const Swap& swap) { return swap.run.session == session; });
+  std::lock_guard<std::mutex> lock(registry().mutex);
+  auto& runs = registry().runs;
+  for (auto at = runs.begin(); at != runs.end();)
+    at = at->second.session == session ? runs.erase(at) : std::next(at);
+}
+
+}  // namespace planner

@@ -1,0 +1,76 @@
+// Swaps under way: which address names which, what each keeps alive, and who began it.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <thread>
+
+#include "slots.h"
+
+namespace planner {
+
+// A backend with its slots; there is one of each backend in a process.
+struct Tier {
+  Backend& backend;
+  Slots slots;
+  explicit Tier(Backend& of) : backend(of), slots(of) {}
+};
+Tier& tier_of(bool cuda);
+
+// Keeps a tensor's buffer while a copy reads or writes it, even where its run fails and ONNX Runtime lets go of
+// it: a sequence shares the buffers of the tensors that it is made of. Its buffers must be their own, not
+// parts of a memory pattern's block, which is why RegisterCustomOps turns the pattern off.
+class Hold {
+ public:
+  Hold() = default;
+  explicit Hold(const ort::Value* tensor) { succeed(api->CreateValue(&tensor, 1, ort::kSequence, &sequence_)); }
+  ~Hold() { release(); }
+  Hold(const Hold&) = delete;
+  Hold& operator=(Hold&& other) noexcept {
+    release();
+    std::swap(sequence_, other.sequence_);
+    return *this;
+  }
+  void release() {
+    if (sequence_) api->ReleaseValue(sequence_);
+    sequence_ = nullptr;
+  }
+
+ private:
+  ort::Value* sequence_ = nullptr;
+};
+
+struct Run {
+  const void* session = nullptr;  // its SwapBegin's kernel
+  std::thread::id thread;
+};
+
+// One swap. Where it goes before SwapInDone has finished it, its copies are waited for first.
+struct Swap {
+  Swap(Tier& of, size_t capacity, Run by) : tier(of), slot(of.slots.take(capacity)), run(by) {}
+  ~Swap() {
+    if (!finished) tier.backend.settle(slot);
+    tier.slots.give(slot);
+  }
+  Swap(const Swap&) = delete;
+  Tier& tier;
+  Slot& slot;
+  Run run;
+  Hold held;                // x until SwapOutDone, y until SwapInDone
+  const void* x = nullptr;  // where SwapOut read it
+  bool finished = false;
+};
+
+// Begins a run that the address `r` names; returns how many swaps an earlier run of this session on this
+// thread left: it failed half-way. They are ended.
+int64_t begin_run(const void* session, const void* r);
+Run run_of(const void* r);  // throws where no SwapBegin made r
+
+void name_swap(const void* key, std::unique_ptr<Swap> swap);
+std::unique_ptr<Swap> take_swap(const void* key, const char* reader);  // throws where the key names none
+
+// Waits for the copies of the swaps that `is` picks, and forgets these swaps; returns how many.
+int64_t abandon(const std::function<bool(const Swap&)>& is);
+void forget_session(const void* session);
+
+}  // namespace planner

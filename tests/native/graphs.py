@@ -1,0 +1,159 @@
+"""Small graphs with swaps, in a given order under default session options, and sessions of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+from onnx import NodeProto, TensorProto, helper
+
+from planner.lower.realize import realize
+from planner.native import library_path
+
+DOMAIN = "planner.swap"
+Feeds = dict[str, np.ndarray]
+
+
+def pinned(nodes: Sequence[NodeProto]) -> list[NodeProto]:
+    """The same nodes, written so that ONNX Runtime runs them in this order."""
+    made = {output: i for i, node in enumerate(nodes) for output in node.output if output}
+    plan = realize([sorted({made[i] for i in node.input if i in made}) for node in nodes])
+    written = [nodes[step] for step in plan.body]
+    for k, (step, is_anchor) in enumerate(plan.roots):
+        if is_anchor:
+            inputs = [nodes[step].output[0]]
+            written.append(helper.make_node("Size", inputs, [f"anchor{k}"], f"anchor{k}"))
+        else:
+            written.append(nodes[step])
+    return written
+
+
+def model_of(
+    nodes: Sequence[NodeProto], inputs: dict[str, list[int]], outputs: dict[str, list[int]]
+) -> onnx.ModelProto:
+    """A model of float tensors whose nodes run in the given order."""
+
+    def values(shapes: dict[str, list[int]]) -> list[onnx.ValueInfoProto]:
+        return [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in shapes.items()]
+
+    graph = helper.make_graph(pinned(nodes), "g", values(inputs), values(outputs))
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid(DOMAIN, 1)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=9)
+
+
+def swap(kind: str, inputs: Sequence[str], output: str, **attributes: Any) -> NodeProto:
+    """A node of the protocol, named by its kind and output."""
+    return helper.make_node(
+        kind, list(inputs), [output], f"{kind}:{output}", domain=DOMAIN, **attributes
+    )
+
+
+def chain_nodes(
+    layers: int, rows: int, ahead: int, *, swaps: bool = True, keeps_x: bool = True
+) -> list[NodeProto]:
+    """A forward and a backward pass over `layers` products; every activation but the last is swapped.
+
+    A copy out is done `ahead` layers later, and a copy in begins `ahead` layers earlier. Without
+    `keeps_x`, SwapOutDone reads a feed in place of what is copied: the fault that the edge prevents.
+    """
+    nodes: list[NodeProto] = []
+    add = nodes.append
+    if swaps:
+        add(swap("SwapBegin", [], "r"))
+
+    def done(i: int) -> None:
+        if swaps and 0 <= i < layers - 1:
+            add(swap("SwapOutDone", [f"t{i}", f"f{i}" if keeps_x else "w"], f"u{i}"))
+
+    def come_back(i: int) -> None:
+        if swaps and 0 <= i < layers - 1:
+            add(swap("SwapIn", [f"u{i}"], f"y{i}", dtype=TensorProto.FLOAT, shape=[rows, rows]))
+
+    for i in range(layers):
+        add(helper.make_node("MatMul", [f"f{i - 1}" if i else "x", "w"], [f"m{i}"], f"M{i}"))
+        add(helper.make_node("Tanh", [f"m{i}"], [f"f{i}"], f"F{i}"))
+        if swaps and i < layers - 1:
+            add(swap("SwapOut", [f"f{i}", "r"], f"t{i}"))
+        done(i - ahead)
+    for i in range(max(layers - ahead, 0), layers - 1):
+        done(i)
+    for i in range(layers - 2, layers - 2 - ahead, -1):
+        come_back(i)
+    gradient = f"f{layers - 1}"
+    for i in range(layers - 2, -1, -1):
+        come_back(i - ahead)
+        add(helper.make_node("MatMul", [gradient, "w"], [f"g{i}"], f"G{i}"))
+        if swaps:
+            add(swap("SwapInDone", [f"y{i}"], f"z{i}"))
+        gradient = f"b{i}"
+        add(helper.make_node("Mul", [f"g{i}", f"z{i}" if swaps else f"f{i}"], [gradient], f"B{i}"))
+    return nodes
+
+
+def chain(layers: int = 8, rows: int = 96, ahead: int = 2, **kind: bool) -> onnx.ModelProto:
+    """The model of `chain_nodes`, of inputs x and w and the output b0."""
+    shape = [rows, rows]
+    nodes = chain_nodes(layers, rows, ahead, **kind)
+    return model_of(nodes, {"x": shape, "w": shape}, {"b0": shape})
+
+
+def chain_feeds(rows: int = 96, seed: int = 0) -> Feeds:
+    """Random feeds of a chain whose values stay of one magnitude."""
+    random = np.random.default_rng(seed)
+    w = random.standard_normal((rows, rows)) / rows**0.5
+    return {
+        "x": random.standard_normal((rows, rows), dtype=np.float32),
+        "w": w.astype(np.float32),
+    }
+
+
+def options(
+    level: int = 99,
+    library: Path | None = None,
+    entries: dict[str, str] | None = None,
+    **set_to: Any,
+) -> ort.SessionOptions:
+    """Session options with the library (its own, where none is named) and these attributes."""
+    made = ort.SessionOptions()
+    made.log_severity_level = 4
+    made.intra_op_num_threads = 1
+    made.graph_optimization_level = ort.GraphOptimizationLevel(level)
+    for key, value in (entries or {}).items():
+        made.add_session_config_entry(key, value)
+    made.register_custom_ops_library(str(library or library_path()))
+    for name, value in set_to.items():
+        setattr(made, name, value)
+    return made
+
+
+def session(model: onnx.ModelProto, *arguments: Any, **set_to: Any) -> ort.InferenceSession:
+    """A session on the CPU with `options`."""
+    return ort.InferenceSession(
+        model.SerializeToString(), options(*arguments, **set_to), providers=["CPUExecutionProvider"]
+    )
+
+
+def plain(model: onnx.ModelProto) -> ort.InferenceSession:
+    """A session without the library."""
+    made = ort.SessionOptions()
+    made.log_severity_level = 4
+    made.intra_op_num_threads = 1
+    return ort.InferenceSession(model.SerializeToString(), made, providers=["CPUExecutionProvider"])
+
+
+def ran(profile: str) -> list[str]:
+    """Names of the nodes that a profile has, in their order, anchors left out."""
+    events = json.loads(Path(profile).read_text())
+    names = [e["name"] for e in events if e.get("cat") == "Node"]
+    ends = [n.removesuffix("_kernel_time") for n in names if n.endswith("_kernel_time")]
+    return [name for name in ends if not name.startswith("anchor")]
+
+
+def bits(session: ort.InferenceSession, feeds: Feeds, **options: Any) -> list[bytes]:
+    """Every output of one run, as bytes."""
+    return [np.asarray(value).tobytes() for value in session.run(None, feeds, **options)]
