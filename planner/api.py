@@ -181,7 +181,8 @@ def optimize(
         swap: "auto" lets the solver choose, "none" forbids copies, "only" forbids recompute. None is
             "auto", and "none" where device and hardware are a CPU, whose memory is the host's.
         copies: "serial" plans them on the stream of the operations, as ONNX Runtime runs them;
-            "overlapped" beside the operations, which is a what-if; "auto" whichever is safe.
+            "overlapped" beside the operations, by planner's native library; "auto" beside them where
+            that was shown to be safe.
         resident: where parameters, state, other inputs, gradients and new values live: on the
             "device", on the "host", or "auto": each where the plan takes less time, and on the device
             where swap is "none". None is "auto"; on a CPU "auto" and "host" ask for copies.

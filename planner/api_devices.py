@@ -60,7 +60,7 @@ def fit_devices(
 
     Returns:
         A row for each device, as asked, and in it one for each way to fit. What fits with copies is never
-        slower than what fits without; copies that overlap are a what-if
+        slower than what fits without; copies that overlap were not run on a card yet
         (`planner.pipeline.prepare.copies`).
 
     Raises:

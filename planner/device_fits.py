@@ -10,7 +10,8 @@ from planner.results import LeastPeak
 
 How = Literal["as it is", "recompute", "copies", "copies overlapped"]
 """What a model is let do to fit; nothing; other orders and recompute; copies to the host too, on the
-stream of the operations, as ONNX Runtime runs them; copies beside the operations, which is a what-if."""
+stream of the operations, as ONNX Runtime runs them; copies beside the operations, which no card has run
+yet."""
 
 HOWS: tuple[How, ...] = ("as it is", "recompute", "copies", "copies overlapped")
 

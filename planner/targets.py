@@ -6,6 +6,7 @@ in this table, so that a new provider is a new row:
     provider, options   what sessions are created with, everywhere
     own_memory          the device's memory is not the host's: nodes have a place, and borders copies
     anchors             operators with which the file order is pinned (`planner.lower.anchors`)
+    overlap             whether copies to the host and back may run beside the operations
     cap, allocator      what bounds the device's memory, and how its bytes are predicted
     tolerance           how far outputs may be from the CPU's: absolute plus relative
 
@@ -31,6 +32,7 @@ PACKED_KEY = "pkg.planner.packed"
 ARENA_KEY = "pkg.planner.arena"
 BLOCK_KEY = "pkg.planner.block_channels"
 ASSUMED_KEY = "pkg.planner.assumed"
+NEEDS_KEY = "pkg.planner.needs"
 SESSION_KEYS = (
     TARGET_KEY,
     OPTIONS_KEY,
@@ -40,9 +42,13 @@ SESSION_KEYS = (
     ARENA_KEY,
     BLOCK_KEY,
     ASSUMED_KEY,
+    NEEDS_KEY,
 )
 """Metadata of a file that planner wrote: what for, and what its sessions need
 (`planner.runtime.opened`)."""
+
+NEEDS_SWAPS = "planner.swap 1"
+"""The domain and version of the operators that a file with copies beside the operations needs."""
 
 HALF = frozenset({"float16", "bfloat16"})
 _SCATTERS = frozenset({"ScatterElements", "ScatterND"})
@@ -89,6 +95,8 @@ class Target:
         sums: operators whose kernels on the device add with atomics where their `reduction` says so:
             in any order, so that the same model may give other last bits in each run.
         always_sums: operators whose kernels do so whatever they are told.
+        overlap: whether copies may run beside the operations, by `planner.native`: "proved" there, so
+            that `--copies auto` has them so; "asked", where they are asked for; "never".
         keep_on_cpu: operators that the provider claims and cannot run, with the number of outputs
             from which that is so; `keep_option` is the provider option that names their nodes.
         cap: "arena" (a registered CPU arena), "driver" (the counting Vulkan driver), "arena_on_device"
@@ -112,6 +120,7 @@ class Target:
     inplace: frozenset[str] = frozenset()
     sums: frozenset[str] = frozenset()
     always_sums: frozenset[str] = frozenset()
+    overlap: Literal["proved", "asked", "never"] = "never"
     keep_on_cpu: Mapping[str, int] = field(default_factory=dict)
     keep_option: str = ""
     cap: Literal["arena", "driver", "arena_on_device"] = "arena"
@@ -144,6 +153,7 @@ CPU = Target(
     provider="CPUExecutionProvider",
     extra="cpu",
     own_memory=False,
+    overlap="asked",  # it saves nothing there, and is tested there
     anchors=(*_SIZELESS, _SIGNED, AnchorRule(op_type="Size")),
     host_anchors=(*_SIZELESS, _SIGNED, AnchorRule(op_type="Size")),
 )
@@ -182,6 +192,7 @@ CUDA = Target(
     provider="CUDAExecutionProvider",
     extra="gpu",
     options={"arena_extend_strategy": "kSameAsRequested"},
+    overlap="asked",  # "proved" once a card has given the same bits with it
     # providers/cuda/tensor/size.cc: the kernel reads the shape, not the data
     anchors=(AnchorRule(op_type="Size"),),
     # GetCpuPreferredNodes (framework/fallback_cpu_capability.cc) moves Size of a host tensor to the

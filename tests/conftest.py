@@ -9,6 +9,8 @@ from collections.abc import Iterator
 import pytest
 import typer.main
 
+from planner.native import SOURCES, is_built
+from planner.native.building import BuildError, build
 from tests.pressing import kills
 
 TOGETHER = ("tests/training/",)
@@ -38,6 +40,17 @@ def one_parser() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(typer.main, "get_command", functools.cache(typer.main.get_command))
         yield
+
+
+@pytest.fixture(scope="session")
+def native_library() -> None:
+    """planner's native library is there; tests that need it are skipped where no compiler makes it."""
+    if is_built():
+        return
+    try:
+        build(SOURCES)
+    except BuildError as error:
+        pytest.skip(f"planner's native library cannot be built here: {error}")
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -58,8 +58,8 @@ def fit(
     """Show which devices hold a model: as it is, with recompute, with copies to the host.
 
     Nothing is run on the devices: bytes are planned, times are the rooflines of their profiles. The exit
-    code is 4 where one of the devices holds the model in no way that ONNX Runtime runs today (copies that
-    overlap are a what-if, and do not count).
+    code is 4 where one of the devices holds the model in no way that was run on a card (copies that
+    overlap were not yet, and do not count).
 
     \b
     Examples:

@@ -105,8 +105,8 @@ Copies = Annotated[
     Literal["serial", "overlapped", "auto"],
     typer.Option(
         "--copies",
-        help="Copies add to the step, as ONNX Runtime runs them, or run beside the operations: a "
-        "what-if that ONNX Runtime is not safe with; auto is whichever is safe.",
+        help="Copies add to the step, as ONNX Runtime runs its own, or run beside the operations, by "
+        "planner's native library (CPU and CUDA); auto: beside them where that was shown to be safe.",
     ),
 ]
 Reserve = Annotated[

@@ -159,6 +159,7 @@ _TABLE: Mapping[Effect, Mapping[str, str]] = {
         "com.microsoft": "BeamSearch GreedySearch Sampling WhisperBeamSearch",
     },
     Effect.OUTSIDE: {
+        "planner.swap": "LoadIn SwapBegin SwapIn SwapInDone SwapOut SwapOutDone",
         "com.microsoft": "NcclAllReduce PythonOp RecordEvent WaitEvent YieldOp",
     },
     Effect.CONTAINER: {

@@ -1,19 +1,23 @@
 """What a rewritten model keeps in host memory: what lives there, and copies of what was swapped out.
 
 A tensor that lives on the host is there for the whole run, or, where the step makes it, from then to the
-end. A copy that a swap-out makes is there until the last swap-in has read it. What a file holds is
-mapped into memory, not copied (ONNX Runtime maps external data: core/framework/session_state_utils.cc),
-and counts apart.
+end. A copy that a swap-out makes is there until the last swap-in has read it; one beside the operations,
+in a slot of its size, until SwapInDone gives that back for another tensor of the same size
+(planner/native/slots.h): slots of one size are as many as are taken at once, and stay. What a file
+holds is mapped into memory, not copied (ONNX Runtime maps external data:
+core/framework/session_state_utils.cc), and counts apart.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 
-from planner.graph.model import OpId, Role, TrainingGraph
+from planner.graph.model import Operation, OpId, Role, TrainingGraph
+from planner.graph.rules import SWAP_DOMAIN, SWAP_OUT
 
 GRANULARITY_BYTES = 256
 """ONNX Runtime's arenas round every buffer up to this, those of pinned memory too (bfc_arena.h,
@@ -57,13 +61,40 @@ def host_memory(
                 in_file += size
             elif tensor.on_host and paged:
                 resident += size
-        elif graph.operations[tensor.producer].role in _MADE:
+        elif (maker := graph.operations[tensor.producer]).role in _MADE:
+            if maker.op_type == SWAP_OUT:
+                continue  # a token
             reads = [step_of[op] + 1 for op in tensor.consumers]
             stays = tensor.is_output or not reads
             change[step_of[tensor.producer]] += size
             change[steps if stays else max(reads)] -= size
+    resident += _slot_bytes(graph, step_of)
     held = np.cumsum(change)[:steps] + resident
     return HostMemory(
         peak_bytes=int(held.max(initial=resident)),
         file_bytes=in_file,
     )
+
+
+def _slot_bytes(graph: TrainingGraph, step_of: Mapping[OpId, int]) -> int:
+    """Bytes of the slots of copies beside the operations: of each size as many as are taken at once."""
+    changes: dict[int, dict[int, int]] = {}
+    for op in graph.operations:
+        if op.op_type != SWAP_OUT:
+            continue
+        of_size = changes.setdefault(graph.tensors[op.inputs[0]].bytes, {})
+        for step, change in ((step_of[op.id], 1), (_given_back(graph, op, step_of), -1)):
+            of_size[step] = of_size.get(step, 0) + change
+    return sum(
+        size * max(accumulate(of_size[step] for step in sorted(of_size)))
+        for size, of_size in changes.items()
+    )
+
+
+def _given_back(graph: TrainingGraph, op: Operation, step_of: Mapping[OpId, int]) -> int:
+    """The step behind the SwapInDone of a SwapOut: by way of SwapOutDone and SwapIn."""
+    tensors = graph.tensors
+    for _ in range(3):
+        readers = (graph.operations[c] for c in tensors[op.outputs[0]].consumers)
+        op = next(reader for reader in readers if reader.domain == SWAP_DOMAIN)
+    return step_of[op.id] + 1

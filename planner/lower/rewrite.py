@@ -28,7 +28,7 @@ from planner.onnxio.bodies import captured, has_bodies, rewire
 from planner.onnxio.load import ValueType
 from planner.onnxio.names import FreeNames
 from planner.plan.problem import Action
-from planner.targets import CPU, Target
+from planner.targets import CPU, NEEDS_KEY, NEEDS_SWAPS, Target
 
 METADATA_PREFIX = "pkg.planner."
 
@@ -340,6 +340,7 @@ class _Writer:
         is_swap = step.op_type in SWAP_OPERATORS
         if is_swap:
             self.model.opset_imports[SWAP_DOMAIN] = 1
+            self.model.metadata_props[NEEDS_KEY] = NEEDS_SWAPS
         return ir.Node(
             SWAP_DOMAIN if is_swap else "",
             step.op_type,

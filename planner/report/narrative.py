@@ -40,13 +40,13 @@ def optimize_sentence(headline: dict[str, Any]) -> str:
 
 
 def copies_sentence(plan: Plan) -> str:
-    """What copies beside the operations mean; "" where they are planned as ONNX Runtime runs them."""
+    """What copies beside the operations are worth; "" where they are between them."""
     if plan.copies != "overlapped" or plan.one_stream_us is None:
         return ""
     return (
-        f"A what-if: {format_duration(plan.planned.time_us)} have the copies beside the operations, "
-        "which ONNX Runtime is not safe with; as it runs this file, on one stream, the step is "
-        f"predicted to take {format_duration(plan.one_stream_us)}."
+        f"Copies run beside the operations: the step is predicted to take "
+        f"{format_duration(plan.planned.time_us)}, with copies between the operations "
+        f"{format_duration(plan.one_stream_us)}."
     )
 
 
@@ -163,7 +163,7 @@ def provenance(
 
 
 def _beside(plan: Plan) -> str:
-    return "; copies beside the operations, a what-if" if plan.copies == "overlapped" else ""
+    return "; copies beside the operations" if plan.copies == "overlapped" else ""
 
 
 _HOW = {

@@ -36,7 +36,7 @@ def _answer(request: dict[str, Any], folder: Path) -> dict[str, Any]:
     path = request["model"]
     inputs = {name: np.load(folder / file) for name, file in request["inputs"].items()}
     if request["options"] == "default":
-        session = onnxruntime.InferenceSession(path)
+        session = onnxruntime.InferenceSession(path, _options(path))
     else:
         from planner.running.classes import open_session
 
@@ -55,6 +55,19 @@ def _answer(request: dict[str, Any], folder: Path) -> dict[str, Any]:
         found |= {n: _digest(inputs[n]) for n in request["written"] if n in inputs}
         answer["digests"].append(found)
     return answer
+
+
+def _options(path: str) -> Any:
+    """None, or options that load the library that the file needs, and are else the default ones."""
+    import onnxruntime
+
+    from planner.runtime.swapping import needs_library, register_library
+
+    if not needs_library(Path(path)):
+        return None
+    options = onnxruntime.SessionOptions()
+    register_library(options)
+    return options
 
 
 def _digest(array: npt.NDArray[Any]) -> str:

@@ -26,6 +26,7 @@ from planner.runtime.opened import (
     needs_of,
     register,
 )
+from planner.runtime.swapping import register_library
 from planner.targets import TARGET_KEY
 from planner.units import format_bytes, parse_bytes, parse_percent
 
@@ -106,6 +107,8 @@ class Opener:
         options = ort.SessionOptions() if given is None else given
         if found.adds_plugin:
             add_plugin(options, needs.target)
+        if needs.library:
+            register_library(options)
         for setting in found.settings:
             setting.put(options, setting.needed)
         try:

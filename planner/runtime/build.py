@@ -15,6 +15,7 @@ import onnx_ir as ir
 from planner.errors import ModelError
 from planner.graph.effects import TRAINING_OPERATORS
 from planner.graph.reasons import WhyClosed
+from planner.graph.rules import SWAP_DOMAIN
 
 TRAINING_VERSION = "1.19.2"
 _MAX_IR_VERSION, _MAX_OPSET = 10, 21  # that onnxruntime-training 1.19.2 accepts
@@ -40,9 +41,11 @@ def check_build(model: ir.Model) -> None:
     """Whether the installed build can run a training graph at all.
 
     Raises:
-        ModelError: a graph of ORTModule; gradient operators and no kernels for them; artifacts of
-            another version of onnxruntime-training. By node, with what to do.
+        ModelError: a file with copies beside the operations; a graph of ORTModule; gradient operators
+            and no kernels for them; artifacts of another version of onnxruntime-training. By node, with
+            what to do.
     """
+    _check_original(model)
     training = [n for n in model.graph if n.op_type in TRAINING_OPERATORS and n.domain in _DOMAINS]
     for node in model.graph:
         if node.op_type in _TORCH:
@@ -62,6 +65,16 @@ def check_build(model: ir.Model) -> None:
             f"{others} (first at node {first.name!r}), operators of onnxruntime-training: {_INSTALL}"
         )
     _check_version(model, training)
+
+
+def _check_original(model: ir.Model) -> None:
+    """Raise ModelError for a file that planner wrote with copies beside the operations."""
+    swap = next((node for node in model.graph if node.domain == SWAP_DOMAIN), None)
+    if swap is not None:
+        raise ModelError(
+            f"node {swap.name!r} ({swap.op_type}) belongs to a plan whose copies run beside the "
+            "operations: plan the model that this file was made of"
+        )
 
 
 def _check_version(model: ir.Model, training: list[ir.Node]) -> None:

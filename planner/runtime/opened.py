@@ -8,6 +8,7 @@
     pkg.planner.arena                the cap in which the plan runs
     pkg.planner.block_channels       of the layout that its weights are in, which belongs to a processor
     pkg.planner.assumed              "1" where it was made without its device's provider
+    pkg.planner.needs                "planner.swap 1" where sessions load planner's native library
 
 Besides, no file is opened with memory pattern or buffer reuse, which hold more than what is alive.
 `session_options` makes options for a script; `planner run` sets them on a script's own.
@@ -17,7 +18,7 @@ from __future__ import annotations
 
 import io
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -27,11 +28,14 @@ from planner.files.reading import MAX_BYTES, shown, why_not_a_file
 from planner.files.structuring import parse_json
 from planner.onnxio.metadata import read_metadata
 from planner.plan.planfile import Arena
+from planner.runtime.swapping import register_library
 from planner.targets import (
     ARENA_KEY,
     ASSUMED_KEY,
     BLOCK_KEY,
     LEVEL_KEY,
+    NEEDS_KEY,
+    NEEDS_SWAPS,
     OPTIONS_KEY,
     ORDER_KEY,
     PACKED_KEY,
@@ -43,8 +47,6 @@ from planner.targets import (
 
 if TYPE_CHECKING:
     import onnxruntime as ort
-
-MakeSession = Callable[["ort.SessionOptions"], object]
 
 PREPACKING = "session.disable_prepacking"
 REGISTERED = "session.use_env_allocators"
@@ -105,6 +107,7 @@ class Needs:
         arena: the cap in which it runs; None where it asks for none.
         budget_bytes: of its plan; None where it says none.
         assumed: it was made without its device's provider, whose optimizers and placement were assumed.
+        library: it has nodes of `planner.native`, which sessions load.
         props: all of its metadata.
     """
 
@@ -117,6 +120,7 @@ class Needs:
     arena: Arena | None = None
     budget_bytes: int | None = None
     assumed: bool = False
+    library: bool = False
     props: Mapping[str, str]
 
     def settings(self) -> tuple[Setting, ...]:
@@ -188,6 +192,7 @@ def needs_of(model: Path | str | bytes, *, device: str | None = None) -> Needs:
         arena=_arena(props[ARENA_KEY], where) if ARENA_KEY in props else None,
         budget_bytes=_budget(props.get(_BUDGET_KEY)),
         assumed=one_of(ASSUMED_KEY, "1") is not None,
+        library=one_of(NEEDS_KEY, NEEDS_SWAPS) is not None,
         props=props,
     )
 
@@ -196,38 +201,31 @@ def session_options(
     model: Path | str | bytes,
     *,
     device: str | None = None,
-    copies: str = "serial",
     arena: str | None = None,
-    make_session: MakeSession | None = None,
 ) -> ort.SessionOptions:
     """Options to open a rewritten model with: neither memory pattern nor reuse, which hold more than
-    the plan does, and all that the file's metadata asks for: level, execution order, packing, arena. A
-    provider that is a plug-in is in them, with the options that the file asks for.
+    the plan does, and all that the file's metadata asks for: level, execution order, packing, arena, and
+    planner's native library. A provider that is a plug-in is in them, with the options that the file asks
+    for.
 
     Args:
         model: the rewritten model: a path, or its bytes.
         device: where it will run: cpu, webgpu or cuda; None for what the file says.
-        copies: "serial" leaves them on the stream of the operations, as ONNX Runtime does by itself.
-            "overlapped" writes `MODEL.streams.json` and applies it, for experiments: results are not
-            safe, nor is the budget, and a warning says so.
         arena: "24GB": the most that ONNX Runtime's arena may hold, on the CPU or on CUDA, in one region
             whose chunks are all split. None: on CUDA the one that the file asks for; on the CPU its
             regions, with room for results that the script keeps, which lie in the arena, too:
             `planner.open_session` and `planner run` copy them out, and cap the arena at what one step
             takes. It is registered for the process. On CUDA all that is on the device is in it, on the
             CPU neither inputs nor initializers.
-        make_session: opens the model with the options given, where `device` does not say how.
 
     Raises:
-        UsageError: there is no device whose copies could have streams of their own; the device is not
-            here; or the file was written for another one, or for another kind of processor.
+        UsageError: the device is not here; the file was written for another one, or for another kind of
+            processor; or the library is not built.
     """
     import onnxruntime as ort
 
     from planner.units import parse_bytes
 
-    if copies not in ("serial", "overlapped"):
-        raise UsageError(f"copies are serial or overlapped here, not {copies!r}")
     needs = needs_of(model, device=device)
     needs.check_here()
     if needs.assumed:
@@ -247,11 +245,9 @@ def session_options(
         register(options, needs.arena, needs.target)
     if needs.target.plugin:
         add_plugin(options, needs.target)
-    if copies == "serial":
-        return options
-    if isinstance(model, bytes):
-        raise UsageError("copies overlap in a model that is a file: it is given as bytes")
-    return _overlapped(Path(model), needs.target, options, make_session)
+    if needs.library:
+        register_library(options)
+    return options
 
 
 def register(options: ort.SessionOptions, arena: Arena, target: Target) -> None:
@@ -280,21 +276,6 @@ def add_plugin(options: ort.SessionOptions, target: Target) -> None:
 
     check_provider(target)
     options.add_provider_for_devices(list(webgpu_devices()[:1]), dict(target.options))
-
-
-def _overlapped(
-    path: Path, target: Target, options: ort.SessionOptions, make_session: MakeSession | None
-) -> ort.SessionOptions:
-    """Options with copies on streams of their own, and a warning."""
-    from planner.runtime.streams import UNSAFE, write_streams
-
-    if make_session is None:
-        if not target.own_memory:
-            raise UsageError("copies overlap on a device with streams; the CPU has none")
-        make_session = _opens(path, target)
-    warnings.warn(UNSAFE, stacklevel=3)
-    write_streams(path, make_session, options)
-    return options
 
 
 def metadata_of(model: Path | str | bytes) -> dict[str, str]:
@@ -371,19 +352,3 @@ def _arena(text: str, where: str) -> Arena:
 
 def _budget(text: str | None) -> int | None:
     return int(text) if text is not None and text.isascii() and text.isdigit() else None
-
-
-def _opens(model: Path, target: Target) -> MakeSession:
-    from planner.runtime.device.sessions import check_provider
-
-    check_provider(target)
-    providers = (
-        [] if target.plugin else [(target.provider, dict(target.options)), "CPUExecutionProvider"]
-    )
-
-    def open_it(options: ort.SessionOptions) -> object:
-        import onnxruntime as ort
-
-        return ort.InferenceSession(model, options, providers=providers or None)
-
-    return open_it

@@ -135,6 +135,7 @@ class Opening:
 
     Attributes:
         arena: that recommended options have, in place of one that grows by what is requested.
+        entries: of the session's configuration, besides.
     """
 
     memory: Memory = "default"
@@ -143,6 +144,7 @@ class Opening:
     threads: int | None = None
     packed: bool = True
     arena: Arena | None = None
+    entries: tuple[tuple[str, str], ...] = ()
 
     def options(self, *, profile_prefix: Path | None = None) -> ort.SessionOptions:
         """The options of one session."""
@@ -157,6 +159,8 @@ class Opening:
         if self.arena is not None:
             hold_no_more(options)
             cap_arena(options, self.arena.limit_bytes, self.arena.first_region_bytes)
+        for key, value in self.entries:
+            options.add_session_config_entry(key, value)
         return options
 
 

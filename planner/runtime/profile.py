@@ -30,6 +30,7 @@ from planner.files.structuring import read_json
 from planner.files.temporary import temporary_folder
 from planner.runtime.messages import explain, first_line
 from planner.runtime.options import DEFAULT, Opening
+from planner.runtime.swapping import register_for
 from planner.targets import CPU
 
 if TYPE_CHECKING:
@@ -133,6 +134,7 @@ def create_session(model_path: Path, options: ort.SessionOptions) -> ort.Inferen
     """A session on the CPU, or a `ModelError` that names the operator or node that stands in the way."""
     import onnxruntime as ort
 
+    register_for(options, model_path)
     try:
         return ort.InferenceSession(str(model_path), options, providers=[CPU.provider])
     except Exception as error:

@@ -49,6 +49,24 @@ def with_waits(problem: Problem, actions: Sequence[Action]) -> list[Action]:
     return found
 
 
+def unpaired(problem: Problem, actions: Sequence[Action], *, beside: bool) -> int | None:
+    """A tensor whose copies are not one out, one wait and one back, in turns; None where there is none.
+
+    Args:
+        beside: copies run beside the operations; else none is waited for.
+    """
+    after = {OUT: DONE, DONE: IN, IN: OUT}
+    wanted: dict[int, ActionKind] = {}
+    for action in actions:
+        target = action.target
+        if action.kind is RUN or problem.tensors[target].host_copy:
+            continue
+        if action.kind is not wanted.get(target, OUT) if beside else action.kind is DONE:
+            return target
+        wanted[target] = after[action.kind]
+    return next((t for t, kind in wanted.items() if beside and kind is not OUT), None)
+
+
 def _paired(problem: Problem, actions: Sequence[Action]) -> list[Action]:
     """The schedule without copies in that nothing reads and copies out that nothing brings back, each
     copy in with a copy out of its own."""

@@ -21,6 +21,7 @@ from planner.pipeline.levers.halving import check_can_halve
 from planner.pipeline.levers.split_within import split_within
 from planner.pipeline.levers.whole_step import WholeStep
 from planner.pipeline.levers.within_budget import PlanWithin
+from planner.pipeline.prepare.copies import check_library
 from planner.pipeline.prepare.limiting import limited
 from planner.pipeline.prepare.prepared import Prepared, Progress, prepare
 from planner.pipeline.prepare.settings import Settings, settings_of
@@ -146,6 +147,7 @@ class OptimizeJob:
         """The model, read and analysed, while what is not compiled yet on this machine is."""
         if self.verify:
             check_can_run(target_named(self.request.device))
+        check_library(self.request.levers.copies)
         compile_ahead(self.request)
         if self.files.report is not None:
             import_ahead("planner.report.html")

@@ -149,7 +149,7 @@ def run_both(rewrite: Rewrite, progress: Progress, *, thorough: bool) -> Verific
     if rewrite.plan.halved:
         progress("magnitudes of what is stored in half")
         verification = _with_magnitudes(verification, rewrite, inputs[0])
-    notes = (*_on_one_stream(rewrite.plan), *_on_kept_times(prepared, verification))
+    notes = _on_kept_times(prepared, verification)
     return replace(verification, notes=(*verification.notes, *notes))
 
 
@@ -300,17 +300,6 @@ def _on_cpu(
         ahead=rewrite.ahead,
         progress=progress,
     ).run()
-
-
-def _on_one_stream(plan: Plan) -> tuple[str, ...]:
-    """How the file of a plan with copies beside the operations was run."""
-    if plan.copies != "overlapped" or plan.one_stream_us is None:
-        return ()
-    return (
-        "both models ran on one stream, copies included: the plan predicts "
-        f"{format_duration(plan.planned.time_us)} with its copies beside the operations, and "
-        f"{format_duration(plan.one_stream_us)} as it ran",
-    )
 
 
 def _names(view: ModelView) -> tuple[str, ...]:

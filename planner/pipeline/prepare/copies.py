@@ -1,13 +1,10 @@
 """Whether copies are planned on the stream of the operations, or beside them.
 
-ONNX Runtime runs everything of one device on one stream, copies included, unless the session is given
-a partition of the nodes into streams (`planner.runtime.streams`). On streams of their own, copies are
-not safe in it: a buffer that one stream made and another one reads goes back to the arena when its
-last reader is *issued*, and the arena hands it to the first stream's next node at once.
-`reports/overlap.md` has the places in ONNX Runtime that decide it, and what was run.
-
-So a plan with copies beside the operations says what the step would take if that were mended. Its file
-is a model like any other, and it runs on one stream.
+ONNX Runtime runs everything of one device on one stream, its own copies included, and copies on streams
+of their own are not safe in it: a buffer goes back to the arena when its last reader is *issued*
+(`reports/overlap.md`). The operators of `planner.native` copy beside the operations and are safe by
+construction: who still reads a buffer is an input of the node that waits for it. Files with them need
+that library. Where it has been shown to give the same bits is in `planner.targets`.
 """
 
 from __future__ import annotations
@@ -15,27 +12,28 @@ from __future__ import annotations
 from typing import Literal
 
 from planner.errors import UsageError
+from planner.native import library_path
+from planner.targets import target_named
 
 Copies = Literal["serial", "overlapped", "auto"]
 COPIES: tuple[Copies, ...] = ("serial", "overlapped", "auto")
 
-WHAT_IF = (
-    "copies beside the operations are a what-if: ONNX Runtime runs this file's copies on the stream of "
-    "the operations, and is not safe with copies on streams of their own"
+BESIDE = (
+    "copies run beside the operations, by planner's native library, which sessions of the file load"
+)
+
+_UNPROVED = (
+    "on {title} no card has been seen yet to give the same bits with it: verify the file there"
 )
 
 SHARED = "host copies share the CPU's memory: nothing is saved on this machine; shows what a GPU would do"
 """What copies are worth where a file runs on the CPU."""
 
-_SAFE_DEVICES: frozenset[str] = frozenset()
-"""Devices whose copies have streams of their own and were shown to be safe there."""
-
 
 def choose_copies(copies: str, swap: str, device: str) -> tuple[bool, str]:
     """(whether copies run beside the operations, why: a sentence for the plan's assumptions).
 
-    "auto" overlaps on a device whose copies have been shown to be safe on streams of their own. There
-    is none today.
+    "auto" overlaps on a device where that has been shown to be safe.
 
     Args:
         copies: one of `COPIES`.
@@ -43,18 +41,26 @@ def choose_copies(copies: str, swap: str, device: str) -> tuple[bool, str]:
         device: where the model is to run.
 
     Raises:
-        UsageError: an unknown choice, or copies that overlap where none are allowed.
+        UsageError: an unknown choice, or copies that overlap where none are allowed, or where the library
+            has no operators.
     """
     check_copies(copies, swap)
+    target = target_named(device)
     if copies == "overlapped":
-        return True, WHAT_IF
+        if target.overlap == "never":
+            raise UsageError(
+                f"--copies overlapped: planner's library copies on the CPU and on CUDA, not on "
+                f"{target.title}; use --copies serial"
+            )
+        is_new = target.own_memory and target.overlap != "proved"
+        return True, f"{BESIDE}; {_UNPROVED.format(title=target.title)}" if is_new else BESIDE
     if copies == "serial" or swap == "none":
         return False, ""
-    if device in _SAFE_DEVICES:
-        return True, f"copies run beside the operations: {device} has streams of their own for them"
+    if target.overlap == "proved":
+        return True, BESIDE
     return False, (
-        "copies are planned on the stream of the operations: on streams of their own they have not "
-        f"been shown to be safe on {device}"
+        "copies are planned on the stream of the operations: beside them they have not been shown to be "
+        f"safe on {device}"
     )
 
 
@@ -66,3 +72,13 @@ def check_copies(copies: str, swap: str | None) -> None:
         raise UsageError(
             "--copies overlapped needs copies, which --swap none forbids: leave out one of the two"
         )
+
+
+def check_library(copies: str) -> None:
+    """Raise UsageError where files with copies beside the operations are asked for, and the library that
+    their sessions load is not built."""
+    if copies == "overlapped":
+        try:
+            library_path()
+        except UsageError as error:
+            raise UsageError(f"--copies overlapped: {error}; or use --copies serial") from None

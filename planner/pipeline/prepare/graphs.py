@@ -14,6 +14,7 @@ from planner.onnxio.load import ValueType, value_types
 from planner.runtime.build import is_training_build
 from planner.runtime.memory.within import with_bodies
 from planner.runtime.optimizers.shapes import runtime_types, unsized_values
+from planner.runtime.swapping import has_swaps
 
 
 def analysed_graph(
@@ -51,5 +52,6 @@ def typed_graph(
     return replace(
         with_bodies(graph, model, types),
         shapes_follow=is_training_build(),
-        pattern=not has_optional_input(model),
+        # the library turns it off
+        pattern=not has_optional_input(model) and not has_swaps(model),
     )

@@ -132,7 +132,10 @@ def _why_not_told(prepared: Prepared) -> str:
     target = prepared.target
     if target.own_memory:
         return "" if target.is_arena else f"{target.title}'s buffers come in sizes of its own"
-    if prepared.request.levers.swap != "none" and prepared.why_no_swaps is None:
+    levers = prepared.request.levers
+    if levers.swap != "none" and prepared.why_no_swaps is None:
+        if levers.copies == "overlapped":
+            return "on the CPU, what is copied to the host stays in memory of the process"
         return "copies to the host share the CPU's arena"
     if packable_bytes(prepared.graph):
         return "how much kernels take for constant weights, which they pack beforehand, is not predicted"

@@ -42,6 +42,7 @@ from planner.plan.planfile import (
 from planner.plan.problem import Action, ActionKind
 from planner.plan.replay import Replay
 from planner.simulate.simulate import InvalidScheduleError, simulate
+from planner.simulate.waits import unpaired
 from planner.units import format_bytes, format_duration
 
 _MAX_BINDING = 20
@@ -154,14 +155,14 @@ def _one_stream_us(replay: Replay) -> float:
 
 
 def _copies_note(settings: Settings, replay: Replay) -> tuple[str, ...]:
-    """How copies were planned, and what they take as ONNX Runtime runs them."""
+    """How copies were planned, and what they would take between the operations."""
     if not settings.why_copies:
         return ()
     if not settings.overlap:
         return (settings.why_copies,)
     return (
-        f"{settings.why_copies}; there the step takes {format_duration(_one_stream_us(replay))}, "
-        f"not {format_duration(replay.time_us)}",
+        f"{settings.why_copies}; on the stream of the operations the step would take "
+        f"{format_duration(_one_stream_us(replay))}, not {format_duration(replay.time_us)}",
     )
 
 
@@ -399,4 +400,10 @@ def schedule_of(
         simulate(form.problem, actions)
     except InvalidScheduleError as error:
         raise ModelError(f"the plan cannot be carried out: {error}") from None
+    odd = unpaired(form.problem, actions, beside=plan.copies == "overlapped")
+    if odd is not None:
+        raise ModelError(
+            f"the plan's copies of {form.problem.tensors[odd].name!r} are not each waited for and "
+            "brought back once: an older planner made it, or it was edited; make the plan again"
+        )
     return form, actions

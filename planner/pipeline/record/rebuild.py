@@ -36,11 +36,14 @@ from planner.plan.planfile import Plan
 from planner.plan.problem import Action
 from planner.request import Costs, Levers, Request
 from planner.runtime.device.sessions import why_missing
+from planner.runtime.swapping import has_swaps
 from planner.targets import (
     ARENA_KEY,
     ASSUMED_KEY,
     BLOCK_KEY,
     LEVEL_KEY,
+    NEEDS_KEY,
+    NEEDS_SWAPS,
     ORDER_KEY,
     PACKED_KEY,
     SESSION_KEYS,
@@ -259,6 +262,8 @@ def with_metadata(rewritten: Rewritten, plan: Plan, prepared: Prepared) -> Rewri
         props[PACKED_KEY] = "0"
     if plan.assumed:
         props[ASSUMED_KEY] = "1"
+    if has_swaps(rewritten.model):
+        props[NEEDS_KEY] = NEEDS_SWAPS
     if plan.block_channels:
         props[BLOCK_KEY] = str(plan.block_channels)
     if plan.arena is not None:

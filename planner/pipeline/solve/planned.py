@@ -184,6 +184,4 @@ def lowered_plan(
             else held_region(demands, graph, order, cap, target),
         )
 
-    return lowered_as(
-        read, prepared, form, candidate.actions, order_target=settings.order_target
-    )
+    return lowered_as(read, prepared, form, candidate.actions, order_target=settings.order_target)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from planner.errors import ModelError, UsageError
 from planner.runtime.device.provider import webgpu_devices, webgpu_session
 from planner.runtime.messages import explain
+from planner.runtime.swapping import register_for
 from planner.targets import Target
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ def create(
     """
     import onnxruntime as ort
 
+    register_for(options, model)
     if target.plugin:
         return webgpu_session(model, options, settings)
     providers = [(target.provider, dict(settings)), "CPUExecutionProvider"]

@@ -24,7 +24,6 @@ import onnx_ir as ir
 from planner.errors import ModelError
 from planner.exactness import Numbers
 from planner.files.temporary import temporary_folder
-from planner.graph.rules import COPIES
 from planner.results import (
     CapCheck,
     CopyCheck,
@@ -42,6 +41,7 @@ from planner.runtime.device.reference import Reference, Side, reference, spared
 from planner.runtime.device.software import device_for
 from planner.runtime.judge.compare import compare_orders
 from planner.runtime.judge.draws import described, drawn_outputs
+from planner.runtime.judge.swaps import copy_check, copy_failures
 from planner.runtime.memory import memcheck
 from planner.runtime.options import Level, Memory, Order
 from planner.targets import CPU, Target
@@ -207,30 +207,10 @@ class DeviceJob:
         return tuple(checks)
 
     def _copies(self, after: DeviceRun) -> CopyCheck:
-        graph = self.rewritten.graph
-        planned = {
-            op.name: (op.op_type, sum(graph.tensors[t].bytes for t in op.outputs))
-            for op in graph.operations
-            if op.op_type in COPIES
-        }
-        ran = {
-            e.name: (e.op_type, e.output_bytes or 0)
-            for e in self.rewritten.seen(after)
-            if e.op_type in COPIES
-        }
-        missing = tuple(name for name, what in planned.items() if ran.get(name) != what)
-        extra = tuple((name, size) for name, (_, size) in ran.items() if name not in planned)
+        check = copy_check(self.rewritten.graph, self.rewritten.seen(after))
         if not self.is_copy:
-            for what, names in (("did not run", missing), ("ran unplanned", [n for n, _ in extra])):
-                if names:
-                    self.failures.append(f"{len(names)} copies {what}, first {names[0]!r}")
-        return CopyCheck(
-            planned=len(planned),
-            planned_bytes=sum(size for _, size in planned.values()),
-            ran=len(planned) - len(missing),
-            missing=missing,
-            extra=extra,
-        )
+            self.failures += copy_failures(check)
+        return check
 
     # -- memory --------------------------------------------------------------------------------
 

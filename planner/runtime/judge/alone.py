@@ -3,7 +3,8 @@
     default      onnxruntime.InferenceSession(path)
     recommended  planner.open_session(path)
 
-Nothing else is set: no level, no threads, no profile. The process says which bits its results are, by
+Nothing else is set: no level, no threads, no profile; a file with copies beside the operations gets the
+library that it needs (`planner.runtime.swapping`). The process says which bits its results are, by
 digest, and how far it grew: the high-water mark of its resident set over each run (`VmHWM` in
 /proc/PID/status, put back before the first run by /proc/PID/clear_refs; proc(5)), less what it had
 before, session and inputs included. So does `top`, and so the figure has what a script sees: the arena,

@@ -7,6 +7,7 @@ run, and times from more runs (`planner.runtime.profiled`).
     original   default                   outputs, bytes
     rewritten  default                   outputs, order, bytes
     rewritten  recommended               order, bytes
+    rewritten  watched                   bits, where copies run beside the operations (`judge.swaps`)
     both       default                   time, in turns, in the sessions above
     both       capped                    the arena's hard limit, one process each
     both       seeded                    outputs of random numbers, where there are any
@@ -46,6 +47,7 @@ from planner.plan.planfile import Arena, BudgetOf
 from planner.processes.children import quiet
 from planner.results import (
     CapCheck,
+    CopyCheck,
     MemoryCheck,
     OrderCheck,
     OutputComparison,
@@ -57,6 +59,14 @@ from planner.runtime.judge.cap_both import Contestant, capped_by
 from planner.runtime.judge.compare import KeptResults, compare_orders, judged
 from planner.runtime.judge.draws import compare_draws, drawn_outputs
 from planner.runtime.judge.sizes import exceeded
+from planner.runtime.judge.swaps import (
+    copy_check,
+    copy_failures,
+    digests,
+    has_swaps,
+    link_for,
+    watched,
+)
 from planner.runtime.memory import memcheck
 from planner.runtime.optimizers.settled import executed_order
 from planner.runtime.optimizers.written import as_left, with_own, written_inputs
@@ -133,6 +143,7 @@ class CpuJob:
     order_checks: list[OrderCheck] = field(default_factory=list)
     _sessions: Sessions = field(init=False)
     _as_run: Path | None = field(default=None, init=False)
+    _copies: CopyCheck | None = field(default=None, init=False)
 
     def run(self) -> Verification:
         """Run everything.
@@ -189,6 +200,7 @@ class CpuJob:
             memory=tuple(self.memory),
             caps=caps,
             time=time,
+            copies=self._copies,
             sessions=sessions,
             default_bits=bits,
         )
@@ -272,12 +284,17 @@ class CpuJob:
         self._add_memory("original", "default", runs)
         self.progress("rewritten model, default options: outputs, order and bytes")
         feeds = with_own(self.inputs, written)
-        runs = self._profile(
-            "rewritten",
-            opening,
-            on_outputs=lambda names, arrays: results.compare(_named(names, arrays, feeds, written)),
-            inputs=feeds,
-        )
+        bits: dict[str, str] = {}
+
+        def on_outputs(names: list[str], arrays: list[Array]) -> None:
+            found = _named(names, arrays, feeds, written)
+            if has_swaps(self.graphs["rewritten"]):
+                bits.update(digests(found))
+            results.compare(found)
+
+        runs = self._profile("rewritten", opening, on_outputs=on_outputs, inputs=feeds)
+        if bits:
+            self._watch_swaps(runs[0], opening, bits)
         self._check_order(self._default_level, runs[0])
         self.failures += exceeded(self.graphs["rewritten"], runs[0], "rewritten")
         self._add_memory("rewritten", "default", runs)
@@ -285,6 +302,25 @@ class CpuJob:
         comparisons = self._with_draws(results.comparisons, threads)
         self._judge_outputs(comparisons)
         return comparisons
+
+    def _watch_swaps(self, run: Run, opening: Opening, bits: Mapping[str, str]) -> None:
+        """Swaps counted in a run, and watched in others, whose results should have the same bits."""
+        self.progress("rewritten model, on a slow link: swaps under watch")
+        graph = self.graphs["rewritten"]
+        self._copies = copy_check(graph, run)
+        self.failures += copy_failures(self._copies)
+        drawn = drawn_outputs(graph)
+        written = written_inputs(self.graphs["original"])
+        failures, note = watched(
+            self.paths["rewritten"],
+            opening,
+            lambda: with_own(self.inputs, written),
+            lambda names, arrays, fed: _named(names, arrays, fed, written),
+            {name: found for name, found in bits.items() if name not in drawn},
+            link_for(graph, sum(event.duration_us for event in run)),
+        )
+        self.failures += failures
+        self.notes.append(note)
 
     def _with_draws(
         self, comparisons: Sequence[OutputComparison], threads: int

@@ -14,11 +14,13 @@ import onnx_ir as ir
 from planner.errors import ModelError
 from planner.files.temporary import temporary_folder
 from planner.graph.model import TrainingGraph
+from planner.graph.rules import SWAP_DOMAIN
 from planner.onnxio.dims import dims_of
 from planner.onnxio.load import InferredTypes, ValueType
 from planner.runtime.build import is_training_build
 from planner.runtime.messages import first_line
 from planner.runtime.options import asking_options
+from planner.runtime.swapping import has_swaps, register_library
 
 _SMALL_BYTES = 1024
 
@@ -83,6 +85,8 @@ def unsized_values(model: ir.Model, types: Mapping[str, ValueType]) -> set[str]:
         kind = onnx.TypeProto(tensor_type=onnx.TypeProto.Tensor(elem_type=int(types[name].dtype)))
         proto.graph.output.append(onnx.ValueInfoProto(name=name, type=kind))
     options = asking_options("disabled")
+    if has_swaps(model):
+        register_library(options)
     try:
         session = ort.InferenceSession(
             proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
@@ -123,6 +127,8 @@ def unsized_copies(
     known = {t.name for t in graph.tensors}
     found: set[str] = set()
     for node in model.graph:
+        if node.domain == SWAP_DOMAIN:
+            continue  # its attributes say what it makes
         for name in (str(v.name) for v in node.outputs if v.name):
             if like.get(name, name) in unsized:
                 found.add(name)

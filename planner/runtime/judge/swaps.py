@@ -1,0 +1,125 @@
+"""Copies that ran against those that were planned, and swaps beside the operations under watch.
+
+Under watch, the link is so slow that copies take about as long as the step, and jitters; the library
+compares checksums at every swap and writes canaries into memory that a copy has yet to fill
+(`planner.check_swaps`). What is read, written or reused too early is seen so, or changes an output.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from planner.graph.model import TrainingGraph
+from planner.graph.rules import COPIES, SWAP_IN, SWAP_OUT
+from planner.results import CopyCheck
+from planner.runtime.options import Opening
+from planner.runtime.profile import NodeEvent, create_session, run_session
+from planner.runtime.swapping import CHECK_SWAPS, LINK_JITTER_US, LINK_MBPS
+
+Arrays = Mapping[str, npt.NDArray[Any]]
+
+RUNS = 3
+_JITTER_US = 200
+_KINDS = COPIES | {SWAP_OUT, SWAP_IN}
+
+
+def has_swaps(graph: TrainingGraph) -> bool:
+    """Whether some copies run beside the operations."""
+    return any(op.op_type == SWAP_OUT for op in graph.operations)
+
+
+def copy_check(graph: TrainingGraph, run: Sequence[NodeEvent]) -> CopyCheck:
+    """Copies that ran, by name, operator and bytes, against those of the graph; each way of a swap is
+    one, known by the node that begins it."""
+    tensors = graph.tensors
+    planned: dict[str, tuple[str, int]] = {}
+    moved = 0
+    for op in graph.operations:
+        if op.op_type in _KINDS:
+            made = sum(tensors[t].bytes for t in op.outputs)
+            planned[op.name] = (op.op_type, made)
+            moved += tensors[op.inputs[0]].bytes if op.op_type == SWAP_OUT else made
+    ran = {e.name: (e.op_type, e.output_bytes or 0) for e in run if e.op_type in _KINDS}
+    missing = tuple(name for name, what in planned.items() if ran.get(name) != what)
+    return CopyCheck(
+        planned=len(planned),
+        planned_bytes=moved,
+        ran=len(planned) - len(missing),
+        missing=missing,
+        extra=tuple((name, size) for name, (_, size) in ran.items() if name not in planned),
+    )
+
+
+def copy_failures(check: CopyCheck) -> list[str]:
+    """What to say of copies that did not run, or that nobody planned."""
+    extra = [name for name, _ in check.extra]
+    both = (("did not run", check.missing), ("ran unplanned", extra))
+    return [f"{len(names)} copies {what}, first {names[0]!r}" for what, names in both if names]
+
+
+def digests(results: Arrays) -> dict[str, str]:
+    """Of the bits of each result."""
+    return {
+        name: hashlib.blake2b(np.ascontiguousarray(array).tobytes(), digest_size=16).hexdigest()
+        for name, array in results.items()
+    }
+
+
+def link_for(graph: TrainingGraph, step_us: float) -> int:
+    """MB/s at which the copies of one way take about as long as the step."""
+    moved = copy_check(graph, ()).planned_bytes // 2
+    return max(1, int(moved / max(1.0, step_us)))
+
+
+def watched(
+    path: Path,
+    opening: Opening,
+    feeds: Callable[[], Arrays],
+    named: Callable[[list[str], list[npt.NDArray[Any]], Arrays], Arrays],
+    wanted: Mapping[str, str],
+    link_mbps: int,
+) -> tuple[list[str], str]:
+    """(failures, note) of a few runs under watch.
+
+    Args:
+        opening: as the results were made whose digests are `wanted`.
+        feeds: makes the inputs of a run.
+        named: names and arrays of a run's outputs, and what it was fed, as results by name.
+
+    Raises:
+        ModelError: ONNX Runtime cannot load or run the model.
+    """
+    from planner.native import counts
+
+    entries = {CHECK_SWAPS: "1", LINK_MBPS: str(link_mbps), LINK_JITTER_US: str(_JITTER_US)}
+    session = create_session(path, replace(opening, entries=tuple(entries.items())).options())
+    names = [output.name for output in session.get_outputs()]
+    before = counts()
+    off: set[str] = set()
+    for _ in range(RUNS):
+        fed = feeds()
+        found = digests(named(names, run_session(session, fed), fed))
+        off |= {name for name, bits in wanted.items() if found.get(name) != bits}
+    after = counts()
+    failures: list[str] = []
+    if off:
+        failures.append(f"on a slow link {len(off)} output(s) have other bits, first {min(off)!r}")
+    violations = after.violations - before.violations
+    if violations:
+        failures.append(
+            f"{violations} swap(s) read or wrote memory that was not theirs: planner's library found "
+            "other checksums or canaries than it left"
+        )
+    swaps = after.swaps_in - before.swaps_in
+    note = (
+        f"swaps were watched in {RUNS} runs on a link of {link_mbps:,} MB/s each way, with jitter: "
+        f"{swaps:,} copies back, {violations or 'no'} violations"
+    )
+    return failures, note
