@@ -1,8 +1,8 @@
 """A library that ONNX Runtime loads: asynchronous swaps, and a memory pool of exactly a budget.
 
-A session loads it by `options.register_custom_ops_library(str(library_path()))`. Its settings are entries of
-the session, added before that: `planner.pool_bytes`, `planner.page_bytes`, `planner.check_swaps`,
-`planner.link_mbps`, `planner.link_jitter_us`. docs/native.md says what each does.
+A session loads it by `options.register_custom_ops_library(str(library_path()))`. Its settings are
+entries of the session, added before that: `planner.pool_bytes`, `planner.page_bytes`,
+`planner.check_swaps`, `planner.link_mbps`, `planner.link_jitter_us`. docs/native.md says what each does.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ class Counts:
     """What the swaps of this process did, in all its sessions.
 
     Attributes:
-        swaps_out: copies out that began; swaps_in: copies in that ended, those of LoadIn among them.
-        live_slots: host slots that hold a swap now; slots: those that there are; slot_bytes: of these.
+        swaps_out: copies out that began; swaps_in: copies in that ended, those of LoadIn too.
+        live_slots: host slots that hold a swap now; slots: all that exist; slot_bytes: of these.
         violations: what `planner.check_swaps` found; 0 unless there is a fault.
         waits: waits of the CPU's compute thread for a copy; waited_us: their time.
-        copied_views: SwapInDone that had to copy, because the output has a buffer of its own.
+        copied_views: SwapInDone that had to copy: its output has a buffer of its own.
         abandoned: swaps that a failed run or a closed session left, or that `drain` ended.
     """
 

@@ -1,6 +1,6 @@
 """Compiles the library. It imports nothing but the standard library, because setup.py runs it too.
 
-The file's name has a digest of the sources, so that a library of other sources is never taken for this one.
+The file's name has a digest of the sources: a library of other sources is never taken for this one.
 """
 
 from __future__ import annotations

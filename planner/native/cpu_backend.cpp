@@ -1,5 +1,5 @@
-// Copies by two worker threads, one a direction, first come first served: a GPU's copy engines on a CPU.
-// The compute stream is the thread that runs the nodes, so that waiting for a copy blocks it.
+// Copies by two worker threads, one a direction, first come first served: a GPU's copy engines on a
+// CPU. The compute stream is the thread that runs the nodes, so that waiting for a copy blocks it.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -16,7 +16,7 @@ namespace planner {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-constexpr size_t kPieceBytes = 256 << 10;
+constexpr size_t kLinkPieceBytes = 256 << 10;
 constexpr unsigned char kCanary = 0xA5;
 
 uint64_t checksum(const void* data, size_t bytes) {
@@ -32,7 +32,8 @@ uint64_t checksum(const void* data, size_t bytes) {
 }
 
 void check(bool holds, const char* otherwise) {
-  if (!holds && ++counts.violations <= 5) std::fprintf(stderr, "planner.swap: violation: %s\n", otherwise);
+  if (!holds && ++counts.violations <= 5)
+    std::fprintf(stderr, "planner.swap: violation: %s\n", otherwise);
 }
 
 class Worker {
@@ -86,8 +87,10 @@ class Cpu : public Backend {
   void end_out(void*, Slot& slot, const void* x) override {
     wait(slot, slot.out_done);
     if (!slot.settings->check) return;
-    check(checksum(x, slot.bytes) == slot.sum, "a tensor was written to before its copy out was done");
-    check(checksum(slot.host, slot.bytes) == slot.sum, "a host slot does not hold what was copied out");
+    check(checksum(x, slot.bytes) == slot.sum,
+          "a tensor was written to before its copy out was done");
+    check(checksum(slot.host, slot.bytes) == slot.sum,
+          "a host slot does not hold what was copied out");
   }
   void begin_in(void*, Slot& slot, void* y) override {
     if (slot.settings->check) {
@@ -109,9 +112,12 @@ class Cpu : public Backend {
   void end_in(void*, Slot& slot, const void* y) override {
     wait(slot, slot.in_done);
     if (slot.settings->check)
-      check(checksum(y, slot.bytes) == slot.sum, "what was copied in was written to before the copy was done");
+      check(checksum(y, slot.bytes) == slot.sum,
+            "what was copied in was written to before the copy was done");
   }
-  void copy(void*, void* to, const void* from, size_t bytes) override { std::memcpy(to, from, bytes); }
+  void copy(void*, void* to, const void* from, size_t bytes) override {
+    std::memcpy(to, from, bytes);
+  }
   void settle(Slot& slot) override {
     wait(slot, slot.out_done);
     wait(slot, slot.in_done);
@@ -132,15 +138,17 @@ class Cpu : public Backend {
     counts.waited_us +=
         std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - start).count();
   }
-  // Copies in pieces that arrive as a link of the session's bandwidth brings them; the wait takes no core.
+  // Copies in pieces that arrive as a link of the session's bandwidth brings them; the wait takes
+  // no core.
   template <typename Copy>
   static void pieces(const Slot& slot, const Copy& copy) {
     static thread_local std::minstd_rand random{std::random_device{}()};
     if (slot.settings->link_jitter_us)
-      std::this_thread::sleep_for(std::chrono::microseconds(random() % slot.settings->link_jitter_us));
+      std::this_thread::sleep_for(
+          std::chrono::microseconds(random() % slot.settings->link_jitter_us));
     auto start = Clock::now();
-    for (size_t at = 0; at < slot.bytes; at += kPieceBytes) {
-      size_t bytes = std::min(kPieceBytes, slot.bytes - at);
+    for (size_t at = 0; at < slot.bytes; at += kLinkPieceBytes) {
+      size_t bytes = std::min(kLinkPieceBytes, slot.bytes - at);
       if (int64_t rate = slot.settings->link_mbps)  // bytes a microsecond
         std::this_thread::sleep_until(start + std::chrono::microseconds((at + bytes) / rate));
       copy(at, bytes);

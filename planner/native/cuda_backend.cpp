@@ -1,5 +1,5 @@
-// Copies on two streams of the library's own, ordered with ONNX Runtime's compute stream by events. The host
-// waits for nothing, but where a swap is abandoned.
+// Copies on two streams of the library's own, ordered with ONNX Runtime's compute stream by events.
+// The host waits for nothing, but where a swap is abandoned.
 #include <cstdlib>
 
 #include "cuda_driver.h"
@@ -27,9 +27,11 @@ class Cuda : public Backend {
     d_.check(d_.context_get(&slot.context), "cuCtxGetCurrent");
     if (slot.capacity) {
       auto result = d_.host_alloc(&slot.host, slot.capacity, cuda::kPortable);
-      must(!result, "no page-locked memory for a host slot of " + std::to_string(slot.capacity) + " bytes");
+      must(!result,
+           "no page-locked memory for a host slot of " + std::to_string(slot.capacity) + " bytes");
     }
-    for (void*& event : slot.event) d_.check(d_.event_create(&event, cuda::kNoTiming), "cuEventCreate");
+    for (void*& event : slot.event)
+      d_.check(d_.event_create(&event, cuda::kNoTiming), "cuEventCreate");
   }
   void close(Slot& slot) override {
     within(slot, [&] {
@@ -40,25 +42,32 @@ class Cuda : public Backend {
 
   void begin_out(void* compute, Slot& slot, const void* x) override {
     void* stream = streams(slot).out;
-    if (slot.in_used) wait(stream, slot.event[kIn], kSlotReuse);  // the last copy that read this slot
+    if (slot.in_used)
+      wait(stream, slot.event[kIn], kSlotReuse);  // the last copy that read this slot
     record(slot.event[kReady], compute);
     wait(stream, slot.event[kReady], kOutAfterCompute);
     d_.check(d_.copy_to_host(slot.host, cuda::address(x), slot.bytes, stream), "cuMemcpyDtoHAsync");
     record(slot.event[kOut], stream);
     slot.out_used = true;
   }
-  void end_out(void* compute, Slot& slot, const void*) override { wait(compute, slot.event[kOut], kEndOut); }
+  void end_out(void* compute, Slot& slot, const void*) override {
+    wait(compute, slot.event[kOut], kEndOut);
+  }
   void begin_in(void* compute, Slot& slot, void* y) override {
     void* stream = streams(slot).in;
     record(slot.event[kGo], compute);
     wait(stream, slot.event[kGo], kInAfterCompute);  // y's earlier users, and the copy out
-    d_.check(d_.copy_to_device(cuda::address(y), slot.data(), slot.bytes, stream), "cuMemcpyHtoDAsync");
+    d_.check(d_.copy_to_device(cuda::address(y), slot.data(), slot.bytes, stream),
+             "cuMemcpyHtoDAsync");
     record(slot.event[kIn], stream);
     slot.in_used = true;
   }
-  void end_in(void* compute, Slot& slot, const void*) override { wait(compute, slot.event[kIn], kEndIn); }
+  void end_in(void* compute, Slot& slot, const void*) override {
+    wait(compute, slot.event[kIn], kEndIn);
+  }
   void copy(void* compute, void* to, const void* from, size_t bytes) override {
-    d_.check(d_.copy_on_device(cuda::address(to), cuda::address(from), bytes, compute), "cuMemcpyDtoDAsync");
+    d_.check(d_.copy_on_device(cuda::address(to), cuda::address(from), bytes, compute),
+             "cuMemcpyDtoDAsync");
   }
   void settle(Slot& slot) override {
     within(slot, [&] {  // errors are of a context that is gone, and its copies with it
@@ -76,14 +85,17 @@ class Cuda : public Backend {
   Streams streams(const Slot& slot) {
     void* context = nullptr;
     d_.check(d_.context_get(&context), "cuCtxGetCurrent");
-    must(context == slot.context, "sessions on several CUDA devices in one process cannot swap yet");
+    must(context == slot.context,
+         "sessions on several CUDA devices in one process cannot swap yet");
     std::lock_guard<std::mutex> lock(mutex_);
     Streams& found = streams_[context];
     if (!found.out) d_.check(d_.stream_create(&found.out, cuda::kNonBlocking), "cuStreamCreate");
     if (!found.in) d_.check(d_.stream_create(&found.in, cuda::kNonBlocking), "cuStreamCreate");
     return found;
   }
-  void record(void* event, void* stream) { d_.check(d_.event_record(event, stream), "cuEventRecord"); }
+  void record(void* event, void* stream) {
+    d_.check(d_.event_record(event, stream), "cuEventRecord");
+  }
   void wait(void* stream, void* event, Wait which) {
     if (!left_out(which)) d_.check(d_.stream_wait(stream, event, 0), "cuStreamWaitEvent");
   }
@@ -102,7 +114,8 @@ class Cuda : public Backend {
 }  // namespace
 
 Backend& cuda_backend() {
-  static Backend* backend = new Cuda;  // never freed: sessions may close after static objects are gone
+  static Backend* backend =
+      new Cuda;  // never freed: sessions may close after static objects are gone
   return *backend;
 }
 

@@ -1,4 +1,5 @@
-// What the shared library exports: ONNX Runtime's entry, and a few C functions for planner/native/__init__.py.
+// What the shared library exports: ONNX Runtime's entry, and a few C functions for
+// planner/native/__init__.py.
 #include <dlfcn.h>
 #include <pthread.h>
 
@@ -7,9 +8,8 @@
 #include <mutex>
 
 #include "operators.h"
+#include "pools.h"
 #include "swaps.h"
-
-#define PLANNER_EXPORT extern "C" __attribute__((visibility("default")))
 
 namespace planner {
 
@@ -65,6 +65,8 @@ void register_all(ort::SessionOptions* options) {
   settings.check = number(options, "planner.check_swaps", 0) != 0;
   settings.link_mbps = number(options, "planner.link_mbps", 0);
   settings.link_jitter_us = number(options, "planner.link_jitter_us", 0);
+  if (size_t pool = size_t(number(options, "planner.pool_bytes", 0)))
+    use_host_pool(options, pool, size_t(number(options, "planner.page_bytes", 4096)));
   succeed(api->DisableMemPattern(options));  // Hold says why
   succeed(api->AddCustomOpDomain(options, domain_of(settings)));
 }
@@ -77,7 +79,8 @@ bool is_forked() { return forked; }
 
 using namespace planner;
 
-PLANNER_EXPORT ort::Status* RegisterCustomOps(ort::SessionOptions* options, const ort::ApiBase* base) {
+PLANNER_EXPORT ort::Status* RegisterCustomOps(ort::SessionOptions* options,
+                                              const ort::ApiBase* base) {
   std::lock_guard<std::mutex> lock(registering);
   load(base);
   if (!api) {
@@ -96,15 +99,17 @@ PLANNER_EXPORT ort::Status* RegisterCustomOps(ort::SessionOptions* options, cons
 
 // Writes at most `room` counts, in the order of planner::Counts; returns how many there are.
 PLANNER_EXPORT int64_t planner_native_counts(int64_t* to, int64_t room) {
-  const std::atomic<int64_t>* all[] = {
-      &counts.swaps_out, &counts.swaps_in,  &counts.live_slots,   &counts.slots,     &counts.slot_bytes,
-      &counts.violations, &counts.waits,    &counts.waited_us,    &counts.copied_views, &counts.abandoned};
+  const std::atomic<int64_t>* all[] = {&counts.swaps_out, &counts.swaps_in,   &counts.live_slots,
+                                       &counts.slots,     &counts.slot_bytes, &counts.violations,
+                                       &counts.waits,     &counts.waited_us,  &counts.copied_views,
+                                       &counts.abandoned};
   int64_t there = sizeof all / sizeof *all;
   for (int64_t i = 0; i < there && i < room; i++) to[i] = all[i]->load();
   return there;
 }
 
-// Ends every swap of the process, for after a run that failed and while none is under way; returns how many.
+// Ends every swap of the process, for after a run that failed and while none is under way; returns
+// how many.
 PLANNER_EXPORT int64_t planner_native_drain() {
   if (is_forked()) return 0;
   return abandon([](const Swap&) { return true; });

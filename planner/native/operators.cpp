@@ -1,6 +1,8 @@
-// What the operators do (docs/native.md has the protocol), and how they are described to ONNX Runtime.
+// What the operators do (docs/native.md has the protocol), and how they are described to ONNX
+// Runtime.
 #include "operators.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <map>
 #include <tuple>
@@ -52,7 +54,8 @@ struct Call {
 };
 
 size_t width_bytes(int type) {
-  // Bytes of an element, by ONNXTensorElementDataType; 0: strings and types below a byte have no slot.
+  // Bytes of an element, by ONNXTensorElementDataType; 0: strings and types below a byte have no
+  // slot.
   static const size_t widths[] = {0, 4, 1, 1, 2, 2, 4, 8, 0, 1, 2, 8, 4, 8, 8, 16, 2, 1, 1, 1, 1};
   bool known = type >= 0 && size_t(type) < sizeof widths / sizeof *widths && widths[type];
   must(known, "tensors of element type " + std::to_string(type) + " cannot be swapped");
@@ -90,9 +93,10 @@ std::unique_ptr<Swap> start(const Call& call, const Facts& facts, size_t capacit
 
 void swap_begin(const Call& call) {
   int64_t left = begin_run(&call.kernel, call.token());
-  must(left == 0, "an earlier run of this session failed while " + std::to_string(left) +
-                      " of its swaps were under way; this run is refused, and the next is not. Call "
-                      "planner.native.drain() after a run that failed");
+  must(left == 0,
+       "an earlier run of this session failed while " + std::to_string(left) +
+           " of its swaps were under way; this run is refused, and the next is not. Call "
+           "planner.native.drain() after a run that failed");
 }
 
 void swap_out(const Call& call) {
@@ -118,7 +122,10 @@ void swap_out_done(const Call& call) {
 
 void copy_in(const Call& call, std::unique_ptr<Swap> swap) {
   void* y = nullptr;
-  swap->held = Hold(call.output(swap->slot.dims, y));
+  ort::Value* made = call.output(swap->slot.dims, y);
+  must(describe(made).type == swap->slot.type,
+       "the attribute dtype is not the type that was swapped out");
+  swap->held = Hold(made);
   call.kernel.tier.backend.begin_in(call.stream(), swap->slot, y);
   name_swap(y, std::move(swap));
 }
@@ -170,15 +177,57 @@ std::vector<int64_t> attribute(ort::ShapeContext* context, const char* name, int
 
 void infer_token(ort::ShapeContext* context) { set_output(context, ort::kUint8, {1}); }
 
-void infer_swap_in(ort::ShapeContext* context) {
-  set_output(context, int(attribute(context, "dtype", ort::kAttributeInt).at(0)),
-             attribute(context, "shape", ort::kAttributeInts));
+// y's dims are told by names that no other tensor has: ONNX Runtime then gives y a buffer of its
+// own, not that of an earlier tensor of y's shape, so that Hold keeps it. z's dims are those of
+// SwapInDone's attribute `shape`, which need not be there, or of the file's value_info.
+void set_unequal_dims(ort::ShapeContext* context, int type, size_t rank) {
+  static std::atomic<int64_t> number{0};
+  must(rank, "a tensor without dims is not swapped");
+  std::vector<std::string> names(rank);
+  for (auto& name : names) name = "planner_swap_" + std::to_string(number++);
+  std::vector<const char*> texts;
+  for (auto& name : names) texts.push_back(name.c_str());
+  ort::TypeAndShape* made = nullptr;
+  succeed(api->CreateTensorTypeAndShapeInfo(&made));
+  Info info(made, api->ReleaseTensorTypeAndShapeInfo);
+  std::vector<int64_t> unknown(rank, -1);
+  succeed(api->SetTensorElementType(made, type));
+  succeed(api->SetDimensions(made, unknown.data(), rank));
+  succeed(api->SetSymbolicDimensions(made, texts.data(), rank));
+  succeed(api->ShapeInferContext_SetOutputTypeShape(context, 0, made));
 }
 
-void infer_same(ort::ShapeContext* context) {
-  ort::TypeAndShape* found = nullptr;  // the context's own
+void infer_swap_in(ort::ShapeContext* context) {
+  set_unequal_dims(context, int(attribute(context, "dtype", ort::kAttributeInt).at(0)),
+                   attribute(context, "shape", ort::kAttributeInts).size());
+}
+
+ort::TypeAndShape* input_info(ort::ShapeContext* context) {  // the context's own
+  ort::TypeAndShape* found = nullptr;
   succeed(api->ShapeInferContext_GetInputTypeShape(context, 0, &found));
-  succeed(api->ShapeInferContext_SetOutputTypeShape(context, 0, found));
+  return found;
+}
+
+int type_of(const ort::TypeAndShape* info) {
+  int type = ort::kUndefined;
+  succeed(api->GetTensorElementType(info, &type));
+  return type;
+}
+
+void infer_load_in(ort::ShapeContext* context) {
+  size_t rank = 0;
+  succeed(api->GetDimensionsCount(input_info(context), &rank));
+  set_unequal_dims(context, type_of(input_info(context)), rank);
+}
+
+void infer_swap_in_done(ort::ShapeContext* context) {
+  std::vector<int64_t> dims;
+  try {
+    dims = attribute(context, "shape", ort::kAttributeInts);
+  } catch (const std::exception&) {  // it is not there
+    return succeed(api->ShapeInferContext_SetOutputTypeShape(context, 0, input_info(context)));
+  }
+  set_output(context, type_of(input_info(context)), dims);
 }
 
 // ------------------------------------------------------------------------------ description
@@ -189,7 +238,7 @@ struct Row {
   void (*infer)(ort::ShapeContext*);
   std::vector<int> reads;
   int writes;
-  bool aliases = false, reads_host = false;
+  bool aliases = false, makes_y = false, reads_host = false;
 };
 
 const std::vector<Row>& rows() {
@@ -198,9 +247,9 @@ const std::vector<Row>& rows() {
       {"SwapBegin", swap_begin, infer_token, {kAny}, kToken},
       {"SwapOut", swap_out, infer_token, {kAny, kToken}, kToken},
       {"SwapOutDone", swap_out_done, infer_token, {kToken, kAny}, kToken},
-      {"SwapIn", swap_in, infer_swap_in, {kToken}, kAny},
-      {"SwapInDone", swap_in_done, infer_same, {kAny}, kAny, true},
-      {"LoadIn", load_in, infer_same, {kAny, kToken}, kAny, false, true},
+      {"SwapIn", swap_in, infer_swap_in, {kToken}, kAny, false, true},
+      {"SwapInDone", swap_in_done, infer_swap_in_done, {kAny}, kAny, true},
+      {"LoadIn", load_in, infer_load_in, {kAny, kToken}, kAny, false, true, true},
   };
   return *all;
 }
@@ -228,11 +277,33 @@ ort::Status* guarded(const Work& work) {
   }
 }
 
-ort::Status* create(const ort::CustomOp* op, const ort::Api*, const ort::KernelInfo*, void** made) {
+// A value_info that tells y's dims undoes set_unequal_dims.
+void must_own_buffer(const ort::KernelInfo* kernel) {
+  ort::TypeInfo* output = nullptr;
+  succeed(api->KernelInfo_GetOutputTypeInfo(kernel, 0, &output));
+  std::unique_ptr<ort::TypeInfo, void (*)(ort::TypeInfo*)> owned(output, api->ReleaseTypeInfo);
+  const ort::TypeAndShape* tensor = nullptr;
+  size_t rank = 0;
+  succeed(api->CastTypeInfoToTensorInfo(output, &tensor));
+  must(tensor, "the output is not a tensor");
+  succeed(api->GetDimensionsCount(tensor, &rank));
+  std::vector<int64_t> dims(rank);
+  succeed(api->GetDimensions(tensor, dims.data(), rank));
+  bool told = std::all_of(dims.begin(), dims.end(), [](int64_t dim) { return dim >= 0; });
+  must(!told,
+       "the file must not tell the dims of what SwapIn and LoadIn write (value_info): the buffer "
+       "could "
+       "then be another tensor's, which a run that fails frees while it is copied into");
+}
+
+ort::Status* create(const ort::CustomOp* op, const ort::Api*, const ort::KernelInfo* info,
+                    void** made) {
   return guarded([&] {
+    if (of(op).row->makes_y) must_own_buffer(info);
     const Settings& settings = *of(op).settings;
     bool plain = !settings.check && !settings.link_mbps && !settings.link_jitter_us;
-    must(!of(op).cuda || plain, "planner.check_swaps and planner.link_... are for the CPU's copies alone");
+    must(!of(op).cuda || plain,
+         "planner.check_swaps and planner.link_... are for the CPU's copies alone");
     Tier& tier = tier_of(of(op).cuda);
     *made = new Instance{*of(op).row, Kernel{tier, settings}};
     tier.slots.join();
@@ -277,8 +348,10 @@ Op* describe_op(const Row& row, const Settings& settings, bool cuda) {
   op->GetInputMemoryType = [](const ort::CustomOp* op, size_t i) {
     return of(op).row->reads_host && i == 0 ? ort::kMemoryCpuInput : ort::kMemoryDefault;
   };
-  op->GetVariadicInputMinArity = op->GetVariadicOutputMinArity = [](const ort::CustomOp*) { return 1; };
-  op->GetVariadicInputHomogeneity = op->GetVariadicOutputHomogeneity = [](const ort::CustomOp*) { return 0; };
+  op->GetVariadicInputMinArity =
+      op->GetVariadicOutputMinArity = [](const ort::CustomOp*) { return 1; };
+  op->GetVariadicInputHomogeneity =
+      op->GetVariadicOutputHomogeneity = [](const ort::CustomOp*) { return 0; };
   op->GetStartVersion = [](const ort::CustomOp*) { return 1; };
   op->GetEndVersion = [](const ort::CustomOp*) { return 1; };
   op->CreateKernelV2 = create;

@@ -1,7 +1,8 @@
 // The part of ONNX Runtime's C interface that the library uses, declared here.
 //
-// ONNX Runtime only ever appends to its table of functions, so that a slot's number never changes. The
-// numbers and signatures are those of onnxruntime_c_api.h; tests/native/abi_check.cpp compares them with a header.
+// ONNX Runtime only ever appends to its table of functions, so that a slot's number never changes.
+// The numbers and signatures are those of onnxruntime_c_api.h; tests/native/abi_check.cpp compares
+// them with a header.
 #pragma once
 
 #include <cstddef>
@@ -9,11 +10,13 @@
 
 namespace planner::ort {
 
-constexpr uint32_t kApiVersion = 18;  // the first with alias maps and Reserve, which the library needs
+constexpr uint32_t kApiVersion =
+    18;  // the first with alias maps and Reserve, which the library needs
 
 struct Status;
 struct Value;
 struct TypeAndShape;
+struct TypeInfo;
 struct Env;
 struct MemoryInfo;
 struct SessionOptions;
@@ -35,43 +38,47 @@ constexpr int kAttributeInt = 1, kAttributeInts = 2;
 constexpr int kSequence = 2, kLogWarning = 2;
 
 // X(name, slot, result, arguments)
-#define PLANNER_ORT_SLOTS(X)                                                                     \
-  X(CreateStatus, 0, Status*, (int, const char*))                                                \
-  X(GetErrorMessage, 2, const char*, (const Status*))                                            \
-  X(CreateEnv, 3, Status*, (int, const char*, Env**))                                            \
-  X(DisableMemPattern, 17, Status*, (SessionOptions*))                                           \
-  X(CreateCustomOpDomain, 26, Status*, (const char*, CustomOpDomain**))                          \
-  X(CustomOpDomain_Add, 27, Status*, (CustomOpDomain*, const CustomOp*))                         \
-  X(AddCustomOpDomain, 28, Status*, (SessionOptions*, CustomOpDomain*))                          \
-  X(GetTensorMutableData, 51, Status*, (Value*, void**))                                         \
-  X(CreateTensorTypeAndShapeInfo, 57, Status*, (TypeAndShape**))                                 \
-  X(SetTensorElementType, 58, Status*, (TypeAndShape*, int))                                     \
-  X(SetDimensions, 59, Status*, (TypeAndShape*, const int64_t*, size_t))                         \
-  X(GetTensorElementType, 60, Status*, (const TypeAndShape*, int*))                              \
-  X(GetDimensionsCount, 61, Status*, (const TypeAndShape*, size_t*))                             \
-  X(GetDimensions, 62, Status*, (const TypeAndShape*, int64_t*, size_t))                         \
-  X(GetTensorShapeElementCount, 64, Status*, (const TypeAndShape*, size_t*))                     \
-  X(GetTensorTypeAndShape, 65, Status*, (const Value*, TypeAndShape**))                          \
-  X(CreateMemoryInfo, 68, Status*, (const char*, int, int, int, MemoryInfo**))                   \
-  X(CreateValue, 82, Status*, (const Value* const*, size_t, int, Value**))                       \
-  X(KernelContext_GetInputCount, 88, Status*, (const KernelContext*, size_t*))                   \
-  X(KernelContext_GetInput, 90, Status*, (const KernelContext*, size_t, const Value**))          \
-  X(KernelContext_GetOutput, 91, Status*,                                                        \
-    (KernelContext*, size_t, const int64_t*, size_t, Value**))                                   \
-  X(ReleaseStatus, 93, void, (Status*))                                                          \
-  X(ReleaseValue, 96, void, (Value*))                                                            \
-  X(ReleaseTensorTypeAndShapeInfo, 99, void, (TypeAndShape*))                                    \
-  X(AddSessionConfigEntry, 130, Status*, (SessionOptions*, const char*, const char*))            \
-  X(RegisterAllocator, 176, Status*, (Env*, Allocator*))                                         \
-  X(KernelContext_GetGPUComputeStream, 193, Status*, (const KernelContext*, void**))             \
-  X(HasSessionConfigEntry, 237, Status*, (const SessionOptions*, const char*, int*))             \
-  X(GetSessionConfigEntry, 238, Status*, (const SessionOptions*, const char*, char*, size_t*))   \
-  X(ShapeInferContext_GetInputTypeShape, 268, Status*,                                           \
-    (const ShapeContext*, size_t, TypeAndShape**))                                               \
-  X(ShapeInferContext_GetAttribute, 269, Status*,                                                \
-    (const ShapeContext*, const char*, const Attribute**))                                       \
-  X(ShapeInferContext_SetOutputTypeShape, 270, Status*,                                          \
-    (const ShapeContext*, size_t, const TypeAndShape*))                                          \
+#define PLANNER_ORT_SLOTS(X)                                                                   \
+  X(CreateStatus, 0, Status*, (int, const char*))                                              \
+  X(GetErrorMessage, 2, const char*, (const Status*))                                          \
+  X(CreateEnv, 3, Status*, (int, const char*, Env**))                                          \
+  X(DisableMemPattern, 17, Status*, (SessionOptions*))                                         \
+  X(CreateCustomOpDomain, 26, Status*, (const char*, CustomOpDomain**))                        \
+  X(CustomOpDomain_Add, 27, Status*, (CustomOpDomain*, const CustomOp*))                       \
+  X(AddCustomOpDomain, 28, Status*, (SessionOptions*, CustomOpDomain*))                        \
+  X(GetTensorMutableData, 51, Status*, (Value*, void**))                                       \
+  X(CreateTensorTypeAndShapeInfo, 57, Status*, (TypeAndShape**))                               \
+  X(SetTensorElementType, 58, Status*, (TypeAndShape*, int))                                   \
+  X(SetDimensions, 59, Status*, (TypeAndShape*, const int64_t*, size_t))                       \
+  X(GetTensorElementType, 60, Status*, (const TypeAndShape*, int*))                            \
+  X(GetDimensionsCount, 61, Status*, (const TypeAndShape*, size_t*))                           \
+  X(GetDimensions, 62, Status*, (const TypeAndShape*, int64_t*, size_t))                       \
+  X(GetTensorShapeElementCount, 64, Status*, (const TypeAndShape*, size_t*))                   \
+  X(CastTypeInfoToTensorInfo, 55, Status*, (const TypeInfo*, const TypeAndShape**))            \
+  X(GetTensorTypeAndShape, 65, Status*, (const Value*, TypeAndShape**))                        \
+  X(CreateMemoryInfo, 68, Status*, (const char*, int, int, int, MemoryInfo**))                 \
+  X(CreateValue, 82, Status*, (const Value* const*, size_t, int, Value**))                     \
+  X(KernelContext_GetInputCount, 88, Status*, (const KernelContext*, size_t*))                 \
+  X(KernelContext_GetInput, 90, Status*, (const KernelContext*, size_t, const Value**))        \
+  X(KernelContext_GetOutput, 91, Status*,                                                      \
+    (KernelContext*, size_t, const int64_t*, size_t, Value**))                                 \
+  X(ReleaseStatus, 93, void, (Status*))                                                        \
+  X(ReleaseValue, 96, void, (Value*))                                                          \
+  X(ReleaseTypeInfo, 98, void, (TypeInfo*))                                                    \
+  X(ReleaseTensorTypeAndShapeInfo, 99, void, (TypeAndShape*))                                  \
+  X(AddSessionConfigEntry, 130, Status*, (SessionOptions*, const char*, const char*))          \
+  X(RegisterAllocator, 176, Status*, (Env*, Allocator*))                                       \
+  X(KernelContext_GetGPUComputeStream, 193, Status*, (const KernelContext*, void**))           \
+  X(HasSessionConfigEntry, 237, Status*, (const SessionOptions*, const char*, int*))           \
+  X(GetSessionConfigEntry, 238, Status*, (const SessionOptions*, const char*, char*, size_t*)) \
+  X(KernelInfo_GetOutputTypeInfo, 235, Status*, (const KernelInfo*, size_t, TypeInfo**))       \
+  X(ShapeInferContext_GetInputTypeShape, 268, Status*,                                         \
+    (const ShapeContext*, size_t, TypeAndShape**))                                             \
+  X(ShapeInferContext_GetAttribute, 269, Status*,                                              \
+    (const ShapeContext*, const char*, const Attribute**))                                     \
+  X(ShapeInferContext_SetOutputTypeShape, 270, Status*,                                        \
+    (const ShapeContext*, size_t, const TypeAndShape*))                                        \
+  X(SetSymbolicDimensions, 271, Status*, (TypeAndShape*, const char**, size_t))                \
   X(ReadOpAttr, 272, Status*, (const Attribute*, int, void*, size_t, size_t*))
 
 // The functions above, read from the table that ONNX Runtime gives.
@@ -123,7 +130,8 @@ struct CustomOp {
   void (*ReleaseAliasMap)(int*, int*);
 };
 
-// Up to the last member of API 18; what later versions append is not read in an allocator of version 18.
+// Up to the last member of API 18; what later versions append is not read in an allocator of
+// version 18.
 struct Allocator {
   uint32_t version;
   void* (*Alloc)(Allocator*, size_t);

@@ -13,22 +13,23 @@ namespace planner {
 
 // Memory on the host for one swap: taken by SwapOut or LoadIn, given back by SwapInDone.
 struct Slot {
-  size_t capacity = 0;           // bytes of `host`
-  void* host = nullptr;          // null for LoadIn, which reads the caller's array
-  const void* lent = nullptr;    // LoadIn: the caller's array
-  size_t bytes = 0;              // of the tensor that is in it now
-  int type = ort::kUndefined;    // and its element type and dims
+  size_t capacity = 0;         // bytes of `host`
+  void* host = nullptr;        // null for LoadIn, which reads the caller's array
+  const void* lent = nullptr;  // LoadIn: the caller's array
+  size_t bytes = 0;            // of the tensor that is in it now
+  int type = ort::kUndefined;  // and its element type and dims
   std::vector<int64_t> dims;
   const Settings* settings = nullptr;
-  uint64_t sum = 0;              // planner.check_swaps: the checksum of what was swapped out
+  uint64_t sum = 0;  // planner.check_swaps: the checksum of what was swapped out
 
-  std::mutex mutex;              // CPU: guards the three below
+  std::mutex mutex;  // CPU: guards the three below
   std::condition_variable moved;
   bool out_done = true, in_done = true;
 
-  void* context = nullptr;       // CUDA: the context that it was made in
-  void* event[4] = {};           // CUDA: x ready, copied out, y free, copied in
-  bool out_used = false, in_used = false;  // CUDA: whether the events of the copies were ever recorded
+  void* context = nullptr;  // CUDA: the context that it was made in
+  void* event[4] = {};      // CUDA: x ready, copied out, y free, copied in
+  bool out_used = false,
+       in_used = false;  // CUDA: whether the events of the copies were ever recorded
 
   const void* data() const { return lent ? lent : host; }
 };
@@ -38,7 +39,7 @@ class Backend {
  public:
   virtual ~Backend() = default;
   virtual const char* name() const = 0;
-  virtual void open(Slot& slot) = 0;   // allocates slot.capacity bytes; throws where there are none
+  virtual void open(Slot& slot) = 0;  // allocates slot.capacity bytes; throws where there are none
   virtual void close(Slot& slot) = 0;
   virtual void begin_out(void* stream, Slot& slot, const void* x) = 0;
   virtual void end_out(void* stream, Slot& slot, const void* x) = 0;

@@ -6,15 +6,17 @@
 namespace planner {
 namespace {
 
-// A key is the address of t, u or y, which are alive as long as the swap is in that state: no two swaps of
-// the process have one key. Where a failed run left one, the next to have its address ends it.
+// A key is the address of t, u or y, which are alive as long as the swap is in that state: no two
+// swaps of the process have one key. Where a failed run left one, the next to have its address ends
+// it.
 struct Registry {
   std::mutex mutex;
   std::unordered_map<const void*, std::unique_ptr<Swap>> swaps;
   std::unordered_map<const void*, Run> runs;  // by the address of r
 };
 Registry& registry() {
-  static auto* there = new Registry;  // never freed: sessions may close after static objects are gone
+  static auto* there =
+      new Registry;  // never freed: sessions may close after static objects are gone
   return *there;
 }
 
@@ -31,8 +33,9 @@ Tier& tier_of(bool cuda) {
 
 int64_t begin_run(const void* session, const void* r) {
   Run run{session, std::this_thread::get_id()};
-  int64_t left = abandon(
-      [&](const Swap& swap) { return swap.run.session == session && swap.run.thread == run.thread; });
+  int64_t left = abandon([&](const Swap& swap) {
+    return swap.run.session == session && swap.run.thread == run.thread;
+  });
   std::lock_guard<std::mutex> lock(registry().mutex);
   registry().runs[r] = run;
   return left;
@@ -56,7 +59,8 @@ std::unique_ptr<Swap> take_swap(const void* key, const char* reader) {
   std::lock_guard<std::mutex> lock(registry().mutex);
   auto at = registry().swaps.find(key);
   must(at != registry().swaps.end(),
-       std::string(reader) + " reads what no swap under way has made, or a swap that drain() has ended");
+       std::string(reader) +
+           " reads what no swap under way has made, or a swap that drain() has ended");
   auto swap = std::move(at->second);
   registry().swaps.erase(at);
   return swap;

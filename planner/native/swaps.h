@@ -17,13 +17,16 @@ struct Tier {
 };
 Tier& tier_of(bool cuda);
 
-// Keeps a tensor's buffer while a copy reads or writes it, even where its run fails and ONNX Runtime lets go of
-// it: a sequence shares the buffers of the tensors that it is made of. Its buffers must be their own, not
-// parts of a memory pattern's block, which is why RegisterCustomOps turns the pattern off.
+// Keeps a tensor's buffer while a copy reads or writes it, even where its run fails and ONNX
+// Runtime lets go of it: a sequence shares the tensors that it is made of. The buffer must be the
+// tensor's own: not a part of a memory pattern's block, which is why RegisterCustomOps turns the
+// pattern off, and not an earlier tensor's, which is why SwapIn tells no dims.
 class Hold {
  public:
   Hold() = default;
-  explicit Hold(const ort::Value* tensor) { succeed(api->CreateValue(&tensor, 1, ort::kSequence, &sequence_)); }
+  explicit Hold(const ort::Value* tensor) {
+    succeed(api->CreateValue(&tensor, 1, ort::kSequence, &sequence_));
+  }
   ~Hold() { release(); }
   Hold(const Hold&) = delete;
   Hold& operator=(Hold&& other) noexcept {
@@ -61,13 +64,14 @@ struct Swap {
   bool finished = false;
 };
 
-// Begins a run that the address `r` names; returns how many swaps an earlier run of this session on this
-// thread left: it failed half-way. They are ended.
+// Begins a run that the address `r` names; returns how many swaps an earlier run of this session on
+// this thread left: it failed half-way. They are ended.
 int64_t begin_run(const void* session, const void* r);
 Run run_of(const void* r);  // throws where no SwapBegin made r
 
 void name_swap(const void* key, std::unique_ptr<Swap> swap);
-std::unique_ptr<Swap> take_swap(const void* key, const char* reader);  // throws where the key names none
+std::unique_ptr<Swap> take_swap(const void* key,
+                                const char* reader);  // throws where the key names none
 
 // Waits for the copies of the swaps that `is` picks, and forgets these swaps; returns how many.
 int64_t abandon(const std::function<bool(const Swap&)>& is);

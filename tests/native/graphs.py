@@ -36,10 +36,12 @@ def pinned(nodes: Sequence[NodeProto]) -> list[NodeProto]:
 def model_of(
     nodes: Sequence[NodeProto], inputs: dict[str, list[int]], outputs: dict[str, list[int]]
 ) -> onnx.ModelProto:
-    """A model of float tensors whose nodes run in the given order."""
+    """A model of float tensors, but for an input named `size`, whose nodes run in the given order."""
 
     def values(shapes: dict[str, list[int]]) -> list[onnx.ValueInfoProto]:
-        return [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in shapes.items()]
+        types = [TensorProto.INT64 if n == "size" else TensorProto.FLOAT for n in shapes]
+        made = zip(shapes, types, shapes.values(), strict=True)
+        return [helper.make_tensor_value_info(*value) for value in made]
 
     graph = helper.make_graph(pinned(nodes), "g", values(inputs), values(outputs))
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid(DOMAIN, 1)]
@@ -100,6 +102,23 @@ def chain(layers: int = 8, rows: int = 96, ahead: int = 2, **kind: bool) -> onnx
     shape = [rows, rows]
     nodes = chain_nodes(layers, rows, ahead, **kind)
     return model_of(nodes, {"x": shape, "w": shape}, {"b0": shape})
+
+
+def failing_chain(layers: int = 8, rows: int = 96, ahead: int = 2) -> onnx.ModelProto:
+    """A chain that fails in its backward pass, while copies are under way, if `size` has other than
+    rows x rows elements."""
+    nodes = chain_nodes(layers, rows, ahead)
+    at = next(i for i, node in enumerate(nodes) if node.name == f"B{layers - 3}")
+    nodes[at].output[0] = "raw"
+    reshape = helper.make_node("Reshape", ["raw", "size"], [f"b{layers - 3}"], "MAYFAIL")
+    shape = [rows, rows]
+    inputs = {"x": shape, "w": shape, "size": [2]}
+    return model_of([*nodes[: at + 1], reshape, *nodes[at + 1 :]], inputs, {"b0": shape})
+
+
+def sized(feeds: Feeds, rows: int = 96, *, good: bool = True) -> Feeds:
+    """Feeds of a failing chain, which fails where they are not good."""
+    return feeds | {"size": np.array([rows, rows + (not good)], np.int64)}
 
 
 def chain_feeds(rows: int = 96, seed: int = 0) -> Feeds:

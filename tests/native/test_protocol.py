@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from planner.native import counts

@@ -1,0 +1,33 @@
+// Physical pages of a pool, and addresses at which they can be used.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "free_spans.h"
+
+namespace planner {
+
+// All pages are mapped in their order at `base` for good. An alias is a second range of addresses
+// at which some of them, in any order, are mapped without a gap. A page is used at one address at a
+// time.
+class PageMemory {
+ public:
+  virtual ~PageMemory() = default;
+  virtual char* base() const = 0;
+  virtual size_t page_bytes() const = 0;
+  virtual size_t pages() const = 0;
+  virtual char* map(const std::vector<Span>& spans,
+                    size_t count) = 0;  // null where it cannot be done
+  virtual void unmap(char* at, size_t count) = 0;
+  // The pages of `spans` are used at `alias` from now on, or no longer.
+  virtual void enter(char* alias, const std::vector<Span>& spans, size_t count) = 0;
+  virtual void leave(char* alias, size_t count) = 0;
+  virtual void settle() = 0;  // before pages are unmapped: all work that may use them is done
+};
+
+// Throw where there is no such memory.
+std::unique_ptr<PageMemory> host_pages(size_t pool_bytes, size_t page_bytes);
+std::unique_ptr<PageMemory> device_pages(size_t pool_bytes, size_t page_bytes);
+
+}  // namespace planner

@@ -1,0 +1,176 @@
+#include "pool.h"
+
+#include <algorithm>
+
+#include "common.h"
+
+namespace planner {
+namespace {
+
+constexpr size_t kPieceBytes = 256;  // as ONNX Runtime's arena rounds; alignment of every buffer
+constexpr size_t kMostAliasSpans =
+    16384;  // a quarter of the mappings that Linux lets a process have
+
+size_t ceil_divide(size_t a, size_t b) { return a / b + (a % b != 0); }
+
+size_t page_count(const std::vector<Span>& spans) {
+  size_t sum = 0;
+  for (Span span : spans) sum += span.count;
+  return sum;
+}
+
+}  // namespace
+
+Pool::Pool(std::unique_ptr<PageMemory> memory)
+    : memory_(std::move(memory)), page_(memory_->page_bytes()), free_(memory_->pages()) {
+  facts_.page_bytes = int64_t(page_);
+  facts_.pool_bytes = int64_t(page_ * memory_->pages());
+}
+
+Pool::~Pool() { drop_aliases(); }
+
+void* Pool::get(size_t bytes) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  Buffer buffer;
+  char* at = bytes < page_ ? small(bytes) : large(ceil_divide(bytes, page_), buffer);
+  if (!at) {
+    refuse(bytes);
+    return nullptr;
+  }
+  buffer.bytes = bytes;
+  buffers_[at] = std::move(buffer);
+  facts_.asked_bytes += bytes;
+  facts_.asked_most_bytes = std::max(facts_.asked_most_bytes, facts_.asked_bytes);
+  return at;
+}
+
+void Pool::put(void* at) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  auto found = buffers_.find(static_cast<char*>(at));
+  if (found == buffers_.end()) return;
+  facts_.asked_bytes -= found->second.bytes;
+  if (found->second.pages.empty())
+    put_small(found->first);
+  else
+    put_large(found->first, found->second);
+  buffers_.erase(found);
+}
+
+char* Pool::large(size_t count, Buffer& buffer) {
+  if (count > free_.free()) return nullptr;
+  char* at = nullptr;
+  if (Span span = free_.best(count); span.count) {
+    buffer.pages = {span};
+    at = memory_->base() + span.start * page_;
+  } else {
+    for (size_t left = count; left; left -= buffer.pages.back().count)
+      buffer.pages.push_back(free_.longest(left));
+    buffer.is_alias = true;
+    at = aliased(buffer.pages, count);
+    if (!at) {
+      for (Span span : buffer.pages) free_.put(span);
+      return nullptr;
+    }
+  }
+  facts_.pages += count;
+  facts_.pages_most = std::max(facts_.pages_most, facts_.pages);
+  return at;
+}
+
+char* Pool::aliased(const std::vector<Span>& spans, size_t count) {
+  auto known = aliases_.find(spans);
+  if (known == aliases_.end()) {
+    if (alias_spans_ + spans.size() > kMostAliasSpans) drop_aliases();
+    char* made = memory_->map(spans, count);
+    if (!made) {
+      drop_aliases();
+      made = memory_->map(spans, count);
+    }
+    if (!made) return nullptr;
+    known = aliases_.emplace(spans, made).first;
+    alias_spans_ += spans.size();
+    facts_.mappings++;
+  }
+  memory_->enter(known->second, spans, count);
+  return known->second;
+}
+
+void Pool::put_large(char* at, const Buffer& buffer) {
+  size_t count = page_count(buffer.pages);
+  if (buffer.is_alias) memory_->leave(at, count);
+  for (Span span : buffer.pages) free_.put(span);
+  facts_.pages -= count;
+}
+
+char* Pool::small(size_t bytes) {
+  size_t count = std::max(ceil_divide(bytes, kPieceBytes), size_t(1));
+  auto piece = [&](char* at, Shared& page) -> char* {
+    Span span = page.free.best(count);
+    if (!span.count) return nullptr;
+    page.pieces[span.start] = span.count;
+    return at + span.start * kPieceBytes;
+  };
+  for (auto& [at, page] : shared_)
+    if (char* found = piece(at, page)) return found;
+  Shared fresh{{}, FreeSpans(page_ / kPieceBytes), {}};
+  char* at = large(1, fresh.page);
+  return at ? piece(at, shared_.emplace(at, std::move(fresh)).first->second) : nullptr;
+}
+
+void Pool::put_small(char* at) {
+  auto page = std::prev(shared_.upper_bound(at));
+  auto piece = page->second.pieces.find(size_t(at - page->first) / kPieceBytes);
+  page->second.free.put({piece->first, piece->second});
+  page->second.pieces.erase(piece);
+  if (!page->second.pieces.empty()) return;
+  put_large(page->first, page->second.page);
+  shared_.erase(page);
+}
+
+void Pool::drop_aliases() {  // those that no buffer has
+  bool settled = false;
+  for (auto at = aliases_.begin(); at != aliases_.end();) {
+    if (buffers_.count(at->second) || shared_.count(at->second)) {
+      ++at;
+      continue;
+    }
+    if (!settled) memory_->settle();
+    settled = true;
+    memory_->unmap(at->second, page_count(at->first));
+    alias_spans_ -= at->first.size();
+    at = aliases_.erase(at);
+  }
+}
+
+void Pool::refuse(size_t bytes) {
+  facts_.refusals++;
+  refusal_ = std::to_string(bytes) + " bytes were asked for; the pool has " +
+             std::to_string(facts_.pool_bytes) + ", of which " +
+             std::to_string(facts_.asked_bytes) + " are in use (" +
+             std::to_string(free_.free() * page_) + " free, in pages of " + std::to_string(page_) +
+             ")";
+}
+
+bool Pool::is_empty() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return buffers_.empty();
+}
+
+PoolFacts Pool::facts() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return facts_;
+}
+
+void Pool::restart_peaks() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  facts_.asked_most_bytes = facts_.asked_bytes;
+  facts_.pages_most = facts_.pages;
+  facts_.mappings = facts_.refusals = 0;
+}
+
+std::string Pool::last_refusal() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return refusal_;
+}
+
+}  // namespace planner

@@ -1,0 +1,71 @@
+// An allocator of exactly so many bytes, which free memory that lies in pieces does not keep from
+// serving.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "page_memory.h"
+
+namespace planner {
+
+struct PoolFacts {  // planner_native_pool() gives them in this order
+  int64_t pool_bytes = 0, page_bytes = 0;
+  int64_t asked_bytes = 0,
+          asked_most_bytes = 0;       // sum of the requests that are in use: now, at the most
+  int64_t pages = 0, pages_most = 0;  // taken: now, at the most
+  int64_t mappings = 0;               // aliases that were made
+  int64_t refusals = 0;
+};
+
+// A buffer of a page or more takes whole pages: of the shortest span of free ones that is long
+// enough, or, where no span is, of any free ones, which are mapped one behind the other at an
+// alias. Buffers below a page share pages. An alias is kept: a step that asks as the last one did
+// finds each of its aliases made.
+class Pool {
+ public:
+  explicit Pool(std::unique_ptr<PageMemory> memory);
+  ~Pool();
+  void* get(size_t bytes);  // null where it does not fit; last_refusal() says why
+  void put(void* at);
+  bool is_empty();
+  PoolFacts facts();
+  void restart_peaks();
+  std::string last_refusal();
+
+ private:
+  struct Buffer {
+    size_t bytes = 0;         // asked for
+    std::vector<Span> pages;  // empty: it shares a page
+    bool is_alias = false;
+  };
+  struct Shared {  // a page, cut into pieces
+    Buffer page;
+    FreeSpans free;
+    std::unordered_map<size_t, size_t> pieces;  // by start: how many
+  };
+  char* large(size_t count, Buffer& buffer);
+  char* small(size_t bytes);
+  char* aliased(const std::vector<Span>& spans, size_t count);
+  void put_large(char* at, const Buffer& buffer);
+  void put_small(char* at);
+  void drop_aliases();
+  void refuse(size_t bytes);
+
+  std::mutex mutex_;
+  std::unique_ptr<PageMemory> memory_;
+  const size_t page_;
+  FreeSpans free_;
+  PoolFacts facts_;
+  std::string refusal_;
+  std::unordered_map<char*, Buffer> buffers_;
+  std::map<char*, Shared> shared_;
+  std::map<std::vector<Span>, char*> aliases_;
+  size_t alias_spans_ = 0;  // of all aliases together
+};
+
+}  // namespace planner
