@@ -142,7 +142,7 @@ def formulate(
                 uses=readers,
                 # ONNX Runtime frees a buffer after its last reader; with no reader, never
                 to_end=buffer in to_end or tensor.on_host or not readers,
-                swappable=tensor.why_stay is None and (not allowed.overlap or _has_slot(tensor)),
+                swappable=tensor.why_stay is None and (not allowed.overlap or has_slot(tensor)),
                 host_copy=any(
                     graph.operations[c].op_type == "MemcpyToHost" for c in tensor.consumers
                 ),
@@ -166,10 +166,10 @@ def formulate(
     return Formulation(problem=problem, ops=ops, tensors=tuple(buffers))
 
 
-def _has_slot(tensor: Tensor) -> bool:
+def has_slot(tensor: Tensor) -> bool:
     """Whether a copy beside the operations can bring it back: its node says how large it is, and of which
     type."""
-    return tensor.dtype in SWAP_DTYPES and not tensor.unsized
+    return tensor.dtype in SWAP_DTYPES and bool(tensor.shape) and not tensor.unsized
 
 
 def _rounded(size: int, granularity: int) -> int:

@@ -16,14 +16,14 @@ import onnx_ir as ir
 
 from planner.formulate import Formulation
 from planner.graph.marks import PLANNER_ATTRIBUTE
-from planner.graph.model import Role, Tensor, TrainingGraph
+from planner.graph.model import Role, TrainingGraph
 from planner.graph.rules import SWAP_DOMAIN, SWAP_IN, SWAP_OPERATORS
 from planner.graph.schedule import behind_parents, reverse_dfs_order
 from planner.lower.anchors import own_type
 from planner.lower.realize import UnanchoredError, realize
 from planner.lower.riders import carried
 from planner.lower.sequence import Sequencer
-from planner.lower.steps import Step
+from planner.lower.steps import Step, swap_attributes
 from planner.onnxio.bodies import captured, has_bodies, rewire
 from planner.onnxio.load import ValueType
 from planner.onnxio.names import FreeNames
@@ -332,6 +332,8 @@ class _Writer:
         shape = like.shape  # nothing where it has none: what has a shape for once can be folded
         kind = like.type or ir.TensorType(ir.DataType[tensor.dtype.upper()])
         own = own_type(step.op_type, tensor)
+        if step.op_type == SWAP_IN:
+            shape = None  # its buffer must be no other tensor's (planner/native/swaps.h, `Hold`)
         if own is not None:
             shape = ir.Shape(own[1])
             if own[0] != tensor.dtype:
@@ -345,7 +347,7 @@ class _Writer:
             SWAP_DOMAIN if is_swap else "",
             step.op_type,
             inputs=[None] * (len(step.reads) + (step.op_type in ("Reshape", "GatherND"))),
-            attributes=_to_make(tensor) if step.op_type == SWAP_IN else (),
+            attributes=swap_attributes(step.op_type, tensor),
             outputs=[value],
             name=step.name,
         )
@@ -390,11 +392,3 @@ class _Writer:
             self.zeros[wish] = value
             self.types[name] = ValueType(dtype=ir.DataType.INT64, shape=shape)
         return self.zeros[wish]
-
-
-def _to_make(tensor: Tensor) -> list[ir.Attr]:
-    """What SwapIn makes, as its attributes say it."""
-    return [
-        ir.AttrInt64("dtype", int(ir.DataType[tensor.dtype.upper()])),
-        ir.AttrInt64s("shape", tensor.shape),
-    ]

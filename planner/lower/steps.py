@@ -16,7 +16,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from planner.graph.model import OpId, Role, TensorId
+import onnx_ir as ir
+
+from planner.graph.model import OpId, Role, Tensor, TensorId
 from planner.graph.rules import (
     FROM_HOST,
     SWAP_BEGIN,
@@ -105,3 +107,11 @@ def back_done(output: str, tensor: TensorId, coming: str) -> Step:
 
 def _copy(role: Role, op_type: str, name: str, tensor: TensorId, reads: dict[str, str]) -> Step:
     return Step(role=role, op_type=op_type, name=name, tensor=tensor, reads=reads)
+
+
+def swap_attributes(op_type: str, tensor: Tensor) -> list[ir.Attr]:
+    """What SwapIn and SwapInDone make."""
+    if op_type not in (SWAP_IN, SWAP_IN_DONE):
+        return []
+    dtype = ir.AttrInt64("dtype", int(ir.DataType[tensor.dtype.upper()]))
+    return [*([dtype] if op_type == SWAP_IN else []), ir.AttrInt64s("shape", tensor.shape)]

@@ -1,4 +1,4 @@
-"""Copies beside the operations, from `--copies` to the plan file and the page."""
+"""Copies beside the operations, from `--copies` to the plan file, the page and verification."""
 
 from __future__ import annotations
 
@@ -7,24 +7,32 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import onnx
+import onnxruntime as ort
 import pytest
 
-from planner import apply, optimize, verify
+from planner import analyze, apply, native, optimize, session_options, verify
 from planner.cli.main import main
-from planner.errors import UsageError
+from planner.errors import ModelError, UsageError
 from planner.pipeline.answer.explain import explain
-from planner.pipeline.prepare.copies import WHAT_IF, choose_copies
+from planner.pipeline.prepare.copies import BESIDE, choose_copies
 from planner.pipeline.prepare.prepared import prepare
 from planner.pipeline.prepare.settings import Settings, settings_of
 from planner.pipeline.record.assemble import plan_to_json, read_plan, schedule_of
 from planner.pipeline.solve.orders import base_orders, formulate_in
+from planner.plan.problem import ActionKind
 from planner.report.html import render_page
 from planner.report.payload import optimize_payload
+from planner.report.remarks import that_matter
 from planner.report.terminal import print_optimize
 from planner.report.trace import COPY_IN, COPY_OUT, trace_events
 from planner.request import Levers, Request
 from planner.results import OptimizeResult
+from planner.runtime.feeds.inputs import make_inputs
 from planner.simulate.simulate import simulate
+from planner.simulate.waits import with_waits
+
+pytestmark = pytest.mark.usefixtures("native_library")
 
 MODEL = Path(__file__).parents[2] / "models" / "zoo" / "mlp_adamw.onnx"
 LIMIT_S = 3.0
@@ -68,10 +76,10 @@ def test_overlap_never_takes_longer(serial, done):
     assert serial.plan.one_stream_us == pytest.approx(serial.plan.planned.time_us)
 
 
-def test_the_plan_says_that_it_is_a_what_if(done, serial):
-    (said,) = [a for a in done.plan.assumptions if a.startswith(WHAT_IF)]
-    assert "there the step takes" in said
-    assert not any("what-if" in a for a in serial.plan.assumptions)
+def test_the_plan_says_how_its_copies_run(done, serial):
+    (said,) = [a for a in done.plan.assumptions if a.startswith(BESIDE)]
+    assert "on the stream of the operations the step would take" in said
+    assert not any(a.startswith(BESIDE) for a in serial.plan.assumptions)
     assert (done.plan.copies, serial.plan.copies) == ("overlapped", "serial")
 
 
@@ -88,6 +96,8 @@ def test_times_are_those_of_the_simulator(done):
     beside = simulate(replace(problem, overlap=True), actions)
     assert done.plan.planned.time_us == pytest.approx(beside.time_us)
     assert done.plan.one_stream_us == pytest.approx(simulate(problem, actions).time_us)
+    assert {a.kind for a in actions} == set(ActionKind)
+    assert with_waits(replace(problem, overlap=True), actions) == actions
 
 
 def test_settings_reach_the_problem_in_every_order():
@@ -105,11 +115,15 @@ def test_settings_reach_the_problem_in_every_order():
 
 def test_the_choice_has_a_reason():
     assert choose_copies("serial", "auto", "cpu") == (False, "")
-    assert choose_copies("overlapped", "auto", "cuda") == (True, WHAT_IF)
-    for device in ("cpu", "cuda"):
+    assert choose_copies("overlapped", "auto", "cpu") == (True, BESIDE)
+    overlap, why = choose_copies("overlapped", "auto", "cuda")
+    assert overlap and "no card has been seen" in why and that_matter([why])
+    for device in ("cpu", "cuda", "webgpu"):
         overlap, why = choose_copies("auto", "auto", device)
         assert not overlap
         assert f"safe on {device}" in why
+    with pytest.raises(UsageError, match="on the CPU and on CUDA, not on WebGPU"):
+        choose_copies("overlapped", "auto", "webgpu")
     with pytest.raises(UsageError, match="serial, overlapped or auto"):
         choose_copies("beside", "auto", "cpu")
 
@@ -123,6 +137,8 @@ def test_the_plan_file_round_trips(done, tmp_path):
     older = tmp_path / "older.plan.json"
     older.write_text(json.dumps(data))
     assert (read_plan(older).copies, read_plan(older).one_stream_us) == ("serial", None)
+    with pytest.raises(ModelError, match="make the plan again"):  # serial copies wait for nothing
+        apply(MODEL, older, output=tmp_path / "out.onnx")
 
 
 def test_apply_makes_the_same_bytes(done, tmp_path):
@@ -130,26 +146,14 @@ def test_apply_makes_the_same_bytes(done, tmp_path):
     assert again.read_bytes() == done.output_path.read_bytes()
 
 
-def test_no_partition_is_written(done):
-    names = {path.name for path in done.output_path.parent.iterdir()}
-    assert names == {"out.onnx", "plan.json", "report.html"}
-
-
-def test_it_is_verified_as_one_stream_runs_it(done):
-    assert done.verification is not None and done.verification.passed
-    for found in (done.verification, verify(MODEL, done.output_path, plan=done.plan_path)):
-        (said,) = [note for note in found.notes if "one stream" in note]
-        assert "beside the operations" in said
-
-
 def test_text_json_and_page_say_so(done, capsys):
     payload = optimize_payload(done)
     head = payload["headline"]
     assert head["copies"] == payload["plan"]["copies"] == "overlapped"
-    assert "what-if" in head["sentence"]
+    assert "Copies run beside the operations" in head["sentence"]
     assert head["one_stream_us"] == done.plan.one_stream_us
     print_optimize(payload)
-    assert "A what-if:" in " ".join(capsys.readouterr().out.split())
+    assert "Copies run beside" in " ".join(capsys.readouterr().out.split())
     assert head["copies_sentence"] in render_page(payload)
 
 
@@ -193,4 +197,76 @@ def test_a_sweep_with_overlap_costs_no_more(capsys):
     slower = {c: f["frontiers"][0]["points"][0]["slowdown"] for c, f in found.items()}
     assert slower["overlapped"] <= slower["serial"] + 1e-9
     assert found["overlapped"]["copies"] == "overlapped"
-    assert WHAT_IF in found["overlapped"]["assumptions"]
+    assert BESIDE in found["overlapped"]["assumptions"]
+
+
+# -- on ONNX Runtime -----------------------------------------------------------------------------
+
+
+def test_swaps_are_verified_measured_and_capped(done):
+    found = done.verification
+    assert found is not None and found.passed, found
+    outs = sum(a.kind is ActionKind.SWAP_OUT for a in done.plan.schedule)
+    assert found.copies.planned == found.copies.ran == 2 * outs > 0
+    assert found.copies.planned_bytes == done.plan.planned.swap_out_bytes + (
+        done.plan.planned.swap_in_bytes
+    )
+    for check in found.memory:
+        assert check.how == "measured" and check.worst == ()
+    rewritten = found.memory[-1]
+    assert (rewritten.model, rewritten.options) == ("rewritten", "recommended")
+    assert rewritten.live_bytes == rewritten.predicted_live_bytes <= done.plan.budget_bytes
+    assert [cap.passed for cap in found.caps] == [False, True]
+    (said,) = [note for note in found.notes if "watched" in note]
+    assert "no violations" in said
+
+
+def test_a_plan_without_its_waits_is_refused(done, tmp_path):
+    data = json.loads(done.plan_path.read_text())
+    data["schedule"] = [a for a in data["schedule"] if a["kind"] != "swap-out-done"]
+    path = tmp_path / "old.plan.json"
+    path.write_text(json.dumps(data))
+    with pytest.raises(ModelError, match="make the plan again"):
+        apply(done.model_path, path, output=tmp_path / "out.onnx")
+
+
+def test_readers_that_do_not_wait_fail_verification(done, tmp_path):
+    """The control: who reads y, not z, reads it while the copy still writes."""
+    model = onnx.load(done.output_path)
+    wait = next(n for n in model.graph.node if n.op_type == "SwapInDone")
+    coming, whole = wait.input[0], wait.output[0]
+    for node in model.graph.node:
+        for at, name in enumerate(node.input):
+            if name == whole:
+                node.input[at] = coming
+    path = tmp_path / "early.onnx"
+    onnx.save(model, path)
+    found = verify(done.model_path, path, plan=done.plan_path)
+    assert not found.passed
+    assert any(failure.startswith("on a slow link") for failure in found.failures)
+
+
+def test_a_wait_that_reads_no_tensor_is_refused(done, tmp_path):
+    """The control: what keeps a buffer until its copy is done is an input of SwapOutDone."""
+    model = onnx.load(done.output_path)
+    node = next(n for n in model.graph.node if n.op_type == "SwapOutDone")
+    del node.input[1]
+    path = tmp_path / "bare.onnx"
+    onnx.save(model, path)
+    options = session_options(path)
+    with pytest.raises(Exception, match="SwapOutDone"):
+        session = ort.InferenceSession(path, options)
+        session.run(None, make_inputs(MODEL, seed=0)[0])
+
+
+def test_a_file_with_swaps_is_not_planned_again(done):
+    with pytest.raises(ModelError, match="plan the model that this file was made of"):
+        analyze(done.output_path)
+
+
+def test_without_the_library_it_is_said_first(done, monkeypatch, tmp_path):
+    monkeypatch.setattr(native, "SOURCES", tmp_path)
+    with pytest.raises(UsageError, match=r"--copies overlapped: .*python -m planner\.native"):
+        optimize(done.model_path, budget="60%", copies="overlapped", dry_run=True)
+    with pytest.raises(UsageError, match=r"python -m planner\.native"):
+        session_options(done.output_path)

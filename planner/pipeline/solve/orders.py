@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from planner.bound.instants import min_peak_bound
-from planner.formulate import NO_LIMIT, Formulation
+from planner.formulate import NO_LIMIT, Formulation, has_slot
 from planner.graph.effects import SHARED_GENERATOR
 from planner.graph.model import OpId, Role, TrainingGraph
 from planner.graph.rules import FROM_HOST, TO_HOST
@@ -228,6 +228,11 @@ def formulate_in(
     if prepared.resident and not allowed.recompute:
         ordered = _paging_alone(prepared, [whole.ops[i] for i in moved], ordered)
         allowed = replace(allowed, recompute=True)
+    if allowed.overlap:
+        slots = [has_slot(prepared.graph.tensors[t]) for t in whole.tensors]
+        tensors = zip(ordered.tensors, slots, strict=True)
+        swappable = tuple(replace(t, swappable=t.swappable and slot) for t, slot in tensors)
+        ordered = replace(ordered, tensors=swappable)
     problem = replace(
         ordered,
         fixed_bytes=whole.problem.fixed_bytes + settings.reserve_bytes,

@@ -9,7 +9,8 @@ import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from planner.graph.model import OpId, TensorId, TrainingGraph
+from planner.graph.model import OpId, Tensor, TensorId, TrainingGraph
+from planner.graph.rules import SWAP_IN
 
 
 class Kind(enum.Enum):
@@ -53,7 +54,13 @@ def place(
         kind[target] = Kind.SHARED
 
     def size_class(tensor: TensorId) -> tuple[object, ...]:
-        return (t := tensors[tensor]).shape, t.bytes, t.on_host, t.unsized
+        return (t := tensors[tensor]).shape, t.bytes, t.on_host, is_apart(t)
+
+    def is_apart(tensor: Tensor) -> bool:
+        """Whether it has a buffer that no other tensor has: its dims are not known before it is made.
+        SwapIn tells none (planner/native/operators.cpp)."""
+        maker = None if tensor.producer is None else graph.operations[tensor.producer]
+        return tensor.unsized or (maker is not None and maker.op_type == SWAP_IN)
 
     for step, op in enumerate(order):
         operation = graph.operations[op]
@@ -76,7 +83,7 @@ def place(
         for tensor in (*operation.inputs, *operation.outputs):
             root = buffer[tensor]
             uses[root] -= 1
-            if uses[root] == 0 and kind.get(root) is Kind.OWN and not tensors[root].unsized:
+            if uses[root] == 0 and kind.get(root) is Kind.OWN and not is_apart(tensors[root]):
                 free.setdefault(size_class(root), []).append(root)
         for tensor in operation.inputs:
             last[buffer[tensor]] = step

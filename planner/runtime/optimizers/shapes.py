@@ -71,7 +71,9 @@ def unsized_values(model: ir.Model, types: Mapping[str, ValueType]) -> set[str]:
         ModelError: ONNX Runtime cannot load a model with symbolic dims. Where all dims are known, what
             it cannot load counts as sized.
     """
-    made = [v for node in model.graph for v in node.outputs if v.name]
+    # of what SwapIn makes no dims are told, and planner knows them
+    nodes = (node for node in model.graph if node.domain != SWAP_DOMAIN)
+    made = [v for node in nodes for v in node.outputs if v.name]
     if all(_is_static(value.shape) for value in made):
         return set()
     is_open = not all(_is_static(value.shape) for value in model.graph.inputs)

@@ -1,0 +1,65 @@
+"""`planner.session_options(arena=...)`: a size for the arena of a session's device."""
+
+from __future__ import annotations
+
+import itertools
+import subprocess
+import sys
+from pathlib import Path
+
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+import planner
+from planner.errors import UsageError
+
+_IN_AN_ARENA = """
+import sys
+import numpy as np
+import onnxruntime as ort
+import planner
+
+options = planner.session_options(sys.argv[1], arena=sys.argv[2], device="cpu")
+session = ort.InferenceSession(sys.argv[1], options, providers=["CPUExecutionProvider"])
+session.run(None, {"x": np.zeros((256, 256), np.float32)})
+"""
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """Six products of 256 KiB each."""
+    names = ["x", *(f"p{i}" for i in range(6))]
+    nodes = [helper.make_node("MatMul", [a, "x"], [b], b) for a, b in itertools.pairwise(names)]
+    x, y = (
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, (256, 256))
+        for name in (names[0], names[-1])
+    )
+    path = tmp_path / "chain.onnx"
+    graph = helper.make_graph(nodes, "chain", [x], [y])
+    opset = helper.make_opsetid("", 17)
+    onnx.save(helper.make_model(graph, opset_imports=[opset], ir_version=9), path)
+    return path
+
+
+@pytest.mark.parametrize(("arena", "runs"), [("256KiB", False), ("4MiB", True)])
+def test_an_arena_can_be_asked_for(model: Path, arena: str, runs: bool) -> None:
+    """In a process of its own: it is the whole process's."""
+    command = [sys.executable, "-c", _IN_AN_ARENA, str(model), arena]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode == 0) == runs, done.stderr
+    assert runs or "smaller than requested" in done.stderr
+
+
+def test_an_arena_is_a_size_of_a_device_that_has_one(model: Path) -> None:
+    with pytest.raises(UsageError, match="not an arena"):
+        planner.session_options(model, arena="1GiB", device="webgpu")
+    with pytest.raises(UsageError, match="arena"):
+        planner.session_options(model, arena="much", device="cpu")
+    with pytest.raises(UsageError, match=r"onnx-planner\[gpu\]"):
+        planner.session_options(model, arena="1GiB", device="cuda")
+
+
+def test_options_hold_no_more_than_what_is_alive(model: Path) -> None:
+    options = planner.session_options(model)
+    assert not options.enable_mem_pattern and not options.enable_mem_reuse
