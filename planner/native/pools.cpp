@@ -39,7 +39,7 @@ void resize(Owner& there, size_t pool_bytes, size_t page_bytes) {
 }
 
 // Null where the request is refused; `why` says then what for.
-void* try_get(int place, size_t bytes, char* why, size_t room) {
+__attribute__((noinline)) void* try_get(int place, size_t bytes, char* why, size_t room) {
   std::string text;
   try {
     must(!is_forked(), forked_text());

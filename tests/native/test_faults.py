@@ -3,30 +3,21 @@
 from __future__ import annotations
 
 import gc
-import os
-import resource
-import shutil
-import subprocess
-import sys
 import threading
-from pathlib import Path
 
-import numpy as np
 import onnxruntime as ort
 import pytest
 
-from planner.native import counts, drain, library_path
+from planner.native import counts, drain
 from tests.native.graphs import (
     Feeds,
     bits,
     chain,
     chain_feeds,
     failing_chain,
-    options,
     plain,
     session,
     sized,
-    swap,
 )
 
 SLOW = {"planner.check_swaps": "1", "planner.link_mbps": "20"}
