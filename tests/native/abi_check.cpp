@@ -53,24 +53,27 @@ PLANNER_ORT_SLOTS(CHECK_SLOT)
 #define CHECK_OP(name) CHECK_MEMBER(CustomOp, OrtCustomOp, name)
 CHECK_OP(version)
 CHECK_OP(CreateKernel)
-CHECK_OP(GetName) CHECK_OP(GetExecutionProviderType) CHECK_OP(GetInputType)
-    CHECK_OP(GetInputTypeCount) CHECK_OP(GetOutputType) CHECK_OP(GetOutputTypeCount)
-        CHECK_OP(KernelCompute) CHECK_OP(KernelDestroy) CHECK_OP(GetInputCharacteristic)
-            CHECK_OP(GetOutputCharacteristic) CHECK_OP(GetInputMemoryType)
-                CHECK_OP(GetVariadicInputMinArity) CHECK_OP(GetVariadicInputHomogeneity)
-                    CHECK_OP(GetVariadicOutputMinArity) CHECK_OP(GetVariadicOutputHomogeneity)
-                        CHECK_OP(CreateKernelV2) CHECK_OP(KernelComputeV2)
-                            CHECK_OP(InferOutputShapeFn) CHECK_OP(GetStartVersion)
-                                CHECK_OP(GetEndVersion) CHECK_OP(GetMayInplace)
-                                    CHECK_OP(ReleaseMayInplace) CHECK_OP(GetAliasMap)
-                                        CHECK_OP(ReleaseAliasMap) static_assert(
-                                            sizeof(our::CustomOp) >= sizeof(OrtCustomOp));
+CHECK_OP(GetName)
+CHECK_OP(GetExecutionProviderType)
+CHECK_OP(GetInputType)
+CHECK_OP(GetInputTypeCount)
+CHECK_OP(GetOutputType)
+CHECK_OP(GetOutputTypeCount) CHECK_OP(KernelCompute) CHECK_OP(KernelDestroy)
+    CHECK_OP(GetInputCharacteristic) CHECK_OP(GetOutputCharacteristic) CHECK_OP(GetInputMemoryType)
+        CHECK_OP(GetVariadicInputMinArity) CHECK_OP(GetVariadicInputHomogeneity)
+            CHECK_OP(GetVariadicOutputMinArity) CHECK_OP(GetVariadicOutputHomogeneity)
+                CHECK_OP(CreateKernelV2) CHECK_OP(KernelComputeV2) CHECK_OP(InferOutputShapeFn)
+                    CHECK_OP(GetStartVersion) CHECK_OP(GetEndVersion) CHECK_OP(GetMayInplace)
+                        CHECK_OP(ReleaseMayInplace) CHECK_OP(GetAliasMap)
+                            CHECK_OP(ReleaseAliasMap) static_assert(sizeof(our::CustomOp) >=
+                                                                    sizeof(OrtCustomOp));
 
 #define CHECK_ALLOCATOR(name) CHECK_MEMBER(Allocator, OrtAllocator, name)
 CHECK_ALLOCATOR(version)
 CHECK_ALLOCATOR(Alloc)
-CHECK_ALLOCATOR(Free) CHECK_ALLOCATOR(Info)
-    CHECK_ALLOCATOR(Reserve) static_assert(sizeof(our::Allocator) >= sizeof(OrtAllocator));
+CHECK_ALLOCATOR(Free)
+CHECK_ALLOCATOR(Info)
+CHECK_ALLOCATOR(Reserve) static_assert(sizeof(our::Allocator) >= sizeof(OrtAllocator));
 CHECK_MEMBER(ApiBase, OrtApiBase, GetApi)
 CHECK_MEMBER(ApiBase, OrtApiBase, GetVersionString)
 
