@@ -4,9 +4,9 @@ In one base order, an operation that runs for the first time holds its inputs, o
 and the graph outputs made before (`planner.bound.lp.held_at`); the largest of these is a bound on the
 peak of every plan that first runs the operations in that order, whatever it recomputes or copies. A
 plan that copies every tensor out as soon as it is made, and in again for each use, meets it, if all
-may be copied; so there the least budget is known. Without copies a search looks for a plan: a walk over
-second runs comes down step by step; the programs over instants, and evictions, are tried at capacities
-between the bound and the best plan so far; then plans are made to need less, part by part.
+may be copied; so there the least budget is known. Without copies a search looks for a plan: the programs
+over instants, and evictions, are tried at capacities between the bound and the best plan so far; then
+plans are made to need less, part by part.
 There the bound is that of `planner.bound.unmaking`: it also knows that what an operation reads has to be
 made, one after the other. It follows a part of all ways to do so, and one operation's inputs at a time,
 so it may still be below.
@@ -31,7 +31,6 @@ from planner.portfolio.policies import LeastPeakPolicy
 from planner.portfolio.table import POLICY
 from planner.search.engine import run_engine
 from planner.search.engines.rounding import LpRounding
-from planner.search.engines.second_runs import AnnealRuns
 from planner.search.engines.simple import Greedy
 from planner.search.engines.tight import everything_swapped
 from planner.search.evaluate import Evaluator
@@ -42,7 +41,6 @@ from planner.search.stop import At
 from planner.simulate.simulate import candidate_of
 
 _DESCEND = Descend()
-_WALK = AnnealRuns()
 
 
 def min_peak(
@@ -73,7 +71,6 @@ def min_peak(
         search.take(Evaluator(tight).evaluate(everything_swapped(problem)))
     if search.best.peak_bytes > low:
         search.by_eviction(low, time.monotonic() + policy.bound_share * time_limit_s)
-    search.by_walk(low, share=policy.walk_share)
     low = max(low, search.bisect(search.by_lp, low, share=policy.lp_share))
     search.bisect(search.by_eviction, low, share=policy.eviction_share)
     search.by_chance(low, share=policy.chance_share)
@@ -189,19 +186,6 @@ class _Search:
             return
         problem = replace(self.problem, capacity_bytes=low)
         self.take(_DESCEND.lower(problem, self.best, SearchSettings(limit_s=limit_s)))
-
-    def by_walk(self, low: int, *, share: float) -> None:
-        """A walk over second runs that comes down step by step, for a share of the time left at most."""
-        left_s = self.deadline - time.monotonic()
-        if self._is_near(low) or not _WALK.supports(self.problem):
-            return
-        stop = At(time.monotonic() + share * left_s)
-        start = self.best.actions
-        if len(start) > self.numbers.walk_max_runs * len(self.problem.ops):
-            start = ()
-        actions = _WALK.come_down(replace(self.problem, capacity_bytes=low), stop, start)
-        if actions is not None:
-            self.take(candidate_of(self.problem, actions))
 
     def by_chance(self, low: int, *, share: float) -> None:
         """Eviction with blurred scores, always a little below the best plan, until it has missed too

@@ -55,10 +55,8 @@ class LeastPeakPolicy:
         sets_per_s, max_sets: that the bound without copies looks at, per second of the time limit and at
             most: some hundredths of the time. More raise it little, and take memory.
         bound_share: of the time, for a plan that meets the bound by eviction.
-        lp_share, eviction_share, walk_share, chance_share: of the time left each, for capacities tried by
-            the LP, by eviction, for a walk over second runs, and for eviction with blurred scores; the
-            last is left to descents.
-        walk_max_runs: for each operation: with a plan of more runs, the walk begins at the base order.
+        lp_share, eviction_share, chance_share: of the time left each, for capacities tried by the LP, by
+            eviction, and for eviction with blurred scores; the last is left to descents.
         min_descents_s: seconds; with less time left there are none.
         attempt_share: of that time's rest, at most, for one capacity.
         max_instants: of the LP.
@@ -75,8 +73,6 @@ class LeastPeakPolicy:
     bound_share: float = 0.1
     lp_share: float = 0.4
     eviction_share: float = 0.3
-    walk_share: float = 0.25
-    walk_max_runs: int = 4
     chance_share: float = 0.2
     min_descents_s: float = 1.5
     attempt_share: float = 0.4

@@ -16,7 +16,6 @@ from planner.search.engine import Engine
 from planner.search.engines.intervals import AwaitPrograms, IntervalPrograms
 from planner.search.engines.local import Anneal, Refine
 from planner.search.engines.rounding import LpRounding
-from planner.search.engines.second_runs import AnnealRuns
 from planner.search.engines.simple import Greedy, OneLever, SwapByDistance
 from planner.search.engines.tight import EverythingSwapped, Evict
 from planner.search.state import SearchState
@@ -139,7 +138,6 @@ POLICY = Policy(
         Turn(engine=EverythingSwapped(), until=0.35, when=_NO_PLAN, even_late=True),
         Turn(engine=Refine(), until=0.55, when=_CLOSE),
         Turn(engine=Anneal(), until=0.6, when=_CLOSE),
-        Turn(engine=AnnealRuns(), until=0.75),
         Turn(engine=Descend(), until=0.95, when=_NO_PLAN),
         Turn(engine=CpSat(), until=1.0),
         Turn(engine=Evict(), until=1.0, when=_NO_PLAN, even_late=True),

@@ -97,10 +97,8 @@ def _planner(
     from planner.bound.unmaking import unmaking_bound
     from planner.portfolio.race import solve_orders
     from planner.portfolio.solve import solve
-    from planner.search.fast.warm import SECOND_RUNS
     from planner.search.state import SearchSettings
 
-    SECOND_RUNS.warm_up()
     row: Row = {}
     problem = problems[0]
     if len(problems) == 1:

@@ -30,8 +30,8 @@ seconds and gaps are upper figures.
 - *found by*: the engine, by the name that `planner solve --print-params` lists: `lp-rounding`,
   `instant-program`, `interval-program`: rounded from the LP over instants, its integer program, or the
   integer program by stretches (`planner/bound`), and repaired; `cp-sat`: improved part by part, or as a
-  whole; `anneal-runs`: annealed over second runs, from the base order; `regression` (gone since): the
-  same, from a plan for little memory; `anneal`, `greedy`, `swap-by-distance`: what they say. Rows of
+  whole; `anneal`, `greedy`, `swap-by-distance`: what they say; gone since: `anneal-runs`, annealed over
+  second runs, from the base order, and `regression`, the same from a plan for little memory. Rows of
   before engines had names of their own call the first three `cut-lp` (with `guards`, `corners` and
   `slower-copies`), `cut-mip` and `cut-program`.
 - *none*: no plan was found within the limit; in brackets the least peak found, over the budget.

@@ -46,7 +46,8 @@ _OF_ALL = 1e-5
 
 _ROUNDINGS, _TIMES = 4, 10.0
 """Where more is apart, PyTorch's step is run so many times with inputs and parameters changed by
-`_ROUNDING`, and so many times what that changes may be apart: a ReLU near 0 flips."""
+`_ROUNDING`, or by a unit in the last place of half precision, and so many times what that changes may
+be apart: a ReLU near 0 flips."""
 
 _ROUNDING = 1e-6
 
@@ -292,10 +293,14 @@ class _Comparison:
         return ""
 
     @cached_property
+    def halves(self) -> set[torch.dtype]:
+        """The types of half precision in the step."""
+        return {value.dtype for value in _values(self.joint.module.graph)} & HALF
+
+    @cached_property
     def allowed(self) -> tuple[float, float]:
         """How far loss and gradients may be apart."""
-        kinds = {value.dtype for value in _values(self.joint.module.graph)}
-        return (_IN_HALF, _IN_HALF) if kinds & HALF else (_LOSS, _GRADIENT)
+        return (_IN_HALF, _IN_HALF) if self.halves else (_LOSS, _GRADIENT)
 
     def _is_rounding(
         self,
@@ -305,7 +310,7 @@ class _Comparison:
         inputs: Mapping[str, Tensor],
         seed: int,
     ) -> bool:
-        """Whether PyTorch's step is as far from itself, where its numbers change by a millionth: not
+        """Whether PyTorch's step is as far from itself, where its numbers change by a rounding: not
         where it is so with the same numbers, too."""
         after = Kept(self.step, copied=True)
         try:
@@ -342,15 +347,16 @@ class _Comparison:
         self, theirs: Ran, before: Kept, inputs: Mapping[str, Tensor], seed: int
     ) -> dict[str, float]:
         """How far loss ("") and gradients are from themselves, where inputs and parameters change by a
-        millionth."""
+        rounding."""
+        share = max([_ROUNDING, *(torch.finfo(kind).eps for kind in self.halves)])
         worst: dict[str, float] = {}
         for number in range(_ROUNDINGS):
             generator = torch.Generator().manual_seed(number)
             before.put_back()
             with torch.no_grad():
                 for parameter in self.step.module.parameters():
-                    parameter.copy_(rounded(parameter, _ROUNDING, generator))
-            given = {name: rounded(t, _ROUNDING, generator) for name, t in inputs.items()}
+                    parameter.copy_(rounded(parameter, share, generator))
+            given = {name: rounded(t, share, generator) for name, t in inputs.items()}
             found = ran(self.step, given, seed)
             for name, array in {"": theirs.loss, **theirs.gradients}.items():
                 mine = found.loss if not name else found.gradients.get(name, np.zeros_like(array))

@@ -72,26 +72,9 @@ def _functions_overlapped() -> tuple[Callable[..., Any], ...]:
     return *_functions_of_annealing(), place_and_time
 
 
-def compile_second_runs() -> None:
-    """Compile the annealing over second runs, which takes longer than all of the rest."""
-    from planner.search.second_runs import RunPolicy, anneal_second_runs
-    from planner.search.stop import NEVER
-
-    policy = RunPolicy(slice_moves=1, moves=1)
-    anneal_second_runs(_tiny_problem(overlap=False), NEVER, policy=policy)
-
-
-def _functions_of_second_runs() -> tuple[Callable[..., Any], ...]:
-    from planner.search.fast.second_run_moves import anneal_runs
-
-    return (anneal_runs,)
-
-
 _SERIAL = Compilation(compile_serial, _functions_serial)
 _ANNEALING = Compilation(compile_annealing, _functions_of_annealing)
 _OVERLAPPED = Compilation(compile_overlapped, _functions_overlapped)
-SECOND_RUNS = Compilation(compile_second_runs, _functions_of_second_runs)
-"""Apart, since most searches end before they come to it."""
 
 
 def _compilation(overlap: bool) -> Compilation:

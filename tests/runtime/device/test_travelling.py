@@ -12,6 +12,7 @@ from typing import Any
 
 import onnx
 import pytest
+from onnx import helper as h
 
 import planner
 from planner.cli.main import main
@@ -23,7 +24,8 @@ from planner.running.asked import Asked, merged
 from planner.runtime.opened import needs_of
 from planner.targets import ASSUMED_KEY, LEVEL_KEY, WEBGPU
 
-MODEL = Path(__file__).parents[3] / "models" / "zoo" / "mlp_adamw.onnx"
+SIDE, SOURCE = 32, "source.onnx"
+ZOO = Path(__file__).parents[3] / "models" / "zoo"
 
 
 @contextlib.contextmanager
@@ -36,12 +38,26 @@ def without_provider() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """`model.onnx` and `model.plan.json`, written where there is no provider."""
+    """`source.onnx`, and `model.onnx` and `model.plan.json`, written where there is no provider."""
     folder = tmp_path_factory.mktemp("travel")
+    kinds = (
+        "Exp a x",
+        "Tanh k a",
+        "MatMul b a k",
+        "MatMul c b b",
+        "MatMul d c c",
+        "Mul e d a",
+        "Mul y e k",
+    )
+    nodes = [h.make_node(kind, inputs, [out], out) for kind, out, *inputs in map(str.split, kinds)]
+    x, y = (h.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [SIDE, SIDE]) for name in "xy")
+    graph = h.make_graph(nodes, "small", [x], [y])
+    opsets = [h.make_opsetid("", 17)]
+    onnx.save(h.make_model(graph, opset_imports=opsets, ir_version=9), folder / SOURCE)
     with without_provider():
         result = planner.optimize(
-            MODEL,
-            budget="70%",
+            folder / SOURCE,
+            budget=f"{5 * SIDE * SIDE * 4 - 256}B",
             device="webgpu",
             swap="only",
             resident="device",
@@ -71,13 +87,15 @@ def test_where_the_provider_is_missing_too_the_file_is_the_same(
     folder: Path, tmp_path: Path
 ) -> None:
     with without_provider():
-        again = planner.apply(MODEL, folder / "model.plan.json", output=tmp_path / "again.onnx")
+        again = planner.apply(
+            folder / SOURCE, folder / "model.plan.json", output=tmp_path / "again.onnx"
+        )
     assert again.read_bytes() == (folder / "model.onnx").read_bytes()
 
 
 def test_a_plan_of_another_model_is_refused(folder: Path, tmp_path: Path) -> None:
     pytest.importorskip(WEBGPU.plugin)
-    other = MODEL.with_name("gpt.onnx")
+    other = ZOO / "gpt.onnx"
     with pytest.raises(ModelError, match="another model"):
         planner.apply(other, folder / "model.plan.json", output=tmp_path / "m.onnx")
     assert not (tmp_path / "m.onnx").exists()
@@ -85,7 +103,7 @@ def test_a_plan_of_another_model_is_refused(folder: Path, tmp_path: Path) -> Non
 
 def test_explain_sends_to_apply(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip(WEBGPU.plugin)
-    words = ["explain", str(MODEL), str(folder / "model.plan.json"), "--tensor", "relu"]
+    words = ["explain", str(folder / SOURCE), str(folder / "model.plan.json"), "--tensor", "a"]
     assert main(words) == 2
     assert "planner apply makes it again" in capsys.readouterr().err
 
@@ -94,7 +112,7 @@ def test_where_the_provider_is_the_plan_is_made_again_and_holds(
     counted_device: object, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     plan, output = folder / "model.plan.json", tmp_path / "model.planned.onnx"
-    words = f"apply {MODEL} {plan} -o {output} --time-limit 3 --json -q"
+    words = f"apply {folder / SOURCE} {plan} -o {output} --time-limit 3 --json -q"
     assert main(words.split()) == 0
     found: dict[str, Any] = json.loads(capsys.readouterr().out)
     check = found["verification"]
@@ -110,7 +128,9 @@ def test_where_the_provider_is_the_plan_is_made_again_and_holds(
     props = {p.key for p in onnx.load(output).metadata_props}
     assert not {ASSUMED_KEY, LEVEL_KEY} & props
     # the plan of its own gives the same file, and it is not made a third time
-    again = planner.apply(MODEL, output.with_suffix(".plan.json"), output=tmp_path / "again.onnx")
+    again = planner.apply(
+        folder / SOURCE, output.with_suffix(".plan.json"), output=tmp_path / "again.onnx"
+    )
     assert again.read_bytes() == output.read_bytes()
 
 
