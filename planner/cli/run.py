@@ -12,7 +12,7 @@ import typer
 from planner.cli import options as o
 from planner.cli.console import note
 from planner.errors import UsageError
-from planner.units import check_budget, check_time_limit
+from planner.units import check_budget, check_time_limit, parse_bytes
 
 
 def run(
@@ -62,6 +62,15 @@ def run(
     no_verify: Annotated[
         bool, typer.Option("--no-verify", help="Do not run planned models to compare numbers.")
     ] = False,
+    pool: Annotated[
+        str | None,
+        typer.Option(
+            "--pool",
+            metavar="SIZE",
+            help="Memory of sessions on files of planner's: a pool of exactly so many bytes (CPU).",
+            show_default=False,
+        ),
+    ] = None,
     strict: Annotated[
         bool,
         typer.Option(
@@ -90,10 +99,13 @@ def run(
       planner run --budget 16GB train.py --epochs 3
       planner run --budget 60% --dim batch=32 --explain -- train.py
       planner run --plan model.plan.json train.py --epochs 3
+      planner run --pool 1400MB train.py --epochs 3
       planner run --budget 16GB --device cuda --strict -m package.train --epochs 3
     """
     if budget is not None:
         check_budget(budget)
+    if pool is not None:
+        parse_bytes(pool, what="--pool")
     check_time_limit(time_limit)
     dims = o.parse_dims(dim, shape)
     for path in plan or ():
@@ -114,6 +126,7 @@ def run(
         time_limit_s=time_limit,
         strict=strict,
         explain=explain,
+        pool=pool,
     )
     to_run = Script(name=script, arguments=tuple(arguments or ()), is_module=module)
 

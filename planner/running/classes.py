@@ -37,6 +37,8 @@ def open_session(
     sess_options: Any = None,
     providers: Sequence[Any] | None = None,
     provider_options: Sequence[Mapping[str, Any]] | None = None,
+    *,
+    pool: str | None = None,
 ) -> ort.InferenceSession:
     """An `onnxruntime.InferenceSession` of a file that planner wrote, with all that it needs: level,
     order, providers, neither memory pattern nor reuse, and an arena of what one step takes. Results are
@@ -46,6 +48,7 @@ def open_session(
         model: a path, or the serialized model. A model of somebody else's is opened as it is.
         sess_options, providers, provider_options: as ONNX Runtime's session takes them. They stay; what
             contradicts the file is said on stderr.
+        pool: "24GB": planner's pool of exactly so many bytes in place of the arena (`planner.native`).
 
     Raises:
         UsageError: the file was planned for another kind of processor, or has metadata that planner does
@@ -53,7 +56,7 @@ def open_session(
     """
     import onnxruntime as ort
 
-    opener = Opener(Wanted(), lambda line: print(f"planner: {line}", file=sys.stderr))
+    opener = Opener(Wanted(pool=pool), lambda line: print(f"planner: {line}", file=sys.stderr))
     opened = _session(ort.InferenceSession, opener)
     return opened(
         str(model) if isinstance(model, Path) else model, sess_options, providers, provider_options

@@ -26,7 +26,7 @@ from planner.runtime.opened import (
     needs_of,
     register,
 )
-from planner.runtime.swapping import register_library
+from planner.runtime.swapping import put_pool, register_library
 from planner.targets import TARGET_KEY
 from planner.units import format_bytes, parse_bytes, parse_percent
 
@@ -46,6 +46,7 @@ class Wanted:
         time_limit_s: of the search for a plan.
         strict: what cannot be had is an error, and not a line.
         explain: say what was done to each session.
+        pool: size of the pool that serves sessions of planner's files, in place of an arena.
     """
 
     budget: str | None = None
@@ -56,6 +57,7 @@ class Wanted:
     time_limit_s: float = 60.0
     strict: bool = False
     explain: bool = False
+    pool: str | None = None
 
 
 class Opener:
@@ -91,6 +93,9 @@ class Opener:
             needs.check_here()
             self._compare_budget(asked, needs)
             found = merged(planned, needs)
+            if self._wanted.pool is not None and found.on_target:
+                said = [text for text in found.said if not text.startswith("an arena of")]
+                found = replace(found, arena=None, said=(*said, f"a pool of {self._wanted.pool}"))
             said = ", ".join(found.said) or "nothing"
             self._explain(f"{asked.name}: {_plan_of(needs)}; set {said}")
             for line in found.against:
@@ -107,21 +112,26 @@ class Opener:
         options = ort.SessionOptions() if given is None else given
         if found.adds_plugin:
             add_plugin(options, needs.target)
-        if needs.library:
+        pool = self._wanted.pool if found.on_target else None
+        if pool is not None:
+            put_pool(options, pool, needs.target)
+        if needs.library or pool is not None:
             register_library(options)
         for setting in found.settings:
             setting.put(options, setting.needed)
         try:
             capped = found.arena is not None and self._register(options, found, needs)
             yield replace(
-                found.asked, options=options, is_capped=capped and not needs.target.own_memory
+                found.asked,
+                options=options,
+                is_capped=(capped or pool is not None) and not needs.target.own_memory,
             )
         finally:
             # a module makes its optimizer's session of them later
             if given is not None or found.asked.module_device:
                 for setting in found.settings:
                     setting.put(options, setting.default)
-                if found.arena is not None:
+                if found.arena is not None or pool is not None:
                     self._ours.add(options)
 
     def _with_arena(self, asked: Asked) -> Asked:

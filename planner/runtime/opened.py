@@ -28,7 +28,7 @@ from planner.files.reading import MAX_BYTES, shown, why_not_a_file
 from planner.files.structuring import parse_json
 from planner.onnxio.metadata import read_metadata
 from planner.plan.planfile import Arena
-from planner.runtime.swapping import register_library
+from planner.runtime.swapping import put_pool, register_library
 from planner.targets import (
     ARENA_KEY,
     ASSUMED_KEY,
@@ -202,6 +202,7 @@ def session_options(
     *,
     device: str | None = None,
     arena: str | None = None,
+    pool: str | None = None,
 ) -> ort.SessionOptions:
     """Options to open a rewritten model with: neither memory pattern nor reuse, which hold more than
     the plan does, and all that the file's metadata asks for: level, execution order, packing, arena, and
@@ -217,6 +218,8 @@ def session_options(
             `planner.open_session` and `planner run` copy them out, and cap the arena at what one step
             takes. It is registered for the process. On CUDA all that is on the device is in it, on the
             CPU neither inputs nor initializers.
+        pool: "24GB": in place of an arena, planner's pool of exactly so many bytes serves the session's
+            tensors, results that the script keeps among them (`planner.native`; on the CPU).
 
     Raises:
         UsageError: the device is not here; the file was written for another one, or for another kind of
@@ -230,6 +233,8 @@ def session_options(
     needs.check_here()
     if needs.assumed:
         warnings.warn(f"{needs.where}: {needs.why_not_settled}", stacklevel=2)
+    if pool is not None and arena is not None:
+        raise UsageError("a session has an arena or a pool, not both")
     if arena is not None:
         most_bytes = parse_bytes(arena, what="arena")
         arena_asked = Arena(max_bytes=most_bytes, first_region_bytes=0, is_proved=True)
@@ -241,11 +246,13 @@ def session_options(
     for setting in needs.settings():
         if setting.of(options) != setting.needed:
             setting.put(options, setting.needed)
-    if needs.arena is not None:
+    if pool is not None:
+        put_pool(options, pool, needs.target)
+    elif needs.arena is not None:
         register(options, needs.arena, needs.target)
     if needs.target.plugin:
         add_plugin(options, needs.target)
-    if needs.library:
+    if needs.library or pool is not None:
         register_library(options)
     return options
 

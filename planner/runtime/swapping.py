@@ -1,7 +1,8 @@
-"""Sessions of files whose copies run beside the operations: they load `planner.native`.
+"""Sessions that load `planner.native`: of files whose copies run beside the operations, and of those that
+are given a memory pool of a size.
 
-Such a file says so in its metadata (`pkg.planner.needs`), and has nodes of the domain `planner.swap`,
-which ONNX Runtime knows from the library alone.
+A file with such copies says so in its metadata (`pkg.planner.needs`), and has nodes of the domain
+`planner.swap`, which ONNX Runtime knows from the library alone.
 """
 
 from __future__ import annotations
@@ -11,14 +12,17 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
+from planner.errors import UsageError
 from planner.graph.rules import SWAP_DOMAIN
 from planner.native import library_path
 from planner.onnxio.metadata import read_metadata
-from planner.targets import NEEDS_KEY, NEEDS_SWAPS
+from planner.targets import ANY, CPU, NEEDS_KEY, NEEDS_SWAPS, Target
+from planner.units import parse_bytes
 
 if TYPE_CHECKING:
     import onnxruntime as ort
 
+_POOL_BYTES = "planner.pool_bytes"
 CHECK_SWAPS, LINK_MBPS, LINK_JITTER_US = (
     "planner.check_swaps",
     "planner.link_mbps",
@@ -30,6 +34,29 @@ CHECK_SWAPS, LINK_MBPS, LINK_JITTER_US = (
 def has_swaps(model: ir.Model) -> bool:
     """Whether a model has nodes of the library."""
     return SWAP_DOMAIN in model.graph.opset_imports
+
+
+def put_pool(options: ort.SessionOptions, pool: str, target: Target) -> None:
+    """Have the tensors of a session come from a pool of the process that has exactly `pool` bytes. What
+    it has no room for fails, with the node that asked.
+
+    Args:
+        pool: "24GB": of results and what lies between, and of inputs and initializers on a device with a
+            memory of its own.
+        target: that the session opens on.
+
+    Raises:
+        UsageError: it cannot be read, or the target's memory is of another kind.
+    """
+    pool_bytes = parse_bytes(pool, what="pool")
+    if target.name not in (CPU.name, ANY.name):
+        how = (
+            "; on CUDA the options of its provider are those of planner.native.device_pool_options"
+            if target.is_arena
+            else ""
+        )
+        raise UsageError(f"a pool is for sessions on the CPU, not on {target.title}{how}")
+    options.add_session_config_entry(_POOL_BYTES, str(pool_bytes))
 
 
 def register_library(options: ort.SessionOptions) -> None:

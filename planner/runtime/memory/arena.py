@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
 from planner.graph.model import OpId, TensorId, TrainingGraph
 from planner.plan.planfile import Arena as PlannedArena
@@ -28,7 +29,6 @@ from planner.runtime.memory.bfc import (
     ROUNDING,
     Arena,
     ArenaFullError,
-    Block,
     Growth,
     PatternLayout,
     round_up,
@@ -246,7 +246,7 @@ def simulate(
             except ArenaFullError:
                 pattern_block = None  # ONNX Runtime then allocates one by one
         in_pattern = pattern_block is not None
-        traces.append(_run(order, graph, demand, arena, tracing, in_pattern))
+        traces.append(run_step(order, graph, demand, arena, tracing, in_pattern=in_pattern))
         if pattern_block is not None:
             arena.release(pattern_block)
         for block in feeds:
@@ -255,16 +255,39 @@ def simulate(
     return tuple(traces)
 
 
-def _run(
+class Allocator(Protocol):
+    """What serves a run's requests: an arena, or a pool of pages.
+
+    Attributes:
+        requested, in_use, held: bytes asked for, bytes that these take, and all that it holds.
+    """
+
+    @property
+    def requested(self) -> int: ...
+    @property
+    def in_use(self) -> int: ...
+    @property
+    def held(self) -> int: ...
+    def allocate(self, size: int, /) -> Any: ...
+    def release(self, block: Any, /) -> None: ...
+
+
+def run_step(
     order: Sequence[OpId],
     graph: TrainingGraph,
     demand: Demand,
-    arena: Arena,
-    tracing: PatternLayout | None,
-    in_pattern: bool,
+    arena: Allocator,
+    tracing: PatternLayout | None = None,
+    *,
+    in_pattern: bool = False,
 ) -> RunTrace:
+    """One run's requests, node by node; all is given back at its end.
+
+    Args:
+        tracing: what the memory pattern is made of; `in_pattern`: its block serves what lies in it.
+    """
     placement, workspace = demand.placement, demand.scratch
-    blocks: dict[TensorId, Block] = {}
+    blocks: dict[TensorId, Any] = {}
     requested, in_use, held = [], [], []
     peak = 0
     for step, op in enumerate(order):

@@ -1,0 +1,135 @@
+"""Predict the pages that planner's pool takes (`planner/native/pool.cpp`): rounding, and nothing else.
+
+A buffer of a page or more takes whole pages, which need not lie side by side. Smaller ones share pages,
+in pieces of 256 bytes: of the pages that have room, the one that was taken first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from planner.graph.model import OpId, TrainingGraph
+from planner.runtime.memory.arena import demand_under_cap, run_step
+
+PAGE_BYTES = 4096
+"""Of the pool on the CPU, unless its session says otherwise."""
+
+_PIECE_BYTES = 256
+
+
+def ceil_div(size: int, unit: int) -> int:
+    """How many units hold `size`, one at least."""
+    return max(1, -(-size // unit))
+
+
+@dataclass(slots=True, eq=False)
+class Taken:
+    """A buffer: its bytes, and the page that it shares with others; None where it has whole pages."""
+
+    bytes: int
+    shared: _Shared | None = None
+    start: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class _Shared:
+    """A page in pieces; `is_free` by piece."""
+
+    is_free: list[bool]
+
+    def take(self, count: int) -> int | None:
+        """The start of the smallest run of free pieces that is long enough; None where there is none."""
+        best: tuple[int, int] | None = None
+        length = 0
+        for at, free in enumerate((*self.is_free, False)):
+            if free:
+                length += 1
+                continue
+            if length >= count and (best is None or length < best[0]):
+                best = (length, at - length)
+            length = 0
+        if best is None:
+            return None
+        self.mark(best[1], count, free=False)
+        return best[1]
+
+    def mark(self, start: int, count: int, *, free: bool) -> None:
+        """Have pieces taken, or free."""
+        self.is_free[start : start + count] = [free] * count
+
+
+@dataclass(slots=True, kw_only=True)
+class PagedPool:
+    """The pool, with no limit. It has the interface of `planner.runtime.memory.bfc.Arena`.
+
+    Attributes:
+        requested: bytes asked for, of what is in use.
+        pages: in use; pages_most: at the most.
+    """
+
+    page_bytes: int = PAGE_BYTES
+    requested: int = 0
+    pages: int = 0
+    pages_most: int = 0
+    _shared: list[_Shared] = field(default_factory=list)
+
+    @property
+    def in_use(self) -> int:
+        """Bytes of the pages in use."""
+        return self.pages * self.page_bytes
+
+    @property
+    def held(self) -> int:
+        """Bytes of the pages that were in use at the most."""
+        return self.pages_most * self.page_bytes
+
+    def allocate(self, size: int) -> Taken:
+        """Take a buffer."""
+        self.requested += size
+        if size >= self.page_bytes:
+            self._grow(ceil_div(size, self.page_bytes))
+            return Taken(size)
+        count = ceil_div(size, _PIECE_BYTES)
+        for page in self._shared:
+            if (start := page.take(count)) is not None:
+                return Taken(size, page, start)
+        page = _Shared([True] * (self.page_bytes // _PIECE_BYTES))
+        self._shared.append(page)
+        self._grow(1)
+        page.mark(0, count, free=False)
+        return Taken(size, page)
+
+    def release(self, taken: Taken) -> None:
+        """Give a buffer back."""
+        self.requested -= taken.bytes
+        page = taken.shared
+        if page is None:
+            self.pages -= ceil_div(taken.bytes, self.page_bytes)
+            return
+        page.mark(taken.start, ceil_div(taken.bytes, _PIECE_BYTES), free=True)
+        if all(page.is_free):
+            self._shared.remove(page)
+            self.pages -= 1
+
+    def _grow(self, pages: int) -> None:
+        self.pages += pages
+        self.pages_most = max(self.pages_most, self.pages)
+
+
+def pool_bytes(
+    graph: TrainingGraph, order: Sequence[OpId], *, threads: int, page_bytes: int = PAGE_BYTES
+) -> int:
+    """The least pool on the CPU in which a step of `order` runs.
+
+    Inputs and large initializers lie beside it, as beside the arena; results are in it.
+
+    Args:
+        threads: of the session: kernels' temporary bytes are those of that many.
+    """
+    demand = demand_under_cap(graph, order, threads=threads)
+    pool = PagedPool(page_bytes=page_bytes)
+    for size in demand.reserved:
+        pool.allocate(size)
+    run_step(order, graph, demand, pool)
+    return pool.held
