@@ -18,7 +18,6 @@ from planner.files.temporary import temporary_folder
 from planner.running.asked import Asked, Merged, merged
 from planner.running.outcome import Job, Outcome, Status
 from planner.runtime.opened import (
-    REGISTERED,
     Needs,
     Setting,
     add_plugin,
@@ -26,11 +25,11 @@ from planner.runtime.opened import (
     needs_of,
     register,
 )
-from planner.runtime.swapping import put_pool, register_library
+from planner.runtime.swapping import USES_ARENA, put_pool, register_library
 from planner.targets import TARGET_KEY
 from planner.units import format_bytes, parse_bytes, parse_percent
 
-_USES_ARENA = Setting(name=REGISTERED, needed="1", default="0")
+_USES_ARENA = Setting(name=USES_ARENA, needed="1", default="0")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,7 +130,9 @@ class Opener:
             if given is not None or found.asked.module_device:
                 for setting in found.settings:
                     setting.put(options, setting.default)
-                if found.arena is not None or pool is not None:
+                if pool is not None:  # the library set it
+                    _USES_ARENA.put(options, _USES_ARENA.default)
+                elif found.arena is not None:
                     self._ours.add(options)
 
     def _with_arena(self, asked: Asked) -> Asked:

@@ -49,8 +49,7 @@ if TYPE_CHECKING:
     import onnxruntime as ort
 
 PREPACKING = "session.disable_prepacking"
-REGISTERED = "session.use_env_allocators"
-"""Entries of session options (core/session/onnxruntime_session_options_config_keys.h)."""
+"""An entry of session options (core/session/onnxruntime_session_options_config_keys.h)."""
 
 _BUDGET_KEY = "pkg.planner.budget_bytes"
 _UNSET = "0"

@@ -22,7 +22,10 @@ from planner.units import parse_bytes
 if TYPE_CHECKING:
     import onnxruntime as ort
 
-_POOL_BYTES = "planner.pool_bytes"
+_POOL_BYTES, _REGISTERED = "planner.pool_bytes", "planner.registered"
+USES_ARENA = "session.use_env_allocators"
+"""The entry that has a session use the allocators of its process
+(core/session/onnxruntime_session_options_config_keys.h)."""
 CHECK_SWAPS, LINK_MBPS, LINK_JITTER_US = (
     "planner.check_swaps",
     "planner.link_mbps",
@@ -46,9 +49,14 @@ def put_pool(options: ort.SessionOptions, pool: str, target: Target) -> None:
         target: that the session opens on.
 
     Raises:
-        UsageError: it cannot be read, or the target's memory is of another kind.
+        UsageError: it cannot be read, the target's memory is of another kind, or the options have a pool
+            of another size.
     """
     pool_bytes = parse_bytes(pool, what="pool")
+    if _entry(options, _POOL_BYTES) not in ("", str(pool_bytes)):
+        raise UsageError(
+            f"these session options are of a session with another pool than {pool}: give each its own"
+        )
     if target.name not in (CPU.name, ANY.name):
         how = (
             "; on CUDA the options of its provider are those of planner.native.device_pool_options"
@@ -57,6 +65,8 @@ def put_pool(options: ort.SessionOptions, pool: str, target: Target) -> None:
         )
         raise UsageError(f"a pool is for sessions on the CPU, not on {target.title}{how}")
     options.add_session_config_entry(_POOL_BYTES, str(pool_bytes))
+    if _entry(options, _REGISTERED):  # it reads that when it is registered, and no more
+        options.add_session_config_entry(USES_ARENA, "1")
 
 
 def register_library(options: ort.SessionOptions) -> None:
@@ -65,7 +75,18 @@ def register_library(options: ort.SessionOptions) -> None:
     Raises:
         UsageError: the library is not built, with what to do.
     """
+    if _entry(options, _REGISTERED):  # ONNX Runtime refuses it a second time
+        return
     options.register_custom_ops_library(str(library_path()))
+    options.add_session_config_entry(_REGISTERED, "1")
+
+
+def _entry(options: ort.SessionOptions, key: str) -> str:
+    """The value of an entry of session options; "" where it is not there."""
+    try:
+        return options.get_session_config_entry(key)
+    except RuntimeError:
+        return ""
 
 
 def register_for(options: ort.SessionOptions, model: Path) -> None:
