@@ -32,10 +32,8 @@ void run(void* argument) {
   std::this_thread::sleep_for(std::chrono::microseconds(work->us));
   bool same = true;
   for (size_t i = 0; i < work->words; i++) {
-    if (work->writes)
-      work->buffer[i] = work->number;
-    else
-      same = same && work->buffer[i] == work->number;
+    if (work->writes) work->buffer[i] = work->number;
+    else same = same && work->buffer[i] == work->number;
   }
   if (!work->writes) checks++;
   if (!same) wrong++;
@@ -64,10 +62,8 @@ class Program {
       size_t words = kPageWords * (1 + random() % 7);
       if (what == 0 || live_.empty()) {
         if (words_ + words <= kPages * kPageWords) create(words, random() % 200);
-      } else if (what == 1 && live_[which].state == kHere)
-        retire(which);
-      else if (what > 1)
-        advance(live_[which], random() % 100);
+      } else if (what == 1 && live_[which].state == kHere) retire(which);
+      else if (what > 1) advance(live_[which], random() % 100);
     }
     while (!live_.empty()) {
       while (live_.back().state != kHere) advance(live_.back(), 0);
