@@ -49,7 +49,7 @@ def test_without_a_compiler_the_error_names_those_that_were_looked_for(
     monkeypatch.setenv("PATH", str(sources))
     monkeypatch.setattr(building, "zig_compiler", lambda: None)
     with pytest.raises(BuildError, match=r"neither c\+\+, g\+\+ nor clang\+\+, nor .* -m ziglang"):
-        build(sources)
+        build(sources, sources)
 
 
 def test_a_compiler_that_fails_is_quoted_and_leaves_nothing(
@@ -57,12 +57,12 @@ def test_a_compiler_that_fails_is_quoted_and_leaves_nothing(
 ):
     monkeypatch.setattr(building, "zig_compiler", lambda: None)
     monkeypatch.setenv("CXX", "no-such-compiler --flag")
-    with pytest.raises(BuildError, match="no-such-compiler --flag: .*No such file"):
-        build(sources)
+    with pytest.raises(BuildError, match=r"no-such-compiler --flag: .*No such file"):
+        build(sources, sources)
     monkeypatch.delenv("CXX")
     if building.system_compiler() is None:
         pytest.skip("there is no C++ compiler that could fail")
     (sources / "pool.h").write_text("#error this is the compiler's own word\n")
     with pytest.raises(BuildError, match="this is the compiler's own word"):
-        build(sources)
+        build(sources, sources)
     assert not [p.name for p in sources.iterdir() if p.suffix == ".so"]
