@@ -34,6 +34,9 @@ FOLDER = Path(__file__).parent
 RESULT, PAGE = FOLDER / "native.json", FOLDER / "native.md"
 ZOO = FOLDER.parent / "models" / "zoo"
 STEPS = 4
+_ABOVE = 1.03
+"""Times the least budget that has a plan: it was found by a search, and the next one may find less."""
+
 Row = dict[str, Any]
 
 
@@ -81,7 +84,7 @@ def measured(model: Path, percent: int, time_limit_s: float) -> Row:
         try:
             done = within(f"{percent}%")
         except InfeasibleBudgetError as error:
-            done = within(f"{error.least_peak_bytes}B")
+            done = within(f"{int(_ABOVE * (error.least_peak_bytes or 0))}B")
         graph, order = done.after.graph, tuple(OpId(op) for op in done.after.timeline.order)
         predicted = pool_bytes(graph, order, threads=most_threads())
         least, found = _least(model, output, predicted)
