@@ -45,8 +45,22 @@ class Built:
         )
 
 
-def environment(driver: Path, mutant: int = 0) -> dict[str, str]:
-    return os.environ | {"PLANNER_TEST_DRIVER": str(driver), "PLANNER_TEST_MUTANT": str(mutant)}
+def environment(driver: Path, mutant: int = 0, **more: str) -> dict[str, str]:
+    chosen = {"PLANNER_TEST_DRIVER": str(driver), "PLANNER_TEST_MUTANT": str(mutant)}
+    return os.environ | chosen | more
+
+
+def python(*arguments: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """A child process in the repository."""
+    return subprocess.run(
+        [sys.executable, *arguments],
+        cwd=HERE.parents[1],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
 
 
 def compiler() -> tuple[str, ...]:
@@ -101,15 +115,8 @@ def test_each_wait_of_the_cuda_backend_is_needed(mutant: int, plain_build: Built
 
 def other_bits(library: Path, driver: Path, edge: str = "x", mutant: int = 0) -> int:
     """How many steps of a chain in ONNX Runtime had other bits."""
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.native.on_fake_driver", library, edge],
-        cwd=HERE.parents[1],
-        env=environment(driver, mutant),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
+    child = environment(driver, mutant)
+    done = python("-m", "tests.native.on_fake_driver", library, edge, **child)
     assert done.returncode == 0, done.stderr
     return int(done.stdout)
 
@@ -118,6 +125,50 @@ def test_onnxruntime_keeps_every_bit_and_the_controls_do_not(plain_build: Built,
     assert other_bits(library, plain_build.driver) == 0
     assert other_bits(library, plain_build.driver, "no-x") > 0
     assert other_bits(library, plain_build.driver, mutant=4) > 0
+
+
+DEVICE_POOL = """
+import ctypes, sys
+from pathlib import Path
+from planner import native
+from planner.errors import UsageError
+native.library_path = lambda: Path(sys.argv[1])
+page = 4096
+options = native.device_pool_options(64 * page, page)
+alloc = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_size_t)(int(options["gpu_external_alloc"]))
+free = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(int(options["gpu_external_free"]))
+buffers = [alloc(8 * page) for _ in range(8)]
+for i, buffer in enumerate(buffers):
+    ctypes.memset(buffer, i, 8 * page)
+for buffer in buffers[::2]:
+    free(buffer)
+apart = alloc(32 * page)  # of the four gaps
+ctypes.memset(apart, 255, 32 * page)
+for i, buffer in enumerate(buffers):
+    if i % 2:
+        assert ctypes.string_at(buffer, 8 * page) == bytes([i]) * 8 * page
+facts = native.pool(device=True)
+assert facts.pages == facts.pages_most == 64 and facts.mappings == 1, facts
+assert facts.asked_bytes == 64 * page, facts
+assert native.pool() is None
+try:
+    native.device_pool_options(65 * page, page)
+except UsageError as error:
+    print(error)
+"""
+
+
+def test_the_cuda_providers_options_lead_to_the_devices_pool(plain_build: Built, library: Path):
+    done = python("-c", DEVICE_POOL, library, **environment(plain_build.driver))
+    assert done.returncode == 0, done.stderr
+    assert "pool on the device of another size" in done.stdout
+
+
+def test_no_page_locked_memory_is_an_error_of_that_swap(plain_build: Built, library: Path):
+    few = environment(plain_build.driver, FAKE_DRIVER_HOST_BYTES="1000")
+    done = python("-m", "tests.native.on_fake_driver", library, "x", **few)
+    assert done.returncode == 1 and "SwapOut:t0" in done.stderr
+    assert f"no page-locked memory for a host slot of {96 * 96 * 4} bytes" in done.stderr
 
 
 def test_thread_sanitizer_finds_no_race_and_sees_one_where_a_wait_is_left_out(tmp_path: Path):
