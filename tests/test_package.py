@@ -12,12 +12,13 @@ from pathlib import Path
 
 import pytest
 
+from planner.native.building import library_name, system_compiler, zig_compiler
 from planner.surroundings import OPTIONAL
 
 ROOT = Path(__file__).parents[1]
-SOURCES = ("LICENSE", "README.md", "pyproject.toml", "planner")
+SOURCES = ("LICENSE", "README.md", "pyproject.toml", "setup.py", "planner")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-NO_CODE = {".c", ".toml", ".json", ".md", ".j2", ".js", ".css", ".typed"}
+NO_CODE = {".c", ".cpp", ".h", ".toml", ".json", ".md", ".j2", ".js", ".css", ".typed"}
 """Files of the package besides Python's, by their ending: each kind is needed by a command."""
 
 
@@ -41,7 +42,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
     for name in SOURCES:
         if (ROOT / name).is_dir():
-            ignore = shutil.ignore_patterns("__pycache__")
+            ignore = shutil.ignore_patterns("__pycache__", "*.so")
             shutil.copytree(ROOT / name, folder / "source" / name, ignore=ignore)
         else:
             (folder / "source").mkdir(exist_ok=True)
@@ -61,12 +62,15 @@ def test_the_wheel_has_all_of_the_package_and_nothing_else(wheel: Path):
         metadata = archive.read(next(n for n in names if n.endswith("/METADATA"))).decode()
         scripts = archive.read(next(n for n in names if n.endswith("entry_points.txt"))).decode()
     files = {p.relative_to(ROOT) for p in (ROOT / "planner").rglob("*") if p.is_file()}
-    package = {p.as_posix() for p in files if "__pycache__" not in p.parts}
+    package = {p.as_posix() for p in files if "__pycache__" not in p.parts and p.suffix != ".so"}
     assert {Path(name).suffix or ".typed" for name in package} == NO_CODE | {".py"}
     about = {name for name in names if ".dist-info/" in name}
-    assert names - about == package
+    native = f"planner/native/{library_name()}"
+    assert names - about == package | ({native} if system_compiler() or zig_compiler() else set())
     assert any(name.endswith("licenses/LICENSE") for name in about)
-    assert wheel.name.startswith("onnx_planner-") and "Name: onnx-planner\n" in metadata
+    assert wheel.name.startswith("onnx_planner-") and "-py3-none-" in wheel.name
+    assert not wheel.name.endswith("-any.whl")  # its library is of one platform
+    assert "Name: onnx-planner\n" in metadata
     assert "planner = planner.cli.main:run" in scripts
 
 
@@ -82,6 +86,10 @@ def test_what_is_installed_elsewhere_works_there(wheel: Path, tmp_path: Path):
         shutil.copy(ROOT / "models" / "zoo" / file, work)
     where = ran("-c", "import planner; print(planner.__file__)", cwd=work, PYTHONPATH=str(target))
     assert Path(where.stdout.strip()).is_relative_to(target)
+    built = ran(
+        "-c", "import planner.native as n; print(n.is_built())", cwd=work, PYTHONPATH=str(target)
+    )
+    assert built.stdout.strip() == str(bool(system_compiler() or zig_compiler()))
     said = ran("-m", "planner", "--help", cwd=work, PYTHONPATH=str(target)).stdout
     assert "Usage: planner" in said and "optimize" in said
     ran(

@@ -80,10 +80,81 @@ def drain() -> int:
     return _library().planner_native_drain()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pool:
+    """A memory pool of this process.
+
+    Attributes:
+        pool_bytes: its size; page_bytes: of a page.
+        asked_bytes: sum of the requests that are in use now; asked_most_bytes: at the most.
+        pages: pages taken now; pages_most: at the most.
+        mappings: how often pages that lie apart were mapped together.
+        refusals: requests that did not fit.
+    """
+
+    pool_bytes: int
+    page_bytes: int
+    asked_bytes: int
+    asked_most_bytes: int
+    pages: int
+    pages_most: int
+    mappings: int
+    refusals: int
+
+
+def pool(*, device: bool = False) -> Pool | None:
+    """The pool of the CPU's tensors, or of a CUDA device's; None where this process has none."""
+    names = [field.name for field in fields(Pool)]
+    values = (ctypes.c_int64 * len(names))()
+    if not (there := _library().planner_native_pool(device, values, len(names))):
+        return None
+    assert there == len(names), (there, names)
+    return Pool(**dict(zip(names, values, strict=True)))
+
+
+def restart_pool_peaks(*, device: bool = False) -> None:
+    """Count what was taken at the most, mappings and refusals from now on."""
+    _library().planner_native_pool_restart(device)
+
+
+def device_pool_options(pool_bytes: int, page_bytes: int = 2 << 20) -> dict[str, str]:
+    """Options of the CUDA provider that have its memory come from a pool of so many bytes.
+
+    The device rounds the page up to its granularity. ONNX Runtime's arena, `gpu_mem_limit` and
+    `has_user_compute_stream` are not used beside these options. Not run on a GPU yet.
+
+    Raises:
+        UsageError: this process has a device pool of another size that is in use.
+    """
+    library = _library()
+    if library.planner_native_device_pool(pool_bytes, page_bytes):
+        raise UsageError(
+            f"this process has a pool on the device of another size than {pool_bytes} bytes, and it "
+            "is in use: close its sessions, or use a process of its own"
+        )
+    functions = {"alloc": "alloc", "free": "free", "empty_cache": "empty"}
+    return {
+        f"gpu_external_{option}": str(
+            ctypes.cast(library[f"planner_native_device_{name}"], ctypes.c_void_p).value
+        )
+        for option, name in functions.items()
+    }
+
+
 @cache
 def _library() -> ctypes.CDLL:
     library = ctypes.CDLL(str(library_path()))
     library.planner_native_counts.argtypes = [ctypes.POINTER(ctypes.c_int64), ctypes.c_int64]
     library.planner_native_counts.restype = ctypes.c_int64
     library.planner_native_drain.restype = ctypes.c_int64
+    library.planner_native_device_pool.argtypes = [ctypes.c_int64, ctypes.c_int64]
+    library.planner_native_device_pool.restype = ctypes.c_int64
+    library.planner_native_pool.argtypes = [
+        ctypes.c_int64,
+        ctypes.POINTER(ctypes.c_int64),
+        ctypes.c_int64,
+    ]
+    library.planner_native_pool.restype = ctypes.c_int64
+    library.planner_native_pool_restart.argtypes = [ctypes.c_int64]
+    library.planner_native_pool_restart.restype = None
     return library

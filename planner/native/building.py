@@ -17,8 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 SOURCES = Path(__file__).parent
-FLAGS = ("-O2", "-std=c++17", "-fPIC", "-shared", "-fvisibility=hidden", "-pthread")
-WARNINGS = ("-Wall", "-Wextra", "-Werror")
+FLAGS = ("-O2", "-std=c++17", "-fPIC", "-shared", "-s", "-fvisibility=hidden", "-pthread")
+ZIG_REQUIREMENT = (
+    "ziglang>=0.14; sys_platform in 'linux darwin' and platform_machine in 'x86_64 aarch64 arm64'"
+)
+"""What a build requires of the package index where the system has no C++ compiler."""
 GLIBC = "2.28"
 """The oldest glibc that a library built by ziglang runs on: that of onnxruntime's own wheels."""
 
@@ -84,10 +87,10 @@ def build(folder: Path, sources: Path = SOURCES) -> Compiler:
         folder.mkdir(parents=True, exist_ok=True)
         name = library_name(sources)
         made = folder / f".{os.getpid()}.{name}"
-        failed = compile_unit(compiler.command, (*FLAGS, *WARNINGS), made, sources)
+        failed = compile_unit(compiler.command, FLAGS, made, sources)
         if not failed:
             for old in folder.glob("libplanner_native.*.so"):
-                old.unlink()
+                old.unlink(missing_ok=True)
             made.replace(folder / name)
             return compiler
         made.unlink(missing_ok=True)

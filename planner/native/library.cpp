@@ -65,8 +65,10 @@ void register_all(ort::SessionOptions* options) {
   settings.check = number(options, "planner.check_swaps", 0) != 0;
   settings.link_mbps = number(options, "planner.link_mbps", 0);
   settings.link_jitter_us = number(options, "planner.link_jitter_us", 0);
-  if (size_t pool = size_t(number(options, "planner.pool_bytes", 0)))
-    use_host_pool(options, pool, size_t(number(options, "planner.page_bytes", 4096)));
+  auto pool_bytes = size_t(number(options, "planner.pool_bytes", 0));
+  auto page_bytes = size_t(number(options, "planner.page_bytes", 4096));
+  settings.pooled = pool_bytes;
+  if (pool_bytes) use_host_pool(options, pool_bytes, page_bytes);
   succeed(api->DisableMemPattern(options));  // Hold says why
   succeed(api->AddCustomOpDomain(options, domain_of(settings)));
 }

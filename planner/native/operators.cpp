@@ -8,6 +8,7 @@
 #include <tuple>
 #include <vector>
 
+#include "pools.h"
 #include "swaps.h"
 
 namespace planner {
@@ -92,11 +93,17 @@ std::unique_ptr<Swap> start(const Call& call, const Facts& facts, size_t capacit
 }
 
 void swap_begin(const Call& call) {
-  int64_t left = begin_run(&call.kernel, call.token());
+  const void* r = call.token();
+  int64_t left = begin_run(&call.kernel, r);
   must(left == 0,
        "an earlier run of this session failed while " + std::to_string(left) +
            " of its swaps were under way; this run is refused, and the next is not. Call "
            "planner.native.drain() after a run that failed");
+  bool on_host = &call.kernel.tier.backend == &cpu_backend();
+  must(!call.kernel.settings.pooled || !on_host || is_of_host_pool(r),
+       "the session has planner.pool_bytes, and its memory is not of that pool: another allocator "
+       "was "
+       "registered with ONNX Runtime between the library and the session");
 }
 
 void swap_out(const Call& call) {
@@ -370,9 +377,10 @@ Op* describe_op(const Row& row, const Settings& settings, bool cuda) {
 
 ort::CustomOpDomain* domain_of(const Settings& settings) {
   static std::mutex mutex;
-  static auto* made = new std::map<std::tuple<bool, int64_t, int64_t>, ort::CustomOpDomain*>;
+  static auto* made = new std::map<std::tuple<bool, bool, int64_t, int64_t>, ort::CustomOpDomain*>;
   std::lock_guard<std::mutex> lock(mutex);
-  auto& domain = (*made)[{settings.check, settings.link_mbps, settings.link_jitter_us}];
+  auto& domain =
+      (*made)[{settings.pooled, settings.check, settings.link_mbps, settings.link_jitter_us}];
   if (domain) return domain;
   ort::CustomOpDomain* created = nullptr;
   succeed(api->CreateCustomOpDomain("planner.swap", &created));

@@ -151,6 +151,11 @@ void Pool::refuse(size_t bytes) {
              ")";
 }
 
+bool Pool::has(const void* at) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return buffers_.count(static_cast<char*>(const_cast<void*>(at)));
+}
+
 bool Pool::is_empty() {
   std::lock_guard<std::mutex> lock(mutex_);
   return buffers_.empty();

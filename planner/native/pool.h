@@ -32,6 +32,7 @@ class Pool {
   ~Pool();
   void* get(size_t bytes);  // null where it does not fit; last_refusal() says why
   void put(void* at);
+  bool has(const void* at);  // whether a buffer in use starts there
   bool is_empty();
   PoolFacts facts();
   void restart_peaks();

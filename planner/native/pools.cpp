@@ -1,8 +1,13 @@
 #include "pools.h"
 
 #include <dlfcn.h>
+#ifdef __linux__
+#include <link.h>
+#endif
 
 #include <cstring>
+
+PLANNER_EXPORT int64_t planner_native_pool(int64_t place, int64_t* to, int64_t room);
 
 namespace planner {
 namespace {
@@ -39,7 +44,7 @@ void resize(Owner& there, size_t pool_bytes, size_t page_bytes) {
 }
 
 // Null where the request is refused; `why` says then what for.
-void* try_get(int place, size_t bytes, char* why, size_t room) {
+__attribute__((noinline)) void* try_get(int place, size_t bytes, char* why, size_t room) {
   std::string text;
   try {
     must(!is_forked(), forked_text());
@@ -103,25 +108,56 @@ struct HostAllocator : ort::Allocator {
   }
 };
 
+// ONNX Runtime has one allocator of the CPU for all sessions that share it, and lets another take
+// its place: it is registered anew for each session.
 void register_allocator() {
-  static HostAllocator* registered = nullptr;
-  if (registered) return;
-  auto made = std::make_unique<HostAllocator>();
-  ort::Env* env = nullptr;  // the process's: it exists, and is kept
+  static auto* allocator = new HostAllocator;  // never freed: sessions keep it
+  ort::Env* env = nullptr;                     // the process's: it exists, and is kept
   succeed(api->CreateEnv(ort::kLogWarning, "planner", &env));
-  succeed(api->RegisterAllocator(env, made.get()));
-  registered = made.release();
+  succeed(api->RegisterAllocator(env, allocator));
+}
+
+// Whether another copy of this library, of this version or another, is loaded and has a pool of the
+// CPU.
+bool others_have_a_pool() {
+  using Facts = int64_t (*)(int64_t, int64_t*, int64_t);
+  bool found = false;
+#ifdef __linux__
+  std::vector<std::string> loaded;
+  auto add = [](dl_phdr_info* object, size_t, void* to) {
+    static_cast<std::vector<std::string>*>(to)->push_back(object->dlpi_name);
+    return 0;
+  };
+  dl_iterate_phdr(add, &loaded);
+  for (const auto& name : loaded) {
+    void* handle = name.empty() ? nullptr : dlopen(name.c_str(), RTLD_NOW | RTLD_NOLOAD);
+    if (!handle) continue;
+    auto facts = reinterpret_cast<Facts>(dlsym(handle, "planner_native_pool"));
+    found = found || (facts && facts != planner_native_pool && facts(kHost, nullptr, 0) > 0);
+    dlclose(handle);
+  }
+#endif
+  return found;
 }
 
 }  // namespace
 
 void use_host_pool(ort::SessionOptions* options, size_t pool_bytes, size_t page_bytes) {
+  must(!others_have_a_pool(),
+       "another copy of planner's library has a memory pool in this process; use one version of "
+       "planner");
   Owner& there = owner(kHost);
   std::lock_guard<std::mutex> lock(there.mutex);
   resize(there, pool_bytes, page_bytes);
   if (!there.pool) there.pool = std::make_unique<Pool>(host_pages(pool_bytes, page_bytes));
   register_allocator();
   succeed(api->AddSessionConfigEntry(options, "session.use_env_allocators", "1"));
+}
+
+bool is_of_host_pool(const void* at) {
+  Owner& there = owner(kHost);
+  std::lock_guard<std::mutex> lock(there.mutex);
+  return there.pool && there.pool->has(at);
 }
 
 }  // namespace planner

@@ -41,9 +41,10 @@ struct Plain<Result (*)(Arguments...) noexcept> : Plain<Result (*)(Arguments...)
 template <typename Ours, typename Theirs>
 constexpr bool agree = std::is_same_v<typename Plain<Ours>::type, typename Plain<Theirs>::type>;
 
-#define CHECK_SLOT(name, slot, result, arguments)                                        \
+#define CHECK_SLOT(name, slot, result, arguments)                                  \
   static_assert(offsetof(OrtApi, name) == slot * sizeof(void*), "slot of " #name); \
-  static_assert(agree<decltype(our::Functions::name), decltype(OrtApi::name)>, "signature of " #name);
+  static_assert(agree<decltype(our::Functions::name), decltype(OrtApi::name)>,     \
+                "signature of " #name);
 PLANNER_ORT_SLOTS(CHECK_SLOT)
 
 #define CHECK_MEMBER(ours, theirs, name)                                                 \
@@ -51,23 +52,28 @@ PLANNER_ORT_SLOTS(CHECK_SLOT)
   static_assert(agree<decltype(our::ours::name), decltype(theirs::name)>, "type of " #name);
 #define CHECK_OP(name) CHECK_MEMBER(CustomOp, OrtCustomOp, name)
 CHECK_OP(version)
-CHECK_OP(CreateKernel) CHECK_OP(GetName) CHECK_OP(GetExecutionProviderType) CHECK_OP(GetInputType)
-    CHECK_OP(GetInputTypeCount) CHECK_OP(GetOutputType) CHECK_OP(GetOutputTypeCount)
-        CHECK_OP(KernelCompute) CHECK_OP(KernelDestroy) CHECK_OP(GetInputCharacteristic)
-            CHECK_OP(GetOutputCharacteristic) CHECK_OP(GetInputMemoryType)
-                CHECK_OP(GetVariadicInputMinArity) CHECK_OP(GetVariadicInputHomogeneity)
-                    CHECK_OP(GetVariadicOutputMinArity) CHECK_OP(GetVariadicOutputHomogeneity)
-                        CHECK_OP(CreateKernelV2) CHECK_OP(KernelComputeV2)
-                            CHECK_OP(InferOutputShapeFn) CHECK_OP(GetStartVersion)
-                                CHECK_OP(GetEndVersion) CHECK_OP(GetMayInplace)
-                                    CHECK_OP(ReleaseMayInplace) CHECK_OP(GetAliasMap)
-                                        CHECK_OP(ReleaseAliasMap) static_assert(
-                                            sizeof(our::CustomOp) >= sizeof(OrtCustomOp));
+CHECK_OP(CreateKernel)
+CHECK_OP(GetName)
+CHECK_OP(GetExecutionProviderType)
+CHECK_OP(GetInputType)
+CHECK_OP(GetInputTypeCount)
+CHECK_OP(GetOutputType)
+CHECK_OP(GetOutputTypeCount) CHECK_OP(KernelCompute) CHECK_OP(KernelDestroy)
+    CHECK_OP(GetInputCharacteristic) CHECK_OP(GetOutputCharacteristic) CHECK_OP(GetInputMemoryType)
+        CHECK_OP(GetVariadicInputMinArity) CHECK_OP(GetVariadicInputHomogeneity)
+            CHECK_OP(GetVariadicOutputMinArity) CHECK_OP(GetVariadicOutputHomogeneity)
+                CHECK_OP(CreateKernelV2) CHECK_OP(KernelComputeV2) CHECK_OP(InferOutputShapeFn)
+                    CHECK_OP(GetStartVersion) CHECK_OP(GetEndVersion) CHECK_OP(GetMayInplace)
+                        CHECK_OP(ReleaseMayInplace) CHECK_OP(GetAliasMap)
+                            CHECK_OP(ReleaseAliasMap) static_assert(sizeof(our::CustomOp) >=
+                                                                    sizeof(OrtCustomOp));
 
 #define CHECK_ALLOCATOR(name) CHECK_MEMBER(Allocator, OrtAllocator, name)
 CHECK_ALLOCATOR(version)
-CHECK_ALLOCATOR(Alloc) CHECK_ALLOCATOR(Free) CHECK_ALLOCATOR(Info)
-    CHECK_ALLOCATOR(Reserve) static_assert(sizeof(our::Allocator) >= sizeof(OrtAllocator));
+CHECK_ALLOCATOR(Alloc)
+CHECK_ALLOCATOR(Free)
+CHECK_ALLOCATOR(Info)
+CHECK_ALLOCATOR(Reserve) static_assert(sizeof(our::Allocator) >= sizeof(OrtAllocator));
 CHECK_MEMBER(ApiBase, OrtApiBase, GetApi)
 CHECK_MEMBER(ApiBase, OrtApiBase, GetVersionString)
 

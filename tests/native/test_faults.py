@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import gc
-import os
-import resource
 import shutil
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
+import onnx
 import onnxruntime as ort
 import pytest
+from onnx import NodeProto, TensorProto, helper
 
 from planner.native import counts, drain, library_path
 from tests.native.graphs import (
@@ -22,6 +23,7 @@ from tests.native.graphs import (
     chain,
     chain_feeds,
     failing_chain,
+    model_of,
     options,
     plain,
     session,
@@ -30,7 +32,6 @@ from tests.native.graphs import (
 )
 
 SLOW = {"planner.check_swaps": "1", "planner.link_mbps": "20"}
-FAILS = (ort.capi.onnxruntime_pybind11_state.Fail, RuntimeError)
 
 
 def fail(failing: ort.InferenceSession, feeds: Feeds) -> None:
@@ -84,8 +85,7 @@ def test_copies_that_a_failed_run_left_write_into_nothing_else(arena: bool):
         other.start()
     for _ in range(4):
         fail(swapped, chain_feeds(seed=9))
-        drained = threading.Event()
-        drained.wait(0.05)  # its copies end on their own
+        time.sleep(0.05)  # its copies end on their own
         with pytest.raises(Exception, match="an earlier run of this session failed"):
             swapped.run(None, sized(chain_feeds(seed=9)))
     stop.set()
@@ -106,3 +106,172 @@ def test_a_session_that_closes_while_copies_run_waits_for_them():
     assert after.abandoned > before.abandoned
     assert after.violations == before.violations
     assert after.live_slots == after.slots == after.slot_bytes == 0
+
+
+def child(script: str, *arguments: str | Path) -> str:
+    """What a script prints, in a process of its own, which may not hang."""
+    done = subprocess.run(
+        [sys.executable, "-c", script, *map(str, arguments)],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+FORK = """
+import os, signal, sys
+from tests.native.graphs import bits, chain, chain_feeds, plain, session
+entries = {"planner.pool_bytes": str(1 << 20)} if sys.argv[1] == "pool" else {}
+feeds, wanted = chain_feeds(), bits(plain(chain(swaps=False)), chain_feeds())
+swapped = session(chain(), entries=entries)
+assert bits(swapped, feeds) == wanted
+
+def refused(what):
+    try:
+        what()
+    except Exception as error:
+        assert "was forked from one that had loaded" in str(error), error
+        print("refused", flush=True)
+
+if not (pid := os.fork()):
+    signal.alarm(20)
+    refused(lambda: swapped.run(None, feeds))
+    refused(lambda: session(chain()))
+    del swapped
+    os._exit(0)
+assert os.waitpid(pid, 0)[1] == 0
+assert bits(swapped, feeds) == wanted
+print("right")
+"""
+
+
+@pytest.mark.parametrize("memory", ["arena", "pool"])
+def test_a_child_of_a_fork_is_refused_by_name_and_the_parent_goes_on(memory: str):
+    assert child(FORK, memory).split() == ["refused", "refused", "right"]
+
+
+def test_two_copies_of_the_library_keep_their_sessions_apart(tmp_path: Path):
+    other = Path(shutil.copy(library_path(), tmp_path / "other.so"))
+    reference = plain(chain(swaps=False))
+    sessions = [session(failing_chain(), library=each) for each in (None, other, None)]
+    for seed in range(3):
+        feeds = chain_feeds(seed=seed)
+        fail(sessions[0], feeds)
+        drain()
+        for each in sessions:
+            assert bits(each, sized(feeds)) == bits(reference, feeds)
+    both = options(library=other)
+    with pytest.raises(Exception, match="Domain already set"):  # by ONNX Runtime
+        both.register_custom_ops_library(str(library_path()))
+        ort.InferenceSession(chain().SerializeToString(), both)
+
+
+TWO_POOLS = """
+import sys
+from pathlib import Path
+from tests.native.graphs import bits, chain, chain_feeds, session
+entries = {"planner.pool_bytes": str(1 << 20)}
+first = session(chain(), entries=entries)
+try:
+    session(chain(), library=Path(sys.argv[1]), entries=entries)
+except Exception as error:
+    print(error)
+assert bits(first, chain_feeds()) == bits(first, chain_feeds())
+"""
+
+
+def test_a_pool_of_another_copy_of_the_library_is_refused(tmp_path: Path):
+    other = Path(shutil.copy(library_path(), tmp_path / "other.so"))
+    assert "another copy of planner's library has a memory pool" in child(TWO_POOLS, other)
+
+
+SHORT = """
+import resource
+import numpy as np
+from onnx import helper
+from planner.native import counts
+from tests.native.graphs import bits, model_of, session, swap
+count = 16 << 20  # 64 MiB: malloc maps each
+nodes = [
+    swap("SwapBegin", [], "r"),
+    helper.make_node("Neg", ["x"], ["f"], "F"),
+    swap("SwapOut", ["f", "r"], "t"),
+    swap("SwapOutDone", ["t", "f"], "u"),
+    swap("SwapIn", ["u"], "y", dtype=1, shape=[count]),
+    swap("SwapInDone", ["y"], "z"),
+    helper.make_node("ReduceSum", ["z"], ["s"], "S", keepdims=0),
+]
+feeds = {"x": np.ones(count, np.float32)}
+entries = {"planner.pool_bytes": str(160 << 20)}
+swapped = session(model_of(nodes, {"x": [count]}, {"s": []}), entries=entries)
+taken = int(open("/proc/self/statm").read().split()[0]) * 4096
+soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+resource.setrlimit(resource.RLIMIT_AS, (taken + (32 << 20), hard))
+try:
+    swapped.run(None, feeds)
+except Exception as error:
+    print(error)
+resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+assert counts().live_slots == 0, counts()
+assert swapped.run(None, feeds)[0] == -count
+"""
+
+
+def test_no_memory_for_a_slot_is_an_error_of_that_swap_and_the_next_run_is_right():
+    said = child(SHORT)
+    assert "SwapOut:t" in said and f"no memory for a host slot of {64 << 20} bytes" in said
+
+
+def test_a_file_that_does_not_keep_the_protocol_is_refused():
+    nodes = [
+        swap("SwapBegin", [], "r"),
+        swap("SwapOut", ["x", "r"], "t"),
+        swap("SwapOutDone", ["t", "w"], "u"),  # another tensor than x
+        swap("SwapIn", ["u"], "y", dtype=1, shape=[4]),
+        swap("SwapInDone", ["y"], "z"),
+        helper.make_node("Cast", ["z"], ["o"], to=TensorProto.FLOAT),
+    ]
+    shapes = {"x": [4], "w": [4]}
+    feeds = {name: np.ones(4, np.float32) for name in shapes}
+
+    def says(changed: int, node: NodeProto, said: str) -> None:
+        made = [*nodes[:2], swap("SwapOutDone", ["t", "x"], "u"), *nodes[3:]]
+        made[changed] = node
+        with pytest.raises(Exception, match=said):
+            session(model_of(made, shapes, {"o": [4]})).run(None, feeds)
+        drain()
+
+    says(2, nodes[2], "SwapOutDone reads another tensor than its SwapOut")
+    wrong_type = swap("SwapIn", ["u"], "y", dtype=TensorProto.DOUBLE, shape=[4])
+    says(3, wrong_type, "dtype is not the type that was swapped out")
+    byte = onnx.numpy_helper.from_array(np.zeros(1, np.uint8))
+    no_run = helper.make_node("Constant", [], ["r"], value=byte)
+    says(0, no_run, "not of a SwapBegin")
+
+
+OTHER_ALLOCATOR = """
+import onnxruntime as ort
+from tests.native.graphs import chain, chain_feeds, options
+made = options(entries={"planner.pool_bytes": str(1 << 20)})
+info = ort.OrtMemoryInfo("Cpu", ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, ort.OrtMemType.DEFAULT)
+try:
+    ort.create_and_register_allocator(info, None)
+    ort.InferenceSession(chain().SerializeToString(), made).run(None, chain_feeds())
+except Exception as error:
+    print(error)
+"""
+
+
+def test_an_allocator_that_takes_the_place_of_the_pool_is_found():
+    assert "its memory is not of that pool" in child(OTHER_ALLOCATOR)
+
+
+def test_a_file_that_tells_the_dims_of_what_is_copied_in_is_refused():
+    told = chain()
+    told.graph.value_info.append(helper.make_tensor_value_info("y3", TensorProto.FLOAT, [96, 96]))
+    with pytest.raises(Exception, match=r"must not tell the dims of what SwapIn"):
+        session(told)

@@ -3,12 +3,29 @@
 from __future__ import annotations
 
 import gc
+import json
+import random
+import threading
+from collections import Counter
 from pathlib import Path
 
+import numpy as np
+import onnx
 import pytest
+from onnx import NodeProto, TensorProto, helper
 
 from planner.native import counts
-from tests.native.graphs import bits, chain, chain_feeds, chain_nodes, plain, ran, session
+from tests.native.graphs import (
+    bits,
+    chain,
+    chain_feeds,
+    chain_nodes,
+    model_of,
+    plain,
+    ran,
+    session,
+    swap,
+)
 
 RACE = {"planner.check_swaps": "1", "planner.link_mbps": "400", "planner.link_jitter_us": "300"}
 
@@ -52,3 +69,162 @@ def test_bits_whatever_the_memory_options_are(set_to: dict[str, bool]):
         feeds = chain_feeds(seed=seed)
         assert bits(swapped, feeds) == bits(reference, feeds)
     assert counts().violations == before
+
+
+def random_nodes(seed: int, *, swaps: bool) -> list[NodeProto]:
+    """Operations over random earlier tensors of several sizes, which leave and come back at random.
+
+    The draw is the same with and without swaps.
+    """
+    draw = random.Random(seed)
+    nodes: list[NodeProto] = [swap("SwapBegin", [], "r")] if swaps else []
+    sizes = {"x0": 16, "x1": 4000, "x2": 90_000}
+    here = {name: name for name in sizes}  # by the tensor: the value that has it now
+    leaving, gone, coming = {}, {}, {}
+
+    def issue(node: NodeProto, *, is_swap: bool = True) -> None:
+        if swaps or not is_swap:
+            nodes.append(node)
+
+    def advance(name: str) -> None:
+        """One operator of the protocol further."""
+        tag = f"{name}_{len(nodes)}_{draw.random()}"
+        if name in here:
+            leaving[name] = (here.pop(name), f"t{tag}")
+            issue(swap("SwapOut", [leaving[name][0], "r"], f"t{tag}"))
+        elif name in leaving:
+            x, t = leaving.pop(name)
+            gone[name] = f"u{tag}"
+            issue(swap("SwapOutDone", [t, x], f"u{tag}"))
+        elif name in gone:
+            coming[name] = f"y{tag}"
+            shape = [sizes[name]]
+            issue(swap("SwapIn", [gone.pop(name)], f"y{tag}", dtype=1, shape=shape))
+        else:
+            here[name] = f"z{tag}"
+            issue(swap("SwapInDone", [coming.pop(name)], f"z{tag}"))
+
+    for step in range(60):
+        if draw.random() < 0.55:
+            made = [name for name in sizes if name[0] == "v"]
+            if made:
+                advance(draw.choice(made))
+            continue
+        a = draw.choice(list(here))
+        same = [name for name in here if sizes[name] == sizes[a]]
+        b, name = draw.choice(same), f"v{step}"
+        kind, reads = draw.choice([("Add", 2), ("Mul", 2), ("Tanh", 1), ("Neg", 1)])
+        values = [(here if swaps else dict(zip(sizes, sizes, strict=True)))[n] for n in (a, b)]
+        issue(helper.make_node(kind, values[:reads], [name], f"N{step}"), is_swap=False)
+        sizes[name], here[name] = sizes[a], name
+    made = [name for name in sizes if name[0] == "v"]
+    for name in made:
+        while name not in here:
+            advance(name)
+    ends = [here[name] if swaps else name for name in made]
+    for end, name in zip(ends, made, strict=True):
+        node = helper.make_node("ReduceSum", [end], [f"s{name}"], f"R{name}", keepdims=0)
+        issue(node, is_swap=False)
+    issue(helper.make_node("Sum", [f"s{name}" for name in made], ["y"], "Y"), is_swap=False)
+    return nodes
+
+
+@pytest.mark.parametrize("memory", ["arena", "pool"])
+def test_random_programs_keep_every_bit(memory: str):
+    inputs = {"x0": [16], "x1": [4000], "x2": [90_000]}
+    entries = RACE | ({"planner.pool_bytes": str(64 << 20)} if memory == "pool" else {})
+    before = counts()
+    for seed in range(12):
+        draw = np.random.default_rng(seed)
+        feeds = {n: draw.standard_normal(s, dtype=np.float32) for n, s in inputs.items()}
+        models = [model_of(random_nodes(seed, swaps=s), inputs, {"y": []}) for s in (False, True)]
+        reference, swapped = plain(models[0]), session(models[1], entries=entries)
+        for _ in range(2):
+            assert bits(swapped, feeds) == bits(reference, feeds)
+    after = counts()
+    assert after.violations == before.violations and after.live_slots == 0
+    assert after.swaps_in - before.swaps_in == after.swaps_out - before.swaps_out > 100
+
+
+def loads(layers: int, rows: int, *, load: bool) -> onnx.ModelProto:
+    """Products with weights that stay in the caller's memory until two layers before."""
+    nodes = [swap("SwapBegin", ["x"], "r")] if load else []
+    for i in range(layers):
+        for j in range(3) if i == 0 else [i + 2]:
+            if load and j < layers:
+                nodes.append(swap("LoadIn", [f"w{j}", "r"], f"y{j}"))
+        if load:
+            nodes.append(swap("SwapInDone", [f"y{i}"], f"z{i}"))
+        last = f"f{i - 1}" if i else "x"
+        inputs = [last, f"z{i}" if load else f"w{i}"]
+        nodes.append(helper.make_node("MatMul", inputs, [f"f{i}"], f"M{i}"))
+    shapes = {name: [rows, rows] for name in ["x", *(f"w{i}" for i in range(layers))]}
+    return model_of(nodes, shapes, {f"f{layers - 1}": [rows, rows]})
+
+
+def test_feeds_are_loaded_from_the_callers_memory():
+    draw = np.random.default_rng(2)
+    feeds = {
+        n: draw.standard_normal((48, 48), dtype=np.float32) for n in ["x", "w0", "w1", "w2", "w3"]
+    }
+    loaded, reference = (
+        session(loads(4, 48, load=True), entries=RACE),
+        plain(loads(4, 48, load=False)),
+    )
+    before = counts()
+    for _ in range(3):
+        feeds["w3"] = feeds["w3"] + 1  # from another array each time
+        assert bits(loaded, feeds) == bits(reference, feeds)
+    after = counts()
+    assert after.swaps_in - before.swaps_in == 12 and after.slot_bytes == 0
+    assert after.violations == before.violations
+
+
+def test_what_comes_back_may_be_an_output_of_the_graph():
+    """z then has a buffer of its own: it is copied, and counted."""
+    model = chain()
+    model.graph.output.append(helper.make_tensor_value_info("z2", TensorProto.FLOAT, [96, 96]))
+    wanted = chain(swaps=False)
+    wanted.graph.output.append(helper.make_tensor_value_info("f2", TensorProto.FLOAT, [96, 96]))
+    before = counts().copied_views
+    assert bits(session(model), chain_feeds()) == bits(plain(wanted), chain_feeds())
+    assert counts().copied_views == before + 1
+
+
+def test_threads_and_sessions_share_the_slots():
+    reference = plain(chain(swaps=False))
+    sessions = [session(chain(), entries=RACE) for _ in range(2)]
+    before, wrong = counts().violations, []
+
+    def work(seed: int) -> None:
+        for step in range(5):
+            feeds = chain_feeds(seed=10 * seed + step)
+            if bits(sessions[seed % 2], feeds) != bits(reference, feeds):
+                wrong.append(seed)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong and counts().violations == before and counts().live_slots == 0
+
+
+def test_copies_run_beside_the_operations(tmp_path: Path):
+    """Operators that begin a copy return at once; those that need it done wait, on a slow link."""
+    swapped = session(
+        chain(5),
+        entries={"planner.link_mbps": "4"},
+        enable_profiling=True,
+        profile_file_prefix=str(tmp_path / "p"),
+    )
+    before = counts()
+    swapped.run(None, chain_feeds())
+    after = counts()
+    events = json.loads(Path(swapped.end_profiling()).read_text())
+    took: Counter[str] = Counter()
+    for event in events:
+        if event.get("cat") == "Node" and event["name"].endswith("_kernel_time"):
+            took[event["args"]["op_name"]] += event["dur"]
+    assert took["SwapOut"] + took["SwapIn"] < (took["SwapOutDone"] + took["SwapInDone"]) / 3
+    assert after.waits > before.waits and after.waited_us > before.waited_us

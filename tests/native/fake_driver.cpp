@@ -1,0 +1,177 @@
+// A stand-in for libcuda.so.1 on the CPU. A stream is a thread with a queue; the null stream is the
+// calling thread, on which recording takes effect at once and waiting blocks. Every copy is late by
+// a random while and slow, so that a wait that is missing shows. Device memory is host memory.
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <random>
+#include <thread>
+
+namespace {
+
+constexpr int kGood = 0, kInvalid = 1, kOutOfMemory = 2;
+constexpr size_t kGranularity = 4096;
+constexpr unsigned kLateUs = 300;
+using Address = unsigned long long;
+
+struct Event {
+  std::mutex mutex;
+  std::condition_variable turned;
+  long recorded = 0, reached = 0;
+};
+
+class Stream {
+ public:
+  Stream() {
+    std::thread([this] {
+      for (;;) {
+        std::unique_lock<std::mutex> lock(mutex_);
+        there_.wait(lock, [this] { return !jobs_.empty(); });
+        auto job = std::move(jobs_.front());
+        jobs_.pop_front();
+        lock.unlock();
+        job();
+      }
+    }).detach();
+  }
+  void post(std::function<void()> job) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    jobs_.push_back(std::move(job));
+    there_.notify_one();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable there_;
+  std::deque<std::function<void()>> jobs_;
+};
+
+int on(void* stream, std::function<void()> job) {
+  if (stream)
+    static_cast<Stream*>(stream)->post(std::move(job));
+  else
+    job();
+  return kGood;
+}
+
+int copy(void* to, const void* from, size_t bytes, void* stream) {
+  return on(stream, [=] {
+    static thread_local std::minstd_rand random{std::random_device{}()};
+    std::this_thread::sleep_for(std::chrono::microseconds(random() % kLateUs));
+    for (size_t at = 0; at < bytes; at += 16 << 10) {
+      std::this_thread::sleep_for(std::chrono::microseconds(20));
+      std::memcpy(static_cast<char*>(to) + at, static_cast<const char*>(from) + at,
+                  std::min<size_t>(16 << 10, bytes - at));
+    }
+  });
+}
+
+void* at(Address address) { return reinterpret_cast<void*>(address); }
+
+int memory_file = -1;
+off_t memory_end = 0;
+
+}  // namespace
+
+extern "C" {
+
+int cuStreamCreate(void** stream, unsigned) { return *stream = new Stream, kGood; }
+int cuEventCreate(void** event, unsigned) { return *event = new Event, kGood; }
+int cuEventDestroy_v2(void* event) { return delete static_cast<Event*>(event), kGood; }
+
+int cuEventRecord(void* event, void* stream) {
+  auto it = static_cast<Event*>(event);
+  std::unique_lock<std::mutex> lock(it->mutex);
+  long mine = ++it->recorded;
+  lock.unlock();
+  return on(stream, [=] {
+    std::lock_guard<std::mutex> lock(it->mutex);
+    it->reached = std::max(it->reached, mine);
+    it->turned.notify_all();
+  });
+}
+int cuStreamWaitEvent(void* stream, void* event, unsigned) {
+  auto it = static_cast<Event*>(event);
+  std::unique_lock<std::mutex> lock(it->mutex);
+  long wanted = it->recorded;
+  lock.unlock();
+  return on(stream, [=] {
+    std::unique_lock<std::mutex> lock(it->mutex);
+    it->turned.wait(lock, [=] { return it->reached >= wanted; });
+  });
+}
+int cuEventSynchronize(void* event) { return cuStreamWaitEvent(nullptr, event, 0); }
+
+int cuMemcpyDtoHAsync_v2(void* host, Address device, size_t bytes, void* stream) {
+  return copy(host, at(device), bytes, stream);
+}
+int cuMemcpyHtoDAsync_v2(Address device, const void* host, size_t bytes, void* stream) {
+  return copy(at(device), host, bytes, stream);
+}
+int cuMemcpyDtoDAsync_v2(Address to, Address from, size_t bytes, void* stream) {
+  return copy(at(to), at(from), bytes, stream);
+}
+
+int cuMemHostAlloc(void** memory, size_t bytes, unsigned) {
+  const char* most = std::getenv("FAKE_DRIVER_HOST_BYTES");
+  if (most && bytes > size_t(std::atoll(most))) return kOutOfMemory;
+  *memory = std::malloc(bytes);
+  return *memory ? kGood : kOutOfMemory;
+}
+int cuMemFreeHost(void* memory) { return std::free(memory), kGood; }
+
+int cuCtxGetCurrent(void** context) { return *context = at(1), kGood; }
+int cuCtxPushCurrent_v2(void* context) { return context == at(1) ? kGood : kInvalid; }
+int cuCtxPopCurrent_v2(void** context) { return *context = at(1), kGood; }
+int cuCtxGetDevice(int* device) { return *device = 0, kGood; }
+int cuCtxSynchronize() { return kGood; }
+int cuGetErrorString(int, const char** text) {
+  return *text = "an error of the fake driver", kGood;
+}
+
+// Virtual memory: a handle is a place in a file, plus one.
+int cuMemGetAllocationGranularity(size_t* bytes, const void*, int) {
+  return *bytes = kGranularity, kGood;
+}
+int cuMemCreate(unsigned long long* handle, size_t bytes, const void* properties,
+                unsigned long long) {
+  auto fields = static_cast<const int*>(properties);  // type, handle types, location's type and id
+  if (fields[0] != 1 || fields[1] != 0 || fields[2] != 1 || fields[3] != 0) return kInvalid;
+  if (bytes % kGranularity) return kInvalid;
+  if (memory_file < 0) memory_file = memfd_create("fake", 0);
+  *handle = memory_end + 1;
+  memory_end += bytes;
+  return ftruncate(memory_file, memory_end) ? kOutOfMemory : kGood;
+}
+int cuMemRelease(unsigned long long) { return kGood; }
+int cuMemAddressReserve(Address* address, size_t bytes, size_t, Address, unsigned long long) {
+  void* made = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  *address = reinterpret_cast<Address>(made);
+  return made == MAP_FAILED ? kOutOfMemory : kGood;
+}
+int cuMemAddressFree(Address address, size_t bytes) { return munmap(at(address), bytes); }
+int cuMemMap(Address address, size_t bytes, size_t, unsigned long long handle, unsigned long long) {
+  void* made = mmap(at(address), bytes, PROT_NONE, MAP_SHARED | MAP_FIXED, memory_file, handle - 1);
+  return made == MAP_FAILED ? kInvalid : kGood;
+}
+int cuMemUnmap(Address address, size_t bytes) { return mprotect(at(address), bytes, PROT_NONE); }
+int cuMemSetAccess(Address address, size_t bytes, const void* access, size_t count) {
+  auto fields = static_cast<const int*>(access);  // location's type and id, flags
+  if (count != 1 || fields[0] != 1 || fields[1] != 0 || fields[2] != 3) return kInvalid;
+  return mprotect(at(address), bytes, PROT_READ | PROT_WRITE);
+}
+
+// A kernel: a function that the stream runs.
+int fake_launch(void* stream, void (*kernel)(void*), void* argument) {
+  return on(stream, [=] { kernel(argument); });
+}
+
+}  // extern "C"

@@ -1,0 +1,129 @@
+"""The CUDA backend and the device's pool, on a driver that is a thread for each stream.
+
+The library's test build serves the CPU provider with the CUDA backend, so that ONNX Runtime drives
+it. Leaving out a wait, a mutant, shows what the wait is for. Nothing here is a claim about a GPU.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from planner.native.building import SOURCES, compile_unit, system_compiler
+
+HERE = Path(__file__).parent
+FLAGS = ("-O0", "-std=c++17", "-Wall", "-Wextra", "-Werror", "-pthread")
+TEST_BUILD = ("-DPLANNER_TEST_BUILD",)
+SHARED = ("-fPIC", "-shared", "-fvisibility=hidden")
+WAITS = {1: "end of the copy out", 2: "x is ready", 3: "y is free", 4: "end of the copy in"}
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """The fake driver, the program of random streams, and where they are."""
+
+    driver: Path
+    program: Path
+
+    def run(self, programs: int, mutant: int = 0) -> subprocess.CompletedProcess[str]:
+        """So many programs, with a wait left out."""
+        return subprocess.run(
+            [self.program, str(programs)],
+            env=environment(self.driver, mutant),
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+
+
+def environment(driver: Path, mutant: int = 0) -> dict[str, str]:
+    return os.environ | {"PLANNER_TEST_DRIVER": str(driver), "PLANNER_TEST_MUTANT": str(mutant)}
+
+
+def compiler() -> tuple[str, ...]:
+    found = system_compiler()
+    if found is None:
+        pytest.skip("there is no C++ compiler to build the fake driver with")
+    return found.command
+
+
+def built(folder: Path, *sanitize: str) -> Built:
+    """The fake driver, and the program with the library's sources in it."""
+    driver, program = folder / "driver.so", folder / "streams"
+    command = [*compiler(), *FLAGS, *sanitize, "-fPIC", "-shared", HERE / "fake_driver.cpp"]
+    subprocess.run([*map(str, command), "-o", str(driver)], check=True)
+    unit = folder / "unit.cpp"
+    parts = [*sorted(SOURCES.glob("*.cpp")), HERE / "streams.cpp"]
+    unit.write_text("".join(f'#include "{part}"\n' for part in parts))
+    command = [*compiler(), *FLAGS, *sanitize, *TEST_BUILD, f"-I{SOURCES}", unit, driver, "-ldl"]
+    subprocess.run([*map(str, command), "-o", str(program)], check=True)
+    return Built(driver, program)
+
+
+@pytest.fixture(scope="module")
+def plain_build(tmp_path_factory: pytest.TempPathFactory) -> Built:
+    return built(tmp_path_factory.mktemp("plain"))
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The library's test build."""
+    made = tmp_path_factory.mktemp("library") / "library.so"
+    assert compile_unit(compiler(), (*FLAGS, *SHARED, *TEST_BUILD), made) == ""
+    return made
+
+
+def test_random_streams_keep_their_numbers_in_a_pool_without_a_byte_to_spare(plain_build: Built):
+    done = plain_build.run(40)
+    assert done.returncode == 0, done.stdout + done.stderr
+    swaps, checks, wrong, mappings = map(int, re.findall(r"\d+", done.stdout))
+    assert swaps > 300 and checks > 1000 and wrong == 0
+    assert mappings > 0  # some buffers lay in pieces
+
+
+@pytest.mark.parametrize("mutant", WAITS, ids=WAITS.values())
+def test_each_wait_of_the_cuda_backend_is_needed(mutant: int, plain_build: Built):
+    done = plain_build.run(15, mutant)
+    assert done.returncode == 1 and " 0 wrong" not in done.stdout, done.stdout + done.stderr
+
+
+def other_bits(library: Path, driver: Path, edge: str = "x", mutant: int = 0) -> int:
+    """How many steps of a chain in ONNX Runtime had other bits."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.native.on_fake_driver", library, edge],
+        cwd=HERE.parents[1],
+        env=environment(driver, mutant),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    return int(done.stdout)
+
+
+def test_onnxruntime_keeps_every_bit_and_the_controls_do_not(plain_build: Built, library: Path):
+    assert other_bits(library, plain_build.driver) == 0
+    assert other_bits(library, plain_build.driver, "no-x") > 0
+    assert other_bits(library, plain_build.driver, mutant=4) > 0
+
+
+def test_thread_sanitizer_finds_no_race_and_sees_one_where_a_wait_is_left_out(tmp_path: Path):
+    probe = tmp_path / "probe.cpp"
+    probe.write_text("int main() {}\n")
+    command = [*compiler(), "-fsanitize=thread", str(probe), "-o", str(tmp_path / "probe")]
+    works = subprocess.run(command, capture_output=True, check=False).returncode == 0
+    if not works or subprocess.run([tmp_path / "probe"], check=False).returncode:
+        pytest.skip("the compiler has no -fsanitize=thread that works here")
+    sanitized = built(tmp_path, "-fsanitize=thread")
+    right, raced = sanitized.run(12), sanitized.run(3, mutant=2)
+    assert right.returncode == 0, right.stdout + right.stderr
+    assert "ThreadSanitizer" not in right.stderr
+    assert "WARNING: ThreadSanitizer: data race" in raced.stderr

@@ -1,0 +1,182 @@
+"""The paged pool: exactly its bytes, named refusals, memory that is reused, one size in a process."""
+
+from __future__ import annotations
+
+import gc
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from onnx import NodeProto, helper
+
+from planner.native import Pool, pool, restart_pool_peaks
+from tests.native.graphs import Feeds, bits, model_of, plain, session
+
+PAGE = 4096
+MOST_ELEMENTS = 400_000
+
+
+def ragged(tensors: int = 40, seed: int = 3) -> onnx.ModelProto:
+    """Tensors of random sizes, each alive for a random while: they break up an arena."""
+    draw = random.Random(seed)
+    last: dict[int, list[int]] = {}
+    nodes: list[NodeProto] = []
+
+    def read(which: int) -> None:
+        nodes.append(helper.make_node("ReduceSum", [f"t{which}"], [f"r{which}"], keepdims=0))
+
+    for i in range(tensors):
+        size = draw.randint(1, MOST_ELEMENTS) if i % 4 else draw.randint(1, 800)
+        cut = onnx.numpy_helper.from_array(np.array([size], np.int64))
+        nodes.append(helper.make_node("Constant", [], [f"k{i}"], value=cut))
+        nodes.append(helper.make_node("Slice", ["x", "zero", f"k{i}"], [f"s{i}"], f"S{i}"))
+        nodes.append(helper.make_node("Add", [f"s{i}", f"s{i}"], [f"t{i}"], f"A{i}"))
+        last.setdefault(i + draw.randint(1, 12), []).append(i)
+        for which in last.pop(i, []):
+            read(which)
+    for which in (w for left in last.values() for w in left):
+        read(which)
+    nodes.append(helper.make_node("Sum", [f"r{i}" for i in range(tensors)], ["y"], "SUM"))
+    zero = onnx.numpy_helper.from_array(np.array([0], np.int64))
+    nodes.insert(0, helper.make_node("Constant", [], ["zero"], value=zero))
+    for i, node in enumerate(nodes):
+        node.name = node.name or f"n{i}"
+    return model_of(nodes, {"x": [MOST_ELEMENTS]}, {"y": []})
+
+
+FEEDS: Feeds = {"x": np.random.default_rng(1).standard_normal(MOST_ELEMENTS, dtype=np.float32)}
+
+
+def pooled(model: onnx.ModelProto, pool_bytes: int, page_bytes: int = PAGE) -> ort.InferenceSession:
+    entries = {"planner.pool_bytes": str(pool_bytes), "planner.page_bytes": str(page_bytes)}
+    return session(model, entries=entries, enable_mem_reuse=False)
+
+
+def facts() -> Pool:
+    found = pool()
+    assert found is not None
+    return found
+
+
+@pytest.fixture(autouse=True)
+def closed() -> Iterator[None]:
+    """No session of an earlier test holds memory of the pool."""
+    gc.collect()
+    yield
+    gc.collect()
+    left = pool()
+    assert left is None or left.asked_bytes == left.pages == 0
+
+
+def test_it_runs_in_the_pages_of_what_is_asked_and_in_no_page_less():
+    model = ragged()
+    wanted = bits(plain(model), FEEDS)
+    ample = pooled(model, 64 << 20)
+    restart_pool_peaks()
+    assert bits(ample, FEEDS) == wanted
+    asked, pages = facts().asked_most_bytes, facts().pages_most
+    assert asked < pages * PAGE < 1.01 * asked
+    del ample
+
+    exact = pooled(model, pages * PAGE)
+    for _ in range(4):
+        restart_pool_peaks()
+        assert bits(exact, FEEDS) == wanted
+    assert facts().asked_most_bytes == asked and facts().pages_most == pages
+    assert facts().refusals == 0
+    assert facts().mappings == 0  # the last step found each range mapped
+    del exact
+
+    short = pooled(model, (pages - 1) * PAGE)
+    with pytest.raises(
+        Exception, match=r"running \w+ node. Name:'[AS]\d+'.*planner\.pool"
+    ) as failed:
+        short.run(None, FEEDS)
+    said = str(failed.value)
+    assert f"the pool has {(pages - 1) * PAGE}" in said and "are in use" in said
+    assert facts().refusals == 1
+
+
+def test_buffers_below_a_page_share_pages():
+    model = ragged()
+    large = pooled(model, 64 << 20, 2 << 20)  # pages of a GPU: every tensor here is below one
+    restart_pool_peaks()
+    assert bits(large, FEEDS) == bits(plain(model), FEEDS)
+    assert facts().pages_most * (2 << 20) < 2 * facts().asked_most_bytes + (2 << 20)
+    del large
+
+
+def test_a_pool_of_another_size_is_refused_while_the_first_holds_memory():
+    model = ragged()
+    first = pooled(model, 32 << 20)
+    assert facts().asked_bytes > 0  # its constants
+    same = pooled(model, 32 << 20)
+    assert bits(first, FEEDS) == bits(same, FEEDS)
+    with pytest.raises(
+        Exception, match=rf"memory pool of {32 << 20} bytes .* a pool of {48 << 20} bytes"
+    ):
+        pooled(model, 48 << 20)
+    with pytest.raises(Exception, match=r"memory pool of .* pages of 8192"):
+        pooled(model, 32 << 20, 2 * PAGE)
+    assert bits(first, FEEDS) == bits(same, FEEDS)
+    del first, same
+    gc.collect()
+    other = pooled(model, 48 << 20)
+    assert facts().pool_bytes == 48 << 20
+    del other
+
+
+@pytest.mark.parametrize(
+    ("entries", "said"),
+    [
+        ({"planner.pool_bytes": "1000"}, "less than a page"),
+        ({"planner.pool_bytes": "8MB"}, "must be a whole number"),
+        ({"planner.pool_bytes": "1048576", "planner.page_bytes": "1000"}, "multiple of 4096"),
+        ({"planner.check_swaps": "-1"}, "not negative"),
+    ],
+    ids=str,
+)
+def test_settings_that_make_no_sense_are_refused_by_name(entries: dict[str, str], said: str):
+    with pytest.raises(Exception, match=rf"{next(iter(reversed(entries)))} .*{said}"):
+        session(ragged(2), entries=entries)
+
+
+RESIDENT = """
+import sys
+from tests.native import test_pool as t
+def status(field):
+    lines = dict(line.split(":") for line in open("/proc/self/status"))
+    return int(lines[field].split()[0]) * 1024
+made = t.pooled(t.ragged(60, seed=5), int(sys.argv[1]))
+before = status("VmRSS")
+for _ in range(6):
+    made.run(None, t.FEEDS)
+print(status("VmHWM") - before, t.facts().pages_most * t.PAGE, t.facts().mappings)
+"""
+
+
+def test_the_process_grows_by_the_pool_and_not_by_its_addresses():
+    """Pages are mapped at several addresses, and count once."""
+
+    def grown(pool_bytes: int) -> list[int]:
+        done = subprocess.run(
+            [sys.executable, "-c", RESIDENT, str(pool_bytes)],
+            cwd=Path(__file__).parents[2],
+            env=os.environ,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        return list(map(int, done.stdout.split()))
+
+    _, taken, _ = grown(64 << 20)
+    grew, pages, mappings = grown(taken)
+    assert pages == taken and mappings > 0
+    assert 0.9 * taken < grew < 1.05 * taken
