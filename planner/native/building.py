@@ -113,4 +113,4 @@ def compile_unit(
         )
     except OSError as error:
         return str(error)
-    return "" if done.returncode == 0 else done.stderr[-2000:] or f"status {done.returncode}"
+    return "" if done.returncode == 0 else done.stderr[:2000] or f"status {done.returncode}"

@@ -64,8 +64,6 @@ class Worker {
 
 class Cpu : public Backend {
  public:
-  const char* name() const override { return "CPU"; }
-
   void open(Slot& slot) override {
     if (!slot.capacity) return;
     slot.host = std::aligned_alloc(4096, (slot.capacity + 4095) / 4096 * 4096);

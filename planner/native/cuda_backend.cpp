@@ -21,8 +21,6 @@ bool left_out(Wait wait) {
 class Cuda : public Backend {
  public:
   Cuda() { must(d_.missing.empty(), d_.missing); }
-  const char* name() const override { return "CUDA"; }
-
   void open(Slot& slot) override {
     d_.check(d_.context_get(&slot.context), "cuCtxGetCurrent");
     if (slot.capacity) {

@@ -101,12 +101,9 @@ PLANNER_EXPORT ort::Status* RegisterCustomOps(ort::SessionOptions* options,
 
 // Writes at most `room` counts, in the order of planner::Counts; returns how many there are.
 PLANNER_EXPORT int64_t planner_native_counts(int64_t* to, int64_t room) {
-  const std::atomic<int64_t>* all[] = {&counts.swaps_out, &counts.swaps_in,   &counts.live_slots,
-                                       &counts.slots,     &counts.slot_bytes, &counts.violations,
-                                       &counts.waits,     &counts.waited_us,  &counts.copied_views,
-                                       &counts.abandoned};
-  int64_t there = sizeof all / sizeof *all;
-  for (int64_t i = 0; i < there && i < room; i++) to[i] = all[i]->load();
+  auto all = reinterpret_cast<const std::atomic<int64_t>*>(&counts);
+  int64_t there = sizeof counts / sizeof *all;
+  for (int64_t i = 0; i < there && i < room; i++) to[i] = all[i].load();
   return there;
 }
 

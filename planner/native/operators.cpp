@@ -63,6 +63,22 @@ size_t width_bytes(int type) {
   return widths[type];
 }
 
+int type_of(const ort::TypeAndShape* info) {
+  int type = ort::kUndefined;
+  succeed(api->GetTensorElementType(info, &type));
+  return type;
+}
+
+std::vector<int64_t> dims_of(const ort::TypeAndShape* info) {  // -1 where a dim is not known
+  size_t rank = 0;
+  succeed(api->GetDimensionsCount(info, &rank));
+  std::vector<int64_t> dims(rank);
+  succeed(api->GetDimensions(info, dims.data(), rank));
+  return dims;
+}
+
+using Info = std::unique_ptr<ort::TypeAndShape, void (*)(ort::TypeAndShape*)>;
+
 struct Facts {
   int type = ort::kUndefined;
   std::vector<int64_t> dims;
@@ -70,19 +86,12 @@ struct Facts {
 };
 
 Facts describe(const ort::Value* tensor) {
-  ort::TypeAndShape* info = nullptr;
-  succeed(api->GetTensorTypeAndShape(tensor, &info));
-  std::unique_ptr<ort::TypeAndShape, void (*)(ort::TypeAndShape*)> owned(
-      info, api->ReleaseTensorTypeAndShapeInfo);
-  Facts facts;
-  size_t rank = 0, elements = 0;
-  succeed(api->GetTensorElementType(info, &facts.type));
-  succeed(api->GetDimensionsCount(info, &rank));
-  facts.dims.resize(rank);
-  succeed(api->GetDimensions(info, facts.dims.data(), rank));
-  succeed(api->GetTensorShapeElementCount(info, &elements));
-  facts.bytes = elements * width_bytes(facts.type);
-  return facts;
+  ort::TypeAndShape* found = nullptr;
+  succeed(api->GetTensorTypeAndShape(tensor, &found));
+  Info info(found, api->ReleaseTensorTypeAndShapeInfo);
+  size_t elements = 0;
+  succeed(api->GetTensorShapeElementCount(found, &elements));
+  return {type_of(found), dims_of(found), elements * width_bytes(type_of(found))};
 }
 
 std::unique_ptr<Swap> start(const Call& call, const Facts& facts, size_t capacity) {
@@ -161,14 +170,17 @@ void swap_in_done(const Call& call) {
 
 // ------------------------------------------------------------------------------ shapes and types
 
-using Info = std::unique_ptr<ort::TypeAndShape, void (*)(ort::TypeAndShape*)>;
-
-void set_output(ort::ShapeContext* context, int type, const std::vector<int64_t>& dims) {
+// A dim with a name counts as unknown.
+void set_output(ort::ShapeContext* context, int type, const std::vector<int64_t>& dims,
+                const std::vector<std::string>& names = {}) {
   ort::TypeAndShape* made = nullptr;
   succeed(api->CreateTensorTypeAndShapeInfo(&made));
   Info info(made, api->ReleaseTensorTypeAndShapeInfo);
   succeed(api->SetTensorElementType(made, type));
   succeed(api->SetDimensions(made, dims.data(), dims.size()));
+  std::vector<const char*> texts;
+  for (auto& name : names) texts.push_back(name.c_str());
+  if (!texts.empty()) succeed(api->SetSymbolicDimensions(made, texts.data(), texts.size()));
   succeed(api->ShapeInferContext_SetOutputTypeShape(context, 0, made));
 }
 
@@ -192,16 +204,7 @@ void set_unequal_dims(ort::ShapeContext* context, int type, size_t rank) {
   must(rank, "a tensor without dims is not swapped");
   std::vector<std::string> names(rank);
   for (auto& name : names) name = "planner_swap_" + std::to_string(number++);
-  std::vector<const char*> texts;
-  for (auto& name : names) texts.push_back(name.c_str());
-  ort::TypeAndShape* made = nullptr;
-  succeed(api->CreateTensorTypeAndShapeInfo(&made));
-  Info info(made, api->ReleaseTensorTypeAndShapeInfo);
-  std::vector<int64_t> unknown(rank, -1);
-  succeed(api->SetTensorElementType(made, type));
-  succeed(api->SetDimensions(made, unknown.data(), rank));
-  succeed(api->SetSymbolicDimensions(made, texts.data(), rank));
-  succeed(api->ShapeInferContext_SetOutputTypeShape(context, 0, made));
+  set_output(context, type, std::vector<int64_t>(rank, -1), names);
 }
 
 void infer_swap_in(ort::ShapeContext* context) {
@@ -215,16 +218,9 @@ ort::TypeAndShape* input_info(ort::ShapeContext* context) {  // the context's ow
   return found;
 }
 
-int type_of(const ort::TypeAndShape* info) {
-  int type = ort::kUndefined;
-  succeed(api->GetTensorElementType(info, &type));
-  return type;
-}
-
 void infer_load_in(ort::ShapeContext* context) {
-  size_t rank = 0;
-  succeed(api->GetDimensionsCount(input_info(context), &rank));
-  set_unequal_dims(context, type_of(input_info(context)), rank);
+  ort::TypeAndShape* h = input_info(context);
+  set_unequal_dims(context, type_of(h), dims_of(h).size());
 }
 
 void infer_swap_in_done(ort::ShapeContext* context) {
@@ -290,17 +286,13 @@ void must_own_buffer(const ort::KernelInfo* kernel) {
   succeed(api->KernelInfo_GetOutputTypeInfo(kernel, 0, &output));
   std::unique_ptr<ort::TypeInfo, void (*)(ort::TypeInfo*)> owned(output, api->ReleaseTypeInfo);
   const ort::TypeAndShape* tensor = nullptr;
-  size_t rank = 0;
   succeed(api->CastTypeInfoToTensorInfo(output, &tensor));
   must(tensor, "the output is not a tensor");
-  succeed(api->GetDimensionsCount(tensor, &rank));
-  std::vector<int64_t> dims(rank);
-  succeed(api->GetDimensions(tensor, dims.data(), rank));
+  auto dims = dims_of(tensor);
   bool told = std::all_of(dims.begin(), dims.end(), [](int64_t dim) { return dim >= 0; });
   must(!told,
-       "the file must not tell the dims of what SwapIn and LoadIn write (value_info): the buffer "
-       "could "
-       "then be another tensor's, which a run that fails frees while it is copied into");
+       "the file must not tell the dims of what SwapIn and LoadIn write (value_info): its buffer "
+       "could then be another tensor's, which a run that fails frees while it is copied into");
 }
 
 ort::Status* create(const ort::CustomOp* op, const ort::Api*, const ort::KernelInfo* info,

@@ -58,7 +58,6 @@ constexpr int kSequence = 2, kLogWarning = 2;
   X(GetTensorTypeAndShape, 65, Status*, (const Value*, TypeAndShape**))                        \
   X(CreateMemoryInfo, 68, Status*, (const char*, int, int, int, MemoryInfo**))                 \
   X(CreateValue, 82, Status*, (const Value* const*, size_t, int, Value**))                     \
-  X(KernelContext_GetInputCount, 88, Status*, (const KernelContext*, size_t*))                 \
   X(KernelContext_GetInput, 90, Status*, (const KernelContext*, size_t, const Value**))        \
   X(KernelContext_GetOutput, 91, Status*,                                                      \
     (KernelContext*, size_t, const int64_t*, size_t, Value**))                                 \

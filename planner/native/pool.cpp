@@ -49,10 +49,8 @@ void Pool::put(void* at) {
   auto found = buffers_.find(static_cast<char*>(at));
   if (found == buffers_.end()) return;
   facts_.asked_bytes -= found->second.bytes;
-  if (found->second.pages.empty())
-    put_small(found->first);
-  else
-    put_large(found->first, found->second);
+  if (found->second.pages.empty()) put_small(found->first);
+  else put_large(found->first, found->second);
   buffers_.erase(found);
 }
 

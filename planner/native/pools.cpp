@@ -189,9 +189,8 @@ PLANNER_EXPORT int64_t planner_native_pool(int64_t place, int64_t* to, int64_t r
   std::lock_guard<std::mutex> lock(there.mutex);
   if (!there.pool) return 0;
   PoolFacts facts = there.pool->facts();
-  int64_t all[] = {facts.pool_bytes, facts.page_bytes, facts.asked_bytes, facts.asked_most_bytes,
-                   facts.pages,      facts.pages_most, facts.mappings,    facts.refusals};
-  int64_t known = sizeof all / sizeof *all;
+  auto all = reinterpret_cast<const int64_t*>(&facts);
+  int64_t known = sizeof facts / sizeof *all;
   for (int64_t i = 0; i < known && i < room; i++) to[i] = all[i];
   return known;
 }

@@ -38,7 +38,6 @@ struct Slot {
 class Backend {
  public:
   virtual ~Backend() = default;
-  virtual const char* name() const = 0;
   virtual void open(Slot& slot) = 0;  // allocates slot.capacity bytes; throws where there are none
   virtual void close(Slot& slot) = 0;
   virtual void begin_out(void* stream, Slot& slot, const void* x) = 0;

@@ -55,10 +55,8 @@ class Stream {
 };
 
 int on(void* stream, std::function<void()> job) {
-  if (stream)
-    static_cast<Stream*>(stream)->post(std::move(job));
-  else
-    job();
+  if (stream) static_cast<Stream*>(stream)->post(std::move(job));
+  else job();
   return kGood;
 }
 

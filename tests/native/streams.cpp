@@ -32,10 +32,8 @@ void run(void* argument) {
   std::this_thread::sleep_for(std::chrono::microseconds(work->us));
   bool same = true;
   for (size_t i = 0; i < work->words; i++) {
-    if (work->writes)
-      work->buffer[i] = work->number;
-    else
-      same = same && work->buffer[i] == work->number;
+    if (work->writes) work->buffer[i] = work->number;
+    else same = same && work->buffer[i] == work->number;
   }
   if (!work->writes) checks++;
   if (!same) wrong++;
@@ -64,10 +62,8 @@ class Program {
       size_t words = kPageWords * (1 + random() % 7);
       if (what == 0 || live_.empty()) {
         if (words_ + words <= kPages * kPageWords) create(words, random() % 200);
-      } else if (what == 1 && live_[which].state == kHere)
-        retire(which);
-      else if (what > 1)
-        advance(live_[which], random() % 100);
+      } else if (what == 1 && live_[which].state == kHere) retire(which);
+      else if (what > 1) advance(live_[which], random() % 100);
     }
     while (!live_.empty()) {
       while (live_.back().state != kHere) advance(live_.back(), 0);
@@ -102,6 +98,7 @@ class Program {
       case kHere:
         tensor.slot = &slots_.take(tensor.words * 8);
         tensor.slot->bytes = tensor.words * 8;
+        tensor.slot->settings = &settings_;
         backend_.begin_out(stream_, *tensor.slot, tensor.buffer);
         issue(tensor, false, 0);
         tensor.state = kLeaving;
@@ -124,6 +121,7 @@ class Program {
         issue(tensor, false, us);
     }
   }
+  const planner::Settings settings_{false, true, 400, 200};  // check, link_mbps, link_jitter_us
   planner::Backend& backend_;
   planner::Slots& slots_;
   planner::Pool& pool_;
@@ -136,18 +134,23 @@ class Program {
 
 }  // namespace
 
-int main(int, char** arguments) {
-  planner::Slots slots(planner::cuda_backend());
+int main(int, char** arguments) {  // programs, cpu or cuda
+  bool cpu = arguments[2] == std::string("cpu");
+  planner::Backend& backend = cpu ? planner::cpu_backend() : planner::cuda_backend();
+  planner::Slots slots(backend);
   slots.join();
-  planner::Pool pool(planner::device_pages(kPages * kPageWords * 8, 1));
+  constexpr size_t kBytes = kPages * kPageWords * 8, kPage = kPageWords * 8;
+  planner::Pool pool(cpu ? planner::host_pages(kBytes, kPage)
+                         : planner::device_pages(kBytes, kPage));
   void* stream = nullptr;
-  cuStreamCreate(&stream, 1);
+  if (!cpu) cuStreamCreate(&stream, 1);
   long swaps = 0;
   for (int seed = 0; seed < std::atoi(arguments[1]); seed++)
-    swaps += Program(planner::cuda_backend(), slots, pool, stream).play(seed);
+    swaps += Program(backend, slots, pool, stream).play(seed);
   std::atomic<bool> over{false};
   fake_launch(stream, [](void* flag) { *static_cast<std::atomic<bool>*>(flag) = true; }, &over);
   while (!over) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  wrong += planner::counts.violations;
   std::printf("%ld swaps, %ld checks, %ld wrong, %ld mappings\n", swaps, checks.load(),
               wrong.load(), long(pool.facts().mappings));
   std::fflush(stdout);

@@ -1,4 +1,4 @@
-"""The CUDA backend and the device's pool, on a driver that is a thread for each stream.
+"""Both backends and both pools under random streams; CUDA on a driver of a thread a stream.
 
 The library's test build serves the CPU provider with the CUDA backend, so that ONNX Runtime drives
 it. Leaving out a wait, a mutant, shows what the wait is for. Nothing here is a claim about a GPU.
@@ -31,10 +31,12 @@ class Built:
     driver: Path
     program: Path
 
-    def run(self, programs: int, mutant: int = 0) -> subprocess.CompletedProcess[str]:
+    def run(
+        self, programs: int, backend: str = "cuda", mutant: int = 0
+    ) -> subprocess.CompletedProcess[str]:
         """So many programs, with a wait left out."""
         return subprocess.run(
-            [self.program, str(programs)],
+            [self.program, str(programs), backend],
             env=environment(self.driver, mutant),
             capture_output=True,
             text=True,
@@ -80,8 +82,11 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-def test_random_streams_keep_their_numbers_in_a_pool_without_a_byte_to_spare(plain_build: Built):
-    done = plain_build.run(40)
+@pytest.mark.parametrize("backend", ["cuda", "cpu"])
+def test_random_streams_keep_their_numbers_in_a_pool_without_a_byte_to_spare(
+    backend: str, plain_build: Built
+):
+    done = plain_build.run(40, backend)
     assert done.returncode == 0, done.stdout + done.stderr
     swaps, checks, wrong, mappings = map(int, re.findall(r"\d+", done.stdout))
     assert swaps > 300 and checks > 1000 and wrong == 0
@@ -90,7 +95,7 @@ def test_random_streams_keep_their_numbers_in_a_pool_without_a_byte_to_spare(pla
 
 @pytest.mark.parametrize("mutant", WAITS, ids=WAITS.values())
 def test_each_wait_of_the_cuda_backend_is_needed(mutant: int, plain_build: Built):
-    done = plain_build.run(15, mutant)
+    done = plain_build.run(15, mutant=mutant)
     assert done.returncode == 1 and " 0 wrong" not in done.stdout, done.stdout + done.stderr
 
 
@@ -123,7 +128,8 @@ def test_thread_sanitizer_finds_no_race_and_sees_one_where_a_wait_is_left_out(tm
     if not works or subprocess.run([tmp_path / "probe"], check=False).returncode:
         pytest.skip("the compiler has no -fsanitize=thread that works here")
     sanitized = built(tmp_path, "-fsanitize=thread")
-    right, raced = sanitized.run(12), sanitized.run(3, mutant=2)
-    assert right.returncode == 0, right.stdout + right.stderr
-    assert "ThreadSanitizer" not in right.stderr
+    for right in (sanitized.run(12), sanitized.run(12, "cpu")):
+        assert right.returncode == 0, right.stdout + right.stderr
+        assert "ThreadSanitizer" not in right.stderr
+    raced = sanitized.run(3, mutant=2)
     assert "WARNING: ThreadSanitizer: data race" in raced.stderr
