@@ -11,12 +11,13 @@ from typing import Any
 
 from planner import __version__
 from planner.files.structuring import fields_of
+from planner.graph.rules import SWAP_OPERATORS
 from planner.plan.planfile import Decision, Plan, PredictedCost
 from planner.report import narrative
 from planner.report.frontier import frontier_payload
 from planner.report.held import default_bits_payload, held_headline, sessions_payload
 from planner.report.next_steps import next_steps
-from planner.report.session_code import arena_of, session_code, step_code
+from planner.report.session_code import arena_of, library_code, session_code, step_code
 from planner.report.views import micro_payload, number, view_payload
 from planner.report.what_if import what_if_payload
 from planner.results import (
@@ -61,19 +62,26 @@ def optimize_payload(result: OptimizeResult) -> dict[str, Any]:
         "assumptions": _unique(
             plan.assumptions, result.before.graph.assumptions, result.after.graph.assumptions
         ),
-        "session_code": session_code(
-            model,
-            order_target=plan.order_target,
-            device=plan.device,
-            optimized=plan.ort_optimized,
-            budget_bytes=max([plan.budget_bytes, *(a.total_bytes for a in result.after.arena)]),
-            arena=arena_of(plan, verification),
-        )
+        "session_code": _session_code(result, model)
         + step_code(plan.micro, result.plan_path.name if result.plan_path else "model.plan.json"),
         "budget_preview": preview,
         "next_steps": next_steps(result, preview),
         "provenance": narrative.provenance(headline, plan, verification),
     }
+
+
+def _session_code(result: OptimizeResult, model: str) -> str:
+    plan = result.plan
+    if any(op.op_type in SWAP_OPERATORS for op in result.after.graph.operations):
+        return library_code(model, plan.device)
+    return session_code(
+        model,
+        order_target=plan.order_target,
+        device=plan.device,
+        optimized=plan.ort_optimized,
+        budget_bytes=max([plan.budget_bytes, *(a.total_bytes for a in result.after.arena)]),
+        arena=arena_of(plan, result.verification),
+    )
 
 
 def analysis_payload(analysis: Analysis) -> dict[str, Any]:

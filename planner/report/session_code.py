@@ -102,6 +102,15 @@ _OWN_STEP = """
 # module.lazy_reset_grad()
 """
 
+_WITH_LIBRARY = """\
+import onnxruntime as ort
+import planner
+
+# the file's own settings, and planner's native library, which copies beside the operations
+options = planner.session_options({model!r})
+{session}
+"""
+
 _BODIES = {"cpu": _CPU, "webgpu": _WEBGPU, "cuda": _CUDA, "any": _CPU}
 
 
@@ -135,6 +144,12 @@ def session_code(
     order += "" if optimized else _DISABLED
     session = _session(model, "ort", _providers(target_named(device)))
     return _HEAD + order + body.format(session=session, comment=comment, arena=limits)
+
+
+def library_code(model: str, device: str) -> str:
+    """Python that opens `model` where its copies run beside the operations."""
+    session = _session(model, "ort", _providers(target_named(device)))
+    return _WITH_LIBRARY.format(model=model, session=session)
 
 
 def script_lines(payload: dict[str, Any]) -> tuple[str, ...]:

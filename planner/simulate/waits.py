@@ -33,17 +33,17 @@ def with_waits(problem: Problem, actions: Sequence[Action]) -> list[Action]:
     A tensor of which a copy is on the host in any case (`PlanTensor.host_copy`) has no copy out of its
     own, and none to wait for.
     """
-    paired = _paired(problem, [a for a in actions if a.kind is not DONE])
     if not problem.overlap:
-        return paired if any(a.kind is DONE for a in actions) else list(actions)
-    line = simulate(problem, paired).timeline
+        return list(actions)
+    pairs = paired(problem, actions)
+    line = simulate(problem, pairs).timeline
     assert line is not None
     before: dict[int, list[int]] = {}
-    for step, action in enumerate(paired):
+    for step, action in enumerate(pairs):
         if action.kind is OUT and not problem.tensors[action.target].host_copy:
             before.setdefault(line.waited[step], []).append(action.target)
     found: list[Action] = []
-    for step, action in enumerate(paired):
+    for step, action in enumerate(pairs):
         found += (Action(kind=DONE, target=t) for t in before.get(step, ()))
         found.append(action)
     return found
@@ -67,9 +67,10 @@ def unpaired(problem: Problem, actions: Sequence[Action], *, beside: bool) -> in
     return next((t for t, kind in wanted.items() if beside and kind is not OUT), None)
 
 
-def _paired(problem: Problem, actions: Sequence[Action]) -> list[Action]:
-    """The schedule without copies in that nothing reads and copies out that nothing brings back, each
-    copy in with a copy out of its own."""
+def paired(problem: Problem, actions: Sequence[Action]) -> list[Action]:
+    """The schedule without waits, copies in that nothing reads, and copies out that nothing brings back;
+    each copy in has a copy out of its own."""
+    actions = [a for a in actions if a.kind is not DONE]
     read: set[int] = set()  # tensors whose newest copy is read later
     fetched: set[int] = set()  # tensors whose copy on the host is fetched later
     again: set[int] = set()  # places of copies in behind which the tensor is fetched once more

@@ -4,7 +4,6 @@ python -m reports.cuda.facts                       on the device: cuda_facts.jso
 python -m reports.device cuda                      device_cuda.json
 python -m reports.cuda.large GRAPH.onnx ...        cuda_large.json
 python -m reports.cuda.convolutions GRAPH.onnx     cuda_convolutions.json
-python -m reports.overlap --device cuda            overlap_cuda.json
 python -m reports.cuda                             anywhere: the page
 """
 
@@ -324,16 +323,15 @@ def _overlap(found: Row) -> Iterator[str]:
     yield "## Copies on streams of their own"
     yield ""
     yield (
-        f"The chain of [overlap.md](overlap.md) with tensors of {4 * found['width'] ** 2 // MIB} MiB: "
+        f"A chain with tensors of {4 * found['width'] ** 2 // MIB} MiB that are copied out and back: "
         f"**{found['different']} of {found['steps']} steps gave other bits** with copies on "
         "streams of their "
         f"own than on one stream; a second session on one stream, {found['control']} of "
         f"{found['steps']}. "
         f"A step took {own_s * 1e3:.2f} ms instead of {one_s * 1e3:.2f} ms. What ONNX Runtime's "
         "source says "
-        "is so: a buffer is given to the next operation while a copy still reads it. `--copies "
-        "overlapped` "
-        "stays a what-if."
+        "is so: a buffer is given to the next operation while a copy still reads it. So `--copies "
+        "overlapped` uses operators of planner's own ([overlap.md](overlap.md))."
     )
     yield ""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import onnx
@@ -13,6 +14,7 @@ from onnx import TensorProto as T
 from onnx import helper as h
 
 from planner.errors import ModelError
+from planner.formulate import Formulation, has_slot
 from planner.graph.model import Placement, Role
 from planner.lower.residence import may_live_on_host
 from planner.lower.rewrite import Rewritten, Sessions, rewrite
@@ -27,6 +29,7 @@ from planner.request import Request
 from planner.runtime.optimizers import shapes
 from planner.runtime.optimizers.shapes import unsized_values
 from planner.search.decode import Decoder
+from planner.simulate.waits import with_waits
 from planner.targets import CPU, CUDA, WEBGPU
 from tests.fuzz.cases import draw_case
 from tests.graphs import formulation_of
@@ -47,6 +50,16 @@ def decide(problem: Problem, rng: random.Random) -> Decisions:
     return Decisions(gaps=gaps)
 
 
+def _overlapped(prepared: Prepared, form: Formulation) -> Problem:
+    """The problem, whose copies run beside the operations where they can."""
+    tensors = zip(form.problem.tensors, form.tensors, strict=True)
+    able = tuple(
+        replace(t, host_copy=t.host_copy or not has_slot(prepared.graph.tensors[of]))
+        for t, of in tensors
+    )
+    return replace(form.problem, tensors=able, overlap=True)
+
+
 def test_types_are_those_of_inference_on_random_graphs(tmp_path: Path) -> None:
     roles: set[Role] = set()
     refused = 0
@@ -63,7 +76,10 @@ def test_types_are_those_of_inference_on_random_graphs(tmp_path: Path) -> None:
                 movable = [t.name for t in may_live_on_host(prepared.graph)]
                 prepared = resided(prepared, {name for name in movable if rng.random() < 0.5})
             form = formulation_of(prepared.graph)
-            actions = Decoder(form.problem).schedule(decide(form.problem, rng))
+            decisions = decide(form.problem, rng)
+            actions = Decoder(form.problem).schedule(decisions)
+            if seed % 3 == 0:
+                actions = with_waits(_overlapped(prepared, form), actions)
             rewritten = lowered(prepared, form, actions, order_target=case.mode.order)
         except ModelError:  # what cannot be planned, or not with these copies
             refused += 1
