@@ -173,12 +173,7 @@ def differentiate(
         check_gradients(finished([]), model, parameters)
     state: list[StateTensor] = []
     if optimizer is not None:
-        try:
-            state, updated = OPTIMIZERS[optimizer].append(builder, kinds, "_grad", "_new")
-        except ValueError as error:  # of the builder, which has the name already
-            raise UsageError(
-                f"{error}, and {optimizer} has a tensor so called: rename it"
-            ) from None
+        state, updated = OPTIMIZERS[optimizer].append(builder, kinds, "_grad", "_new")
         model = finished(updated, state)
     return ForwardTraining(
         model=model,

@@ -46,10 +46,14 @@ from planner.export.functional import Flat, Functional
 from planner.export.lending import undisturbed
 from planner.export.lines import line_of_user, lines_of
 from planner.export.logged import ON_VALUES
+from planner.export.returned import LOSS
 from planner.export.source import FirstUse
 from planner.export.specialize import Read, read_in_a_run
 from planner.export.stand_ins import Scattering, modules_stood_in
 from planner.export.step import TrainingStep
+
+_FIRST = '; of a tuple the first is the loss: return (loss, {"name": tensor, ...})'
+"""What to say of a wrong loss among other results."""
 
 _MOST_NUMBERS = 1 << 28
 """Of parameters and buffers, more of which would take long to run for an error message."""
@@ -67,6 +71,8 @@ class JointGraph:
     buffers: Mapping[str, fx.Node]
     """Buffers, and parameters that receive no gradient."""
     loss: fx.Node
+    outputs: Mapping[str, fx.Node]
+    """What the loss function returns beside the loss, in its order."""
     gradients: Mapping[str, fx.Node]
     """Gradient of the loss, per parameter."""
     updated_buffers: Mapping[str, fx.Node]
@@ -77,6 +83,17 @@ class JointGraph:
     """Dimensions of the inputs that are to stay open."""
     reads: tuple[Read, ...] = ()
     """Values of the example inputs that the graph takes for granted."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Flow:
+    """The tensors that receive a gradient, all others, where operators are first used, and the names of
+    the step's results, the loss first."""
+
+    trained: Mapping[str, Tensor]
+    constant: Mapping[str, Tensor]
+    first_use: Mapping[str, str]
+    results: tuple[str, ...]
 
 
 class _Shapes(ShapeEnv):
@@ -211,14 +228,14 @@ def _trace(
 def _joint(
     functional: Functional, module: nn.Module, inputs: Mapping[str, Tensor], dims: OpenDims
 ) -> JointGraph:
-    trained, constant, first_use = _gradient_flow(functional, module, inputs)
+    flow = _gradient_flow(functional, module, inputs)
     shapes = _Shapes()
     mode = FakeTensorMode(shape_env=shapes, allow_non_fake_inputs=True)
-    flat = Flat(functional)
+    flat = Flat(functional, flow.results)
     with mode:
-        for name, tensor in trained.items():
+        for name, tensor in flow.trained.items():
             flat.add(name, _blank(tensor), trained=True)
-        for name, tensor in constant.items():
+        for name, tensor in flow.constant.items():
             flat.add(name, _blank(tensor), trained=False)
     fakes = {key: _fake_input(mode, x, dims.get(key, {})) for key, x in inputs.items()}
     bind_equal(dims, fakes)
@@ -245,7 +262,7 @@ def _joint(
     names_of(dims, {key: fake.shape for key, fake in fakes.items()}, shapes.fixed_at)
     assert isinstance(traced, fx.GraphModule)
     traced.graph.eliminate_dead_code()
-    return _read_signature(traced, signature, flat.original, list(inputs), first_use, dims)
+    return _read_signature(traced, signature, flat.original, list(inputs), flow, dims)
 
 
 def _exported(
@@ -277,11 +294,8 @@ def _on_cpu(
 
 def _gradient_flow(
     functional: Functional, module: nn.Module, inputs: Mapping[str, Tensor]
-) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, str]]:
-    """The tensors that receive a gradient, all others, and where operators are first used.
-
-    A fake step tells.
-    """
+) -> _Flow:
+    """What a fake step tells of the gradients and the results."""
     parameters, buffers = dict(module.named_parameters()), dict(module.named_buffers())
     with FakeTensorMode(allow_non_fake_inputs=True):
         tensors = {name: _blank(tensor) for name, tensor in {**parameters, **buffers}.items()}
@@ -289,12 +303,14 @@ def _gradient_flow(
         for name in candidates:
             tensors[name].requires_grad_()
         with _failures_named(), FirstUse(module) as uses:
-            value = functional(tensors, [_blank(tensor) for tensor in inputs.values()])
+            results = functional(tensors, [_blank(tensor) for tensor in inputs.values()])
+        value = results[LOSS]
         if value.dim() or not value.is_floating_point() or not value.requires_grad:
             raise InvalidLoss(
                 f"the loss must be a scalar of floating point that depends on a parameter to "
                 f"train; it is {value.dtype} of shape {list(value.shape)}"
                 f"{'' if value.requires_grad else ' and depends on none'}"
+                f"{_FIRST if len(results) > 1 else ''}"
             )
         with _failures_named():
             gradients = torch.autograd.grad(
@@ -305,7 +321,7 @@ def _gradient_flow(
     constant: dict[str, Tensor] = {}
     for name, tensor in parameters.items():
         (trained if name in reached else constant)[name] = tensor
-    return trained, constant | buffers, uses.lines
+    return _Flow(trained, constant | buffers, uses.lines, tuple(results))
 
 
 @contextlib.contextmanager
@@ -346,7 +362,7 @@ def _read_signature(
     signature: GraphSignature,
     original: Mapping[str, str],
     input_names: Sequence[str],
-    first_use: Mapping[str, str],
+    flow: _Flow,
     open: OpenDims,
 ) -> JointGraph:
     """Sort placeholders and results of the traced graph by what they are."""
@@ -363,9 +379,11 @@ def _read_signature(
             inputs[next(names)] = node
 
     # The signature's `loss_output` is wrong when buffers change, so count: the new buffers, and inputs
-    # that the step writes over for itself, the loss, one gradient for each parameter.
+    # that the step writes over for itself, the loss and the other results, one gradient for each
+    # parameter.
     (results,) = traced.graph.find_nodes(op="output")[0].args
-    *updated, loss = results[: -len(parameters)]
+    made = results[: -len(parameters)]
+    updated, (loss, *others) = made[: -len(flow.results)], made[-len(flow.results) :]
     gradients = results[-len(parameters) :]
     changed = signature.buffers_to_mutate
     return JointGraph(
@@ -374,10 +392,11 @@ def _read_signature(
         parameters=parameters,
         buffers=buffers,
         loss=loss,
+        outputs=dict(zip(flow.results[1:], others, strict=True)),
         gradients=dict(zip(parameters, gradients, strict=True)),
         updated_buffers={
             original[changed[node.name]]: node for node in updated if node.name in changed
         },
-        first_use=first_use,
+        first_use=flow.first_use,
         open=open,
     )

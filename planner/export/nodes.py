@@ -158,12 +158,24 @@ def output_of(
     node: fx.Node,
     name: str,
     dtype: torch.dtype | None = None,
+    names: Mapping[str, str] | None = None,
 ) -> ValueInfoProto:
-    """Call a traced value `name`, converted where another type is wanted."""
+    """Call a traced value `name`, converted where another type is wanted.
+
+    Args:
+        names: of open dimensions, by symbol.
+    """
     lowering.node = node
     lowering.builder.call(lowering.operand(node, dtype or dtype_of(node)), name)
-    return info_of(name, node, dtype)
+    return info_of(name, node, dtype, names)
 
 
-def info_of(name: str, node: fx.Node, dtype: torch.dtype | None = None) -> ValueInfoProto:
-    return value_info(name, numpy_dtype(dtype or dtype_of(node)), named(shape_of(node), {}))
+def info_of(
+    name: str,
+    node: fx.Node,
+    dtype: torch.dtype | None = None,
+    names: Mapping[str, str] | None = None,
+) -> ValueInfoProto:
+    return value_info(
+        name, numpy_dtype(dtype or dtype_of(node)), named(shape_of(node), names or {})
+    )
