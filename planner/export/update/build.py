@@ -8,7 +8,7 @@ Else an input `started`, false at first, says which of the two it is.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -58,7 +58,10 @@ def traced_update(
         ExportError: it cannot be traced.
     """
     given = {name: torch.empty_like(module.get_parameter(name)) for name in gradients}
-    building = _Building(update_of(optimizer), module, inputs, given)
+    roots: list[tuple[str, Any]] = [("", update_of(optimizer))]
+    if isinstance(optimizer, Optimizer):  # a scheduler's wrapper of its step does not lead to it
+        roots.append((type(optimizer).__name__, optimizer))
+    building = _Building(roots, module, inputs, given)
     while (found := building.build()) is None:
         pass
     return found
@@ -69,10 +72,11 @@ class _Building:
     """The tracing of one update, from its runs to names.
 
     Attributes:
+        roots: what leads to the state, by name; the update itself first.
         alone: names that parameters do not share: what they called changes in different ways.
     """
 
-    update: Update
+    roots: Sequence[tuple[str, Any]]
     module: nn.Module
     inputs: Mapping[str, Tensor]
     gradients: Mapping[str, Tensor]
@@ -84,14 +88,14 @@ class _Building:
         self.ways = Gradients(self.module, self.gradients)
         self.taken = {*self.parameters.values(), *self.inputs}
         self.places_of: dict[Key, set[str]] = {}
-        reach = Reach([("", self.update)])
+        reach = Reach(self.roots)
         reach.keep()
         self.names = {key_of(t): f"{name}{GRADIENT_SUFFIX}" for name, t in self.gradients.items()}
         names = dict(self.names)
         for name, tensor in {**self.inputs, **tensors_of(self.module)}.items():
             names[key_of(tensor)] = name
         self._name_places(reach, names)
-        self.tracer = Tracer(self.update, reach, names)
+        self.tracer = Tracer(self.roots[0][1], reach, names)
         self.rates = Rates(
             reach=reach,
             parameters=self.parameters,
@@ -335,7 +339,7 @@ class _Building:
             updated=updated,
             results=results,
             rates=self.rates,
-            update=self.update,
+            update=self.roots[0][1],
             tracer=tracer,
         )
 

@@ -35,6 +35,7 @@ from planner.export.update.graph import Imported, Merged
 from planner.export.update.numbers import Numbers, python_takes_tensors
 from planner.export.update.reach import Path, Reach
 from planner.export.update.redirect import Redirected, plainly
+from planner.export.update.schedules import schedules_refused
 
 Update = Callable[[], Mapping[str, Any] | None]
 """What a loop runs between `loss.backward()` and its next step. Tensors that it returns by name are
@@ -272,6 +273,7 @@ class _Run:
                 Redirected(self._stand_in, self._made),
                 Numbers(self._decide),
                 python_takes_tensors(),
+                schedules_refused(),
                 mock.patch.object(FunctionalTensor, "__bool__", Tensor.__bool__),
                 hooked(self),
             ):
