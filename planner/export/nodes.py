@@ -55,7 +55,12 @@ def lower_nodes(
         lowering.node = node
         for operand in node.all_input_nodes:
             if operand in folded and operand not in lowering.values:
-                array = array_of(folded[operand])
+                held = folded[operand]
+                if not isinstance(held, torch.Tensor):
+                    reason = f"it reads a {type(held).__name__}, of which a graph has none"
+                    error = UnsupportedOperator(str(node.target), describe(node), reason)
+                    raise error.called_at(line_of(node, first_use))
+                array = array_of(held)
                 lowering.values[operand] = lowering.builder.literal(array, operand.name)
         try:
             lowering.values[node] = _apply(node, lowering)
