@@ -32,7 +32,7 @@ from planner.export.optim import Optimizer, StateTensor
 from planner.export.step import Loss, TrainingStep
 from planner.export.update.build import traced_update
 from planner.export.update.named import named_optimizer
-from planner.export.update.trace import Update
+from planner.export.update.outcome import Update
 from planner.export.update.traced import TracedUpdate, check_constants, tensors_of
 from planner.export.wrappers import unwrapped
 from planner.files.writing import FileName, check_writable

@@ -20,10 +20,12 @@ from planner.export.errors import UpdateRefused
 from planner.export.optim import GRADIENT_SUFFIX, LEARNING_RATE
 from planner.export.update.gradients import Gradients
 from planner.export.update.graph import substituted
+from planner.export.update.joining import either, flat
 from planner.export.update.optimizers import Rates, check
+from planner.export.update.outcome import Installed, Key, Outcome, Update, key_of
 from planner.export.update.reach import Path, Reach, name_of
 from planner.export.update.redirect import plainly
-from planner.export.update.trace import Installed, Key, Outcome, Tracer, Update, key_of
+from planner.export.update.trace import Tracer
 from planner.export.update.traced import (
     STARTED,
     State,
@@ -162,7 +164,7 @@ class _Building:
             put[into] = tracer.merged.full(0, into.meta["val"]) if value is None else node
             if path in tracer.absent:
                 put[tracer.absent[path]] = put[into]
-        one, other = _flat(tracer, first, second), _flat(tracer, second, first)
+        one, other = flat(tracer, first, second), flat(tracer, second, first)
         for is_simplified in (False, True):
             again = substituted(tracer.merged, other, put, is_simplified=is_simplified)
             if again == substituted(tracer.merged, one, put, is_simplified=is_simplified):
@@ -173,7 +175,7 @@ class _Building:
                 "PyTorch before the export"
             )
         flag = tracer.input(STARTED, (), torch.bool)
-        return _either(tracer, flag, second, first), installed, values, True
+        return either(tracer, flag, second, first), installed, values, True
 
     def _installed(
         self, made: Mapping[Path, Any], nodes: Mapping[Path, fx.Node] | None = None
@@ -376,31 +378,3 @@ def _scalar(value: Any) -> Any:
         dims, *rest = value
         return tuple(rest) if not dims and rest[-1] is not None else None
     return value if isinstance(value, int | float) else None
-
-
-def _flat(tracer: Tracer, outcome: Outcome, other: Outcome) -> dict[Any, fx.Node]:
-    """Everything that an outcome leaves; what it does not touch and the other does as it was."""
-    found: dict[Any, fx.Node] = {}
-    for key in {**outcome.leaves, **other.leaves}:
-        found["leaf", key] = outcome.leaves.get(key) or tracer.input_of(key)
-    found |= {("place", path): node for path, node in outcome.places.items()}
-    return found | {("result", name): node for name, node in outcome.results.items()}
-
-
-def _either(tracer: Tracer, flag: fx.Node, one: Outcome, other: Outcome) -> Outcome:
-    """One outcome where the flag holds, the other where not."""
-    yes, no = _flat(tracer, one, other), _flat(tracer, other, one)
-    if yes.keys() != no.keys():
-        raise UpdateRefused(
-            "what it does at the first step leaves other state than what it does later: take one step "
-            "in PyTorch before the export"
-        )
-    found = Outcome()
-    into: dict[str, dict[Any, fx.Node]] = {
-        "leaf": found.leaves,
-        "place": found.places,
-        "result": found.results,
-    }
-    for (kind, key), node in yes.items():
-        into[kind][key] = tracer.merged.where(flag, node, no[kind, key])
-    return found
