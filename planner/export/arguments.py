@@ -47,14 +47,14 @@ class Arguments:
         named = dict(given) if isinstance(given, Mapping) else _named(given, taker, stem, skip)
         leaves, self._tree = pytree.tree_flatten_with_path(named)
         for path, leaf in leaves:
-            name = ".".join(map(_part, path))
+            name = path_of(path)
             if isinstance(leaf, Tensor):
                 if name in self.tensors:
                     raise UsageError(f"two tensors are called {name!r}; rename a key")
                 self.tensors[name] = leaf
                 self._places.append(len(self._leaves))
-            elif _holds_tensors(leaf):
-                raise UsageError(_unknown_container(name, type(leaf)))
+            elif holds_tensors(leaf):
+                raise UsageError(unknown_container(name, type(leaf)))
             elif isinstance(leaf, np.ndarray):
                 raise UsageError(
                     f"{name!r} is a NumPy array, which the graph would have as a constant: give a tensor "
@@ -95,6 +95,11 @@ def _parameter_names(taker: Callable[..., Any] | None) -> list[str]:
     return [p.name for p in signature.parameters.values() if p.kind in positional]
 
 
+def path_of(path: Sequence[Any]) -> str:
+    """The name of what is at a path of PyTorch's trees: `labels.0.boxes`."""
+    return ".".join(map(_part, path))
+
+
 def _part(key: Any) -> str:
     """A step of a path: an index, a key or an attribute's name."""
     for name in ("idx", "key", "name"):
@@ -103,7 +108,7 @@ def _part(key: Any) -> str:
     return str(key)
 
 
-def _holds_tensors(leaf: Any) -> bool:
+def holds_tensors(leaf: Any) -> bool:
     """Whether an object that PyTorch's trees do not look into holds a tensor."""
     if isinstance(leaf, type) or callable(leaf):
         return False
@@ -115,7 +120,7 @@ def _holds_tensors(leaf: Any) -> bool:
     return any(isinstance(part, Tensor) for part in pytree.tree_leaves(parts))
 
 
-def _unknown_container(name: str, kind: type) -> str:
+def unknown_container(name: str, kind: type) -> str:
     """What to say of a tensor that would be a constant of the graph."""
     if dataclasses.is_dataclass(kind):
         how = f"register it once, with torch.export.register_dataclass({kind.__name__})"

@@ -61,6 +61,7 @@ def without_complex(joint: JointGraph) -> JointGraph:
         parameters=moved(joint.parameters),
         buffers=moved(joint.buffers),
         loss=rewriting.whole(joint.loss),
+        outputs=moved(joint.outputs),
         gradients=moved(joint.gradients),
         updated_buffers=moved(joint.updated_buffers),
     )

@@ -17,6 +17,8 @@ import ml_dtypes
 import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
+from planner.errors import UsageError
+
 OPSET = 18
 IR_VERSION = 9
 
@@ -43,6 +45,7 @@ class Builder:
         self._maker: dict[Value, NodeProto] = {}
         self._uses: Counter[str] = Counter()
         self._renamed: dict[Value, Value] = {}
+        self._promised: set[str] = set()
 
     # -- names -------------------------------------------------------------------------------
 
@@ -56,11 +59,22 @@ class Builder:
         return name
 
     def reserve(self, name: str) -> Value:
-        """Take `name` for a graph input."""
+        """Take `name` for a graph input.
+
+        Raises:
+            UsageError: another value has it.
+        """
         if self._uses[name]:
-            raise ValueError(f"the name {name!r} is taken")
+            raise UsageError(
+                f"the name {name!r} is taken, and two tensors of the graph would have it: rename the "
+                "input, the target or the returned tensor that is called so"
+            )
         self._uses[name] += 1
         return name
+
+    def promise(self, name: str) -> None:
+        """Keep `name` for the value that `call` gives it to."""
+        self._promised.add(self.reserve(name))
 
     # -- nodes and constants -----------------------------------------------------------------
 
@@ -182,6 +196,9 @@ class Builder:
 
         Inputs, constants and values that have been given a name already need the copy.
         """
+        if name in self._promised:
+            self._promised.remove(name)
+            self._uses[name] = 0
         if value not in self._maker or value in self._renamed:
             return self.add("Identity", [self._renamed.get(value, value)], name)
         self._renamed[value] = self.reserve(name)

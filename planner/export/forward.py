@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import fnmatch
 import importlib.util
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -124,16 +124,7 @@ def differentiate(
         ExportError: an operator that onnxsim cannot differentiate, a loss that is no scalar, a parameter
             that the loss does not depend on.
     """
-    if optimizer is not None and optimizer not in OPTIMIZERS:
-        raise UsageError(
-            f"the optimizer of a forward model is {', '.join(OPTIMIZERS)} by name, not {optimizer!r}: "
-            "with PyTorch's settings, and lr as an input"
-        )
-    if importlib.util.find_spec("onnxsim") is None:
-        raise UsageError(
-            "gradients of an ONNX model are made by onnxsim; install it with "
-            'pip install "onnx-planner[onnxsim]"'
-        )
+    _check_asked(optimizer)
     proto = _fixed(path, dims or {})
     _add_loss(proto, loss)
     parameters = _trained(proto, train, freeze)
@@ -149,13 +140,8 @@ def differentiate(
         for tensor in (*proto.graph.initializer, *constants)
         if tensor.name not in parameters
     }
-    builder = Builder()
-    made = (name for node in nodes for name in node.output if name)
-    for name in (*(value.name for value in given), *parameters, *stored, *made):
-        builder.reserve(name)
-    builder.nodes += nodes
-    for name, gradient in gradients.items():
-        builder.add("Identity", [gradient], f"{name}_grad")
+    names = (*(value.name for value in given), *parameters, *stored)
+    builder = _builder(names, nodes, gradients)
     kinds = {n: Trained(shape=a.shape, dtype=a.dtype) for n, a in parameters.items()}
 
     def finished(results: Updated, state: Sequence[StateTensor] = ()) -> onnx.ModelProto:
@@ -173,12 +159,7 @@ def differentiate(
         check_gradients(finished([]), model, parameters)
     state: list[StateTensor] = []
     if optimizer is not None:
-        try:
-            state, updated = OPTIMIZERS[optimizer].append(builder, kinds, "_grad", "_new")
-        except ValueError as error:  # of the builder, which has the name already
-            raise UsageError(
-                f"{error}, and {optimizer} has a tensor so called: rename it"
-            ) from None
+        state, updated = OPTIMIZERS[optimizer].append(builder, kinds, "_grad", "_new")
         model = finished(updated, state)
     return ForwardTraining(
         model=model,
@@ -186,6 +167,38 @@ def differentiate(
         parameters=parameters,
         state=tuple(state),
     )
+
+
+def _check_asked(optimizer: str | None) -> None:
+    """Raise UsageError where the optimizer is not known, or onnxsim is not installed."""
+    if optimizer is not None and optimizer not in OPTIMIZERS:
+        raise UsageError(
+            f"the optimizer of a forward model is {', '.join(OPTIMIZERS)} by name, not {optimizer!r}: "
+            "with PyTorch's settings, and lr as an input"
+        )
+    if importlib.util.find_spec("onnxsim") is None:
+        raise UsageError(
+            "gradients of an ONNX model are made by onnxsim; install it with "
+            'pip install "onnx-planner[onnxsim]"'
+        )
+
+
+def _builder(
+    names: Iterable[str], nodes: Sequence[onnx.NodeProto], gradients: Mapping[str, str]
+) -> Builder:
+    """A builder with the nodes in it, and each gradient under the name of its parameter.
+
+    Args:
+        names: of values that no node makes.
+    """
+    builder = Builder()
+    made = (name for node in nodes for name in node.output if name)
+    for name in (*names, *made):
+        builder.reserve(name)
+    builder.nodes += nodes
+    for name, gradient in gradients.items():
+        builder.add("Identity", [gradient], f"{name}_grad")
+    return builder
 
 
 def _fixed(path: Path, dims: Mapping[str, int]) -> onnx.ModelProto:

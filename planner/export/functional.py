@@ -15,11 +15,16 @@ from planner.export.step import PREFIX
 
 
 class Flat(nn.Module):
-    """Runs a step on tensors registered under flat names (no dots, no ties)."""
+    """Runs a step on tensors registered under flat names (no dots, no ties).
 
-    def __init__(self, functional: Functional) -> None:
+    Args:
+        results: names of what the step returns, the loss first.
+    """
+
+    def __init__(self, functional: Functional, results: Sequence[str]) -> None:
         super().__init__()
         self.functional = functional
+        self.results = results
         self.original: dict[str, str] = {}
 
     def add(self, name: str, tensor: Tensor, *, trained: bool) -> None:
@@ -31,10 +36,13 @@ class Flat(nn.Module):
         else:
             self.register_buffer(flat, tensor)
 
-    def forward(self, *inputs: Tensor) -> tuple[Tensor]:
-        """The loss, alone in a tuple as the tracer wants it."""
+    def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        """The loss and the other results, in a tuple as the tracer wants it."""
         tensors = {name: _view(getattr(self, flat)) for flat, name in self.original.items()}
-        return (self.functional(tensors, inputs),)
+        found = self.functional(tensors, inputs)
+        loss, *others = (found[name] for name in self.results)
+        # as new tensors: the tracer refuses what is an input, or occurs twice
+        return (loss, *(tensor.clone() for tensor in others))
 
 
 def _view(tensor: Tensor) -> Tensor:
@@ -46,7 +54,7 @@ def _view(tensor: Tensor) -> Tensor:
 
 
 class Functional:
-    """A step's loss as a function of its tensors. Not a Module: holds no parameters itself.
+    """A step's results as a function of its tensors. Not a Module: holds no parameters itself.
 
     The step keeps the tensors that it was last called with until `close`: a custom backward pass may
     run a module again. What it sets of its attributes it forgets, so that no tensor of one pass of the
@@ -58,7 +66,9 @@ class Functional:
         self.reads = reads
         self._swapped = contextlib.ExitStack()
 
-    def __call__(self, tensors: Mapping[str, Tensor], inputs: Sequence[Tensor]) -> Tensor:
+    def __call__(
+        self, tensors: Mapping[str, Tensor], inputs: Sequence[Tensor]
+    ) -> dict[str, Tensor]:
         named = {PREFIX + name: tensor for name, tensor in tensors.items()}
         told = Told(self.reads) if self.reads else contextlib.nullcontext()
         self.close()

@@ -37,16 +37,14 @@ from planner.export.dims import OpenDims, bind_equal, names_of
 from planner.export.errors import (
     DataDependentControlFlow,
     ExportError,
-    InvalidLoss,
     KeptTensor,
-    ModuleFailure,
     TracerFailure,
 )
+from planner.export.flow import Flow, blank, data_dependent, gradient_flow
 from planner.export.functional import Flat, Functional
 from planner.export.lending import undisturbed
 from planner.export.lines import line_of_user, lines_of
 from planner.export.logged import ON_VALUES
-from planner.export.source import FirstUse
 from planner.export.specialize import Read, read_in_a_run
 from planner.export.stand_ins import Scattering, modules_stood_in
 from planner.export.step import TrainingStep
@@ -67,6 +65,8 @@ class JointGraph:
     buffers: Mapping[str, fx.Node]
     """Buffers, and parameters that receive no gradient."""
     loss: fx.Node
+    outputs: Mapping[str, fx.Node]
+    """What the loss function returns beside the loss, in its order."""
     gradients: Mapping[str, fx.Node]
     """Gradient of the loss, per parameter."""
     updated_buffers: Mapping[str, fx.Node]
@@ -211,15 +211,15 @@ def _trace(
 def _joint(
     functional: Functional, module: nn.Module, inputs: Mapping[str, Tensor], dims: OpenDims
 ) -> JointGraph:
-    trained, constant, first_use = _gradient_flow(functional, module, inputs)
+    flow = gradient_flow(functional, module, inputs)
     shapes = _Shapes()
     mode = FakeTensorMode(shape_env=shapes, allow_non_fake_inputs=True)
-    flat = Flat(functional)
+    flat = Flat(functional, flow.results)
     with mode:
-        for name, tensor in trained.items():
-            flat.add(name, _blank(tensor), trained=True)
-        for name, tensor in constant.items():
-            flat.add(name, _blank(tensor), trained=False)
+        for name, tensor in flow.trained.items():
+            flat.add(name, blank(tensor), trained=True)
+        for name, tensor in flow.constant.items():
+            flat.add(name, blank(tensor), trained=False)
     fakes = {key: _fake_input(mode, x, dims.get(key, {})) for key, x in inputs.items()}
     bind_equal(dims, fakes)
     try:
@@ -233,7 +233,7 @@ def _joint(
                 decompositions=decompositions(),
             )
     except ON_VALUES as error:
-        raise _data_dependent(error) from error
+        raise data_dependent(error) from error
     except ExportError:
         raise
     except Exception as error:
@@ -245,7 +245,7 @@ def _joint(
     names_of(dims, {key: fake.shape for key, fake in fakes.items()}, shapes.fixed_at)
     assert isinstance(traced, fx.GraphModule)
     traced.graph.eliminate_dead_code()
-    return _read_signature(traced, signature, flat.original, list(inputs), first_use, dims)
+    return _read_signature(traced, signature, flat.original, list(inputs), flow, dims)
 
 
 def _exported(
@@ -272,72 +272,14 @@ def _on_cpu(
     stand_in = copy.deepcopy(step)
     with FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True):
         stand_in.to_empty(device="cpu")
-        return stand_in, tuple(_blank(tensor) for tensor in inputs.values())
-
-
-def _gradient_flow(
-    functional: Functional, module: nn.Module, inputs: Mapping[str, Tensor]
-) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, str]]:
-    """The tensors that receive a gradient, all others, and where operators are first used.
-
-    A fake step tells.
-    """
-    parameters, buffers = dict(module.named_parameters()), dict(module.named_buffers())
-    with FakeTensorMode(allow_non_fake_inputs=True):
-        tensors = {name: _blank(tensor) for name, tensor in {**parameters, **buffers}.items()}
-        candidates = [name for name, tensor in parameters.items() if tensor.requires_grad]
-        for name in candidates:
-            tensors[name].requires_grad_()
-        with _failures_named(), FirstUse(module) as uses:
-            value = functional(tensors, [_blank(tensor) for tensor in inputs.values()])
-        if value.dim() or not value.is_floating_point() or not value.requires_grad:
-            raise InvalidLoss(
-                f"the loss must be a scalar of floating point that depends on a parameter to "
-                f"train; it is {value.dtype} of shape {list(value.shape)}"
-                f"{'' if value.requires_grad else ' and depends on none'}"
-            )
-        with _failures_named():
-            gradients = torch.autograd.grad(
-                value, [tensors[name] for name in candidates], allow_unused=True
-            )
-    reached = {name for name, grad in zip(candidates, gradients, strict=True) if grad is not None}
-    trained: dict[str, Tensor] = {}
-    constant: dict[str, Tensor] = {}
-    for name, tensor in parameters.items():
-        (trained if name in reached else constant)[name] = tensor
-    return trained, constant | buffers, uses.lines
-
-
-@contextlib.contextmanager
-def _failures_named() -> Iterator[None]:
-    """Errors of the module's own, and reads of values, raised as the exporter's, with the line."""
-    try:
-        yield
-    except ON_VALUES as error:
-        raise _data_dependent(error) from error
-    except ExportError:
-        raise
-    except Exception as error:
-        line = line_of_user(traceback.extract_tb(error.__traceback__))
-        raise ModuleFailure(line, error) from error
-
-
-def _blank(tensor: Tensor) -> Tensor:
-    """A CPU tensor of the same shape and type; fake where a fake mode is active."""
-    return torch.empty(tensor.shape, dtype=tensor.dtype)
+        return stand_in, tuple(blank(tensor) for tensor in inputs.values())
 
 
 def _fake_input(mode: FakeTensorMode, tensor: Tensor, open_axes: Container[int]) -> Tensor:
     axes = range(tensor.dim())
     sizes = [DimDynamic.DYNAMIC if axis in open_axes else DimDynamic.STATIC for axis in axes]
     return mode.from_tensor(
-        _blank(tensor), symbolic_context=StatelessSymbolicContext(dynamic_sizes=sizes)
-    )
-
-
-def _data_dependent(error: Exception) -> DataDependentControlFlow:
-    return DataDependentControlFlow(
-        line_of_user(traceback.extract_tb(error.__traceback__)), str(error)
+        blank(tensor), symbolic_context=StatelessSymbolicContext(dynamic_sizes=sizes)
     )
 
 
@@ -346,7 +288,7 @@ def _read_signature(
     signature: GraphSignature,
     original: Mapping[str, str],
     input_names: Sequence[str],
-    first_use: Mapping[str, str],
+    flow: Flow,
     open: OpenDims,
 ) -> JointGraph:
     """Sort placeholders and results of the traced graph by what they are."""
@@ -363,9 +305,11 @@ def _read_signature(
             inputs[next(names)] = node
 
     # The signature's `loss_output` is wrong when buffers change, so count: the new buffers, and inputs
-    # that the step writes over for itself, the loss, one gradient for each parameter.
+    # that the step writes over for itself, the loss and the other results, one gradient for each
+    # parameter.
     (results,) = traced.graph.find_nodes(op="output")[0].args
-    *updated, loss = results[: -len(parameters)]
+    made = results[: -len(parameters)]
+    updated, (loss, *others) = made[: -len(flow.results)], made[-len(flow.results) :]
     gradients = results[-len(parameters) :]
     changed = signature.buffers_to_mutate
     return JointGraph(
@@ -374,10 +318,11 @@ def _read_signature(
         parameters=parameters,
         buffers=buffers,
         loss=loss,
+        outputs=dict(zip(flow.results[1:], others, strict=True)),
         gradients=dict(zip(parameters, gradients, strict=True)),
         updated_buffers={
             original[changed[node.name]]: node for node in updated if node.name in changed
         },
-        first_use=first_use,
+        first_use=flow.first_use,
         open=open,
     )

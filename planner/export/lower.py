@@ -1,8 +1,9 @@
 """From a traced joint graph to an ONNX training graph.
 
 Graph inputs: the caller's, then parameters and buffers under the module's own names. Outputs:
-`loss`, `<parameter>_grad` for each parameter, `<buffer>_new` for each buffer that changes; or,
-with an optimizer, `<parameter>_new` and the optimizer's state in place of the gradients.
+`loss`, what the loss function returns beside it, `<parameter>_grad` for each parameter, `<buffer>_new`
+for each buffer that changes; or, with an optimizer, `<parameter>_new` and the
+optimizer's state in place of the gradients.
 """
 
 from __future__ import annotations
@@ -32,10 +33,9 @@ from planner.export.optim import (
     StateTensor,
     Trained,
 )
+from planner.export.returned import LOSS
 from planner.export.update.traced import TracedUpdate
 from planner.export.update.write import write_update
-
-LOSS = "loss"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +50,8 @@ class TrainingGraph:
     """Buffers, and parameters without gradient, that the graph reads."""
     state: tuple[StateTensor, ...]
     """Inputs of the optimizer."""
+    results: tuple[str, ...] = ()
+    """Outputs that the loss function returns beside the loss."""
     draws: tuple[Draw, ...] = ()
     """Random tensors that are inputs."""
     missing_on_cpu: tuple[str, ...] = ()
@@ -76,6 +78,7 @@ def lower(
 
     Raises:
         ExportError: an operator cannot be written, or not run on the CPU in its type.
+        UsageError: two tensors would have one name.
     """
     initializers = initializers or {}
     joint = without_complex(joint)
@@ -85,6 +88,8 @@ def lower(
     for key, node in {**joint.inputs, **tensors}.items():
         lowering.values[node] = builder.reserve(key)
     names = names_of(joint.open, _input_shapes(joint))
+    for key in joint.outputs:
+        builder.promise(key)
     lower_nodes(
         joint.module,
         lowering,
@@ -93,6 +98,7 @@ def lower(
     )
 
     outputs = [output_of(lowering, joint.loss, LOSS)]
+    outputs += [output_of(lowering, node, key, names=names) for key, node in joint.outputs.items()]
     gradients = {
         key: output_of(lowering, node, key + GRADIENT_SUFFIX)
         for key, node in joint.gradients.items()
@@ -151,6 +157,7 @@ def lower(
         parameters=tuple(joint.parameters),
         buffers=tuple(key for key in joint.buffers if key in read),
         state=tuple(state),
+        results=tuple(joint.outputs),
     )
 
 

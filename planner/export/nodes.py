@@ -55,7 +55,12 @@ def lower_nodes(
         lowering.node = node
         for operand in node.all_input_nodes:
             if operand in folded and operand not in lowering.values:
-                array = array_of(folded[operand])
+                held = folded[operand]
+                if not isinstance(held, torch.Tensor):
+                    reason = f"it reads a {type(held).__name__}, of which a graph has none"
+                    error = UnsupportedOperator(str(node.target), describe(node), reason)
+                    raise error.called_at(line_of(node, first_use))
+                array = array_of(held)
                 lowering.values[operand] = lowering.builder.literal(array, operand.name)
         try:
             lowering.values[node] = _apply(node, lowering)
@@ -158,12 +163,24 @@ def output_of(
     node: fx.Node,
     name: str,
     dtype: torch.dtype | None = None,
+    names: Mapping[str, str] | None = None,
 ) -> ValueInfoProto:
-    """Call a traced value `name`, converted where another type is wanted."""
+    """Call a traced value `name`, converted where another type is wanted.
+
+    Args:
+        names: of open dimensions, by symbol.
+    """
     lowering.node = node
     lowering.builder.call(lowering.operand(node, dtype or dtype_of(node)), name)
-    return info_of(name, node, dtype)
+    return info_of(name, node, dtype, names)
 
 
-def info_of(name: str, node: fx.Node, dtype: torch.dtype | None = None) -> ValueInfoProto:
-    return value_info(name, numpy_dtype(dtype or dtype_of(node)), named(shape_of(node), {}))
+def info_of(
+    name: str,
+    node: fx.Node,
+    dtype: torch.dtype | None = None,
+    names: Mapping[str, str] | None = None,
+) -> ValueInfoProto:
+    return value_info(
+        name, numpy_dtype(dtype or dtype_of(node)), named(shape_of(node), names or {})
+    )

@@ -85,7 +85,7 @@ class Read:
 
 
 def read_in_a_run(
-    run: Callable[[Mapping[str, Tensor]], Tensor],
+    run: Callable[[Mapping[str, Tensor]], object],
     parameters: Mapping[str, Tensor],
     buffers: Mapping[str, Tensor],
 ) -> tuple[Read, ...]:
@@ -115,7 +115,7 @@ def read_in_a_run(
 
 
 def _run(
-    run: Callable[[Mapping[str, Tensor]], Tensor],
+    run: Callable[[Mapping[str, Tensor]], object],
     parameters: Mapping[str, Tensor],
     buffers: Mapping[str, Tensor],
 ) -> tuple[Read, ...]:

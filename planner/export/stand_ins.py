@@ -16,6 +16,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import _disable_current_modes
 
 from planner.export import linalg
+from planner.export.assigning import assigned
 from planner.export.ctc import ctc_loss
 from planner.export.errors import ExportError, at
 from planner.export.lines import line_of_user
@@ -80,32 +81,6 @@ class Scattering(TorchFunctionMode):
             return func(*args, **(kwargs or {}))
 
 
-def _assigned(x: Tensor, index: Any, value: Any) -> None:
-    """`x[:, mask] = value`, where the value does not depend on how many elements the mask chooses.
-
-    PyTorch's own gradient of the value takes these elements.
-    """
-    parts = index if isinstance(index, tuple) else (index,)
-    masks = [(at, p) for at, p in enumerate(parts) if type(p) is not slice]
-    others = [part for part in parts if isinstance(part, slice)]
-    is_mask = (
-        len(masks) == 1 and isinstance(masks[0][1], Tensor) and masks[0][1].dtype == torch.bool
-    )
-    if not is_mask or not isinstance(value, Tensor) or any(p != slice(None) for p in others):
-        x[index] = value
-        return
-    first, mask = masks[0]
-    behind = x.dim() - first - mask.dim()
-    at = value.dim() - behind - 1  # of the value's axes, the one for all places of the mask
-    if at >= 0 and value.shape[at] != 1:
-        x[index] = value
-        return
-    if at >= 0:
-        shape = value.shape
-        value = value.reshape(*shape[:at], *[1] * mask.dim(), *shape[at + 1 :])
-    x.copy_(torch.where(mask.reshape(*[1] * first, *mask.shape, *[1] * behind), value, x))
-
-
 def _dense(options: dict[str, Any]) -> dict[str, Any]:
     """Options of an embedding without `sparse`: the gradient has the same numbers, in rows of zeros too.
 
@@ -118,6 +93,15 @@ def _dense(options: dict[str, Any]) -> dict[str, Any]:
             "torch.embedding_renorm_ between the steps, or scale the rows that are read in the module"
         )
     return {**options, "sparse": False}
+
+
+def _packed(*_: Any, **__: Any) -> Any:
+    """`pack_padded_sequence`, whose result has as many rows as the lengths together."""
+    raise ExportError(
+        f"a packed sequence has sizes that follow from the values of its lengths{at(_line())}: give the "
+        "recurrent layer the padded batch (which computes the same up to each length, but for a backward "
+        "direction), take its results by a mask, and last states by output.gather at lengths - 1"
+    )
 
 
 def _line() -> str:
@@ -255,7 +239,8 @@ def _bilinear(x: Tensor, y: Tensor, weight: Tensor, bias: Tensor | None = None) 
 
 _INSTEAD: dict[Any, Callable[..., Any]] = {
     _GROUPED: _grouped_mm,
-    Tensor.__setitem__: _assigned,
+    Tensor.__setitem__: assigned,
+    torch.__dict__["_C"]._VariableFunctions._pack_padded_sequence: _packed,
     torch.bilinear: _bilinear,
     torch.cdist: _cdist,
     torch.ctc_loss: ctc_loss,

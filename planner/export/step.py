@@ -1,4 +1,5 @@
-"""One training step as a module: the caller's network and loss, tensors in, the loss out."""
+"""One training step as a module: the caller's network and loss, tensors in, the loss out, and whatever
+else the loss function returns."""
 
 from __future__ import annotations
 
@@ -11,10 +12,11 @@ from torch import Tensor, nn
 from torch import _dynamo as dynamo
 
 from planner.export.arguments import Arguments
-from planner.export.errors import InvalidLoss
+from planner.export.returned import LOSS, tensors_in
 
-Loss = Callable[..., Tensor]
-"""`loss(the module's result, *targets)` -> scalar."""
+Loss = Callable[..., Any]
+"""`loss(the module's result, *targets)` -> scalar, or one with other tensors: see
+`planner.export.returned`."""
 
 PREFIX = "module."
 """What the names of a step's parameters start with: those of the network in it."""
@@ -27,7 +29,7 @@ class TrainingStep(nn.Module):
         module: the network.
         inputs: of the network; the tensors in them come first among those that the step takes.
         targets: of the loss, behind the network's result; theirs come next.
-        loss: None where the network returns the loss itself, alone or as `.loss`.
+        loss: None where the network returns the loss itself: of an object with `.loss` that alone.
         autocast: the half type that `torch.autocast` computes the network and the loss in; None for none.
     """
 
@@ -68,8 +70,8 @@ class TrainingStep(nn.Module):
             part.training = False
         return self
 
-    def forward(self, *tensors: Tensor) -> Tensor:
-        """The loss."""
+    def forward(self, *tensors: Tensor) -> dict[str, Tensor]:
+        """The loss, as `loss`, then other results by their names."""
         # leaves of the step's own: the module may ask for their gradients (requires_grad_)
         own = [
             tensor if tensor.requires_grad else tensor.detach().requires_grad_(is_wanted)
@@ -82,17 +84,12 @@ class TrainingStep(nn.Module):
         with torch.compiler.set_stance("force_eager"), traced, autocast:
             return self._run(own)
 
-    def _run(self, tensors: Sequence[Tensor]) -> Tensor:
+    def _run(self, tensors: Sequence[Tensor]) -> dict[str, Tensor]:
         count = len(self._inputs.tensors)
         result = self._inputs.call(self.module, tensors[:count])
-        if self.loss is None:
-            value = getattr(result, "loss", result)
-        else:
+        if self.loss is not None:
             value = self._targets.call(self.loss, tensors[count:], result)
-        if not isinstance(value, Tensor):
-            source = "loss function" if self.loss else "module"
-            raise InvalidLoss(
-                f"the {source} returns a {type(value).__name__}, not a tensor; "
-                "return the scalar loss, or give a loss function"
-            )
-        return value
+            return tensors_in(value, "loss function")
+        # a library's result has logits, hidden states and caches that nobody asked for
+        loss = getattr(result, LOSS, None)
+        return tensors_in(result if loss is None else loss, "module")

@@ -32,7 +32,7 @@ from planner.export.optim import Optimizer, StateTensor
 from planner.export.step import Loss, TrainingStep
 from planner.export.update.build import traced_update
 from planner.export.update.named import named_optimizer
-from planner.export.update.trace import Update
+from planner.export.update.outcome import Update
 from planner.export.update.traced import TracedUpdate, check_constants, tensors_of
 from planner.export.wrappers import unwrapped
 from planner.files.writing import FileName, check_writable
@@ -117,8 +117,9 @@ def export_training_graph(
     """One training step of a PyTorch module as an ONNX graph in standard operators.
 
     Graph inputs: the example inputs and the targets; then every parameter, and every buffer that
-    the step changes, under the module's own names; then the optimizer's state. Outputs: `loss`;
-    `<parameter>_grad`, or with an optimizer `<parameter>_new` and the new state; `<buffer>_new`.
+    the step changes, under the module's own names; then the optimizer's state. Outputs: `loss`; what
+    `loss_fn` returns beside it; `<parameter>_grad`, or with an optimizer `<parameter>_new` and the new
+    state; `<buffer>_new`.
     The step is traced on shapes alone, in training mode, but for parts that a module in training mode has
     in evaluation mode (a warning names them); and a module on the meta device takes no memory.
     Then PyTorch's own step is run beside the graph on ONNX Runtime (`planner.export.checking.check`).
@@ -129,8 +130,10 @@ def export_training_graph(
         example_inputs: what the module takes: one argument or several, in order, or by keyword. Each is a
             tensor, a constant, or holds tensors in lists, dicts and the like, each an input under its
             path: `labels.0.boxes`. Their types and shapes are the graph's.
-        loss_fn: `loss_fn(the module's result, *targets)` -> a scalar. None where the module
-            returns the loss itself, alone or as `.loss` (transformers, given labels).
+        loss_fn: `loss_fn(the module's result, *targets)` -> a scalar; or `(loss, {name: tensor})`,
+            `(loss, a, b)`, or a dict or object with `loss`: other tensors are outputs of the graph, by
+            name (`planner.export.returned`). None where the module returns these itself; of an object
+            with `.loss` (transformers, given labels) the loss alone is taken.
         optimizer: what is appended to the graph: a `torch.optim.Optimizer` of the module's parameters,
             or a function, which is what a loop runs between `loss.backward()` and its next step
             (clipping, `optimizer.step()`, averages; tensors that it returns by name are outputs);
@@ -208,6 +211,7 @@ def export_training_graph(
         parameters=graph.parameters,
         buffers=graph.buffers,
         state=graph.state,
+        results=graph.results,
         draws=graph.draws,
         missing_on_cpu=graph.missing_on_cpu,
         recipes=_recipes(module, inputs, graph),

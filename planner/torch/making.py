@@ -66,7 +66,8 @@ def step(
     The module is exported (`planner.export_training_graph`), the graph planned as `planner run` plans
     one, by a process of its own, and the plan kept under the graph's digest, so that the next start finds
     it. Call the result with inputs and targets like the examples; `backward` on the loss puts gradients
-    into the module's own parameters.
+    into the module's own parameters. Where the loss function returns other tensors beside the loss, a
+    call gives `(loss, {name: tensor})`.
 
     Args:
         module, example_inputs, loss_fn, targets, dynamic_batch, dynamic, autocast, check: as for
@@ -169,6 +170,7 @@ def _made(graph: ExportedGraph, traced: TrainingStep, path: Path) -> Made:
         outputs=_entries(proto.output),
         taken=graph.inputs,
         trained=graph.parameters,
+        results=graph.results,
         # without their dims, which hold all of the trace
         draws={draw.name: replace(draw, dims=()) for draw in graph.draws},
         planned_sizes=_sizes(graph),

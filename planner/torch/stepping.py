@@ -1,4 +1,5 @@
-"""The training step as a module: one run of a session gives the loss and all gradients.
+"""The training step as a module: one run of a session gives the loss and all gradients,
+and other results of the loss function.
 
 The gradients are computed with the loss, kept by autograd as it keeps what any function saves, and handed
 to it in the backward pass: they add up in `.grad`, pass hooks and are freed as those of an eager step.
@@ -38,6 +39,7 @@ class Made:
         inputs, outputs: of the graph, by name, in order.
         taken: names of those inputs that a call gives.
         trained: parameters that it has gradients of.
+        results: outputs that the loss function returns beside the loss.
         draws: random tensors among its inputs, by name.
         planned_sizes: of the open dims, by name, which the budget is for.
         named: the module's tensors; `granted`: what the graph has as constants.
@@ -51,6 +53,7 @@ class Made:
     outputs: Mapping[str, Entry]
     taken: tuple[str, ...]
     trained: tuple[str, ...]
+    results: tuple[str, ...]
     draws: Mapping[str, Draw]
     planned_sizes: Mapping[str, int]
     named: Named
@@ -94,8 +97,9 @@ class Step(nn.Module):
     @torch.compiler.disable  # there is nothing of PyTorch's to compile
     def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, inputs: Given, targets: Given = ()
-    ) -> Tensor:
-        """The loss, a scalar.
+    ) -> Tensor | tuple[Tensor, dict[str, Tensor]]:
+        """The loss, a scalar; beside it other results of the loss function by name, which have no
+        gradients.
 
         Args:
             inputs, targets: as `planner.torch.step` was given examples of them.
@@ -109,12 +113,15 @@ class Step(nn.Module):
             raise UsageError("step.module is another module now: make the step again")
         step, tensors = step_of(inputs, targets)
         if not (self.module.training and torch.is_grad_enabled()):
-            return step(*tensors.values())
+            results = step(*tensors.values())
+            loss = results.pop(LOSS)
+            return (loss, results) if results else loss
         made.check_call(step, tensors)
         state = made.named.tensors(self.module)
         run = _Run(made, tensors, state)
         made.granted.check(step)
-        return _Loss.apply(run, *(state[name] for name in made.trained))  # pyright: ignore
+        loss: Tensor = _Loss.apply(run, *(state[name] for name in made.trained))  # pyright: ignore
+        return (loss, run.results) if made.results else loss
 
     def __getstate__(self) -> dict[str, Any]:
         raise UsageError(
@@ -130,6 +137,7 @@ class _Run:
         self, made: Made, tensors: Mapping[str, Tensor], state: Mapping[str, Tensor]
     ) -> None:
         self.made, self.state, self.sizes = made, state, Sizes()
+        self.results: dict[str, Tensor] = {}
         given = {**state, **tensors}
         self.inputs = {
             name: entry.read(given[name], self.sizes)
@@ -140,7 +148,8 @@ class _Run:
             self.inputs[name] = made.inputs[name].drawn(draw, self.sizes)
 
     def __call__(self) -> tuple[Tensor, list[Tensor]]:
-        """(the loss, a gradient of each trained parameter); the module's state moves on."""
+        """(the loss, a gradient of each trained parameter); the module's state moves on, and `results`
+        has the others."""
         made = self.made
         results = {name: entry.empty(self.sizes) for name, entry in made.outputs.items()}
         try:
@@ -157,6 +166,7 @@ class _Run:
             new = results.get(name + UPDATED_SUFFIX)
             if new is not None:
                 as_real(tensor).copy_(new)
+        self.results = {name: results[name] for name in made.results}
         found = {name: results[name + GRADIENT_SUFFIX] for name in made.trained}
         gradients = [
             torch.view_as_complex(gradient) if self.state[name].is_complex() else gradient

@@ -6,6 +6,7 @@ import numpy as np
 import onnx
 import pytest
 
+from planner.errors import UsageError
 from planner.export.emit import ABSENT, Builder, value_info
 
 FLOAT = np.dtype(np.float32)
@@ -109,7 +110,7 @@ def test_names_are_unique() -> None:
     builder = started("x")
     names = [builder.add("Relu", ["x"], "y") for _ in range(3)]
     assert names == ["y", "y.1", "y.2"]
-    with pytest.raises(ValueError, match="taken"):
+    with pytest.raises(UsageError, match="taken"):
         builder.reserve("y")
 
 

@@ -314,7 +314,7 @@ def test_an_output_may_be_the_loss_by_its_name_and_weights_have_names_as_pattern
         (_named("r", "target"), {}, UsageError, "tensor called 'target'.*rename it"),
         (_named("r", "loss"), {}, UsageError, "give --loss loss if"),
         (_named("r", "out.w_grad"), {}, UsageError, "'out.w_grad', as a gradient is"),
-        (_named("r", "out.w_m"), {"optimizer": "adam"}, UsageError, "'out.w_m' is taken, and adam"),
+        (_named("r", "out.w_m"), {"optimizer": "adam"}, UsageError, "'out.w_m' is taken"),
     ],
 )
 def test_what_cannot_be_made_is_named(

@@ -296,6 +296,42 @@ def test_planned_bit_for_bit(name: str, dtype: torch.dtype, budget: str, tmp_pat
     assert all(output.identical for output in result.verification.outputs)
 
 
+@pytest.mark.parametrize("scaled", [False, True], ids=["adamw", "grad_scaler"])
+def test_planned_under_float16_autocast(scaled: bool, tmp_path: Path) -> None:
+    """What the loop does with the gradients reads the same roundings as in the original."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(6, 16), nn.GELU(), nn.Linear(16, 5))
+    optimizer = torch.optim.AdamW(net.parameters())
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    scaler.scale(torch.zeros(()))  # makes its tensors
+
+    def loss(logits: Tensor, target: Tensor, scale: Tensor) -> Tensor:
+        return F.cross_entropy(logits.float(), target) * (scale if scaled else 1)
+
+    def update() -> None:
+        scaler.unscale_(optimizer)
+        scaler.step(optimizer)
+        scaler.update()
+
+    targets = {"target": torch.arange(512) % 5, "scale": scaler._scale}
+    graph = export_training_graph(
+        net,
+        torch.randn(512, 6),
+        loss,
+        update if scaled else optimizer,
+        targets=targets,
+        autocast=torch.float16,
+    )
+    path = tmp_path / "m.onnx"
+    graph.save(path, sidecar=True)
+    result = optimize(
+        path, budget="80%", budget_of="live", output=tmp_path / "p.onnx", time_limit_s=1
+    )
+    assert result.verification is not None and result.verification.passed
+    assert all(output.identical for output in result.verification.outputs)
+    assert any("__recompute" in node.name for node in onnx.load(tmp_path / "p.onnx").graph.node)
+
+
 def test_planned_with_parameters_that_numpy_does_not_feed(tmp_path: Path) -> None:
     """A module in bfloat16, with casts: what is rewritten loads, scalars in bfloat16 anchored."""
     graph = exported(made("gpt", torch.bfloat16), optimizer="adamw", cast_for_cpu=True)

@@ -498,6 +498,49 @@ def looking_up(module: nn.Module) -> Made:
     return update
 
 
+def followed_by(schedule: Callable[[Any], Any], *metric: float) -> Callable[[Any], Made]:
+    def made(module: nn.Module) -> Made:
+        optimizer = optim.SGD(module.parameters(), lr=LR, momentum=0.5)
+        found = schedule(optimizer)
+
+        def update() -> None:
+            optimizer.step()
+            found.step(*metric)
+
+        return update
+
+    return made
+
+
+one_cycle = followed_by(lambda o: optim.lr_scheduler.OneCycleLR(o, LR, total_steps=9))
+cyclic = followed_by(lambda o: optim.lr_scheduler.CyclicLR(o, LR / 8, LR))
+plateau = followed_by(optim.lr_scheduler.ReduceLROnPlateau, 0.5)
+
+
+def test_schedules_that_are_refused_work_in_the_spelling_that_is_named() -> None:
+    module = net()
+    optimizer = optim.SGD(module.parameters(), lr=LR, momentum=0.5)
+    schedule = optim.lr_scheduler.CyclicLR(
+        optimizer, LR / 8, LR, step_size_up=2, cycle_momentum=False
+    )
+    trained_alike(module, lambda: (optimizer.step(), schedule.step())[1], optimizer, steps=6)
+
+    module = net()
+    optimizer = optim.SGD(module.parameters(), lr=LR, momentum=0.5)
+    schedule = optim.lr_scheduler.OneCycleLR(optimizer, LR, total_steps=9, cycle_momentum=False)
+    loop = Loop(exported(module, optimizer), module)
+    for number in range(6):
+        x, y = batch(number)
+        loop.held["lr"] = np.array(optimizer.param_groups[0]["lr"], np.float32)
+        loop.step(x, y)
+        module.zero_grad()
+        F.mse_loss(module(x), y).backward()
+        optimizer.step()
+        schedule.step()
+    for name, parameter in module.named_parameters():
+        assert_near(loop.held[name], array_of(parameter), name, torch.finfo(torch.float32).eps)
+
+
 def adding_up(module: nn.Module, **how: Any) -> Made:
     optimizer, calls = optim.SGD(module.parameters(), lr=LR), [0]
 
@@ -570,6 +613,9 @@ def failing(module: nn.Module) -> Made:
         (failing, UpdateRefused, "RuntimeError: a leaf Variable that requires grad"),
         (drawing, UpdateRefused, "randn_like.* draws at random"),
         (looking_up, UpdateRefused, "looked up in a set or a dict.*# the line"),
+        (one_cycle, UpdateRefused, "OneCycleLR moves.* cycle_momentum=False, and call .* `lr`"),
+        (cyclic, UpdateRefused, "CyclicLR moves the momentum.*with cycle_momentum=False$"),
+        (plateau, UpdateRefused, "ReduceLROnPlateau reads its metric.* outside .* `lr`"),
         (adding_up, UpdateRefused, "adds up the gradient of '0.weight'.*p.grad to a tensor"),
         (lambda m: adding_up(m, set_to_none=False), UpdateRefused, "adds up the gradient"),
         (freezing, UpdateRefused, "sets requires_grad of '0.weight'"),

@@ -426,6 +426,34 @@ def test_types(dtype: torch.dtype, autocast: torch.dtype | None) -> None:
 
 
 @pytest.mark.usefixtures("unplanned")
+def test_what_a_loss_function_returns_besides_is_given_back_in_any_mode() -> None:
+    def loss_fn(out: Tensor, y: Tensor) -> dict[str, Tensor]:
+        right = out.argmax(1) == y
+        turned = torch.polar(out, out)
+        return {"logits": out, "loss": F.cross_entropy(out, y), "right": right, "turned": turned}
+
+    module = net()
+    module.drop.p = 0.0
+    eager = copy.deepcopy(module)
+    step = made(module, loss_fn=loss_fn)
+    loss, others = step(X, Y)
+    expected = loss_fn(eager(X), Y)
+    assert near(loss, expected.pop("loss"))
+    assert [*others] == [*expected]
+    for name, tensor in expected.items():
+        real = torch.view_as_real(tensor) if tensor.is_complex() else tensor
+        assert others[name].dtype == real.dtype
+        assert near(others[name].float(), real.float(), 4) and not others[name].requires_grad, name
+    loss.backward()
+    loss_fn(eager(X), Y)["loss"].backward()
+    assert near(module.last.weight.grad, eager.last.weight.grad)
+    module.eval()
+    evaluated, beside = step(X, Y)
+    assert evaluated.shape == () and [*beside] == [*others]
+    assert near(beside["logits"], module(X)) and beside["turned"].dtype == torch.float32
+
+
+@pytest.mark.usefixtures("unplanned")
 def test_complex_parameters() -> None:
     class Rotation(nn.Module):
         def __init__(self) -> None:

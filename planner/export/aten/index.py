@@ -246,7 +246,8 @@ def _put_masked(
     found = [(axis, place) for axis, place in enumerate(indices) if place is not None]
     if len(found) > 1:
         raise low.unsupported(
-            "a mask beside another index; torch.where(mask, value, x) has no such limit"
+            "a mask beside another index; x[i, mask] = value of a step's own, with i of one axis, and "
+            "torch.where(mask, value, x) have no such limit"
         )
     (first, mask), rank = found[0], rank_of(x)
     behind = rank - first - rank_of(mask)

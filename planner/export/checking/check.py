@@ -2,15 +2,15 @@
 
 No rule of the exporter's is asked: whatever the trace took for a constant, or lost, shows as soon as it
 has another value. The first step is at the example inputs, the others at inputs like them; parameters
-move from step to step, and each side carries its own state along. Compared are the loss, every gradient,
-and every parameter and buffer behind the step.
+move from step to step, and each side carries its own state along. Compared are the loss, what the loss
+function returns beside it, every gradient, and every parameter and buffer behind the step.
 """
 
 from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -40,6 +40,9 @@ _MOST_BYTES = 2 << 30
 
 _LOSS, _GRADIENT, _IN_HALF = 1e-3, 0.02, 0.1
 """How far apart loss and gradients may be, by the norm of PyTorch's, and either in half precision."""
+
+_LEAST = 1e-6
+"""By which loss, other results and buffers may be off in any case."""
 
 _OF_ALL = 1e-5
 """By which a gradient may be off, by the norm of all gradients together."""
@@ -189,7 +192,7 @@ class _Comparison:
                 return f"ONNX Runtime does not run it here: {str(error).splitlines()[0]}"
             lost = self._lost(theirs, state)
             wrong = lost or self._wrong_numbers(ours, theirs)
-            if wrong and not lost and self._is_rounding(ours, theirs, before, inputs, number):
+            if wrong and not lost and self._is_rounding(ours, theirs, before, inputs):
                 wrong = ""
             if wrong := wrong or self._wrong_state(ours, theirs):
                 raise OtherStep(number, wrong)
@@ -251,12 +254,15 @@ class _Comparison:
             )
 
     def _wrong_numbers(self, ours: Arrays, theirs: Ran) -> str:
-        """The first of loss and gradients that is not the same; "" where all are. A gradient that is not
-        finite in PyTorch says nothing.
+        """The first of loss, other results and gradients that is not the same; "" where all are. A
+        gradient that is not finite in PyTorch says nothing.
         """
         loss, gradient = self.allowed
-        if not is_near(ours[LOSS], theirs.loss, loss, floor=1e-6):
+        if not is_near(ours[LOSS], theirs.loss, loss, floor=_LEAST):
             return f"the loss is {float(ours[LOSS]):.6g}, and {float(theirs.loss):.6g} in PyTorch"
+        for name, array in theirs.results.items():
+            if not is_near(ours[name], array, _of_result(array, loss), floor=_LEAST):
+                return f"the output {name!r} is off by {apart(ours[name], array):.2g} of its norm"
         norms = {name: norm(array) for name, array in theirs.gradients.items()}
         floor = _floor(norms.values())
         for name, array in theirs.gradients.items():
@@ -288,7 +294,7 @@ class _Comparison:
         """The first parameter or buffer that has another value behind the step; "" where none has."""
         _, allowed = self.allowed
         for name in self.joint.updated_buffers:
-            if not is_near(ours[name + UPDATED_SUFFIX], theirs.state[name], allowed, floor=1e-6):
+            if not is_near(ours[name + UPDATED_SUFFIX], theirs.state[name], allowed, floor=_LEAST):
                 return f"{name!r} has another value behind the step"
         return ""
 
@@ -308,46 +314,42 @@ class _Comparison:
         theirs: Ran,
         before: Kept,
         inputs: Mapping[str, Tensor],
-        seed: int,
     ) -> bool:
         """Whether PyTorch's step is as far from itself, where its numbers change by a rounding: not
         where it is so with the same numbers, too."""
         after = Kept(self.step, copied=True)
         try:
-            return self._is_as_far(ours, theirs, before, inputs, seed)
+            return self._is_as_far(ours, theirs, before, inputs)
         except Exception:  # what is near the inputs may be none
             return False
         finally:
             after.put_back()
 
     def _is_as_far(
-        self, ours: Arrays, theirs: Ran, before: Kept, inputs: Mapping[str, Tensor], seed: int
+        self, ours: Arrays, theirs: Ran, before: Kept, inputs: Mapping[str, Tensor]
     ) -> bool:
         before.put_back()
-        again = ran(self.step, inputs, seed)
+        again = ran(self.step, inputs, theirs.seed)
         if not is_near(again.loss, theirs.loss, _SAME, floor=0.0):
             return False
-        worst = self._worst(theirs, before, inputs, seed)
         loss, gradient = self.allowed
+        worst = self._worst(theirs, before, inputs)
         floor = _floor(map(norm, theirs.gradients.values()))
-        results: Sequence[tuple[str, np.ndarray | None, np.ndarray, float]] = [
-            ("", ours[LOSS], theirs.loss, loss),
-            *(
-                (name, ours.get(name + GRADIENT_SUFFIX), array, gradient)
-                for name, array in theirs.gradients.items()
-            ),
-        ]
-        return all(
-            found is not None
-            and is_near(found, array, max(least, _TIMES * worst[name]), floor=floor)
-            for name, found, array, least in results
-        )
 
-    def _worst(
-        self, theirs: Ran, before: Kept, inputs: Mapping[str, Tensor], seed: int
-    ) -> dict[str, float]:
-        """How far loss ("") and gradients are from themselves, where inputs and parameters change by a
-        rounding."""
+        def is_as_far(name: str, array: np.ndarray) -> bool:
+            least = gradient if name not in (LOSS, *theirs.results) else _of_result(array, loss)
+            return name in ours and is_near(
+                ours[name],
+                array,
+                max(least, _TIMES * worst[name]),
+                floor=_LEAST if name in theirs.results else floor,
+            )
+
+        return all(is_as_far(name, array) for name, array in theirs.numbers.items())
+
+    def _worst(self, theirs: Ran, before: Kept, inputs: Mapping[str, Tensor]) -> dict[str, float]:
+        """How far loss, other results and gradients are from themselves, by name, where inputs and
+        parameters change by a rounding."""
         share = max([_ROUNDING, *(torch.finfo(kind).eps for kind in self.halves)])
         worst: dict[str, float] = {}
         for number in range(_ROUNDINGS):
@@ -357,11 +359,16 @@ class _Comparison:
                 for parameter in self.step.module.parameters():
                     parameter.copy_(rounded(parameter, share, generator))
             given = {name: rounded(t, share, generator) for name, t in inputs.items()}
-            found = ran(self.step, given, seed)
-            for name, array in {"": theirs.loss, **theirs.gradients}.items():
-                mine = found.loss if not name else found.gradients.get(name, np.zeros_like(array))
+            found = ran(self.step, given, theirs.seed).numbers
+            for name, array in theirs.numbers.items():
+                mine = found.get(name, np.zeros_like(array))
                 worst[name] = max(worst.get(name, 0.0), apart(mine, array))
         return worst
+
+
+def _of_result(array: np.ndarray, share: float) -> float:
+    """How far a result may be apart, by its norm: whole numbers and booleans not at all."""
+    return share if array.dtype.kind not in "biu" else 0.0
 
 
 def _floor(norms: Iterable[float]) -> float:

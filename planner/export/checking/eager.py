@@ -13,6 +13,8 @@ from torch import Tensor
 from planner.export.autocast import on_cpu
 from planner.export.checking.draws import Draws
 from planner.export.dtypes import array_of
+from planner.export.optim import GRADIENT_SUFFIX
+from planner.export.returned import LOSS
 from planner.export.step import TrainingStep
 from planner.export.update.traced import tensors_of
 
@@ -24,16 +26,25 @@ class Ran:
     """What one step made.
 
     Attributes:
+        results: what the loss function returns beside the loss.
         gradients: by parameter; of the module's own alone.
         state: every parameter and buffer behind the step.
         leaves: parameters and other tensors that received a gradient, by identity.
     """
 
     loss: np.ndarray
+    results: Arrays
     gradients: Arrays
     state: Arrays
     draws: Draws
+    seed: int
     leaves: dict[int, Tensor] = field(default_factory=dict)
+
+    @property
+    def numbers(self) -> Arrays:
+        """Loss, results and gradients, as the graph's outputs are called."""
+        gradients = {name + GRADIENT_SUFFIX: array for name, array in self.gradients.items()}
+        return {LOSS: self.loss, **self.results, **gradients}
 
 
 def ran(step: TrainingStep, inputs: Mapping[str, Tensor], seed: int) -> Ran:
@@ -48,7 +59,9 @@ def ran(step: TrainingStep, inputs: Mapping[str, Tensor], seed: int) -> Ran:
     np.random.seed(seed)  # noqa: NPY002  # the generator that a module draws from
     torch.manual_seed(seed)
     with on_cpu(), Draws() as draws:
-        loss = step(*(tensor.detach().clone() for tensor in inputs.values()))
+        results = step(*(tensor.detach().clone() for tensor in inputs.values()))
+    loss = results.pop(LOSS)
+    returned = {name: array_of(tensor).copy() for name, tensor in results.items()}
     leaves = {id(leaf): leaf for leaf in _leaves(loss)}
     loss.backward()
     gradients = {
@@ -58,9 +71,11 @@ def ran(step: TrainingStep, inputs: Mapping[str, Tensor], seed: int) -> Ran:
     }
     return Ran(
         loss=array_of(loss),
+        results=returned,
         gradients=gradients,
         state={name: array_of(t).copy() for name, t in tensors_of(module).items()},
         draws=draws,
+        seed=seed,
         leaves=leaves,
     )
 

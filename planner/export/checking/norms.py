@@ -47,6 +47,8 @@ def apart(one: np.ndarray, other: np.ndarray) -> float:
 
 
 def is_near(one: np.ndarray, other: np.ndarray, share: float, *, floor: float) -> bool:
-    """Within a share of the second's norm, or within `floor`."""
-    off, whole = off_by(one, other), norm(other)
-    return off <= max(floor, share * whole if math.isfinite(whole) else 0.0)
+    """Within a share of the norm of what is finite in the second, or within `floor`."""
+    whole = norm(other)
+    if not math.isfinite(whole):
+        whole = norm(np.where(np.isfinite(other), other, 0))
+    return off_by(one, other) <= max(floor, share * whole if math.isfinite(whole) else 0.0)

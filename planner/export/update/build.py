@@ -8,7 +8,7 @@ Else an input `started`, false at first, says which of the two it is.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,10 +20,12 @@ from planner.export.errors import UpdateRefused
 from planner.export.optim import GRADIENT_SUFFIX, LEARNING_RATE
 from planner.export.update.gradients import Gradients
 from planner.export.update.graph import substituted
+from planner.export.update.joining import either, flat
 from planner.export.update.optimizers import Rates, check
+from planner.export.update.outcome import Installed, Key, Outcome, Update, key_of
 from planner.export.update.reach import Path, Reach, name_of
 from planner.export.update.redirect import plainly
-from planner.export.update.trace import Installed, Key, Outcome, Tracer, Update, key_of
+from planner.export.update.trace import Tracer
 from planner.export.update.traced import (
     STARTED,
     State,
@@ -58,7 +60,10 @@ def traced_update(
         ExportError: it cannot be traced.
     """
     given = {name: torch.empty_like(module.get_parameter(name)) for name in gradients}
-    building = _Building(update_of(optimizer), module, inputs, given)
+    roots: list[tuple[str, Any]] = [("", update_of(optimizer))]
+    if isinstance(optimizer, Optimizer):  # a scheduler's wrapper of its step does not lead to it
+        roots.append((type(optimizer).__name__, optimizer))
+    building = _Building(roots, module, inputs, given)
     while (found := building.build()) is None:
         pass
     return found
@@ -69,10 +74,11 @@ class _Building:
     """The tracing of one update, from its runs to names.
 
     Attributes:
+        roots: what leads to the state, by name; the update itself first.
         alone: names that parameters do not share: what they called changes in different ways.
     """
 
-    update: Update
+    roots: Sequence[tuple[str, Any]]
     module: nn.Module
     inputs: Mapping[str, Tensor]
     gradients: Mapping[str, Tensor]
@@ -84,14 +90,14 @@ class _Building:
         self.ways = Gradients(self.module, self.gradients)
         self.taken = {*self.parameters.values(), *self.inputs}
         self.places_of: dict[Key, set[str]] = {}
-        reach = Reach([("", self.update)])
+        reach = Reach(self.roots)
         reach.keep()
         self.names = {key_of(t): f"{name}{GRADIENT_SUFFIX}" for name, t in self.gradients.items()}
         names = dict(self.names)
         for name, tensor in {**self.inputs, **tensors_of(self.module)}.items():
             names[key_of(tensor)] = name
         self._name_places(reach, names)
-        self.tracer = Tracer(self.update, reach, names)
+        self.tracer = Tracer(self.roots[0][1], reach, names)
         self.rates = Rates(
             reach=reach,
             parameters=self.parameters,
@@ -158,7 +164,7 @@ class _Building:
             put[into] = tracer.merged.full(0, into.meta["val"]) if value is None else node
             if path in tracer.absent:
                 put[tracer.absent[path]] = put[into]
-        one, other = _flat(tracer, first, second), _flat(tracer, second, first)
+        one, other = flat(tracer, first, second), flat(tracer, second, first)
         for is_simplified in (False, True):
             again = substituted(tracer.merged, other, put, is_simplified=is_simplified)
             if again == substituted(tracer.merged, one, put, is_simplified=is_simplified):
@@ -169,7 +175,7 @@ class _Building:
                 "PyTorch before the export"
             )
         flag = tracer.input(STARTED, (), torch.bool)
-        return _either(tracer, flag, second, first), installed, values, True
+        return either(tracer, flag, second, first), installed, values, True
 
     def _installed(
         self, made: Mapping[Path, Any], nodes: Mapping[Path, fx.Node] | None = None
@@ -335,7 +341,7 @@ class _Building:
             updated=updated,
             results=results,
             rates=self.rates,
-            update=self.update,
+            update=self.roots[0][1],
             tracer=tracer,
         )
 
@@ -372,31 +378,3 @@ def _scalar(value: Any) -> Any:
         dims, *rest = value
         return tuple(rest) if not dims and rest[-1] is not None else None
     return value if isinstance(value, int | float) else None
-
-
-def _flat(tracer: Tracer, outcome: Outcome, other: Outcome) -> dict[Any, fx.Node]:
-    """Everything that an outcome leaves; what it does not touch and the other does as it was."""
-    found: dict[Any, fx.Node] = {}
-    for key in {**outcome.leaves, **other.leaves}:
-        found["leaf", key] = outcome.leaves.get(key) or tracer.input_of(key)
-    found |= {("place", path): node for path, node in outcome.places.items()}
-    return found | {("result", name): node for name, node in outcome.results.items()}
-
-
-def _either(tracer: Tracer, flag: fx.Node, one: Outcome, other: Outcome) -> Outcome:
-    """One outcome where the flag holds, the other where not."""
-    yes, no = _flat(tracer, one, other), _flat(tracer, other, one)
-    if yes.keys() != no.keys():
-        raise UpdateRefused(
-            "what it does at the first step leaves other state than what it does later: take one step "
-            "in PyTorch before the export"
-        )
-    found = Outcome()
-    into: dict[str, dict[Any, fx.Node]] = {
-        "leaf": found.leaves,
-        "place": found.places,
-        "result": found.results,
-    }
-    for (kind, key), node in yes.items():
-        into[kind][key] = tracer.merged.where(flag, node, no[kind, key])
-    return found

@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 from unittest import mock
 
@@ -33,15 +32,10 @@ from planner.export.lines import line_of_user
 from planner.export.stand_ins import Scattering, StandIns
 from planner.export.update.graph import Imported, Merged
 from planner.export.update.numbers import Numbers, python_takes_tensors
+from planner.export.update.outcome import Installed, Key, Leaf, Outcome, Question, Update, key_of
 from planner.export.update.reach import Path, Reach
 from planner.export.update.redirect import Redirected, plainly
-
-Update = Callable[[], Mapping[str, Any] | None]
-"""What a loop runs between `loss.backward()` and its next step. Tensors that it returns by name are
-outputs."""
-
-Key = tuple[Any, ...]
-"""Of a caller's tensor: where it is in memory, and how it is laid out there."""
+from planner.export.update.schedules import schedules_refused
 
 _MOST_PATHS = 32
 """Ways through a function's branches."""
@@ -49,53 +43,6 @@ _MOST_PATHS = 32
 
 _COUNTS = frozenset({"_opt_called", "_step_count"})
 """By which PyTorch's schedulers tell that they are called in another order, to warn of it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Leaf:
-    """A caller's tensor that was come across."""
-
-    tensor: Tensor
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class Installed:
-    """An input that is put in a place: a tensor, or a number, which is float64 of rank 0."""
-
-    name: str
-    shape: tuple[int, ...] = ()
-    dtype: torch.dtype = torch.float64
-
-
-@dataclass(slots=True)
-class Outcome:
-    """What a run, or several merged, leaves.
-
-    Attributes:
-        leaves: values behind the run of the caller's tensors, by key.
-        places: the same, of places whose tensor or number is another one than before.
-        created: what a place's tensor was as it was made, where the run made it.
-        results: what the function returned.
-    """
-
-    leaves: dict[Key, fx.Node] = field(default_factory=dict)
-    places: dict[Path, fx.Node] = field(default_factory=dict)
-    created: dict[Path, fx.Node] = field(default_factory=dict)
-    results: dict[str, fx.Node] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class _Question:
-    condition: fx.Node
-    answer: bool
-    line: str
-
-
-def key_of(tensor: Tensor) -> Key:
-    """Two tensors of one key are the same numbers."""
-    layout = tensor.storage_offset(), tuple(tensor.shape), tensor.stride()
-    return (tensor.untyped_storage()._cdata, *layout, tensor.dtype)
 
 
 class Tracer:
@@ -137,7 +84,7 @@ class Tracer:
         Raises:
             ExportError: it cannot be traced.
         """
-        ways: list[tuple[list[_Question], Outcome]] = []
+        ways: list[tuple[list[Question], Outcome]] = []
         forced: list[bool] | None = []
         while forced is not None:
             run = _Run(self, forced)
@@ -154,7 +101,7 @@ class Tracer:
             forced = None if is_trial else _next(run.questions)
         return self._choice(ways, 0)
 
-    def _choice(self, ways: Sequence[tuple[list[_Question], Outcome]], depth: int) -> Outcome:
+    def _choice(self, ways: Sequence[tuple[list[Question], Outcome]], depth: int) -> Outcome:
         """The outcome of several ways that share their first answers."""
         if len(ways) == 1:
             return ways[0][1]
@@ -187,7 +134,7 @@ class Tracer:
             return outcome.leaves.get(key_of(place.value)) or self.input_of(key_of(place.value))
         return self.merged.full(float(place.value), self.blank((), torch.float64))
 
-    def _chosen(self, question: _Question, one: fx.Node, other: fx.Node, what: str) -> fx.Node:
+    def _chosen(self, question: Question, one: fx.Node, other: fx.Node, what: str) -> fx.Node:
         held, beside = one.meta["val"], other.meta["val"]
         if (held.shape, held.dtype) != (beside.shape, beside.dtype):
             raise UpdateRefused(
@@ -229,7 +176,7 @@ def _tracer() -> Any:
     return mode.tracer
 
 
-def _next(questions: Sequence[_Question]) -> list[bool] | None:
+def _next(questions: Sequence[Question]) -> list[bool] | None:
     """The answers of the next way, depth first; None behind the last."""
     answers = [question.answer for question in questions]
     while answers and not answers[-1]:
@@ -246,7 +193,7 @@ class _Run:
 
     def __init__(self, tracer: Tracer, forced: Sequence[bool]) -> None:
         self.tracer = tracer
-        self.questions: list[_Question] = []
+        self.questions: list[Question] = []
         self._forced = forced
         self._stand_ins: dict[Key, FunctionalTensor] = {}
         self._held: list[Any] = []  # whose memory must not be used again meanwhile
@@ -272,6 +219,7 @@ class _Run:
                 Redirected(self._stand_in, self._made),
                 Numbers(self._decide),
                 python_takes_tensors(),
+                schedules_refused(),
                 mock.patch.object(FunctionalTensor, "__bool__", Tensor.__bool__),
                 hooked(self),
             ):
@@ -360,7 +308,7 @@ class _Run:
                 return question.answer
         at = len(self.questions)
         answer = self._forced[at] if at < len(self._forced) else True
-        self.questions.append(_Question(condition, answer, line))
+        self.questions.append(Question(condition, answer, line))
         return answer
 
     def _install(self, installed: Mapping[Path, Installed]) -> None:

@@ -13,8 +13,9 @@ from planner.export.errors import UpdateRefused
 from planner.export.joint import JointGraph
 from planner.export.update.graph import before
 from planner.export.update.optimizers import Rates
+from planner.export.update.outcome import Key, Update
 from planner.export.update.reach import Path
-from planner.export.update.trace import Key, Tracer, Update
+from planner.export.update.trace import Tracer
 
 STARTED = "started"
 """An input that says whether the state has been made: false at the first step alone."""

@@ -6,7 +6,6 @@ import numpy as np
 from onnx import ValueInfoProto
 from torch import Tensor
 
-from planner.errors import UsageError
 from planner.export.aten import Lowering
 from planner.export.aten.registry import dtype_of
 from planner.export.complexes import is_complex
@@ -33,7 +32,7 @@ def write_update(
     state: list[StateTensor] = []
     for item in update.state:
         if item.name not in joint.inputs:
-            lowering.values[item.node] = _reserved(lowering, item.name)
+            lowering.values[item.node] = builder.reserve(item.name)
         state.append(
             StateTensor(
                 name=item.name,
@@ -46,13 +45,7 @@ def write_update(
     made = [(f"{name}{UPDATED_SUFFIX}", node) for name, node in update.updated.items()]
     made += [(f"{s.name}{UPDATED_SUFFIX}", s.new) for s in update.state if s.new is not None]
     made += update.results.items()
-    try:
-        outputs = [output_of(lowering, node, name, dtype_of(node)) for name, node in made]
-    except ValueError as error:
-        raise UsageError(
-            f"an output of the update has the name of another tensor: {error}"
-        ) from error
-    return state, outputs
+    return state, [output_of(lowering, node, name, dtype_of(node)) for name, node in made]
 
 
 def _value_of(name: str, update: TracedUpdate, joint: JointGraph, lowering: Lowering) -> Value:
@@ -64,16 +57,6 @@ def _value_of(name: str, update: TracedUpdate, joint: JointGraph, lowering: Lowe
     if name not in update.updated:
         return f"{name}{UPDATED_SUFFIX}"
     return lowering.operand(joint.updated_buffers[name], dtype_of(joint.buffers[name]))
-
-
-def _reserved(lowering: Lowering, name: str) -> Value:
-    try:
-        return lowering.builder.reserve(name)
-    except ValueError as error:
-        raise UsageError(
-            f"{name!r} is the name of the optimizer's state, and of another tensor: give the inputs and "
-            "targets as a dict with other names"
-        ) from error
 
 
 def _initial(tensor: Tensor) -> float | np.ndarray:

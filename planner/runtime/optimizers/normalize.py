@@ -30,6 +30,7 @@ from planner.runtime.device.client import optimize
 from planner.runtime.device.copies import name_copies
 from planner.runtime.messages import explain
 from planner.runtime.optimizers.large_fills import large_fills, with_fills, without_fills
+from planner.runtime.optimizers.roundings import keep_roundings
 from planner.runtime.optimizers.settled import settle
 from planner.runtime.optimizers.shapes import without_large_initializers
 from planner.runtime.options import Level, asking_options
@@ -129,6 +130,9 @@ def normalize_for(
             if level == "all":
                 settle(model, loaded.model)
             first = first if number else model
+            if keep_roundings(model):
+                output = folder / f"kept_{number}.onnx"
+                ir.save(model, output)
             if target.own_memory and name_nodes(model):
                 ir.save(model, output)  # where a node runs is asked by its name
             after = _node_keys(model)
@@ -170,9 +174,12 @@ def normalize_ahead(loaded: LoadedModel, written: Path) -> Normalized:
 
     def others() -> Normalized | None:
         with temporary_folder() as folder:
-            again = folder / "again.onnx"
-            optimize_file(written, again, external=False, level="all")
-            if filecmp.cmp(written, again, shallow=False):
+            kept, again = written, folder / "again.onnx"
+            if keep_roundings(model := read_model(written)):
+                kept = folder / "kept.onnx"
+                ir.save(model, kept)
+            optimize_file(kept, again, external=False, level="all")
+            if filecmp.cmp(kept, again, shallow=False):
                 return None
             return normalize_for(loaded, CPU, written=(lambda: written, lambda: again))
 

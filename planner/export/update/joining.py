@@ -1,0 +1,39 @@
+"""Two outcomes of an update as one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import fx
+
+from planner.export.errors import UpdateRefused
+from planner.export.update.outcome import Outcome
+from planner.export.update.trace import Tracer
+
+
+def flat(tracer: Tracer, outcome: Outcome, other: Outcome) -> dict[Any, fx.Node]:
+    """Everything that an outcome leaves; what it does not touch and the other does as it was."""
+    found: dict[Any, fx.Node] = {}
+    for key in {**outcome.leaves, **other.leaves}:
+        found["leaf", key] = outcome.leaves.get(key) or tracer.input_of(key)
+    found |= {("place", path): node for path, node in outcome.places.items()}
+    return found | {("result", name): node for name, node in outcome.results.items()}
+
+
+def either(tracer: Tracer, flag: fx.Node, one: Outcome, other: Outcome) -> Outcome:
+    """One outcome where the flag holds, the other where not."""
+    yes, no = flat(tracer, one, other), flat(tracer, other, one)
+    if yes.keys() != no.keys():
+        raise UpdateRefused(
+            "what it does at the first step leaves other state than what it does later: take one step "
+            "in PyTorch before the export"
+        )
+    found = Outcome()
+    into: dict[str, dict[Any, fx.Node]] = {
+        "leaf": found.leaves,
+        "place": found.places,
+        "result": found.results,
+    }
+    for (kind, key), node in yes.items():
+        into[kind][key] = tracer.merged.where(flag, node, no[kind, key])
+    return found
