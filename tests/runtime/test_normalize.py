@@ -21,6 +21,7 @@ from planner.pipeline.prepare.prepared import prepare
 from planner.request import Request
 from planner.runtime.optimizers.normalize import (
     Normalized,
+    fused_beside,
     normalize,
     normalize_ahead,
     normalize_for,
@@ -145,3 +146,40 @@ def test_a_large_model_is_prepared_ahead_as_others_are(
     assert guessed.baseline.graph == whole.baseline.graph
     assert (guessed.order, guessed.baseline.order) == (whole.order, whole.baseline.order)
     assert guessed.types == whole.types
+
+
+@pytest.mark.parametrize("places", [(0, 1), (1, 0)])
+def test_a_sum_goes_into_the_convolution_that_comes_first_in_the_file(
+    places: tuple[int, int], tmp_path: Path
+) -> None:
+    image = [1, 16, 8, 8]
+    values = {"x": image, "z": image, "v": [16, 16, 3, 3], "w": [16, 16, 3, 3], "u": [16]}
+    inputs = [h.make_tensor_value_info(name, T.FLOAT, dims) for name, dims in values.items()]
+    nodes = [
+        h.make_node("Conv", ["x", "v", "u"], ["a"], "a", pads=[1] * 4),
+        h.make_node("Conv", ["z", "w", "u"], ["b"], "b", pads=[1] * 4),
+        h.make_node("Add", ["a", "b"], ["s"], "s"),
+        h.make_node("Sigmoid", ["s"], ["y"], "y"),
+    ]
+    outputs = [h.make_tensor_value_info("y", T.FLOAT, image)]
+    graph = h.make_graph(nodes, "sum", inputs, outputs)
+    opsets = [h.make_opsetid("", 17)]
+    onnx.save(h.make_model(graph, opset_imports=opsets, ir_version=9), tmp_path / "sum.onnx")
+    loaded = load_model(tmp_path / "sum.onnx")
+    given = ir.from_proto(ir.to_proto(loaded.model))
+    others = list(given.graph)
+    given.graph.remove(others)
+    given.graph.extend(others[place] for place in places)
+    given.graph.extend(others[2:])
+    optimize_file(loaded.path, tmp_path / "there.onnx", external=False, level="all")
+
+    def fused(model: ir.Model) -> list[list[str]]:
+        return [
+            [value.name or "" for value in node.inputs if value is not None]
+            for node in model.graph
+            if node.op_type == "FusedConv"
+        ]
+
+    there = fused(ir.load(tmp_path / "there.onnx"))
+    assert len(there) == 1
+    assert fused(fused_beside(loaded, given).model) == there

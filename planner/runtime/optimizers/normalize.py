@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import networkx as nx
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
@@ -24,6 +25,7 @@ from planner.errors import ModelError
 from planner.files.temporary import temporary_folder
 from planner.graph.model import Placement
 from planner.graph.rules import COPIES
+from planner.onnxio.bodies import reads
 from planner.onnxio.load import LoadedModel, read_model
 from planner.onnxio.names import name_nodes
 from planner.runtime.device.client import optimize
@@ -202,8 +204,29 @@ def fused_beside(loaded: LoadedModel, model: ir.Model) -> Normalized:
     """
     with temporary_folder() as folder:
         path = folder / "model.onnx"
+        _sort_as(model, loaded.model)
         ir.save(model, path)
         return normalize_for(replace(loaded, path=path, model=model), CPU)
+
+
+def _sort_as(model: ir.Model, file: ir.Model) -> None:
+    """Put the nodes in the order of the file's, as far as that goes: of two convolutions that are added,
+    the one that comes first takes the sum in (core/optimizer/conv_add_act_fusion.cc), and the other way
+    round last bits differ."""
+    place = {value.name: i for i, node in enumerate(file.graph) for value in node.outputs}
+    nodes = list(model.graph)
+    graph = nx.DiGraph()
+    graph.add_nodes_from(range(len(nodes)))
+    made = {value: i for i, node in enumerate(nodes) for value in node.outputs}
+    for i, node in enumerate(nodes):
+        graph.add_edges_from((made[value], i) for value in reads(node) if value in made)
+
+    def key(i: int) -> int:  # what the file does not have comes as soon as it can
+        return min((place.get(value.name, -1) for value in nodes[i].outputs), default=-1)
+
+    order = list(nx.lexicographical_topological_sort(graph, key))
+    model.graph.remove(nodes)
+    model.graph.extend(nodes[i] for i in order)
 
 
 def may_go_ahead(loaded: LoadedModel, target: Target) -> bool:
