@@ -39,7 +39,7 @@ from planner.plan.stages import (
     stage_schedule,
 )
 from planner.search.state import SearchSettings
-from planner.simulate.simulate import candidate_of, simulate
+from planner.simulate.simulate import InvalidScheduleError, candidate_of, simulate
 
 BOUND_CLASS = (
     "schedules that first run the operations in this base order, and between two of these run "
@@ -268,7 +268,12 @@ def _solve_overlapped(
     best = incumbent if incumbent.peak_bytes <= problem.capacity_bytes else None
     if status in SOLVED:
         for actions in model.schedules(chosen):
-            replay = simulate(problem, actions)
+            try:
+                replay = simulate(problem, actions)
+            except (
+                InvalidScheduleError
+            ):  # of two that begin at once, one is listed before what it needs
+                continue
             fits = replay.peak_bytes <= problem.capacity_bytes  # never trusted unreplayed
             if fits and (best is None or replay.time_us < best.time_us):
                 best = Candidate(decisions=None, actions=actions, replay=replay)

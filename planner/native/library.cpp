@@ -20,6 +20,7 @@ namespace {
 
 std::atomic<bool> forked{false};
 std::mutex registering;
+constexpr const char* kRegistered = "planner.registered";
 
 std::string entry(const ort::SessionOptions* options, const char* key) {
   int there = 0;
@@ -68,9 +69,16 @@ void register_all(ort::SessionOptions* options) {
   auto pool_bytes = size_t(number(options, "planner.pool_bytes", 0));
   auto page_bytes = size_t(number(options, "planner.page_bytes", 4096));
   settings.pooled = pool_bytes;
+  const char* kind = pool_bytes ? "pool" : "no pool";
+  std::string before = entry(options, kRegistered);  // for another session of these options
+  must(before.empty() || before == kind,
+       "these session options have planner's library with " + before + " already, and " + kind +
+           " is asked for: give each session options of its own");
   if (pool_bytes) use_host_pool(options, pool_bytes, page_bytes);
   succeed(api->DisableMemPattern(options));  // Hold says why
+  if (!before.empty()) return;  // ONNX Runtime takes a domain once
   succeed(api->AddCustomOpDomain(options, domain_of(settings)));
+  succeed(api->AddSessionConfigEntry(options, kRegistered, kind));
 }
 
 }  // namespace

@@ -148,8 +148,12 @@ void use_host_pool(ort::SessionOptions* options, size_t pool_bytes, size_t page_
        "planner");
   Owner& there = owner(kHost);
   std::lock_guard<std::mutex> lock(there.mutex);
+  bool same = there.pool_bytes == pool_bytes && there.page_bytes == page_bytes;
+  std::unique_ptr<Pool> made;  // before the one that is there goes: this may fail
+  if (!there.pool || (!same && there.pool->is_empty()))
+    made = std::make_unique<Pool>(host_pages(pool_bytes, page_bytes));
   resize(there, pool_bytes, page_bytes);
-  if (!there.pool) there.pool = std::make_unique<Pool>(host_pages(pool_bytes, page_bytes));
+  if (made) there.pool = std::move(made);
   register_allocator();
   succeed(api->AddSessionConfigEntry(options, "session.use_env_allocators", "1"));
 }

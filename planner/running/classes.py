@@ -9,9 +9,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from planner.errors import UsageError
 from planner.running.asked import Asked
 from planner.running.hooks import on_import
 from planner.running.opening import Opener, Wanted
+from planner.runtime.opened import metadata_of
+from planner.targets import TARGET_KEY
 
 if TYPE_CHECKING:
     import onnxruntime as ort
@@ -56,6 +59,10 @@ def open_session(
     """
     import onnxruntime as ort
 
+    if pool is not None and TARGET_KEY not in metadata_of(model):
+        raise UsageError(
+            "a pool is for files that planner wrote: planner.session_options takes any"
+        )
     opener = Opener(Wanted(pool=pool), lambda line: print(f"planner: {line}", file=sys.stderr))
     opened = _session(ort.InferenceSession, opener)
     return opened(

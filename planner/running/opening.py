@@ -85,16 +85,21 @@ class Opener:
         """
         with self._lock:
             planned = self._planned(self._with_arena(asked))
+            pool = self._wanted.pool
             if not _by_planner(planned.model):
+                if pool is not None:
+                    self._object(f"{asked.name}: not of planner's, and opened without the pool")
                 yield planned
                 return
             needs = needs_of(planned.model)
             needs.check_here()
             self._compare_budget(asked, needs)
-            found = merged(planned, needs)
-            if self._wanted.pool is not None and found.on_target:
-                said = [text for text in found.said if not text.startswith("an arena of")]
-                found = replace(found, arena=None, said=(*said, f"a pool of {self._wanted.pool}"))
+            found = merged(planned, needs if pool is None else replace(needs, arena=None))
+            if pool is not None:
+                if found.on_target:
+                    found = replace(found, said=(*found.said, f"a pool of {pool}"))
+                else:
+                    self._object(f"{asked.name}: opened without the pool, on another device")
             said = ", ".join(found.said) or "nothing"
             self._explain(f"{asked.name}: {_plan_of(needs)}; set {said}")
             for line in found.against:

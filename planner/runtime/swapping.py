@@ -16,13 +16,14 @@ from planner.errors import UsageError
 from planner.graph.rules import SWAP_DOMAIN
 from planner.native import library_path
 from planner.onnxio.metadata import read_metadata
+from planner.runtime.messages import first_line
 from planner.targets import ANY, CPU, NEEDS_KEY, NEEDS_SWAPS, Target
 from planner.units import parse_bytes
 
 if TYPE_CHECKING:
     import onnxruntime as ort
 
-_POOL_BYTES, _REGISTERED = "planner.pool_bytes", "planner.registered"
+_POOL_BYTES = "planner.pool_bytes"
 USES_ARENA = "session.use_env_allocators"
 """The entry that has a session use the allocators of its process
 (core/session/onnxruntime_session_options_config_keys.h)."""
@@ -49,14 +50,9 @@ def put_pool(options: ort.SessionOptions, pool: str, target: Target) -> None:
         target: that the session opens on.
 
     Raises:
-        UsageError: it cannot be read, the target's memory is of another kind, or the options have a pool
-            of another size.
+        UsageError: it cannot be read, or the target's memory is of another kind.
     """
     pool_bytes = parse_bytes(pool, what="pool")
-    if _entry(options, _POOL_BYTES) not in ("", str(pool_bytes)):
-        raise UsageError(
-            f"these session options are of a session with another pool than {pool}: give each its own"
-        )
     if target.name not in (CPU.name, ANY.name):
         how = (
             "; on CUDA the options of its provider are those of planner.native.device_pool_options"
@@ -65,28 +61,19 @@ def put_pool(options: ort.SessionOptions, pool: str, target: Target) -> None:
         )
         raise UsageError(f"a pool is for sessions on the CPU, not on {target.title}{how}")
     options.add_session_config_entry(_POOL_BYTES, str(pool_bytes))
-    if _entry(options, _REGISTERED):  # it reads that when it is registered, and no more
-        options.add_session_config_entry(USES_ARENA, "1")
 
 
 def register_library(options: ort.SessionOptions) -> None:
     """Have `options` open a session whose file needs the library. Entries that it reads are set before.
 
     Raises:
-        UsageError: the library is not built, with what to do.
+        UsageError: the library is not built, or refuses what the options ask for, with what to do.
     """
-    if _entry(options, _REGISTERED):  # ONNX Runtime refuses it a second time
-        return
-    options.register_custom_ops_library(str(library_path()))
-    options.add_session_config_entry(_REGISTERED, "1")
-
-
-def _entry(options: ort.SessionOptions, key: str) -> str:
-    """The value of an entry of session options; "" where it is not there."""
+    path = str(library_path())
     try:
-        return options.get_session_config_entry(key)
-    except RuntimeError:
-        return ""
+        options.register_custom_ops_library(path)
+    except Exception as error:  # of pybind's own kinds
+        raise UsageError(first_line(error)) from error
 
 
 def register_for(options: ort.SessionOptions, model: Path) -> None:

@@ -380,7 +380,12 @@ def test_casts_that_are_put_in_run_first(tmp_path: Path) -> None:
     onnx.save(model, path)
     prepared = prepare(Request(model=path, ort_optimize=False))
     order = tuple(prepared.baseline.graph.operations[op].name for op in prepared.baseline.order)
-    assert order == run(path, feeds_of(Case(model, Mode())), level="disabled").order
+    ran = run(path, feeds_of(Case(model, Mode())), level="disabled").order
+
+    def bare(name: str) -> str:  # planner has names of its own for what is put in
+        return name.removeprefix("Cast:").removeprefix("InsertedPrecisionFreeCast_")
+
+    assert [*map(bare, order)] == [*map(bare, ran)]
 
 
 def test_a_node_whose_copies_are_taken_away_runs_once(tmp_path: Path) -> None:

@@ -123,5 +123,9 @@ def test_sizes_and_devices_that_are_none_are_refused(
         planner.session_options(path, arena="1GB", pool="1GB")
     with pytest.raises(UsageError, match="pool"):
         planner.session_options(path, pool="much")
+    with pytest.raises(UsageError, match="less than a page"):
+        planner.session_options(path, pool="1KB")
+    with pytest.raises(UsageError, match="files that planner wrote"):
+        planner.open_session(MODEL, pool="1GB")
     assert main(["run", "--pool", "much", "train.py"]) == 2
     assert "--pool" in capsys.readouterr().err
