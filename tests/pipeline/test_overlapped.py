@@ -27,7 +27,7 @@ SETTINGS = {"swap": "only", "copies": "overlapped", "workers": 1, "time_limit_s"
 
 @pytest.fixture(
     scope="module",
-    params=[("gpt", "40%"), ("resnet18", "60%"), ("mlp_adamw", "40%")],
+    params=[("gpt", "40%"), ("mlp_adamw", "40%")],
     ids="-".join,
 )
 def made(request, tmp_path_factory) -> OptimizeResult:
@@ -110,8 +110,6 @@ def test_each_tensor_goes_out_is_waited_for_and_comes_back_in_turns(made):
 
 
 def test_apply_reads_the_plan_back_to_the_same_bytes(made, tmp_path):
-    if "resnet18" in made.model_path.name:
-        pytest.skip("it takes four seconds, and the others show as much")
     again = planner.apply(made.model_path, made.plan_path, output=tmp_path / "again.onnx")
     assert again.read_bytes() == made.output_path.read_bytes()
 
