@@ -113,13 +113,16 @@ def _least(model: Path, output: Path, predicted: int) -> tuple[int, Row]:
         low, high = high, high + step
         step *= 2
         found = _run(model, output, f"{high}B")
-    while _run(model, output, f"{low}B"):
-        low, high = low - step, low
+    while less := _run(model, output, f"{low}B"):
+        low, high, found = low - step, low, less
         step *= 2
     while high - low > PAGE_BYTES:
         middle = (low + high) // 2 // PAGE_BYTES * PAGE_BYTES
-        low, high = (low, middle) if _run(model, output, f"{middle}B") else (middle, high)
-    return high, _run(model, output, f"{high}B")
+        if less := _run(model, output, f"{middle}B"):
+            high, found = middle, less
+        else:
+            low = middle
+    return high, found
 
 
 def _run(model: Path, output: Path, way: str) -> Row:

@@ -12,9 +12,7 @@ from typing import TYPE_CHECKING, Any
 from planner.errors import UsageError
 from planner.running.asked import Asked
 from planner.running.hooks import on_import
-from planner.running.opening import Opener, Wanted
-from planner.runtime.opened import metadata_of
-from planner.targets import TARGET_KEY
+from planner.running.opening import Opener, Wanted, is_by_planner
 
 if TYPE_CHECKING:
     import onnxruntime as ort
@@ -59,7 +57,7 @@ def open_session(
     """
     import onnxruntime as ort
 
-    if pool is not None and TARGET_KEY not in metadata_of(model):
+    if pool is not None and not is_by_planner(model):
         raise UsageError(
             "a pool is for files that planner wrote: planner.session_options takes any"
         )

@@ -86,7 +86,7 @@ class Opener:
         with self._lock:
             planned = self._planned(self._with_arena(asked))
             pool = self._wanted.pool
-            if not _by_planner(planned.model):
+            if not is_by_planner(planned.model):
                 if pool is not None:
                     self._object(f"{asked.name}: not of planner's, and opened without the pool")
                 yield planned
@@ -180,7 +180,7 @@ class Opener:
         plan = self._plan_file(asked.model)
         wants = plan is not None or self._wanted.budget is not None
         if not wants or not _is_original(asked.model):
-            if not _by_planner(asked.model):
+            if not is_by_planner(asked.model):
                 self._explain(f"{asked.name}: not of planner's; opened as the script asks")
             return asked
         device = self._wanted.device or asked.device()
@@ -282,7 +282,8 @@ def _metadata(model: Any) -> Mapping[str, str] | None:
         return None
 
 
-def _by_planner(model: Any) -> bool:
+def is_by_planner(model: Any) -> bool:
+    """Whether planner wrote a model, by its metadata."""
     return TARGET_KEY in (_metadata(model) or {})
 
 

@@ -41,12 +41,11 @@ def has_swaps(model: ir.Model) -> bool:
 
 
 def put_pool(options: ort.SessionOptions, pool: str, target: Target) -> None:
-    """Have the tensors of a session come from a pool of the process that has exactly `pool` bytes. What
-    it has no room for fails, with the node that asked.
+    """Ask for a pool of exactly `pool` bytes, which serves a session's results and what lies between. A
+    request that it has no room for ends the run, and the error names the node.
 
     Args:
-        pool: "24GB": of results and what lies between, and of inputs and initializers on a device with a
-            memory of its own.
+        pool: "24GB"; inputs and large initializers lie beside it.
         target: that the session opens on.
 
     Raises:

@@ -18,8 +18,8 @@ PAGE_BYTES = 4096
 _PIECE_BYTES = 256
 
 
-def ceil_div(size: int, unit: int) -> int:
-    """How many units hold `size`, one at least."""
+def _units(size: int, unit: int) -> int:
+    """How many units of `unit` bytes hold `size` bytes: one at least."""
     return max(1, -(-size // unit))
 
 
@@ -88,9 +88,9 @@ class PagedPool:
         """Take a buffer."""
         self.requested += size
         if size >= self.page_bytes:
-            self._grow(ceil_div(size, self.page_bytes))
+            self._grow(_units(size, self.page_bytes))
             return Taken(size)
-        count = ceil_div(size, _PIECE_BYTES)
+        count = _units(size, _PIECE_BYTES)
         for page in self._shared:
             if (start := page.take(count)) is not None:
                 return Taken(size, page, start)
@@ -105,9 +105,9 @@ class PagedPool:
         self.requested -= taken.bytes
         page = taken.shared
         if page is None:
-            self.pages -= ceil_div(taken.bytes, self.page_bytes)
+            self.pages -= _units(taken.bytes, self.page_bytes)
             return
-        page.mark(taken.start, ceil_div(taken.bytes, _PIECE_BYTES), free=True)
+        page.mark(taken.start, _units(taken.bytes, _PIECE_BYTES), free=True)
         if all(page.is_free):
             self._shared.remove(page)
             self.pages -= 1
