@@ -2,7 +2,8 @@
 
 A session loads it by `options.register_custom_ops_library(str(library_path()))`. Its settings are
 entries of the session, added before that: `planner.pool_bytes`, `planner.page_bytes`,
-`planner.check_swaps`, `planner.link_mbps`, `planner.link_jitter_us`. docs/native.md says what each does.
+`planner.pool_spills`, `planner.check_swaps`, `planner.link_mbps`, `planner.link_jitter_us`.
+docs/native.md says what each does.
 """
 
 from __future__ import annotations
@@ -90,6 +91,8 @@ class Pool:
         pages: pages taken now; pages_most: at the most.
         mappings: how often pages that lie apart were mapped together.
         refusals: requests that did not fit.
+        spilled_bytes: of those that did not fit, served from elsewhere, now; spilled_most_bytes: at the
+            most.
     """
 
     pool_bytes: int
@@ -100,10 +103,13 @@ class Pool:
     pages_most: int
     mappings: int
     refusals: int
+    spilled_bytes: int
+    spilled_most_bytes: int
 
 
 def pool(*, device: bool = False) -> Pool | None:
-    """The pool of the CPU's tensors, or of a CUDA device's; None where this process has none."""
+    """The pool of the session on the CPU that was created last, or of a CUDA device; None where this
+    process has none."""
     names = [field.name for field in fields(Pool)]
     values = (ctypes.c_int64 * len(names))()
     if not (there := _library().planner_native_pool(device, values, len(names))):

@@ -41,11 +41,13 @@ struct Counts {
 };
 extern Counts counts;
 
+struct HostPool;
+
 // The entries of a session that its operators read. Equal settings share one object, which is never
 // freed.
 struct Settings {
-  bool pooled = false;  // planner.pool_bytes is set
-  bool check = false;   // planner.check_swaps
+  HostPool* pool = nullptr;  // of planner.pool_bytes
+  bool check = false;        // planner.check_swaps
   int64_t link_mbps =
       0;  // planner.link_mbps: 10^6 bytes a second of each direction; 0: as fast as it goes
   int64_t link_jitter_us =

@@ -59,6 +59,12 @@ class Host : public PageMemory {
     for (Span span : spans) madvise(base_ + span.start * page_, span.count * page_, MADV_DONTNEED);
   }
   void leave(char* alias, size_t count) override { madvise(alias, count * page_, MADV_DONTNEED); }
+  void give_back() override {
+#ifdef __linux__
+    must(!fallocate(file_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, off_t(pages_ * page_)),
+         "the pool's pages cannot be given back");
+#endif
+  }
   void settle() override {}
 
  private:

@@ -109,7 +109,8 @@ void swap_begin(const Call& call) {
            " of its swaps were under way; this run is refused, and the next is not. Call "
            "planner.native.drain() after a run that failed");
   bool on_host = &call.kernel.tier.backend == &cpu_backend();
-  must(!call.kernel.settings.pooled || !on_host || is_of_host_pool(r),
+  HostPool* pool = call.kernel.settings.pool;
+  must(!pool || !on_host || is_of(pool, r),
        "the session has planner.pool_bytes, and its memory is not of that pool: another allocator "
        "was "
        "registered with ONNX Runtime between the library and the session");
@@ -328,11 +329,17 @@ size_t alias_first(int** in, int** out) {
   return *in && *out ? 1 : 0;
 }
 
+// Each session that is created asks for the names of its operators, before it takes its allocators.
+const char* name_of(const ort::CustomOp* op) {
+  if (of(op).settings->pool && of(op).row == &rows().front()) serve_next(of(op).settings->pool);
+  return of(op).row->name;
+}
+
 Op* describe_op(const Row& row, const Settings& settings, bool cuda) {
   auto op = new Op{};  // ONNX Runtime keeps it
   op->row = &row, op->settings = &settings, op->cuda = cuda;
   op->version = ort::kApiVersion;
-  op->GetName = [](const ort::CustomOp* op) { return of(op).row->name; };
+  op->GetName = name_of;
   op->GetExecutionProviderType = [](const ort::CustomOp* op) {
     return of(op).cuda && !kTestBuild ? "CUDAExecutionProvider" : "CPUExecutionProvider";
   };
@@ -369,10 +376,10 @@ Op* describe_op(const Row& row, const Settings& settings, bool cuda) {
 
 ort::CustomOpDomain* domain_of(const Settings& settings) {
   static std::mutex mutex;
-  static auto* made = new std::map<std::tuple<bool, bool, int64_t, int64_t>, ort::CustomOpDomain*>;
+  static auto* made = new std::map<std::tuple<HostPool*, bool, int64_t, int64_t>, ort::CustomOpDomain*>;
   std::lock_guard<std::mutex> lock(mutex);
   auto& domain =
-      (*made)[{settings.pooled, settings.check, settings.link_mbps, settings.link_jitter_us}];
+      (*made)[{settings.pool, settings.check, settings.link_mbps, settings.link_jitter_us}];
   if (domain) return domain;
   ort::CustomOpDomain* created = nullptr;
   succeed(api->CreateCustomOpDomain("planner.swap", &created));

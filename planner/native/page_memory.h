@@ -23,6 +23,7 @@ class PageMemory {
   // The pages of `spans` are used at `alias` from now on, or no longer.
   virtual void enter(char* alias, const std::vector<Span>& spans, size_t count) = 0;
   virtual void leave(char* alias, size_t count) = 0;
+  virtual void give_back() {}  // what is in no page any more: the system may have it meanwhile
   virtual void settle() = 0;  // before pages are unmapped: all work that may use them is done
 };
 

@@ -1,6 +1,7 @@
 #include "pool.h"
 
 #include <algorithm>
+#include <cstdlib>
 
 #include "common.h"
 
@@ -44,10 +45,33 @@ void* Pool::get(size_t bytes) {
   return at;
 }
 
+void* Pool::get_or_spill(size_t bytes) {
+  if (void* at = get(bytes)) return at;
+  void* at = nullptr;
+  if (posix_memalign(&at, kPieceBytes, bytes)) return nullptr;
+  std::lock_guard<std::mutex> lock(mutex_);
+  spilled_[at] = bytes;
+  facts_.spilled_bytes += bytes;
+  facts_.spilled_most_bytes = std::max(facts_.spilled_most_bytes, facts_.spilled_bytes);
+  return at;
+}
+
+void Pool::give_back() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (buffers_.empty()) memory_->give_back();
+}
+
 void Pool::put(void* at) {
   std::lock_guard<std::mutex> lock(mutex_);
   auto found = buffers_.find(static_cast<char*>(at));
-  if (found == buffers_.end()) return;
+  if (found == buffers_.end()) {
+    auto spilled = spilled_.find(at);
+    if (spilled == spilled_.end()) return;
+    facts_.spilled_bytes -= spilled->second;
+    std::free(at);
+    spilled_.erase(spilled);
+    return;
+  }
   facts_.asked_bytes -= found->second.bytes;
   if (found->second.pages.empty()) put_small(found->first);
   else put_large(found->first, found->second);
@@ -168,6 +192,7 @@ void Pool::restart_peaks() {
   std::lock_guard<std::mutex> lock(mutex_);
   facts_.asked_most_bytes = facts_.asked_bytes;
   facts_.pages_most = facts_.pages;
+  facts_.spilled_most_bytes = facts_.spilled_bytes;
   facts_.mappings = facts_.refusals = 0;
 }
 

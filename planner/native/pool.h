@@ -20,6 +20,8 @@ struct PoolFacts {  // planner_native_pool() gives them in this order
   int64_t pages = 0, pages_most = 0;  // taken: now, at the most
   int64_t mappings = 0;               // aliases that were made
   int64_t refusals = 0;
+  int64_t spilled_bytes = 0,
+          spilled_most_bytes = 0;  // served from elsewhere: now, at the most
 };
 
 // A buffer of a page or more takes whole pages: of the shortest span of free ones that is long
@@ -31,7 +33,9 @@ class Pool {
   explicit Pool(std::unique_ptr<PageMemory> memory);
   ~Pool();
   void* get(size_t bytes);  // null where it does not fit; last_refusal() says why
+  void* get_or_spill(size_t bytes);  // what does not fit lies outside of the pool
   void put(void* at);
+  void give_back();  // pages that the system gave, where none is in use
   bool has(const void* at);  // whether a buffer in use starts there
   bool is_empty();
   PoolFacts facts();
@@ -64,6 +68,7 @@ class Pool {
   PoolFacts facts_;
   std::string refusal_;
   std::unordered_map<char*, Buffer> buffers_;
+  std::unordered_map<void*, size_t> spilled_;  // bytes
   std::map<char*, Shared> shared_;
   std::map<std::vector<Span>, char*> aliases_;
   size_t alias_spans_ = 0;  // of all aliases together

@@ -1,60 +1,41 @@
 #include "pools.h"
 
 #include <dlfcn.h>
-#ifdef __linux__
-#include <link.h>
-#endif
 
 #include <cstring>
-
-PLANNER_EXPORT int64_t planner_native_pool(int64_t place, int64_t* to, int64_t room);
+#include <map>
+#include <tuple>
 
 namespace planner {
 namespace {
 
 enum Place { kHost, kDevice };
 
-struct Owner {
+std::mutex pools_mutex;  // of the two below
+std::map<std::tuple<size_t, size_t, bool>, HostPool*>& host_pools() {
+  static auto* all = new std::map<std::tuple<size_t, size_t, bool>, HostPool*>;
+  return *all;
+}
+HostPool* served = nullptr;  // the pool of the sessions that are created now
+
+struct DevicePool {
   std::mutex mutex;
   size_t pool_bytes = 0, page_bytes = 0;  // as asked for
-  std::unique_ptr<Pool> pool;
+  std::unique_ptr<Pool> pool;             // made at its first request
 };
-Owner& owner(int place) {
-  static auto* all = new Owner[2];  // never freed: sessions may close after static objects are gone
-  return all[place == kDevice];
-}
-
-std::string refused_size(const Owner& there, size_t pool_bytes, size_t page_bytes) {
-  auto size = [](size_t pool, size_t page) {
-    return std::to_string(pool) + " bytes in pages of " + std::to_string(page);
-  };
-  return "this process has a memory pool of " + size(there.pool_bytes, there.page_bytes) +
-         ", which holds " + std::to_string(there.pool->facts().asked_bytes) +
-         " bytes; a session with a pool of " + size(pool_bytes, page_bytes) +
-         " needs a process of its own, or the sessions before it closed";
-}
-
-// Locked by the caller. Keeps the pool that is there where its size is the same.
-void resize(Owner& there, size_t pool_bytes, size_t page_bytes) {
-  bool same = there.pool_bytes == pool_bytes && there.page_bytes == page_bytes;
-  must(same || !there.pool || there.pool->is_empty(),
-       there.pool ? refused_size(there, pool_bytes, page_bytes) : "");
-  if (!same) there.pool.reset();
-  there.pool_bytes = pool_bytes, there.page_bytes = page_bytes;
+DevicePool& device_pool() {
+  static auto* pool = new DevicePool;  // sessions may close after static objects are gone
+  return *pool;
 }
 
 // Null where the request is refused; `why` says then what for.
-__attribute__((noinline)) void* try_get(int place, size_t bytes, char* why, size_t room) {
+template <class From>
+__attribute__((noinline)) void* try_get(From& from, size_t bytes, char* why, size_t room) {
   std::string text;
   try {
     must(!is_forked(), forked_text());
-    Owner& there = owner(place);
-    std::lock_guard<std::mutex> lock(there.mutex);
-    if (place == kDevice && !there.pool)  // its context is that of the first thread that asks
-      there.pool = std::make_unique<Pool>(device_pages(there.pool_bytes, there.page_bytes));
-    must(bool(there.pool), "there is no memory pool");
-    if (void* at = there.pool->get(bytes)) return at;
-    text = "planner.pool: " + there.pool->last_refusal();
+    if (void* at = from.get(bytes)) return at;
+    text = "planner.pool: " + from.pool->last_refusal();
   } catch (const std::exception& error) {
     text = error.what();
   }
@@ -80,89 +61,77 @@ const Throw throw_theirs = find_throw();
 // uses, which need not be the one that this file is compiled with; therefore libstdc++ is asked to
 // throw. Nothing from here to ONNX Runtime may need unwinding: this function and its callers hold
 // nothing but plain values.
-void* get(int place, size_t bytes) {
+template <class From>
+void* get(From& from, size_t bytes) {
   static thread_local char why[512];
   if (!bytes) return nullptr;
-  if (void* at = try_get(place, bytes, why, sizeof why)) return at;
+  if (void* at = try_get(from, bytes, why, sizeof why)) return at;
   if (throw_theirs) throw_theirs(why);
   throw_ours(why);
 }
 
-void put(int place, void* at) {
-  if (!at || is_forked()) return;
-  Owner& there = owner(place);
-  std::lock_guard<std::mutex> lock(there.mutex);
-  if (there.pool) there.pool->put(at);
-}
-
-struct HostAllocator : ort::Allocator {
-  ort::MemoryInfo* info = nullptr;
-  HostAllocator() : ort::Allocator{} {
-    version = ort::kApiVersion;
-    Alloc = Reserve = [](ort::Allocator*, size_t bytes) { return get(kHost, bytes); };
-    Free = [](ort::Allocator*, void* at) { put(kHost, at); };
-    Info = [](const ort::Allocator* self) -> const ort::MemoryInfo* {
-      return static_cast<const HostAllocator*>(self)->info;
-    };
-    succeed(api->CreateMemoryInfo("Cpu", ort::kDeviceAllocator, 0, ort::kMemoryDefault, &info));
+struct OnDevice {
+  DevicePool* pool_of = &device_pool();
+  Pool* pool = nullptr;
+  void* get(size_t bytes) {
+    std::lock_guard<std::mutex> lock(pool_of->mutex);
+    auto& made = pool_of->pool;
+    if (!made) {  // its context is that of the first thread that asks
+      must(pool_of->pool_bytes, "there is no memory pool");
+      made = std::make_unique<Pool>(device_pages(pool_of->pool_bytes, pool_of->page_bytes));
+    }
+    pool = made.get();
+    return pool->get(bytes);
   }
 };
 
-// ONNX Runtime has one allocator of the CPU for all sessions that share it, and lets another take
-// its place: it is registered anew for each session.
-void register_allocator() {
-  static auto* allocator = new HostAllocator;  // never freed: sessions keep it
-  ort::Env* env = nullptr;                     // the process's: it exists, and is kept
-  succeed(api->CreateEnv(ort::kLogWarning, "planner", &env));
-  succeed(api->RegisterAllocator(env, allocator));
-}
-
-// Whether another copy of this library, of this version or another, is loaded and has a pool of the
-// CPU.
-bool others_have_a_pool() {
-  using Facts = int64_t (*)(int64_t, int64_t*, int64_t);
-  bool found = false;
-#ifdef __linux__
-  std::vector<std::string> loaded;
-  auto add = [](dl_phdr_info* object, size_t, void* to) {
-    static_cast<std::vector<std::string>*>(to)->push_back(object->dlpi_name);
-    return 0;
-  };
-  dl_iterate_phdr(add, &loaded);
-  for (const auto& name : loaded) {
-    void* handle = name.empty() ? nullptr : dlopen(name.c_str(), RTLD_NOW | RTLD_NOLOAD);
-    if (!handle) continue;
-    auto facts = reinterpret_cast<Facts>(dlsym(handle, "planner_native_pool"));
-    found = found || (facts && facts != planner_native_pool && facts(kHost, nullptr, 0) > 0);
-    dlclose(handle);
-  }
-#endif
-  return found;
-}
-
 }  // namespace
 
-void use_host_pool(ort::SessionOptions* options, size_t pool_bytes, size_t page_bytes) {
-  must(!others_have_a_pool(),
-       "another copy of planner's library has a memory pool in this process; use one version of "
-       "planner");
-  Owner& there = owner(kHost);
-  std::lock_guard<std::mutex> lock(there.mutex);
-  bool same = there.pool_bytes == pool_bytes && there.page_bytes == page_bytes;
-  std::unique_ptr<Pool> made;  // before the one that is there goes: this may fail
-  if (!there.pool || (!same && there.pool->is_empty()))
-    made = std::make_unique<Pool>(host_pages(pool_bytes, page_bytes));
-  resize(there, pool_bytes, page_bytes);
-  if (made) there.pool = std::move(made);
-  register_allocator();
-  succeed(api->AddSessionConfigEntry(options, "session.use_env_allocators", "1"));
+struct HostPool : ort::Allocator {
+  std::unique_ptr<Pool> pool;
+  const bool spills;
+  ort::MemoryInfo* info = nullptr;
+
+  HostPool(size_t pool_bytes, size_t page_bytes, bool spills)
+      : ort::Allocator{},
+        pool(std::make_unique<Pool>(host_pages(pool_bytes, page_bytes))),
+        spills(spills) {
+    version = ort::kApiVersion;
+    Alloc = Reserve = [](ort::Allocator* self, size_t bytes) {
+      return planner::get(*static_cast<HostPool*>(self), bytes);
+    };
+    Free = [](ort::Allocator* self, void* at) { static_cast<HostPool*>(self)->put(at); };
+    Info = [](const ort::Allocator* self) -> const ort::MemoryInfo* {
+      return static_cast<const HostPool*>(self)->info;
+    };
+    succeed(api->CreateMemoryInfo("Cpu", ort::kDeviceAllocator, 0, ort::kMemoryDefault, &info));
+  }
+  void* get(size_t bytes) { return spills ? pool->get_or_spill(bytes) : pool->get(bytes); }
+  void put(void* at) {
+    if (at && !is_forked()) pool->put(at);
+  }
+};
+
+HostPool* host_pool(size_t pool_bytes, size_t page_bytes, bool spills) {
+  std::lock_guard<std::mutex> lock(pools_mutex);
+  auto& pool = host_pools()[{pool_bytes, page_bytes, spills}];
+  if (pool) return pool;
+  for (auto& [size, other] : host_pools())
+    if (other) other->pool->give_back();
+  return pool = new HostPool(pool_bytes, page_bytes, spills);
 }
 
-bool is_of_host_pool(const void* at) {
-  Owner& there = owner(kHost);
-  std::lock_guard<std::mutex> lock(there.mutex);
-  return there.pool && there.pool->has(at);
+// ONNX Runtime has one allocator of the CPU for all sessions that share it, and lets another take
+// its place. A session keeps the one that it was created with.
+void serve_next(HostPool* pool) {
+  std::lock_guard<std::mutex> lock(pools_mutex);
+  ort::Env* env = nullptr;  // the process's: it exists, and is kept
+  succeed(api->CreateEnv(ort::kLogWarning, "planner", &env));
+  succeed(api->RegisterAllocator(env, pool));
+  served = pool;
 }
+
+bool is_of(HostPool* pool, const void* at) { return pool->pool->has(at); }
 
 }  // namespace planner
 
@@ -171,36 +140,49 @@ using namespace planner;
 // Sets the size of the device's pool, which is made at its first request; 0, or 1 where a pool of
 // another size is in use.
 PLANNER_EXPORT int64_t planner_native_device_pool(int64_t pool_bytes, int64_t page_bytes) {
-  try {
-    Owner& there = owner(kDevice);
-    std::lock_guard<std::mutex> lock(there.mutex);
-    resize(there, size_t(pool_bytes), size_t(page_bytes));
-    return 0;
-  } catch (const std::exception&) {
-    return 1;
-  }
+  DevicePool& there = device_pool();
+  std::lock_guard<std::mutex> lock(there.mutex);
+  bool same = there.pool_bytes == size_t(pool_bytes) && there.page_bytes == size_t(page_bytes);
+  if (!same && there.pool && !there.pool->is_empty()) return 1;
+  if (!same) there.pool.reset();
+  there.pool_bytes = size_t(pool_bytes), there.page_bytes = size_t(page_bytes);
+  return 0;
 }
 
 // For the CUDA provider's options gpu_external_alloc, gpu_external_free, gpu_external_empty_cache.
-PLANNER_EXPORT void* planner_native_device_alloc(size_t bytes) { return get(kDevice, bytes); }
-PLANNER_EXPORT void planner_native_device_free(void* at) { put(kDevice, at); }
+PLANNER_EXPORT void* planner_native_device_alloc(size_t bytes) {
+  OnDevice device;
+  return get(device, bytes);
+}
+PLANNER_EXPORT void planner_native_device_free(void* at) {
+  DevicePool& there = device_pool();
+  if (!at || is_forked()) return;
+  std::lock_guard<std::mutex> lock(there.mutex);
+  if (there.pool) there.pool->put(at);
+}
 PLANNER_EXPORT void planner_native_device_empty() {}
+
+// Calls `use` with the pool of a place, locked: of the CPU, that of the session created last.
+template <class Use>
+int64_t with_pool(int64_t place, Use use) {
+  if (is_forked()) return 0;
+  auto& mutex = place == kDevice ? device_pool().mutex : pools_mutex;
+  std::lock_guard<std::mutex> lock(mutex);
+  Pool* pool = place == kDevice ? device_pool().pool.get() : served ? served->pool.get() : nullptr;
+  return pool ? use(*pool) : 0;
+}
 
 // Writes at most `room` facts, in the order of planner::PoolFacts; 0 where there is no such pool.
 PLANNER_EXPORT int64_t planner_native_pool(int64_t place, int64_t* to, int64_t room) {
-  Owner& there = owner(int(place));
-  if (is_forked()) return 0;
-  std::lock_guard<std::mutex> lock(there.mutex);
-  if (!there.pool) return 0;
-  PoolFacts facts = there.pool->facts();
-  auto all = reinterpret_cast<const int64_t*>(&facts);
-  int64_t known = sizeof facts / sizeof *all;
-  for (int64_t i = 0; i < known && i < room; i++) to[i] = all[i];
-  return known;
+  return with_pool(place, [&](Pool& pool) {
+    PoolFacts facts = pool.facts();
+    auto all = reinterpret_cast<const int64_t*>(&facts);
+    int64_t known = sizeof facts / sizeof *all;
+    for (int64_t i = 0; i < known && i < room; i++) to[i] = all[i];
+    return known;
+  });
 }
 
 PLANNER_EXPORT void planner_native_pool_restart(int64_t place) {
-  Owner& there = owner(int(place));
-  std::lock_guard<std::mutex> lock(there.mutex);
-  if (there.pool) there.pool->restart_peaks();
+  with_pool(place, [](Pool& pool) { return pool.restart_peaks(), int64_t(0); });
 }

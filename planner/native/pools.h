@@ -1,4 +1,4 @@
-// The pools of the process: one for the CPU's tensors, one for a CUDA device's.
+// The pools of the process: those of the CPU's sessions, and one of a CUDA device's.
 #pragma once
 
 #include "common.h"
@@ -6,9 +6,15 @@
 
 namespace planner {
 
-// Has every CPU tensor of the session come from a pool of so many bytes. Throws where the process
-// has a pool of another size whose memory is in use.
-void use_host_pool(ort::SessionOptions* options, size_t pool_bytes, size_t page_bytes);
-bool is_of_host_pool(const void* at);
+struct HostPool;  // never freed: sessions keep its allocator
+
+// The pool of so many bytes on the CPU, made once for each size. One that `spills` serves what it has
+// no room for from elsewhere; another refuses it. Throws where it cannot be made.
+HostPool* host_pool(size_t pool_bytes, size_t page_bytes, bool spills);
+
+// Has every CPU tensor of the sessions that are created from now on with
+// session.use_env_allocators come from this pool. Sessions before keep theirs.
+void serve_next(HostPool* pool);
+bool is_of(HostPool* pool, const void* at);
 
 }  // namespace planner

@@ -121,7 +121,7 @@ class Program {
         issue(tensor, false, us);
     }
   }
-  const planner::Settings settings_{false, true, 400, 200};  // check, link_mbps, link_jitter_us
+  const planner::Settings settings_{nullptr, true, 400, 200};  // check, link_mbps, link_jitter_us
   planner::Backend& backend_;
   planner::Slots& slots_;
   planner::Pool& pool_;

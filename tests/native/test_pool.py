@@ -1,4 +1,4 @@
-"""The paged pool: exactly its bytes, named refusals, memory that is reused, one size in a process."""
+"""The paged pool: exactly its bytes, named refusals, memory that is reused, a size for each session."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import pytest
 from onnx import NodeProto, helper
 
 from planner.native import Pool, pool, restart_pool_peaks
-from tests.native.graphs import Feeds, bits, model_of, plain, session
+from tests.native.graphs import Feeds, bits, model_of, options, plain, session
 
 PAGE = 4096
 MOST_ELEMENTS = 400_000
@@ -113,24 +113,51 @@ def test_buffers_below_a_page_share_pages():
     del large
 
 
-def test_a_pool_of_another_size_is_refused_while_the_first_holds_memory():
+def test_sessions_have_pools_of_their_own_sizes():
     model = ragged()
+    wanted = bits(plain(model), FEEDS)
     first = pooled(model, 32 << 20)
-    assert facts().asked_bytes > 0  # its constants
-    same = pooled(model, 32 << 20)
-    assert bits(first, FEEDS) == bits(same, FEEDS)
-    with pytest.raises(
-        Exception, match=rf"memory pool of {32 << 20} bytes .* a pool of {48 << 20} bytes"
-    ):
-        pooled(model, 48 << 20)
-    with pytest.raises(Exception, match=r"memory pool of .* pages of 8192"):
-        pooled(model, 32 << 20, 2 * PAGE)
-    assert bits(first, FEEDS) == bits(same, FEEDS)
-    del first, same
+    second = pooled(model, 48 << 20)
+    assert facts().pool_bytes == 48 << 20 and facts().asked_bytes > 0  # its constants
+    restart_pool_peaks()
+    assert bits(first, FEEDS) == wanted
+    assert facts().pages_most == facts().pages  # the first ran in its own
+    assert bits(second, FEEDS) == wanted
+    assert facts().pages_most > facts().pages
+    assert bits(first, FEEDS) == wanted
+    del first, second
     gc.collect()
-    other = pooled(model, 48 << 20)
-    assert facts().pool_bytes == 48 << 20
-    del other
+    left = facts()
+    third = pooled(model, 32 << 20)  # the first's, which is empty
+    assert facts().pool_bytes == 32 << 20 and left.asked_bytes == 0
+    assert bits(third, FEEDS) == wanted
+    del third
+
+
+def test_options_and_sessions_may_be_made_in_any_order():
+    model, sizes = ragged(), (32 << 20, 48 << 20)
+    made = [options(entries={"planner.pool_bytes": str(size)}) for size in sizes]
+    ort.create_and_register_allocator(
+        ort.OrtMemoryInfo(
+            "Cpu", ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, ort.OrtMemType.DEFAULT
+        ),
+        ort.OrtArenaCfg({"arena_extend_strategy": 1}),
+    )
+    for given, size in zip(made, sizes, strict=True):
+        one = ort.InferenceSession(model.SerializeToString(), given)
+        assert facts().pool_bytes == size and facts().asked_bytes > 0
+        del one
+
+
+def test_a_pool_that_spills_runs_where_another_refuses():
+    model = ragged()
+    entries = {"planner.pool_bytes": str(64 * PAGE), "planner.pool_spills": "1"}
+    spilling = session(model, entries=entries)
+    assert bits(spilling, FEEDS) == bits(plain(model), FEEDS)
+    found = facts()
+    assert found.pages_most <= 64 and found.spilled_most_bytes > 0 and found.spilled_bytes == 0
+    assert found.asked_most_bytes + found.spilled_most_bytes > 64 * PAGE
+    del spilling
 
 
 @pytest.mark.parametrize(
