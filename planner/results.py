@@ -301,10 +301,10 @@ class MemoryCheck:
 class CapCheck:
     """One model run in a process whose arena may not exceed `cap_bytes`.
 
-    On the CPU, graph inputs and initializers above 127 bytes are outside the arena: the cap is the
-    budget less those, plus `over_budget_bytes`: what rounding, fragmentation and workspace are
-    predicted to take beyond the budget. `first_region_bytes` is the arena's first region, from
-    which regions double (`initial_chunk_size_bytes`).
+    On the CPU it is planner's pool, and graph inputs and initializers above 127 bytes are outside of it:
+    the cap is the budget less those, plus `over_budget_bytes`: what pages and workspace are predicted to
+    take beyond the budget. `first_region_bytes` is that of a device's arena, from which regions double
+    (`initial_chunk_size_bytes`).
     """
 
     model: str
@@ -338,6 +338,7 @@ class SessionCheck:
         grown_bytes: by which the process had grown at most, run by run: its resident set's high-water
             mark, less what it had before the first run, session and inputs included.
         results_bytes: of the arrays that a run returns, which the process holds beside the arena.
+        held_bytes: of the pages of its pool that were in use at the most; None where it has no pool.
         failure: why it did not run; "" where it did.
     """
 
@@ -345,6 +346,7 @@ class SessionCheck:
     options: str
     grown_bytes: tuple[int, ...]
     results_bytes: int = 0
+    held_bytes: int | None = None
     failure: str = ""
 
 

@@ -30,6 +30,7 @@ LEVEL_KEY = "pkg.planner.optimization_level"
 ORDER_KEY = "pkg.planner.execution_order"
 PACKED_KEY = "pkg.planner.packed"
 ARENA_KEY = "pkg.planner.arena"
+POOL_KEY = "pkg.planner.pool"
 BLOCK_KEY = "pkg.planner.block_channels"
 ASSUMED_KEY = "pkg.planner.assumed"
 NEEDS_KEY = "pkg.planner.needs"
@@ -40,6 +41,7 @@ SESSION_KEYS = (
     ORDER_KEY,
     PACKED_KEY,
     ARENA_KEY,
+    POOL_KEY,
     BLOCK_KEY,
     ASSUMED_KEY,
     NEEDS_KEY,

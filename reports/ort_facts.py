@@ -26,7 +26,6 @@ from planner.graph.schedule import default_order, file_order
 from planner.onnxio.load import load_model
 from planner.pipeline.prepare.graphs import analysed_graph
 from planner.runtime.feeds.inputs import make_inputs
-from planner.runtime.judge.cap import run_capped
 from planner.runtime.memory.arena import (
     SETTINGS,
     fits,
@@ -35,6 +34,7 @@ from planner.runtime.memory.arena import (
     reserved_bytes,
     simulate,
 )
+from planner.runtime.memory.least_arena import least_arenas
 from planner.runtime.optimizers.normalize import normalize
 from planner.runtime.options import Opening, session_options, use_registered_arena
 from planner.runtime.probe import Case, Measured, measure
@@ -380,9 +380,9 @@ def _caps(subjects: list[Subject]) -> list[str]:
         live = line.peak_bytes - line.persistent_bytes + reserved_bytes(graph)
         need = least_cap(graph, order, threads=1)
         regions = forecast(graph, order, "recommended", threads=1).held_bytes
-        results = [
-            run_capped(subject.path, inputs, cap).passed for cap in (need - 512, need, need + 65536)
-        ]
+        most_bytes = need + 65536
+        (least,) = least_arenas([(subject.path, inputs)], most_bytes=most_bytes)
+        results = [cap >= least for cap in (need - 512, need, most_bytes)]
         rows.append(
             (
                 subject.name,

@@ -233,6 +233,18 @@ class Arena:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Pool:
+    """planner's pool on the CPU (`planner.native`) in which the rewritten model runs.
+
+    Attributes:
+        is_proved: the plan was verified in it. Otherwise, what it has no room for lies outside of it.
+    """
+
+    bytes: Count
+    is_proved: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Accumulator:
     """A total that the runs of a step add up: graph output `output` of a run is fed to the next one as
     graph input `input`, which is zeros at first.
@@ -292,6 +304,8 @@ class Plan:
         reserve_bytes: set aside out of the budget.
         budget_of: what the budget bounds: "held", all that a session holds that
             `planner.open_session` opens, or "live", the bytes of tensors that are alive.
+        pool: on the CPU, in which the rewritten model runs, as predicted page by page; None where it runs
+            in none.
         arena: in which the rewritten model runs within the budget, as predicted by replaying ONNX
             Runtime's allocator, or as it ran; None where there is none, or where that is not known.
         max_slowdown: the most time that a plan might add, as a ratio (0.05 is 5%); None for no limit.
@@ -347,6 +361,7 @@ class Plan:
     budget_bytes: Count = 0
     reserve_bytes: Count = 0
     budget_of: BudgetOf = "live"
+    pool: Pool | None = None
     arena: Arena | None = None
     max_slowdown: Amount | None = None
     binds: str = ""

@@ -35,6 +35,7 @@ def held_headline(result: OptimizeResult) -> Payload:
         "measured_held_bytes": _measured(verification, "rewritten", ours),
         "measured_default_held_bytes": _measured(verification, "rewritten", "default"),
         "measured_default_held_before_bytes": _measured(verification, "original", "default"),
+        "pool": None if plan.pool is None else fields_of(plan.pool),
         "arena": None if plan.arena is None else fields_of(plan.arena),
     }
     for key, model, options in (

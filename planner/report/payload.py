@@ -72,8 +72,9 @@ def optimize_payload(result: OptimizeResult) -> dict[str, Any]:
 
 def _session_code(result: OptimizeResult, model: str) -> str:
     plan = result.plan
-    if any(op.op_type in SWAP_OPERATORS for op in result.after.graph.operations):
-        return library_code(model, plan.device)
+    is_library = any(op.op_type in SWAP_OPERATORS for op in result.after.graph.operations)
+    if is_library or plan.pool is not None:
+        return library_code(model)
     return session_code(
         model,
         order_target=plan.order_target,

@@ -103,12 +103,10 @@ _OWN_STEP = """
 """
 
 _WITH_LIBRARY = """\
-import onnxruntime as ort
 import planner
 
-# the file's own settings, and planner's native library, which copies beside the operations
-options = planner.session_options({model!r})
-{session}
+# the file's own settings, and planner's native library
+session = planner.open_session({model!r})
 """
 
 _BODIES = {"cpu": _CPU, "webgpu": _WEBGPU, "cuda": _CUDA, "any": _CPU}
@@ -146,10 +144,9 @@ def session_code(
     return _HEAD + order + body.format(session=session, comment=comment, arena=limits)
 
 
-def library_code(model: str, device: str) -> str:
-    """Python that opens `model` where its copies run beside the operations."""
-    session = _session(model, "ort", _providers(target_named(device)))
-    return _WITH_LIBRARY.format(model=model, session=session)
+def library_code(model: str) -> str:
+    """Python that opens `model` in planner's pool, or where its copies run beside the operations."""
+    return _WITH_LIBRARY.format(model=model)
 
 
 def script_lines(payload: dict[str, Any]) -> tuple[str, ...]:

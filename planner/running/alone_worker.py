@@ -14,14 +14,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from planner import native
 from planner.processes.children import end_with_parent
 
 _STATUS, _PUT_BACK = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
 def main(request_path: str) -> None:
-    """Answer `{"digests": [{name: hex}], "grown_bytes": [int], "results_bytes": int}`, or
-    `{"failure": str}`."""
+    """Answer `{"digests": [{name: hex}], "grown_bytes": [int], "results_bytes": int, "held_bytes": int or
+    null}`, or `{"failure": str}`."""
     end_with_parent()
     path = Path(request_path)
     try:
@@ -54,6 +55,8 @@ def _answer(request: dict[str, Any], folder: Path) -> dict[str, Any]:
         found = {n: _digest(a) for n, a in zip(names, arrays, strict=True)}
         found |= {n: _digest(inputs[n]) for n in request["written"] if n in inputs}
         answer["digests"].append(found)
+    pool = native.pool() if native.is_built() else None
+    answer["held_bytes"] = pool and pool.pages_most * pool.page_bytes + pool.spilled_most_bytes
     return answer
 
 

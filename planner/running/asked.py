@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from planner.errors import UsageError
+from planner.plan.planfile import Pool
 from planner.runtime.device.sessions import check_provider
 from planner.runtime.opened import Arena, Needs, Setting
 from planner.targets import ANY, CPU, TARGETS
@@ -93,6 +94,7 @@ class Merged:
         adds_plugin: that is a plug-in, which belongs into the session's options.
         settings: to be set on the options.
         arena: to be registered.
+        pool: that serves it.
         said: what was set, for the reader.
         against: what the script gives against what the file needs.
     """
@@ -102,6 +104,7 @@ class Merged:
     adds_plugin: bool = False
     settings: tuple[Setting, ...] = ()
     arena: Arena | None = None
+    pool: Pool | None = None
     said: tuple[str, ...] = ()
     against: tuple[str, ...] = ()
 
@@ -130,9 +133,26 @@ def merged(asked: Asked, needs: Needs) -> Merged:
         said.append(f"an arena of {format_bytes(arena.max_bytes)}")
     if why:
         against.append(why)
+    pool = _pool(found, needs)
+    if pool is not None:
+        said.append(f"a pool of {format_bytes(pool.bytes)}")
     return replace(
-        found, settings=tuple(settings), arena=arena, said=tuple(said), against=tuple(against)
+        found,
+        settings=tuple(settings),
+        arena=arena,
+        pool=pool,
+        said=tuple(said),
+        against=tuple(against),
     )
+
+
+def _pool(found: Merged, needs: Needs) -> Pool | None:
+    """The pool that serves the session; None where it has another device, an arena of the script's own,
+    or is one of a training module's, which would all lie in the one pool."""
+    asked = found.asked
+    if not found.on_target or asked.has_arena or asked.module_device or needs.target.own_memory:
+        return None
+    return needs.pool
 
 
 def _arena(found: Merged, needs: Needs) -> tuple[Arena | None, str]:

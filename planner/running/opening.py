@@ -15,6 +15,7 @@ from weakref import WeakSet
 
 from planner.errors import PlannerError, UsageError
 from planner.files.temporary import temporary_folder
+from planner.plan.planfile import Pool
 from planner.running.asked import Asked, Merged, merged
 from planner.running.outcome import Job, Outcome, Status
 from planner.runtime.opened import (
@@ -29,6 +30,7 @@ from planner.runtime.swapping import USES_ARENA, put_pool, register_library
 from planner.targets import TARGET_KEY
 from planner.units import format_bytes, parse_bytes, parse_percent
 
+_NO_POOL = "it opens on another device, for a training module, or in an arena of the script's own"
 _USES_ARENA = Setting(name=USES_ARENA, needed="1", default="0")
 
 
@@ -94,12 +96,15 @@ class Opener:
             needs = needs_of(planned.model)
             needs.check_here()
             self._compare_budget(asked, needs)
-            found = merged(planned, needs if pool is None else replace(needs, arena=None))
             if pool is not None:
-                if found.on_target:
-                    found = replace(found, said=(*found.said, f"a pool of {pool}"))
-                else:
-                    self._object(f"{asked.name}: opened without the pool, on another device")
+                needs = replace(
+                    needs,
+                    arena=None,
+                    pool=Pool(bytes=parse_bytes(pool, what="pool"), is_proved=True),
+                )
+            found = merged(planned, needs)
+            if pool is not None and found.pool is None:
+                self._object(f"{asked.name}: opened without the pool of {pool}: {_NO_POOL}")
             said = ", ".join(found.said) or "nothing"
             self._explain(f"{asked.name}: {_plan_of(needs)}; set {said}")
             for line in found.against:
@@ -116,11 +121,7 @@ class Opener:
         options = ort.SessionOptions() if given is None else given
         if found.adds_plugin:
             add_plugin(options, needs.target)
-        pool = self._wanted.pool if found.on_target else None
-        if pool is not None:
-            put_pool(options, pool, needs.target)
-        if needs.library or pool is not None:
-            register_library(options)
+        pooled = self._load_library(options, found, needs)
         for setting in found.settings:
             setting.put(options, setting.needed)
         try:
@@ -128,23 +129,40 @@ class Opener:
             yield replace(
                 found.asked,
                 options=options,
-                is_capped=(capped or pool is not None) and not needs.target.own_memory,
+                is_capped=(capped or pooled) and not needs.target.own_memory,
             )
         finally:
             # a module makes its optimizer's session of them later
             if given is not None or found.asked.module_device:
                 for setting in found.settings:
                     setting.put(options, setting.default)
-                if pool is not None:  # the library set it
-                    _USES_ARENA.put(options, _USES_ARENA.default)
+                if pooled:  # the library set it
+                    _put_back(options)
                 elif found.arena is not None:
                     self._ours.add(options)
+
+    def _load_library(self, options: Any, found: Merged, needs: Needs) -> bool:
+        """Have the session load planner's library, where the file needs it or has a pool; whether the
+        pool serves it."""
+        if found.pool is not None:
+            put_pool(options, found.pool, needs.target)
+        if not needs.library and found.pool is None:
+            return False
+        try:
+            with _unsaid():
+                register_library(options)
+        except UsageError as error:
+            if needs.library or self._wanted.pool is not None:
+                raise
+            self._object(f"{found.asked.name}: opened without the plan's pool: {error}")
+            return False
+        return found.pool is not None
 
     def _with_arena(self, asked: Asked) -> Asked:
         """The session, which knows whether the script has an arena of its own.
 
-        ONNX Runtime takes no entry back, and warns where one is overwritten: what is ours on the script's
-        options is overwritten only where they are used for something else.
+        ONNX Runtime takes no entry back: what is ours on the script's options is overwritten where they
+        are used again.
         """
         options = asked.options
         if options is None or _USES_ARENA.of(options) != "1":
@@ -152,7 +170,7 @@ class Opener:
         if options not in self._ours:
             return replace(asked, has_arena=True)
         self._ours.discard(options)
-        _USES_ARENA.put(options, _USES_ARENA.default)
+        _put_back(options)
         return asked
 
     def _register(self, options: Any, found: Merged, needs: Needs) -> bool:
@@ -267,6 +285,27 @@ class Opener:
         if self._wanted.strict:
             raise UsageError(line)
         self._say(line)
+
+
+@contextmanager
+def _unsaid() -> Iterator[None]:
+    """What ONNX Runtime writes on stderr meanwhile is not seen: it warns of each entry that is
+    overwritten, and an entry of the script's options cannot be changed otherwise."""
+    sys.stderr.flush()
+    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)
+
+
+def _put_back(options: Any) -> None:
+    """Have later sessions with the script's options use arenas of their own."""
+    with _unsaid():
+        _USES_ARENA.put(options, _USES_ARENA.default)
 
 
 def _plan_of(needs: Needs) -> str:

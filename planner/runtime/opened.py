@@ -5,7 +5,8 @@
     pkg.planner.optimization_level   "disabled" where it was planned as it is; ALL without
     pkg.planner.execution_order      "priority" where it was planned for that; ONNX Runtime's own without
     pkg.planner.packed               "0" where kernels must not pack constant weights
-    pkg.planner.arena                the cap in which the plan runs
+    pkg.planner.arena                the cap in which the plan runs, on a device with an arena
+    pkg.planner.pool                 the pool in which it runs on the CPU (`planner.native`)
     pkg.planner.block_channels       of the layout that its weights are in, which belongs to a processor
     pkg.planner.assumed              "1" where it was made without its device's provider
     pkg.planner.needs                "planner.swap 1" where sessions load planner's native library
@@ -27,7 +28,7 @@ from planner.errors import UsageError
 from planner.files.reading import MAX_BYTES, shown, why_not_a_file
 from planner.files.structuring import parse_json
 from planner.onnxio.metadata import read_metadata
-from planner.plan.planfile import Arena
+from planner.plan.planfile import Arena, Pool
 from planner.runtime.swapping import put_pool, register_library
 from planner.targets import (
     ARENA_KEY,
@@ -39,6 +40,7 @@ from planner.targets import (
     OPTIONS_KEY,
     ORDER_KEY,
     PACKED_KEY,
+    POOL_KEY,
     TARGET_KEY,
     TARGETS,
     Target,
@@ -104,6 +106,7 @@ class Needs:
         order: the session's execution order.
         packed: kernels may pack constant weights when the session is created.
         arena: the cap in which it runs; None where it asks for none.
+        pool: in which it runs; None where it asks for none.
         budget_bytes: of its plan; None where it says none.
         assumed: it was made without its device's provider, whose optimizers and placement were assumed.
         library: it has nodes of `planner.native`, which sessions load.
@@ -117,6 +120,7 @@ class Needs:
     order: Literal["default", "priority"] = "default"
     packed: bool = True
     arena: Arena | None = None
+    pool: Pool | None = None
     budget_bytes: int | None = None
     assumed: bool = False
     library: bool = False
@@ -189,6 +193,7 @@ def needs_of(model: Path | str | bytes, *, device: str | None = None) -> Needs:
         order="default" if one_of(ORDER_KEY, "priority") is None else "priority",
         packed=one_of(PACKED_KEY, "0", "1") != "0",
         arena=_arena(props[ARENA_KEY], where) if ARENA_KEY in props else None,
+        pool=_pool(props[POOL_KEY], where) if POOL_KEY in props else None,
         budget_bytes=_budget(props.get(_BUDGET_KEY)),
         assumed=one_of(ASSUMED_KEY, "1") is not None,
         library=one_of(NEEDS_KEY, NEEDS_SWAPS) is not None,
@@ -212,13 +217,14 @@ def session_options(
         model: the rewritten model: a path, or its bytes.
         device: where it will run: cpu, webgpu or cuda; None for what the file says.
         arena: "24GB": the most that ONNX Runtime's arena may hold, on the CPU or on CUDA, in one region
-            whose chunks are all split. None: on CUDA the one that the file asks for; on the CPU its
-            regions, with room for results that the script keeps, which lie in the arena, too:
-            `planner.open_session` and `planner run` copy them out, and cap the arena at what one step
-            takes. It is registered for the process. On CUDA all that is on the device is in it, on the
-            CPU neither inputs nor initializers.
-        pool: "24GB": in place of an arena, planner's pool of exactly so many bytes serves the session's
-            tensors, results that the script keeps among them (`planner.native`; on the CPU).
+            whose chunks are all split. None: on CUDA the one that the file asks for. It is registered for
+            the process. On CUDA all that is on the device is in it, on the CPU neither inputs nor
+            initializers.
+        pool: "24GB": planner's pool of exactly so many bytes serves the session's tensors on the CPU
+            (`planner.native`), and refuses what it has no room for. None: the file's pool, of what one
+            step takes; results that the script keeps lie in it, too, and what it has no room for lies
+            outside of it. `planner.open_session` and `planner run` copy results out, so that the file's
+            pool refuses.
 
     Raises:
         UsageError: the device is not here; the file was written for another one, or for another kind of
@@ -232,26 +238,29 @@ def session_options(
     needs.check_here()
     if needs.assumed:
         warnings.warn(f"{needs.where}: {needs.why_not_settled}", stacklevel=2)
-    if pool is not None and arena is not None:
-        raise UsageError("a session has an arena or a pool, not both")
+    if pool is not None:
+        if arena is not None:
+            raise UsageError("a session has an arena or a pool, not both")
+        asked = Pool(bytes=parse_bytes(pool, what="pool"), is_proved=True)
+        needs = replace(needs, arena=None, pool=asked)
+    elif needs.pool is not None:
+        # what a script keeps of the last results lies in the pool, too
+        needs = replace(needs, pool=replace(needs.pool, is_proved=False))
     if arena is not None:
         most_bytes = parse_bytes(arena, what="arena")
         arena_asked = Arena(max_bytes=most_bytes, first_region_bytes=0, is_proved=True)
-        needs = replace(needs, arena=arena_asked)
-    elif needs.arena is not None and not needs.target.is_arena:
-        # what a script keeps of the last results lies in the arena, too
-        needs = replace(needs, arena=replace(needs.arena, is_proved=False))
+        needs = replace(needs, arena=arena_asked, pool=None)
     options = ort.SessionOptions()
     for setting in needs.settings():
         if setting.of(options) != setting.needed:
             setting.put(options, setting.needed)
-    if pool is not None:
-        put_pool(options, pool, needs.target)
-    elif needs.arena is not None:
+    if needs.arena is not None:
         register(options, needs.arena, needs.target)
+    if needs.pool is not None:
+        put_pool(options, needs.pool, needs.target)
     if needs.target.plugin:
         add_plugin(options, needs.target)
-    if needs.library or pool is not None:
+    if needs.library or needs.pool is not None:
         register_library(options)
     return options
 
@@ -352,6 +361,15 @@ def _arena(text: str, where: str) -> Arena:
     what = f"a model with an arena that planner wrote ({ARENA_KEY})"
     found = parse_json(text, Arena, where=where, what=what, error=UsageError)
     if not (0 < found.max_bytes <= MAX_BYTES and 0 <= found.first_region_bytes < 1 << 31):
+        raise UsageError(f"{where} is not {what}: {shown(text)}")
+    return found
+
+
+def _pool(text: str, where: str) -> Pool:
+    """The pool that a file asks for."""
+    what = f"a model with a pool that planner wrote ({POOL_KEY})"
+    found = parse_json(text, Pool, where=where, what=what, error=UsageError)
+    if not 0 < found.bytes <= MAX_BYTES:
         raise UsageError(f"{where} is not {what}: {shown(text)}")
     return found
 

@@ -26,8 +26,6 @@ from planner.targets import CUDA
 if TYPE_CHECKING:
     import onnxruntime as ort
 
-    from planner.plan.planfile import Arena
-
 Memory = Literal["default", "recommended"]
 Level = Literal["disabled", "extended", "all"]
 Order = Literal["default", "priority"]
@@ -134,7 +132,6 @@ class Opening:
     """How a session of a model is opened; `session_options` says what each means.
 
     Attributes:
-        arena: that recommended options have, in place of one that grows by what is requested.
         entries: of the session's configuration, besides.
     """
 
@@ -143,22 +140,18 @@ class Opening:
     order: Order = "default"
     threads: int | None = None
     packed: bool = True
-    arena: Arena | None = None
     entries: tuple[tuple[str, str], ...] = ()
 
     def options(self, *, profile_prefix: Path | None = None) -> ort.SessionOptions:
         """The options of one session."""
         options = session_options(
-            memory=self.memory if self.arena is None else "default",
+            memory=self.memory,
             level=self.level,
             order=self.order,
             profile_prefix=profile_prefix,
             threads=self.threads,
             packed=self.packed,
         )
-        if self.arena is not None:
-            hold_no_more(options)
-            cap_arena(options, self.arena.limit_bytes, self.arena.first_region_bytes)
         for key, value in self.entries:
             options.add_session_config_entry(key, value)
         return options

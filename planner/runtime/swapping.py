@@ -18,12 +18,13 @@ from planner.native import library_path
 from planner.onnxio.metadata import read_metadata
 from planner.runtime.messages import first_line
 from planner.targets import ANY, CPU, NEEDS_KEY, NEEDS_SWAPS, Target
-from planner.units import parse_bytes
 
 if TYPE_CHECKING:
     import onnxruntime as ort
 
-_POOL_BYTES = "planner.pool_bytes"
+    from planner.plan.planfile import Pool
+
+_POOL_BYTES, _POOL_SPILLS = "planner.pool_bytes", "planner.pool_spills"
 USES_ARENA = "session.use_env_allocators"
 """The entry that has a session use the allocators of its process
 (core/session/onnxruntime_session_options_config_keys.h)."""
@@ -40,18 +41,17 @@ def has_swaps(model: ir.Model) -> bool:
     return SWAP_DOMAIN in model.graph.opset_imports
 
 
-def put_pool(options: ort.SessionOptions, pool: str, target: Target) -> None:
-    """Ask for a pool of exactly `pool` bytes, which serves a session's results and what lies between. A
-    request that it has no room for ends the run, and the error names the node.
+def put_pool(options: ort.SessionOptions, pool: Pool, target: Target) -> None:
+    """Ask for a pool of exactly so many bytes, which serves a session's results and what lies between.
+    Inputs and large initializers lie beside it. A request that it has no room for ends the run, and the
+    error names the node; of a pool that is not proved, it lies outside of it instead.
 
     Args:
-        pool: "24GB"; inputs and large initializers lie beside it.
         target: that the session opens on.
 
     Raises:
-        UsageError: it cannot be read, or the target's memory is of another kind.
+        UsageError: the target's memory is of another kind.
     """
-    pool_bytes = parse_bytes(pool, what="pool")
     if target.name not in (CPU.name, ANY.name):
         how = (
             "; on CUDA the options of its provider are those of planner.native.device_pool_options"
@@ -59,7 +59,9 @@ def put_pool(options: ort.SessionOptions, pool: str, target: Target) -> None:
             else ""
         )
         raise UsageError(f"a pool is for sessions on the CPU, not on {target.title}{how}")
-    options.add_session_config_entry(_POOL_BYTES, str(pool_bytes))
+    options.add_session_config_entry(_POOL_BYTES, str(pool.bytes))
+    if not pool.is_proved:
+        options.add_session_config_entry(_POOL_SPILLS, "1")
 
 
 def register_library(options: ort.SessionOptions) -> None:

@@ -16,7 +16,7 @@ import onnx
 import pytest
 
 import planner
-from planner.targets import ARENA_KEY, BLOCK_KEY, LEVEL_KEY, OPTIONS_KEY, ORDER_KEY, TARGET_KEY
+from planner.targets import BLOCK_KEY, LEVEL_KEY, OPTIONS_KEY, ORDER_KEY, POOL_KEY, TARGET_KEY
 from planner.targets import PACKED_KEY as PACKED
 from tests.process import PLANNER
 
@@ -41,7 +41,7 @@ def seen(session):
     return {
         "pattern": options.enable_mem_pattern, "reuse": options.enable_mem_reuse,
         "level": options.graph_optimization_level.name, "order": options.execution_order.name,
-        "packing": entry("session.disable_prepacking"), "arena": entry("session.use_env_allocators"),
+        "packing": entry("session.disable_prepacking"), "pool": entry("session.use_env_allocators"),
         "providers": session.get_providers(),
     }
 """
@@ -145,8 +145,8 @@ def with_metadata(source: Path, target: Path, props: Mapping[str, str]) -> Path:
 
 def needed(model: str | Path) -> dict:
     """What a session of a file of planner's is opened with on the CPU."""
-    has_arena = ARENA_KEY in {p.key for p in onnx.load(model).metadata_props}
-    return AS_NEEDED | ON_CPU | {"arena": "1" if has_arena else None}
+    has_pool = POOL_KEY in {p.key for p in onnx.load(model).metadata_props}
+    return AS_NEEDED | ON_CPU | {"pool": "1" if has_pool else None}
 
 
 def rewritten(done: Done) -> str:
@@ -231,12 +231,7 @@ for session in [*made, again]:
         (LEVEL_KEY, "disabled", "level", "ORT_DISABLE_ALL"),
         (ORDER_KEY, "priority", "order", "PRIORITY_BASED"),
         (PACKED, "0", "packing", "1"),
-        (
-            ARENA_KEY,
-            '{"max_bytes": 268435456, "first_region_bytes": 0, "is_proved": true}',
-            "arena",
-            "1",
-        ),
+        (POOL_KEY, '{"bytes": 268435456, "is_proved": true}', "pool", "1"),
     ],
 )
 def test_what_the_file_says_is_applied_and_explained(
@@ -248,7 +243,7 @@ def test_what_the_file_says_is_applied_and_explained(
     assert opened(done) == [needed(model) | {name: seen}]
     (line,) = lines(done)
     assert line.startswith(f"planner: {model}: planned for the CPU, budget ")
-    assert (seen in line) or ("an arena of 256.00 MiB" in line)
+    assert (seen in line) or ("a pool of 256.00 MiB" in line)
 
 
 def test_the_scripts_own_options_stay_and_what_is_against_the_plan_is_said(
@@ -317,20 +312,20 @@ print(json.dumps(seen(session)))
 )
 
 
-def test_a_file_runs_in_the_arena_that_it_asks_for_or_not_at_all(
+def test_a_file_runs_in_the_pool_that_it_asks_for_or_not_at_all(
     start: Start, folder: Path, tmp_path: Path, script
 ):
     path = script(RUN)
     for size, fits in ((1 << 19, False), (1 << 28, True)):
-        arena = json.dumps({"max_bytes": size, "first_region_bytes": 0, "is_proved": True})
-        model = with_metadata(folder / "planned.onnx", tmp_path / "m.onnx", {ARENA_KEY: arena})
+        pool = json.dumps({"bytes": size, "is_proved": True})
+        model = with_metadata(folder / "planned.onnx", tmp_path / "m.onnx", {POOL_KEY: pool})
         done = start(*PLANNER, "run", path, model)
         assert (done.returncode == 0) == fits, done.stderr
-        assert fits or "smaller than requested" in done.stderr
+        assert fits or "the pool has" in done.stderr
 
 
 def test_a_loop_may_keep_what_a_step_gave(start: Start, folder: Path, tmp_path: Path, script):
-    """On the CPU outputs lie in the session's arena, which has room for one step."""
+    """On the CPU outputs lie in the session's pool, which has room for one step."""
     path = script(
         RUN
         + """
@@ -341,8 +336,8 @@ print(json.dumps({"arrays": sum(a.base is None for a in kept[0])}))
     )
     names = [o.name for o in onnx.load(folder / "planned.onnx").graph.output]
     for size in (8 << 20, 16 << 20):  # 8 steps' outputs are 25 MiB
-        arena = json.dumps({"max_bytes": size, "first_region_bytes": 0, "is_proved": True})
-        model = with_metadata(folder / "planned.onnx", tmp_path / "m.onnx", {ARENA_KEY: arena})
+        pool = json.dumps({"bytes": size, "is_proved": True})
+        model = with_metadata(folder / "planned.onnx", tmp_path / "m.onnx", {POOL_KEY: pool})
         done = start(*PLANNER, "run", path, model)
         assert opened(done)[-1] == {"arrays": len(names)}
 

@@ -17,7 +17,7 @@ from planner.fit.replay import PEAK, Limits, arena_for, rooms
 from planner.fit.search import fit, need_of
 from planner.graph.model import OpId, TrainingGraph
 from planner.graph.schedule import default_order
-from planner.runtime.memory.arena import RECOMMENDED, first_region, fits, region_sizes, simulate
+from planner.runtime.memory.arena import RECOMMENDED, fits, region_sizes, simulate
 from planner.search.evaluate import Evaluator
 from tests.graphs import decisions_for, graph_of, onnx_graphs, problems
 from tests.runtime.support import random_model, save
@@ -66,6 +66,12 @@ def most_in_use(wanted: Demands) -> int:
 def in_use(graph: TrainingGraph, order: Sequence[OpId]) -> int:
     """The most bytes in use under a cap, which splits every chunk."""
     return most_in_use(demands(graph, order))
+
+
+def first_region(graph: TrainingGraph, order: Sequence[OpId], cap: int) -> int | None:
+    """The first of the regions that are tried with which the plain replay fits in `cap`."""
+    firsts = region_sizes(cap, len(order)) if cap > 0 else []
+    return next((r for r in firsts if fits(graph, order, cap, first_region_bytes=r)), None)
 
 
 @_QUICK

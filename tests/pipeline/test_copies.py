@@ -155,7 +155,7 @@ def test_text_json_and_page_say_so(done, capsys):
     print_optimize(payload)
     assert "Copies run beside" in " ".join(capsys.readouterr().out.split())
     assert head["copies_sentence"] in render_page(payload)
-    assert "options = planner.session_options('out.onnx')" in payload["session_code"]
+    assert "session = planner.open_session('out.onnx')" in payload["session_code"]
 
 
 def test_lanes_show_the_copies_beside_the_operations(done):

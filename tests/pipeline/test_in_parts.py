@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 
 import numpy as np
@@ -86,9 +85,6 @@ def test_the_code_in_the_report_makes_the_step(net: Path, four: OptimizeResult) 
     code = optimize_payload(four)["session_code"]
     code = code.replace("'planned.onnx'", repr(str(net.with_name("planned.onnx"))))
     code = code.replace("'plan.json'", repr(str(net.with_name("plan.json"))))
-    code = re.sub(
-        r"(?s)# .*?use_env_allocators.*?\n", "", code
-    )  # an arena is registered once a process
     names: dict[str, object] = {}
     exec(code, names)
     feeds = feeds_of(net, BATCH)

@@ -187,11 +187,12 @@ class OptimizeJob:
                 preview.settle(planned)
         prepared, most = chosen.prepared, self.request.max_slowdown
         found = plans.assemble(prepared, chosen.settings, planned)
-        # at other sizes than those that were bound, another arena is needed
+        # at other sizes than those that were bound, another arena or pool is needed
         will_run = bool(self.verify) and self.files.model is not None and not found.dims
         run_plan = replace(
             found,
             arena=None if found.arena is None else replace(found.arena, is_proved=will_run),
+            pool=None if found.pool is None else replace(found.pool, is_proved=will_run),
             max_slowdown=None if most is None else parse_slowdown(most),
             binds=chosen.binds,
         )

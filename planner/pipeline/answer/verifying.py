@@ -285,7 +285,6 @@ def _on_cpu(
         budget_bytes=plan.budget_bytes,
         budget_of=plan.budget_of,
         strict=prepared.request.strict,
-        arena=plan.arena,
         inputs=inputs[0],
         inputs_source=inputs[1],
         seed=prepared.request.seed,

@@ -83,7 +83,7 @@ def plan_with_halves(
     except KeyboardInterrupt:
         return exact[0], exact[1].interrupted()
     quicker = made[1].time_us < exact[1].time_us - WORTH * prepared.baseline.time_us
-    return made if quicker and made[1].fits_arena >= exact[1].fits_arena else exact
+    return made if quicker and made[1].has_room >= exact[1].has_room else exact
 
 
 def _with_all(

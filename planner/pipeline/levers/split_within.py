@@ -133,7 +133,7 @@ class _Splitting:
         except (InfeasibleBudgetError, TakenError):
             return plain
         is_better = _added_us(made) <= most_us
-        return made if is_better and made[1].fits_arena >= plain[1].fits_arena else plain
+        return made if is_better and made[1].has_room >= plain[1].has_room else plain
 
     def _tried(self, lean: Prepared, plain: Made | None) -> list[_Tried]:
         """Models in chunks, each other in what is split: those with the quickest plan first; where no
@@ -180,7 +180,7 @@ class _Splitting:
         """Whether there is enough to gain in chunks."""
         if made[1].solved.is_interrupted:
             return False
-        return not made[1].fits_arena or _added_us(made) > WORTH * self.prepared.baseline.time_us
+        return not made[1].has_room or _added_us(made) > WORTH * self.prepared.baseline.time_us
 
     def _for(self, limit_s: float) -> Settings:
         return replace(self.settings, time_limit_s=limit_s)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from planner.graph.liveness import Timeline, timeline
 from planner.graph.model import OpId, TrainingGraph
 from planner.plan.planfile import Arena
-from planner.results import ModelView
+from planner.results import ArenaForecast, ModelView
 from planner.runtime.options import Memory
 from planner.targets import Target
 
@@ -35,29 +35,36 @@ def view_of(
     duration_us: tuple[float, ...],
     target: Target,
     arena: Arena | None = None,
+    *,
+    in_pool: bool = False,
 ) -> ModelView:
-    """Timeline, time and arena forecasts of a graph.
+    """Timeline, time and forecasts of what is held of a graph.
 
     Args:
         line: of the graph, in the order in which it runs.
         duration_us: by OpId.
         arena: that its file asks for.
+        in_pool: its file asks for a pool.
     """
     from planner.runtime.device.forecast import device_forecast
     from planner.runtime.memory.arena import forecast
+    from planner.runtime.memory.paged import forecast_pool
     from planner.runtime.options import most_threads
 
     ways: tuple[Memory, ...] = ("default", "recommended")
     threads = most_threads()
+
+    def held(options: Memory) -> ArenaForecast:
+        if target.own_memory:
+            return device_forecast(graph, line.order, target, options, arena)
+        if in_pool and options == "recommended":
+            return forecast_pool(graph, line.order, threads=threads)
+        return forecast(graph, line.order, options, threads=threads)
+
     return ModelView(
         graph=graph,
         timeline=line,
         time_us=sum(duration_us),
         duration_us=duration_us,
-        arena=tuple(
-            device_forecast(graph, line.order, target, options, arena)
-            if target.own_memory
-            else forecast(graph, line.order, options, arena=arena, threads=threads)
-            for options in (ways if target.is_arena or not target.own_memory else ways[:1])
-        ),
+        arena=tuple(map(held, ways if target.is_arena or not target.own_memory else ways[:1])),
     )

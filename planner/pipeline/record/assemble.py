@@ -60,6 +60,7 @@ def assemble(prepared: Prepared, settings: Settings, planned: Planned) -> Plan:
     bound = planned.solved.bound_us
     return replace(
         _as_asked(prepared, settings),
+        pool=planned.pool,
         arena=planned.arena,
         engine=planned.solved.engine,
         solve_s=planned.solved.solve_s,
@@ -88,7 +89,7 @@ def assemble(prepared: Prepared, settings: Settings, planned: Planned) -> Plan:
             *_shared_note(prepared, replay),
             *residence_note(prepared),
             *live_note(prepared),
-            *_arena_note(planned),
+            *_room_note(planned),
             *barred_note(barred),
             *((INTERRUPTED,) if planned.solved.is_interrupted else ()),
         ),
@@ -171,8 +172,9 @@ def _shared_note(prepared: Prepared, replay: Replay) -> tuple[str, ...]:
     return shared_note(prepared) if replay.swap_in_bytes or prepared.resident else ()
 
 
-def _arena_note(planned: Planned) -> tuple[str, ...]:
-    if planned.fits_arena:
+def _room_note(planned: Planned) -> tuple[str, ...]:
+    """What the plan takes beyond a budget of live bytes."""
+    if planned.has_room:
         return ()
     return (
         "live bytes are within the budget, but ONNX Runtime's arena is predicted to need more, for "

@@ -32,7 +32,14 @@ _LIKE_INPUT = frozenset(
 def rewritten_view(planned: Planned, plan: Plan, target: Target) -> ModelView:
     """An accepted plan's model."""
     durations = _durations_after(planned)
-    view = view_of(planned.graph, planned.timeline, durations, target, plan.arena)
+    view = view_of(
+        planned.graph,
+        planned.timeline,
+        durations,
+        target,
+        plan.arena,
+        in_pool=plan.pool is not None,
+    )
     return replace(view, time_us=plan.planned.time_us, start_us=_starts_after(planned))
 
 

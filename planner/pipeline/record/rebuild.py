@@ -46,6 +46,7 @@ from planner.targets import (
     NEEDS_SWAPS,
     ORDER_KEY,
     PACKED_KEY,
+    POOL_KEY,
     SESSION_KEYS,
     target_named,
 )
@@ -266,6 +267,8 @@ def with_metadata(rewritten: Rewritten, plan: Plan, prepared: Prepared) -> Rewri
         props[NEEDS_KEY] = NEEDS_SWAPS
     if plan.block_channels:
         props[BLOCK_KEY] = str(plan.block_channels)
+    if plan.pool is not None:
+        props[POOL_KEY] = json.dumps(fields_of(plan.pool))
     if plan.arena is not None:
         props[ARENA_KEY] = json.dumps(fields_of(plan.arena))
     annotate(rewritten, plan.decisions)

@@ -1,4 +1,5 @@
-"""A plan that ONNX Runtime's arena has no room for, in another order that it has room for."""
+"""A plan that a device's arena has no room for, in another order that it has room for. The pool on the
+CPU has room in any order or in none."""
 
 from __future__ import annotations
 
@@ -41,6 +42,8 @@ def fitted_plan(
     """
     deadline = time.monotonic() + time_limit_s
     need = 0.0
+    if planned.needed_bytes is not None:
+        return None, planned.needed_bytes / max(1, planned.room_bytes)
     if planned.is_ordered:
         return None, _fit(planned, settings, 0.0, 0).need
     for turn in range(_ROUNDS):
@@ -53,12 +56,12 @@ def fitted_plan(
         if moved is None:
             break
         planned = moved
-        if planned.fits_arena:
+        if planned.has_room:
             return planned, need
     return None, need
 
 
-def in_arena(planned: Planned, settings: Settings) -> tuple[Planned, int]:
+def with_room(planned: Planned, settings: Settings) -> tuple[Planned, int]:
     """(a plan in an order that the arena has room for, or as it is; about the least budget that it would
     be held in). One that holds is left alone.
 

@@ -9,7 +9,7 @@ from planner.errors import InfeasibleBudgetError, TimeLimitError
 from planner.formulate import Formulation
 from planner.pipeline.prepare.prepared import Prepared
 from planner.pipeline.prepare.settings import Settings
-from planner.pipeline.solve.fitting import in_arena
+from planner.pipeline.solve.fitting import with_room
 from planner.pipeline.solve.orders import (
     BaseOrder,
     formulate_in,
@@ -90,7 +90,7 @@ def least_plan(
             planned = _lower_least(prepared, settings, least, orders)
             peak_bytes = planned.timeline.peak_bytes
             if peak_bytes <= room and least.candidate.time_us <= settings.most_us:
-                planned = in_arena(planned, settings)[0]
+                planned = with_room(planned, settings)[0]
                 if planned.holds:
                     return planned
             tried.append((peak_bytes, least))
@@ -119,8 +119,8 @@ def _held_in(
     for _ in range(_HELD_TRIES):
         asked = replace(settings, budget_bytes=budget_bytes)
         planned = _lower_least(prepared, asked, least, orders)
-        planned, needed_bytes = in_arena(planned, asked)
-        if planned.fits_arena:
+        planned, needed_bytes = with_room(planned, asked)
+        if planned.has_room:
             break
         budget_bytes = max(needed_bytes, int(_HELD_STEP * budget_bytes))
     return int(_HELD_STEP * budget_bytes)

@@ -10,7 +10,6 @@ from planner.graph.model import OpId, Role
 from planner.pipeline.solve.fitting import fitted_plan, in_order
 from planner.pipeline.solve.orders import Settings
 from planner.pipeline.solve.planned import Planned
-from planner.runtime.device.forecast import arena_room
 from planner.runtime.memory.missed import missed_bytes
 from planner.runtime.optimizers.fusion_pins import TakenError
 
@@ -57,8 +56,6 @@ def _looser(planned: Planned, settings: Settings) -> Planned | None:
     if not file.pins:
         return None
     place = {op: i for i, op in enumerate(planned.order)}
-    target = planned.prepared.target
-    room = settings.budget_bytes - settings.reserve_bytes
     as_it_is_us = _missed_us(planned, planned.order)
 
     def cost_us(order: Sequence[int], pins: int) -> float:
@@ -68,8 +65,8 @@ def _looser(planned: Planned, settings: Settings) -> Planned | None:
 
     order, fewer = looser_order(
         file,
-        demands_of(graph, planned.order, place, rewritten.like, target),
-        arena_room(graph, room, target) if planned.fits_arena else None,
+        demands_of(graph, planned.order, place, rewritten.like, planned.prepared.target),
+        planned.room_bytes if planned.first_region_bytes is not None else None,
         cost_us,
         time_limit_s=_SEARCH_S,
     )
@@ -80,7 +77,7 @@ def _looser(planned: Planned, settings: Settings) -> Planned | None:
     units = sorted(range(len(nodes)), key=lambda unit: step[nodes[unit]])
     try:
         found = in_order(planned, settings, units, most_bytes=settings.budget_bytes)
-        if found is not None and planned.fits_arena and not found.fits_arena:
+        if found is not None and planned.has_room and not found.has_room:
             found, _ = fitted_plan(found, settings, time_limit_s=_FIT_S)
     except TakenError:
         return None
@@ -89,8 +86,7 @@ def _looser(planned: Planned, settings: Settings) -> Planned | None:
     more_us = max(0.0, _missed_us(found, found.order) - as_it_is_us)
     if found.pins_us + more_us >= planned.pins_us:
         return None
-    fits = found.fits_arena >= planned.fits_arena and found.timeline.peak_bytes <= room
-    return found if fits else None
+    return found if found.has_room >= planned.has_room and not found.over_bytes else None
 
 
 def _missed_us(planned: Planned, order: Sequence[OpId]) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from planner.fit.demands import Demands, demands_of
+from planner.fit.demands import demands_of
 from planner.fit.search import first_region
 from planner.formulate import Formulation
 from planner.graph.liveness import Timeline
@@ -14,20 +14,21 @@ from planner.lower.rewrite import Rewritten
 from planner.pipeline.prepare.prepared import Prepared
 from planner.pipeline.prepare.timelines import full_timeline
 from planner.pipeline.solve.orders import BaseOrder, Settings
-from planner.pipeline.solve.read_back import lowered_as, read_back
-from planner.plan.planfile import Arena, BudgetOf
+from planner.pipeline.solve.read_back import ReadBack, lowered_as, read_back
+from planner.plan.planfile import Arena, BudgetOf, Pool
 from planner.plan.problem import ActionKind
 from planner.plan.solved import Solved
 from planner.runtime.device.forecast import arena_room, device_forecast
-from planner.runtime.memory.arena import forecast, packable_bytes, whole_regions
+from planner.runtime.memory.arena import packable_bytes, whole_regions
 from planner.runtime.memory.bfc import ROUNDING
+from planner.runtime.memory.paged import PAGE_BYTES, in_pages, pool_bytes
 from planner.runtime.options import most_threads
 from planner.simulate.simulate import candidate_of
 from planner.simulate.waits import with_waits
 from planner.targets import Target
 
 MAX_SLOWER = 1.25
-"""A plan that the arena has room for may take so many times as long as one that it has none for."""
+"""So many times as long as another may a plan take that a device's arena has room for alone."""
 
 _UNKNOWN_PIN_US = 1.0
 """What a node that pins is thought to take where that was not measured: fewer are better all the same."""
@@ -41,8 +42,10 @@ class Planned:
         prepared: the model that it was made for, with less to recompute and swap where planning
             barred that.
         budget_of: what the budget bounds.
-        room_bytes: what the budget leaves for ONNX Runtime's arena.
-        first_region_bytes: of such an arena that has room for the plan; None where none has.
+        live_room_bytes: the budget without its reserve.
+        room_bytes: what that leaves for what comes and goes, in the pool or in ONNX Runtime's arena.
+        needed_bytes: of the pool that it runs in; None on a device with memory of its own.
+        first_region_bytes: there, of an arena that has room for the plan; None where none has.
     """
 
     prepared: Prepared
@@ -55,18 +58,31 @@ class Planned:
     timeline: Timeline
     orders: tuple[BaseOrder, ...]
     budget_of: BudgetOf
+    live_room_bytes: int
     room_bytes: int
+    needed_bytes: int | None
     first_region_bytes: int | None
 
     @property
     def holds(self) -> bool:
         """Whether it is within what the budget bounds, its live bytes given."""
-        return self.budget_of == "live" or self.fits_arena
+        return self.budget_of == "live" or self.has_room
 
     @property
-    def fits_arena(self) -> bool:
-        """Whether an arena of the budget has room for it, as its replay has it."""
+    def has_room(self) -> bool:
+        """Whether the pool has room for it, or, on a device with memory of its own, an arena, as its
+        replay has it. Where the budget bounds live bytes, the pool is as large as it needs."""
+        if self.needed_bytes is not None:
+            return self.budget_of == "live" or self.needed_bytes <= self.room_bytes
         return self.first_region_bytes is not None
+
+    @property
+    def over_bytes(self) -> int:
+        """By which it is above what the budget bounds, what an arena loses apart; 0 within."""
+        over = self.timeline.peak_bytes - self.live_room_bytes
+        if self.needed_bytes is not None and self.budget_of == "held":
+            over = max(over, self.needed_bytes - self.room_bytes)
+        return max(0, over)
 
     @property
     def is_ordered(self) -> bool:
@@ -75,19 +91,22 @@ class Planned:
         return any(action.kind is ActionKind.SWAP_OUT_DONE for action in actions)
 
     @property
-    def arena(self) -> Arena | None:
-        """The arena that has room for it; None where there is none, or where copies to the host are in
-        it, too."""
-        is_shared = not self.prepared.target.own_memory and any(
-            op.op_type in COPIES for op in self.graph.operations
-        )
-        if self.first_region_bytes is None or is_shared:
+    def pool(self) -> Pool | None:
+        """The pool on the CPU, with room for constant weights that kernels pack; None where copies to the
+        host lie in the CPU's memory, too."""
+        is_shared = any(op.op_type in COPIES for op in self.graph.operations)
+        if self.needed_bytes is None or is_shared:
             return None
-        packed_bytes = 0 if self.prepared.target.own_memory else packable_bytes(self.graph)
+        size = max(in_pages(self.room_bytes), self.needed_bytes)
+        return Pool(bytes=size + in_pages(packable_bytes(self.graph) + PAGE_BYTES - 1))
+
+    @property
+    def arena(self) -> Arena | None:
+        """The device's arena that has room for it; None where there is none."""
+        if self.first_region_bytes is None:
+            return None
         room_bytes = self.room_bytes // ROUNDING * ROUNDING
-        return Arena(
-            max_bytes=room_bytes + packed_bytes, first_region_bytes=self.first_region_bytes
-        )
+        return Arena(max_bytes=room_bytes, first_region_bytes=self.first_region_bytes)
 
     @property
     def time_us(self) -> float:
@@ -107,8 +126,8 @@ class Planned:
             most_slower: so many times as long a plan may take that the arena alone has room for.
         """
         allowed = 1.0
-        if self.fits_arena != other.fits_arena:
-            allowed = most_slower if self.fits_arena else 1 / most_slower
+        if self.has_room != other.has_room:
+            allowed = most_slower if self.has_room else 1 / most_slower
         return self.time_us + self.pins_us < allowed * (other.time_us + other.pins_us)
 
     def interrupted(self) -> Planned:
@@ -116,22 +135,23 @@ class Planned:
         return replace(self, solved=replace(self.solved, is_interrupted=True))
 
 
-def held_region(
-    demands: Demands, graph: TrainingGraph, order: tuple[OpId, ...], room_bytes: int, target: Target
+def _first_region(
+    back: ReadBack, room_bytes: int, budget_of: BudgetOf, target: Target
 ) -> int | None:
-    """A first region with which two runs take no more than `room_bytes` of an arena without that limit,
-    as the replay has it; None where there is none."""
-    threads = most_threads()
+    """A first region of a device's arena that has room for a plan, as the replay has it; None where there
+    is none. Where the budget bounds what is held, two runs take no more than `room_bytes` of an arena
+    without that limit, too."""
+    graph, order = back.graph, back.order
+    units = {op: i for i, op in enumerate(order)}
+    demands = demands_of(graph, order, units, back.rewritten.like, target)
+    if budget_of == "live":
+        return first_region(demands, room_bytes)
     for size in whole_regions(room_bytes):
         if first_region(demands, room_bytes, (size,)) is None:
             continue
         arena = Arena(max_bytes=room_bytes, first_region_bytes=size)
-        found = (
-            device_forecast(graph, order, target, "recommended", arena)
-            if target.own_memory
-            else forecast(graph, order, "recommended", arena=arena, threads=threads)
-        )
-        if found.held_bytes <= room_bytes:
+        held = device_forecast(graph, order, target, "recommended", arena).held_bytes
+        if held <= room_bytes:
             return size
     return None
 
@@ -164,9 +184,13 @@ def lowered_plan(
     def read(rewritten: Rewritten) -> Planned:
         back = read_back(prepared, rewritten, order_target=settings.order_target)
         graph, order = back.graph, back.order
-        cap = arena_room(graph, settings.budget_bytes - settings.reserve_bytes, target)
-        units = {op: i for i, op in enumerate(order)}
-        demands = demands_of(graph, order, units, rewritten.like, target)
+        live_room_bytes = settings.budget_bytes - settings.reserve_bytes
+        room_bytes = arena_room(graph, live_room_bytes, target)
+        needed_bytes, region_bytes = None, None
+        if target.own_memory:
+            region_bytes = _first_region(back, room_bytes, settings.budget_of, target)
+        else:
+            needed_bytes = pool_bytes(graph, order, threads=most_threads())
         return Planned(
             prepared=prepared,
             formulation=form,
@@ -178,10 +202,10 @@ def lowered_plan(
             timeline=full_timeline(graph, order, target),
             orders=orders,
             budget_of=settings.budget_of,
-            room_bytes=cap,
-            first_region_bytes=first_region(demands, cap)
-            if settings.budget_of == "live"
-            else held_region(demands, graph, order, cap, target),
+            live_room_bytes=live_room_bytes,
+            room_bytes=room_bytes,
+            needed_bytes=needed_bytes,
+            first_region_bytes=region_bytes,
         )
 
     return lowered_as(read, prepared, form, candidate.actions, order_target=settings.order_target)

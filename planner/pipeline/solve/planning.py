@@ -20,7 +20,7 @@ from planner.formulate import Formulation
 from planner.graph.model import TensorId
 from planner.graph.reasons import WhyOnce, WhyStay
 from planner.pipeline.prepare.prepared import Prepared, Progress
-from planner.pipeline.solve.fitting import in_arena
+from planner.pipeline.solve.fitting import with_room
 from planner.pipeline.solve.least_plan import least_peaks, least_plan
 from planner.pipeline.solve.orders import (
     BaseOrder,
@@ -200,7 +200,7 @@ def _planned(
         raise
     planned = search.accepted
     if planned is not None:
-        planned, _ = in_arena(planned, settings)
+        planned, _ = with_room(planned, settings)
     if planned is not None and planned.holds:
         return planned
     assert search.least is not None

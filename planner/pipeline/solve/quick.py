@@ -89,4 +89,4 @@ def is_slow(prepared: Prepared, planned: Planned) -> bool:
     if planned.solved.is_interrupted:
         return False
     base_us = prepared.baseline.time_us
-    return not planned.fits_arena or planned.time_us - base_us > WORTH * base_us
+    return not planned.has_room or planned.time_us - base_us > WORTH * base_us

@@ -147,7 +147,7 @@ class TrialSearch:
                 trials.restore(trial.base)
         if self.accepted is None:
             return
-        if self.accepted.fits_arena:
+        if self.accepted.has_room:
             if self.is_cut:
                 self._refine(self.accepted)
         elif self.passed is not None and self._gains(self.passed):
@@ -165,7 +165,7 @@ class TrialSearch:
         have no room for it, or somewhat quicker where it has none for what is accepted."""
         trials = self.trials
         if self.accepted is not None:
-            slower = self._most_slower if self.accepted.fits_arena else _MUCH_SLOWER
+            slower = self._most_slower if self.accepted.has_room else _MUCH_SLOWER
             accepted_us = self.accepted.time_us + self.accepted.base.pins_us
             trials.restore(most_us=accepted_us / slower - self._base_us, left=self.left)
         elif not any(t.added_us is not None for t in trials.open):
@@ -212,7 +212,7 @@ class TrialSearch:
             return False
         accepted_us = self.accepted.time_us + self.accepted.base.pins_us
         expected_us = self._base_us + trial.expected_us(left=self.left)
-        if not self.accepted.fits_arena:
+        if not self.accepted.has_room:
             return expected_us < self._most_slower * accepted_us
         return self.patience.is_worth(accepted_us - expected_us, self._base_us)
 
@@ -227,15 +227,23 @@ class TrialSearch:
         self.raced[trial.base] = found.rough
         need = found.need
         if need is None:
-            need = need_before_planning(self.prepared, trial.base)
+            need = 1.0
+            if self._breaks_up:
+                need = need_before_planning(self.prepared, trial.base)
         elif self.accepted is None and _is_far(found.rough):
             need = 1.0
         self.trials.judge(trial, self.underrated * need, self._added_us(found.rough))
+
+    @property
+    def _breaks_up(self) -> bool:
+        """Whether memory that lies in pieces is lost: a device's arena, and not the pool on the CPU."""
+        return self.prepared.target.own_memory
 
     def _to_judge(self, base: BaseOrder) -> ToJudge:
         left_s = max(0.0, self.deadline - time.monotonic())
         return ToJudge(
             problem=self.forms[base].problem,
+            breaks_up=self._breaks_up,
             rough=known if (known := self.raced.get(base)) and known.candidate else None,
             time_limit_s=min(self.longest_s, _JUDGE * left_s),
         )
@@ -341,7 +349,10 @@ class TrialSearch:
             return self._lower(found)
         if not _could_beat(self.accepted, found, self._most_slower):
             return self._outcome(candidate)
-        need = need_of_plan(self.forms[found.base].problem, candidate, underrated=self.underrated)
+        need = 1.0
+        if self._breaks_up:
+            problem = self.forms[found.base].problem
+            need = need_of_plan(problem, candidate, underrated=self.underrated)
         if need <= MENDABLE or MAX_SLOWER * candidate.time_us < self.accepted.time_us:
             return self._lower(found)
         passed = self.passed.solved.candidate if self.passed is not None else None
@@ -367,20 +378,25 @@ class TrialSearch:
         planned = lowered_plan(
             self.prepared, settings, found.base, found.form, found.solved, tuple(self.forms)
         )
-        over = planned.timeline.peak_bytes - (settings.budget_bytes - settings.reserve_bytes)
-        if over > 0:  # what pins its order takes a few bytes
+        if (
+            over := planned.over_bytes
+        ):  # what pins its order takes a few bytes, and so do whole pages
+            self._was_over(settings.budget_bytes + over)
             return self._outcome(candidate, over_bytes=over)
-        if not planned.fits_arena:
+        if not planned.has_room:
             self._take(planned, is_cut=found.is_cut)
             self.progress("looking for an order that the arena has room for")
             fitted, need = fitted_plan(planned, settings, time_limit_s=FIT_S)
             estimated = need_of_plan(self.forms[found.base].problem, candidate)
             self.underrated = max(self.underrated, need / (_EXACT * estimated))
-            held = held_in(planned, settings, need)
-            self.least_held_bytes = min(held, self.least_held_bytes or held)
+            self._was_over(held_in(planned, settings, need))
             planned = fitted or planned
         self._take(planned, is_cut=found.is_cut)
         return self._outcome(candidate, need=need)
+
+    def _was_over(self, held_bytes: int) -> None:
+        """A plan would be held in so many bytes, or about that."""
+        self.least_held_bytes = min(held_bytes, self.least_held_bytes or held_bytes)
 
     def _take(self, planned: Planned, *, is_cut: bool) -> None:
         most = self._most_slower
@@ -422,4 +438,4 @@ def _could_beat(accepted: Planned, found: _Found, most_slower: float) -> bool:
     assert found.solved.candidate is not None
     time_us = found.solved.candidate.time_us + found.base.pins_us
     ratio = time_us / (accepted.time_us + accepted.base.pins_us)
-    return ratio < (1.0 if accepted.fits_arena else most_slower)
+    return ratio < (1.0 if accepted.has_room else most_slower)

@@ -33,10 +33,12 @@ class ToJudge:
 
     Attributes:
         problem: in that order, with the whole budget for a capacity.
+        breaks_up: memory that lies in pieces is lost.
         rough: a plan in it; None where one is to be looked for, for `time_limit_s`.
     """
 
     problem: Problem
+    breaks_up: bool
     rough: Solved | None
     time_limit_s: float
 
@@ -58,7 +60,8 @@ def judged(task: ToJudge) -> Judged:
     rough = task.rough or rough_plan(task.problem, task.time_limit_s)
     if rough.candidate is None:
         return Judged(rough=rough, need=None)
-    return Judged(rough=rough, need=need_of_plan(task.problem, rough.candidate))
+    need = need_of_plan(task.problem, rough.candidate) if task.breaks_up else 1.0
+    return Judged(rough=rough, need=need)
 
 
 @dataclass(frozen=True, slots=True)

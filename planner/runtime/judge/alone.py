@@ -30,11 +30,17 @@ import numpy.typing as npt
 from planner.files.temporary import temporary_folder
 from planner.processes.children import run_child
 from planner.results import DefaultBits, SessionCheck
+from planner.runtime.judge.cap import is_refusal, shortened
+from planner.runtime.memory.memcheck import NO_ROOM
 from planner.runtime.options import Memory
 from planner.runtime.timing import available_bytes
 
 _TIMEOUT_S = 3600.0
 _SHOWN = 3
+_LINES = {
+    "default": "onnxruntime.InferenceSession(path)",
+    "recommended": "planner.open_session(path)",
+}
 
 _TIMES_LIVE = 4
 """A session of default options may hold so many times what is live: regions double, and the memory
@@ -72,12 +78,14 @@ class Alone:
         digests: of each result by name, run by run; of inputs that are written over, too.
         grown_bytes: by which the process had grown at most, run by run.
         results_bytes: of the arrays that a run returns, which the process holds beside the arena.
+        held_bytes: of its pool's pages, at the most; None where it has no pool.
         failure: why it did not run; "" where it did.
     """
 
     digests: tuple[Mapping[str, str], ...] = ()
     grown_bytes: tuple[int, ...] = ()
     results_bytes: int = 0
+    held_bytes: int | None = None
     failure: str = ""
 
     def check(self, model: str, options: Memory) -> SessionCheck:
@@ -87,6 +95,7 @@ class Alone:
             options=options,
             grown_bytes=self.grown_bytes,
             results_bytes=self.results_bytes,
+            held_bytes=self.held_bytes,
             failure=self.failure,
         )
 
@@ -128,11 +137,15 @@ class Process:
             return Alone(failure=f"the process ended with status {done.returncode}: {tail}")
         answer = json.loads(done.stdout.strip().splitlines()[-1])
         if "failure" in answer:
-            return Alone(failure=answer["failure"].strip().splitlines()[0])
+            said = answer["failure"]
+            return Alone(
+                failure=f"{NO_ROOM}: {shortened(said)}" if is_refusal(said) else shortened(said)
+            )
         return Alone(
             digests=tuple(answer["digests"]),
             grown_bytes=tuple(answer["grown_bytes"]),
             results_bytes=answer["results_bytes"],
+            held_bytes=answer["held_bytes"],
         )
 
 
@@ -185,9 +198,11 @@ def judged_alone(
     """(failures, notes) of what does not run as a script opens it, and of what has other bits so, which
     is a failure where that is asked for (`strict`)."""
     failures = [
-        f"onnxruntime.InferenceSession(path) does not run the {check.model} model: {check.failure}"
+        check.failure
+        if check.failure.startswith(NO_ROOM)
+        else f"{_LINES[check.options]} does not run the {check.model} model: {check.failure}"
         for check in sessions
-        if check.failure and check.options == "default"
+        if check.failure
     ]
     said = "" if bits is None else default_bits_note(bits)
     notes = [said] if said else []

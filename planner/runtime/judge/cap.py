@@ -1,14 +1,8 @@
-"""A hard cap: does a model run where the CPU arena may not exceed a number of bytes?
+"""A hard cap: does a model run in a pool of so many bytes?
 
-The budget covers everything on the device. On the CPU, feeds are not in the arena, nor are
-initializers above 127 bytes; `planner.runtime.memory.arena.arena_cap` takes them off. Within the cap the
-arena's regions double, split without waste, from a first region that `first_region` there picks by
-replaying the allocator: a small one keeps small, long-lived buffers from breaking up large regions. An
-arena that grows by what is requested never merges its regions, and fails plans that fit by far
-(reports/ort_facts.md).
-
-What can still be lost is 256-byte rounding and fragmentation, and a kernel's workspace, which the
-arena holds too; all are in the replay.
+The budget covers everything on the device. On the CPU, feeds are not in the pool, nor are initializers
+above 127 bytes; `planner.runtime.memory.arena.arena_cap` takes them off. A kernel's workspace and the
+rounding to pages are in the pool; nothing else is lost (`planner.runtime.memory.paged`).
 """
 
 from __future__ import annotations
@@ -27,43 +21,53 @@ import numpy.typing as npt
 
 from planner.files.temporary import temporary_folder
 from planner.processes.children import run_child
-from planner.results import CapCheck
-from planner.runtime.options import MAX_FIRST_REGION, Opening
+from planner.runtime.memory.paged import PAGE_BYTES
+from planner.runtime.options import Opening
 from planner.units import format_bytes
 
-_REFUSAL = "not yet taken by the arena"
+_REFUSED = re.compile(
+    r"(\d+) bytes were asked for; the pool has \d+, of which \d+ are in use \((\d+) free"
+)
 _OPENING = Opening(threads=1)
 _TIMEOUT_S = 3600.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Capped:
-    """How a model fared under a cap; `message` says why it failed."""
+    """How a model fared in a pool.
+
+    Attributes:
+        message: why it failed.
+        refused: the pool had no room, rather than the process coming to grief otherwise.
+        spilled_bytes: that lay outside of a pool that spills, at the most.
+    """
 
     passed: bool
-    message: str
+    message: str = ""
+    refused: bool = False
+    spilled_bytes: int = 0
 
 
 def run_capped(
     model_path: Path,
     inputs: Mapping[str, npt.NDArray[Any]],
-    cap_bytes: int,
+    pool_bytes: int,
     opening: Opening = _OPENING,
     *,
     runs: int = 2,
-    first_region_bytes: int | None = None,
+    spills: bool = False,
 ) -> Capped:
-    """Run `model_path` in a process of its own whose arena may not exceed `cap_bytes`.
+    """Run `model_path` in a process of its own, in a pool of `pool_bytes`.
 
     Args:
-        cap_bytes: of the arena: see `arena_cap`.
+        pool_bytes: see `planner.runtime.memory.arena.arena_cap`.
         opening: order, level and threads (convolutions take a buffer for each) of the session.
         runs: consecutive runs that must all succeed; results are dropped in between.
-        first_region_bytes: of the arena, whose regions double; None makes one region of the cap.
+        spills: what the pool has no room for lies outside of it.
     """
-    if cap_bytes <= 0:
-        # a limit below what is reserved at creation underflows in ONNX Runtime and caps nothing
-        return Capped(False, "graph inputs and initializers alone exceed the budget")
+    if pool_bytes < PAGE_BYTES:
+        why = "graph inputs and initializers alone exceed the budget"
+        return Capped(passed=False, message=why, refused=True)
     with temporary_folder() as folder:
         files: dict[str, str] = {}
         for index, (key, array) in enumerate(inputs.items()):
@@ -72,8 +76,8 @@ def run_capped(
         request = {
             "model": str(Path(model_path).resolve()),
             "inputs": files,
-            "cap_bytes": cap_bytes,
-            "first_region_bytes": first_region_bytes or min(cap_bytes, MAX_FIRST_REGION),
+            "pool_bytes": pool_bytes,
+            "spills": spills,
             "order": opening.order,
             "level": opening.level,
             "threads": opening.threads,
@@ -89,27 +93,34 @@ def run_capped(
         try:
             done = run_child(command, timeout_s=_TIMEOUT_S)
         except subprocess.TimeoutExpired:
-            return Capped(False, f"the capped process did not finish within {_TIMEOUT_S:.0f} s")
+            why = f"the capped process did not finish within {_TIMEOUT_S:.0f} s"
+            return Capped(passed=False, message=why)
     if done.returncode:
         tail = (done.stderr.strip().splitlines() or ["no message"])[-1]
-        return Capped(False, f"the capped process ended with status {done.returncode}: {tail}")
+        why = f"the capped process ended with status {done.returncode}: {tail}"
+        return Capped(passed=False, message=why)
     answer = json.loads(done.stdout.strip().splitlines()[-1])
-    return Capped(bool(answer["passed"]), _shorten(str(answer["message"])))
-
-
-def refused_by_arena(check: Capped | CapCheck) -> bool:
-    """Whether the arena had no room, rather than the process coming to grief otherwise."""
-    return not check.passed and check.message.endswith(_REFUSAL)
-
-
-def _shorten(message: str) -> str:
-    """The arena's refusal in one line: which node, how much was left, how much it wanted."""
-    found = re.search(
-        r"Available memory of (\d+) is smaller than requested bytes of (\d+)", message
+    message = str(answer["message"])
+    return Capped(
+        passed=not message,
+        message=shortened(message),
+        refused=is_refusal(message),
+        spilled_bytes=answer["spilled_bytes"],
     )
+
+
+def is_refusal(message: str) -> bool:
+    """Whether ONNX Runtime says that the pool had no room."""
+    return _REFUSED.search(message) is not None
+
+
+def shortened(message: str) -> str:
+    """What ONNX Runtime says, in one line; of the pool's refusal, which node, how much it wanted, and how
+    much was left."""
+    found = _REFUSED.search(message)
     if found is None:
         return message.strip().splitlines()[0] if message.strip() else ""
     node = re.search(r"running (\S+) node\. Name:'([^']*)'", message)
     where = f"at {node[1]} node {node[2]!r}: " if node else ""
-    free, wanted = int(found[1]), int(found[2])
-    return f"{where}{format_bytes(wanted)} requested, {format_bytes(free)} {_REFUSAL}"
+    wanted, free = int(found[1]), int(found[2])
+    return f"{where}{format_bytes(wanted)} requested, {format_bytes(free)} free in the pool"

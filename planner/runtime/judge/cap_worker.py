@@ -1,8 +1,7 @@
-"""Run one model under a hard arena cap: `python -m planner.runtime.judge.cap_worker FILE`.
+"""Run one model in a pool of so many bytes: `python -m planner.runtime.judge.cap_worker FILE`.
 
-A process of its own, because a registered arena is the whole process's and a failed run may leave
-one behind. FILE is the JSON request written by `planner.runtime.judge.cap`; the answer is one line of
-JSON on stdout.
+A process of its own, because a run that fails may leave memory behind. FILE is the JSON request written
+by `planner.runtime.judge.cap`; the answer is one line of JSON on stdout.
 """
 
 from __future__ import annotations
@@ -13,14 +12,18 @@ from pathlib import Path
 
 import numpy as np
 
-from planner.errors import ModelError
+from planner import native
+from planner.errors import ModelError, UsageError
+from planner.plan.planfile import Pool
 from planner.processes.children import end_with_parent
-from planner.runtime.options import cap_arena, hold_no_more, session_options
+from planner.runtime.options import hold_no_more, session_options
 from planner.runtime.profile import create_session, run_session
+from planner.runtime.swapping import put_pool, register_library
+from planner.targets import CPU
 
 
 def main(request_path: str) -> None:
-    """Answer `{"passed": bool, "message": str}`."""
+    """Answer `{"message": str, "spilled_bytes": int}`; the message says what failed, "" for nothing."""
     end_with_parent()
     folder = Path(request_path).parent
     request = json.loads(Path(request_path).read_text())
@@ -28,10 +31,11 @@ def main(request_path: str) -> None:
         level=request["level"], order=request["order"], threads=request["threads"]
     )
     hold_no_more(options)
-    # a packed copy of a weight would stand in the arena beside what the plan counts
+    # a packed copy of a weight would stand in the pool beside what the plan counts
     options.add_session_config_entry("session.disable_prepacking", "1")
-    cap_arena(options, request["cap_bytes"], request["first_region_bytes"])
     try:
+        put_pool(options, Pool(bytes=request["pool_bytes"], is_proved=not request["spills"]), CPU)
+        register_library(options)
         # copy on write: some kernels write over their inputs
         inputs = {
             name: np.load(folder / file, mmap_mode="c") for name, file in request["inputs"].items()
@@ -39,10 +43,12 @@ def main(request_path: str) -> None:
         session = create_session(Path(request["model"]), options)
         for _ in range(request["runs"]):
             run_session(session, inputs)  # the result is dropped before the next run
-    except ModelError as error:
-        print(json.dumps({"passed": False, "message": str(error)}))
+    except (ModelError, UsageError) as error:
+        print(json.dumps({"message": str(error), "spilled_bytes": 0}))
         return
-    print(json.dumps({"passed": True, "message": ""}))
+    pool = native.pool()
+    spilled_bytes = 0 if pool is None else pool.spilled_most_bytes
+    print(json.dumps({"message": "", "spilled_bytes": spilled_bytes}))
 
 
 if __name__ == "__main__":

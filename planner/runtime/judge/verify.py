@@ -9,7 +9,7 @@ run, and times from more runs (`planner.runtime.profiled`).
     rewritten  recommended               order, bytes
     rewritten  watched                   bits, where copies run beside the operations (`judge.swaps`)
     both       default                   time, in turns, in the sessions above
-    both       capped                    the arena's hard limit, one process each
+    both       capped                    in a pool that refuses more, one process each
     both       seeded                    outputs of random numbers, where there are any
 
 All are of ONNX Runtime's default level, ORT_ENABLE_ALL. A model that is planned as it is
@@ -38,12 +38,12 @@ from typing import Any
 
 import numpy.typing as npt
 
-from planner.errors import ModelError, UsageError
+from planner.errors import ModelError
 from planner.exactness import Numbers
 from planner.graph.effects import Effect
 from planner.graph.liveness import timeline
 from planner.graph.model import OpId, TrainingGraph
-from planner.plan.planfile import Arena, BudgetOf
+from planner.plan.planfile import BudgetOf
 from planner.processes.children import quiet
 from planner.results import (
     CapCheck,
@@ -51,6 +51,7 @@ from planner.results import (
     MemoryCheck,
     OrderCheck,
     OutputComparison,
+    SessionCheck,
     TimeCheck,
     Verification,
 )
@@ -96,7 +97,6 @@ class CpuJob:
         planned: names of the rewritten model's nodes as planned.
         budget_bytes: of the device, graph inputs and initializers included.
         budget_of: what it bounds; see `planner.request.Request`.
-        arena: in which the rewritten model should run, as its file says.
         strict: other last bits in sessions of default options are a failure.
         inputs: by name; `inputs_source` says where they come from.
         is_copy: the rewritten model is the original, which has no planned order.
@@ -120,7 +120,6 @@ class CpuJob:
     planned: Sequence[str]
     budget_bytes: int
     budget_of: BudgetOf = "live"
-    arena: Arena | None = None
     strict: bool = False
     inputs: Mapping[str, Array]
     inputs_source: str = "given by the caller"
@@ -180,6 +179,7 @@ class CpuJob:
             self._at_other_levels()
             self.progress("both models as a script opens them, each in a process of its own")
             bits, sessions = alone.found()
+        self._add_pool(sessions)
         failures, notes = judged_alone(bits, sessions, strict=self.strict)
         self.failures += failures
         self.notes += notes
@@ -376,31 +376,32 @@ class CpuJob:
             runs = self._profile("original", opening)
             self._add_memory("original", "recommended", runs)
         self.progress("rewritten model, recommended options: order and bytes")
-        opening = self._opening_recommended
-        try:
-            runs = self._profile("rewritten", opening)
-        except (ModelError, UsageError):
-            if self.arena is None:
-                raise
-            self.arena = None  # another first region may do: see the caps
-            opening = self._opening_recommended
-            runs = self._profile("rewritten", opening)
+        opening = self._opening("rewritten", self._default_level, "recommended")
+        runs = self._profile("rewritten", opening)
         if self._optimized:
             self._check_order(opening.level, runs[0])
         self._add_memory("rewritten", "recommended", runs)
 
-    @property
-    def _opening_recommended(self) -> Opening:
-        """How the rewritten model is opened under recommended options."""
-        opening = self._opening("rewritten", self._default_level, "recommended")
-        return replace(opening, arena=self.arena)
+    def _add_pool(self, sessions: Sequence[SessionCheck]) -> None:
+        """What the rewritten model held as `planner.open_session` opens it, where that is in a pool."""
+        held = next((check.held_bytes for check in sessions if check.held_bytes), None)
+        if held is None or self.has_swaps:
+            return
+        graph, order = self.graphs["rewritten"], self.orders["rewritten"]
+        self.memory = [
+            memcheck.in_pool(check, graph, order, held)
+            if (check.model, check.options) == ("rewritten", "recommended")
+            else check
+            for check in self.memory
+        ]
 
     def _begin_rewritten(self, opening: Opening) -> None:
         """Have the rewritten model's sessions created beside the original's: this one, and that under
         recommended options."""
         if may_create_beside(len(self.graphs["rewritten"].operations)) and not self.thorough:
             self._sessions.begin("rewritten", opening)
-            self._sessions.begin("rewritten", self._opening_recommended)
+            recommended = self._opening("rewritten", self._default_level, "recommended")
+            self._sessions.begin("rewritten", recommended)
 
     def _check_order(self, level: str, run: Run) -> None:
         if self.is_copy:
@@ -420,8 +421,6 @@ class CpuJob:
             check = memcheck.replayed(runs[0], graph, order, model=model, options=options)
         else:
             opening = self._opening(model, self._default_level, options)
-            if (model, options) == ("rewritten", "recommended"):
-                opening = self._opening_recommended
             check = memcheck.measured(runs, graph, order, model=model, opening=opening)
         self.memory.append(check)
 
@@ -464,7 +463,6 @@ class CpuJob:
             self._contestant("original"),
             self._contestant("rewritten"),
             [check for check in self.memory if check.model == "original"],
-            None if self.arena is None else self.arena.first_region_bytes,
         )
         self.failures += found.failures
         over = found.checks[1].over_budget_bytes
@@ -484,6 +482,7 @@ class CpuJob:
             order_option=order,
             level=level,
             inputs=self.inputs,
+            threads=self.threads,
             runs=self._runs,
         )
 

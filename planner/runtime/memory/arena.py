@@ -17,12 +17,11 @@ which is not predicted.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from planner.graph.model import OpId, TensorId, TrainingGraph
-from planner.plan.planfile import Arena as PlannedArena
 from planner.results import ArenaForecast
 from planner.runtime.memory.allocation import AllocationPlan, Kind, place
 from planner.runtime.memory.bfc import (
@@ -134,7 +133,6 @@ def forecast(
     order: Sequence[OpId],
     options: str,
     *,
-    arena: PlannedArena | None = None,
     threads: int = 1,
     runs: int = 2,
 ) -> ArenaForecast:
@@ -146,15 +144,10 @@ def forecast(
         graph: the graph.
         order: the order in which it runs.
         options: "default" or "recommended".
-        arena: that recommended sessions have; None for one that grows by what is asked for.
         threads: of the session (convolutions take a buffer for each).
         runs: 1 for the first run alone.
     """
-    settings, demand = SETTINGS[options], None
-    if arena is not None and options == "recommended":
-        settings = capped(arena.limit_bytes, arena.first_region_bytes)
-        demand = demand_under_cap(graph, order, threads=threads)
-    found = simulate(graph, order, settings, threads=threads, runs=runs, demand=demand)
+    found = simulate(graph, order, SETTINGS[options], threads=threads, runs=runs)
     return ArenaForecast(
         options=options,
         in_use_bytes=max(run.peak for run in found),
@@ -364,33 +357,6 @@ def fits(
     return True
 
 
-def first_regions(
-    graph: TrainingGraph, order: Sequence[OpId], cap_bytes: int, *, threads: int = 1
-) -> Iterator[int]:
-    """First regions with which two runs of `order` are predicted to fit in `cap_bytes`.
-
-    Regions double and never merge. A small first region keeps small buffers, which live long, out
-    of the large ones that big buffers need whole: it can save more than a third of the arena.
-    """
-    if cap_bytes <= 0:
-        return
-    demand = demand_under_cap(graph, order, threads=threads)
-    unlimited = replace(RECOMMENDED, max_dead_bytes=1)  # every chunk split, as under a cap
-    (trace,) = simulate(graph, order, unlimited, runs=1, demand=demand)
-    if trace.peak > cap_bytes:
-        return  # whatever the regions
-    for size in region_sizes(cap_bytes, len(order)):
-        if fits(graph, order, cap_bytes, threads=threads, first_region_bytes=size, demand=demand):
-            yield size
-
-
-def first_region(
-    graph: TrainingGraph, order: Sequence[OpId], cap_bytes: int, *, threads: int = 1
-) -> int | None:
-    """The first of `first_regions`; None where there is none."""
-    return next(first_regions(graph, order, cap_bytes, threads=threads), None)
-
-
 def whole_regions(cap_bytes: int) -> list[int]:
     """First regions of which the first so many, each twice the one before, make the cap: where they do,
     nothing of another is taken, whatever the limit."""
@@ -410,18 +376,6 @@ def region_sizes(cap_bytes: int, nodes: int) -> list[int]:
         sizes += [int(_MIN_REGION * ratio**i) for i in range(count)]
     rounded = (min(size, MAX_FIRST_REGION) // ROUNDING * ROUNDING for size in sizes)
     return [size for size in dict.fromkeys(rounded) if size]
-
-
-def roomy_cap(
-    graph: TrainingGraph, order: Sequence[OpId], *, at_least: int = 0, threads: int = 1
-) -> tuple[int, int]:
-    """(cap, first region): about the least arena that fits, in steps of 2% of the peak in use."""
-    (trace,) = simulate(graph, order, RECOMMENDED, runs=1, threads=threads)
-    peak = trace.peak + sum(round_up(size) for size in _reserved_sizes(graph))
-    cap = round_up(max(peak, at_least, ROUNDING))
-    while (size := first_region(graph, order, cap, threads=threads)) is None:
-        cap += round_up(peak // 50 + 1)
-    return cap, size
 
 
 def _reserved_sizes(graph: TrainingGraph) -> tuple[int, ...]:

@@ -11,12 +11,14 @@ mark.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from planner.graph.liveness import timeline
 from planner.graph.model import OpId, TrainingGraph
 from planner.results import MemoryCheck
 from planner.runtime.memory.arena import RECOMMENDED, SETTINGS, forecast, simulate
-from planner.runtime.options import Memory, Opening
+from planner.runtime.memory.paged import forecast_pool
+from planner.runtime.options import Memory, Opening, most_threads
 from planner.runtime.profile import Run
 from planner.units import format_bytes
 
@@ -25,7 +27,7 @@ _WORST = 10
 _NEAR = 1.001
 """What a session reserves for constants lies beside the regions that are planned."""
 
-NO_ROOM = "ONNX Runtime's arena has no room for the rewritten model within the budget"
+NO_ROOM = "the rewritten model has no room within the budget"
 
 
 def measured(
@@ -41,7 +43,7 @@ def measured(
     Args:
         opening: of the session, its threads included.
     """
-    options, arena, threads = opening.memory, opening.arena, opening.threads or 1
+    options, threads = opening.memory, opening.threads or 1
     line = timeline(graph, order)
     predicted_live = [int(b) for b in line.live_bytes]
     copied = sum(t.bytes for t in graph.output_copies)  # the arena holds these, too
@@ -53,8 +55,7 @@ def measured(
     base = (runs[0][0].requested_in_use or 0) - (runs[0][0].requested_delta or 0) - copied
     live = [(e.requested_in_use or 0) - base + fixed for e in runs[0]]
     per_node = _pair(runs[0], graph, order, predicted_live, live)
-    expected = forecast(graph, order, options, arena=arena, threads=threads, runs=len(runs))
-    held = max(e.held or 0 for run in runs for e in run)
+    expected = forecast(graph, order, options, threads=threads, runs=len(runs))
     return MemoryCheck(
         model=model,
         options=options,
@@ -64,11 +65,29 @@ def measured(
         predicted_in_use_bytes=expected.in_use_bytes,
         in_use_bytes=max(e.in_use_peak or 0 for run in runs for e in run) - base,
         predicted_held_bytes=expected.held_bytes,
-        # in regions of one arena lies what was there before, too
-        held_bytes=held if arena is not None else held - base,
+        held_bytes=max(e.held or 0 for run in runs for e in run) - base,
         beside_bytes=expected.beside_bytes,
         per_node=per_node,
         worst=_worst(per_node),
+    )
+
+
+def in_pool(
+    check: MemoryCheck, graph: TrainingGraph, order: Sequence[OpId], held_bytes: int
+) -> MemoryCheck:
+    """What was measured of the rewritten model, with what it held in a pool.
+
+    Args:
+        held_bytes: of the pool's pages, at the most.
+    """
+    expected = forecast_pool(graph, order, threads=most_threads())
+    return replace(
+        check,
+        predicted_in_use_bytes=expected.in_use_bytes,
+        in_use_bytes=held_bytes,
+        predicted_held_bytes=expected.held_bytes,
+        held_bytes=held_bytes,
+        beside_bytes=expected.beside_bytes,
     )
 
 
@@ -125,7 +144,7 @@ def over_budget(check: MemoryCheck, budget_bytes: int) -> tuple[str, ...]:
 
 
 def over_held(check: MemoryCheck, budget_bytes: int, options: Memory) -> tuple[str, ...]:
-    """What to say of a rewritten model whose session took another region than those of its plan.
+    """What to say of a rewritten model whose session took more than its plan.
 
     Args:
         options: with which it is to be opened.
@@ -135,7 +154,7 @@ def over_held(check: MemoryCheck, budget_bytes: int, options: Memory) -> tuple[s
     held_bytes = check.held_bytes + check.beside_bytes
     if held_bytes <= _NEAR * budget_bytes:
         return ()
-    return (f"{NO_ROOM}: another region was taken, {format_bytes(held_bytes)} are held",)
+    return (f"{NO_ROOM}: {format_bytes(held_bytes)} are held",)
 
 
 def _pair(

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from planner.graph.model import OpId, TrainingGraph
-from planner.runtime.memory.arena import demand_under_cap, run_step
+from planner.results import ArenaForecast
+from planner.runtime.memory.arena import beside_bytes, demand_under_cap, run_step
 
 PAGE_BYTES = 4096
 """Of the pool on the CPU, unless its session says otherwise."""
@@ -133,3 +134,19 @@ def pool_bytes(
         pool.allocate(size)
     run_step(order, graph, demand, pool)
     return pool.held
+
+
+def in_pages(size: int) -> int:
+    """A number of bytes, rounded down to whole pages."""
+    return size // PAGE_BYTES * PAGE_BYTES
+
+
+def forecast_pool(graph: TrainingGraph, order: Sequence[OpId], *, threads: int) -> ArenaForecast:
+    """What `planner.open_session` holds of a file with a pool."""
+    held_bytes = pool_bytes(graph, order, threads=threads)
+    return ArenaForecast(
+        options="recommended",
+        in_use_bytes=held_bytes,
+        held_bytes=held_bytes,
+        beside_bytes=beside_bytes(graph),
+    )
