@@ -70,15 +70,13 @@ void register_all(ort::SessionOptions* options) {
   auto page_bytes = size_t(number(options, "planner.page_bytes", 4096));
   bool spills = number(options, "planner.pool_spills", 0) != 0;
   std::string kind = pool_bytes ? "a pool of " + std::to_string(pool_bytes) + " bytes" : "no pool";
+  if (pool_bytes && spills) kind += " that spills";
   std::string before = entry(options, kRegistered);  // for another session of these options
   must(before.empty() || before == kind,
        "these session options have planner's library with " + before + " already, and " + kind +
            " is asked for: give each session options of its own");
-  if (pool_bytes) {
-    settings.pool = host_pool(pool_bytes, page_bytes, spills);
-    serve_next(settings.pool);
-    succeed(api->AddSessionConfigEntry(options, "session.use_env_allocators", "1"));
-  }
+  if (before.empty() && pool_bytes) settings.pool = host_pool(pool_bytes, page_bytes, spills);
+  if (pool_bytes) succeed(api->AddSessionConfigEntry(options, "session.use_env_allocators", "1"));
   succeed(api->DisableMemPattern(options));  // Hold says why
   if (!before.empty()) return;  // ONNX Runtime takes a domain once
   succeed(api->AddCustomOpDomain(options, domain_of(settings)));

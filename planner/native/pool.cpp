@@ -180,7 +180,7 @@ bool Pool::has(const void* at) {
 
 bool Pool::is_empty() {
   std::lock_guard<std::mutex> lock(mutex_);
-  return buffers_.empty();
+  return buffers_.empty() && spilled_.empty();
 }
 
 PoolFacts Pool::facts() {

@@ -3,8 +3,7 @@
 #include <dlfcn.h>
 
 #include <cstring>
-#include <map>
-#include <tuple>
+#include <vector>
 
 namespace planner {
 namespace {
@@ -12,8 +11,8 @@ namespace {
 enum Place { kHost, kDevice };
 
 std::mutex pools_mutex;  // of the two below
-std::map<std::tuple<size_t, size_t, bool>, HostPool*>& host_pools() {
-  static auto* all = new std::map<std::tuple<size_t, size_t, bool>, HostPool*>;
+std::vector<HostPool*>& host_pools() {
+  static auto* all = new std::vector<HostPool*>;
   return *all;
 }
 HostPool* served = nullptr;  // the pool of the sessions that are created now
@@ -114,11 +113,15 @@ struct HostPool : ort::Allocator {
 
 HostPool* host_pool(size_t pool_bytes, size_t page_bytes, bool spills) {
   std::lock_guard<std::mutex> lock(pools_mutex);
-  auto& pool = host_pools()[{pool_bytes, page_bytes, spills}];
-  if (pool) return pool;
-  for (auto& [size, other] : host_pools())
-    if (other) other->pool->give_back();
-  return pool = new HostPool(pool_bytes, page_bytes, spills);
+  size_t whole_bytes = page_bytes ? pool_bytes / page_bytes * page_bytes : 0;
+  for (HostPool* pool : host_pools()) {
+    PoolFacts facts = pool->pool->facts();
+    bool same = size_t(facts.pool_bytes) == whole_bytes && size_t(facts.page_bytes) == page_bytes;
+    if (same && pool->spills == spills && pool->pool->is_empty()) return pool;
+  }
+  for (HostPool* pool : host_pools()) pool->pool->give_back();
+  host_pools().push_back(new HostPool(pool_bytes, page_bytes, spills));
+  return host_pools().back();
 }
 
 // ONNX Runtime has one allocator of the CPU for all sessions that share it, and lets another take

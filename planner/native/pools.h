@@ -8,8 +8,9 @@ namespace planner {
 
 struct HostPool;  // never freed: sessions keep its allocator
 
-// The pool of so many bytes on the CPU, made once for each size. One that `spills` serves what it has
-// no room for from elsewhere; another refuses it. Throws where it cannot be made.
+// A pool of so many bytes on the CPU that nothing is in: one that is there, or a new one. One that
+// `spills` serves what it has no room for from elsewhere; another refuses it. Throws where it cannot
+// be made.
 HostPool* host_pool(size_t pool_bytes, size_t page_bytes, bool spills);
 
 // Has every CPU tensor of the sessions that are created from now on with

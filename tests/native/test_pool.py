@@ -118,18 +118,21 @@ def test_sessions_have_pools_of_their_own_sizes():
     wanted = bits(plain(model), FEEDS)
     first = pooled(model, 32 << 20)
     second = pooled(model, 48 << 20)
-    assert facts().pool_bytes == 48 << 20 and facts().asked_bytes > 0  # its constants
+    asked = facts().asked_bytes  # its constants
+    assert facts().pool_bytes == 48 << 20 and asked > 0
     restart_pool_peaks()
     assert bits(first, FEEDS) == wanted
     assert facts().pages_most == facts().pages  # the first ran in its own
     assert bits(second, FEEDS) == wanted
     assert facts().pages_most > facts().pages
     assert bits(first, FEEDS) == wanted
-    del first, second
+    twin = pooled(model, 48 << 20)  # the constants of the second are not in its pool
+    assert facts().asked_bytes == asked
+    assert bits(twin, FEEDS) == bits(second, FEEDS) == wanted
+    del first, second, twin
     gc.collect()
-    left = facts()
+    assert facts().asked_bytes == 0
     third = pooled(model, 32 << 20)  # the first's, which is empty
-    assert facts().pool_bytes == 32 << 20 and left.asked_bytes == 0
     assert bits(third, FEEDS) == wanted
     del third
 
