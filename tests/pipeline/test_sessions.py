@@ -76,7 +76,7 @@ def test_the_optimizers_see_each_file_once_for_each_thing_that_is_claimed(
     assert rewritten_levels(seen) == [ALL, ALL]
     assert result.verification is not None and result.verification.time is not None
     assert ("optimized.onnx", "disabled") in seen.capped  # the original, as its session wrote it
-    assert [level for name, level in seen.capped if name != "optimized.onnx"] == ["all"]
+    assert all(name == "optimized.onnx" for name, _ in seen.capped)  # the other ran in its own pool
     assert [cap.passed for cap in result.verification.caps] == [False, True]
 
 

@@ -24,7 +24,7 @@ from reports.solver.synthetic import irregular
 
 PROBLEM = with_budget(irregular(40), 80, "recompute", overlap=False)
 SOLVE = ToSolve(problem=PROBLEM, settings=SearchSettings(limit_s=60, workers=1), start=None)
-JUDGE = ToJudge(problem=PROBLEM, rough=None, time_limit_s=60)
+JUDGE = ToJudge(problem=PROBLEM, breaks_up=True, rough=None, time_limit_s=60)
 
 
 def test_answers_are_those_that_would_be_found_here() -> None:

@@ -56,6 +56,7 @@ from planner.results import (
     Verification,
 )
 from planner.runtime.judge.alone import BothAlone, has_room_beside, judged_alone
+from planner.runtime.judge.cap import Capped
 from planner.runtime.judge.cap_both import Contestant, capped_by
 from planner.runtime.judge.compare import KeptResults, compare_orders, judged
 from planner.runtime.judge.draws import compare_draws, drawn_outputs
@@ -69,6 +70,7 @@ from planner.runtime.judge.swaps import (
     watched,
 )
 from planner.runtime.memory import memcheck
+from planner.runtime.opened import needs_of
 from planner.runtime.optimizers.settled import executed_order
 from planner.runtime.optimizers.written import as_left, with_own, written_inputs
 from planner.runtime.options import Level, Memory, Opening, Order, default_threads
@@ -179,12 +181,14 @@ class CpuJob:
             self._at_other_levels()
             self.progress("both models as a script opens them, each in a process of its own")
             bits, sessions = alone.found()
-        self._add_pool(sessions)
+        opened = next((check for check in sessions if check.options == "recommended"), None)
+        if opened is not None:
+            self._add_pool(opened)
         failures, notes = judged_alone(bits, sessions, strict=self.strict)
         self.failures += failures
         self.notes += notes
         time = self._time() if self.is_timed else None
-        caps = self._caps()
+        caps = self._caps(opened)
         self._judge_memory()
         return Verification(
             ort_version=str(ort.__version__),
@@ -382,9 +386,9 @@ class CpuJob:
             self._check_order(opening.level, runs[0])
         self._add_memory("rewritten", "recommended", runs)
 
-    def _add_pool(self, sessions: Sequence[SessionCheck]) -> None:
+    def _add_pool(self, opened: SessionCheck) -> None:
         """What the rewritten model held as `planner.open_session` opens it, where that is in a pool."""
-        held = next((check.held_bytes for check in sessions if check.held_bytes), None)
+        held = opened.held_bytes
         if held is None or self.has_swaps:
             return
         graph, order = self.graphs["rewritten"], self.orders["rewritten"]
@@ -454,14 +458,24 @@ class CpuJob:
             self.notes.append(note)
         return check
 
-    def _caps(self) -> tuple[CapCheck, ...]:
+    def _in_its_pool(self, opened: SessionCheck | None) -> tuple[int, Capped] | None:
+        """(the pool that the rewritten model's file asks for, how it fared there); None where it asks for
+        none that refuses what it has no room for."""
+        pool = needs_of(self.paths["rewritten"]).pool
+        if opened is None or pool is None or not pool.is_proved:
+            return None
+        refused = opened.failure.startswith(memcheck.NO_ROOM)
+        found = Capped(passed=not opened.failure, message=opened.failure, refused=refused)
+        return pool.bytes, found
+
+    def _caps(self, opened: SessionCheck | None) -> tuple[CapCheck, ...]:
         if self.has_swaps:
             return ()
         self.progress("both models under a hard memory cap")
         found = capped_by(
             self.budget_bytes,
             self._contestant("original"),
-            self._contestant("rewritten"),
+            replace(self._contestant("rewritten"), opened=self._in_its_pool(opened)),
             [check for check in self.memory if check.model == "original"],
         )
         self.failures += found.failures
