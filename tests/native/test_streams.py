@@ -164,6 +164,32 @@ def test_the_cuda_providers_options_lead_to_the_devices_pool(plain_build: Built,
     assert "pool on the device of another size" in done.stdout
 
 
+PAGE_LOCKED = """
+import gc, sys
+from pathlib import Path
+import numpy as np
+from planner import native
+native.library_path = lambda: Path(sys.argv[1])
+memory = native.page_locked(4000)
+if memory is not None:
+    array = np.ndarray((1000,), np.float32, memory)
+    array[...] = 3
+    del memory
+    gc.collect()
+    assert array.sum() == 3000
+    del array
+    gc.collect()
+print(native.page_locked(4000) is not None)
+"""
+
+
+def test_page_locked_memory_is_there_where_the_driver_has_some(plain_build: Built, library: Path):
+    few = environment(plain_build.driver, FAKE_DRIVER_HOST_BYTES="1000")
+    for child, there in ((environment(plain_build.driver), "True"), (few, "False")):
+        done = python("-c", PAGE_LOCKED, library, **child)
+        assert (done.returncode, done.stdout.strip()) == (0, there), done.stderr
+
+
 def test_no_page_locked_memory_is_an_error_of_that_swap(plain_build: Built, library: Path):
     few = environment(plain_build.driver, FAKE_DRIVER_HOST_BYTES="1000")
     done = python("-m", "tests.native.on_fake_driver", library, "x", **few)
