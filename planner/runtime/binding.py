@@ -53,11 +53,13 @@ def bind(
             inputs are fed at each step.
         updates: for each input, the output that has its next value; by default `NAME_new` for each NAME
             of `values` that has such an output.
-        results: outputs that each step returns; by default all that are no updates.
+        results: outputs that each step returns; by default all that are no updates. The others stay where
+            the session makes them, until the next step: gradients on a device, say.
 
     Raises:
         UsageError: a name that the session does not have, a value of another type or shape than its
-            input, or an update of another type or shape than its input.
+            input, an update of another type or shape than its input, or an output that stays and has open
+            dims.
     """
     needed = {item.name: Kind.of(item) for item in session.get_inputs()}
     optional = {item.name: Kind.of(item) for item in session.get_overridable_initializers()}
@@ -74,7 +76,7 @@ def bind(
     given = {name: inputs[name].checked(value) for name, value in values.items()}
     for name, update in updates.items():
         outputs[update].check_updates(inputs[name], given[name].shape)
-    places = _places(session)
+    places, made_in = _places(session)
     kept = {
         name: _Kept(
             kind=inputs[name],
@@ -83,8 +85,17 @@ def bind(
         )
         for name, array in given.items()
     }
+    stays = {
+        name: _Kept(
+            kind=kind,
+            update=None,
+            buffers=_buffers(kind.empty(), made_in.get(name, ("host", 0)), count=1),
+        )
+        for name, kind in outputs.items()
+        if name not in results and name not in updates.values()
+    }
     shown = {name: outputs[name] for name in results}
-    return Bound(session, kept, {n: k for n, k in needed.items() if n not in kept}, shown)
+    return Bound(session, kept, {n: k for n, k in needed.items() if n not in kept}, shown, stays)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,6 +130,19 @@ class Kind:
     def dtype(self) -> np.dtype[Any]:
         """Of an array of it."""
         return np.dtype(helper.tensor_dtype_to_np_dtype(self.onnx_type))
+
+    def empty(self) -> Array:
+        """An array of it.
+
+        Raises:
+            UsageError: it has open dims.
+        """
+        shape = [dim for dim in self.dims if isinstance(dim, int)]
+        if len(shape) < len(self.dims):
+            raise UsageError(
+                f"the output {self.name!r} has open dims {list(self.dims)}: name it among the results"
+            )
+        return np.empty(shape, self.dtype)
 
     def checked(self, value: Array) -> Array:
         """The value as a contiguous array.
@@ -208,6 +232,7 @@ class Bound:
     _kept: dict[str, _Kept]
     _feeds: dict[str, Kind]
     _results: dict[str, Kind]
+    _stays: dict[str, _Kept]
     _bindings: list[Any] = field(init=False)
     _turn: int = field(init=False, default=0)
     _lock: threading.Lock = field(init=False, default_factory=threading.Lock)
@@ -222,11 +247,14 @@ class Bound:
                 binding.bind_input(name, *now.device, kind, now.shape, now.pointer)
                 if kept.update is not None:
                     binding.bind_output(kept.update, *then.device, kind, then.shape, then.pointer)
+            for name, left in self._stays.items():
+                (to,) = left.buffers
+                binding.bind_output(name, *to.device, left.kind.onnx_type, to.shape, to.pointer)
 
     @property
     def places(self) -> dict[str, Place]:
-        """Where each kept input is."""
-        return {name: kept.buffers[0].place for name, kept in self._kept.items()}
+        """Where each kept input is, and each output that stays."""
+        return {name: kept.buffers[0].place for name, kept in {**self._kept, **self._stays}.items()}
 
     def step(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
         """Run once; what the run updates is what the next one reads.
@@ -263,9 +291,8 @@ class Bound:
             binding.bind_input(name, "cpu", 0, kind, array.shape, pointer)
         made: dict[str, Array] = {}
         for name, kind in self._results.items():
-            shape = [dim for dim in kind.dims if isinstance(dim, int)]
-            if len(shape) == len(kind.dims):
-                array = made[name] = np.empty(shape, kind.dtype)
+            if all(isinstance(dim, int) for dim in kind.dims):
+                array = made[name] = kind.empty()
                 binding.bind_output(name, "cpu", 0, kind.onnx_type, array.shape, array.ctypes.data)
             else:
                 binding.bind_output(name, "cpu")
@@ -279,7 +306,9 @@ class Bound:
         if len(made) == len(self._results):
             return made
         names = [kept.update for kept in self._kept.values() if kept.update is not None]
-        found = dict(zip([*names, *self._results], binding.get_outputs(), strict=True))
+        found = dict(
+            zip([*names, *self._stays, *self._results], binding.get_outputs(), strict=True)
+        )
         return {n: made[n] if n in made else found[n].numpy() for n in self._results}
 
     def values(self) -> dict[str, Array]:
@@ -289,6 +318,16 @@ class Bound:
                 name: kept.buffers[self._turn % len(kept.buffers)].read(kept.kind.dtype)
                 for name, kept in self._kept.items()
             }
+
+    def output(self, name: str) -> Array:
+        """A copy of what the last step made of an output that is neither returned nor an update.
+
+        Raises:
+            UsageError: it is no such output.
+        """
+        _check_known([name], self._stays, "output that stays")
+        with self._lock:
+            return self._stays[name].buffers[0].read(self._stays[name].kind.dtype)
 
     def put(self, values: Mapping[str, Array]) -> None:
         """Set kept inputs, as from a checkpoint; the next step reads them.
@@ -317,18 +356,25 @@ def _check_known(names: Any, known: Mapping[str, Any], what: str) -> None:
         raise UsageError(f"there is no {what} {strange!r}{close}")
 
 
-def _places(session: ort.InferenceSession) -> dict[str, tuple[Place, int]]:
-    """Where a session that runs on CUDA reads each input, and on which device; an initializer that is
-    kept is read on the host."""
+_Places = dict[str, tuple[Place, int]]
+
+
+def _places(session: ort.InferenceSession) -> tuple[_Places, _Places]:
+    """Where a session that runs on CUDA reads each input and makes each output, and on which device; an
+    initializer that is kept is read on the host."""
     if "CUDAExecutionProvider" not in session.get_providers():
-        return {}
-    infos = zip(session.get_inputs(), session.get_input_memory_infos(), strict=True)
-    found: dict[str, tuple[Place, int]] = {}
-    for item in session.get_overridable_initializers():
-        found[item.name] = ("page-locked", 0)
-    for item, info in infos:
-        found[item.name] = ("device" if info.name == _CUDA else "page-locked", info.device_id)
-    return found
+        return {}, {}
+    optional = session.get_overridable_initializers()
+    read: _Places = {item.name: ("page-locked", 0) for item in optional}
+    read |= _told(session.get_inputs(), session.get_input_memory_infos())
+    return read, _told(session.get_outputs(), session.get_output_memory_infos())
+
+
+def _told(items: Sequence[Any], infos: Sequence[Any]) -> _Places:
+    return {
+        item.name: ("device" if info.name == _CUDA else "page-locked", info.device_id)
+        for item, info in zip(items, infos, strict=True)
+    }
 
 
 def _buffers(array: Array, where: tuple[Place, int], *, count: int) -> list[_Buffer]:

@@ -167,6 +167,15 @@ def test_values_can_be_set_as_from_a_checkpoint():
     assert np.array_equal(bound.values()["w"], 6 * ones())
 
 
+def test_what_is_not_returned_stays_and_can_be_read():
+    bound = planner.bind(small(), {"w": ones()}, results=())
+    assert bound.step({"x": 3 * ones()}) == {}
+    assert np.array_equal(bound.output("y"), 6 * ones())
+    bound.step({"x": ones()})
+    assert np.array_equal(bound.output("y"), 2 * ones())
+    assert bound.places == {"w": "host", "y": "host"}
+
+
 def a_bound(**options: object) -> Bound:
     return planner.bind(small(), {"w": ones()}, **options)  # pyright: ignore[reportArgumentType]
 
@@ -184,6 +193,11 @@ def a_bound(**options: object) -> Bound:
         (lambda: a_bound().step({"x": ones(), "q": ones()}), "there is no input 'q'"),
         (lambda: a_bound().step({"x": ones(), "w": ones()}), r"'w' is kept .* put\("),
         (lambda: a_bound().step({"x": np.ones((4, 4), np.int64)}), "'x' is an array of int64"),
+        (lambda: a_bound().output("y"), "there is no output that stays 'y'"),
+        (
+            lambda: planner.bind(small(open_dim=True), {"w": ones()}, results=()),
+            r"the output 'y' has open dims \['n', 4\]",
+        ),
         (lambda: a_bound().put({"x": ones()}), "there is no kept input 'x'"),
     ],
 )
