@@ -201,7 +201,7 @@ class _Buffer:
     def write(self, array: Array) -> None:
         """Give it the elements of an array of its type and shape."""
         if self.place == "device":
-            self.owner.update_inplace(_bits(array))
+            self.owner.update_inplace(storable(array))
         else:
             self.owner[...] = array
 
@@ -385,7 +385,7 @@ def _buffers(array: Array, where: tuple[Place, int], *, count: int) -> list[_Buf
         if place == "device":
             import onnxruntime as ort
 
-            owner: Any = ort.OrtValue.ortvalue_from_numpy(_bits(array), "cuda", device_id)
+            owner: Any = ort.OrtValue.ortvalue_from_numpy(storable(array), "cuda", device_id)
         else:
             owner = _page_locked(array) if place == "page-locked" else None
             place = "host" if owner is None else "page-locked"
@@ -404,6 +404,6 @@ def _page_locked(array: Array) -> Array | None:
     return None if memory is None else np.ndarray(array.shape, array.dtype, memory)
 
 
-def _bits(array: Array) -> Array:
-    """The same memory with an element type that ONNX Runtime takes from NumPy."""
+def storable(array: Array) -> Array:
+    """The same memory, with an element type that ONNX Runtime takes from NumPy."""
     return array if array.dtype.isbuiltin == 1 else array.view(f"u{array.dtype.itemsize}")

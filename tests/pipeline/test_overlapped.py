@@ -29,7 +29,7 @@ SETTINGS = {"swap": "only", "copies": "overlapped", "workers": 1, "time_limit_s"
 
 @pytest.fixture(
     scope="module",
-    params=[("gpt", "40%", "auto"), ("mlp_adamw", "40%", "auto"), ("resnet18", "60%", "host")],
+    params=[("gpt", "40%", "auto"), ("mlp_adamw", "40%", "host")],
     ids="-".join,
 )
 def made(request, tmp_path_factory) -> OptimizeResult:
