@@ -189,6 +189,14 @@ def with_loads(form: Formulation, graph: TrainingGraph) -> Formulation:
     return replace(form, loads=loads)
 
 
+def with_free_loads(form: Formulation, problem: Problem) -> Problem:
+    """A problem of the formulation's operations whose loads take no time: what is proved of it holds
+    where they hide."""
+    ops = enumerate(problem.ops)
+    free = (replace(op, duration_us=0.0) if i in form.loads else op for i, op in ops)
+    return replace(problem, ops=tuple(free))
+
+
 def has_slot(tensor: Tensor) -> bool:
     """Whether a copy beside the operations can bring it back: its node says how large it is, and of which
     type."""

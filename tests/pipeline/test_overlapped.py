@@ -13,6 +13,7 @@ import planner
 from planner.graph.model import Operation
 from planner.graph.rules import LOAD_IN, SWAP_IN_DONE
 from planner.native import counts
+from planner.pipeline.answer.explain import explain
 from planner.plan.problem import ActionKind
 from planner.results import OptimizeResult
 from planner.runtime.feeds.inputs import make_inputs
@@ -172,3 +173,31 @@ def test_the_host_budget_bounds_the_slots(tmp_path):
     feeds, _ = make_inputs(done.model_path, seed=0)
     rewritten.run(None, feeds)
     assert 0 < counts().slot_bytes == done.plan.planned.host_bytes <= budget
+
+
+def test_no_bound_is_above_a_plan_whose_loads_hide(tmp_path):
+    """Fed from the host, the model as it is has copies that the plan hides."""
+    options = {"swap": "auto", "copies": "overlapped", "resident": "host", "time_limit_s": 2.0}
+    model = ZOO / "mlp_adamw.onnx"
+    done = planner.optimize(
+        model,
+        budget="60%",
+        device="cpu",
+        hardware="a100-40gb",
+        feeds="host",
+        output=tmp_path / "out.onnx",
+        plan_path=tmp_path / "plan.json",
+        verify=False,
+        workers=1,
+        **options,
+    )
+    plan = done.plan
+    assert loads_of(done) and plan.bound_us is not None
+    assert plan.bound_us <= plan.planned.time_us < plan.baseline.time_us
+    found = explain(model, tmp_path / "plan.json", "layers.1.weight__here", time_limit_s=5.0)
+    assert found.bound_us is not None and found.bound_us <= plan.planned.time_us
+    frontier = planner.sweep(
+        model, budgets=("60%", "80%"), device="cpu", hardware="a100-40gb", feeds="host", **options
+    ).frontiers[0]
+    times = [p.plan.time_us for p in frontier.points if p.plan is not None]
+    assert times and all(p.bound_us <= plan.planned.time_us for p in frontier.points)
