@@ -177,7 +177,7 @@ def test_the_host_budget_bounds_the_slots(tmp_path):
 
 def test_no_bound_is_above_a_plan_whose_loads_hide(tmp_path):
     """Fed from the host, the model as it is has copies that the plan hides."""
-    options = {"swap": "auto", "copies": "overlapped", "resident": "host", "time_limit_s": 2.0}
+    options = {"swap": "auto", "copies": "overlapped", "resident": "host", "time_limit_s": 1.0}
     model = ZOO / "mlp_adamw.onnx"
     done = planner.optimize(
         model,
