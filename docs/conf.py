@@ -63,7 +63,10 @@ nitpick_ignore_regex = [
     ),
     # what is no part of the API, though a signature names it
     ("py:.*", r"(MakeSession|planner\.graph\.model\..*|planner\.plan\.statistics\..*)"),
-    ("py:.*", r"(Path|optional|Tensor|InferenceSession|SessionOptions|(Base)?Exception)"),
+    (
+        "py:.*",
+        r"(Path|optional|Tensor|Array|(ort\.)?InferenceSession|SessionOptions|(Base)?Exception)",
+    ),
 ]
 
 

@@ -16,6 +16,7 @@ __all__ = [
     "__version__",
     "analyze",
     "apply",
+    "bind",
     "differentiate",
     "export_training_graph",
     "fit_devices",
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from planner.export.training import export_training_graph
     from planner.plan.planfile import Plan
     from planner.running.classes import open_session
+    from planner.runtime.binding import bind
     from planner.runtime.opened import session_options
 
 
@@ -43,6 +45,7 @@ _HOMES = {
     "PlannerError": "planner.errors",
     "analyze": "planner.api",
     "apply": "planner.api",
+    "bind": "planner.runtime.binding",
     "differentiate": "planner.export.forward",
     "export_training_graph": "planner.export.training",
     "fit_devices": "planner.api_devices",

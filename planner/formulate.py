@@ -11,9 +11,9 @@ what was copied from it can be copied from it again.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from planner.graph.model import OpId, Tensor, TensorId, TrainingGraph
+from planner.graph.model import OpId, Role, Tensor, TensorId, TrainingGraph
 from planner.graph.rules import SWAP_DTYPES
 from planner.plan.problem import OpIndex, PlanOp, PlanTensor, Problem, TensorIndex
 
@@ -68,11 +68,17 @@ class Allowed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Formulation:
-    """A problem and the way back: `ops[i]` and `tensors[t]` name the graph's ids."""
+    """A problem and the way back: `ops[i]` and `tensors[t]` name the graph's ids.
+
+    Attributes:
+        loads: operations, by their place in the problem, that copy in what lives on the host, beside the
+            others (`with_loads`).
+    """
 
     problem: Problem
     ops: tuple[OpId, ...]
     tensors: tuple[TensorId, ...]
+    loads: frozenset[int] = frozenset()
 
 
 def formulate(
@@ -164,6 +170,31 @@ def formulate(
         overlap=allowed.overlap,
     )
     return Formulation(problem=problem, ops=ops, tensors=tuple(buffers))
+
+
+def with_loads(form: Formulation, graph: TrainingGraph) -> Formulation:
+    """The formulation with its loads named: page-ins that the library's LoadIn can make.
+
+    A solver has them between the operations; `planner.simulate.loads` then moves them ahead.
+    """
+    loads = frozenset(
+        i
+        for i, op in enumerate(form.ops)
+        if graph.operations[op].role is Role.PAGE_IN
+        and all(
+            has_slot(graph.tensors[t]) and graph.tensors[t].consumers
+            for t in graph.operations[op].outputs
+        )
+    )
+    return replace(form, loads=loads)
+
+
+def with_free_loads(form: Formulation, problem: Problem) -> Problem:
+    """A problem of the formulation's operations whose loads take no time: what is proved of it holds
+    where they hide."""
+    ops = enumerate(problem.ops)
+    free = (replace(op, duration_us=0.0) if i in form.loads else op for i, op in ops)
+    return replace(problem, ops=tuple(free))
 
 
 def has_slot(tensor: Tensor) -> bool:

@@ -26,6 +26,7 @@ def test_public_names():
         "__version__",
         "analyze",
         "apply",
+        "bind",
         "differentiate",
         "export_training_graph",
         "fit_devices",

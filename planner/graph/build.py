@@ -193,7 +193,7 @@ class _Builder:
         for value in (*self.graph.inputs, *self.graph.initializers.values()):
             name = str(value.name)
             from_host = all(
-                self.nodes[c].op_type == "MemcpyFromHost" or self._is_on_cpu(c)
+                self.nodes[c].op_type in (rules.FROM_HOST, rules.LOAD_IN) or self._is_on_cpu(c)
                 for c in consumers[name]
             )
             if consumers[name] and from_host and name not in outputs:

@@ -30,6 +30,10 @@ SWAP_IN, SWAP_IN_DONE, LOAD_IN = "SwapIn", "SwapInDone", "LoadIn"
 
 SWAP_OPERATORS = frozenset({SWAP_BEGIN, SWAP_OUT, SWAP_OUT_DONE, SWAP_IN, SWAP_IN_DONE, LOAD_IN})
 
+COMING_IN = frozenset({SWAP_IN, LOAD_IN})
+"""What these make is not there before SwapInDone. Its dims are told nowhere: its buffer must be no other
+tensor's (planner/native/swaps.h, `Hold`)."""
+
 SWAP_TOKENS = frozenset({SWAP_BEGIN, SWAP_OUT, SWAP_OUT_DONE})
 """Of these the output is one byte that nobody reads: its address names a run or a swap."""
 

@@ -17,7 +17,7 @@ import onnx_ir as ir
 from planner.formulate import Formulation
 from planner.graph.marks import PLANNER_ATTRIBUTE
 from planner.graph.model import Role, TrainingGraph
-from planner.graph.rules import SWAP_DOMAIN, SWAP_IN, SWAP_OPERATORS
+from planner.graph.rules import COMING_IN, SWAP_DOMAIN, SWAP_OPERATORS
 from planner.graph.schedule import behind_parents, reverse_dfs_order
 from planner.lower.anchors import own_type
 from planner.lower.realize import UnanchoredError, realize
@@ -332,7 +332,7 @@ class _Writer:
         shape = like.shape  # nothing where it has none: what has a shape for once can be folded
         kind = like.type or ir.TensorType(ir.DataType[tensor.dtype.upper()])
         own = own_type(step.op_type, tensor)
-        if step.op_type == SWAP_IN:
+        if step.op_type in COMING_IN:
             shape = None  # its buffer must be no other tensor's (planner/native/swaps.h, `Hold`)
         if own is not None:
             shape = ir.Shape(own[1])

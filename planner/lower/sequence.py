@@ -78,13 +78,18 @@ class Sequencer:
         """
         seen: set[int] = set()
         waits = [a.target for a in actions if a.kind is ActionKind.SWAP_OUT_DONE]
-        if waits:
-            self.beside = {self.form.tensors[target] for target in waits}
-            self._swap_begin(self.form.tensors[waits[0]])
+        self.beside = {self.form.tensors[target] for target in waits}
+        loaded = [self.graph.operations[self.form.ops[i]].outputs[0] for i in self.form.loads]
+        if self.beside or loaded:
+            self._swap_begin(min((*self.beside, *loaded)))
         for action in actions:
             if action.kind is ActionKind.RUN:
                 op = self.form.ops[action.target]
-                if action.target in seen:
+                if action.target in self.form.loads:
+                    self.stage += action.target not in seen
+                    seen.add(action.target)
+                    self._load(op)
+                elif action.target in seen:
                     self._recompute(op)
                 else:
                     seen.add(action.target)
@@ -276,6 +281,18 @@ class Sequencer:
         else:
             step = steps.from_host(output, tensor, self.host[tensor], count)
             made = self._added(step, output)
+        self._renew(tensor, made)
+
+    def _load(self, op_id: OpId) -> None:
+        """A page-in beside the operations, in place of its node."""
+        op = self.graph.operations[op_id]
+        tensor = op.outputs[0]
+        count = self.swap_ins.get(tensor, 0) + 1
+        self.swap_ins[tensor] = count
+        output = f"{self.graph.tensors[tensor].name}__loaded_{count}"
+        step = steps.load(output, tensor, self._read(op.inputs[0]), self.swap_run)
+        made = self._added(step, f"{output}__coming")
+        self.coming[tensor] = (made, output)
         self._renew(tensor, made)
 
     def _swap_in_done(self, tensor: TensorId) -> None:

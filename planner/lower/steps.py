@@ -7,6 +7,7 @@ A copy out that the schedule waits for runs beside the operations, and so does w
     SwapOut(x, r) -> t         at its place: it returns at once
     SwapOutDone(t, x) -> u     where the schedule waits: it reads x, which ONNX Runtime keeps until then
     SwapIn(u) -> y             at its place: y is there, and its bytes are under way
+    LoadIn(h, r) -> y          the same, of what lives on the host
     SwapInDone(y) -> z         right before the first reader: z is y, complete
 
 The others are one node each way, on the stream of the operations.
@@ -21,6 +22,7 @@ import onnx_ir as ir
 from planner.graph.model import OpId, Role, Tensor, TensorId
 from planner.graph.rules import (
     FROM_HOST,
+    LOAD_IN,
     SWAP_BEGIN,
     SWAP_IN,
     SWAP_IN_DONE,
@@ -74,7 +76,7 @@ def begin(tensor: TensorId, reads: str | None) -> Step:
     """The node that names a run.
 
     Args:
-        tensor: any that is swapped.
+        tensor: any that is copied beside the operations.
         reads: a value on the device, where a node that reads none might be put on the CPU.
     """
     of = {"": reads} if reads else {}
@@ -98,6 +100,12 @@ def back(output: str, tensor: TensorId, token: str, count: int) -> Step:
     step = _copy(Role.SWAP_IN, SWAP_IN, f"{output}__node", tensor, {"": token})
     step.copy = count
     return step
+
+
+def load(output: str, tensor: TensorId, host: str, run: str) -> Step:
+    """A copy in of what lives on the host begins, which will be `output`."""
+    reads = {"": host, "run": run}
+    return _copy(Role.PAGE_IN, LOAD_IN, f"{output}__node", tensor, reads)
 
 
 def back_done(output: str, tensor: TensorId, coming: str) -> Step:

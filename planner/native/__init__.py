@@ -9,6 +9,7 @@ docs/native.md says what each does.
 from __future__ import annotations
 
 import ctypes
+import weakref
 from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
@@ -79,6 +80,26 @@ def drain() -> int:
     No run may be under way: its swaps would end too, and it would fail.
     """
     return _library().planner_native_drain()
+
+
+def page_locked(size_bytes: int) -> memoryview | None:
+    """Page-locked memory on the host, which a GPU copies from and to at the full speed of its link.
+
+    Its values are undefined; it lasts as long as the view and what shares its memory.
+
+    Args:
+        size_bytes: at least 1.
+
+    Returns:
+        None where there is no driver of CUDA's, none of its contexts on this thread, or no such memory.
+    """
+    library = _library()
+    at = library.planner_native_page_locked(size_bytes)
+    if not at:
+        return None
+    block = (ctypes.c_uint8 * size_bytes).from_address(at)
+    weakref.finalize(block, library.planner_native_page_locked_free, at).atexit = False
+    return memoryview(block)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,6 +174,10 @@ def _library() -> ctypes.CDLL:
     library.planner_native_counts.argtypes = [ctypes.POINTER(ctypes.c_int64), ctypes.c_int64]
     library.planner_native_counts.restype = ctypes.c_int64
     library.planner_native_drain.restype = ctypes.c_int64
+    library.planner_native_page_locked.argtypes = [ctypes.c_int64]
+    library.planner_native_page_locked.restype = ctypes.c_void_p
+    library.planner_native_page_locked_free.argtypes = [ctypes.c_void_p]
+    library.planner_native_page_locked_free.restype = None
     library.planner_native_device_pool.argtypes = [ctypes.c_int64, ctypes.c_int64]
     library.planner_native_device_pool.restype = ctypes.c_int64
     library.planner_native_pool.argtypes = [

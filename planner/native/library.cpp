@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <mutex>
 
+#include "cuda_driver.h"
 #include "operators.h"
 #include "pools.h"
 #include "swaps.h"
@@ -115,6 +116,17 @@ PLANNER_EXPORT int64_t planner_native_counts(int64_t* to, int64_t room) {
   int64_t there = sizeof counts / sizeof *all;
   for (int64_t i = 0; i < there && i < room; i++) to[i] = all[i].load();
   return there;
+}
+
+// Page-locked memory on the host; null where there is no driver, no context on this thread, or no
+// memory.
+PLANNER_EXPORT void* planner_native_page_locked(int64_t bytes) {
+  void* made = nullptr;
+  bool can = has_cuda_driver() && !is_forked();
+  return can && !cuda::driver().host_alloc(&made, size_t(bytes), cuda::kPortable) ? made : nullptr;
+}
+PLANNER_EXPORT void planner_native_page_locked_free(void* made) {
+  if (!is_forked()) cuda::driver().host_free(made);
 }
 
 // Ends every swap of the process, for after a run that failed and while none is under way; returns

@@ -11,14 +11,15 @@ Semantics (the same that the lowered graph has on ONNX Runtime):
 - Where an operation may write in place over an input, and is that copy's last reader, the copy ends
   as the operation starts: the output takes its buffer.
 - Without overlap, actions follow each other on one stream: time is the sum of all durations. With
-  it, copies run beside the operations (`planner.simulate.streams`).
+  it, copies run beside the operations (`planner.simulate.streams`), and so do the runs of loads:
+  operations that copy in what lives on the host.
 - Live bytes are those with every action done before the next begins; with overlap, whatever is not
   free in time is waited for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
 import numpy as np
 
@@ -32,8 +33,11 @@ class InvalidScheduleError(Exception):
     """The schedule does something impossible; the message names the action."""
 
 
-def simulate(problem: Problem, actions: Sequence[Action]) -> Replay:
+def simulate(problem: Problem, actions: Sequence[Action], loads: Set[int] = frozenset()) -> Replay:
     """Replay `actions`; every operation must run at least once.
+
+    Args:
+        loads: operations that run on the engine of copies in, where copies overlap.
 
     Raises:
         InvalidScheduleError: an input is not on the device, a tensor is not on the host, an
@@ -51,7 +55,7 @@ def simulate(problem: Problem, actions: Sequence[Action]) -> Replay:
     on_host: dict[int, int] = {}  # tensor -> the copy that was copied out last
     ran: set[int] = set()
     delta = [0] * (steps + 1)
-    time_us = recompute_us = swap_us = 0.0
+    time_us = recompute_us = swap_us = loads_us = 0.0
     recomputed = recomputed_bytes = out_bytes = in_bytes = 0
 
     def make(tensor: int, step: int, to_end: bool) -> None:
@@ -100,6 +104,7 @@ def simulate(problem: Problem, actions: Sequence[Action]) -> Replay:
                 delta[step] += op.workspace_bytes
                 delta[step + 1] -= op.workspace_bytes
             time_us += op.duration_us
+            loads_us += op.duration_us if action.target in loads else 0.0
             if again:
                 recompute_us += op.duration_us
                 recomputed += 1
@@ -146,8 +151,8 @@ def simulate(problem: Problem, actions: Sequence[Action]) -> Replay:
             for step, reads in enumerate(touches)
         ]
         last = [-1 if stay else stop - 1 for stay, stop in zip(stays, end, strict=True)]
-        timeline = overlapped(problem, actions, over, tensor_of, last)
-        stall_us = timeline.time_us - (time_us - swap_us)
+        timeline = overlapped(problem, actions, over, tensor_of, last, loads)
+        stall_us = timeline.time_us - (time_us - swap_us - loads_us)
         time_us = timeline.time_us
     return Replay(
         live_bytes=np.cumsum(np.array(delta, dtype=np.int64))[:steps] + problem.fixed_bytes,
@@ -160,10 +165,13 @@ def simulate(problem: Problem, actions: Sequence[Action]) -> Replay:
         swap_out_bytes=out_bytes,
         swap_in_bytes=in_bytes,
         swap_us=swap_us,
+        loads_us=loads_us if problem.overlap else 0.0,
         copies=tuple(ranges),
     )
 
 
-def candidate_of(problem: Problem, actions: list[Action]) -> Candidate:
+def candidate_of(
+    problem: Problem, actions: list[Action], loads: Set[int] = frozenset()
+) -> Candidate:
     """A plan that an engine made as actions, replayed."""
-    return Candidate(decisions=None, actions=actions, replay=simulate(problem, actions))
+    return Candidate(decisions=None, actions=actions, replay=simulate(problem, actions, loads))

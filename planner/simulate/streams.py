@@ -9,6 +9,7 @@ all that was issued before it is done:
     SWAP_OUT_DONE  holds the operations until the copy out is done
     SWAP_IN        holds the operations until the tensor is on the host and its memory is free; starts
                    when the copy in before it is done
+    RUN of a load  as SWAP_IN, of what is on the host throughout
 
 A device copy is freed when its last reader is done, copies out included. Whatever is not free in
 time is waited for, so the memory in use never exceeds the capacity, provided that it would not with
@@ -20,7 +21,7 @@ cannot block. `Timeline.waited` says before which action each copy out was waite
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 
 from planner.plan.problem import Action, ActionKind, PlanOp, Problem
@@ -47,6 +48,7 @@ def overlapped(
     touches: Sequence[Reads],
     tensor_of: Sequence[int],
     last_reader: Sequence[int],
+    loads: Set[int] = frozenset(),
 ) -> Timeline:
     """Run `actions` on three engines.
 
@@ -55,8 +57,9 @@ def overlapped(
         tensor_of: per device copy, its tensor.
         last_reader: per device copy, the last action that reads it (its maker where none does), or
             -1 where it stays to the end of the run.
+        loads: operations that are copies in.
     """
-    run = _Course(problem, tensor_of, len(actions))
+    run = _Course(problem, tensor_of, len(actions), loads)
     starts: list[float] = []
     ends: list[float] = []
     issues: list[float] = []
@@ -85,8 +88,11 @@ class _Course:
         waited: see `Timeline`.
     """
 
-    def __init__(self, problem: Problem, tensor_of: Sequence[int], steps: int) -> None:
+    def __init__(
+        self, problem: Problem, tensor_of: Sequence[int], steps: int, loads: Set[int]
+    ) -> None:
         self.problem = problem
+        self.loads = loads
         self.tensor_of = tensor_of
         self.step = 0
         self.now = self._out_free = self._in_free = 0.0
@@ -104,7 +110,11 @@ class _Course:
         """Issue one action; when it starts and ends."""
         target = action.target
         if action.kind is ActionKind.RUN:
-            return self._run(self.problem.ops[target], touch)
+            op = self.problem.ops[target]
+            if target in self.loads:
+                size = sum(self.problem.tensors[t].bytes for t in op.outputs)
+                return self._copy_in(size, op.duration_us)
+            return self._run(op, touch)
         if action.kind is ActionKind.SWAP_OUT:
             self.now = max(self.now, self.made[touch.reads[0]])
             start = max(self.now, self._out_free)
@@ -118,10 +128,13 @@ class _Course:
         if action.kind is ActionKind.SWAP_OUT_DONE:
             return self.now, self.now
         size = self.problem.tensors[target].bytes
+        return self._copy_in(size, self.problem.swap_in_us(target))
+
+    def _copy_in(self, size: int, duration_us: float) -> tuple[float, float]:
         self._wait(size)
         self._used += size
         start = max(self.now, self._in_free)
-        self._in_free = start + self.problem.swap_in_us(target)
+        self._in_free = start + duration_us
         return start, self._in_free
 
     def release(self, copy: int) -> None:

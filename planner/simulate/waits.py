@@ -13,7 +13,7 @@ first.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
 from planner.plan.problem import Action, ActionKind, Problem
 from planner.simulate.simulate import simulate
@@ -26,17 +26,22 @@ RUN, OUT, IN, DONE = (
 )
 
 
-def with_waits(problem: Problem, actions: Sequence[Action]) -> list[Action]:
+def with_waits(
+    problem: Problem, actions: Sequence[Action], loads: Set[int] = frozenset()
+) -> list[Action]:
     """The schedule with each copy paired and each copy out waited for; as it is where copies do not
     overlap. Waits that it has already are placed anew.
 
     A tensor of which a copy is on the host in any case (`PlanTensor.host_copy`) has no copy out of its
     own, and none to wait for.
+
+    Args:
+        loads: operations that are copies in (`planner.simulate.loads`).
     """
     if not problem.overlap:
         return list(actions)
     pairs = paired(problem, actions)
-    line = simulate(problem, pairs).timeline
+    line = simulate(problem, pairs, loads).timeline
     assert line is not None
     before: dict[int, list[int]] = {}
     for step, action in enumerate(pairs):

@@ -104,6 +104,26 @@ def chain(layers: int = 8, rows: int = 96, ahead: int = 2, **kind: bool) -> onnx
     return model_of(nodes, {"x": shape, "w": shape}, {"b0": shape})
 
 
+def load_nodes(layers: int, *, load: bool) -> list[NodeProto]:
+    """Products with weights that stay in the caller's memory until two layers before."""
+    nodes = [swap("SwapBegin", ["x"], "r")] if load else []
+    for i in range(layers):
+        for j in range(3) if i == 0 else [i + 2]:
+            if load and j < layers:
+                nodes.append(swap("LoadIn", [f"w{j}", "r"], f"y{j}"))
+        if load:
+            nodes.append(swap("SwapInDone", [f"y{i}"], f"z{i}"))
+        inputs = [f"f{i - 1}" if i else "x", f"z{i}" if load else f"w{i}"]
+        nodes.append(helper.make_node("MatMul", inputs, [f"f{i}"], f"M{i}"))
+    return nodes
+
+
+def loads(nodes: list[NodeProto], layers: int, rows: int) -> onnx.ModelProto:
+    """The model of `load_nodes`, of inputs x, w0, w1, …"""
+    shapes = {name: [rows, rows] for name in ["x", *(f"w{i}" for i in range(layers))]}
+    return model_of(nodes, shapes, {f"f{layers - 1}": [rows, rows]})
+
+
 def failing_chain(layers: int = 8, rows: int = 96, ahead: int = 2) -> onnx.ModelProto:
     """A chain that fails in its backward pass, while copies are under way, if `size` has other than
     rows x rows elements."""

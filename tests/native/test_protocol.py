@@ -10,7 +10,6 @@ from collections import Counter
 from pathlib import Path
 
 import numpy as np
-import onnx
 import pytest
 from onnx import NodeProto, TensorProto, helper
 
@@ -20,6 +19,8 @@ from tests.native.graphs import (
     chain,
     chain_feeds,
     chain_nodes,
+    load_nodes,
+    loads,
     model_of,
     plain,
     ran,
@@ -146,30 +147,14 @@ def test_random_programs_keep_every_bit(memory: str):
     assert after.swaps_in - before.swaps_in == after.swaps_out - before.swaps_out > 100
 
 
-def loads(layers: int, rows: int, *, load: bool) -> onnx.ModelProto:
-    """Products with weights that stay in the caller's memory until two layers before."""
-    nodes = [swap("SwapBegin", ["x"], "r")] if load else []
-    for i in range(layers):
-        for j in range(3) if i == 0 else [i + 2]:
-            if load and j < layers:
-                nodes.append(swap("LoadIn", [f"w{j}", "r"], f"y{j}"))
-        if load:
-            nodes.append(swap("SwapInDone", [f"y{i}"], f"z{i}"))
-        last = f"f{i - 1}" if i else "x"
-        inputs = [last, f"z{i}" if load else f"w{i}"]
-        nodes.append(helper.make_node("MatMul", inputs, [f"f{i}"], f"M{i}"))
-    shapes = {name: [rows, rows] for name in ["x", *(f"w{i}" for i in range(layers))]}
-    return model_of(nodes, shapes, {f"f{layers - 1}": [rows, rows]})
-
-
 def test_feeds_are_loaded_from_the_callers_memory():
     draw = np.random.default_rng(2)
     feeds = {
         n: draw.standard_normal((48, 48), dtype=np.float32) for n in ["x", "w0", "w1", "w2", "w3"]
     }
     loaded, reference = (
-        session(loads(4, 48, load=True), entries=RACE),
-        plain(loads(4, 48, load=False)),
+        session(loads(load_nodes(4, load=True), 4, 48), entries=RACE),
+        plain(loads(load_nodes(4, load=False), 4, 48)),
     )
     before = counts()
     for _ in range(3):

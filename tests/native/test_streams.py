@@ -6,6 +6,7 @@ it. Leaving out a wait, a mutant, shows what the wait is for. Nothing here is a 
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -162,6 +163,58 @@ def test_the_cuda_providers_options_lead_to_the_devices_pool(plain_build: Built,
     done = python("-c", DEVICE_POOL, library, **environment(plain_build.driver))
     assert done.returncode == 0, done.stderr
     assert "pool on the device of another size" in done.stdout
+
+
+PAGE_LOCKED = """
+import gc, sys
+from pathlib import Path
+import numpy as np
+from planner import native
+native.library_path = lambda: Path(sys.argv[1])
+memory = native.page_locked(4000)
+if memory is not None:
+    array = np.ndarray((1000,), np.float32, memory)
+    array[...] = 3
+    del memory
+    gc.collect()
+    assert array.sum() == 3000
+    del array
+    gc.collect()
+print(native.page_locked(4000) is not None)
+"""
+
+
+def test_page_locked_memory_is_there_where_the_driver_has_some(plain_build: Built, library: Path):
+    few = environment(plain_build.driver, FAKE_DRIVER_HOST_BYTES="1000")
+    for child, there in ((environment(plain_build.driver), "True"), (few, "False")):
+        done = python("-c", PAGE_LOCKED, library, **child)
+        assert (done.returncode, done.stdout.strip()) == (0, there), done.stderr
+
+
+ON_FAKE_DRIVER = """
+import json, os, sys
+from pathlib import Path
+from planner import native
+native.library_path = lambda: Path(sys.argv[1])
+import tests.native.graphs as graphs
+graphs.library_path = native.library_path
+from reports.gpu import basics, graphs as chains
+options = chains.options
+chains.options = lambda level, entries, **given: options(level, entries={}, **given)
+where = chains.Where(False)
+for name in ("load", "bits", "control", "failed", "threads", "feeds"):
+    print(json.dumps({"check": name, **basics.CHECKS[name](where)}), flush=True)
+os._exit(0)
+"""
+
+
+def test_the_checks_for_a_gpu_hold_and_their_control_does_not(plain_build: Built, library: Path):
+    done = python("-c", ON_FAKE_DRIVER, library, **environment(plain_build.driver))
+    assert done.returncode == 0, done.stderr
+    found = {row["check"]: row for row in map(json.loads, done.stdout.splitlines())}
+    assert len(found) == 6
+    odd = [row for row in found.values() if not row["holds"]]
+    assert not odd, odd
 
 
 def test_no_page_locked_memory_is_an_error_of_that_swap(plain_build: Built, library: Path):

@@ -10,7 +10,10 @@ import onnxruntime as ort
 import pytest
 
 import planner
+from planner.graph.model import Operation
+from planner.graph.rules import LOAD_IN, SWAP_IN_DONE
 from planner.native import counts
+from planner.pipeline.answer.explain import explain
 from planner.plan.problem import ActionKind
 from planner.results import OptimizeResult
 from planner.runtime.feeds.inputs import make_inputs
@@ -27,17 +30,18 @@ SETTINGS = {"swap": "only", "copies": "overlapped", "workers": 1, "time_limit_s"
 
 @pytest.fixture(
     scope="module",
-    params=[("gpt", "40%"), ("mlp_adamw", "40%")],
+    params=[("gpt", "40%", "auto"), ("mlp_adamw", "40%", "host")],
     ids="-".join,
 )
 def made(request, tmp_path_factory) -> OptimizeResult:
-    name, budget = request.param
+    name, budget, resident = request.param
     folder = tmp_path_factory.mktemp("overlapped")
     return planner.optimize(
         ZOO / f"{name}.onnx",
         budget=budget,
         output=folder / "out.onnx",
         plan_path=folder / "plan.json",
+        resident=resident,
         verify=False,
         **SETTINGS,
     )
@@ -61,6 +65,13 @@ def swaps_of(result: OptimizeResult) -> int:
     return sum(a.kind is ActionKind.SWAP_OUT for a in result.plan.schedule)
 
 
+def loads_of(result: OptimizeResult) -> list[str]:
+    """Names of the inputs that LoadIn copies in, once for each copy."""
+    graph = result.after.graph
+    loads = [op for op in graph.operations if op.op_type == LOAD_IN]
+    return [graph.tensors[op.inputs[0]].name for op in loads]
+
+
 def test_bits_of_steps_with_new_inputs_and_the_hosts_bytes(made):
     original = ort.InferenceSession(made.model_path, providers=["CPUExecutionProvider"])
     rewritten = opened(made.output_path)
@@ -74,7 +85,7 @@ def test_bits_of_steps_with_new_inputs_and_the_hosts_bytes(made):
     after = counts()
     assert swaps_of(made) > 0
     assert after.swaps_out - before.swaps_out == STEPS * swaps_of(made)
-    assert after.swaps_in - before.swaps_in == STEPS * swaps_of(made)
+    assert after.swaps_in - before.swaps_in == STEPS * (swaps_of(made) + len(loads_of(made)))
     assert after.violations == before.violations
     assert after.live_slots == 0
     assert 0 < after.slot_bytes <= made.plan.planned.host_bytes
@@ -95,11 +106,16 @@ def test_the_order_is_the_planned_one_at_every_level(made, level, tmp_path):
 
 def test_each_tensor_goes_out_is_waited_for_and_comes_back_in_turns(made):
     turns = ["SwapOut", "SwapOutDone", "SwapIn", "SwapInDone"]
-    ops = made.after.graph.operations
+    tensors, ops = made.after.graph.tensors, made.after.graph.operations
+
+    def is_load(op: Operation) -> bool:
+        maker = tensors[op.inputs[0]].producer if op.inputs else None
+        return maker is not None and ops[maker].op_type == LOAD_IN
+
     kinds: dict[str, list[str]] = {}
     nodes = {n.name: n for n in onnx.load(made.output_path, load_external_data=False).graph.node}
     for step in made.after.timeline.order:
-        if ops[step].op_type in turns:
+        if ops[step].op_type in turns and not is_load(ops[step]):
             props = {p.key: p.value for p in nodes[ops[step].name].metadata_props}
             kinds.setdefault(props["pkg.planner.tensor"], []).append(ops[step].op_type)
     assert kinds
@@ -107,6 +123,25 @@ def test_each_tensor_goes_out_is_waited_for_and_comes_back_in_turns(made):
         assert found == turns * (len(found) // 4)
     first = ops[made.after.timeline.order[0]]
     assert first.op_type == "SwapBegin"
+
+
+def test_what_lives_on_the_host_is_loaded_beside_the_operations_and_ahead(made):
+    inputs = {t.name for t in made.after.graph.tensors if t.is_input}
+    waiting = inputs & set(made.plan.resident)
+    loads = loads_of(made)
+    assert set(loads) == {n for n in waiting if made.before.graph.tensor_named(n).shape}
+    if not loads:
+        return
+    graph, order = made.after.graph, made.after.timeline.order
+    place = {op: step for step, op in enumerate(order)}
+    ends = {op.inputs[0]: op.id for op in graph.operations if op.op_type == SWAP_IN_DONE}
+    between = [
+        place[ends[op.outputs[0]]] - place[op.id] - 1
+        for op in graph.operations
+        if op.op_type == LOAD_IN
+    ]
+    assert sum(count > 0 for count in between) >= len(between) / 2
+    assert made.plan.planned.time_us < made.plan.one_stream_us
 
 
 def test_apply_reads_the_plan_back_to_the_same_bytes(made, tmp_path):
@@ -138,3 +173,31 @@ def test_the_host_budget_bounds_the_slots(tmp_path):
     feeds, _ = make_inputs(done.model_path, seed=0)
     rewritten.run(None, feeds)
     assert 0 < counts().slot_bytes == done.plan.planned.host_bytes <= budget
+
+
+def test_no_bound_is_above_a_plan_whose_loads_hide(tmp_path):
+    """Fed from the host, the model as it is has copies that the plan hides."""
+    options = {"swap": "auto", "copies": "overlapped", "resident": "host", "time_limit_s": 1.0}
+    model = ZOO / "mlp_adamw.onnx"
+    done = planner.optimize(
+        model,
+        budget="60%",
+        device="cpu",
+        hardware="a100-40gb",
+        feeds="host",
+        output=tmp_path / "out.onnx",
+        plan_path=tmp_path / "plan.json",
+        verify=False,
+        workers=1,
+        **options,
+    )
+    plan = done.plan
+    assert loads_of(done) and plan.bound_us is not None
+    assert plan.bound_us <= plan.planned.time_us < plan.baseline.time_us
+    found = explain(model, tmp_path / "plan.json", "layers.1.weight__here", time_limit_s=5.0)
+    assert found.bound_us is not None and found.bound_us <= plan.planned.time_us
+    frontier = planner.sweep(
+        model, budgets=("60%", "80%"), device="cpu", hardware="a100-40gb", feeds="host", **options
+    ).frontiers[0]
+    times = [p.plan.time_us for p in frontier.points if p.plan is not None]
+    assert times and all(p.bound_us <= plan.planned.time_us for p in frontier.points)

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 
-from planner.pipeline.levers.residence import is_paged_at_a_price
+from planner.pipeline.levers.residence import most_bound_us
 from planner.pipeline.prepare.copies import choose_copies
 from planner.pipeline.prepare.prepared import Prepared, Progress, silent
 from planner.pipeline.prepare.settings import Settings
@@ -59,8 +59,7 @@ class Question:
         budgets: those looked at, ascending, in bytes, the reserve not counted.
         planned: the problem that was solved; None where there is no plan.
         time_limit_s: for everything.
-        most_bound_us: no bound on a time is taken for higher: with other inputs and outputs on the host
-            there may be quicker plans.
+        most_bound_us: no bound on a time is taken for higher (`planner.pipeline.levers.residence`).
     """
 
     problem: Problem
@@ -169,7 +168,7 @@ def _question(
         seed=settings.seed,
         workers=settings.workers,
         time_limit_s=time_limit_s,
-        most_bound_us=prepared.baseline.time_us if is_paged_at_a_price(prepared) else float("inf"),
+        most_bound_us=most_bound_us(prepared, overlap=problem.overlap),
     )
 
 

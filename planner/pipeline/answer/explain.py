@@ -9,6 +9,7 @@ from pathlib import Path
 
 from planner.errors import UsageError
 from planner.files.reading import closest
+from planner.formulate import with_free_loads
 from planner.graph.model import Tensor, TensorId, TrainingGraph
 from planner.pipeline.prepare.prepared import Prepared, Progress, silent
 from planner.pipeline.prepare.settings import settings_as_planned
@@ -71,7 +72,7 @@ def _explained(
     index = None
     if state is not None:
         report("pricing the budget")
-        found = shadow_prices(state.problem, time_limit_s=time_limit_s)
+        found = shadow_prices(state.priced, time_limit_s=time_limit_s)
         buffers = {t: i for i, t in enumerate(state.rebuilt.formulation.tensors)}
         index = buffers.get(tensor.buffer)
     buffer = prepared.graph.tensors[tensor.buffer]
@@ -140,6 +141,7 @@ class _State:
 
     rebuilt: Rebuilt
     problem: Problem
+    priced: Problem  # without the time of copies that may hide
     actions: tuple[Action, ...]
     copies: tuple[tuple[tuple[int, int], ...], ...]
     graph: TrainingGraph
@@ -169,6 +171,7 @@ def _state(prepared: Prepared, plan: Plan) -> _State:
     return _State(
         rebuilt=rebuilt,
         problem=problem,
+        priced=with_free_loads(form, problem),
         actions=rebuilt.actions,
         copies=tuple(tuple(ranges) for ranges in copies),
         graph=back.graph,
@@ -228,7 +231,7 @@ def _uses(
 def _bound_us(state: _State | None, found: ShadowPrices | None) -> float | None:
     if state is None or found is None:
         return None
-    return state.problem.base_duration_us + found.bound_extra_us
+    return state.priced.base_duration_us + found.bound_extra_us
 
 
 def _instants(state: _State, index: int | None, found: ShadowPrices) -> tuple[Instant, ...]:

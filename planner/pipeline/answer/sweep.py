@@ -16,6 +16,7 @@ from typing import Any
 
 from planner.errors import UsageError
 from planner.formulate import NO_LIMIT
+from planner.pipeline.levers.residence import most_bound_us
 from planner.pipeline.prepare.prepared import Prepared, Progress
 from planner.pipeline.prepare.settings import Settings
 from planner.pipeline.solve.orders import BaseOrder, base_orders, formulate_in
@@ -135,10 +136,18 @@ def frontiers(
             order_alone_bytes=g.orders[0].peak_bytes,
             least_bound_bytes=g.least_bound_bytes,
             orders=tuple(g.orders[order].name for order in sorted(chosen[i])),
-            points=monotone(found[i]),
+            points=monotone(_bounded(g, found[i])),
         )
         for i, g in enumerate(graphs)
     )
+
+
+def _bounded(graphs: Graphs, points: Sequence[Point]) -> list[Point]:
+    """The points, no bound higher than copies that hide allow."""
+    if not graphs.problems[0].overlap:
+        return list(points)
+    most_us = most_bound_us(graphs.prepared, overlap=True)
+    return [p if p.is_impossible else replace(p, bound_us=min(p.bound_us, most_us)) for p in points]
 
 
 def largest(found: Sequence[Frontier], dim: str, budgets: Sequence[int]) -> tuple[Largest, ...]:

@@ -80,6 +80,18 @@ def is_paged_at_a_price(prepared: Prepared) -> bool:
     return any(is_added or name in mine for name in prepared.resident)
 
 
+def most_bound_us(prepared: Prepared, *, overlap: bool) -> float:
+    """No bound on a time is taken for higher: with other inputs and outputs on the host there may be
+    quicker plans, and copies of what lives there may hide, where a bound has them between the operations.
+
+    Args:
+        overlap: copies run beside the operations.
+    """
+    if overlap and prepared.resident:
+        return prepared.baseline.time_us - prepared.baseline.fed_us
+    return prepared.baseline.time_us if is_paged_at_a_price(prepared) else float("inf")
+
+
 def residence_note(prepared: Prepared) -> tuple[str, ...]:
     """What is assumed of the caller, where something lives on the host."""
     if not prepared.resident:

@@ -14,7 +14,7 @@ from planner import __version__
 from planner.errors import ModelError
 from planner.files.reading import shown
 from planner.files.structuring import Source, fields_of, read_json, structured
-from planner.formulate import Allowed, Formulation, OpCosts, Room, formulate
+from planner.formulate import Allowed, Formulation, OpCosts, Room, formulate, with_loads
 from planner.graph.liveness import Timeline
 from planner.graph.model import Category, Role, TrainingGraph
 from planner.pipeline.levers.host_budget import host_budget_of, host_memory_of
@@ -152,7 +152,7 @@ def _as_asked(prepared: Prepared, settings: Settings) -> Plan:
 
 def _one_stream_us(replay: Replay) -> float:
     """The schedule's time with every copy between the operations."""
-    return replay.time_us - replay.stall_us + replay.swap_us
+    return replay.time_us - replay.stall_us + replay.swap_us + replay.loads_us
 
 
 def _copies_note(settings: Settings, replay: Replay) -> tuple[str, ...]:
@@ -398,6 +398,8 @@ def schedule_of(
         if action.target not in names:
             raise ModelError(f"the plan names {action.target!r}, which the model has not")
         actions.append(Action(kind=action.kind, target=names[action.target]))
+    if plan.copies == "overlapped":
+        form = with_loads(form, graph)
     try:
         simulate(form.problem, actions)
     except InvalidScheduleError as error:

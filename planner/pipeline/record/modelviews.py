@@ -9,7 +9,7 @@ from pathlib import Path
 
 from planner.graph.marks import role_of
 from planner.graph.model import Role
-from planner.graph.rules import SWAP_IN, SWAP_TOKENS
+from planner.graph.rules import COMING_IN, SWAP_TOKENS
 from planner.graph.schedule import default_order, priority_order
 from planner.onnxio.load import load_model
 from planner.pipeline.prepare.graphs import analysed_graph
@@ -96,7 +96,7 @@ def file_view(
     check_target(loaded.model, path, original.target)
     known = dict(original.types)
     for node in loaded.model.graph:  # a copy has the types of what it copies
-        if node.op_type in (*SWAP_TOKENS, SWAP_IN):
+        if node.op_type in (*SWAP_TOKENS, *COMING_IN):
             continue
         if role_of(node) in _LIKE_INPUT and node.inputs[0] is not None:
             kind = known.get(str(node.inputs[0].name))

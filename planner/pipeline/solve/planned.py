@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from planner.fit.demands import demands_of
 from planner.fit.search import first_region
-from planner.formulate import Formulation
+from planner.formulate import Formulation, with_loads
 from planner.graph.liveness import Timeline
 from planner.graph.model import OpId, TrainingGraph
 from planner.graph.rules import COPIES
@@ -16,13 +17,14 @@ from planner.pipeline.prepare.timelines import full_timeline
 from planner.pipeline.solve.orders import BaseOrder, Settings
 from planner.pipeline.solve.read_back import ReadBack, lowered_as, read_back
 from planner.plan.planfile import Arena, BudgetOf, Pool
-from planner.plan.problem import ActionKind
+from planner.plan.problem import Action, ActionKind
 from planner.plan.solved import Solved
 from planner.runtime.device.forecast import arena_room, device_forecast
 from planner.runtime.memory.arena import packable_bytes, whole_regions
 from planner.runtime.memory.bfc import ROUNDING
 from planner.runtime.memory.paged import PAGE_BYTES, in_pages, pool_bytes
 from planner.runtime.options import most_threads
+from planner.simulate.loads import begun_early
 from planner.simulate.simulate import candidate_of
 from planner.simulate.waits import with_waits
 from planner.targets import Target
@@ -88,7 +90,8 @@ class Planned:
     def is_ordered(self) -> bool:
         """Whether its actions stay in their order: waits for copies beside them depend on it."""
         actions = () if self.solved.candidate is None else self.solved.candidate.actions
-        return any(action.kind is ActionKind.SWAP_OUT_DONE for action in actions)
+        is_waited = any(action.kind is ActionKind.SWAP_OUT_DONE for action in actions)
+        return is_waited or bool(self.formulation.loads)
 
     @property
     def pool(self) -> Pool | None:
@@ -156,6 +159,19 @@ def _first_region(
     return None
 
 
+def _beside(form: Formulation, solved: Solved, actions: Sequence[Action]) -> Solved:
+    """The solution with its loads where they hide, and the waits that its copies need. With loads, what
+    was proved of copies between the operations is left behind."""
+    problem, loads = form.problem, form.loads
+    listed = with_waits(problem, begun_early(problem, actions, loads), loads)
+    solved = replace(solved, candidate=candidate_of(problem, listed, loads))
+    if not loads:
+        return solved
+    loads_us = sum(problem.ops[op].duration_us for op in loads)
+    bound_us = max(loads_us, problem.base_duration_us - loads_us)
+    return replace(solved, bound_us=bound_us, bound_class="any schedule")
+
+
 def lowered_plan(
     prepared: Prepared,
     settings: Settings,
@@ -176,8 +192,8 @@ def lowered_plan(
     assert solved.candidate is not None
     target = prepared.target
     if form.problem.overlap:
-        actions = with_waits(form.problem, solved.candidate.actions)
-        solved = replace(solved, candidate=candidate_of(form.problem, actions))
+        form = with_loads(form, prepared.graph)
+        solved = _beside(form, solved, solved.candidate.actions)
     candidate = solved.candidate
     assert candidate is not None
 

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from planner.graph.model import TrainingGraph
-from planner.graph.rules import COPIES, SWAP_IN, SWAP_OUT
+from planner.graph.rules import COMING_IN, COPIES, SWAP_OPERATORS, SWAP_OUT
 from planner.results import CopyCheck
 from planner.runtime.options import Opening
 from planner.runtime.profile import NodeEvent, create_session, run_session
@@ -27,12 +27,12 @@ Arrays = Mapping[str, npt.NDArray[Any]]
 
 RUNS = 3
 _JITTER_US = 200
-_KINDS = COPIES | {SWAP_OUT, SWAP_IN}
+_KINDS = COPIES | COMING_IN | {SWAP_OUT}
 
 
 def has_swaps(graph: TrainingGraph) -> bool:
     """Whether some copies run beside the operations."""
-    return any(op.op_type == SWAP_OUT for op in graph.operations)
+    return any(op.op_type in SWAP_OPERATORS for op in graph.operations)
 
 
 def copy_check(graph: TrainingGraph, run: Sequence[NodeEvent]) -> CopyCheck:

@@ -1,0 +1,165 @@
+"""Loads that begin ahead of their readers: copies in of what lives on the host, beside the operations.
+
+A solver has such a copy between the operations, right before its first reader. Beside them it takes no
+time if it begins early enough, and holds its memory from there. So each is given the latest place from
+which it ends before its reader, and before the copy in behind it begins; where memory is short there, a
+later one. Times are first those of the operations alone, and then those of the schedule so far; the
+quickest schedule of all is the answer, the one that was given included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence, Set
+
+from planner.plan.problem import Action, ActionKind, Problem
+from planner.simulate.simulate import simulate
+
+_ROUNDS = 3
+
+
+def begun_early(problem: Problem, actions: Sequence[Action], loads: Set[int]) -> list[Action]:
+    """The schedule with its loads where they hide; without those that nothing reads before the next.
+
+    Its live bytes stay within the capacity, or within its peak where that is higher.
+
+    Args:
+        loads: operations that are copies in, of what is on the host throughout.
+    """
+    actions = _without_unread(problem, actions, loads)
+    if not any(action.kind is ActionKind.RUN and action.target in loads for action in actions):
+        return actions
+    moving = _Moving(problem, actions, loads)
+    best, best_us = actions, moving.replay.time_us
+    starts = moving.back_to_back()
+    for _ in range(_ROUNDS):
+        places = moving.places(starts)
+        moved = [actions[place] for place in places]
+        replay = simulate(problem, moved, loads)
+        assert replay.timeline is not None
+        if replay.time_us < best_us:
+            best, best_us = moved, replay.time_us
+        starts = moving.issued(places, replay.timeline.issue_us)
+    return best
+
+
+def _without_unread(problem: Problem, actions: Sequence[Action], loads: Set[int]) -> list[Action]:
+    """Each load once at the least, and again only where something reads what it makes."""
+    ran: set[int] = set()
+    again = set[int]()  # places of loads that ran before
+    for place, action in enumerate(actions):
+        if action.kind is ActionKind.RUN and action.target in loads:
+            again |= {place} if action.target in ran else set()
+            ran.add(action.target)
+    read: set[int] = set()
+    kept: list[Action] = []
+    for place in range(len(actions) - 1, -1, -1):
+        action = actions[place]
+        if action.kind is ActionKind.RUN:
+            op = problem.ops[action.target]
+            if place in again and read.isdisjoint(op.outputs):
+                continue
+            read.difference_update(op.outputs)
+            read.update(op.inputs)
+        kept.append(action)
+    return kept[::-1]
+
+
+class _Moving:
+    """The loads of one schedule, and where each may begin.
+
+    Attributes:
+        replay: of the schedule as it is.
+        rows: of each load its place, the first place that it may move to, and its first reader's.
+    """
+
+    def __init__(self, problem: Problem, actions: Sequence[Action], loads: Set[int]) -> None:
+        self.problem = problem
+        self.actions = actions
+        self.loads = loads
+        self.replay = simulate(problem, actions, loads)
+        self.room = max(problem.capacity_bytes, self.replay.peak_bytes)
+        self.rows: list[tuple[int, int, int]] = []
+        self._find_rows()
+
+    def _find_rows(self) -> None:
+        """Not ahead of what reads the copy before it: that would be given this one."""
+        last_read: dict[int, int] = {}  # by tensor
+        open_: dict[int, int] = {}  # by tensor that nothing has read yet, the place of its load
+        for place, action in enumerate(self.actions):
+            if action.kind is not ActionKind.RUN:
+                continue
+            op = self.problem.ops[action.target]
+            for tensor in op.inputs:
+                if tensor in open_:
+                    at = open_.pop(tensor)
+                    self.rows.append((at, last_read.get(tensor, -1) + 1, place))
+                last_read[tensor] = place
+            if action.target in self.loads:
+                open_.update((tensor, place) for tensor in op.outputs)
+        self.rows.sort(key=lambda row: (row[2], row[0]))
+
+    def back_to_back(self) -> list[float]:
+        """When each action would be issued if operations waited for no copy."""
+        now = 0.0
+        starts: list[float] = []
+        for action in self.actions:
+            starts.append(now)
+            if action.kind is ActionKind.RUN and action.target not in self.loads:
+                now += self.problem.ops[action.target].duration_us
+        return starts
+
+    def issued(self, places: Sequence[int], issue_us: Sequence[float]) -> list[float]:
+        """When each action was issued in a schedule of these places; for a load, what is behind it."""
+        starts = [0.0] * len(self.actions)
+        for place, us in zip(places, issue_us, strict=True):
+            starts[place] = us
+        for at in sorted((at for at, _, _ in self.rows), reverse=True):
+            starts[at] = starts[at + 1]
+        return starts
+
+    def _begins(self, starts: Sequence[float]) -> dict[int, float]:
+        """By the place of each load, when it had best begin: before its reader, and before the copy in
+        behind it."""
+        due = {at: reader for at, _, reader in self.rows}
+        limit = float("inf")
+        found: dict[int, float] = {}
+        for place in range(len(self.actions) - 1, -1, -1):
+            action = self.actions[place]
+            if action.kind is ActionKind.SWAP_IN:
+                limit = min(limit, starts[place])
+            elif place in due:
+                duration = self.problem.ops[action.target].duration_us
+                limit = found[place] = min(limit, starts[due[place]]) - duration
+        return found
+
+    def places(self, starts: Sequence[float]) -> list[int]:
+        """The schedule as places of the one that was given, loads moved ahead, in order of their readers.
+
+        Args:
+            starts: of each action of the one that was given.
+        """
+        begins = self._begins(starts)
+        live = self.replay.live_bytes.tolist()
+        ahead: dict[int, list[int]] = {}  # by place: the loads that stand before it
+        last = 0
+        for at, ready, _ in self.rows:
+            size = sum(
+                self.problem.tensors[t].bytes
+                for t in self.problem.ops[self.actions[at].target].outputs
+            )
+            place = at
+            while (
+                place > max(ready, last)
+                and starts[place] > begins[at]
+                and live[place - 1] + size <= self.room
+            ):
+                place -= 1
+                live[place] += size
+            ahead.setdefault(place, []).append(at)
+            last = max(last, place)
+        moved = {at for at, _, _ in self.rows}
+        found: list[int] = []
+        for place in range(len(self.actions)):
+            found += ahead.get(place, [])
+            found += [] if place in moved else [place]
+        return found

@@ -1,0 +1,1 @@
+"""What has to be asked of a machine with an NVIDIA GPU: `python -m reports.gpu`."""

@@ -1,0 +1,117 @@
+"""What has to be asked of a machine with an NVIDIA GPU: `python -m reports.gpu --graphs FOLDER`.
+
+    python -m reports.gpu --graphs FOLDER        as much as fits into ten minutes; again: what is left
+    python -m reports.gpu bits control           these alone
+    python -m reports.gpu --rehearse             the same checks on the CPU, which prove nothing of a GPU
+
+Each check is a process of its own of at most 120 s. First comes what everything else rests on
+(`reports/gpu/basics.py`), then plans of large graphs (`reports/gpu/large.py`), whose ONNX files are in
+FOLDER. Rows are kept in `reports/gpu.json` as they are measured, with the card's name; what is there is
+not measured again (but with `--again`), failures included; what was too slow is, since times of
+operations are kept. Without a card the command says so and ends with status 2; with status 1 where a
+check does not hold.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from planner.cost.measured import device_names
+from reports.gpu.child import answer_in
+
+FOLDER = Path(__file__).parents[1]
+RESULT = FOLDER / "gpu.json"
+_CHECK_S = 120.0
+_SLOW = "too slow"
+_LEAST_S = 20.0
+"""No check begins with less time left."""
+
+Row = dict[str, Any]
+
+
+def names_of(*, cuda: bool) -> list[str]:
+    """All checks, in order."""
+    from reports.gpu.basics import CHECKS
+    from reports.gpu.large import CASES, REHEARSED
+
+    cases = CASES if cuda else REHEARSED
+    return [*CHECKS, *(name for case in cases for name in case.checks)]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Ask, and keep the answers."""
+    assert __doc__ is not None
+    parser = argparse.ArgumentParser(prog="reports.gpu", description=__doc__.split("\n")[0])
+    parser.add_argument("checks", nargs="*", help="names; all, where none is given")
+    parser.add_argument("--seconds", type=float, default=600.0, help="for this call")
+    parser.add_argument("--graphs", type=Path, default=FOLDER, help="folder of the large graphs")
+    parser.add_argument("--work", type=Path, help="where plans stay from call to call")
+    parser.add_argument("--rehearse", action="store_true", help="on the CPU; nothing is written")
+    parser.add_argument("--again", action="store_true", help="measure what is measured already")
+    asked = parser.parse_args(arguments)
+    cards = () if asked.rehearse else device_names()
+    if not cards and not asked.rehearse:
+        print(
+            "no NVIDIA GPU is here: nothing is measured; --rehearse runs on the CPU",
+            file=sys.stderr,
+        )
+        return 2
+    known = names_of(cuda=not asked.rehearse)
+    strange = next((name for name in asked.checks if name not in known), None)
+    if strange is not None:
+        parser.error(f"there is no check {strange!r}; there are {', '.join(map(repr, known))}")
+    rows: dict[str, Row] = {}
+    if RESULT.exists() and not asked.rehearse:
+        rows = json.loads(RESULT.read_text(encoding="utf-8"))
+    done = {name for name, row in rows.items() if row["cards"] == [*cards] and not is_slow(row)}
+    done = set() if asked.again else done
+    wanted = [name for name in asked.checks or known if name not in done]
+    work = asked.work or Path(tempfile.gettempdir()) / "planner-gpu"
+    until = time.monotonic() + asked.seconds
+    holds = True
+    for place, name in enumerate(wanted):
+        left_s = until - time.monotonic()
+        if left_s < _LEAST_S:
+            print(f"{len(wanted) - place} checks are left: call again", file=sys.stderr)
+            break
+        row = measured(name, asked, work, min(_CHECK_S, left_s))
+        holds = holds and bool(row.get("holds"))
+        print(json.dumps({"check": name, **row}), flush=True)
+        if not asked.rehearse:
+            rows[name] = {"cards": [*cards], **row}
+            RESULT.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+    return 0 if holds else 1
+
+
+def is_slow(row: Row) -> bool:
+    """Whether a check did not end in its time."""
+    return row.get("error") == _SLOW
+
+
+def measured(name: str, asked: argparse.Namespace, work: Path, limit_s: float) -> Row:
+    """The answer of one check, or why there is none."""
+    command = [sys.executable, "-m", "reports.gpu.child", name, "--work", str(work)]
+    command += ["--graphs", str(asked.graphs), *(["--rehearse"] if asked.rehearse else [])]
+    start = time.monotonic()
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=limit_s, check=False)
+    except subprocess.TimeoutExpired:
+        return {"seconds": round(limit_s, 1), "error": _SLOW, "holds": False}
+    seconds = round(time.monotonic() - start, 1)
+    found = answer_in(done.stdout)
+    if found is None:
+        said = (done.stderr or done.stdout).strip()[-600:]
+        return {"seconds": seconds, "status": done.returncode, "error": said, "holds": False}
+    return {"seconds": seconds, **found}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

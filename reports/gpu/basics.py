@@ -1,0 +1,245 @@
+"""What everything else rests on, asked of small graphs: each check says whether it holds, and figures."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime as ort
+
+import planner
+from planner import native
+from reports.gpu.graphs import AHEAD, LAYERS, Where, node_events, with_products
+from tests.native.graphs import chain_nodes, failing_chain, load_nodes, loads, sized
+
+Found = dict[str, Any]
+_LARGE_POOL = 4 << 30
+_OVER = (0, 2, 5, 10, 20, 40)
+"""How much more than the pool an arena gets, in percent, until it runs."""
+
+
+def load(where: Where) -> Found:
+    """The library's nodes run on the device, in the planned order, and ONNX Runtime adds no copies."""
+    wanted = [node.name for node in chain_nodes(LAYERS, where.side, AHEAD)]
+    there = "CUDAExecutionProvider" if where.cuda else "CPUExecutionProvider"
+    found: Found = {"in_order": {}, "elsewhere": [], "copies_added": 0}
+    before = native.counts().copied_views
+    with tempfile.TemporaryDirectory() as folder:
+        profiled = {"enable_profiling": True, "profile_file_prefix": str(Path(folder) / "p")}
+        for level in (0, 1, 2, 99):
+            session = where.session(where.chain(), level, **profiled)
+            where.bits(session, where.feeds())
+            ran = node_events(session)
+            names = [name for name, _ in ran if not name.startswith("anchor")]
+            found["in_order"][level] = names == wanted
+            found["copies_added"] += sum("Memcpy" in facts["op_name"] for _, facts in ran)
+            swaps = {name: facts["provider"] for name, facts in ran if name.startswith("Swap")}
+            found["elsewhere"] += [name for name, where_ in swaps.items() if where_ != there]
+    found["copied_views"] = native.counts().copied_views - before
+    odd = found["elsewhere"] or found["copies_added"] or found["copied_views"]
+    return {**found, "holds": all(found["in_order"].values()) and not odd}
+
+
+def bits(where: Where) -> Found:
+    """Every step has the bits that it has without copies."""
+    found = _different(where, "beside", where.many(300, 10))
+    all_ran = found["swaps"] == found["steps"] * (LAYERS - 1)
+    return {**found, "holds": all_ran and not found["different"]}
+
+
+def control(where: Where) -> Found:
+    """Where what comes back is read before its copy is waited for, steps have other bits."""
+    found = _different(where, "unwaited", where.many(75, 10))
+    return {**found, "holds": found["different"] > 0}
+
+
+def _different(where: Where, copies: str, steps: int) -> Found:
+    entries = None if where.cuda else {"planner.link_mbps": "400"}
+    plain = where.session(where.chain("none"))
+    swapped = where.session(where.chain(copies), entries=entries)
+    different, before = 0, native.counts().swaps_in
+    for step in range(steps):
+        feeds = where.feeds(step)
+        different += where.bits(swapped, feeds) != where.bits(plain, feeds)
+    swaps = native.counts().swaps_in - before
+    return {"steps": steps, "different": different, "swaps": swaps}
+
+
+def overlap(where: Where) -> Found:
+    """Step times without copies, with copies between the operations, and beside them."""
+    rows: list[Found] = []
+    for products in (1, 2, 4, 8):
+        models = {way: where.chain(way, products) for way in ("none", "between", "beside")}
+        steps = {way: _in_place(where, where.session(model)) for way, model in models.items()}
+        rows.append({"products": products, "ms": least_ms(steps, where.many(20, 2))})
+    hides = all(row["ms"]["beside"] <= row["ms"]["between"] for row in rows)
+    moved_bytes = (LAYERS - 1) * where.side**2 * 4
+    return {"rows": rows, "bytes_each_way": moved_bytes, "holds": hides or not where.cuda}
+
+
+def _in_place(where: Where, session: ort.InferenceSession) -> Callable[[], Any]:
+    """A step whose inputs and output are on the device."""
+    binding = session.io_binding()
+    for name, array in where.feeds().items():
+        value = ort.OrtValue.ortvalue_from_numpy(array, where.device, 0)
+        binding.bind_ortvalue_input(name, value)
+    binding.bind_output(session.get_outputs()[0].name, where.device, 0)
+    return lambda: session.run_with_iobinding(binding)
+
+
+def least_ms(steps: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
+    """The least time of each, in turns, the first two rounds aside."""
+    times: dict[str, list[float]] = {name: [] for name in steps}
+    for _ in range(rounds + 2):
+        for name, step in steps.items():
+            start = time.perf_counter()
+            step()
+            times[name].append(1e3 * (time.perf_counter() - start))
+    return {name: round(min(taken[2:]), 3) for name, taken in times.items()}
+
+
+def failed(where: Where) -> Found:
+    """After a run that fails half-way the next is refused by name, or drained; then bits are right."""
+    side, rounds = where.side, where.many(30, 4)
+    plain = where.session(where.chain("none"))
+    swapped = where.session(failing_chain(LAYERS, side, AHEAD))
+    counted = {"failed": 0, "refused": 0, "wrong": 0}
+    for step in range(rounds):
+        feeds = where.feeds(step)
+        good = sized(feeds, side)
+        counted["failed"] += "MAYFAIL" in _error(where, swapped, sized(feeds, side, good=False))
+        if step % 2:
+            native.drain()
+        else:
+            said = _error(where, swapped, good)
+            counted["refused"] += "earlier run of this session failed" in said
+        counted["wrong"] += where.bits(swapped, good) != where.bits(plain, feeds)
+    wanted = {"failed": rounds, "refused": rounds // 2, "wrong": 0}
+    return {**counted, "rounds": rounds, "holds": counted == wanted}
+
+
+def _error(where: Where, session: ort.InferenceSession, feeds: Any) -> str:
+    try:
+        where.bits(session, feeds)
+    except Exception as error:
+        return str(error)
+    return ""
+
+
+def threads(where: Where) -> Found:
+    """Four threads on two sessions at once: every run has its bits."""
+    plain, sessions = where.session(where.chain("none")), []
+    sessions += [where.session(where.chain()) for _ in range(2)]
+    wanted = {seed: where.bits(plain, where.feeds(seed)) for seed in range(4)}
+    runs, wrong = where.many(25, 3), list[str]()
+
+    def work(seed: int) -> None:
+        feeds = where.feeds(seed)
+        try:
+            for _ in range(runs):
+                if where.bits(sessions[seed % 2], feeds) != wanted[seed]:
+                    wrong.append("other bits")
+        except Exception as error:
+            wrong.append(str(error)[:300])
+
+    workers = [threading.Thread(target=work, args=(seed,)) for seed in wanted]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    return {"runs": 4 * runs, "wrong": len(wrong), "said": wrong[:3], "holds": not wrong}
+
+
+def pool(where: Where) -> Found:
+    """The least pool that runs the chain, one page less, and the least arena of ONNX Runtime's."""
+    whole = _in_memory(where, "pool", _LARGE_POOL)
+    if not whole.get("ran"):
+        return {"whole": whole, "holds": False}
+    page = whole["page_bytes"]
+    need = whole["pages_most"] * page
+    least, less = (_in_memory(where, "pool", need - off) for off in (0, page))
+    found = {"pool_bytes": need, "whole": whole, "least": least, "less": less}
+    for percent in _OVER if where.cuda else ():
+        arena = _in_memory(where, "arena", need * (100 + percent) // 100)
+        if arena["ran"]:
+            found |= {"arena_percent": percent, "arena": arena}
+            break
+    holds = least["ran"] and not less["ran"] and least["digest"] == whole["digest"]
+    return {**found, "holds": holds}
+
+
+def _in_memory(where: Where, kind: str, size_bytes: int) -> Found:
+    """The chain in so much memory, in a process of its own: a process has one pool."""
+    from reports.gpu.child import answer_in
+
+    asked = [sys.executable, "-m", "reports.gpu.child", f"memory:{kind}:{size_bytes}"]
+    asked += [] if where.cuda else ["--rehearse"]
+    done = subprocess.run(asked, capture_output=True, text=True, timeout=100, check=False)
+    return answer_in(done.stdout) or {"ran": False, "said": done.stderr[-300:]}
+
+
+def memory(where: Where, kind: str, size_bytes: int) -> Found:
+    """A few steps in a pool or arena of so many bytes."""
+    entries, provider = {}, dict[str, str]()
+    if kind == "arena":
+        provider["gpu_mem_limit"] = str(size_bytes)
+    elif where.cuda:
+        provider = native.device_pool_options(size_bytes)
+    else:
+        entries["planner.pool_bytes"] = str(size_bytes)
+    found: Found = {"ran": False}
+    try:
+        session = where.session(where.chain(), provider=provider, entries=entries)
+        found["ms"] = least_ms({"step": _in_place(where, session)}, where.many(10, 2))["step"]
+        result = b"".join(where.bits(session, where.feeds()))
+        found |= {"ran": True, "digest": hashlib.sha256(result).hexdigest()}
+    except Exception as error:
+        found["said"] = str(error)[:300]
+    there = native.pool(device=where.cuda) if kind == "pool" else None
+    return found | (asdict(there) if there is not None else {})
+
+
+def feeds(where: Where) -> Found:
+    """Weights on the host by planner.bind and LoadIn, against those that ONNX Runtime copies itself."""
+    random, shape = np.random.default_rng(4), (where.side, where.side)
+    weights = {f"w{i}": random.standard_normal(shape, dtype=np.float32) for i in range(LAYERS)}
+    weights = {name: array / np.float32(where.side**0.5) for name, array in weights.items()}
+    x = {"x": random.standard_normal(shape, dtype=np.float32)}
+    models = [
+        loads(with_products(load_nodes(LAYERS, load=load), 4), LAYERS, where.side)
+        for load in (False, True)
+    ]
+    with tempfile.TemporaryDirectory() as folder:
+        profiled = {"enable_profiling": True, "profile_file_prefix": str(Path(folder) / "p")}
+        plain, loaded = where.session(models[0]), where.session(models[1], **profiled)
+        device, beside = planner.bind(plain, weights), planner.bind(loaded, weights)
+        every = {**x, **weights}
+        steps = {
+            "on the device": lambda: device.step(x),
+            "arrays of NumPy": lambda: plain.run(None, every),
+            "LoadIn": lambda: beside.step(x),
+        }
+        ms = least_ms(steps, where.many(15, 2))
+        (name,) = (output.name for output in plain.get_outputs())
+        results = [device.step(x)[name], beside.step(x)[name], plain.run(None, every)[0]]
+        added = sum("Memcpy" in facts["op_name"] for _, facts in node_events(loaded))
+    places = [device.places["w0"], beside.places["w0"]]
+    same = len({np.asarray(result).tobytes() for result in results}) == 1
+    right = places == (["device", "page-locked"] if where.cuda else ["host", "host"])
+    found = {"ms": ms, "places": places, "same_bits": same, "copies_added": added}
+    return {**found, "bytes": LAYERS * where.side**2 * 4, "holds": same and right and not added}
+
+
+CHECKS: dict[str, Callable[[Where], Found]] = {
+    check.__name__: check for check in (load, bits, control, overlap, failed, threads, pool, feeds)
+}
+"""In the order in which they are asked."""

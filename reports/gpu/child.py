@@ -1,0 +1,55 @@
+"""One check in a process of its own: `python -m reports.gpu.child NAME`; its answer is a line of JSON."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+_ANSWER = "answer: "
+
+
+def answer_in(text: str) -> dict[str, Any] | None:
+    """What a child answered; None where it did not."""
+    lines = [line for line in text.splitlines() if line.startswith(_ANSWER)]
+    return json.loads(lines[-1].removeprefix(_ANSWER)) if lines else None
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the check."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("name")
+    parser.add_argument("--rehearse", action="store_true")
+    parser.add_argument("--graphs", type=Path, default=Path())
+    parser.add_argument("--work", type=Path, default=Path())
+    asked = parser.parse_args(arguments)
+    from reports.gpu import basics, large
+    from reports.gpu.graphs import Where
+
+    where = Where(not asked.rehearse)
+    if where.cuda:
+        _preload()
+    if asked.name in basics.CHECKS:
+        found = basics.CHECKS[asked.name](where)
+    elif asked.name.startswith("memory:"):
+        _, kind, size = asked.name.split(":")
+        found = basics.memory(where, kind, int(size))
+    else:
+        found = large.check(asked.name, where, asked.graphs, asked.work)
+    print(_ANSWER + json.dumps(found), flush=True)
+    sys.stdout.flush()
+    os._exit(0)  # the control's copies may still be under way
+
+
+def _preload() -> None:
+    """CUDA's and cuDNN's libraries, as PyTorch's packages have them."""
+    import onnxruntime as ort
+
+    ort.preload_dlls()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,144 @@
+"""What the small checks run on, and the chains of `tests.native.graphs` changed for them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import onnx
+import onnxruntime as ort
+from onnx import NodeProto, helper
+
+from tests.native.graphs import Feeds, chain_feeds, chain_nodes, model_of, options
+
+LAYERS, AHEAD = 12, 2
+
+
+@dataclass(frozen=True)
+class Where:
+    """The GPU, or the CPU's provider as a rehearsal, with small tensors and few steps."""
+
+    cuda: bool
+
+    @property
+    def side(self) -> int:
+        """A tensor is side x side floats: 16 MiB on the GPU."""
+        return 2048 if self.cuda else 96
+
+    def many(self, on_gpu: int, rehearsed: int) -> int:
+        """How often something is done."""
+        return on_gpu if self.cuda else rehearsed
+
+    @property
+    def device(self) -> str:
+        """As a binding names it."""
+        return "cuda" if self.cuda else "cpu"
+
+    def feeds(self, seed: int = 0) -> Feeds:
+        """x and w of a chain."""
+        return chain_feeds(self.side, seed)
+
+    def chain(self, copies: str = "beside", products: int = 1) -> onnx.ModelProto:
+        """A forward and a backward pass whose activations leave and come back.
+
+        Args:
+            copies: "beside" the operations; "between" them, by ONNX Runtime's nodes; "none"; or
+                "unwaited": what comes back is read before its copy is waited for, which is wrong.
+        """
+        nodes = chain_nodes(LAYERS, self.side, AHEAD, swaps=copies != "none")
+        change = {"between": _between, "unwaited": _unwaited}.get(copies)
+        nodes = with_products(change(nodes) if change else nodes, products)
+        shape = [self.side, self.side]
+        return model_of(nodes, {"x": shape, "w": shape}, {"b0": shape})
+
+    def session(
+        self,
+        model: onnx.ModelProto,
+        level: int = 99,
+        provider: Mapping[str, str] | None = None,
+        entries: Mapping[str, str] | None = None,
+        **set_to: Any,
+    ) -> ort.InferenceSession:
+        """A session with the library, in one thread."""
+        for node in model.graph.node:
+            if node.op_type == "SwapBegin" and not node.input:
+                node.input.append("x")  # a node that reads nothing might be put on the CPU
+        made = options(level, entries=dict(entries or {}), enable_mem_reuse=False, **set_to)
+        settings = {
+            "arena_extend_strategy": "kSameAsRequested",
+            "use_tf32": "0",
+            **(provider or {}),
+        }
+        cuda = [("CUDAExecutionProvider", settings)] if self.cuda else []
+        session = ort.InferenceSession(
+            model.SerializeToString(), made, providers=[*cuda, "CPUExecutionProvider"]
+        )
+        if self.cuda and "CUDAExecutionProvider" not in session.get_providers():
+            raise RuntimeError("the CUDA provider does not come up")
+        return session
+
+    def bits(self, session: ort.InferenceSession, feeds: Feeds) -> list[bytes]:
+        """The outputs of a run whose inputs are on the device, but for `size`, as bytes."""
+        binding = session.io_binding()
+        for name, array in feeds.items():
+            device = "cpu" if name == "size" else self.device
+            binding.bind_ortvalue_input(name, ort.OrtValue.ortvalue_from_numpy(array, device, 0))
+        for output in session.get_outputs():
+            binding.bind_output(output.name, "cpu")
+        session.run_with_iobinding(binding)
+        return [array.tobytes() for array in binding.copy_outputs_to_cpu()]
+
+
+def with_products(nodes: Sequence[NodeProto], count: int) -> list[NodeProto]:
+    """Each product made `count` times, one of the other."""
+    found: list[NodeProto] = []
+    for node in nodes:
+        for k in range(1, count if node.op_type == "MatMul" else 1):
+            (made,), (value, weight) = node.output, node.input
+            found.append(
+                helper.make_node("MatMul", [value, weight], [f"{made}_{k}"], f"{made}_{k}")
+            )
+            node.input[0] = f"{made}_{k}"
+        found.append(node)
+    return found
+
+
+def _between(nodes: Sequence[NodeProto]) -> list[NodeProto]:
+    """The copies of a chain on the stream of the operations."""
+    found: list[NodeProto] = []
+    for node in nodes:
+        if node.op_type == "SwapOut":
+            host = "h" + node.output[0][1:]
+            found.append(helper.make_node("MemcpyToHost", [node.input[0]], [host], node.name))
+        elif node.op_type == "SwapInDone":
+            host = "h" + node.output[0][1:]
+            found.append(helper.make_node("MemcpyFromHost", [host], [node.output[0]], node.name))
+        elif not node.op_type.startswith("Swap"):
+            found.append(node)
+    return found
+
+
+def _unwaited(nodes: Sequence[NodeProto]) -> list[NodeProto]:
+    """Each reader right behind the SwapIn that it should wait for, and before its end."""
+    back = {node.output[0]: node for node in nodes if node.op_type == "SwapIn"}
+    ends = {node.output[0]: node for node in nodes if node.op_type == "SwapInDone"}
+    found: list[NodeProto] = []
+    for node in nodes:
+        end = next((ends[value] for value in node.input if value in ends), None)
+        if end is not None:
+            (coming,) = end.input
+            node.input[list(node.input).index(end.output[0])] = coming
+            found += [back[coming], node, end]
+        elif node.op_type not in ("SwapIn", "SwapInDone"):
+            found.append(node)
+    return found
+
+
+def node_events(session: ort.InferenceSession) -> list[tuple[str, dict[str, Any]]]:
+    """(name, facts) of every node in the order in which a profiled session ran them."""
+    events, end = json.loads(Path(session.end_profiling()).read_text()), "_kernel_time"
+    ran = [e for e in events if e.get("cat") == "Node" and e["name"].endswith(end)]
+    return [(event["name"].removesuffix(end), event["args"]) for event in ran]

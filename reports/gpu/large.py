@@ -1,0 +1,354 @@
+"""Plans of training graphs on the device: made, run beside the original, run in a pool of the budget.
+
+A case is a graph at a budget. Each of its checks is a process of its own; the files that the first one
+makes stay in a folder, and the others read them.
+"""
+
+from __future__ import annotations
+
+import gc
+import hashlib
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+from onnx import TensorProto, numpy_helper
+
+import planner
+from planner import native
+from planner.runtime.binding import Bound, Kind, storable
+from planner.runtime.device import sessions
+from planner.runtime.feeds.inputs import make_inputs
+from planner.targets import CPU, CUDA
+from reports.gpu.basics import least_ms
+from reports.gpu.graphs import Where
+
+Found = dict[str, Any]
+ZOO = Path(__file__).parents[2] / "models" / "zoo"
+_TYPES = {"bf16": TensorProto.BFLOAT16, "fp16": TensorProto.FLOAT16}
+_OVER = (0, 1, 2, 5, 10, 20)
+_PLAN_S = 20.0
+"""Of a search: operations are measured, and the plan is read back, within the same check."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """A graph at a budget, in percent of its peak.
+
+    Attributes:
+        half: "bf16" or "fp16": the graph with all of its float32 in that type.
+        swap: "auto", "only", or "none": recompute alone, under `enable_cuda_graph` too.
+        provider: options of the CUDA provider.
+    """
+
+    graph: str
+    percent: int
+    half: str = ""
+    swap: str = "auto"
+    provider: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """Of its rows."""
+        kind = f" {self.half}" if self.half else ""
+        return f"{self.graph}{kind} {self.percent}%{' recompute' if self.swap == 'none' else ''}"
+
+    @property
+    def checks(self) -> tuple[str, ...]:
+        """Names of its checks, in order."""
+        kinds = ("plan", "steps", "pool", *(("graph",) if self.swap == "none" else ()))
+        return tuple(f"{self.name}: {kind}" for kind in kinds)
+
+
+CASES = (
+    Case(graph="gpt2_medium_b8x1024", percent=50),
+    Case(graph="gpt2_small", percent=60),
+    Case(graph="gpt2_small", percent=40),
+    Case(graph="bert_base", percent=60),
+    Case(graph="resnet50_b32", percent=60, provider={"cudnn_conv_algo_search": "HEURISTIC"}),
+    Case(graph="gpt2_small", percent=60, half="bf16"),
+    Case(graph="gpt2_small", percent=60, half="fp16"),
+    Case(graph="bert_base", percent=60, half="bf16"),
+    Case(graph="bert_base", percent=60, half="fp16"),
+    Case(graph="gpt2_small", percent=60, swap="none"),
+    Case(graph="bert_base", percent=80, swap="none"),
+)
+
+REHEARSED = (
+    Case(graph="mlp_adamw", percent=50),
+    Case(graph="gpt", percent=40, swap="only"),
+    Case(graph="gpt", percent=60, swap="none"),
+)
+"""Of the samples, on the CPU."""
+
+
+def check(name: str, where: Where, graphs: Path, work: Path) -> Found:
+    """A check by its name."""
+    title, _, kind = name.rpartition(": ")
+    case = next(c for c in (CASES if where.cuda else REHEARSED) if c.name == title)
+    run = _Run(case=case, where=where, graphs=graphs if where.cuda else ZOO, work=work)
+    return {"plan": run.plan, "steps": run.steps, "pool": run.pool, "graph": run.graph}[kind]()
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Run:
+    """The checks of one case."""
+
+    case: Case
+    where: Where
+    graphs: Path
+    work: Path
+
+    def _file(self, name: str) -> Path:
+        folder = self.work / self.case.name.replace(" ", "_").replace("%", "")
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder / name
+
+    @property
+    def _model(self) -> Path:
+        return self._file("model.onnx")
+
+    @property
+    def _planned(self) -> Path:
+        return self._file("planned.onnx")
+
+    def plan(self) -> Found:
+        """Plan it, with times of this device."""
+        source = self.graphs / f"{self.case.graph}.onnx"
+        if not source.is_file():
+            raise FileNotFoundError(f"{source}: give the folder of the graphs (--graphs)")
+        if self.case.half:
+            onnx.save(in_half(onnx.load(source), _TYPES[self.case.half]), self._model)
+        else:
+            shutil.copyfile(source, self._model)
+        _copy_sidecar(source.with_suffix(".inputs.json"), self._model, self.case.half)
+        copies: Found = {"copies": "overlapped"} if self.case.swap != "none" else {}
+        result = planner.optimize(
+            self._model,
+            budget=f"{self.case.percent}%",
+            budget_of="live",
+            swap=self.case.swap,  # pyright: ignore[reportArgumentType]
+            device="cuda" if self.where.cuda else "cpu",
+            output=self._planned,
+            time_limit_s=_PLAN_S if self.where.cuda else 2.0,
+            verify=False,
+            force=True,
+            **copies,
+        )
+        plan = result.plan
+        found = {
+            "budget_bytes": plan.budget_bytes,
+            "peak_bytes": [plan.baseline.peak_bytes, plan.planned.peak_bytes],
+            "predicted": plan.planned.time_us / plan.baseline.time_us,
+            "times": plan.cost_source,
+            "swapped": plan.planned.swapped_tensors,
+            "on_host": sorted(plan.resident),
+            "recomputed": plan.planned.recomputed_ops,
+            "unchanged": plan.unchanged,
+        }
+        (self._file("facts.json")).write_text(json.dumps(found), encoding="utf-8")
+        return {**found, "holds": plan.planned.peak_bytes <= plan.budget_bytes}
+
+    def _session(
+        self, path: Path, settings: Mapping[str, str] = {}, pool: str | None = None
+    ) -> ort.InferenceSession:
+        target = CUDA if self.where.cuda else CPU
+        options = planner.session_options(path, pool=pool)
+        options.enable_mem_pattern = options.enable_mem_reuse = False
+        options.log_severity_level = 3
+        if not self.where.cuda:
+            options.intra_op_num_threads = 1
+        provider = {**target.options, **self.case.provider, **settings} if self.where.cuda else {}
+        return sessions.create(target, path, options, provider)
+
+    def _data(self, seed: int) -> dict[str, np.ndarray]:
+        return make_inputs(self._model, seed)[0]
+
+    def steps(self) -> Found:
+        """Both models in turns, values bound where each session has them: bits and times."""
+        inputs = self._data(0)
+        # floating-point inputs stay; what else there is comes anew with each step
+        kept = {name: array for name, array in inputs.items() if array.dtype.kind not in "iub"}
+        bound = {
+            path.stem: planner.bind(self._session(path), kept, updates={}, results=())
+            for path in (self._model, self._planned)
+        }
+        names = [output.name for output in bound["model"].session.get_outputs()]
+        different, unsteady = set[str](), set[str]()
+        rounds = 3
+        for seed in range(rounds):
+            fed = {name: array for name, array in self._data(seed).items() if name not in kept}
+            wanted, again = (_bits(bound["model"], names, fed) for _ in range(2))
+            found = _bits(bound["planned"], names, fed)
+            different |= {name for name in names if found[name] != wanted[name]}
+            unsteady |= {name for name in names if again[name] != wanted[name]}
+        fed = {name: array for name, array in inputs.items() if name not in kept}
+        ms = least_ms(
+            {name: lambda one=one: one.step(fed) for name, one in bound.items()},
+            8 if self.where.cuda else 2,
+        )
+        places = [*bound["planned"].places.values()]
+        return {
+            "ms": ms,
+            "ratio": ms["planned"] / ms["model"],
+            "predicted": self._facts["predicted"],
+            "outputs": len(names),
+            "steps": rounds,
+            "different": sorted(different)[:10],
+            "unsteady": len(unsteady),
+            "places": {place: places.count(place) for place in sorted(set(places))},
+            "swaps": asdict(native.counts()) if self.case.swap != "none" else {},
+            "holds": different <= unsteady,
+        }
+
+    @property
+    def _facts(self) -> Found:
+        return json.loads((self._file("facts.json")).read_text(encoding="utf-8"))
+
+    def pool(self) -> Found:
+        """The least pool above the budget, in percent, in which the rewritten file runs; the original
+        does not."""
+        facts = self._facts
+        budget, waiting = facts["budget_bytes"], set(facts["on_host"])
+        if waiting and not self.where.cuda:
+            return {"skipped": "what is on the host is in the CPU's pool too", "holds": True}
+        data = self._data(0)
+        # inputs on the device are beside the pool, and count
+        beside = {
+            self._planned: sum(a.nbytes for name, a in data.items() if name not in waiting),
+            self._model: sum(array.nbytes for array in data.values()),
+        }
+        found: Found = {"budget_bytes": budget, "tries": {}}
+        for percent in _OVER:
+            size = budget * (100 + percent) // 100 - beside[self._planned]
+            said = self._in_pool(self._planned, size, data)
+            found["tries"][percent] = said or "runs"
+            if not said:
+                there = native.pool(device=self.where.cuda)
+                found |= {"over_percent": percent, "pool": asdict(there) if there else {}}
+                break
+        room = budget - beside[self._model]
+        found["original"] = self._in_pool(self._model, room, data) or "runs"
+        found["holds"] = found.get("over_percent", 100) <= 1 and found["original"] != "runs"
+        return found
+
+    def _in_pool(self, path: Path, room_bytes: int, data: Mapping[str, np.ndarray]) -> str:
+        """What a run says in a pool of so many bytes; "" where it runs."""
+        try:
+            if self.where.cuda:
+                session = self._session(path, native.device_pool_options(room_bytes))
+            else:
+                session = self._session(path, pool=f"{room_bytes}B")
+            for _ in range(3):
+                self._run_in_place(session, data)
+        except Exception as error:
+            return str(error)[:300] or type(error).__name__
+        finally:
+            session = None
+            gc.collect()
+        return ""
+
+    def _run_in_place(self, session: ort.InferenceSession, data: Mapping[str, np.ndarray]) -> None:
+        """A run with inputs where the session reads them, and outputs in its own memory."""
+        binding, owners = session.io_binding(), []
+        read, made = session.get_input_memory_infos(), session.get_output_memory_infos()
+        for item, info in zip(session.get_inputs(), read, strict=True):
+            device = "cuda" if info.name == "Cuda" else "cpu"
+            value = ort.OrtValue.ortvalue_from_numpy(storable(data[item.name]), device, 0)
+            kind, shape = Kind.of(item).onnx_type, data[item.name].shape
+            binding.bind_input(item.name, device, 0, kind, shape, value.data_ptr())
+            owners.append(value)
+        for item, info in zip(session.get_outputs(), made, strict=True):
+            binding.bind_output(item.name, "cuda" if info.name == "Cuda" else "cpu", 0)
+        session.run_with_iobinding(binding)
+
+    def graph(self) -> Found:
+        """Under `enable_cuda_graph`: the outputs of a replayed graph have the bits of a plain session."""
+        settings = {"enable_cuda_graph": "1"} if self.where.cuda else {}
+        captured, plain = self._session(self._planned, settings), self._session(self._planned)
+        data, names = self._data(0), [output.name for output in plain.get_outputs()]
+
+        def on_device(arrays: Mapping[str, Any]) -> dict[str, ort.OrtValue]:
+            make, device = ort.OrtValue.ortvalue_from_numpy, self.where.device
+            return {name: make(array.copy(), device, 0) for name, array in arrays.items()}
+
+        values = on_device(data)
+        results = on_device(dict(zip(names, plain.run(None, data), strict=True)))
+        binding = captured.io_binding()
+        for name, value in values.items():
+            binding.bind_ortvalue_input(name, value)
+        for name, value in results.items():
+            binding.bind_ortvalue_output(name, value)
+        different = set[str]()
+        for seed in range(4):
+            for name, array in self._data(seed).items():
+                values[name].update_inplace(array)
+            captured.run_with_iobinding(binding)
+            wanted = plain.run(None, self._data(seed))
+            for name, array in zip(names, wanted, strict=True):
+                if np.asarray(array).tobytes() != results[name].numpy().tobytes():
+                    different.add(name)
+        return {
+            "outputs": len(names),
+            "different": sorted(different)[:10],
+            "holds": not different,
+        }
+
+
+def _bits(bound: Bound, names: list[str], fed: Mapping[str, Any]) -> dict[str, str]:
+    """Digests of what a step makes."""
+    bound.step(fed)
+    digest = hashlib.sha256
+    return {name: digest(bound.output(name).tobytes()).hexdigest() for name in names}
+
+
+def _copy_sidecar(source: Path, model: Path, half: str) -> None:
+    """How inputs are drawn, beside the model, in its types."""
+    if not source.is_file():
+        return
+    text = source.read_text(encoding="utf-8")
+    if half:
+        name = {"bf16": "bfloat16", "fp16": "float16"}[half]
+        text = text.replace('"float32"', f'"{name}"')
+    model.with_suffix(".inputs.json").write_text(text, encoding="utf-8")
+
+
+def in_half(model: onnx.ModelProto, kind: int) -> onnx.ModelProto:
+    """The model with float32 replaced by a half type: values, constants, and casts to it.
+
+    What is beyond the type's range becomes the largest that it has.
+    """
+
+    def tensor(of: onnx.TensorProto) -> None:
+        if of.data_type == TensorProto.FLOAT:
+            dtype = onnx.helper.tensor_dtype_to_np_dtype(kind)
+            most = 6e4 if kind == TensorProto.FLOAT16 else 3e38
+            array = np.clip(numpy_helper.to_array(of), -most, most).astype(dtype)
+            of.CopyFrom(numpy_helper.from_array(array, of.name))
+
+    graph = model.graph
+    for value in (*graph.input, *graph.output, *graph.value_info):
+        if value.type.tensor_type.elem_type == TensorProto.FLOAT:
+            value.type.tensor_type.elem_type = kind
+    for initializer in graph.initializer:
+        tensor(initializer)
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.HasField("t"):
+                tensor(attribute.t)
+            if node.op_type == "Cast" and attribute.name == "to" and attribute.i == 1:
+                attribute.i = kind
+    for place, node in reversed([*enumerate(graph.node)]):
+        for k, name in enumerate(node.output[1:] if node.op_type == "LayerNormalization" else ()):
+            if name:  # its statistics are float32
+                node.output[1 + k] = f"{name}__float32"
+                cast = onnx.helper.make_node("Cast", [node.output[1 + k]], [name], f"{name}__half")
+                cast.attribute.append(onnx.helper.make_attribute("to", kind))
+                graph.node.insert(place + 1, cast)
+    return model
