@@ -1,5 +1,5 @@
-// ONNX Runtime's arena as it is under a cap: regions double from a first one and never merge, and every
-// chunk is split. The same as planner/runtime/memory/bfc.py, with which a test compares it.
+// ONNX Runtime's arena as it is under a cap: regions double from a first one and never merge, and
+// every chunk is split. The same as planner/runtime/memory/bfc.py, with which a test compares it.
 #pragma once
 
 #include <cstdint>

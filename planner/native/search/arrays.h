@@ -1,5 +1,5 @@
-// What Python hands over: numpy's arrays, as planner/search/fast/arrays.py names them. A test compares
-// the fields, their types and their order.
+// What Python hands over: numpy's arrays, as planner/search/fast/arrays.py names them. A test
+// compares the fields, their types and their order.
 #pragma once
 
 #include <cstdint>

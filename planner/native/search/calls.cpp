@@ -1,5 +1,5 @@
-// The functions that planner/search/fast/core.py calls. Each stands alone: threads may call them side by
-// side, with arrays of their own.
+// The functions that planner/search/fast/core.py calls. Each stands alone: threads may call them
+// side by side, with arrays of their own.
 #include "../export.h"
 #include "moves.h"
 #include "placing.h"
@@ -14,7 +14,8 @@ PLANNER_EXPORT int64_t planner_search_schedule(const Problem* problem, const Ste
   return unless_out_of_memory([&] { return Scheduler(*problem, *steps).run(*plan); });
 }
 
-// Replays the first `count` actions of the steps: on one stream, or with copies beside the operations.
+// Replays the first `count` actions of the steps: on one stream, or with copies beside the
+// operations.
 PLANNER_EXPORT int64_t planner_search_replay(const Problem* problem, const Steps* steps,
                                              int64_t count, int64_t overlap, Replay* replay) {
   return unless_out_of_memory([&] {

@@ -19,8 +19,8 @@ struct Annealing {
   Random random;
 };
 
-// The cost of the plan and the time of the best one, which are updated; the price is of a byte over the
-// capacity.
+// The cost of the plan and the time of the best one, which are updated; the price is of a byte over
+// the capacity.
 struct Heat {
   double cost_us, best_us, temperature_us, price_us_per_byte;
 };
@@ -30,12 +30,12 @@ class Mover {
   // The steps are scratch.
   Mover(const Problem& problem, const Steps& steps, const Plan& plan);
 
-  // Keeps what fits and is faster; keeping a tensor only needs to be no slower. Takes and returns the
-  // plan's time; NaN: not known yet.
+  // Keeps what fits and is faster; keeping a tensor only needs to be no slower. Takes and returns
+  // the plan's time; NaN: not known yet.
   double change(const Change& change, double time_us);
 
-  // Keeps changes by the rule of Metropolis on the cost: time + price x bytes over. `best` is the best
-  // plan that fits. Returns how often it got better.
+  // Keeps changes by the rule of Metropolis on the cost: time + price x bytes over. `best` is the
+  // best plan that fits. Returns how often it got better.
   int64_t anneal(const Plan& best, const Annealing& annealing, Heat& heat);
 
  private:
@@ -43,8 +43,8 @@ class Mover {
     int64_t peak_bytes;  // kBroken where the plan has no schedule
     double time_us;
   };
-  // Beside the operations, the copies are placed once, which is quick; the time of a plan that does not
-  // fit is that on one stream.
+  // Beside the operations, the copies are placed once, which is quick; the time of a plan that does
+  // not fit is that on one stream.
   Value evaluate(const Plan& plan);
   bool decide(Array<const int64_t> gaps, uint8_t choice);
   void flip(int64_t gap, const Random& random);

@@ -18,8 +18,8 @@ struct Demands {
   Array<const int64_t> before_at, before, after_at, after;
 };
 
-// How far an order gets: units from the first on that there is room for in each of two runs that follow
-// each other; bytes in one piece that the next one would need more; the most bytes in use.
+// How far an order gets: units from the first on that there is room for in each of two runs that
+// follow each other; bytes in one piece that the next one would need more; the most bytes in use.
 struct Reach {
   int64_t units, missing, peak;
 };
@@ -30,8 +30,8 @@ class Orders {
  public:
   explicit Orders(const Demands& demands);
 
-  // Of the units `order`, from the first on. `units` is kDisordered where a unit reads what none before
-  // it makes.
+  // Of the units `order`, from the first on. `units` is kDisordered where a unit reads what none
+  // before it makes.
   Reach reach(Array<const int64_t> order, const Limits& limits);
 
  private:
@@ -49,8 +49,8 @@ class Orders {
   std::vector<int64_t> scratch_, fed_;      // chunks of one kernel; of what a run begins with
 };
 
-// Units near the first one that there is no room for are moved: so far before it and by so much at most,
-// each span as likely.
+// Units near the first one that there is no room for are moved: so far before it and by so much at
+// most, each span as likely.
 struct Climb {
   Array<const int64_t> spans;
   int64_t tries;

@@ -7,7 +7,8 @@
 namespace planner::search {
 namespace {
 
-// A copy: the run after which it may go, the run before which it must, and behind which it is listed.
+// A copy: the run after which it may go, the run before which it must, and behind which it is
+// listed.
 struct Move {
   int32_t tensor, ready, due, slot;
 };

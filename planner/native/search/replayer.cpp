@@ -55,8 +55,10 @@ void Replayer::write_in_place(int32_t step, int32_t op) {
   for (int64_t i = p_.pair_at[op]; i < p_.pair_at[op + 1]; i++) {
     Copy& copy = copies_[newest_[p_.pair_source[i]]];
     bool is_taken = false;
-    for (int64_t j = p_.pair_at[op]; j < i; j++)
-      is_taken |= p_.pair_target[j] == p_.pair_target[i] && copies_[newest_[p_.pair_source[j]]].frees;
+    for (int64_t j = p_.pair_at[op]; j < i; j++) {
+      bool is_same = p_.pair_target[j] == p_.pair_target[i];
+      is_taken |= is_same && copies_[newest_[p_.pair_source[j]]].frees;
+    }
     if (copy.birth < step && !copy.to_end && !is_taken) copy.frees = 1;
   }
 }

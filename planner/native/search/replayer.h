@@ -19,11 +19,12 @@ class Replayer {
  public:
   Replayer(const Problem& problem, const Steps& steps);
 
-  // Of the first `count` actions, copies on the stream of the operations; `live` is left in the steps.
+  // Of the first `count` actions, copies on the stream of the operations; `live` is left in the
+  // steps.
   Replay run(int64_t count);
 
-  // The time on three engines of the actions that were replayed last; starts and ends are left in the
-  // steps.
+  // The time on three engines of the actions that were replayed last; starts and ends are left in
+  // the steps.
   double overlapped(int64_t count);
 
  private:

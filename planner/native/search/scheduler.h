@@ -9,16 +9,17 @@ namespace planner::search {
 
 constexpr int64_t kOverflow = -1;  // the schedule outgrew its arrays: such a plan is no good
 
-// Before a base operation whose input is not on the device, the tensor is swapped in if it was swapped
-// out, and otherwise its producer runs again, and so on up the graph. What was brought back stays until
-// its next base use. What a recompute reads and that cannot be brought back is kept for it.
+// Before a base operation whose input is not on the device, the tensor is swapped in if it was
+// swapped out, and otherwise its producer runs again, and so on up the graph. What was brought back
+// stays until its next base use. What a recompute reads and that cannot be brought back is kept for
+// it.
 class Scheduler {
  public:
   Scheduler(const Problem& problem, const Steps& steps);
 
-  // Writes the actions of a plan; returns how many, or kOverflow. Any plan gives a valid schedule: a
-  // tensor that is needed, gone, and whose producer may not run again is kept on instead (the plan is
-  // changed).
+  // Writes the actions of a plan; returns how many, or kOverflow. Any plan gives a valid schedule:
+  // a tensor that is needed, gone, and whose producer may not run again is kept on instead (the
+  // plan is changed).
   int64_t run(const Plan& plan);
 
  private:
@@ -52,9 +53,9 @@ class Scheduler {
   std::vector<uint8_t> resident_, on_host_, pending_;
   std::vector<int32_t> next_use_;
   std::vector<int64_t> seen_, wanted_;
-  std::vector<int64_t> again_;                    // by operation: the last one that it ran again for
+  std::vector<int64_t> again_;  // by operation: the last one that it ran again for
   std::vector<int32_t> missing_, stack_, reruns_;  // of the operation at hand
-  std::vector<int32_t> early_head_, early_next_;   // gaps that are closed early, in lists by operation
+  std::vector<int32_t> early_head_, early_next_;  // gaps closed early, in lists by operation
   bool any_early_ = false;
   int64_t tick_ = 0;  // of the operation at hand, in all runs
 };
