@@ -1,6 +1,6 @@
 """Compiles the native library where the package is built; all else is in pyproject.toml.
 
-The install succeeds without it: `planner.native.library_path` then says how to get it built.
+Planning needs it, so an install fails where no compiler makes it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,10 @@ class BuildNative(build_ext):
             made = Path(self.get_ext_fullpath(ext.name))
             type(self).compiled_by = building.build(made.parent)
         except building.BuildError as error:
-            raise CompileError(f"planner's native library is left out: {error}") from None
+            raise CompileError(
+                f"planner's native library, which planning needs, cannot be compiled: {error}. Install a "
+                "C++ compiler (Debian: apt install g++), or name one by CXX"
+            ) from None
 
     def copy_extensions_to_source(self) -> None:
         """An editable install's library, in place of that of earlier sources."""
@@ -57,7 +60,7 @@ class PlatformWheel(bdist_wheel):
 
 
 setup(
-    ext_modules=[Extension("planner.native.library", sources=[], optional=True)],
+    ext_modules=[Extension("planner.native.library", sources=[])],
     cmdclass={"build_ext": BuildNative, "bdist_wheel": PlatformWheel},
     setup_requires=[] if building.system_compiler() else [building.ZIG_REQUIREMENT],
 )

@@ -7,10 +7,6 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Literal
 
-# numba first: within further imports its 20,000 small calls may lie where a chunk of the interpreter's
-# stack ends, and then each maps a new one (CPython, Python/pystate.c): 0.2 s
-import numba  # noqa: F401
-
 from planner.bounding import Given, bounds_of
 from planner.chunking import SplitMode, check_split
 from planner.defaults import AUTO_RESERVE, card_budget, card_of, meant

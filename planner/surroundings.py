@@ -1,7 +1,7 @@
 """What planner finds where it runs: packages, providers and their devices, caches, memory.
 
 Everything is asked of the thing itself: a provider counts where a session on it computed, in a process of
-its own; a package where it can be imported. Nothing is written, and nothing is compiled.
+its own; a package where it can be imported. Nothing is written.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import metadata, util
-from typing import Any
 
-from planner.errors import PlannerError
+from planner.errors import PlannerError, UsageError
+from planner.native import library, library_path
 
 RUNTIMES = (
     "onnxruntime",
@@ -33,7 +33,6 @@ REQUIRED = {
     "onnx-ir": "onnx_ir",
     "onnx-shape-inference": "onnx_shape_inference",
     "ortools": "ortools.sat.python.cp_model",
-    "numba": "numba",
     "networkx": "networkx",
     "msgspec": "msgspec",
 }
@@ -88,8 +87,7 @@ class Surroundings:
     Attributes:
         available: providers that the installed onnxruntime was built with.
         providers: those that planner writes models for, tried.
-        compiled: whether the compiled search is in its cache; None where numba does not import.
-        cache: where the cache is.
+        native: the path of planner's native library; None where it is not built.
         browser: the path of one that can draw the page, for its tests and screenshots.
         available_bytes: memory that the system could give; None where it does not say.
         cores: that this process may run on.
@@ -104,8 +102,7 @@ class Surroundings:
     required: tuple[Package, ...]
     optional: tuple[Package, ...]
     providers: tuple[Provider, ...]
-    compiled: bool | None
-    cache: str
+    native: str | None
     browser: str | None
     available_bytes: int | None
     cores: int
@@ -121,7 +118,7 @@ def look_around(progress: Callable[[str], None] = lambda _: None) -> Surrounding
     )
     required = tuple(_imported(name, module) for name, module in REQUIRED.items())
     optional = tuple(_optional(*row) for row in OPTIONAL)
-    compiled, cache, why_not_compiled = _compiled()
+    native, why_not_native = _native()
     providers = _providers(progress)
     return Surroundings(
         python=platform.python_version(),
@@ -131,12 +128,11 @@ def look_around(progress: Callable[[str], None] = lambda _: None) -> Surrounding
         required=required,
         optional=optional,
         providers=providers,
-        compiled=compiled,
-        cache=cache,
+        native=native,
         browser=next(filter(None, map(shutil.which, BROWSERS)), None),
         available_bytes=_available_bytes(),
         cores=_cores(),
-        problems=tuple(_problems(runtimes, required, providers, why_not_compiled)),
+        problems=tuple(_problems(runtimes, required, providers, why_not_native)),
         remarks=tuple(_remarks(runtimes)),
     )
 
@@ -167,17 +163,13 @@ def _optional(name: str, module: str, allows: str, install: str) -> Package:
     return Package(name=name, version=version, allows=allows, install=install)
 
 
-def _compiled() -> tuple[bool | None, str, str]:
-    """(whether the search is compiled, where, why that cannot be)."""
+def _native() -> tuple[str | None, str]:
+    """(where the native library is, why it cannot be used)."""
     try:
-        from planner.search.fast import warm
-        from planner.search.fast.moves import change
-
-        search: Any = change  # numba's, whose attributes no type knows
-        cache = str(search.stats.cache_path)
-        return warm.is_compiled(overlap=False), cache, ""
-    except Exception as error:
-        return None, "", f"{type(error).__name__}: {' '.join(str(error).split())}"
+        library()
+        return str(library_path()), ""
+    except UsageError as error:
+        return None, str(error)
 
 
 def _providers(progress: Callable[[str], None]) -> tuple[Provider, ...]:
@@ -245,7 +237,7 @@ def _problems(
     runtimes: tuple[Package, ...],
     required: tuple[Package, ...],
     providers: tuple[Provider, ...],
-    why_not_compiled: str,
+    why_not_native: str,
 ) -> list[str]:
     found = []
     if len(runtimes) > 1:
@@ -269,11 +261,8 @@ def _problems(
         for package in required
         if package.why_not
     ]
-    if why_not_compiled and not any(package.why_not for package in required):
-        found.append(
-            f"the search cannot be compiled ({why_not_compiled}): set NUMBA_CACHE_DIR to a folder that "
-            "may be written"
-        )
+    if why_not_native:
+        found.append(why_not_native)
     return found
 
 

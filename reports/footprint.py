@@ -23,7 +23,7 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 PAGE = Path(__file__).with_suffix(".md")
-SOURCES = ("LICENSE", "README.md", "pyproject.toml", "planner")
+SOURCES = ("LICENSE", "README.md", "pyproject.toml", "setup.py", "planner")
 MB = 1e6
 LEAST_MB = 1.0
 """Packages below this are one row."""
@@ -34,7 +34,7 @@ START = {
     "planner --help": ("-m", "planner", "--help"),
     "from planner import optimize": ("-c", "from planner import optimize"),
 }
-LOADED = ("bokeh", "numba", "numpy", "onnx", "onnx_ir", "onnxruntime", "ortools", "pandas", "sympy")
+LOADED = ("bokeh", "numpy", "onnx", "onnx_ir", "onnxruntime", "ortools", "pandas", "sympy")
 
 _LOOK = """
 import json

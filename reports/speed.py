@@ -132,7 +132,7 @@ def optimize_row(tree: Path, subject: Subject, cache: Path) -> dict[str, Any]:
         **os.environ,
         # what an older revision needs and this one does not may lie elsewhere
         "PYTHONPATH": os.pathsep.join([str(tree), os.environ.get("PYTHONPATH", "")]),
-        "NUMBA_CACHE_DIR": str(cache / "numba"),
+        "NUMBA_CACHE_DIR": str(cache / "numba"),  # of revisions that compile as they run
         "XDG_CACHE_HOME": str(cache),
     }
     with tempfile.TemporaryDirectory() as folder:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 from collections.abc import Iterator
@@ -45,12 +46,8 @@ def one_parser() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def native_library() -> None:
     """planner's native library is there; tests that need it are skipped where no compiler makes it."""
-    if is_built():
-        return
-    try:
-        build(SOURCES)
-    except BuildError as error:
-        pytest.skip(f"planner's native library cannot be built here: {error}")
+    if not is_built():
+        pytest.skip("planner's native library cannot be built here")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -63,11 +60,10 @@ def ctrl_c_is_heard() -> Iterator[None]:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Give each worker its own cache of compiled code: numba's index is not safe for two writers."""
-    worker = os.environ.get("PYTEST_XDIST_WORKER")
-    if worker and config.cache is not None:
-        folder = config.cache.mkdir(f"numba-{worker}")
-        os.environ.setdefault("NUMBA_CACHE_DIR", str(folder))
+    """Build the native library where it is not, before there are workers: planning needs it."""
+    if not hasattr(config, "workerinput") and not is_built():
+        with contextlib.suppress(BuildError):  # what needs it says so, or is skipped
+            build(SOURCES)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

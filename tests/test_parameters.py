@@ -17,7 +17,6 @@ COMMANDS = ROOT / "planner" / "cli"
 
 GIVEN = {
     "lowers": "the arguments of the ATen operator",
-    "numba.njit": "arrays, compiled apart",
     "takes_apart": "the arguments of the ATen operator",
 }
 """Decorators of functions whose parameters are not theirs to choose, and what those are."""

@@ -152,20 +152,6 @@ def test_an_import_is_not_left_half_done_by_giving_up(tmp_path: Path):
         assert helper.begin(imported, str(tmp_path)).result() == "begun done "
 
 
-def compiled(_: None, folder: str) -> str:
-    """What code of a compiler's says of how often it was begun, and came to its end."""
-    path = str(Path(folder) / "slow_to_import.py")
-    exec(SLOW_MODULE, {"__name__": "numba.core.of_a_test", "__file__": path})
-    return Path(path).with_suffix(".log").read_text()
-
-
-def test_a_compiler_is_not_left_half_way_by_giving_up(tmp_path: Path):
-    with beside() as helper:
-        given_up_half_way(helper, compiled, tmp_path)
-        assert helper.begin(doubled, 1).result()[0] == 2
-        assert (tmp_path / "slow_to_import.log").read_text() == "begun done "
-
-
 def test_an_answer_that_is_given_up_too_late_is_kept():
     with beside() as helper:
         answer = helper.begin(doubled, 1)

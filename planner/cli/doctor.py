@@ -14,7 +14,7 @@ from planner.units import format_bytes
 if TYPE_CHECKING:
     from planner.surroundings import Package, Provider, Surroundings
 
-SCHEMA = "planner.doctor/1"
+SCHEMA = "planner.doctor/2"
 
 
 def doctor(
@@ -66,7 +66,7 @@ def _lines(found: Surroundings) -> list[str]:
     rows.append(
         ("Browser", found.browser or "none: the page's own tests and pictures need chromium")
     )
-    rows.append(("Search", _search(found)))
+    rows.append(("Native library", found.native or "missing"))
     memory = "unknown" if found.available_bytes is None else format_bytes(found.available_bytes)
     rows.append(("Memory", f"{memory} free, {found.cores} core{'s' * (found.cores != 1)}"))
     rows += [("Note", remark) for remark in found.remarks]
@@ -97,11 +97,3 @@ def _optional(package: Package) -> str:
     if package.version is not None:
         return f"{package.version}, for {package.allows}"
     return f'missing; for {package.allows}: pip install "{package.install}"'
-
-
-def _search(found: Surroundings) -> str:
-    if found.compiled is None:
-        return "cannot be compiled"
-    if found.compiled:
-        return f"compiled, in {found.cache}"
-    return f"not compiled yet: the first plan takes some seconds longer (kept in {found.cache})"

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import NoReturn
 
-_INSTALLED = frozenset({"numba", "numpy", "onnx", "onnx_ir", "onnxruntime", "ortools"})
+_INSTALLED = frozenset({"numpy", "onnx", "onnx_ir", "onnxruntime", "ortools"})
 """Packages that a broken installation may lack."""
 
 

@@ -16,8 +16,8 @@ from functools import cached_property
 import numpy as np
 
 from planner.fit.demands import READ, Demands
-from planner.fit.replay import Limits, arena_for, rooms
-from planner.fit.search import UNLIMITED, first_region, most_in_use
+from planner.fit.replay import UNLIMITED, Limits, most_in_use, rooms
+from planner.fit.search import first_region
 from planner.graph.model import Operation, OpId, Role, TrainingGraph
 from planner.graph.schedule import parents_of
 
@@ -124,14 +124,14 @@ class _Judge:
 
     def __init__(self, demands: Demands, order: Sequence[int], cap_bytes: int | None) -> None:
         units = demands.units
-        as_it_is, arena = np.arange(units, dtype=np.int64), arena_for(demands)
-        self.demands, self.arena = demands, arena
+        as_it_is = np.arange(units, dtype=np.int64)
+        self.demands = demands
         self.unit_of = np.empty(units, dtype=np.int64)
         self.unit_of[np.asarray(order)] = as_it_is
         self.reader = np.repeat(as_it_is, np.diff(demands.before_at))
         self.unit = np.repeat(as_it_is, np.diff(demands.event_at))
         if cap_bytes is None:
-            most = most_in_use(demands, as_it_is, arena)
+            most = most_in_use(demands, as_it_is)
             self.limits = Limits(UNLIMITED, UNLIMITED, most)
         else:  # other first regions hardly ever have room where this one has none
             first = first_region(demands, cap_bytes) or cap_bytes
@@ -151,7 +151,6 @@ class _Judge:
             return False
         unread = demands.subject[(demands.event == READ) & ~is_left[self.unit]]
         readers = demands.readers - np.bincount(unread, minlength=len(demands.readers))
-        ran = np.zeros(1, dtype=np.int64)
         left = demands._replace(readers=readers)
-        rooms(left, units, self.arena, self.limits, self.first, ran)
-        return int(ran[0]) == len(units)
+        (ran,) = rooms(left, units, self.limits, self.first)
+        return int(ran) == len(units)

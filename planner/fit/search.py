@@ -20,8 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from planner.fit.demands import Demands, Longs
-from planner.fit.replay import PEAK, Arena, Limits, arena_for, climb, rooms
-from planner.processes.compiled import Compilation
+from planner.fit.replay import UNLIMITED, Limits, climb, most_in_use, rooms
 from planner.runtime.memory.arena import region_sizes
 from planner.runtime.memory.bfc import ROUNDING, round_up
 
@@ -41,8 +40,6 @@ so that there, too, what is found does not depend on how busy the machine is."""
 _STUCK = 512
 """Moves that help nothing, after which a search begins anew."""
 
-UNLIMITED = 1 << 60
-
 _HOPELESS, _HOPELESS_LARGE, _LARGE = 1.06, 1.03, 1_000
 """No search is begun where the order as it is needs so many times the arena, or so many with that many
 units: none was seen to succeed."""
@@ -61,18 +58,6 @@ _ROUGHLY, _EXACTLY = (4, 0.01), (1, 0.004)
 """Stride and share where a rough answer will do, and where not."""
 
 _NEED_S = 5.0  # for a rough answer: with very many units one replay takes seconds
-
-
-def compile_search() -> None:
-    """Compile the search, for one unit that does nothing."""
-    none, two = np.zeros(0, dtype=np.int64), np.zeros(2, dtype=np.int64)
-    nothing = Demands(two, none, none, none, none, none, none, two, none, two, none)
-    _Lane(nothing, [Limits(1, 1, 1)], (0, 0)).step()
-    order, found = np.zeros(1, dtype=np.int64), np.zeros(1, dtype=np.int64)
-    rooms(nothing, order, arena_for(nothing), Limits(1, 1, 1), order, found)
-
-
-COMPILATION = Compilation(compile_search, lambda: (climb, rooms))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,19 +91,17 @@ def fit(
     """
     if not demands.are_in_order:  # an arena cannot be told to run what is not there yet
         return Fit(order=None, need=_HOPELESS)
-    COMPILATION.warm_up()
     deadline = time.monotonic() + time_limit_s
     plain = np.arange(demands.units, dtype=np.int64)
-    arena = arena_for(demands)
-    peak = most_in_use(demands, plain, arena)
+    peak = most_in_use(demands, plain)
     least = max(peak, cap_bytes)
     near = _Nearness(*_EXACTLY, deadline)
-    need = _least_arena(demands, plain, arena, least, near) / cap_bytes
+    need = _least_arena(demands, plain, least, near) / cap_bytes
     hopeless = _HOPELESS_LARGE if demands.units >= _LARGE else _HOPELESS
     if peak > cap_bytes or need > hopeless or time.monotonic() > deadline:
         return Fit(order=None, need=need)
     in_use_bytes = min(cap_bytes, peak + more_in_use_bytes)
-    firsts, ran = _firsts(demands, plain, arena, Limits(cap_bytes, 0, in_use_bytes))
+    firsts, ran = _firsts(demands, plain, Limits(cap_bytes, 0, in_use_bytes))
     ranked = [int(firsts[i]) for i in np.argsort(-ran, kind="stable")]
     limits = [Limits(cap_bytes, first, in_use_bytes) for first in ranked]
     lanes = [
@@ -141,14 +124,13 @@ def need_of(demands: Demands, cap_bytes: int | None = None) -> float:
     Args:
         cap_bytes: None for the most bytes in use.
     """
-    COMPILATION.warm_up()
-    order, arena = np.arange(demands.units, dtype=np.int64), arena_for(demands)
-    peak = most_in_use(demands, order, arena)
+    order = np.arange(demands.units, dtype=np.int64)
+    peak = most_in_use(demands, order)
     least = max(peak, cap_bytes or 0)
     if least <= 0:
         return 1.0
     near = _Nearness(*_ROUGHLY, time.monotonic() + _NEED_S)
-    found = _least_arena(demands, order, arena, least, near)
+    found = _least_arena(demands, order, least, near)
     return found / (cap_bytes or peak)
 
 
@@ -160,38 +142,25 @@ def first_region(demands: Demands, cap_bytes: int, sizes: Sequence[int] = ()) ->
         demands: with a unit for each node.
         sizes: to try; none given, those of `region_sizes`.
     """
-    COMPILATION.warm_up()
-    order, arena = np.arange(demands.units, dtype=np.int64), arena_for(demands)
+    order = np.arange(demands.units, dtype=np.int64)
     firsts = np.array(sizes or region_sizes(cap_bytes, demands.units), dtype=np.int64)
-    if most_in_use(demands, order, arena) > cap_bytes:
+    if most_in_use(demands, order) > cap_bytes:
         return None  # whatever the regions
-    ran = np.zeros(1, dtype=np.int64)
     for i, size in enumerate(firsts):
-        rooms(demands, order, arena, Limits(cap_bytes, 0, UNLIMITED), firsts[i : i + 1], ran)
-        if ran[0] == demands.units:
+        (ran,) = rooms(demands, order, Limits(cap_bytes, 0, UNLIMITED), firsts[i : i + 1])
+        if ran == demands.units:
             return int(size)
     return None
 
 
-def most_in_use(demands: Demands, order: Longs, arena: Arena) -> int:
-    """The most bytes that a run of `order` has in use, whatever the arena."""
-    ran = np.zeros(1, dtype=np.int64)
-    anything = Limits(UNLIMITED, 0, UNLIMITED)
-    rooms(demands, order, arena, anything, np.array([UNLIMITED], dtype=np.int64), ran)
-    return int(arena.state[PEAK])
-
-
-def _firsts(demands: Demands, order: Longs, arena: Arena, limits: Limits) -> tuple[Longs, Longs]:
+def _firsts(demands: Demands, order: Longs, limits: Limits) -> tuple[Longs, Longs]:
     """(first regions; for how many units of `order` there is room with each)."""
     firsts = np.array(region_sizes(limits.arena_bytes, len(demands.event)), dtype=np.int64)
-    ran = np.zeros(len(firsts), dtype=np.int64)
-    rooms(demands, order, arena, limits, firsts, ran)
-    return firsts, ran
+    return firsts, rooms(demands, order, limits, firsts)
 
 
-def _least_arena(demands: Demands, order: Longs, arena: Arena, least: int, near: _Nearness) -> int:
+def _least_arena(demands: Demands, order: Longs, least: int, near: _Nearness) -> int:
     """About the least bytes, from `least` on, of an arena in which two runs of `order` fit."""
-    ran = np.zeros(1, dtype=np.int64)
 
     def is_late() -> bool:
         return time.monotonic() > near.deadline
@@ -204,8 +173,8 @@ def _least_arena(demands: Demands, order: Longs, arena: Arena, least: int, near:
         sizes = region_sizes(cap_bytes, len(demands.event))[:: near.stride]
         firsts = np.array(sizes, dtype=np.int64)
         for i in sorted(range(len(firsts)), key=lambda i: abs(i - good)):
-            rooms(demands, order, arena, limits, firsts[i : i + 1], ran)
-            if ran[0] == demands.units:
+            (ran,) = rooms(demands, order, limits, firsts[i : i + 1])
+            if ran == demands.units:
                 good = i
                 return True
             if is_late():
@@ -229,32 +198,18 @@ class _Lane:
         self.demands = demands
         self.limits = itertools.cycle(limits)
         self.rng = np.random.default_rng(seed)
-        self.arena = arena_for(demands)
-        self.spans = np.array(_SPANS, dtype=np.int64)
         self._begin()
 
     def _begin(self) -> None:
         self.tried = next(self.limits)
         self.order = np.arange(self.demands.units, dtype=np.int64)
-        self.place = self.order.copy()
         self.most, self.idle = -1, 0
 
     def step(self) -> tuple[int, ...] | None:
         """Try some moves; the order if there is room for all of it now."""
         if self.idle >= _STUCK:
             self._begin()
-        ran = int(
-            climb(
-                self.demands,
-                self.order,
-                self.place,
-                self.arena,
-                self.tried,
-                self.spans,
-                _TRIES,
-                self.rng,
-            )
-        )
+        ran = climb(self.demands, self.order, self.tried, _SPANS, _TRIES, self.rng)
         self.idle = 0 if ran > self.most else self.idle + _TRIES
         self.most = max(self.most, ran)
         return tuple(map(int, self.order)) if ran == self.demands.units else None

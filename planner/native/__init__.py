@@ -1,6 +1,8 @@
-"""A library that ONNX Runtime loads: asynchronous swaps, and a memory pool of exactly a budget.
+"""A library in C++: the search's inner loop, and what sessions of ONNX Runtime load: asynchronous swaps,
+and a memory pool of exactly a budget.
 
-A session loads it by `options.register_custom_ops_library(str(library_path()))`. Its settings are
+`planner.native.calls` calls the search (`search/`). No thread is started and no device touched until a
+session loads the library, by `options.register_custom_ops_library(str(library_path()))`. Its settings are
 entries of the session, added before that: `planner.pool_bytes`, `planner.page_bytes`,
 `planner.pool_spills`, `planner.check_swaps`, `planner.link_mbps`, `planner.link_jitter_us`.
 docs/native.md says what each does.
@@ -69,7 +71,7 @@ def counts() -> Counts:
     """The counters of the library in this process."""
     names = [field.name for field in fields(Counts)]
     values = (ctypes.c_int64 * len(names))()
-    there = _library().planner_native_counts(values, len(names))
+    there = library().planner_native_counts(values, len(names))
     assert there == len(names), (there, names)
     return Counts(**dict(zip(names, values, strict=True)))
 
@@ -79,7 +81,7 @@ def drain() -> int:
 
     No run may be under way: its swaps would end too, and it would fail.
     """
-    return _library().planner_native_drain()
+    return library().planner_native_drain()
 
 
 def page_locked(size_bytes: int) -> memoryview | None:
@@ -93,12 +95,12 @@ def page_locked(size_bytes: int) -> memoryview | None:
     Returns:
         None where there is no driver of CUDA's, none of its contexts on this thread, or no such memory.
     """
-    library = _library()
-    at = library.planner_native_page_locked(size_bytes)
+    native = library()
+    at = native.planner_native_page_locked(size_bytes)
     if not at:
         return None
     block = (ctypes.c_uint8 * size_bytes).from_address(at)
-    weakref.finalize(block, library.planner_native_page_locked_free, at).atexit = False
+    weakref.finalize(block, native.planner_native_page_locked_free, at).atexit = False
     return memoryview(block)
 
 
@@ -133,7 +135,7 @@ def pool(*, device: bool = False) -> Pool | None:
     process has none."""
     names = [field.name for field in fields(Pool)]
     values = (ctypes.c_int64 * len(names))()
-    if not (there := _library().planner_native_pool(device, values, len(names))):
+    if not (there := library().planner_native_pool(device, values, len(names))):
         return None
     assert there == len(names), (there, names)
     return Pool(**dict(zip(names, values, strict=True)))
@@ -141,7 +143,7 @@ def pool(*, device: bool = False) -> Pool | None:
 
 def restart_pool_peaks(*, device: bool = False) -> None:
     """Count what was taken at the most, mappings and refusals from now on."""
-    _library().planner_native_pool_restart(device)
+    library().planner_native_pool_restart(device)
 
 
 def device_pool_options(pool_bytes: int, page_bytes: int = 2 << 20) -> dict[str, str]:
@@ -153,8 +155,8 @@ def device_pool_options(pool_bytes: int, page_bytes: int = 2 << 20) -> dict[str,
     Raises:
         UsageError: this process has a device pool of another size that is in use.
     """
-    library = _library()
-    if library.planner_native_device_pool(pool_bytes, page_bytes):
+    native = library()
+    if native.planner_native_device_pool(pool_bytes, page_bytes):
         raise UsageError(
             f"this process has a pool on the device of another size than {pool_bytes} bytes, and it "
             "is in use: close its sessions, or use a process of its own"
@@ -162,30 +164,42 @@ def device_pool_options(pool_bytes: int, page_bytes: int = 2 << 20) -> dict[str,
     functions = {"alloc": "alloc", "free": "free", "empty_cache": "empty"}
     return {
         f"gpu_external_{option}": str(
-            ctypes.cast(library[f"planner_native_device_{name}"], ctypes.c_void_p).value
+            ctypes.cast(native[f"planner_native_device_{name}"], ctypes.c_void_p).value
         )
         for option, name in functions.items()
     }
 
 
 @cache
-def _library() -> ctypes.CDLL:
-    library = ctypes.CDLL(str(library_path()))
-    library.planner_native_counts.argtypes = [ctypes.POINTER(ctypes.c_int64), ctypes.c_int64]
-    library.planner_native_counts.restype = ctypes.c_int64
-    library.planner_native_drain.restype = ctypes.c_int64
-    library.planner_native_page_locked.argtypes = [ctypes.c_int64]
-    library.planner_native_page_locked.restype = ctypes.c_void_p
-    library.planner_native_page_locked_free.argtypes = [ctypes.c_void_p]
-    library.planner_native_page_locked_free.restype = None
-    library.planner_native_device_pool.argtypes = [ctypes.c_int64, ctypes.c_int64]
-    library.planner_native_device_pool.restype = ctypes.c_int64
-    library.planner_native_pool.argtypes = [
+def library() -> ctypes.CDLL:
+    """The library, loaded into this process.
+
+    Raises:
+        UsageError: see `library_path`, or it does not load here.
+    """
+    path = library_path()
+    try:
+        native = ctypes.CDLL(str(path))
+    except OSError as error:
+        raise UsageError(
+            f"planner's native library does not load ({error}): delete {path} and run "
+            "`python -m planner.native`"
+        ) from None
+    native.planner_native_counts.argtypes = [ctypes.POINTER(ctypes.c_int64), ctypes.c_int64]
+    native.planner_native_counts.restype = ctypes.c_int64
+    native.planner_native_drain.restype = ctypes.c_int64
+    native.planner_native_page_locked.argtypes = [ctypes.c_int64]
+    native.planner_native_page_locked.restype = ctypes.c_void_p
+    native.planner_native_page_locked_free.argtypes = [ctypes.c_void_p]
+    native.planner_native_page_locked_free.restype = None
+    native.planner_native_device_pool.argtypes = [ctypes.c_int64, ctypes.c_int64]
+    native.planner_native_device_pool.restype = ctypes.c_int64
+    native.planner_native_pool.argtypes = [
         ctypes.c_int64,
         ctypes.POINTER(ctypes.c_int64),
         ctypes.c_int64,
     ]
-    library.planner_native_pool.restype = ctypes.c_int64
-    library.planner_native_pool_restart.argtypes = [ctypes.c_int64]
-    library.planner_native_pool_restart.restype = None
-    return library
+    native.planner_native_pool.restype = ctypes.c_int64
+    native.planner_native_pool_restart.argtypes = [ctypes.c_int64]
+    native.planner_native_pool_restart.restype = None
+    return native

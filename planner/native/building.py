@@ -17,7 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 SOURCES = Path(__file__).parent
-FLAGS = ("-O2", "-std=c++17", "-fPIC", "-shared", "-s", "-fvisibility=hidden", "-pthread")
+FLAGS = (
+    *("-O2", "-std=c++17", "-fPIC", "-shared", "-s", "-fvisibility=hidden", "-pthread"),
+    "-ffp-contract=off",  # the search finds the same plans on every machine
+)
 ZIG_REQUIREMENT = (
     "ziglang>=0.14; sys_platform in 'linux darwin' and platform_machine in 'x86_64 aarch64 arm64'"
 )
@@ -46,8 +49,9 @@ class Compiler:
 def library_name(sources: Path = SOURCES) -> str:
     """The file's name: it differs where any source does."""
     digest = hashlib.sha256(" ".join(FLAGS).encode())
-    for path in sorted([*sources.glob("*.cpp"), *sources.glob("*.h")]):
-        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    for path in sorted([*sources.rglob("*.cpp"), *sources.rglob("*.h")]):
+        name = path.relative_to(sources).as_posix()
+        digest.update(name.encode() + b"\0" + path.read_bytes() + b"\0")
     return f"libplanner_native.{digest.hexdigest()[:12]}.so"
 
 
@@ -102,7 +106,8 @@ def compile_unit(
     command: tuple[str, ...], flags: tuple[str, ...], made: Path, sources: Path = SOURCES
 ) -> str:
     """Compile all sources as one unit; why that failed, or "" where it did not."""
-    unit = "".join(f'#include "{path.name}"\n' for path in sorted(sources.glob("*.cpp")))
+    paths = sorted(path.relative_to(sources).as_posix() for path in sources.rglob("*.cpp"))
+    unit = "".join(f'#include "{path}"\n' for path in paths)
     try:
         done = subprocess.run(
             [*command, *flags, f"-I{sources}", "-x", "c++", "-", "-o", str(made), "-ldl"],

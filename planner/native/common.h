@@ -6,9 +6,8 @@
 #include <stdexcept>
 #include <string>
 
+#include "export.h"
 #include "ort_abi.h"
-
-#define PLANNER_EXPORT extern "C" __attribute__((visibility("default")))
 
 namespace planner {
 

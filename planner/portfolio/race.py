@@ -23,7 +23,6 @@ from planner.search.cutting_loop import bound_at_peak
 from planner.search.engine import run_engine
 from planner.search.engines.rounding import LpRounding
 from planner.search.engines.simple import Greedy
-from planner.search.fast.warm import warm_up
 from planner.search.patience import Patience
 from planner.search.state import SearchSettings, new_state
 from planner.search.stop import At
@@ -129,7 +128,6 @@ def race(
     Returns:
         One runner for each problem, the best first.
     """
-    _warm_up(problems)
     start = time.monotonic()
     numbers = policy.race
     field = _Field(
@@ -162,13 +160,6 @@ def _shortly(_: None, turn: _Turn) -> list[Solved]:
     """A short search in each part; may be called in another process."""
     settings = SearchSettings(limit_s=turn.limit_s, thorough=False)
     return [solve(part, settings, start=turn.start, policy=turn.policy) for part in turn.parts]
-
-
-def _warm_up(problems: Sequence[Problem]) -> None:
-    """Compile what the searches will run, before the clock does."""
-    for problem in problems[:1]:
-        for part in (*_single_kinds(problem), problem):
-            warm_up(overlap=part.overlap and part.allow_swap)
 
 
 def _single_kinds(problem: Problem) -> list[Problem]:
@@ -385,7 +376,6 @@ def solve_orders(
     Arguments as of `race` and of `planner.search.state.SearchSettings`; the time is that of
     everything.
     """
-    _warm_up(problems)
     start = time.monotonic()
     limit_s, numbers = time_limit_s, policy.race
     index, best = 0, None

@@ -15,7 +15,6 @@ from planner.plan.problem import Problem
 from planner.plan.solved import Solved
 from planner.portfolio.table import POLICY, Policy
 from planner.search.engine import run_engine
-from planner.search.fast.warm import warm_up
 from planner.search.patience import NotWorthTheWait
 from planner.search.state import NearBound, SearchSettings, SearchState, WhenSettled, new_state
 from planner.search.stop import At, First, after
@@ -47,7 +46,6 @@ def solve(
     """
     if not problem.allow_swap:
         problem = replace(problem, overlap=False)
-    warm_up(overlap=problem.overlap)
     state = new_state(problem, settings, progress)
     base = state.evaluator.base
     if state.evaluator.fits(base):

@@ -1,1 +1,1 @@
-"""Processes of planner's own, and what is compiled in them."""
+"""Processes of planner's own."""

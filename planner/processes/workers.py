@@ -29,9 +29,8 @@ _GIVE_UP: signal.Signals | None = getattr(signal, "SIGURG", None)
 
 _AGAIN_S = 0.05
 
-_UNBROKEN = ("importlib", "numba", "llvmlite")
-"""Packages that fail whoever asks them next where their code is broken off: they leave a module half
-imported, or a compiler with half of its state."""
+_UNBROKEN = "importlib"
+"""What is not broken off: a module that is half imported fails whoever asks for it next."""
 
 _COURTEOUS, _NICENESS = "--courteous", 10
 """A process that gives way to the others: how it is told so, and by how much."""
@@ -229,9 +228,9 @@ def _serve(requests: BinaryIO, answers: BinaryIO) -> None:
 
 
 def _is_unbroken(frame: FrameType | None) -> bool:
-    """Whether a module is being imported, or a function compiled."""
+    """Whether a module is being imported."""
     while frame is not None:
-        if str(frame.f_globals.get("__name__")).split(".")[0] in _UNBROKEN:
+        if str(frame.f_globals.get("__name__")).split(".")[0] == _UNBROKEN:
             return True
         frame = frame.f_back
     return False

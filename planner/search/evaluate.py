@@ -8,7 +8,6 @@ from planner.plan.candidate import Candidate
 from planner.plan.decisions import Decisions
 from planner.plan.problem import Problem
 from planner.search.decode import Decoder
-from planner.search.fast.streams import place_and_time
 from planner.simulate.simulate import simulate
 
 _PLACEMENTS = 3
@@ -36,8 +35,8 @@ class Evaluator:
         """Decode and replay; copies beside the operations are listed where they hide."""
         problem, decoder = self.problem, self.decoder
         actions = decoder.schedule(decisions)
-        if decoder.overlap:
-            place_and_time(decoder.arrays, decoder.work, decoder.host, len(actions), _PLACEMENTS)
+        if decoder.core.arrays.overlap:
+            decoder.core.place_and_time(len(actions), _PLACEMENTS)
             actions = decoder.actions(len(actions))
         return Candidate(decisions=decisions, actions=actions, replay=simulate(problem, actions))
 

@@ -22,9 +22,8 @@ import numpy.typing as npt
 from planner.plan.candidate import Candidate
 from planner.plan.problem import Problem
 from planner.search.evaluate import Evaluator
-from planner.search.fast import moves
 from planner.search.fast.arrays import DROP, KEEP, SWAP, Plan, decisions_of, plan_of
-from planner.search.fast.schedule import schedule
+from planner.search.fast.core import Heat
 from planner.search.repair import GreedyRepair
 from planner.search.stop import NEVER, Stop
 
@@ -130,25 +129,22 @@ class Improver:
         extra = search.time_us - self.problem.base_duration_us
         if gaps.size < 2 or saved <= 0 or extra <= 0:
             return candidate
-        state = np.array([search.time_us, search.time_us])
+        heat = Heat(cost_us=search.time_us, best_us=search.time_us)
+        heat.price_us_per_byte = _PRICE * extra / saved
         best, done = search.plan.copy(), 0
         rng = np.random.default_rng(seed)
         while done < iterations and not self.out_of_time():
             share = done / iterations
             chunk = min(iterations - done, search.per_slice)
-            moves.anneal(
-                search.a, search.plan, best, search.scratch, search.w, search.host, gaps, state, chunk,
-                extra * _HOT ** (1 - share) * _COLD**share,
-                _PRICE * extra / saved, rng,
-            )  # fmt: skip
+            heat.temperature_us = extra * _HOT ** (1 - share) * _COLD**share
+            search.core.anneal(search.plan, best, gaps, heat, chunk, rng)
             done += chunk
-        search.plan, search.time_us = best, state[1]
-        return search.better(candidate)
+        return search.better(candidate, best)
 
     def _changeable(self) -> npt.NDArray[np.int64]:
         """Gaps worth deciding, by the operation that opens them: those over an operation that is
         too full, and what is behind last uses, where recomputes may read."""
-        problem, a = self.problem, self.evaluator.decoder.arrays
+        problem, a = self.problem, self.evaluator.decoder.core.arrays
         over = np.flatnonzero(
             self.evaluator.base.replay.live_bytes > problem.capacity_bytes
         ).tolist()
@@ -175,15 +171,12 @@ class _Search:
     def __init__(self, improver: Improver, candidate: Candidate) -> None:
         assert candidate.decisions is not None
         self.improver = improver
-        self.a = improver.evaluator.decoder.arrays
-        self.w = improver.evaluator.decoder.work
-        self.host = improver.evaluator.decoder.host if improver.evaluator.decoder.overlap else None
-        self.plan: Plan = plan_of(self.a, candidate.decisions)
-        self.scratch = self.plan.copy()
+        self.core = improver.evaluator.decoder.core
+        self.a = self.core.arrays
+        self.plan = plan_of(self.a, candidate.decisions)
         start = time.monotonic()
-        schedule(self.a, self.plan, self.w)  # what is lost is settled now
-        self.time_us = math.nan
-        self._change(np.empty(0, dtype=np.int64), KEEP, 1)
+        self.core.schedule(self.plan)  # what is lost is settled now
+        self.time_us = self.core.change(self.plan, np.empty(0, dtype=np.int64), KEEP, 1, math.nan)
         took_s = max(1e-5, (time.monotonic() - start) / 2)
         self.per_slice = max(1, int(_SLICE_S / took_s))
 
@@ -199,16 +192,12 @@ class _Search:
         for start in range(0, len(gaps), step):
             if self.improver.out_of_time():
                 return
-            self._change(gaps[start : start + step], choice, batch)
+            some = gaps[start : start + step]
+            self.time_us = self.core.change(self.plan, some, choice, batch, self.time_us)
 
-    def _change(self, gaps: npt.NDArray[np.int64], choice: int, batch: int) -> None:
-        self.time_us = moves.change(
-            self.a, self.plan, self.scratch, self.w, self.host, gaps, choice, batch, self.time_us
-        )
-
-    def better(self, candidate: Candidate) -> Candidate:
-        """The plan as a candidate, if the simulator finds it better than `candidate`."""
-        found = self.improver.evaluator.evaluate(decisions_of(self.a, self.plan))
+    def better(self, candidate: Candidate, plan: Plan | None = None) -> Candidate:
+        """The plan, or another, as a candidate, if the simulator finds it better than `candidate`."""
+        found = self.improver.evaluator.evaluate(decisions_of(self.a, plan or self.plan))
         if self.improver.evaluator.fits(found) and found.time_us <= candidate.time_us:
             return found
         return candidate

@@ -41,7 +41,7 @@ ROWS = (
 STAGES = {
     "load": ("loading",),
     "optimize, types, build": ("letting ONNX Runtime",),
-    "orders": ("compiling", "searching", "comparing"),
+    "orders": ("searching", "comparing"),
     "solve": (),
     "lower": (),
     "read back": (),
@@ -96,10 +96,7 @@ def measure(kind: str, nodes: int, time_limit_s: float, whole: bool) -> dict[str
     gc.set_threshold(50_000, 10, 10)  # as the command line has it
     from planner import api
     from planner.pipeline.solve import planned, trying
-    from planner.search.fast.warm import warm_up
 
-    for overlap in (False, True):
-        warm_up(overlap=overlap)
     row: dict[str, Any] = {"kind": kind, "whole": whole, "time_limit_s": time_limit_s}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

@@ -17,14 +17,12 @@ from typing import Any
 from planner.plan.problemfile import read_problem
 from planner.portfolio.params import read_params
 from planner.portfolio.solve import solve
-from planner.search.fast.warm import warm_up
 from planner.search.state import SearchSettings
 
 
 def run(problem_path: Path, params_path: Path, limit_s: float) -> dict[str, Any]:
     """The figures of one search on one thread, seed 0."""
     problem = read_problem(problem_path)
-    warm_up(overlap=problem.overlap and problem.allow_swap)
     first: list[float] = []
     began = time.monotonic()
     solved = solve(

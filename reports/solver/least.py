@@ -28,7 +28,6 @@ from planner.portfolio.min_peak import min_peak
 from planner.portfolio.params import read_params
 from planner.portfolio.policies import LeastPeakPolicy
 from planner.portfolio.table import POLICY
-from planner.search.fast.warm import warm_up
 from planner.simulate.simulate import simulate
 from reports.solver.moccasin import read, read_folder, short_name
 from reports.solver.real import ZOO, real
@@ -89,7 +88,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     policy = POLICY if options.params is None else read_params(options.params)
     models = options.models or sorted(ZOO.glob("*.onnx"))
-    warm_up(overlap=False)
     rows: list[dict[str, Any]] = []
     for plans, problem in problems_of(models, options.instances):
         figures = measure(problem, limit_s=options.limit, policy=policy.least_peak)

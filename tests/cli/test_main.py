@@ -31,7 +31,6 @@ HEAVY = (
     "jinja2",
     "rich",
     "networkx",
-    "numba",
     "pandas",
     "sympy",
     "torch",

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from planner.fit import search
 from planner.fit.demands import Demands, demands_of, demands_of_plan
-from planner.fit.replay import PEAK, Limits, arena_for, rooms
+from planner.fit.replay import Limits, most_in_use, rooms
 from planner.fit.search import fit, need_of
 from planner.graph.model import OpId, TrainingGraph
 from planner.graph.schedule import default_order
@@ -40,32 +40,18 @@ def demands(graph: TrainingGraph, order: Sequence[OpId], per_unit: int = 1) -> D
 
 def room(wanted: Demands, order: Sequence[int], cap: int, first: int) -> int:
     """Units that there is room for."""
-    found = np.zeros(1, dtype=np.int64)
-    rooms(
-        wanted,
-        np.array(order, dtype=np.int64),
-        arena_for(wanted),
-        Limits(cap, 0, 1 << 60),
-        np.array([first], dtype=np.int64),
-        found,
-    )
-    return int(found[0])
+    (found,) = rooms(wanted, np.array(order), Limits(cap, 0, 1 << 60), np.array([first]))
+    return int(found)
 
 
-def most_in_use(wanted: Demands) -> int:
+def most_of(wanted: Demands) -> int:
     """The most bytes in use in an arena without limits."""
-    arena = arena_for(wanted)
-    found = np.zeros(1, dtype=np.int64)
-    anything = np.array([1 << 60], dtype=np.int64)
-    order_of = np.arange(wanted.units, dtype=np.int64)
-    rooms(wanted, order_of, arena, Limits(1 << 60, 0, 1 << 60), anything, found)
-    assert found[0] == wanted.units
-    return int(arena.state[PEAK])
+    return most_in_use(wanted, np.arange(wanted.units))
 
 
 def in_use(graph: TrainingGraph, order: Sequence[OpId]) -> int:
     """The most bytes in use under a cap, which splits every chunk."""
-    return most_in_use(demands(graph, order))
+    return most_of(demands(graph, order))
 
 
 def first_region(graph: TrainingGraph, order: Sequence[OpId], cap: int) -> int | None:
@@ -154,7 +140,7 @@ def test_a_plan_that_is_not_lowered_asks_for_its_live_bytes(problem, data) -> No
     plan = Evaluator(rounded).evaluate(data.draw(decisions_for(rounded)))
     asked = demands_of_plan(rounded, plan)
     assert asked.units == len(plan.actions)
-    assert most_in_use(asked) == plan.peak_bytes - rounded.fixed_bytes
+    assert most_of(asked) == plan.peak_bytes - rounded.fixed_bytes
 
 
 def broken_arenas() -> Iterator[tuple[TrainingGraph, tuple[OpId, ...], int]]:

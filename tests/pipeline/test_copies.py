@@ -267,7 +267,9 @@ def test_a_file_with_swaps_is_not_planned_again(done):
 
 def test_without_the_library_it_is_said_first(done, monkeypatch, tmp_path):
     monkeypatch.setattr(native, "SOURCES", tmp_path)
-    with pytest.raises(UsageError, match=r"--copies overlapped: .*python -m planner\.native"):
-        optimize(done.model_path, budget="60%", copies="overlapped", dry_run=True)
+    with pytest.raises(UsageError, match=r"python -m planner\.native"):
+        optimize(done.model_path, budget="60%", dry_run=True)
+    with pytest.raises(UsageError, match=r"python -m planner\.native"):
+        analyze(done.model_path)
     with pytest.raises(UsageError, match=r"python -m planner\.native"):
         session_options(done.output_path)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numba
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -13,24 +12,10 @@ from hypothesis import strategies as st
 from planner.plan.decisions import Choice, Decisions
 from planner.plan.problem import ActionKind, OpIndex, PlanOp, PlanTensor, Problem, TensorIndex
 from planner.search.decode import Decoder
-from planner.search.fast.arrays import arrays_of, decisions_of, plan_of, work_for
-from planner.search.fast.replay import replay
-from planner.search.fast.schedule import OVERFLOW, schedule
-from planner.search.fast.streams import overlapped, place_and_time
+from planner.search.fast.arrays import arrays_of, decisions_of, plan_of
+from planner.search.fast.core import OVERFLOW, Core
 from planner.simulate.simulate import simulate
 from tests.graphs import at_capacity, decisions_for, problems
-
-
-@numba.njit(nogil=True)
-def replayed(a, w, count):
-    """What compiled code alone calls otherwise."""
-    return replay(a, w, count)
-
-
-@numba.njit(nogil=True)
-def timed_beside(a, w, host, count):
-    """What compiled code alone calls otherwise."""
-    return overlapped(a, w, host, count)
 
 
 @settings(max_examples=150, deadline=None)
@@ -38,9 +23,9 @@ def timed_beside(a, w, host, count):
 def test_live_bytes_and_time_agree(data, problem):
     decoder = Decoder(problem)
     steps = decoder.schedule(data.draw(decisions_for(problem)))
-    peak, time_us, copies = replayed(decoder.arrays, decoder.work, len(steps))
+    peak, time_us, copies = decoder.core.replay(len(steps))
     judged = simulate(problem, steps)
-    assert decoder.work.live[: len(steps)].tolist() == judged.live_bytes.tolist()
+    assert decoder.core.steps.live[: len(steps)].tolist() == judged.live_bytes.tolist()
     assert (peak, copies) == (judged.peak_bytes, len(judged.copies))
     assert time_us == pytest.approx(judged.time_us)
 
@@ -52,15 +37,14 @@ def test_times_beside_the_operations_agree(data, problem):
     peak = simulate(problem, Decoder(problem).schedule(decisions)).peak_bytes
     problem = replace(at_capacity(problem, peak + data.draw(st.integers(0, 20))), overlap=True)
     decoder = Decoder(problem)
-    a, w = decoder.arrays, decoder.work
-    count = schedule(a, plan_of(a, decisions), w)
-    replayed(a, w, count)
-    just_in_time = timed_beside(a, w, decoder.host, count)
+    core = decoder.core
+    count = core.schedule(plan_of(core.arrays, decisions))
+    just_in_time = core.replay(count, overlap=True).time_us
     judged = simulate(problem, decoder.actions(count))
     assert judged.timeline is not None
-    assert w.start[:count].tolist() == pytest.approx(judged.timeline.start_us)
+    assert core.steps.start[:count].tolist() == pytest.approx(judged.timeline.start_us)
     assert just_in_time == pytest.approx(judged.time_us)
-    peak, time_us, _ = place_and_time(a, w, decoder.host, count, data.draw(st.integers(2, 3)))
+    peak, time_us, _ = core.place_and_time(count, data.draw(st.integers(2, 3)))
     placed = decoder.actions(count)
     judged = simulate(problem, placed)
     assert (peak, time_us) == (judged.peak_bytes, pytest.approx(judged.time_us))
@@ -76,8 +60,8 @@ def test_times_beside_the_operations_agree(data, problem):
 def test_decisions_survive_the_arrays(data, problem):
     decoder = Decoder(problem)
     decisions = data.draw(decisions_for(problem))
-    plan = plan_of(decoder.arrays, decisions)
-    again = plan_of(decoder.arrays, decisions_of(decoder.arrays, plan))
+    plan = plan_of(decoder.core.arrays, decisions)
+    again = plan_of(decoder.core.arrays, decisions_of(decoder.core.arrays, plan))
     assert all(np.array_equal(x, y) for x, y in zip(plan, again, strict=True))
 
 
@@ -116,15 +100,16 @@ def fan(width: int) -> Problem:
 
 
 @pytest.mark.parametrize("room", [220, 260, 300, 399, 410, 420, 700])
-def test_copies_before_one_operation_never_leave_the_scratch(room: int):
-    """Thousands of them, as a Split into 3,000 parts has, once ran over its end."""
+def test_copies_before_one_operation_never_leave_the_steps(room: int):
+    """Thousands of them, as a Split into 3,000 parts has, once ran over their end."""
     width, beyond = 200, 1000
     a = arrays_of(fan(width))
     kind = np.full(room + beyond, 99, dtype=np.uint8)
     target = np.full(room + beyond, 99, dtype=np.int32)
-    work = work_for(a, steps=room)._replace(kind=kind[:room], target=target[:room])
+    core = Core(a)
+    core.use(core.steps._replace(kind=kind[:room], target=target[:room]))
     decisions = Decisions(gaps={(t, 0): Choice.SWAP for t in range(width)})
-    count = schedule(a, plan_of(a, decisions), work)
+    count = core.schedule(plan_of(a, decisions))
     assert (kind[room:] == 99).all() and (target[room:] == 99).all()
     whole = 3 + 2 * width
     assert count in (OVERFLOW, whole)
@@ -138,5 +123,5 @@ def test_a_plan_of_thousands_of_copies_is_carried_out():
     decoder = Decoder(problem)
     steps = decoder.schedule(decisions)
     assert simulate(problem, steps).swap_in_bytes == 8 * 6000
-    peak, _, copies = replayed(decoder.arrays, decoder.work, len(steps))
+    peak, _, copies = decoder.core.replay(len(steps))
     assert (peak, copies) == (8 * 6000, 12_000)

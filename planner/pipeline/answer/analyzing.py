@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from planner.graph.what_if import WhatIf
+from planner.native import library_path
 from planner.pipeline.answer.budget_preview import before_a_plan, preview_budgets
 from planner.pipeline.answer.what_if import estimated
 from planner.pipeline.levers.residence import residence_note
 from planner.pipeline.levers.ways import merged, ways_of
 from planner.pipeline.prepare.prepared import Progress, prepare
 from planner.pipeline.prepare.settings import noted_copies, settings_of
-from planner.pipeline.solve.compiling import compile_ahead
 from planner.pipeline.solve.orders import base_orders, least_found_peak, least_possible_peak
 from planner.plan.planfile import PredictedCost
 from planner.request import Request
@@ -36,7 +36,7 @@ def analyzed(
         what_if: other ways to store its tensors, whose peak is asked for.
         on_model: given the model as it is, before anything is searched for.
     """
-    compile_ahead(request)
+    library_path()  # without it nothing can be searched for
     prepared = prepare(request, progress=progress, to_rewrite=False)
     if on_model is not None:
         on_model(prepared.baseline.view)

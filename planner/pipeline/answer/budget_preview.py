@@ -26,7 +26,6 @@ from planner.portfolio.solve import solve
 from planner.processes.workers import Beside, beside
 from planner.request import Request
 from planner.results import BindingStep, BudgetPreview, Frontier
-from planner.search.fast.warm import warm_up
 from planner.search.patience import begin
 from planner.search.shadow_prices import shadow_prices
 from planner.search.state import SearchSettings
@@ -183,7 +182,6 @@ def preview_budgets(question: Question, progress: Progress = silent) -> BudgetPr
 def _looked_at(question: Question, progress: Progress = silent) -> Found:
     """A short search at each budget, and what binds the plan."""
     start = time.monotonic()
-    warm_up(overlap=question.problem.overlap)
     prices = None
     if question.planned is not None:
         progress("finding what binds the budget")
@@ -233,9 +231,9 @@ def helper_beside(request: Request) -> Iterator[Beside]:
     Raises:
         UsageError: see `choose_copies`.
     """
-    overlap, _ = choose_copies(request.levers.copies, request.levers.swap, request.device)
+    choose_copies(request.levers.copies, request.levers.swap, request.device)
     with beside() as process:
-        process.begin(_get_ready, overlap)
+        process.begin(_get_ready, None)
         yield process
 
 
@@ -244,12 +242,8 @@ def _look_there(_: None, question: Question) -> Found:
     return _looked_at(question)
 
 
-def _get_ready(_: None, overlap: bool) -> None:
-    """Load, in another process, what `preview_budgets` runs; not where this one is having it compiled."""
-    from planner.search.fast.warm import is_compiled
-
-    if is_compiled(overlap=overlap):
-        warm_up(overlap=overlap)
+def _get_ready(_: None, __: None) -> None:
+    """Do nothing: another process that is asked to has imported what `preview_budgets` runs."""
 
 
 def _best_order(

@@ -33,7 +33,6 @@ from planner.plan.planfile import Plan
 from planner.request import Request
 from planner.results import OptimizeResult, Verification
 from planner.runtime.memory.memcheck import NO_ROOM
-from planner.search.fast.warm import warm_up
 from planner.units import format_bytes, format_duration, parse_micro_batch
 
 _SHARE, _MOST_S = 0.3, 20.0
@@ -214,7 +213,6 @@ class _Choice:
         whole = self.whole
         if fits_as_it_is(whole, settings_of(whole)):
             return 1, "micro-batches: the whole batch is within the budget as it is"
-        warm_up(overlap=False)
         known = divisors(self.divided.batch.size)
         least = self._least_by_order(known)
         fewer = known if least is None else known[: known.index(least)]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 from planner.errors import InfeasibleBudgetError, UsageError, VerificationError
 from planner.lower.rewrite import Rewritten
+from planner.native import library_path
 from planner.onnxio.save import Together, written_together
 from planner.pipeline.answer.budget_preview import PreviewBeside, helper_beside
 from planner.pipeline.answer.original_ahead import OriginalAhead
@@ -21,7 +22,6 @@ from planner.pipeline.levers.halving import check_can_halve
 from planner.pipeline.levers.split_within import split_within
 from planner.pipeline.levers.whole_step import WholeStep
 from planner.pipeline.levers.within_budget import PlanWithin
-from planner.pipeline.prepare.copies import check_library
 from planner.pipeline.prepare.limiting import limited
 from planner.pipeline.prepare.prepared import Prepared, Progress, prepare
 from planner.pipeline.prepare.settings import Settings, settings_of
@@ -31,7 +31,6 @@ from planner.pipeline.record.comparing import compared
 from planner.pipeline.record.files import Files, save_rewritten
 from planner.pipeline.record.modelviews import rewritten_view
 from planner.pipeline.record.rebuild import with_metadata
-from planner.pipeline.solve.compiling import compile_ahead
 from planner.pipeline.solve.loosening import loosened
 from planner.pipeline.solve.planned import Planned
 from planner.pipeline.target.placing import check_can_run
@@ -144,11 +143,10 @@ class OptimizeJob:
         return result
 
     def _prepared(self, ahead: OriginalAhead) -> Prepared:
-        """The model, read and analysed, while what is not compiled yet on this machine is."""
+        """The model, read and analysed."""
         if self.verify:
             check_can_run(target_named(self.request.device))
-        check_library(self.request.levers.copies)
-        compile_ahead(self.request)
+        library_path()  # without it nothing can be planned
         if self.files.report is not None:
             import_ahead("planner.report.html")
         prepared = self.prepared

@@ -28,7 +28,6 @@ from planner.portfolio.race import race
 from planner.portfolio.table import POLICY, Policy
 from planner.processes.workers import workers
 from planner.results import Frontier, Largest
-from planner.search.fast.warm import warm_up
 from planner.units import format_bytes
 
 
@@ -113,10 +112,6 @@ def frontiers(
     cores = jobs or os.cpu_count() or 1
     if ray_address is None:
         cores = min(cores, len(graphs) * len(budgets))
-    progress("compiling the search (the first time only)")
-    for overlap in {False, *(p.overlap for g in graphs for p in g.problems)}:
-        # processes that compiled side by side would spoil their common cache
-        warm_up(overlap=overlap)
     with _mapped([g.problems for g in graphs], cores, ray_address) as run:
         samples = _comparisons(graphs, cores, policy)
         chosen: dict[int, set[int]] = {i: {0} for i in range(len(graphs))}

@@ -31,7 +31,6 @@ from planner.pipeline.solve.quick import (
     next_between,
     quick_us,
 )
-from planner.search.fast.warm import warm_up
 
 _SHARE, _MOST_S = 0.15, 10.0
 """Of the time limit, for all quick searches, and their most seconds."""
@@ -186,7 +185,6 @@ class _Search:
         """The fewest whose plan is about as quick as any."""
         share_s = min(_MOST_S, _SHARE * self.settings.time_limit_s)
         self.until = time.monotonic() + share_s
-        warm_up(overlap=self.settings.overlap)
         if exact is not None:
             self.times[0] = exact.time_us
             order = exact.base.order

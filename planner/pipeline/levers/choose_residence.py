@@ -34,7 +34,6 @@ from planner.pipeline.solve.quick import (
 from planner.pipeline.solve.working_ahead import may_work_ahead
 from planner.processes.sharing import share_out
 from planner.processes.workers import Beside
-from planner.search.fast.warm import warm_up
 
 _SHARE, _MOST_S = 0.1, 8.0
 """Of the time limit, for all searches of this module, and their most seconds."""
@@ -259,7 +258,6 @@ class _Search:
         prepared, settings = self.prepared, self.settings
         share_s = min(_MOST_S, _SHARE * settings.time_limit_s)
         self.until = time.monotonic() + share_s
-        warm_up(overlap=settings.overlap)
         room = settings.budget_bytes - settings.reserve_bytes
         if plain is None and least_possible_peak(prepared) <= room:
             orders = base_orders(prepared, time_limit_s=share_s)

@@ -12,7 +12,6 @@ from __future__ import annotations
 from typing import Literal
 
 from planner.errors import UsageError
-from planner.native import library_path
 from planner.targets import target_named
 
 Copies = Literal["serial", "overlapped", "auto"]
@@ -72,13 +71,3 @@ def check_copies(copies: str, swap: str | None) -> None:
         raise UsageError(
             "--copies overlapped needs copies, which --swap none forbids: leave out one of the two"
         )
-
-
-def check_library(copies: str) -> None:
-    """Raise UsageError where files with copies beside the operations are asked for, and the library that
-    their sessions load is not built."""
-    if copies == "overlapped":
-        try:
-            library_path()
-        except UsageError as error:
-            raise UsageError(f"--copies overlapped: {error}; or use --copies serial") from None

@@ -37,7 +37,6 @@ from planner.portfolio.race import Means, race
 from planner.portfolio.table import POLICY
 from planner.processes.workers import Beside
 from planner.runtime.optimizers.fusion_pins import TakenError
-from planner.search.fast.warm import warm_up
 from planner.search.patience import Patience
 
 _AGAIN = 4
@@ -162,9 +161,6 @@ def _planned(
     Args:
         course: what is known of the base orders, which is added to.
     """
-    progress("compiling the search (the first time only)")
-    for overlap in {False, settings.overlap}:
-        warm_up(overlap=overlap)
     start, orders_s = time.monotonic(), 0.1 * settings.time_limit_s
     if not course.orders:
         orders = course.given

@@ -7,7 +7,6 @@ from typing import ClassVar
 
 from planner.plan.problem import Problem
 from planner.search.engine import run_engine
-from planner.search.fast.warm import annealing
 from planner.search.improve import Improver
 from planner.search.state import SearchState
 from planner.search.stop import Stop
@@ -37,13 +36,11 @@ class Anneal:
     Attributes:
         replayed_ops_per_s: what the compiled replay does on a slow core: sets how long it takes.
         min_iterations: fewer find nothing.
-        compile_s: with less time left it is left out where it is not yet compiled on this machine.
     """
 
     name: ClassVar[str] = "anneal"
     replayed_ops_per_s: float = 6e6
     min_iterations: int = 1000
-    compile_s: float = 5.0
 
     def supports(self, problem: Problem) -> bool:
         """Always."""
@@ -54,9 +51,6 @@ class Anneal:
         ops = len(state.problem.ops) * (4 if state.problem.overlap else 1)
         iterations = int(max(0.0, stop.left_s) * self.replayed_ops_per_s / ops)
         if state.best is None or state.is_settled or iterations < self.min_iterations:
-            return
-        compilation = annealing(overlap=state.problem.overlap)
-        if not compilation.warm_up_within(stop.left_s, self.compile_s):
             return
         improver = Improver(state.evaluator, stop)
         found = improver.anneal(state.best, iterations=iterations, seed=state.settings.seed)

@@ -1,8 +1,5 @@
-"""The search's inner loop, compiled: execute decisions, replay, improve. The simulator stays the judge.
+"""The search's inner loop, which is compiled: execute decisions, replay, improve.
 
 arrays      a problem and its decisions as flat arrays
-schedule    decisions -> actions
-replay      actions -> live bytes and time (copies and operations on one stream)
-streams     the same with copies beside the operations, listed where they hide
-moves       change decisions, thousands of replays a second
+core        what `planner/native/search` does with them, thousands of replays a second
 """

@@ -23,11 +23,14 @@ Flags = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.float64]
 
 KEEP, DROP, SWAP = 0, int(Choice.DROP), int(Choice.SWAP)
-RUN, OUT, IN = 0, 1, 2
 
 
 class Arrays(NamedTuple):
-    """A problem. Sizes in bytes, times in microseconds."""
+    """A problem. Sizes in bytes, times in microseconds.
+
+    Attributes:
+        overlap: whether copies run beside the operations.
+    """
 
     ins_at: Ints
     ins: Ints
@@ -49,8 +52,9 @@ class Arrays(NamedTuple):
     swappable: Flags  # per tensor
     out_us: Floats
     in_us: Floats
-    fixed: np.int64
-    capacity: np.int64
+    fixed: int
+    capacity: int
+    overlap: bool
 
 
 class Plan(NamedTuple):
@@ -66,32 +70,12 @@ class Plan(NamedTuple):
         return Plan(self.choice.copy(), self.released.copy(), self.early.copy())
 
 
-class Work(NamedTuple):
-    """Scratch of the compiled code, and the schedule that it made."""
+class Steps(NamedTuple):
+    """Room for a schedule, and for what its replay finds: per action its kind and target, the live bytes
+    (one more), its start and finish."""
 
-    resident: Flags
-    on_host: Flags
-    next_use: Ints
-    stack: Ints
-    seen: Longs
-    wanted: Longs
-    pending: Flags
-    again_mark: Longs
-    again_list: Longs
-    early_head: Ints
-    early_next: Ints
-    tick: Longs
     kind: Flags
     target: Ints
-    newest: Ints
-    copy_tensor: Ints
-    copy_birth: Ints
-    copy_end: Ints
-    copy_frees: Flags
-    copy_to_end: Flags
-    copy_made: Floats
-    copy_read: Floats
-    ran: Flags
     live: Longs
     start: Floats
     finish: Floats
@@ -138,8 +122,9 @@ def arrays_of(problem: Problem) -> Arrays:
         swappable=_flags(t.swappable and swaps for t in problem.tensors),
         out_us=np.where([t.host_copy for t in problem.tensors], 0, size) / out_s * 1e6,
         in_us=size / in_s * 1e6,
-        fixed=np.int64(problem.fixed_bytes),
-        capacity=np.int64(problem.capacity_bytes),
+        fixed=problem.fixed_bytes,
+        capacity=problem.capacity_bytes,
+        overlap=problem.overlap and swaps,
     )
 
 
@@ -147,52 +132,19 @@ def _flags(values: Iterable[Any]) -> Flags:
     return np.array(list(values), dtype=np.uint8)
 
 
-def work_for(a: Arrays, *, steps: int = 0) -> Work:
-    """Scratch for schedules of up to `steps` actions, or about six times the operations.
+def steps_for(a: Arrays, count: int = 0) -> Steps:
+    """Room for schedules of up to `count` actions, or about six times the operations.
 
-    An operation may have thousands of outputs, each of which can be copied out and in again; that each
-    action makes as many copies is not provided for: `replay` says so where there are more.
+    An operation may have thousands of outputs, each of which can be copied out and in again.
     """
     ops, tensors = a.duration.size, a.size.size
-    steps = steps or 6 * ops + 4096 + 4 * max(0, tensors - ops)
-    copies = min(steps * max(1, -(-tensors // max(1, ops))), steps + 32 * tensors)
-
-    def ints(count: int) -> Ints:
-        return np.zeros(count, dtype=np.int32)
-
-    def longs(count: int) -> Longs:
-        return np.zeros(count, dtype=np.int64)
-
-    def flags(count: int) -> Flags:
-        return np.zeros(count, dtype=np.uint8)
-
-    return Work(
-        resident=flags(tensors),
-        on_host=flags(tensors),
-        next_use=ints(tensors),
-        stack=ints(2 * a.ins.size + 2 * tensors + 16),
-        seen=longs(tensors),
-        wanted=longs(tensors),
-        pending=flags(tensors),
-        again_mark=longs(ops),
-        again_list=longs(ops),
-        early_head=ints(ops + 1),
-        early_next=ints(a.gap_tensor.size),
-        tick=longs(1),
-        kind=flags(steps),
-        target=ints(steps),
-        newest=ints(tensors),
-        copy_tensor=ints(copies),
-        copy_birth=ints(copies),
-        copy_end=ints(copies),
-        copy_frees=flags(copies),
-        copy_to_end=flags(copies),
-        copy_made=np.zeros(copies),
-        copy_read=np.zeros(copies),
-        ran=flags(ops),
-        live=longs(steps + 1),
-        start=np.zeros(steps),
-        finish=np.zeros(steps),
+    count = count or 6 * ops + 4096 + 4 * max(0, tensors - ops)
+    return Steps(
+        kind=np.zeros(count, dtype=np.uint8),
+        target=np.zeros(count, dtype=np.int32),
+        live=np.zeros(count + 1, dtype=np.int64),
+        start=np.zeros(count),
+        finish=np.zeros(count),
     )
 
 
