@@ -362,6 +362,38 @@ def test_an_inexact_graph_is_caught_by_its_gradients(monkeypatch: pytest.MonkeyP
         exported(Net())
 
 
+class Centred(nn.Module):
+    """Batch normalizations around a linear layer, whose results have a mean of 0 but for rounding."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.BatchNorm1d(8, affine=False), nn.Linear(8, 3)
+        self.wide, self.then = nn.Linear(8, 8, bias=False), nn.BatchNorm1d(8)
+        with torch.no_grad():
+            self.wide.weight.mul_(1000)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.then(self.wide(self.first(x))))
+
+
+def test_a_mean_of_rounding_alone_is_no_other_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As behind convolutions that follow batch normalizations; another mean is caught all the same."""
+    from planner.export.checking import check
+
+    assert exported(Centred()).unchecked == ""
+    run = check.GraphSession.run
+
+    def wrong(self: Any, feeds: Any, by: float) -> Any:
+        found = run(self, feeds)
+        return found | {"then.running_mean_new": found["then.running_mean_new"] + by}
+
+    monkeypatch.setattr(check.GraphSession, "run", lambda self, feeds: wrong(self, feeds, 1e-5))
+    assert exported(Centred()).unchecked == ""
+    monkeypatch.setattr(check.GraphSession, "run", lambda self, feeds: wrong(self, feeds, 0.1))
+    with pytest.raises(OtherStep, match=r"'then.running_mean' has another value"):
+        exported(Centred())
+
+
 def test_what_is_not_compared_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "meta device" in exported(Net().to("meta")).unchecked
     twice = exported(Net(lambda net, x: F.dropout(x, 0.5) + 0 * F.dropout(x, 0.5).detach().sum()))
