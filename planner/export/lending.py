@@ -49,17 +49,20 @@ class Kept:
 
     def __init__(self, module: nn.Module, *, copied: bool) -> None:
         self._attributes = Attributes(module)
-        self._tensors: list[tuple[Tensor, Tensor, Any]] = [
-            (t, t.data.clone() if copied else t.data, t.grad) for t in _tensors(module)
+        self._tensors: list[tuple[Tensor, Tensor, Any, bool]] = [
+            (t, t.data.clone() if copied else t.data, t.grad, t.requires_grad)
+            for t in _tensors(module)
         ]
 
     def put_back(self) -> None:
         """Make the module what it was."""
         self._attributes.put_back()
         with torch.no_grad():
-            for tensor, data, grad in self._tensors:
+            for tensor, data, grad, is_trained in self._tensors:
                 tensor.data = data
                 tensor.grad = grad
+                if tensor.requires_grad != is_trained:
+                    tensor.requires_grad_(is_trained)
 
 
 def _tensors(module: nn.Module) -> tuple[Tensor, ...]:

@@ -237,6 +237,21 @@ def test_a_step_that_is_right_is_compared_and_passes(how: Any) -> None:
     assert drawn[2] == numpys_state()
 
 
+def test_a_step_may_switch_parameters_off() -> None:
+    """As a generator's step does with its critic; the caller's are on, as they were."""
+
+    def half(net: Net, x: Tensor) -> Tensor:
+        net.second.requires_grad_(False)
+        return x
+
+    module = Net(half)
+    graph = exported(module)
+    outputs = {output.name for output in graph.model.graph.output}
+    assert graph.unchecked == "" and "last.weight_grad" in outputs
+    assert not outputs & {"second.weight_grad", "second.bias_grad"}
+    assert module.second.weight.requires_grad
+
+
 def test_what_reaches_the_module_by_a_closure_is_its_own() -> None:
     module = Net()
     module.first.register_forward_hook(lambda part, given, made: made + 0.1 * module.held)
