@@ -14,7 +14,7 @@ from reports.networks.catalogue import Make, Step, images, load_torchvision
 from reports.networks.unseen import EXPERTS, PAIR, SHARED, TEXT, VISION, WORDS, built
 
 _TIMM = {
-    "pit_ti_224": 224, "coat_lite_tiny": 64, "mvitv2_tiny": 224, "tnt_s_legacy_patch16_224": 224,
+    "pit_ti_224": 224, "coat_lite_tiny": 224, "mvitv2_tiny": 224, "tnt_s_legacy_patch16_224": 224,
     "efficientvit_b0": 64, "efficientvit_m0": 224, "efficientformerv2_s0": 224, "repvit_m0_9": 64,
     "repghostnet_050": 64, "fasternet_t0": 64, "sequencer2d_s": 224, "selecsls42": 64,
     "mixnet_s": 64, "convformer_s18": 64, "swiftformer_xs": 224, "shvit_s1": 64,
@@ -96,7 +96,8 @@ _PICTURES: Mapping[str, tuple[tuple[int, ...], dict[str, Any]]] = {
     ),
     "EfficientNetForImageClassification": (
         (3, 64, 64),
-        {"width_coefficient": 0.25, "depth_coefficient": 0.5, "hidden_dim": 320, "image_size": 64},
+        {"width_coefficient": 0.25, "depth_coefficient": 0.5, "hidden_dim": 320, "image_size": 64,
+         "initializer_range": 0.2},
     ),
     "IJepaForImageClassification": ((3, 32, 32), VISION),
     "MobileNetV1ForImageClassification": ((3, 32, 32), {"depth_multiplier": 0.25, "image_size": 32}),
@@ -235,7 +236,8 @@ def _of_other_inputs(step: Callable[..., Make], words: Callable[[], Tensor]) -> 
         ),
         "LiltForTokenClassification": step(
             "LiltForTokenClassification",
-            {**TEXT, "max_2d_position_embeddings": 512, "channel_shrink_ratio": 2}, boxes,
+            {**TEXT, "hidden_size": 48, "max_2d_position_embeddings": 512, "channel_shrink_ratio": 2},
+            boxes,
         ),
     }  # fmt: skip
 

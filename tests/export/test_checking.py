@@ -279,6 +279,21 @@ class Remembers(nn.Module):
         return self.net(self.made)
 
 
+class Frozen(dict[str, int]):
+    """A dict that cannot be changed, as the configurations of diffusers are."""
+
+    def __setitem__(self, *_: Any) -> None:
+        raise TypeError("frozen")
+
+    update = clear = pop = __setitem__  # type: ignore[assignment]
+
+
+def test_a_module_may_hold_a_dict_that_cannot_be_changed() -> None:
+    module = Net()
+    module.config = Frozen(size=8)
+    assert exported(module).unchecked == "" and module.config == {"size": 8}
+
+
 def test_the_callers_module_is_left_as_it_was() -> None:
     module = Remembers().eval()
     attributes = set(module.__dict__)

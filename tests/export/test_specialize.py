@@ -103,6 +103,38 @@ def test_nothing_is_assumed_where_nothing_is_read() -> None:
     assert not graph.model.metadata_props
 
 
+class Sorted(nn.Module):
+    """A layer for each kind of row, as adapters for languages are written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(5, 3) for _ in range(2))
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        """[rows, 5], [rows] -> [rows, 3]."""
+        made = x.new_zeros(len(x), 3)
+        for number, layer in enumerate(self.layers):
+            chosen = mask == bool(number)
+            part = x[chosen]
+            made[chosen] = layer(part)
+        made[mask] = made[mask] + 1
+        made[~mask] *= 0.5
+        return made
+
+
+def test_rows_that_a_mask_chooses_may_be_assigned_to() -> None:
+    module = Sorted()
+    graph = export_training_graph(module, (X, MASK), square, targets=(), specialize=True)
+    assert graph.unchecked == "" and graph.assumed
+    loss = square(module(X, MASK))
+    loss.backward()
+    found = results(graph, module, x=X, mask=MASK)
+    np.testing.assert_allclose(found["loss"], loss.detach(), rtol=1e-5)
+    for name, parameter in module.named_parameters():
+        assert parameter.grad is not None
+        np.testing.assert_allclose(found[f"{name}_grad"], parameter.grad, rtol=1e-4, atol=1e-5)
+
+
 def test_what_changes_with_the_parameters_is_refused() -> None:
     torch.manual_seed(0)
     with pytest.raises(DataDependentControlFlow, match="changes with the parameters") as caught:
