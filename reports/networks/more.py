@@ -295,7 +295,7 @@ def _diffusers() -> dict[str, Make]:
         ),
         "UNet1DModel": step(
             "UNet1DModel",
-            {"block_out_channels": (8, 16, 16), "in_channels": 2, "out_channels": 2,
+            {"block_out_channels": (32, 32, 64), "in_channels": 2, "out_channels": 2,
              "extra_in_channels": 16, "sample_size": 64},
             2, 2, 64, sample=drawn(2, 2, 64), timestep=times,
         ),
