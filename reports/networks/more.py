@@ -86,10 +86,6 @@ _CLIP = {**VISION, "num_frames": 4}
 
 _PICTURES: Mapping[str, tuple[tuple[int, ...], dict[str, Any]]] = {
     "BitForImageClassification": ((3, 32, 32), {**_STAGES, "embedding_size": 8, "num_groups": 4}),
-    "CvtForImageClassification": (
-        (3, 64, 64),
-        {"embed_dim": [16, 32, 32], "num_heads": [1, 2, 2], "depth": [1, 1, 1]},
-    ),
     "Dinov2WithRegistersForImageClassification": (
         (3, 32, 32),
         {k: v for k, v in VISION.items() if k != "intermediate_size"},
@@ -200,13 +196,6 @@ def _of_other_inputs(step: Callable[..., Make], words: Callable[[], Tensor]) -> 
         "context_length": 32, "patch_length": 8, "patch_stride": 8, "num_input_channels": 3,
         "d_model": 16, "num_layers": 2, "prediction_length": 8,
     }  # fmt: skip
-    speech = {
-        "vocab_size": WORDS, "d_model": 32, "encoder_layers": 1, "decoder_layers": 1,
-        "encoder_attention_heads": 4, "decoder_attention_heads": 4, "encoder_ffn_dim": 64,
-        "decoder_ffn_dim": 64, "num_mel_bins": 16, "input_feat_per_channel": 16,
-        "conv_channels": 32, "max_source_positions": 64, "max_target_positions": 64,
-        "input_channels": 1,
-    }  # fmt: skip
 
     def past() -> dict[str, Any]:
         return {
@@ -226,10 +215,6 @@ def _of_other_inputs(step: Callable[..., Make], words: Callable[[], Tensor]) -> 
         "PatchTSMixerForPrediction": step(
             "PatchTSMixerForPrediction", mixer,
             lambda: {"past_values": torch.randn(2, 32, 3), "future_values": torch.randn(2, 8, 3)},
-        ),
-        "Speech2TextForConditionalGeneration": step(
-            "Speech2TextForConditionalGeneration", speech,
-            lambda: {"input_features": torch.randn(2, 32, 16), "labels": words()[:, :8]},
         ),
         "LayoutLMForTokenClassification": step(
             "LayoutLMForTokenClassification", {**TEXT, "max_2d_position_embeddings": 512}, boxes
@@ -292,12 +277,6 @@ def _diffusers() -> dict[str, Make]:
             2, 16, 4, hidden_states=drawn(2, 16, 4), timestep=lambda: torch.rand(2),
             encoder_hidden_states=drawn(2, 5, 12), pooled_projections=drawn(2, 10),
             txt_ids=lambda: torch.zeros(5, 3), img_ids=lambda: torch.randint(0, 4, (16, 3)).float(),
-        ),
-        "UNet1DModel": step(
-            "UNet1DModel",
-            {"block_out_channels": (32, 32, 64), "in_channels": 2, "out_channels": 2,
-             "extra_in_channels": 16, "sample_size": 64},
-            2, 2, 64, sample=drawn(2, 2, 64), timestep=times,
         ),
         "UNet3DConditionModel": step(
             "UNet3DConditionModel",
