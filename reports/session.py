@@ -1,6 +1,7 @@
 """What holds in the sessions that a script opens: bits, bytes that are held, growth of a process.
 
     python -m reports.session                      the samples of models/zoo
+    python -m reports.session --graphs DIR         the larger graphs of that folder
     python -m reports.session DIR/a.onnx:60 ...    these too, at a percentage of their peak each
     python -m reports.session --page-only          the page alone, from what was measured
 
@@ -37,6 +38,15 @@ SAMPLES = (
     ("gpt", 60),
     ("gpt", 40),
 )
+LARGE = (
+    ("mlp_s_adamw", 80),
+    ("gpt_s", 60),
+    ("resnet18_s", 80),
+    ("bert_base", 80),
+    ("gpt2_small", 60),
+    ("resnet50_b32", 60),
+)
+"""Training graphs of `models/`, of more layers and larger batches, that fit a machine of 24 GiB."""
 MIB = 2**20
 NEAR = 1.001
 """What a session reserves for constants lies beside the regions that are planned."""
@@ -174,11 +184,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     assert __doc__ is not None
     parser = argparse.ArgumentParser(prog="reports.session", description=__doc__.split("\n")[0])
     parser.add_argument("models", nargs="*", metavar="MODEL:PERCENT")
+    parser.add_argument("--graphs", type=Path, metavar="DIR")
     parser.add_argument("--time-limit", type=float, default=20.0, help="seconds for each plan")
     parser.add_argument("--page-only", action="store_true")
     options = parser.parse_args(arguments)
     rows: list[Row] = json.loads(RESULT.read_text()) if RESULT.exists() else []
     asked = [(ZOO / f"{name}.onnx", percent) for name, percent in SAMPLES]
+    if options.graphs:
+        asked = [(options.graphs / f"{name}.onnx", percent) for name, percent in LARGE]
     if options.models:
         pairs = (text.rpartition(":") for text in options.models)
         asked = [(Path(path), int(percent)) for path, _, percent in pairs]

@@ -56,6 +56,8 @@ def gradient_flow(functional: Functional, module: nn.Module, inputs: Mapping[str
                 f"{'' if value.requires_grad else ' and depends on none'}"
                 f"{_FIRST if len(results) > 1 else ''}"
             )
+        # a step may switch some off, as a generator's does with its critic
+        candidates = [name for name in candidates if tensors[name].requires_grad]
         with _failures_named():
             gradients = torch.autograd.grad(
                 value, [tensors[name] for name in candidates], allow_unused=True

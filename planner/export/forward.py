@@ -26,8 +26,9 @@ from planner.export.differences import check_gradients
 from planner.export.emit import OPSET, Builder, value_info
 from planner.export.errors import ExportError
 from planner.export.files import data_path, stage
-from planner.export.gradients import differentiated, in_parts, opset_of
+from planner.export.gradients import differentiated, in_plain_operators
 from planner.export.optim import OPTIMIZERS, StateTensor, Trained, Updated
+from planner.export.plain import opset_of
 from planner.files.writing import FileName, check_writable
 from planner.onnxio.load import load_model, value_types
 from planner.onnxio.save import written_together
@@ -132,7 +133,7 @@ def differentiate(
         raise UsageError(
             f"the model has a tensor called {min(clash)!r}, as a gradient is: rename it"
         )
-    proto = in_parts(proto)
+    proto = in_plain_operators(proto)
     nodes, constants, gradients = differentiated(proto, tuple(parameters))
     given = [value for value in proto.graph.input if value.name not in parameters]
     stored = {

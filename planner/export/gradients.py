@@ -12,38 +12,17 @@ import onnx_ir as ir
 from onnx import TensorProto, helper, inliner, numpy_helper
 
 from planner.export.errors import ExportError
+from planner.export.plain import made_plain, opset_of
 from planner.onnxio.load import value_types
 
 _PREFIX = "backward."
 
 
-def opset_of(proto: onnx.ModelProto) -> int:
-    """The operator set that a model's standard operators are of."""
-    return next(entry.version for entry in proto.opset_import if not entry.domain)
-
-
-def in_parts(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """The model with operators that have no gradient in the parts that ONNX defines them by (`Gelu`,
-    say)."""
+def in_plain_operators(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """The model in operators that have a gradient here, as far as others have an equivalent."""
     from onnxsim import graph_grad
 
-    known = graph_grad.supported_ops() | _RULES.keys()
-    others = {node.op_type for node in proto.graph.node} - known
-    made = [("", op_type) for op_type in others if _has_parts(op_type, opset_of(proto))]
-    if not made:
-        return proto
-    for node in proto.graph.node:  # parts read attributes that the node leaves at their defaults
-        if ("", node.op_type) in made:
-            schema: Any = onnx.defs.get_schema(node.op_type, opset_of(proto))
-            given = {attribute.name for attribute in node.attribute}
-            defaults = [a.default_value for a in schema.attributes.values() if a.name not in given]
-            node.attribute.extend(value for value in defaults if value.name)
-    return inliner.inline_selected_functions(proto, made, inline_schema_functions=True)
-
-
-def _has_parts(op_type: str, opset: int) -> bool:
-    schema: Any = onnx.defs.get_schema(op_type, opset)
-    return schema.has_function or schema.has_context_dependent_function
+    return made_plain(proto, frozenset(graph_grad.supported_ops() | _RULES.keys()))
 
 
 def differentiated(
@@ -67,6 +46,8 @@ def differentiated(
     shapes: dict[str, Sequence[int | str]] = {name: kind.shape for name, kind in types.items()}
     builder = qat_graph.GraphBuilder(prefix=_PREFIX)
     builder.nodes = list(proto.graph.node)
+    constants = [t for t in proto.graph.initializer if t.name not in set(parameters)]
+    builder.initializer += constants  # rules read sizes and places from them
     with ExitStack() as stack:
         for op_type, rule in _RULES.items():
             stack.enter_context(graph_grad.custom_gradient(op_type, rule, override=True))
@@ -92,7 +73,7 @@ def differentiated(
     whole = helper.make_model(graph, functions=builder.functions, opset_imports=imports)
     nodes = list(inliner.inline_local_functions(whole).graph.node)
     _give_axes(nodes[len(proto.graph.node) :], builder)
-    return nodes, list(builder.initializer), gradients
+    return nodes, list(builder.initializer)[len(constants) :], gradients
 
 
 def _between(nodes: Sequence[onnx.NodeProto], parameters: Sequence[str]) -> list[onnx.NodeProto]:
@@ -147,6 +128,20 @@ def _gather(ctx: Any, node: onnx.NodeProto, gradient: str) -> list[str | None]:
     added = ctx.b.op("ScatterND", [zeros, rows, gradient], reduction="add")
     back = [*range(1, axis + 1), 0, *range(axis + 1, len(shape))]
     return [ctx.b.transpose(added, back) if axis else added, None]
+
+
+def _gather_nd(ctx: Any, node: onnx.NodeProto, gradient: str) -> list[str | None]:
+    """The gradient's parts, added to zeros where they were read."""
+    if any(attribute.name == "batch_dims" and attribute.i for attribute in node.attribute):
+        from onnxsim.graph_grad import UnsupportedOpError
+
+        raise UnsupportedOpError(
+            f"GatherND with batch_dims is not differentiated here (node {node.output[0]!r}): "
+            "put the batch into the indices"
+        )
+    data, indices = node.input
+    zeros = ctx.b.op("ConstantOfShape", [ctx.int64_const(ctx.shape(data))])
+    return [ctx.b.op("ScatterND", [zeros, indices, gradient], reduction="add"), None]
 
 
 def _matmul(ctx: Any, node: onnx.NodeProto, gradient: str) -> list[str | None]:
@@ -217,6 +212,7 @@ _RULES = {
     "CastLike": _cast_like,
     "Flatten": _flatten,
     "Gather": _gather,
+    "GatherND": _gather_nd,
     "LogSoftmax": _log_softmax,
     "MatMul": _matmul,
     "OneHot": _none,

@@ -255,11 +255,31 @@ def _exported(
     axes = tuple(dict.fromkeys(dims.get(key, {}), torch.export.Dim.DYNAMIC) for key in inputs)
     said = io.StringIO()  # it prints the graph so far where it fails
     try:
-        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+        with (
+            contextlib.redirect_stdout(said),
+            contextlib.redirect_stderr(said),
+            _no_backward_of_ones_own(),
+        ):
             module, blank = _on_cpu(step, inputs)
             return torch.export.export(module, blank, dynamic_shapes=(axes,), strict=False)
     except Exception:  # of any kind: the error that led here says more to the caller
         return None
+
+
+@contextlib.contextmanager
+def _no_backward_of_ones_own() -> Iterator[None]:
+    """Within the block an `autograd.Function` is an error: `torch.export` keeps what its forward does,
+    and has the gradient of that in place of its backward."""
+    applied = torch.autograd.Function.__dict__["apply"]
+
+    def refused(function: type, *_: Any, **__: Any) -> Any:
+        raise ExportError(f"{function.__name__} has a backward of its own")
+
+    setattr(torch.autograd.Function, "apply", classmethod(refused))  # noqa: B010
+    try:
+        yield
+    finally:
+        setattr(torch.autograd.Function, "apply", applied)  # noqa: B010
 
 
 def _on_cpu(

@@ -57,6 +57,7 @@ def with_casts(model: ModelProto, *, for_cpu: bool) -> ModelProto:
     result.CopyFrom(model)
     nodes: list[NodeProto] = []
     as_float: dict[str, str] = {}
+    made = {name for node in result.graph.node for name in node.output}
     for node in result.graph.node:
         if _is_defined(node, kinds) and not (for_cpu and _lacks(node, kinds)):
             nodes.append(node)
@@ -66,6 +67,8 @@ def with_casts(model: ModelProto, *, for_cpu: bool) -> ModelProto:
                 continue
             if name not in as_float:
                 as_float[name] = f"{name}.cpu_float"
+                while as_float[name] in made:  # by an earlier call, and maybe further behind
+                    as_float[name] += "_2"
                 nodes.append(_cast(name, as_float[name], TensorProto.FLOAT))
             node.input[at] = as_float[name]
         after: list[NodeProto] = []

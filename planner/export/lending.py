@@ -6,7 +6,6 @@ The module itself is run, and no copy of it: losses and hooks that reach it by a
 from __future__ import annotations
 
 import contextlib
-import copy
 import random
 import warnings
 from collections.abc import Iterator
@@ -25,7 +24,7 @@ class Attributes:
     def __init__(self, module: nn.Module) -> None:
         self._attributes = [(part, dict(part.__dict__)) for part in module.modules()]
         held = [value for _, attributes in self._attributes for value in attributes.values()]
-        self._dicts = [(table, copy.copy(table)) for table in held if isinstance(table, dict)]
+        self._dicts = [(table, list(table.items())) for table in held if isinstance(table, dict)]
         self._lists = [(table, list(table)) for table in held if isinstance(table, list)]
 
     def put_back(self) -> None:
@@ -33,11 +32,19 @@ class Attributes:
         for part, attributes in self._attributes:
             part.__dict__.clear()
             part.__dict__.update(attributes)
-        for table, entries in self._dicts:
-            table.clear()
-            table.update(entries)
+        for table, items in self._dicts:
+            now = [part for item in table.items() for part in item]
+            if not _is_same(now, [part for item in items for part in item]):
+                table.clear()  # which a frozen one refuses: it never has to
+                table.update(items)
         for table, entries in self._lists:
-            table[:] = entries
+            if not _is_same(table, entries):
+                table[:] = entries
+
+
+def _is_same(one: list[Any], other: list[Any]) -> bool:
+    """Whether they hold the same objects."""
+    return len(one) == len(other) and all(a is b for a, b in zip(one, other, strict=True))
 
 
 class Kept:
@@ -49,17 +56,20 @@ class Kept:
 
     def __init__(self, module: nn.Module, *, copied: bool) -> None:
         self._attributes = Attributes(module)
-        self._tensors: list[tuple[Tensor, Tensor, Any]] = [
-            (t, t.data.clone() if copied else t.data, t.grad) for t in _tensors(module)
+        self._tensors: list[tuple[Tensor, Tensor, Any, bool]] = [
+            (t, t.data.clone() if copied else t.data, t.grad, t.requires_grad)
+            for t in _tensors(module)
         ]
 
     def put_back(self) -> None:
         """Make the module what it was."""
         self._attributes.put_back()
         with torch.no_grad():
-            for tensor, data, grad in self._tensors:
+            for tensor, data, grad, is_trained in self._tensors:
                 tensor.data = data
                 tensor.grad = grad
+                if tensor.requires_grad != is_trained:
+                    tensor.requires_grad_(is_trained)
 
 
 def _tensors(module: nn.Module) -> tuple[Tensor, ...]:

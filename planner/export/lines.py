@@ -14,7 +14,7 @@ SKIPPED = frozenset(
 )
 """Functions of this package that PyTorch calls in the middle of the caller's."""
 
-_CALLED = ("ctc", "linalg", "logged", "losses", "numbers", "sampling", "stand_ins")
+_CALLED = ("assigning", "ctc", "linalg", "logged", "losses", "numbers", "sampling", "stand_ins")
 """Modules of this package that stand in for functions of PyTorch's."""
 
 

@@ -249,7 +249,11 @@ def _with_sizes(
 
 
 def _masks(func: Any, args: Sequence[Any]) -> Iterator[Tensor]:
-    """The masks in an index: how many elements they choose depends on their values."""
+    """The masks in an index: how many elements they choose depends on their values. In an assignment, one
+    to which a value for each of these is assigned."""
+    if func is Tensor.__setitem__ and _is_mask(args[1]) and isinstance(args[2], Tensor):
+        each = args[2].dim() == args[0].dim() - args[1].dim() + 1 and args[2].shape[0] != 1
+        yield from (args[1],) if each else ()
     if func is Tensor.__getitem__:
         index = args[1]
         yield from (p for p in (index if isinstance(index, tuple) else (index,)) if _is_mask(p))

@@ -56,11 +56,12 @@ def of_timm(name: str, size: int = 64, **more: Any) -> Made:
 def text(kind: str, **sizes: int) -> Made:
     import transformers
 
-    config = getattr(transformers, f"{kind[: kind.index('For')]}Config")(
+    build = getattr(transformers, kind)
+    config = build.config_class(
         vocab_size=100, bos_token_id=0, eos_token_id=1, pad_token_id=0, **sizes
     )
     config.use_cache = False
-    return getattr(transformers, kind)(config), torch.randint(0, 100, (BATCH, 32))
+    return build(config), torch.randint(0, 100, (BATCH, 32))
 
 
 MODELS: dict[str, Callable[[], Made]] = {

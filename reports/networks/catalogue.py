@@ -46,10 +46,16 @@ def catalogue() -> tuple[dict[str, Make], list[str]]:
             missing.append(package)
         else:
             found |= part()
+    from reports.networks.equations import GENERATED_AND_SOLVED
+    from reports.networks.layers import LAYERS
+    from reports.networks.losses import LOSSES
+    from reports.networks.more import more
     from reports.networks.own import OWN
     from reports.networks.unseen import unseen
+    from reports.networks.written import SEQUENCES_AND_GRAPHS
 
-    return found | OWN | unseen(), missing
+    by_hand = SEQUENCES_AND_GRAPHS | GENERATED_AND_SOLVED | LAYERS | LOSSES
+    return found | OWN | unseen() | by_hand | more(), missing
 
 
 def _labels(batch: int = 2, classes: int = CLASSES) -> Tensor:

@@ -7,7 +7,6 @@ number (HuBERT), an input that the step writes over for itself (Splinter).
 from __future__ import annotations
 
 import importlib.util
-import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -17,27 +16,27 @@ from torch import Tensor
 
 from reports.networks.catalogue import Make, Step, images, load_torchvision
 
-_WORDS = 99
-_TEXT = {
-    "vocab_size": _WORDS, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
+WORDS = 99
+TEXT = {
+    "vocab_size": WORDS, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
     "intermediate_size": 64, "max_position_embeddings": 64,
 }  # fmt: skip
-_SHARED = {**_TEXT, "num_key_value_heads": 2}
-_EXPERTS = {**_SHARED, "num_experts": 4, "num_experts_per_tok": 2}
-_PAIR = {
-    "vocab_size": _WORDS, "d_model": 32, "encoder_layers": 2, "decoder_layers": 2,
+SHARED = {**TEXT, "num_key_value_heads": 2}
+EXPERTS = {**SHARED, "num_experts": 4, "num_experts_per_tok": 2}
+PAIR = {
+    "vocab_size": WORDS, "d_model": 32, "encoder_layers": 2, "decoder_layers": 2,
     "encoder_attention_heads": 4, "decoder_attention_heads": 4, "encoder_ffn_dim": 64,
     "decoder_ffn_dim": 64, "max_position_embeddings": 64,
 }  # fmt: skip
 _T5 = {
-    "vocab_size": _WORDS, "d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 2, "num_heads": 4,
+    "vocab_size": WORDS, "d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 2, "num_heads": 4,
     "decoder_start_token_id": 0,
 }  # fmt: skip
-_VISION = {
+VISION = {
     "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64,
     "image_size": 32, "patch_size": 8,
 }  # fmt: skip
-_GPT = {"vocab_size": _WORDS, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64}
+_GPT = {"vocab_size": WORDS, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64}
 _STAGES = {"hidden_sizes": [8, 16, 16, 32], "depths": [1, 1, 1, 1]}
 _SWIN = {
     "image_size": 32, "patch_size": 4, "embed_dim": 16, "depths": [2, 1], "num_heads": [2, 2],
@@ -45,56 +44,56 @@ _SWIN = {
 }  # fmt: skip
 
 _LANGUAGE: Mapping[str, dict[str, Any]] = {
-    "FNetForMaskedLM": _TEXT,
-    "Gemma2ForCausalLM": {**_SHARED, "head_dim": 8},
-    "PhiForCausalLM": _TEXT,
-    "StableLmForCausalLM": _SHARED,
-    "Starcoder2ForCausalLM": _SHARED,
-    "OlmoForCausalLM": _TEXT,
-    "OlmoeForCausalLM": _EXPERTS,
+    "FNetForMaskedLM": TEXT,
+    "Gemma2ForCausalLM": {**SHARED, "head_dim": 8},
+    "PhiForCausalLM": TEXT,
+    "StableLmForCausalLM": SHARED,
+    "Starcoder2ForCausalLM": SHARED,
+    "OlmoForCausalLM": TEXT,
+    "OlmoeForCausalLM": EXPERTS,
     "Qwen2MoeForCausalLM": {
-        **_EXPERTS, "moe_intermediate_size": 32, "shared_expert_intermediate_size": 32,
+        **EXPERTS, "moe_intermediate_size": 32, "shared_expert_intermediate_size": 32,
     },
-    "Qwen3MoeForCausalLM": {**_EXPERTS, "moe_intermediate_size": 32, "head_dim": 8},
+    "Qwen3MoeForCausalLM": {**EXPERTS, "moe_intermediate_size": 32, "head_dim": 8},
     "DeepseekV3ForCausalLM": {
-        **_TEXT, "num_key_value_heads": 4, "n_routed_experts": 4, "num_experts_per_tok": 2,
+        **TEXT, "num_key_value_heads": 4, "n_routed_experts": 4, "num_experts_per_tok": 2,
         "moe_intermediate_size": 32, "n_group": 1, "topk_group": 1, "q_lora_rank": 16,
         "kv_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 8,
         "first_k_dense_replace": 1,
     },
     "MptForCausalLM": {
-        "vocab_size": _WORDS, "d_model": 32, "n_heads": 4, "n_layers": 2, "max_seq_len": 64,
+        "vocab_size": WORDS, "d_model": 32, "n_heads": 4, "n_layers": 2, "max_seq_len": 64,
     },
-    "GraniteForCausalLM": _SHARED,
-    "GlmForCausalLM": {**_SHARED, "head_dim": 8, "pad_token_id": 0},
-    "PersimmonForCausalLM": _TEXT,
-    "NemotronForCausalLM": _SHARED,
+    "GraniteForCausalLM": SHARED,
+    "GlmForCausalLM": {**SHARED, "head_dim": 8, "pad_token_id": 0},
+    "PersimmonForCausalLM": TEXT,
+    "NemotronForCausalLM": SHARED,
     "GPTBigCodeForCausalLM": _GPT,
     "GPTNeoForCausalLM": {
-        "vocab_size": _WORDS, "hidden_size": 32, "num_layers": 2, "num_heads": 4, "window_size": 8,
+        "vocab_size": WORDS, "hidden_size": 32, "num_layers": 2, "num_heads": 4, "window_size": 8,
         "attention_types": [[["global", "local"], 1]], "max_position_embeddings": 64,
     },
     "CTRLLMHeadModel": {**_GPT, "dff": 64},
     "XGLMForCausalLM": {
-        "vocab_size": _WORDS, "d_model": 32, "ffn_dim": 64, "num_layers": 2, "attention_heads": 4,
+        "vocab_size": WORDS, "d_model": 32, "ffn_dim": 64, "num_layers": 2, "attention_heads": 4,
         "max_position_embeddings": 64,
     },
     "Mamba2ForCausalLM": {
-        **_TEXT, "num_heads": 8, "head_dim": 8, "state_size": 16, "n_groups": 1, "chunk_size": 8,
+        **TEXT, "num_heads": 8, "head_dim": 8, "state_size": 16, "n_groups": 1, "chunk_size": 8,
     },
-    "FalconMambaForCausalLM": {**_TEXT, "state_size": 8},
+    "FalconMambaForCausalLM": {**TEXT, "state_size": 8},
     "EsmForMaskedLM": {
-        **_TEXT, "position_embedding_type": "rotary", "pad_token_id": 1, "mask_token_id": 2,
+        **TEXT, "position_embedding_type": "rotary", "pad_token_id": 1, "mask_token_id": 2,
     },
     "XLMWithLMHeadModel": {
-        "vocab_size": _WORDS, "emb_dim": 32, "n_layers": 2, "n_heads": 4,
+        "vocab_size": WORDS, "emb_dim": 32, "n_layers": 2, "n_heads": 4,
         "max_position_embeddings": 64,
     },
-    "MBartForConditionalGeneration": _PAIR,
-    "PegasusForConditionalGeneration": _PAIR,
-    "M2M100ForConditionalGeneration": _PAIR,
+    "MBartForConditionalGeneration": PAIR,
+    "PegasusForConditionalGeneration": PAIR,
+    "M2M100ForConditionalGeneration": PAIR,
     "LEDForConditionalGeneration": {
-        **_PAIR, "max_encoder_position_embeddings": 64, "max_decoder_position_embeddings": 64,
+        **PAIR, "max_encoder_position_embeddings": 64, "max_decoder_position_embeddings": 64,
         "attention_window": 8,
     },
     "UMT5ForConditionalGeneration": _T5,
@@ -103,28 +102,28 @@ _LANGUAGE: Mapping[str, dict[str, Any]] = {
         "expert_capacity": 8,
     },
 }  # fmt: skip
-"""Configurations by class; the configuration's class has the name of the family."""
+"""Configurations by class."""
 
 _SENTENCES: Mapping[str, dict[str, Any]] = {
-    "BigBirdForSequenceClassification": {**_TEXT, "attention_type": "original_full"},
+    "BigBirdForSequenceClassification": {**TEXT, "attention_type": "original_full"},
     "FunnelForSequenceClassification": {
-        "vocab_size": _WORDS, "block_sizes": [1, 1], "d_model": 32, "n_head": 4, "d_head": 8,
+        "vocab_size": WORDS, "block_sizes": [1, 1], "d_model": 32, "n_head": 4, "d_head": 8,
         "d_inner": 64,
     },
-    "SqueezeBertForSequenceClassification": {**_TEXT, "embedding_size": 32},
+    "SqueezeBertForSequenceClassification": {**TEXT, "embedding_size": 32},
     "NystromformerForSequenceClassification": {
-        **_TEXT, "segment_means_seq_len": 16, "num_landmarks": 4,
+        **TEXT, "segment_means_seq_len": 16, "num_landmarks": 4,
     },
-    "RoFormerForSequenceClassification": {**_TEXT, "embedding_size": 32},
-    "IBertForSequenceClassification": _TEXT,
+    "RoFormerForSequenceClassification": {**TEXT, "embedding_size": 32},
+    "IBertForSequenceClassification": TEXT,
     "DebertaForSequenceClassification": {
-        **_TEXT, "relative_attention": True, "pos_att_type": ["c2p", "p2c"],
+        **TEXT, "relative_attention": True, "pos_att_type": ["c2p", "p2c"],
     },
 }  # fmt: skip
 
 _PICTURES: Mapping[str, tuple[int, dict[str, Any]]] = {
-    "DeiTForImageClassification": (32, _VISION),
-    "BeitForImageClassification": (32, _VISION),
+    "DeiTForImageClassification": (32, VISION),
+    "BeitForImageClassification": (32, VISION),
     "ConvNextV2ForImageClassification": (32, _STAGES),
     "SwinForImageClassification": (32, _SWIN),
     "Swinv2ForImageClassification": (32, _SWIN),
@@ -204,17 +203,17 @@ def _timm() -> dict[str, Make]:
     return {f"timm {name}": plain(name, size) for name, size in _TIMM.items()}
 
 
-def _transformers() -> dict[str, Make]:
+def built(name: str, options: Mapping[str, Any]) -> Any:
+    """A model of transformers by its class, with a configuration of these options."""
     import transformers
 
-    def built(name: str, options: Mapping[str, Any]) -> Any:
-        family = re.split("For(?=[A-Z])", name)[0]
-        for ending in ("WithLMHeadModel", "LMHeadModel", "Model"):
-            family = family.removesuffix(ending)
-        return getattr(transformers, name)(getattr(transformers, f"{family}Config")(**options))
+    build = getattr(transformers, name)
+    return build(build.config_class(**options))
 
+
+def _transformers() -> dict[str, Make]:
     def words(rows: int = 2, count: int = 16) -> Tensor:
-        return torch.randint(3, _WORDS, (rows, count))
+        return torch.randint(3, WORDS, (rows, count))
 
     def classes() -> Tensor:
         return torch.randint(0, 2, (2,))
@@ -260,7 +259,7 @@ def _others(step: Callable[..., Make]) -> dict[str, Make]:
     }  # fmt: skip
     moves = {"state_dim": 5, "act_dim": 2, "hidden_size": 32, "n_layer": 2, "n_head": 4}
     dense = {
-        **_VISION, "num_hidden_layers": 4, "backbone_out_indices": [0, 1, 2, 3],
+        **VISION, "num_hidden_layers": 4, "backbone_out_indices": [0, 1, 2, 3],
         "neck_hidden_sizes": [8, 8, 8, 8], "fusion_hidden_size": 8, "num_labels": 3,
     }  # fmt: skip
     return {
@@ -304,17 +303,17 @@ def _others(step: Callable[..., Make]) -> dict[str, Make]:
         ),
         "SplinterForQuestionAnswering": step(
             "SplinterForQuestionAnswering",
-            _TEXT,
+            TEXT,
             lambda: {
-                "input_ids": torch.randint(3, _WORDS, (2, 16)),
+                "input_ids": torch.randint(3, WORDS, (2, 16)),
                 "start_positions": torch.tensor([1, 2]), "end_positions": torch.tensor([3, 4]),
             },
         ),
         "ViltForQuestionAnswering": step(
             "ViltForQuestionAnswering",
-            {**_TEXT, "image_size": 32, "patch_size": 8, "num_labels": 4},
+            {**TEXT, "image_size": 32, "patch_size": 8, "num_labels": 4},
             lambda: {
-                "input_ids": torch.randint(3, _WORDS, (2, 16)), "pixel_values": images(32)[0],
+                "input_ids": torch.randint(3, WORDS, (2, 16)), "pixel_values": images(32)[0],
                 "pixel_mask": torch.ones(2, 32, 32, dtype=torch.long), "labels": torch.rand(2, 4),
             },
         ),

@@ -237,6 +237,21 @@ def test_a_step_that_is_right_is_compared_and_passes(how: Any) -> None:
     assert drawn[2] == numpys_state()
 
 
+def test_a_step_may_switch_parameters_off() -> None:
+    """As a generator's step does with its critic; the caller's are on, as they were."""
+
+    def half(net: Net, x: Tensor) -> Tensor:
+        net.second.requires_grad_(False)
+        return x
+
+    module = Net(half)
+    graph = exported(module)
+    outputs = {output.name for output in graph.model.graph.output}
+    assert graph.unchecked == "" and "last.weight_grad" in outputs
+    assert not outputs & {"second.weight_grad", "second.bias_grad"}
+    assert module.second.weight.requires_grad
+
+
 def test_what_reaches_the_module_by_a_closure_is_its_own() -> None:
     module = Net()
     module.first.register_forward_hook(lambda part, given, made: made + 0.1 * module.held)
@@ -262,6 +277,21 @@ class Remembers(nn.Module):
         self.calls += 1
         self.made = torch.tanh(x)
         return self.net(self.made)
+
+
+class Frozen(dict[str, int]):
+    """A dict that cannot be changed, as the configurations of diffusers are."""
+
+    def __setitem__(self, *_: Any) -> None:
+        raise TypeError("frozen")
+
+    update = clear = pop = __setitem__  # type: ignore[assignment]
+
+
+def test_a_module_may_hold_a_dict_that_cannot_be_changed() -> None:
+    module = Net()
+    module.config = Frozen(size=8)
+    assert exported(module).unchecked == "" and module.config == {"size": 8}
 
 
 def test_the_callers_module_is_left_as_it_was() -> None:
@@ -360,6 +390,38 @@ def test_an_inexact_graph_is_caught_by_its_gradients(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(check.GraphSession, "run", wrong)
     with pytest.raises(OtherStep, match=r"gradient of 'first.bias' is off by 0.05"):
         exported(Net())
+
+
+class Centred(nn.Module):
+    """Batch normalizations around a linear layer, whose results have a mean of 0 but for rounding."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.BatchNorm1d(8, affine=False), nn.Linear(8, 3)
+        self.wide, self.then = nn.Linear(8, 8, bias=False), nn.BatchNorm1d(8)
+        with torch.no_grad():
+            self.wide.weight.mul_(1000)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.then(self.wide(self.first(x))))
+
+
+def test_a_mean_of_rounding_alone_is_no_other_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As behind convolutions that follow batch normalizations; another mean is caught all the same."""
+    from planner.export.checking import check
+
+    assert exported(Centred()).unchecked == ""
+    run = check.GraphSession.run
+
+    def wrong(self: Any, feeds: Any, by: float) -> Any:
+        found = run(self, feeds)
+        return found | {"then.running_mean_new": found["then.running_mean_new"] + by}
+
+    monkeypatch.setattr(check.GraphSession, "run", lambda self, feeds: wrong(self, feeds, 1e-5))
+    assert exported(Centred()).unchecked == ""
+    monkeypatch.setattr(check.GraphSession, "run", lambda self, feeds: wrong(self, feeds, 0.1))
+    with pytest.raises(OtherStep, match=r"'then.running_mean' has another value"):
+        exported(Centred())
 
 
 def test_what_is_not_compared_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

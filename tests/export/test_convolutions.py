@@ -178,3 +178,10 @@ def test_an_image_s_gradient_is_a_convolution_where_it_can_be(name: str, op_type
     module, x = example({**BY_PLACES, **AS_CONVOLUTION}[name])
     model = export_training_graph(module, (x,), ramp).model
     assert [n.op_type for n in model.graph.node if n.name == "convolution_backward"] == [op_type]
+
+
+@pytest.mark.parametrize("name", [*BY_PLACES])
+def test_a_first_layer_has_no_gradient_of_its_image(name: str) -> None:
+    module, x = example(BY_PLACES[name])
+    model = export_training_graph(module[1], (x,), ramp).model
+    check_gradients(model, module[1], x)

@@ -154,8 +154,44 @@ def older() -> Forward:
     )
 
 
+def unlike() -> Forward:
+    """What onnxsim does not differentiate as it stands: windows over the edge, indices of several axes, a
+    slice whose ends are computed, a mean without its axes."""
+
+    def compute(w: Weights, x: Tensor) -> Tensor:
+        found = f.max_pool2d(f.conv2d(x, w["conv.w"]), 3, 2, ceil_mode=True)
+        found = f.avg_pool2d(found, 2, 2, 0, ceil_mode=True, count_include_pad=False)
+        places = torch.from_numpy(PLACES)
+        found = found.permute(2, 3, 0, 1)[places[:, 0], places[:, 1]].permute(1, 2, 0)
+        return found[:, 2:].mean(-1) @ w["out.w"]
+
+    add = h.make_node
+    nodes = [
+        add("Conv", ["x", "conv.w"], ["c"]),
+        add("MaxPool", ["c"], ["p"], kernel_shape=[3, 3], strides=[2, 2], ceil_mode=1),
+        add("AveragePool", ["p"], ["a"], kernel_shape=[2, 2], strides=[2, 2], ceil_mode=1),
+        add("Transpose", ["a"], ["t"], perm=[2, 3, 0, 1]),
+        add("GatherND", ["t", "places"], ["g"]),
+        add("Transpose", ["g"], ["b"], perm=[1, 2, 0]),
+        add("Shape", ["b"], ["sizes"], start=1, end=2),
+        add("Slice", ["b", "two", "sizes", "one"], ["s"]),
+        add("ReduceMean", ["s", "last"], ["m"], keepdims=0),
+        add("MatMul", ["m", "out.w"], ["logits"]),
+    ]
+    numbers = {"two": [2], "one": [1], "last": [-1]}
+    return Forward(
+        nodes=nodes,
+        shapes={"conv.w": (6, 3, 1, 1), "out.w": (4, 5)},
+        inputs=torch.randn(2, 3, 10, 12, generator=torch.Generator().manual_seed(1)),
+        logits=(2, 5),
+        compute=compute,
+        constants={name: np.array(value) for name, value in numbers.items()} | {"places": PLACES},
+    )
+
+
+PLACES = np.array([[0, 1], [2, 2], [0, 1], [1, 0]])
 MASK = np.triu(np.full((6, 6), -1e4, np.float32), 1)
-MODELS = {"pictures": pictures, "words": words, "older": older}
+MODELS = {"pictures": pictures, "words": words, "older": older, "unlike": unlike}
 
 
 def losses(kind: str, found: Tensor) -> tuple[Tensor, Tensor]:
@@ -179,6 +215,7 @@ def run(graph: ForwardTraining, feeds: Mapping[str, np.ndarray]) -> dict[str, np
     ("name", "kind"),
     [
         *itertools.product(["pictures", "words"], ["mse", "cross_entropy"]),
+        ("unlike", "mse"),
         ("older", "cross_entropy"),
     ],
 )

@@ -210,6 +210,15 @@ def test_what_the_cpu_cannot_run_is_named() -> None:
     assert before == after, "nothing but casts is added"
 
 
+def test_a_value_may_need_casts_in_onnx_and_on_the_cpu() -> None:
+    """A padded image in bfloat16 is the operand of operators that lack the type here or there."""
+    layers = nn.Sequential(nn.Conv2d(8, 8, 3, padding=1), nn.Conv2d(8, 8, 3, padding=1))
+    step = (layers, (torch.randn(2, 8, 6, 6),), lambda y: y.float().square().mean(), ())
+    with pytest.warns(UserWarning, match=r"no bfloat16 kernel of .*Pad"):
+        graph = exported(step, autocast=torch.bfloat16)
+    assert "Pad" in graph.missing_on_cpu
+
+
 def test_other_types_to_autocast_to() -> None:
     with pytest.raises(UsageError, match=r"torch\.bfloat16 or torch\.float16, not torch\.float32"):
         exported(made("mlp"), autocast=torch.float32)

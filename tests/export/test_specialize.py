@@ -103,6 +103,38 @@ def test_nothing_is_assumed_where_nothing_is_read() -> None:
     assert not graph.model.metadata_props
 
 
+class Sorted(nn.Module):
+    """A layer for each kind of row, as adapters for languages are written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(5, 3) for _ in range(2))
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        """[rows, 5], [rows] -> [rows, 3]."""
+        made = x.new_zeros(len(x), 3)
+        for number, layer in enumerate(self.layers):
+            chosen = mask == bool(number)
+            part = x[chosen]
+            made[chosen] = layer(part)
+        made[mask] = made[mask] + 1
+        made[~mask] *= 0.5
+        return made
+
+
+def test_rows_that_a_mask_chooses_may_be_assigned_to() -> None:
+    module = Sorted()
+    graph = export_training_graph(module, (X, MASK), square, targets=(), specialize=True)
+    assert graph.unchecked == "" and graph.assumed
+    loss = square(module(X, MASK))
+    loss.backward()
+    found = results(graph, module, x=X, mask=MASK)
+    np.testing.assert_allclose(found["loss"], loss.detach(), rtol=1e-5)
+    for name, parameter in module.named_parameters():
+        assert parameter.grad is not None
+        np.testing.assert_allclose(found[f"{name}_grad"], parameter.grad, rtol=1e-4, atol=1e-5)
+
+
 def test_what_changes_with_the_parameters_is_refused() -> None:
     torch.manual_seed(0)
     with pytest.raises(DataDependentControlFlow, match="changes with the parameters") as caught:
@@ -183,3 +215,43 @@ def test_a_conversion_to_the_same_type_and_a_single_random_number() -> None:
     module = Converts()
     found = results(export_training_graph(module, (X,), square), module, x=X)
     np.testing.assert_allclose(found["loss"], square(module(X)).detach().numpy(), rtol=1e-5)
+
+
+class Straight(torch.autograd.Function):
+    """A sine, which lets three times the gradient through."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.sin()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return 3 * gradient
+
+
+class Shortened(nn.Module):
+    """Reads a mask where it is not traced, as the masks of transformers do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inside = nn.Linear(5, 3)
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        """[rows, 5], [rows] -> [rows, 3]."""
+        if not torch.compiler.is_exporting() and mask.all():
+            return self.inside(x)
+        return Straight.apply(self.inside(x)) * mask[:, None]  # pyright: ignore
+
+
+def test_a_backward_of_ones_own_is_kept() -> None:
+    """`torch.export` would have the gradient of what the forward computes."""
+    module = Shortened()
+    with pytest.raises(DataDependentControlFlow, match="--specialize"):
+        export_training_graph(module, (X, MASK), square, targets=())
+    options: dict[str, Any] = {"targets": (), "specialize": True, "check": False}
+    graph = export_training_graph(module, (X, MASK), square, **options)
+    square(module(X, MASK)).backward()
+    found = results(graph, module, x=X, mask=MASK)
+    for name, parameter in module.named_parameters():
+        assert parameter.grad is not None
+        np.testing.assert_allclose(found[f"{name}_grad"], parameter.grad, rtol=1e-4, atol=1e-5)

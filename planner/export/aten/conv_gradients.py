@@ -141,7 +141,8 @@ def padded(low: Lowering, conv: Convolution) -> Value:
     if not any(conv.padding):
         return low.value(conv.large)
     widths = low.integers(0, 0, *conv.padding, 0, 0, *conv.padding)
-    return low.op("Pad", low.value(conv.large), widths, low.scalar(0), tag="padded")
+    zero = low.scalar(0, low.type_of(conv.large))
+    return low.op("Pad", low.value(conv.large), widths, zero, tag="padded")
 
 
 def met_by(low: Lowering, conv: Convolution, image: Value, place: Sequence[int], tag: str) -> Value:

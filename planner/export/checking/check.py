@@ -18,11 +18,12 @@ import numpy as np
 import torch
 from torch import Tensor, fx, nn
 
+from planner.export.checking import rounding
 from planner.export.checking.eager import Arrays, Ran, ran
 from planner.export.checking.norms import apart, is_equal, is_near, norm
 from planner.export.checking.session import GraphSession
 from planner.export.checking.updates import EagerUpdate
-from planner.export.checking.values import Others, moved, rounded
+from planner.export.checking.values import Others, moved
 from planner.export.dtypes import HALF, array_of
 from planner.export.errors import ExportError, OtherStep
 from planner.export.joint import JointGraph
@@ -46,13 +47,6 @@ _LEAST = 1e-6
 
 _OF_ALL = 1e-5
 """By which a gradient may be off, by the norm of all gradients together."""
-
-_ROUNDINGS, _TIMES = 4, 10.0
-"""Where more is apart, PyTorch's step is run so many times with inputs and parameters changed by
-`_ROUNDING`, or by a unit in the last place of half precision, and so many times what that changes may
-be apart: a ReLU near 0 flips."""
-
-_ROUNDING = 1e-6
 
 _SAME = 1e-5
 """How far two runs of PyTorch's with the same numbers may be apart, by the order of its threads."""
@@ -191,10 +185,8 @@ class _Comparison:
             except Exception as error:
                 return f"ONNX Runtime does not run it here: {str(error).splitlines()[0]}"
             lost = self._lost(theirs, state)
-            wrong = lost or self._wrong_numbers(ours, theirs)
-            if wrong and not lost and self._is_rounding(ours, theirs, before, inputs):
-                wrong = ""
-            if wrong := wrong or self._wrong_state(ours, theirs):
+            wrong = lost or self._wrong_numbers(ours, theirs) or self._wrong_state(ours, theirs)
+            if wrong and (lost or not self._is_rounding(ours, theirs, before, inputs)):
                 raise OtherStep(number, wrong)
             if self.update and (wrong := self.update.wrong(ours, inputs)):
                 raise OtherStep(number, wrong)
@@ -261,7 +253,7 @@ class _Comparison:
         if not is_near(ours[LOSS], theirs.loss, loss, floor=_LEAST):
             return f"the loss is {float(ours[LOSS]):.6g}, and {float(theirs.loss):.6g} in PyTorch"
         for name, array in theirs.results.items():
-            if not is_near(ours[name], array, _of_result(array, loss), floor=_LEAST):
+            if not is_near(ours[name], array, _of(array, loss), floor=_LEAST):
                 return f"the output {name!r} is off by {apart(ours[name], array):.2g} of its norm"
         norms = {name: norm(array) for name, array in theirs.gradients.items()}
         floor = _floor(norms.values())
@@ -294,7 +286,9 @@ class _Comparison:
         """The first parameter or buffer that has another value behind the step; "" where none has."""
         _, allowed = self.allowed
         for name in self.joint.updated_buffers:
-            if not is_near(ours[name + UPDATED_SUFFIX], theirs.state[name], allowed, floor=_LEAST):
+            array = theirs.state[name]
+            share = _of(array, allowed)
+            if not is_near(ours[name + UPDATED_SUFFIX], array, share, floor=_LEAST):
                 return f"{name!r} has another value behind the step"
         return ""
 
@@ -333,40 +327,29 @@ class _Comparison:
         if not is_near(again.loss, theirs.loss, _SAME, floor=0.0):
             return False
         loss, gradient = self.allowed
-        worst = self._worst(theirs, before, inputs)
+        least = max([rounding.LEAST, *(torch.finfo(kind).eps for kind in self.halves)])
+        buffers = {name + UPDATED_SUFFIX for name in self.joint.updated_buffers}
+        untrained = {LOSS, *theirs.results, *buffers}
+        state = {name + UPDATED_SUFFIX for name in theirs.state}
+        expected = {n: a for n, a in theirs.arrays.items() if n not in state or n in buffers}
+        by_rounding = rounding.shares(
+            self.step, inputs, expected, before=before, seed=theirs.seed, least=least
+        )
         floor = _floor(map(norm, theirs.gradients.values()))
 
         def is_as_far(name: str, array: np.ndarray) -> bool:
-            least = gradient if name not in (LOSS, *theirs.results) else _of_result(array, loss)
+            share = loss if name == LOSS or name in theirs.results else gradient
             return name in ours and is_near(
                 ours[name],
                 array,
-                max(least, _TIMES * worst[name]),
-                floor=_LEAST if name in theirs.results else floor,
+                max(_of(array, share), by_rounding[name]),
+                floor=_LEAST if name in untrained else floor,
             )
 
-        return all(is_as_far(name, array) for name, array in theirs.numbers.items())
-
-    def _worst(self, theirs: Ran, before: Kept, inputs: Mapping[str, Tensor]) -> dict[str, float]:
-        """How far loss, other results and gradients are from themselves, by name, where inputs and
-        parameters change by a rounding."""
-        share = max([_ROUNDING, *(torch.finfo(kind).eps for kind in self.halves)])
-        worst: dict[str, float] = {}
-        for number in range(_ROUNDINGS):
-            generator = torch.Generator().manual_seed(number)
-            before.put_back()
-            with torch.no_grad():
-                for parameter in self.step.module.parameters():
-                    parameter.copy_(rounded(parameter, share, generator))
-            given = {name: rounded(t, share, generator) for name, t in inputs.items()}
-            found = ran(self.step, given, theirs.seed).numbers
-            for name, array in theirs.numbers.items():
-                mine = found.get(name, np.zeros_like(array))
-                worst[name] = max(worst.get(name, 0.0), apart(mine, array))
-        return worst
+        return all(is_as_far(name, array) for name, array in expected.items())
 
 
-def _of_result(array: np.ndarray, share: float) -> float:
+def _of(array: np.ndarray, share: float) -> float:
     """How far a result may be apart, by its norm: whole numbers and booleans not at all."""
     return share if array.dtype.kind not in "biu" else 0.0
 

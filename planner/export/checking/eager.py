@@ -13,7 +13,7 @@ from torch import Tensor
 from planner.export.autocast import on_cpu
 from planner.export.checking.draws import Draws
 from planner.export.dtypes import array_of
-from planner.export.optim import GRADIENT_SUFFIX
+from planner.export.optim import GRADIENT_SUFFIX, UPDATED_SUFFIX
 from planner.export.returned import LOSS
 from planner.export.step import TrainingStep
 from planner.export.update.traced import tensors_of
@@ -41,10 +41,11 @@ class Ran:
     leaves: dict[int, Tensor] = field(default_factory=dict)
 
     @property
-    def numbers(self) -> Arrays:
-        """Loss, results and gradients, as the graph's outputs are called."""
+    def arrays(self) -> Arrays:
+        """Loss, results, gradients and state, as the graph's outputs are called."""
         gradients = {name + GRADIENT_SUFFIX: array for name, array in self.gradients.items()}
-        return {LOSS: self.loss, **self.results, **gradients}
+        state = {name + UPDATED_SUFFIX: array for name, array in self.state.items()}
+        return {LOSS: self.loss, **self.results, **gradients, **state}
 
 
 def ran(step: TrainingStep, inputs: Mapping[str, Tensor], seed: int) -> Ran:
