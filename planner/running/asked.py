@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from planner.errors import UsageError
 from planner.plan.planfile import Pool
+from planner.runtime.build import has_pool
 from planner.runtime.device.sessions import check_provider
 from planner.runtime.opened import Arena, Needs, Setting
 from planner.targets import ANY, CPU, TARGETS
@@ -151,6 +152,8 @@ def _pool(found: Merged, needs: Needs) -> Pool | None:
     or is one of a training module's, which would all lie in the one pool."""
     asked = found.asked
     if not found.on_target or asked.has_arena or asked.module_device or needs.target.own_memory:
+        return None
+    if not has_pool():
         return None
     return needs.pool
 

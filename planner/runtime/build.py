@@ -37,6 +37,12 @@ def is_training_build() -> bool:
     return hasattr(state, "GradientGraphBuilder")
 
 
+def has_pool() -> bool:
+    """Whether sessions of the installed build can have planner's pool on the CPU: that for training takes
+    no allocator of a library's."""
+    return not is_training_build()
+
+
 def check_build(model: ir.Model) -> None:
     """Whether the installed build can run a training graph at all.
 

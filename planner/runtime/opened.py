@@ -29,6 +29,7 @@ from planner.files.reading import MAX_BYTES, shown, why_not_a_file
 from planner.files.structuring import parse_json
 from planner.onnxio.metadata import read_metadata
 from planner.plan.planfile import Arena, Pool
+from planner.runtime.build import has_pool
 from planner.runtime.swapping import put_pool, register_library
 from planner.targets import (
     ARENA_KEY,
@@ -254,6 +255,8 @@ def session_options(
     for setting in needs.settings():
         if setting.of(options) != setting.needed:
             setting.put(options, setting.needed)
+    if needs.pool is not None and pool is None and not has_pool():
+        needs = replace(needs, pool=None)
     if needs.arena is not None:
         register(options, needs.arena, needs.target)
     if needs.pool is not None:

@@ -9,6 +9,7 @@ from planner.formulate import Allowed
 from planner.pipeline.prepare.copies import SHARED, choose_copies
 from planner.pipeline.prepare.prepared import Prepared
 from planner.plan.planfile import BudgetOf, OrderTarget, Plan, Swap
+from planner.runtime.build import has_pool
 from planner.runtime.memory.arena import packable_bytes
 from planner.search.patience import Patience
 from planner.search.state import SearchSettings
@@ -132,6 +133,8 @@ def _why_not_told(prepared: Prepared) -> str:
     target = prepared.target
     if target.own_memory:
         return "" if target.is_arena else f"{target.title}'s buffers come in sizes of its own"
+    if not has_pool():
+        return "this build of ONNX Runtime takes no pool of planner's"
     levers = prepared.request.levers
     if levers.swap != "none" and prepared.why_no_swaps is None:
         if levers.copies == "overlapped":

@@ -19,6 +19,7 @@ from planner.pipeline.solve.read_back import ReadBack, lowered_as, read_back
 from planner.plan.planfile import Arena, BudgetOf, Pool
 from planner.plan.problem import Action, ActionKind
 from planner.plan.solved import Solved
+from planner.runtime.build import has_pool
 from planner.runtime.device.forecast import arena_room, device_forecast
 from planner.runtime.memory.arena import packable_bytes, whole_regions
 from planner.runtime.memory.bfc import ROUNDING
@@ -98,7 +99,7 @@ class Planned:
         """The pool on the CPU, with room for constant weights that kernels pack; None where copies to the
         host lie in the CPU's memory, too."""
         is_shared = any(op.op_type in COPIES for op in self.graph.operations)
-        if self.needed_bytes is None or is_shared:
+        if self.needed_bytes is None or is_shared or not has_pool():
             return None
         size = max(in_pages(self.room_bytes), self.needed_bytes)
         return Pool(bytes=size + in_pages(packable_bytes(self.graph) + PAGE_BYTES - 1))

@@ -55,6 +55,7 @@ from planner.results import (
     TimeCheck,
     Verification,
 )
+from planner.runtime.build import has_pool
 from planner.runtime.judge.alone import BothAlone, has_room_beside, judged_alone
 from planner.runtime.judge.cap import Capped
 from planner.runtime.judge.cap_both import Contestant, capped_by
@@ -470,6 +471,11 @@ class CpuJob:
 
     def _caps(self, opened: SessionCheck | None) -> tuple[CapCheck, ...]:
         if self.has_swaps:
+            return ()
+        if not has_pool():
+            self.notes.append(
+                "there is no hard cap to run under: this build takes no pool of planner's"
+            )
             return ()
         self.progress("both models under a hard memory cap")
         found = capped_by(
