@@ -237,7 +237,8 @@ class Pool:
     """planner's pool on the CPU (`planner.native`) in which the rewritten model runs.
 
     Attributes:
-        is_proved: the plan was verified in it. Otherwise, what it has no room for lies outside of it.
+        is_proved: the plan was verified in it. Otherwise, what it has no room for lies outside of it: as
+            for a model with control flow, whose bodies' requests are not predicted one by one.
     """
 
     bytes: Count

@@ -13,10 +13,10 @@ import pytest
 from planner import api, session_options
 from planner.cli.main import main
 from planner.targets import (
-    ARENA_KEY,
     LEVEL_KEY,
     ORDER_KEY,
     PACKED_KEY,
+    POOL_KEY,
     SESSION_KEYS,
     TARGET_KEY,
 )
@@ -27,7 +27,7 @@ MLP = Path(__file__).parents[2] / "models" / "zoo" / "mlp_adamw.onnx"
 
 def props(path: Path) -> dict[str, str]:
     found = {p.key: p.value for p in onnx.load(path, load_external_data=False).metadata_props}
-    return {k: v for k, v in found.items() if k in SESSION_KEYS and k != ARENA_KEY}
+    return {k: v for k, v in found.items() if k in SESSION_KEYS and k != POOL_KEY}
 
 
 @pytest.mark.parametrize(

@@ -190,7 +190,9 @@ class OptimizeJob:
         run_plan = replace(
             found,
             arena=None if found.arena is None else replace(found.arena, is_proved=will_run),
-            pool=None if found.pool is None else replace(found.pool, is_proved=will_run),
+            pool=found.pool
+            if will_run or found.pool is None
+            else replace(found.pool, is_proved=False),
             max_slowdown=None if most is None else parse_slowdown(most),
             binds=chosen.binds,
         )

@@ -102,7 +102,10 @@ class Planned:
         if self.needed_bytes is None or is_shared or not has_pool():
             return None
         size = max(in_pages(self.room_bytes), self.needed_bytes)
-        return Pool(bytes=size + in_pages(packable_bytes(self.graph) + PAGE_BYTES - 1))
+        packed = in_pages(packable_bytes(self.graph) + PAGE_BYTES - 1)
+        # what bodies take is a bound of their live bytes, and not of each request that they make
+        is_known = not any(op.inner_bytes for op in self.graph.operations)
+        return Pool(bytes=size + packed, is_proved=is_known)
 
     @property
     def arena(self) -> Arena | None:
