@@ -130,7 +130,7 @@ def pool_bytes(
     """
     demand = demand_under_cap(graph, order, threads=threads)
     pool = PagedPool(page_bytes=page_bytes)
-    for size in demand.reserved:
+    for size in (*demand.reserved, *demand.fed):
         pool.allocate(size)
     run_step(order, graph, demand, pool)
     return pool.held
