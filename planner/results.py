@@ -299,7 +299,7 @@ class MemoryCheck:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CapCheck:
-    """One model run in a process whose arena may not exceed `cap_bytes`.
+    """One model run in a process whose arena or pool may not exceed `cap_bytes`.
 
     On the CPU it is planner's pool, and graph inputs and initializers above 127 bytes are outside of it:
     the cap is the budget less those, plus `over_budget_bytes`: what pages and workspace are predicted to
@@ -327,6 +327,13 @@ class CapCheck:
         )
 
 
+OPENED = {
+    "default": "onnxruntime.InferenceSession(path)",
+    "recommended": "planner.open_session(path)",
+}
+"""The line that opens a model, by the name of the session options."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionCheck:
     """One model in a process of its own, opened by one line and run (`planner.runtime.judge.alone`).
@@ -348,6 +355,11 @@ class SessionCheck:
     results_bytes: int = 0
     held_bytes: int | None = None
     failure: str = ""
+
+    @property
+    def opened(self) -> str:
+        """The line that opened the model."""
+        return OPENED[self.options]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

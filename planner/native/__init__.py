@@ -4,7 +4,7 @@ and a memory pool of exactly a budget.
 `planner.native.calls` calls the search (`search/`). No thread is started and no device touched until a
 session loads the library, by `options.register_custom_ops_library(str(library_path()))`. Its settings are
 entries of the session, added before that: `planner.pool_bytes`, `planner.page_bytes`,
-`planner.pool_spills`, `planner.check_swaps`, `planner.link_mbps`, `planner.link_jitter_us`.
+`planner.spill_bytes`, `planner.check_swaps`, `planner.link_mbps`, `planner.link_jitter_us`.
 docs/native.md says what each does.
 """
 

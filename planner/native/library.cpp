@@ -69,14 +69,14 @@ void register_all(ort::SessionOptions* options) {
   settings.link_jitter_us = number(options, "planner.link_jitter_us", 0);
   auto pool_bytes = size_t(number(options, "planner.pool_bytes", 0));
   auto page_bytes = size_t(number(options, "planner.page_bytes", 4096));
-  bool spills = number(options, "planner.pool_spills", 0) != 0;
+  auto spill_bytes = size_t(number(options, "planner.spill_bytes", 0));
   std::string kind = pool_bytes ? "a pool of " + std::to_string(pool_bytes) + " bytes" : "no pool";
-  if (pool_bytes && spills) kind += " that spills";
+  if (pool_bytes && spill_bytes) kind += " and " + std::to_string(spill_bytes) + " beside it";
   std::string before = entry(options, kRegistered);  // for another session of these options
   must(before.empty() || before == kind,
        "these session options have planner's library with " + before + " already, and " + kind +
            " is asked for: give each session options of its own");
-  if (before.empty() && pool_bytes) settings.pool = host_pool(pool_bytes, page_bytes, spills);
+  if (before.empty() && pool_bytes) settings.pool = host_pool(pool_bytes, page_bytes, spill_bytes);
   if (pool_bytes) succeed(api->AddSessionConfigEntry(options, "session.use_env_allocators", "1"));
   succeed(api->DisableMemPattern(options));  // Hold says why
   if (!before.empty()) return;  // ONNX Runtime takes a domain once

@@ -30,13 +30,13 @@ Pool::Pool(std::unique_ptr<PageMemory> memory)
 
 Pool::~Pool() { drop_aliases(); }
 
-void* Pool::get(size_t bytes) {
+void* Pool::get(size_t bytes, size_t spill_bytes) {
   std::lock_guard<std::mutex> lock(mutex_);
   Buffer buffer;
   char* at = bytes < page_ ? small(bytes) : large(ceil_divide(bytes, page_), buffer);
   if (!at) {
     refuse(bytes);
-    return nullptr;
+    return facts_.spilled_bytes + bytes <= spill_bytes ? spilled(bytes) : nullptr;
   }
   buffer.bytes = bytes;
   buffers_[at] = std::move(buffer);
@@ -45,11 +45,9 @@ void* Pool::get(size_t bytes) {
   return at;
 }
 
-void* Pool::get_or_spill(size_t bytes) {
-  if (void* at = get(bytes)) return at;
+void* Pool::spilled(size_t bytes) {
   void* at = nullptr;
   if (posix_memalign(&at, kPieceBytes, bytes)) return nullptr;
-  std::lock_guard<std::mutex> lock(mutex_);
   spilled_[at] = bytes;
   facts_.spilled_bytes += bytes;
   facts_.spilled_most_bytes = std::max(facts_.spilled_most_bytes, facts_.spilled_bytes);

@@ -32,8 +32,9 @@ class Pool {
  public:
   explicit Pool(std::unique_ptr<PageMemory> memory);
   ~Pool();
-  void* get(size_t bytes);  // null where it does not fit; last_refusal() says why
-  void* get_or_spill(size_t bytes);  // what does not fit lies outside of the pool
+  // What does not fit lies outside of the pool, up to `spill_bytes` of it; null where that is too
+  // much, and last_refusal() says why.
+  void* get(size_t bytes, size_t spill_bytes = 0);
   void put(void* at);
   void give_back();  // pages that the system gave, where none is in use
   bool has(const void* at);  // whether a buffer in use starts there
@@ -55,6 +56,7 @@ class Pool {
   };
   char* large(size_t count, Buffer& buffer);
   char* small(size_t bytes);
+  void* spilled(size_t bytes);
   char* aliased(const std::vector<Span>& spans, size_t count);
   void put_large(char* at, const Buffer& buffer);
   void put_small(char* at);

@@ -21,6 +21,15 @@ struct DevicePool {
   std::mutex mutex;
   size_t pool_bytes = 0, page_bytes = 0;  // as asked for
   std::unique_ptr<Pool> pool;             // made at its first request
+
+  void* get(size_t bytes) {
+    std::lock_guard<std::mutex> lock(mutex);
+    if (!pool) {  // its context is that of the first thread that asks
+      must(pool_bytes, "there is no memory pool");
+      pool = std::make_unique<Pool>(device_pages(pool_bytes, page_bytes));
+    }
+    return pool->get(bytes);
+  }
 };
 DevicePool& device_pool() {
   static auto* pool = new DevicePool;  // sessions may close after static objects are gone
@@ -69,32 +78,17 @@ void* get(From& from, size_t bytes) {
   throw_ours(why);
 }
 
-struct OnDevice {
-  DevicePool* pool_of = &device_pool();
-  Pool* pool = nullptr;
-  void* get(size_t bytes) {
-    std::lock_guard<std::mutex> lock(pool_of->mutex);
-    auto& made = pool_of->pool;
-    if (!made) {  // its context is that of the first thread that asks
-      must(pool_of->pool_bytes, "there is no memory pool");
-      made = std::make_unique<Pool>(device_pages(pool_of->pool_bytes, pool_of->page_bytes));
-    }
-    pool = made.get();
-    return pool->get(bytes);
-  }
-};
-
 }  // namespace
 
 struct HostPool : ort::Allocator {
   std::unique_ptr<Pool> pool;
-  const bool spills;
+  const size_t spill_bytes;
   ort::MemoryInfo* info = nullptr;
 
-  HostPool(size_t pool_bytes, size_t page_bytes, bool spills)
+  HostPool(size_t pool_bytes, size_t page_bytes, size_t spill_bytes)
       : ort::Allocator{},
         pool(std::make_unique<Pool>(host_pages(pool_bytes, page_bytes))),
-        spills(spills) {
+        spill_bytes(spill_bytes) {
     version = ort::kApiVersion;
     Alloc = Reserve = [](ort::Allocator* self, size_t bytes) {
       return planner::get(*static_cast<HostPool*>(self), bytes);
@@ -105,22 +99,22 @@ struct HostPool : ort::Allocator {
     };
     succeed(api->CreateMemoryInfo("Cpu", ort::kDeviceAllocator, 0, ort::kMemoryDefault, &info));
   }
-  void* get(size_t bytes) { return spills ? pool->get_or_spill(bytes) : pool->get(bytes); }
+  void* get(size_t bytes) { return pool->get(bytes, spill_bytes); }
   void put(void* at) {
     if (at && !is_forked()) pool->put(at);
   }
 };
 
-HostPool* host_pool(size_t pool_bytes, size_t page_bytes, bool spills) {
+HostPool* host_pool(size_t pool_bytes, size_t page_bytes, size_t spill_bytes) {
   std::lock_guard<std::mutex> lock(pools_mutex);
   size_t whole_bytes = page_bytes ? pool_bytes / page_bytes * page_bytes : 0;
   for (HostPool* pool : host_pools()) {
     PoolFacts facts = pool->pool->facts();
     bool same = size_t(facts.pool_bytes) == whole_bytes && size_t(facts.page_bytes) == page_bytes;
-    if (same && pool->spills == spills && pool->pool->is_empty()) return pool;
+    if (same && pool->spill_bytes == spill_bytes && pool->pool->is_empty()) return pool;
   }
   for (HostPool* pool : host_pools()) pool->pool->give_back();
-  host_pools().push_back(new HostPool(pool_bytes, page_bytes, spills));
+  host_pools().push_back(new HostPool(pool_bytes, page_bytes, spill_bytes));
   return host_pools().back();
 }
 
@@ -154,8 +148,7 @@ PLANNER_EXPORT int64_t planner_native_device_pool(int64_t pool_bytes, int64_t pa
 
 // For the CUDA provider's options gpu_external_alloc, gpu_external_free, gpu_external_empty_cache.
 PLANNER_EXPORT void* planner_native_device_alloc(size_t bytes) {
-  OnDevice device;
-  return get(device, bytes);
+  return get(device_pool(), bytes);
 }
 PLANNER_EXPORT void planner_native_device_free(void* at) {
   DevicePool& there = device_pool();

@@ -8,10 +8,9 @@ namespace planner {
 
 struct HostPool;  // never freed: sessions keep its allocator
 
-// A pool of so many bytes on the CPU that nothing is in: one that is there, or a new one. One that
-// `spills` serves what it has no room for from elsewhere; another refuses it. Throws where it cannot
-// be made.
-HostPool* host_pool(size_t pool_bytes, size_t page_bytes, bool spills);
+// An empty pool of so many bytes on the CPU: one that is there, or a new one. What it has no room for
+// is served from elsewhere, up to `spill_bytes`, and then refused. Throws where it cannot be made.
+HostPool* host_pool(size_t pool_bytes, size_t page_bytes, size_t spill_bytes);
 
 // Has every CPU tensor of the sessions that are created from now on with
 // session.use_env_allocators come from this pool. Sessions before keep theirs.

@@ -27,8 +27,8 @@ from planner.units import MAX_SEED
 PLAN_VERSION = 1
 
 _UNBOUND = 4
-"""Times what one step takes, which an arena may hold that has no hard limit. Regions are taken when they
-are needed."""
+"""Times what one step takes, which a session may hold whose arena or pool is no proof. Memory is taken
+when it is needed."""
 MAX_RANK = 64
 
 Swap = Literal["none", "auto", "only"]
@@ -243,6 +243,11 @@ class Pool:
 
     bytes: Count
     is_proved: bool = False
+
+    @property
+    def spill_bytes(self) -> int:
+        """The most that may lie outside of it."""
+        return 0 if self.is_proved else (_UNBOUND - 1) * self.bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

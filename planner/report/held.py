@@ -16,11 +16,6 @@ from planner.units import format_bytes
 
 Payload = dict[str, Any]
 
-OPENED = {
-    "default": "onnxruntime.InferenceSession(path)",
-    "recommended": "planner.open_session(path)",
-}
-
 
 def held_headline(result: OptimizeResult) -> Payload:
     """Bytes that sessions hold: of the rewritten model as `planner.open_session` opens it
@@ -70,7 +65,7 @@ def sessions_payload(checks: Sequence[SessionCheck]) -> list[Payload]:
         {
             "model": check.model,
             "options": check.options,
-            "opened": OPENED[check.options],
+            "opened": check.opened,
             "grown_bytes": list(check.grown_bytes),
             "results_bytes": check.results_bytes,
             "failure": check.failure or None,

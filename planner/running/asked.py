@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from planner.errors import UsageError
 from planner.plan.planfile import Pool
-from planner.runtime.build import has_pool
 from planner.runtime.device.sessions import check_provider
 from planner.runtime.opened import Arena, Needs, Setting
 from planner.targets import ANY, CPU, TARGETS
@@ -95,7 +94,7 @@ class Merged:
         adds_plugin: that is a plug-in, which belongs into the session's options.
         settings: to be set on the options.
         arena: to be registered.
-        pool: that serves it.
+        pool: the one that serves it.
         said: what was set, for the reader.
         against: what the script gives against what the file needs.
     """
@@ -152,8 +151,6 @@ def _pool(found: Merged, needs: Needs) -> Pool | None:
     or is one of a training module's, which would all lie in the one pool."""
     asked = found.asked
     if not found.on_target or asked.has_arena or asked.module_device or needs.target.own_memory:
-        return None
-    if not has_pool():
         return None
     return needs.pool
 

@@ -42,14 +42,14 @@ def open_session(
     pool: str | None = None,
 ) -> ort.InferenceSession:
     """An `onnxruntime.InferenceSession` of a file that planner wrote, with all that it needs: level,
-    order, providers, neither memory pattern nor reuse, and an arena of what one step takes. Results are
-    copied out of the arena, so that it keeps to that whatever the caller keeps.
+    order, providers, neither memory pattern nor reuse, and a pool or an arena of what one step takes.
+    Results are copied out of it, so that it keeps to that whatever the caller keeps.
 
     Args:
         model: a path, or the serialized model. A model of somebody else's is opened as it is.
         sess_options, providers, provider_options: as ONNX Runtime's session takes them. They stay; what
             contradicts the file is said on stderr.
-        pool: "24GB": planner's pool of exactly so many bytes in place of the arena (`planner.native`).
+        pool: "24GB": planner's pool of exactly so many bytes in place of the file's (`planner.native`).
 
     Raises:
         UsageError: the file was planned for another kind of processor, or has metadata that planner does

@@ -47,7 +47,7 @@ class Wanted:
         time_limit_s: of the search for a plan.
         strict: what cannot be had is an error, and not a line.
         explain: say what was done to each session.
-        pool: size of the pool that serves sessions of planner's files, in place of an arena.
+        pool: size of the pool that serves sessions of planner's files, in place of their own.
     """
 
     budget: str | None = None

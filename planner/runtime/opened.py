@@ -107,7 +107,7 @@ class Needs:
         order: the session's execution order.
         packed: kernels may pack constant weights when the session is created.
         arena: the cap in which it runs; None where it asks for none.
-        pool: in which it runs; None where it asks for none.
+        pool: in which it runs; None where it asks for none, or this build takes none.
         budget_bytes: of its plan; None where it says none.
         assumed: it was made without its device's provider, whose optimizers and placement were assumed.
         library: it has nodes of `planner.native`, which sessions load.
@@ -194,7 +194,7 @@ def needs_of(model: Path | str | bytes, *, device: str | None = None) -> Needs:
         order="default" if one_of(ORDER_KEY, "priority") is None else "priority",
         packed=one_of(PACKED_KEY, "0", "1") != "0",
         arena=_arena(props[ARENA_KEY], where) if ARENA_KEY in props else None,
-        pool=_pool(props[POOL_KEY], where) if POOL_KEY in props else None,
+        pool=_pool(props[POOL_KEY], where) if POOL_KEY in props and has_pool() else None,
         budget_bytes=_budget(props.get(_BUDGET_KEY)),
         assumed=one_of(ASSUMED_KEY, "1") is not None,
         library=one_of(NEEDS_KEY, NEEDS_SWAPS) is not None,
@@ -255,8 +255,6 @@ def session_options(
     for setting in needs.settings():
         if setting.of(options) != setting.needed:
             setting.put(options, setting.needed)
-    if needs.pool is not None and pool is None and not has_pool():
-        needs = replace(needs, pool=None)
     if needs.arena is not None:
         register(options, needs.arena, needs.target)
     if needs.pool is not None:

@@ -16,6 +16,7 @@ from planner.errors import UsageError
 from planner.graph.rules import SWAP_DOMAIN
 from planner.native import library_path
 from planner.onnxio.metadata import read_metadata
+from planner.runtime.build import has_pool
 from planner.runtime.messages import first_line
 from planner.targets import ANY, CPU, NEEDS_KEY, NEEDS_SWAPS, Target
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
     from planner.plan.planfile import Pool
 
-_POOL_BYTES, _POOL_SPILLS = "planner.pool_bytes", "planner.pool_spills"
+_POOL_BYTES, _SPILL_BYTES = "planner.pool_bytes", "planner.spill_bytes"
 USES_ARENA = "session.use_env_allocators"
 """The entry that has a session use the allocators of its process
 (core/session/onnxruntime_session_options_config_keys.h)."""
@@ -44,14 +45,18 @@ def has_swaps(model: ir.Model) -> bool:
 def put_pool(options: ort.SessionOptions, pool: Pool, target: Target) -> None:
     """Ask for a pool of exactly so many bytes, which serves a session's results and what lies between.
     Inputs and large initializers lie beside it. A request that it has no room for ends the run, and the
-    error names the node; of a pool that is not proved, it lies outside of it instead.
+    error names the node; of a pool that is not proved, it lies outside of it instead, up to a limit.
 
     Args:
         target: that the session opens on.
 
     Raises:
-        UsageError: the target's memory is of another kind.
+        UsageError: the target's memory is of another kind, or this build takes no pool.
     """
+    if not has_pool():
+        raise UsageError(
+            "this build of ONNX Runtime takes no pool of planner's: it is for training"
+        )
     if target.name not in (CPU.name, ANY.name):
         how = (
             "; on CUDA the options of its provider are those of planner.native.device_pool_options"
@@ -60,8 +65,8 @@ def put_pool(options: ort.SessionOptions, pool: Pool, target: Target) -> None:
         )
         raise UsageError(f"a pool is for sessions on the CPU, not on {target.title}{how}")
     options.add_session_config_entry(_POOL_BYTES, str(pool.bytes))
-    if not pool.is_proved:
-        options.add_session_config_entry(_POOL_SPILLS, "1")
+    if pool.spill_bytes:
+        options.add_session_config_entry(_SPILL_BYTES, str(pool.spill_bytes))
 
 
 def register_library(options: ort.SessionOptions) -> None:

@@ -154,7 +154,7 @@ def test_options_and_sessions_may_be_made_in_any_order():
 
 def test_a_pool_that_spills_runs_where_another_refuses():
     model = ragged()
-    entries = {"planner.pool_bytes": str(64 * PAGE), "planner.pool_spills": "1"}
+    entries = {"planner.pool_bytes": str(64 * PAGE), "planner.spill_bytes": str(64 << 20)}
     spilling = session(model, entries=entries)
     assert bits(spilling, FEEDS) == bits(plain(model), FEEDS)
     found = facts()

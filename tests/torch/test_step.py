@@ -24,7 +24,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import planner.torch
-from planner.errors import InfeasibleBudgetError, PlannerError, UsageError
+from planner.errors import InfeasibleBudgetError, ModelError, PlannerError, UsageError
 from planner.export.lending import Kept
 from planner.export.training import ExportedGraph
 from planner.runtime.opened import needs_of
@@ -556,7 +556,8 @@ def test_a_planned_step_trains_as_pytorch_does_and_its_plan_is_kept(kept_plans: 
     for p, q in zip(module.parameters(), eager.parameters(), strict=True):
         assert near(p, q, times=64)
 
-    step(torch.randn(4096, 32))  # beyond the plan's pool, which lets spill
+    with pytest.raises(ModelError, match="batch is 4096, and the plan is for 256"):
+        step(torch.randn(4096, 32))
     module.zero_grad()
     step(x).backward()  # it goes on
 

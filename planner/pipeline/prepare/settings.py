@@ -16,7 +16,7 @@ from planner.search.state import SearchSettings
 from planner.units import check_seed, check_time_limit, format_both, parse_budget, parse_bytes
 
 _FEW_PAGES_BYTES = 256 * 1024
-"""Of live bytes, below which a budget bounds these alone: the pool's pages are of 4 KiB."""
+"""Of what comes and goes, below which a budget bounds live bytes alone: the pool's pages are of 4 KiB."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,7 +136,8 @@ def _why_not_told(prepared: Prepared) -> str:
     target = prepared.target
     if target.own_memory:
         return "" if target.is_arena else f"{target.title}'s buffers come in sizes of its own"
-    if prepared.baseline.peak_bytes < _FEW_PAGES_BYTES:
+    line = prepared.baseline.timeline
+    if line.peak_bytes - line.persistent_bytes < _FEW_PAGES_BYTES:
         return "beside so small a model, rounding to the pool's pages is most of what is held"
     if not has_pool():
         return "this build of ONNX Runtime takes no pool of planner's"

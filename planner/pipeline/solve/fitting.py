@@ -116,7 +116,9 @@ def need_of_plan(problem: Problem, plan: Candidate, *, underrated: float = 1.0) 
 
 def need_before_planning(prepared: Prepared, base: BaseOrder) -> float:
     """How many times its own bytes in use the arena needs for a base order in which nothing is planned
-    yet: a plan in it breaks the arena up at least about as much."""
+    yet: a plan in it breaks the arena up at least about as much. The CPU's pool does not break up."""
+    if not prepared.target.own_memory:
+        return 1.0
     graph = prepared.graph
     order = with_folded(graph, base.order)
     units = {op: i for i, op in enumerate(order)}

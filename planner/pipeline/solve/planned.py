@@ -31,7 +31,7 @@ from planner.simulate.waits import with_waits
 from planner.targets import Target
 
 MAX_SLOWER = 1.25
-"""So many times as long as another may a plan take that a device's arena has room for alone."""
+"""A plan with room in a device's arena may take so many times as long as one without."""
 
 _UNKNOWN_PIN_US = 1.0
 """What a node that pins is thought to take where that was not measured: fewer are better all the same."""

@@ -227,9 +227,7 @@ class TrialSearch:
         self.raced[trial.base] = found.rough
         need = found.need
         if need is None:
-            need = 1.0
-            if self._breaks_up:
-                need = need_before_planning(self.prepared, trial.base)
+            need = need_before_planning(self.prepared, trial.base)
         elif self.accepted is None and _is_far(found.rough):
             need = 1.0
         self.trials.judge(trial, self.underrated * need, self._added_us(found.rough))
@@ -378,9 +376,8 @@ class TrialSearch:
         planned = lowered_plan(
             self.prepared, settings, found.base, found.form, found.solved, tuple(self.forms)
         )
-        if (
-            over := planned.over_bytes
-        ):  # what pins its order takes a few bytes, and so do whole pages
+        if over := planned.over_bytes:
+            # what pins its order takes a few bytes, and so do whole pages
             self._was_over(settings.budget_bytes + over)
             return self._outcome(candidate, over_bytes=over)
         if not planned.has_room:

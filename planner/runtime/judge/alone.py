@@ -37,10 +37,6 @@ from planner.runtime.timing import available_bytes
 
 _TIMEOUT_S = 3600.0
 _SHOWN = 3
-_LINES = {
-    "default": "onnxruntime.InferenceSession(path)",
-    "recommended": "planner.open_session(path)",
-}
 
 _TIMES_LIVE = 4
 """A session of default options may hold so many times what is live: regions double, and the memory
@@ -200,7 +196,7 @@ def judged_alone(
     failures = [
         check.failure
         if check.failure.startswith(NO_ROOM)
-        else f"{_LINES[check.options]} does not run the {check.model} model: {check.failure}"
+        else f"{check.opened} does not run the {check.model} model: {check.failure}"
         for check in sessions
         if check.failure
     ]
