@@ -15,7 +15,7 @@ from planner.search.patience import Patience
 from planner.search.state import SearchSettings
 from planner.units import check_seed, check_time_limit, format_both, parse_budget, parse_bytes
 
-_FEW_PAGES_BYTES = 256 * 1024
+FEW_PAGES_BYTES = 256 * 1024
 """Of what comes and goes, below which a budget bounds live bytes alone: the pool's pages are of 4 KiB."""
 
 
@@ -137,7 +137,7 @@ def _why_not_told(prepared: Prepared) -> str:
     if target.own_memory:
         return "" if target.is_arena else f"{target.title}'s buffers come in sizes of its own"
     line = prepared.baseline.timeline
-    if line.peak_bytes - line.persistent_bytes < _FEW_PAGES_BYTES:
+    if line.peak_bytes - line.persistent_bytes < FEW_PAGES_BYTES:
         return "beside so small a model, rounding to the pool's pages is most of what is held"
     if not has_pool():
         return "this build of ONNX Runtime takes no pool of planner's"
