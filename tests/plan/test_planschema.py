@@ -34,6 +34,7 @@ CLASSES = (
     planfile.MicroBatches,
     planfile.Accumulator,
     planfile.Arena,
+    planfile.Pool,
 )
 
 
