@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import functools
 import importlib
-
-import onnx_ir as ir
+from typing import TYPE_CHECKING
 
 from planner.errors import ModelError
 from planner.graph.effects import TRAINING_OPERATORS
 from planner.graph.reasons import WhyClosed
 from planner.graph.rules import SWAP_DOMAIN
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
 
 TRAINING_VERSION = "1.19.2"
 _MAX_IR_VERSION, _MAX_OPSET = 10, 21  # that onnxruntime-training 1.19.2 accepts

@@ -10,8 +10,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import onnx_ir as ir
-
 from planner.errors import UsageError
 from planner.graph.rules import SWAP_DOMAIN
 from planner.native import library_path
@@ -21,6 +19,7 @@ from planner.runtime.messages import first_line
 from planner.targets import ANY, CPU, NEEDS_KEY, NEEDS_SWAPS, Target
 
 if TYPE_CHECKING:
+    import onnx_ir as ir
     import onnxruntime as ort
 
     from planner.plan.planfile import Pool

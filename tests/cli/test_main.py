@@ -127,6 +127,14 @@ def test_nothing_heavy_is_imported_before_it_is_needed(start):
     assert done.stderr == ""
 
 
+@pytest.mark.parametrize("module", ["planner.running.classes", "planner.runtime.judge.cap_worker"])
+def test_what_opens_a_session_imports_no_model_library(module):
+    """A script that opens a file, and each process of a verification, begins with this."""
+    code = f"import sys, {module}\nsys.stderr.write(' '.join({{'onnx', 'onnx_ir'}} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr == ""
+
+
 @pytest.mark.parametrize("budget", ["0", "-1", "16", "16G", "abc", "150%", "0%", ""])
 def test_a_bad_budget_is_one_line_and_no_import(budget, model, capsys):
     assert main(["optimize", model, "--budget", budget]) == 2
