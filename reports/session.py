@@ -3,21 +3,28 @@
     python -m reports.session                      the samples of models/zoo
     python -m reports.session --graphs DIR         the larger graphs of that folder
     python -m reports.session DIR/a.onnx:60 ...    these too, at a percentage of their peak each
+    python -m reports.session --loops              whole trainings by `planner run`, beside Python's own
     python -m reports.session --page-only          the page alone, from what was measured
 
 Each row is one `planner.optimize` without copies to the host, with its verification, whose processes
 open both files by `onnxruntime.InferenceSession(path)` and the rewritten one by
 `planner.open_session(path)`. Where no plan is held within the budget, the row is made again at what the
-error names, and says so. Writes `session.json` and `session.md` in this folder, a row at a time.
+error names, and says so. A loop is `models/scripts/train_session.py`, a script that knows nothing of
+planner, started by `python` and by `planner run --budget P%`. Writes `session.json` and `session.md` in
+this folder, a row at a time; the page counts the rows of `reports.networks`, too.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
+import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +36,7 @@ from planner.results import OptimizeResult
 FOLDER = Path(__file__).parent
 ZOO = FOLDER.parent / "models" / "zoo"
 RESULT, PAGE = FOLDER / "session.json", FOLDER / "session.md"
+NETWORKS = FOLDER / "networks.json"
 SAMPLES = (
     ("mlp_adamw", 90),
     ("mlp_adamw", 75),
@@ -47,6 +55,13 @@ LARGE = (
     ("resnet50_b32", 60),
 )
 """Training graphs of `models/`, of more layers and larger batches, that fit a machine of 24 GiB."""
+LOOPS = (
+    ("resnet18", "--batch 64 --image-size 64 --width 8", 70),
+    ("unet", "--batch 8 --image-size 64 --width 8 --layers 3", 70),
+    ("gpt2", "--batch 16 --seq 64 --width 128 --layers 4 --heads 4 --vocabulary 256", 60),
+)
+"""Networks of `models.build` with AdamW in the graph, their sizes, and the budget in percent."""
+STEPS = 50
 MIB = 2**20
 NEAR = 1.001
 """What a session reserves for constants lies beside the regions that are planned."""
@@ -80,6 +95,39 @@ def row_of(model: Path, percent: int, time_limit_s: float) -> Row:
         except PlannerError as error:
             return {**row, "error": str(error)}
     return {**row, **figures(result), "wall_s": round(time.monotonic() - start, 1)}
+
+
+def loop_of(net: str, size: str, percent: int, time_limit_s: float) -> Row:
+    """A training of `STEPS` steps in plain Python and by `planner run`: losses that are equal."""
+    with tempfile.TemporaryDirectory() as folder:
+        model = Path(folder) / "step.onnx"
+
+        def losses(*command: str, said: str = "") -> list[str]:
+            environment = {**os.environ, "XDG_CACHE_HOME": folder, "OMP_NUM_THREADS": "1"}
+            done = subprocess.run(
+                [sys.executable, *command],
+                env=environment,
+                capture_output=True,
+                text=True,
+                check=True,
+            )
+            assert said in done.stderr, done.stderr
+            return [line for line in done.stdout.splitlines() if "0x" in line]
+
+        losses("-m", "models.build", net, *size.split(), "--optimizer", "adamw", "-o", str(model))
+        train = ("-m", "models.scripts.train_session", "--model", str(model), "--steps", str(STEPS))
+        plan = ("--explain", "--budget", f"{percent}%", "--time-limit", str(time_limit_s))
+        plain = losses(*train)
+        planned = losses("-m", "planner", "run", *plan, *train, said="planned now")
+    equal = sum(one == other for one, other in zip(plain, planned, strict=True))
+    return {
+        "loop": net,
+        "size": size,
+        "asked": f"{percent}%",
+        "steps": len(plain),
+        "distinct": len(set(plain)),
+        "equal": equal,
+    }
 
 
 def figures(result: OptimizeResult) -> Row:
@@ -118,7 +166,9 @@ def over_and_off(rows: Sequence[Row]) -> tuple[list[Row], float]:
 
 
 def page(rows: Sequence[Row], time_limit_s: float) -> str:
-    """The table."""
+    """The tables."""
+    loops = [row for row in rows if "loop" in row]
+    rows = [row for row in rows if "loop" not in row]
     good = [row for row in rows if "error" not in row]
     same = [row for row in good if not row["differ"]]
     over, off = over_and_off(good)
@@ -152,7 +202,49 @@ def page(rows: Sequence[Row], time_limit_s: float) -> str:
     failed = [row for row in good if not row["passed"]]
     lines += [f"{row['model']}, {row['asked']}: **{row['failures'][0]}**" for row in failed]
     lines += [f"{row['model']}, {row['asked']}: {row['error']}" for row in rows if "error" in row]
+    lines += ["", *_loops(loops), "", *_networks()]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def _loops(loops: Sequence[Row]) -> list[str]:
+    head = [
+        "## Whole trainings",
+        "",
+        f"`models/scripts/train_session.py` over {STEPS} steps of AdamW on real data, started by "
+        "`python` and by `planner run --budget P%`, one thread: losses that are equal, bit for bit.",
+        "",
+        "| network | size | budget | losses equal | different from step to step |",
+        "|---|---|---:|---:|---:|",
+    ]
+    return head + [
+        f"| {row['loop']} | `{row['size']}` | {row['asked']} | {row['equal']} of {row['steps']} "
+        f"| {row['distinct']} |"
+        for row in loops
+    ]
+
+
+def _networks() -> list[str]:
+    """What the rows of `reports.networks` say of the same."""
+    rows = json.loads(NETWORKS.read_text()).values()
+    looked = [row for row in rows if "plain_outputs" in row]
+    if not looked:
+        return []
+    same = [row for row in looked if not row["plain_differ"]]
+    held = [row for row in looked if row.get("measured_held_bytes")]
+    over, off = over_and_off(held)
+    return [
+        "## Networks of the catalogue",
+        "",
+        f"Of {len(looked)} networks in [`networks.md`](networks.md), {len(same)} give the same bits in "
+        f"plain sessions of both files, in all results; {len(over)} of {len(held)} hold more than their "
+        "budget as `planner.open_session` opens them; what is held is predicted within "
+        f"{100 * off:.1f}%, under default options, too.",
+        "",
+    ] + [
+        f"{row['network']}: other bits in {', '.join(row['plain_differ'])}"
+        for row in looked
+        if row["plain_differ"]
+    ]
 
 
 def _line(row: Row) -> str:
@@ -179,6 +271,10 @@ def _mib(size: int | None) -> str:
     return "-" if size is None else f"{size / MIB:.1f}"
 
 
+def _key(row: Row) -> tuple[str, ...]:
+    return (row.get("model", ""), row.get("loop", ""), row["asked"])
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure and write."""
     assert __doc__ is not None
@@ -186,6 +282,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("models", nargs="*", metavar="MODEL:PERCENT")
     parser.add_argument("--graphs", type=Path, metavar="DIR")
     parser.add_argument("--time-limit", type=float, default=20.0, help="seconds for each plan")
+    parser.add_argument("--loops", action="store_true")
     parser.add_argument("--page-only", action="store_true")
     options = parser.parse_args(arguments)
     rows: list[Row] = json.loads(RESULT.read_text()) if RESULT.exists() else []
@@ -195,11 +292,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.models:
         pairs = (text.rpartition(":") for text in options.models)
         asked = [(Path(path), int(percent)) for path, _, percent in pairs]
-    for model, percent in () if options.page_only else asked:
-        row = row_of(model, percent, options.time_limit)
+    work: list[Callable[[], Row]]
+    work = [partial(row_of, model, percent, options.time_limit) for model, percent in asked]
+    if options.loops:
+        work = [partial(loop_of, *loop, options.time_limit) for loop in LOOPS]
+    for measured in () if options.page_only else work:
+        row = measured()
         print(json.dumps(row), flush=True)
-        key = (row["model"], row["asked"])
-        rows = [known for known in rows if (known["model"], known["asked"]) != key] + [row]
+        rows = [known for known in rows if _key(known) != _key(row)] + [row]
         RESULT.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
     PAGE.write_text(page(rows, options.time_limit), encoding="utf-8")
 

@@ -9,8 +9,12 @@ import numpy as np
 Batches = Iterator[tuple[np.ndarray, np.ndarray]]
 
 
-def digits(shape: Sequence[int]) -> Batches:
-    """Endless batches: rows of pixels, [batch, 64], or images, [batch, channels, side, side]."""
+def digits(shape: Sequence[int], *, pixelwise: bool = False) -> Batches:
+    """Endless batches: rows of pixels, [batch, 64], or images, [batch, channels, side, side].
+
+    Args:
+        pixelwise: the target is whether each pixel is ink, [batch, side, side], not the digit.
+    """
     from sklearn.datasets import load_digits
 
     data = load_digits()
@@ -22,7 +26,8 @@ def digits(shape: Sequence[int]) -> Batches:
     random = np.random.default_rng(0)
     while True:
         rows = random.choice(len(pixels), shape[0], replace=False)
-        yield pixels[rows], data.target[rows].astype(np.int64)
+        targets = pixels[rows, 0] > 0 if pixelwise else data.target[rows]
+        yield pixels[rows], targets.astype(np.int64)
 
 
 def text(shape: Sequence[int], *, each: bool) -> Batches:
@@ -41,4 +46,6 @@ def text(shape: Sequence[int], *, each: bool) -> Batches:
 
 def batches_for(inputs: Sequence[int], targets: Sequence[int], *, is_text: bool) -> Batches:
     """The data that fits these shapes."""
-    return text(inputs, each=len(targets) == 2) if is_text else digits(inputs)
+    if is_text:
+        return text(inputs, each=len(targets) == 2)
+    return digits(inputs, pixelwise=len(targets) == 3)

@@ -50,7 +50,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     outputs = [output.name for output in session.get_outputs()]
     data, labels, *others = session.get_inputs()
-    values = {item.name: initial(item.name, item.shape) for item in others}
+    values = {
+        item.name: np.zeros(item.shape, np.int64)  # batches that a batch norm has seen
+        if "int64" in item.type
+        else initial(item.name, item.shape)
+        for item in others
+    }
     values["lr"] = np.array(args.lr, np.float32)
 
     batches = batches_for(data.shape, labels.shape, is_text="int" in data.type)
