@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Literal
 
+from planner import clock
 from planner.bounding import Given, bounds_of
 from planner.chunking import SplitMode, check_split
 from planner.defaults import AUTO_RESERVE, card_budget, card_of, meant
@@ -38,7 +39,7 @@ from planner.pipeline.record.rebuild import whole_dims
 from planner.pipeline.target.placing import check_can_run
 from planner.plan.planfile import BudgetOf, OrderTarget, Swap
 from planner.processes.garbage import collected_seldom
-from planner.request import Costs, Levers, Limits, Request, calibration
+from planner.request import Costs, Levers, Limits, Request, calibration, settled
 from planner.residing import Feeds, Reside, check_residence
 from planner.results import Analysis, ModelView, OptimizeResult, Verification
 from planner.targets import Device, target_named
@@ -155,6 +156,7 @@ def optimize(
     time_limit_s: float = 60.0,
     seed: int = 0,
     workers: int | None = None,
+    reproducible: bool = False,
     device: Device | None = None,
     verify: bool | Literal["thorough"] = True,
     inputs: FileName | None = None,
@@ -207,6 +209,8 @@ def optimize(
             opens, where that can be told (not with copies on the CPU, whose arena they share, nor on
             WebGPU); "live", the bytes of tensors that are alive.
         strict: other last bits in sessions of default options fail the verification.
+        reproducible: the same plan and the same file on any machine, however busy: operation times are
+            predicted, and the time limit counts work in place of seconds (`planner.clock`).
         device: what the file is for; None for the CPU, where `hardware` is one.
         verify: each model runs once under each set of options; "thorough" runs them again, and at other
             levels. False leaves the rewritten model unrun; the graph that ONNX Runtime's optimizers
@@ -222,6 +226,8 @@ def optimize(
             A failed verification leaves every file in place, as evidence.
     """
     check_residence(resident, feeds)
+    if reproducible:
+        calibrate, workers = settled(calibrate, workers)
     said = meant(device=device, hardware=hardware, swap=swap, resident=resident, copies=copies)
     budget_from = ""
     card = card_of(said.device, hardware)
@@ -261,7 +267,7 @@ def optimize(
             pattern=pattern,
         ),
         order=order,
-        limits=Limits(time_limit_s=time_limit_s, workers=workers),
+        limits=Limits(time_limit_s=time_limit_s, workers=workers, reproducible=reproducible),
     )
     check_split(split, budget)
     check_cast_saved(cast_saved)
@@ -283,7 +289,8 @@ def optimize(
         search_context=search_context,
         progress=progress or silent,
     )
-    return optimized(job)
+    with clock.counting(is_asked=reproducible):
+        return optimized(job)
 
 
 @collected_seldom()

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from planner import clock
 from planner.bounding import Given, bounds_of
 from planner.cost.hardware import Hardware, hardware_names, load_hardware
 from planner.defaults import AUTO_RESERVE, set_aside
@@ -68,7 +68,7 @@ def fit_devices(
             model does not have, several dims with several sizes.
         ModelError: see `planner.errors`.
     """
-    start = time.monotonic()
+    start = clock.now()
     report = progress or silent
     check_time_limit(time_limit_s)
     check_seed(seed)
@@ -131,7 +131,7 @@ def fit_devices(
         least_on_host=least_on_host,
         reserve=reserve,
         seed=seed,
-        seconds=time.monotonic() - start,
+        seconds=clock.now() - start,
         assumptions=tuple(
             text for text in finder.assumptions(least_size) if not text.startswith(BOUND_SIZES)
         ),

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import itertools
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from planner import clock
 from planner.bounding import Given, bounds_of
 from planner.defaults import meant
 from planner.errors import UsageError
@@ -77,7 +77,7 @@ def sweep(
     Raises:
         UsageError, ModelError: see `planner.errors`.
     """
-    start = time.monotonic()
+    start = clock.now()
     report = progress or silent
     check_residence(resident, feeds)
     policy = POLICY if params is None else read_params(Path(params))
@@ -153,7 +153,7 @@ def sweep(
         copies="overlapped" if overlap else "serial",
         resident=request.levers.residence,
         seed=seed,
-        seconds=time.monotonic() - start,
+        seconds=clock.now() - start,
         dim=dim,
         frontiers=found,
         largest=largest(found, dim, asked) if several else (),

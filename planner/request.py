@@ -14,6 +14,7 @@ from typing import Literal
 
 from planner.bounding import Bound
 from planner.chunking import SplitMode
+from planner.errors import UsageError
 from planner.halving import CastSaved
 from planner.pipeline.prepare.copies import Copies
 from planner.plan.planfile import BudgetOf, OrderTarget, Swap
@@ -24,6 +25,21 @@ Calibrate = Literal["auto", "always", "kept", "never"]
 profile, no profile is given, and a run here takes some seconds and the memory that is free; times of an
 earlier run are taken where they were kept. "kept" takes those alone, and runs nothing. "always" measures
 anew."""
+
+
+def settled(calibrate: bool | None, workers: int | None) -> tuple[bool, int]:
+    """(calibrate, workers) of a plan that is the same on any machine: no times of this one, one thread.
+
+    Raises:
+        UsageError: something else was asked for.
+    """
+    if calibrate:
+        raise UsageError(
+            "--reproducible plans with no times of this machine, and --calibrate measures them: give one"
+        )
+    if workers not in (None, 1):
+        raise UsageError(f"--reproducible searches on one thread: leave --workers {workers} out")
+    return False, 1
 
 
 def calibration(asked: bool | None) -> Calibrate:
@@ -97,10 +113,12 @@ class Limits:
     Attributes:
         time_limit_s: seconds for finding a plan; reading, writing and verifying come on top.
         workers: threads of the search; None for all cores.
+        reproducible: the same plan on any machine: work is counted in place of seconds (`planner.clock`).
     """
 
     time_limit_s: float = 60.0
     workers: int | None = None
+    reproducible: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,7 +24,6 @@ units, so every value is a valid bound.
 from __future__ import annotations
 
 import itertools
-import time
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -32,6 +31,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from ortools.math_opt.python import mathopt
 
+from planner import clock
 from planner.bound.lp import INFEASIBLE, LpSolution
 from planner.bound.network import UNITS, Column, Instant, Multipliers, Network, instant_at
 from planner.plan.problem import Problem
@@ -78,7 +78,7 @@ class ColumnGeneration:
 
     def solve(self, *, time_limit_s: float) -> LpSolution | None:
         """Solve; None where the time limit passed before there was a plan within the capacity."""
-        deadline = time.monotonic() + time_limit_s
+        deadline = clock.now() + time_limit_s
         instants = sorted(self._instants, key=lambda instant: instant.p)
         network = Network(self.problem, instants)
         keep_all = network.no_prices()
@@ -158,7 +158,7 @@ def _descend(
         except _NumericalTroubleError:
             break  # what was found so far holds
         slack = max(close[0] * UNITS, close[1] * most, arcs)
-        if time.monotonic() > deadline:
+        if clock.now() > deadline:
             break
         if most - best <= slack:
             if master.insist():
@@ -316,6 +316,7 @@ class _Master:
 
     def _optimum(self) -> mathopt.SolveResult:
         """The optimum, from the last basis or, where that fails, from none."""
+        clock.spend(clock.COLUMN_S * len(self.columns))
         for solve in (self._solver.solve, self._from_nothing):
             try:
                 result = solve()

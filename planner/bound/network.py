@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from ortools.graph.python import max_flow
 
+from planner import clock
 from planner.bound.copy_times import next_use, spread
 from planner.bound.instants import held_at, needed_at
 from planner.plan.problem import Problem
@@ -227,6 +228,7 @@ class Network:
         # where no sum overflows, dearer ones are still told apart
         most = max(_MOST, _NEVER / (2 * (len(run) + len(held) + 1)))
         capacity = np.floor(np.minimum(np.concatenate([run, held]), most)).astype(np.int64)
+        clock.spend(clock.CUT_S * len(self.tail))
         flow = max_flow.SimpleMaxFlow()
         flow.add_arcs_with_capacity(  # its stubs take no arrays of any shape
             self.tail,  # pyright: ignore[reportArgumentType]

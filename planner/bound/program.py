@@ -25,6 +25,7 @@ from ortools.math_opt import (
 from ortools.math_opt.core.python import solver
 from ortools.math_opt.python import callback, mathopt
 
+from planner import clock
 from planner.processes.interrupt import interruptibly
 
 MIP_GAP = 1e-4
@@ -101,17 +102,26 @@ class Program:
 
     def linear(self, *, time_limit_s: float) -> Answer:
         """The optimum of the linear program, by GLOP's dual simplex."""
-        params = mathopt.SolveParameters(
-            time_limit=_limit(time_limit_s), lp_algorithm=mathopt.LPAlgorithm.DUAL_SIMPLEX
-        )
+        params = mathopt.SolveParameters(lp_algorithm=mathopt.LPAlgorithm.DUAL_SIMPLEX)
+        if clock.is_counted():
+            params.iteration_limit = 1 + int(max(0.05, time_limit_s) / self._pivot_s)
+        else:
+            params.time_limit = _limit(time_limit_s)
         return self._solved(mathopt.SolverType.GLOP, params.to_proto(), frozenset())
 
     def integer(self, whole: Collection[int], *, time_limit_s: float) -> Answer:
-        """The best solution found by HiGHS, on one thread, where these variables are integers."""
+        """The best solution found by HiGHS, on one thread, where these variables are integers; none where
+        work is counted, of which HiGHS says nothing."""
+        if clock.is_counted():
+            return Answer(is_impossible=False, is_optimal=False, bound=-math.inf)
         params = mathopt.SolveParameters(
             time_limit=_limit(time_limit_s), relative_gap_tolerance=MIP_GAP
         )
         return self._solved(mathopt.SolverType.HIGHS, params.to_proto(), frozenset(whole))
+
+    @property
+    def _pivot_s(self) -> float:
+        return clock.PIVOT_S * (len(self.coefficient) + len(self.upper) + len(self.cost))
 
     def _solved(
         self,
@@ -133,6 +143,7 @@ class Program:
                 None,
             )
         )
+        clock.spend(self._pivot_s * found.solve_stats.simplex_iterations)
         reason = found.termination.reason
         answer = Answer(
             is_impossible=reason in _IMPOSSIBLE,

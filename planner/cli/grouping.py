@@ -39,7 +39,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "profile",
         "calibrate",
     ),
-    "Solver": ("time_limit", "seed", "workers", "jobs", "ray", "params"),
+    "Solver": ("time_limit", "seed", "workers", "reproducible", "jobs", "ray", "params"),
     "Verification": (
         "verify",
         "no_verify",

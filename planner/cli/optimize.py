@@ -105,6 +105,7 @@ def optimize(
     time_limit: o.TimeLimit = 60.0,
     seed: o.Seed = 0,
     workers: o.Workers = None,
+    reproducible: o.Reproducible = False,
     device: o.Device = None,
     inputs: o.Inputs = None,
     verify: Annotated[
@@ -209,6 +210,7 @@ def optimize(
                 time_limit_s=time_limit,
                 seed=seed,
                 workers=workers,
+                reproducible=reproducible,
                 device=device,
                 verify=_VERIFY["none" if no_verify else verify],
                 inputs=inputs,

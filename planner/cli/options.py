@@ -175,6 +175,14 @@ Workers = Annotated[
         "--workers", metavar="N", min=1, max=256, help="Threads of the search [all cores]."
     ),
 ]
+Reproducible = Annotated[
+    bool,
+    typer.Option(
+        "--reproducible",
+        help="The same plan and file on any machine, however busy: operation times are predicted, and "
+        "--time-limit counts work in place of seconds.",
+    ),
+]
 Seed = Annotated[
     int,
     typer.Option("--seed", metavar="N", min=0, max=MAX_SEED, help="Seed of search and inputs."),

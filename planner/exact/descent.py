@@ -10,10 +10,10 @@ which the price alone came to 82%.
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from planner import clock
 from planner.exact.local_search import Until, improve_locally
 from planner.exact.policy import EXACT, ExactPolicy
 from planner.plan.problem import Action, Problem
@@ -37,7 +37,7 @@ def descend(
         stop: asked between rounds.
         policy: the steps, and the rounds of each.
     """
-    deadline = time.monotonic() + settings.limit_s
+    deadline = clock.now() + settings.limit_s
     path = [list(actions)]  # each has less peak than the one before
     peaks = [simulate(problem, path[0]).peak_bytes]
     best, least = path[0], peaks[0]
@@ -50,7 +50,7 @@ def descend(
         return asked > policy.descent_rounds or (stop is not None and stop())
 
     while least > problem.capacity_bytes:
-        left_s = deadline - time.monotonic()
+        left_s = deadline - clock.now()
         if left_s <= 0 or (stop is not None and stop()):
             break
         asked = 0

@@ -8,10 +8,10 @@ with. On a random layered graph of 100 operations, ten evicted plans with blurre
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Callable
 from dataclasses import replace
 
+from planner import clock
 from planner.exact.descent import descend
 from planner.exact.passes import parted
 from planner.exact.policy import EXACT, ExactPolicy
@@ -43,12 +43,12 @@ def descend_from_many(
         stop: asked between rounds.
         policy: the spells.
     """
-    deadline = time.monotonic() + settings.limit_s
+    deadline = clock.now() + settings.limit_s
     draw = random.Random(settings.seed)
     spells = 0
 
     def left_s() -> float:
-        return min(policy.spell_s, deadline - time.monotonic())
+        return min(policy.spell_s, deadline - clock.now())
 
     def spell(plan: Candidate) -> Candidate:
         """`plan`, after some seconds of descent."""
@@ -60,7 +60,7 @@ def descend_from_many(
         return candidate_of(problem, begun.as_given(found))
 
     starts = _Evicted(problem, start.peak_bytes - 1, draw)
-    best = plan = starts.least(time.monotonic() + left_s()) or start
+    best = plan = starts.least(clock.now() + left_s()) or start
     misses = 0  # spells since the best got better
     waits = waited = 0  # spells of the best before the next new plan
     while best.peak_bytes > problem.capacity_bytes and left_s() > 0 and misses <= policy.max_misses:
@@ -80,7 +80,7 @@ def descend_from_many(
         plan, waited = best, waited + 1
         if waited > waits:
             waited = 0
-            new = starts.draw(time.monotonic() + left_s())
+            new = starts.draw(clock.now() + left_s())
             if new is None:
                 waits = 2 * waits + 1
             else:
@@ -110,7 +110,7 @@ class _Evicted:
 
     def draw(self, deadline: float) -> Candidate | None:
         """A plan with blurred scores; None where the time does not do."""
-        while time.monotonic() < deadline:
+        while clock.now() < deadline:
             for _ in range(self._TRIES):
                 if found := self._plan(deadline, blurred=True):
                     return found

@@ -10,7 +10,6 @@ operations, the whole is an `OverlapModel`, and there are no parts.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -18,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from ortools.sat.python import cp_model
 
+from planner import clock
 from planner.exact.descent import descend
 from planner.exact.local_search import OnPlan, Until, improve_locally, never, nobody
 from planner.exact.neighbourhoods import Neighbourhoods
@@ -166,10 +166,10 @@ def _solve_in_parts(
     policy: ExactPolicy,
 ) -> Exact:
     """`solve_exact` where copies and operations share one stream, for stages of one pass."""
-    deadline = time.monotonic() + settings.limit_s
+    deadline = clock.now() + settings.limit_s
 
     def within(share: float) -> SearchSettings:
-        return replace(settings, limit_s=share * (deadline - time.monotonic()))
+        return replace(settings, limit_s=share * (deadline - clock.now()))
 
     def improve(share: float, *, fit: float = 1.0) -> None:
         nonlocal actions
@@ -197,7 +197,7 @@ def _solve_in_parts(
         whole = None
     if whole is None or watch.stop():
         return _exact(problem, actions)
-    left = max(policy.whole_s, deadline - time.monotonic())
+    left = max(policy.whole_s, deadline - clock.now())
     solver = new_solver(seed=settings.seed, workers=settings.workers, time_limit_s=left)
     return _with_whole(problem, actions, whole, bounds.lower_us, solver)
 
@@ -245,10 +245,10 @@ def _solve_overlapped(
     """The whole at once, copies beside the operations."""
     if len(problem.ops) > _OVERLAP_OPS or incumbent.replay.timeline is None:
         return None
-    deadline = time.monotonic() + settings.limit_s
+    deadline = clock.now() + settings.limit_s
 
     def solver(share: float) -> cp_model.CpSolver:
-        left = max(0.5, share * (deadline - time.monotonic()))
+        left = max(0.5, share * (deadline - clock.now()))
         return new_solver(seed=settings.seed, workers=settings.workers, time_limit_s=left)
 
     plan = stage_schedule(problem, incumbent.actions)

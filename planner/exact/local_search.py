@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import math
 import random
-import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 
 from ortools.sat.python import cp_model
 
+from planner import clock
 from planner.exact.neighbourhoods import Freed, Kind, Neighbourhoods
 from planner.exact.part import PartModel
 from planner.exact.policy import EXACT, ExactPolicy
@@ -115,7 +115,7 @@ def improve_locally(
         return actions_of(problem, base_plan()), stats
     search = _Search(problem, stage_schedule(problem, actions), settings.seed, policy)
     search.run(
-        deadline=time.monotonic() + settings.limit_s,
+        deadline=clock.now() + settings.limit_s,
         workers=settings.workers or 1,
         until=until,
         on_plan=on_plan,
@@ -190,14 +190,14 @@ class _Search:
     ) -> None:
         """Rounds until the deadline, or `until`."""
         base_us = self.problem.base_duration_us
-        start = time.monotonic()
+        start = clock.now()
         running: dict[Future[cp_model.CpSolverStatus], _Part] = {}
         with ThreadPoolExecutor(max_workers=workers) as pool:
             try:
                 while True:
                     if not self.excess and stats.fit_s is None:
-                        stats.fit_s = time.monotonic() - start
-                    now = time.monotonic()
+                        stats.fit_s = clock.now() - start
+                    now = clock.now()
                     if self.excess:
                         is_done = now - start >= until.fit_s
                     else:
@@ -234,12 +234,13 @@ class _Search:
                 break
         else:
             return None
+        clock.spend(clock.PART_S)
         price = self.price if self.excess else None
         model = PartModel(self.problem, self.held, free.runs, tensors=free.tensors, price=price)
         solver = new_solver(
             seed=self.draw.randrange(1 << 30),
             workers=1,
-            time_limit_s=max(0.05, deadline - time.monotonic()),
+            time_limit_s=max(0.05, deadline - clock.now()),
         )
         solver.parameters.cp_model_presolve = False  # takes longer than such a model does
         solver.parameters.max_deterministic_time = self.policy.round_work
@@ -253,6 +254,7 @@ class _Search:
         self.rounds[kind] += 1
         self.wins[kind] += improved
         used = part.solver.response_proto.deterministic_time
+        clock.spend(clock.SOLVER_S * used)
         if not optimal:
             self.size[kind] = max(0.75 * self.size[kind], policy.min_part_runs)
         elif used < policy.round_work / 3:

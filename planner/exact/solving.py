@@ -6,6 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 from ortools.sat.python import cp_model
 
+from planner import clock
+
 SOLVED = (cp_model.OPTIMAL, cp_model.FEASIBLE)
 
 
@@ -16,7 +18,11 @@ def new_solver(*, seed: int, workers: int | None, time_limit_s: float) -> cp_mod
     parameters = solver.parameters
     parameters.linearization_level = 2
     parameters.random_seed = seed
-    parameters.max_time_in_seconds = time_limit_s
+    if clock.is_counted():
+        parameters.max_deterministic_time = time_limit_s / clock.SOLVER_S
+        workers = 1
+    else:
+        parameters.max_time_in_seconds = time_limit_s
     parameters.catch_sigint_signal = False
     if workers:
         parameters.num_workers = workers
@@ -30,7 +36,9 @@ def solve_interruptibly(
     with ThreadPoolExecutor(max_workers=1) as pool:
         future = pool.submit(solver.solve, model)
         try:
-            return future.result()
+            status = future.result()
+            clock.spend(clock.SOLVER_S * solver.response_proto.deterministic_time)
+            return status
         except BaseException:
             solver.stop_search()
             raise

@@ -8,13 +8,13 @@ them out does as well.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
+from planner import clock
 from planner.fit.demands import READ, Demands
 from planner.fit.replay import UNLIMITED, Limits, most_in_use, rooms
 from planner.fit.search import first_region
@@ -99,12 +99,12 @@ def looser_order(
             use than as it is.
         cost_us: what an order costs, of which so many pins are left: each step has to cost less.
     """
-    deadline = time.monotonic() + time_limit_s
+    deadline = clock.now() + time_limit_s
     judge = _Judge(demands, file.order, cap_bytes)
     dropped: frozenset[int] = frozenset()
     found, size = list(file.order), len(file.pins)
     least_us = cost_us(found, size)
-    while size and time.monotonic() < deadline:
+    while size and clock.now() < deadline:
         left = [pin for pin in file.pins if pin not in dropped]
         for at in range(0, len(left), size):
             tried = dropped | frozenset(left[at : at + size])
@@ -113,7 +113,7 @@ def looser_order(
                 now_us = cost_us(order, len(file.pins) - len(tried))
                 if now_us < least_us:
                     dropped, found, least_us = tried, order, now_us
-            if time.monotonic() > deadline:
+            if clock.now() > deadline:
                 break
         size //= 2
     return found, len(dropped)

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from planner import clock
 from planner.fit.demands import Demands, Longs
 from planner.native.calls import address, function, random_words, words
 from planner.runtime.memory.bfc import MAX_REGION_STEP, ROUNDING
@@ -58,6 +59,7 @@ def climb(
     """
     assert order.dtype == np.int64
     distances = _longs(spans)
+    clock.spend(clock.FITTED_S * len(order) * tries)
     ran = function("planner_search_climb")(
         words(demands),
         words([order]),
@@ -71,6 +73,7 @@ def climb(
 def _reached(demands: Demands, order: Longs, limits: Limits, firsts: Longs) -> Longs:
     """A row for each first region: units, bytes missing in one piece, the most bytes in use."""
     order, firsts = _longs(order), _longs(firsts)
+    clock.spend(clock.FITTED_S * len(order) * len(firsts))
     found = np.zeros((len(firsts), 3), dtype=np.int64)
     function("planner_search_reach")(
         words(demands), words([order]), _limits(limits), words([firsts]), address(found)

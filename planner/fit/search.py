@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from planner import clock
 from planner.fit.demands import Demands, Longs
 from planner.fit.replay import UNLIMITED, Limits, climb, most_in_use, rooms
 from planner.runtime.memory.arena import region_sizes
@@ -91,14 +91,14 @@ def fit(
     """
     if not demands.are_in_order:  # an arena cannot be told to run what is not there yet
         return Fit(order=None, need=_HOPELESS)
-    deadline = time.monotonic() + time_limit_s
+    deadline = clock.now() + time_limit_s
     plain = np.arange(demands.units, dtype=np.int64)
     peak = most_in_use(demands, plain)
     least = max(peak, cap_bytes)
     near = _Nearness(*_EXACTLY, deadline)
     need = _least_arena(demands, plain, least, near) / cap_bytes
     hopeless = _HOPELESS_LARGE if demands.units >= _LARGE else _HOPELESS
-    if peak > cap_bytes or need > hopeless or time.monotonic() > deadline:
+    if peak > cap_bytes or need > hopeless or clock.now() > deadline:
         return Fit(order=None, need=need)
     in_use_bytes = min(cap_bytes, peak + more_in_use_bytes)
     firsts, ran = _firsts(demands, plain, Limits(cap_bytes, 0, in_use_bytes))
@@ -113,7 +113,7 @@ def fit(
         for _ in range(_MOST_STEPS):
             orders = list(pool.map(_Lane.step, lanes))
             found = next((order for order in orders if order is not None), None)
-            if found is not None or time.monotonic() > deadline:
+            if found is not None or clock.now() > deadline:
                 break
     return Fit(order=found, need=need)
 
@@ -129,7 +129,7 @@ def need_of(demands: Demands, cap_bytes: int | None = None) -> float:
     least = max(peak, cap_bytes or 0)
     if least <= 0:
         return 1.0
-    near = _Nearness(*_ROUGHLY, time.monotonic() + _NEED_S)
+    near = _Nearness(*_ROUGHLY, clock.now() + _NEED_S)
     found = _least_arena(demands, order, least, near)
     return found / (cap_bytes or peak)
 
@@ -163,7 +163,7 @@ def _least_arena(demands: Demands, order: Longs, least: int, near: _Nearness) ->
     """About the least bytes, from `least` on, of an arena in which two runs of `order` fit."""
 
     def is_late() -> bool:
-        return time.monotonic() > near.deadline
+        return clock.now() > near.deadline
 
     good = 0  # what did for one arena often does for the next
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 
 import numpy as np
 
+from planner import clock
 from planner.order.lists import Order
 from planner.order.reorder import Lives, parents_of
 from planner.plan.problem import Problem
@@ -125,6 +126,7 @@ def improve_order(
         for trial in _moves(lives, parents, best, peak):
             if out_of_time():
                 break
+            clock.spend(clock.MOVED_S * len(order))
             live = lives.live_bytes(trial)
             if (height := _height(live)) < least:
                 best, best_live, least, moved = trial, live, height, True

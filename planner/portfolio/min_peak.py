@@ -18,10 +18,10 @@ from __future__ import annotations
 
 import math
 import random
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
+from planner import clock
 from planner.bound.instants import min_peak_bound
 from planner.bound.unmaking import unmaking_bound
 from planner.exact.cp_sat import Descend
@@ -60,7 +60,7 @@ def min_peak(
         start: a plan that is known already.
         policy: how the time is shared out.
     """
-    deadline = time.monotonic() + time_limit_s
+    deadline = clock.now() + time_limit_s
     max_sets = min(policy.max_sets, int(policy.sets_per_s * time_limit_s))
     low, _ = unmaking_bound(problem, max_sets=max_sets)
     search = _Search(problem, deadline, policy)
@@ -70,7 +70,7 @@ def min_peak(
         tight = replace(problem, capacity_bytes=low)  # or copies in are put where they hide
         search.take(Evaluator(tight).evaluate(everything_swapped(problem)))
     if search.best.peak_bytes > low:
-        search.by_eviction(low, time.monotonic() + policy.bound_share * time_limit_s)
+        search.by_eviction(low, clock.now() + policy.bound_share * time_limit_s)
     low = max(low, search.bisect(search.by_lp, low, share=policy.lp_share))
     search.bisect(search.by_eviction, low, share=policy.eviction_share)
     search.by_chance(low, share=policy.chance_share)
@@ -92,7 +92,7 @@ def min_peak_of(
     Returns:
         The index of the order's problem, and the plan.
     """
-    start = time.monotonic()
+    start = clock.now()
     bounds = [min_peak_bound(problem)[0] for problem in problems]
     found: dict[int, Candidate] = {}
     near = 1 + policy.precision
@@ -108,7 +108,7 @@ def min_peak_of(
         turn = sorted(left, key=lambda i: (_peak(found, i), bounds[i]))[:most]
         for number, index in enumerate(turn):
             least = _least(found)
-            left_s = until - time.monotonic()
+            left_s = until - clock.now()
             if found and (left_s <= 0 or bounds[index] * near >= least):
                 continue
             best, proved = min_peak(
@@ -151,12 +151,12 @@ class _Search:
     def bisect(self, attempt: Callable[[int, float], bool], low: int, *, share: float) -> int:
         """Call `attempt` with capacities between `low` and the best peak, and with when to end, for a
         share of the time left; returns the least capacity not proved impossible."""
-        now = time.monotonic()
+        now = clock.now()
         until = now + share * (self.deadline - now)
         near = 1 + self.numbers.precision
         failed, capacity = low - 1, low  # the largest capacity at which no plan was found
-        while self.best.peak_bytes > (failed + 1) * near and time.monotonic() < until:
-            now = time.monotonic()
+        while self.best.peak_bytes > (failed + 1) * near and clock.now() < until:
+            now = clock.now()
             if attempt(capacity, now + self.numbers.attempt_share * (until - now)):
                 low = max(low, capacity + 1)
             if self.best.peak_bytes > capacity:
@@ -181,7 +181,7 @@ class _Search:
     def by_descents(self, low: int) -> None:
         """Parts of the best plan and of evicted ones by constraint programming, until the deadline or
         until that has helped for too long no more."""
-        limit_s = self.deadline - time.monotonic()
+        limit_s = self.deadline - clock.now()
         if self._is_near(low) or not self._may_descend(limit_s):
             return
         problem = replace(self.problem, capacity_bytes=low)
@@ -190,14 +190,14 @@ class _Search:
     def by_chance(self, low: int, *, share: float) -> None:
         """Eviction with blurred scores, always a little below the best plan, until it has missed too
         often, or for a share of the time left where descents follow."""
-        left_s = self.deadline - time.monotonic()
+        left_s = self.deadline - clock.now()
         until = self.deadline
         if self._may_descend((1 - share) * left_s):
             until -= (1 - share) * left_s
         draw = random.Random(0)
         precision, most = self.numbers.precision, self.numbers.max_misses
         misses = 0 if self.problem.allow_recompute else most
-        while misses < most and time.monotonic() < until:
+        while misses < most and clock.now() < until:
             if self._is_near(low):
                 return
             capacity = max(low, int(self.best.peak_bytes * (1 - precision)))

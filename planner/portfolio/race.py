@@ -6,10 +6,10 @@ between two orders whose peaks are 1% apart, recomputing to half of it has cost 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
+from planner import clock
 from planner.bound.instants import min_peak_bound
 from planner.order.reorder import peak_of
 from planner.plan.problem import Problem
@@ -128,7 +128,7 @@ def race(
     Returns:
         One runner for each problem, the best first.
     """
-    start = time.monotonic()
+    start = clock.now()
     numbers = policy.race
     field = _Field(
         problems=problems,
@@ -218,7 +218,7 @@ class _Field:
                 continue
             base_us = problem.base_duration_us
             least, _ = min_peak_bound(problem)
-            left_s = until - time.monotonic()
+            left_s = until - clock.now()
             alone = _single_kinds(problem)[0]
             cut_us = base_us
             if left_s > 0 and least <= problem.capacity_bytes:
@@ -245,7 +245,7 @@ class _Field:
 
         def turns() -> Iterator[_Turn]:
             for number, runner in enumerate(turn):
-                limit_s = (until - time.monotonic()) / (len(turn) - number)
+                limit_s = (until - clock.now()) / (len(turn) - number)
                 parts = self._parts(runner, limit_s, left if number else None, kinds)
                 if not parts:
                     continue
@@ -376,12 +376,12 @@ def solve_orders(
     Arguments as of `race` and of `planner.search.state.SearchSettings`; the time is that of
     everything.
     """
-    start = time.monotonic()
+    start = clock.now()
     limit_s, numbers = time_limit_s, policy.race
     index, best = 0, None
     bounds_us: list[float] = []
     for runner in race(problems, time_limit_s=numbers.share * time_limit_s, policy=policy):
-        left_s = limit_s - (time.monotonic() - start)
+        left_s = limit_s - (clock.now() - start)
         best_us = best.candidate.time_us if best and best.candidate else float("inf")
         bounds_us.append(runner.bound_us)
         if best is not None and (left_s < numbers.min_s or runner.bound_us >= best_us):
@@ -397,11 +397,11 @@ def solve_orders(
         )
         if best is None and found.candidate is not None:
             # what ended early is good: the others are not worth much more time
-            limit_s = min(time_limit_s, numbers.others_factor * (time.monotonic() - start))
+            limit_s = min(time_limit_s, numbers.others_factor * (clock.now() - start))
         if best is None or _figure(found) < _figure(best):
             index, best = runner.index, found
     assert best is not None
-    took_s = time.monotonic() - start
+    took_s = clock.now() - start
     return Raced(index=index, solved=replace(best, solve_s=took_s), bound_us=min(bounds_us))
 
 

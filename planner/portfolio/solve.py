@@ -6,10 +6,10 @@ make are tried though time is out where nothing fits, so that no stall of the ma
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import replace
 
+from planner import clock
 from planner.bound.unmaking import unmaking_bound
 from planner.plan.problem import Problem
 from planner.plan.solved import Solved
@@ -115,7 +115,7 @@ def solved_of(state: SearchState) -> Solved:
         bound_us=state.bound_us,
         bound_class=state.bound_class,
         engine=state.engine,
-        solve_s=time.monotonic() - state.began,
+        solve_s=clock.now() - state.began,
         engines=state.ledger.statistics(),
         is_impossible=state.is_impossible,
     )

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from bisect import bisect_left
 from dataclasses import dataclass
 
+from planner import clock
 from planner.bound.column_generation import ColumnGeneration
 from planner.bound.lp import InstantLp, LpSolution
 from planner.plan.candidate import Candidate
@@ -59,7 +59,7 @@ class CuttingLoop:
             if rounded is None or state.is_settled or stop.left_s <= 0:
                 return instants
             if program_s > 0:
-                began = time.monotonic()
+                began = clock.now()
                 for p in instants:
                     exact.add(p)
                 with state.ledger.turn_of(PROGRAM):
@@ -68,7 +68,7 @@ class CuttingLoop:
                 if whole is not None and (found is None or state.is_settled or stop.left_s <= 0):
                     return instants
                 rounded = found or rounded
-                if whole is None or time.monotonic() - began > 0.9 * program_s:
+                if whole is None or clock.now() - began > 0.9 * program_s:
                     program_s = 0.0
             if not state.is_within(self.give_up_gap):
                 return instants

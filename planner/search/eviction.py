@@ -15,10 +15,10 @@ Time is no object here. Copies to the host are not used.
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from planner import clock
 from planner.plan.problem import Action, Problem, run_actions
 
 _BLUR = 0.7
@@ -110,7 +110,7 @@ class Eviction:
         draw: random.Random | None = None,
     ) -> list[Action] | None:
         """A schedule that fits the capacity; None where it comes to a dead end, to more than
-        `MAX_RUNS` of each operation, or not to its end before `deadline` (time.monotonic seconds).
+        `MAX_RUNS` of each operation, or not to its end before `deadline` (seconds of `clock.now`).
 
         Args:
             draw: scores are blurred by factors drawn from it; None leaves them as they are.
@@ -153,7 +153,7 @@ class _Walk:
         ops = static.problem.ops
         done: list[int] = []
         for q in range(len(ops)):
-            if time.monotonic() > deadline:
+            if clock.now() > deadline:
                 return None
             self.at = q
             waiting: list[tuple[int, list[int]]] = []

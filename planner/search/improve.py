@@ -13,12 +13,12 @@ simulator confirms what is chosen.
 from __future__ import annotations
 
 import math
-import time
 from bisect import bisect_left
 
 import numpy as np
 import numpy.typing as npt
 
+from planner import clock
 from planner.plan.candidate import Candidate
 from planner.plan.problem import Problem
 from planner.search.evaluate import Evaluator
@@ -174,10 +174,10 @@ class _Search:
         self.core = improver.evaluator.decoder.core
         self.a = self.core.arrays
         self.plan = plan_of(self.a, candidate.decisions)
-        start = time.monotonic()
+        start = clock.now()
         self.core.schedule(self.plan)  # what is lost is settled now
         self.time_us = self.core.change(self.plan, np.empty(0, dtype=np.int64), KEEP, 1, math.nan)
-        took_s = max(1e-5, (time.monotonic() - start) / 2)
+        took_s = max(1e-5, (clock.now() - start) / 2)
         self.per_slice = max(1, int(_SLICE_S / took_s))
 
     def decided(self) -> npt.NDArray[np.int64]:

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Sequence
 
+from planner import clock
 from planner.bound.interval_mip import IntervalMip, IntervalPlan
 from planner.plan.candidate import Candidate
 from planner.plan.problem import Problem
@@ -50,9 +51,9 @@ class IntervalSearch:
         return IntervalMip.covers(problem) and len(problem.ops) <= MAX_OPS
 
     def run(self, deadline: float) -> None:
-        """Solve until nothing exceeds the capacity any more, or `deadline` (time.monotonic)."""
+        """Solve until nothing exceeds the capacity any more, or `deadline` (`clock.now`)."""
         while self._instants and not self._stopped:
-            left_s = deadline - time.monotonic()
+            left_s = deadline - clock.now()
             if left_s < _MIN_S:
                 return
             instants = sorted(self._instants)
@@ -70,7 +71,7 @@ class IntervalSearch:
 
     def run_beside(self, deadline: float) -> None:
         """`run` on a thread of its own, which does not keep the process alive."""
-        if self._instants:
+        if self._instants and not clock.is_counted():
             self._thread = threading.Thread(target=self.run, args=(deadline,), daemon=True)
             self._thread.start()
 

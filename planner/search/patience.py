@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 
+from planner import clock
 from planner.search.state import SearchState
 
 
@@ -13,7 +13,7 @@ class Patience:
     """The longer somebody has waited, the more must be left to gain for them to wait on.
 
     Attributes:
-        since: when the wait began (time.monotonic).
+        since: when the wait began (`clock.now`).
         per_s: a second of it is worth so much of the time of a step: with 0.0002, a gain of at most
             0.2% is not pursued after ten seconds.
     """
@@ -28,12 +28,12 @@ class Patience:
             gain_us: the most that may be gained.
             step_us: time of a step.
         """
-        return gain_us > self.per_s * (time.monotonic() - self.since) * step_us
+        return gain_us > self.per_s * (clock.now() - self.since) * step_us
 
 
 def begin(per_s: float) -> Patience:
     """The patience of a wait that begins now."""
-    return Patience(since=time.monotonic(), per_s=per_s)
+    return Patience(since=clock.now(), per_s=per_s)
 
 
 _CHANCE, _FAR = 0.1, 0.004
@@ -65,4 +65,4 @@ class NotWorthTheWait:
         chance = _CHANCE * min(1.0, gap / _FAR)
         idle_s = max(chance * worth_s, self.state.improved - self.state.began)
         until = min(self.patience.since + worth_s, self.state.improved + idle_s)
-        return until - time.monotonic()
+        return until - clock.now()

@@ -6,6 +6,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from planner import clock
 from planner.plan.candidate import Candidate
 from planner.plan.decisions import Choice, Decisions, Gap
 from planner.plan.problem import ActionKind, Problem
@@ -43,6 +44,7 @@ class GreedyRepair:
 
     def decisions(self) -> Decisions | None:
         """The candidate's decisions and the new ones; None where nothing can be added."""
+        clock.spend(clock.REPAIRED_S * len(self.problem.ops))
         before = self.candidate.decisions
         assert before is not None
         gaps = dict(before.gaps)
@@ -192,4 +194,5 @@ def closure(
                     break
             else:
                 stack.append(problem.tensors[t].producer)
+    clock.spend(clock.CLOSED_S * len(seen))
     return list(seen), None

@@ -8,9 +8,9 @@ what one more byte saves a plan comes in jumps.
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 
+from planner import clock
 from planner.bound.column_generation import ColumnGeneration
 from planner.bound.lp import InstantLp
 from planner.plan.problem import Problem
@@ -48,7 +48,7 @@ def shadow_prices(
 ) -> ShadowPrices | None:
     """Prices of the LP over instants that are added where its plan overflows; None where nothing fits,
     or time ran out before the first answer."""
-    deadline = time.monotonic() + time_limit_s
+    deadline = clock.now() + time_limit_s
     evaluator = Evaluator(problem)
     if evaluator.fits(evaluator.base):
         return ShadowPrices(us_per_byte={}, bound_extra_us=0.0)
@@ -59,7 +59,7 @@ def shadow_prices(
     while instant is not None and len(instants) < max_instants:
         instants.append(instant)
         relaxed.add(instant)
-        left_s = deadline - time.monotonic()
+        left_s = deadline - clock.now()
         solution = relaxed.solve(time_limit_s=left_s) if left_s > 0 else None
         if solution is None:
             break

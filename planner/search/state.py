@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from planner import clock
 from planner.bound.lp import BOUND_CLASS
 from planner.plan.candidate import Candidate
 from planner.plan.problem import Problem
@@ -61,11 +61,11 @@ class SearchState:
         engine: what found it.
         bound_extra_us: no plan of `bound_class` adds less time to the base order.
         is_impossible: proved that nothing fits.
-        near_since: when the plan came near its bound (time.monotonic); None before.
+        near_since: when the plan came near its bound (`clock.now`); None before.
         instants: base operations at which memory is short, those that matter most first.
         intervals: the integer programs that run beside the search, once they do.
-        began: when the search began (time.monotonic).
-        improved: when the best plan was found (time.monotonic).
+        began: when the search began (`clock.now`).
+        improved: when the best plan was found (`clock.now`).
         ledger: what each engine did.
         on_progress: told of each better plan.
     """
@@ -81,8 +81,8 @@ class SearchState:
     near_since: float | None = None
     instants: list[int] = field(default_factory=list)
     intervals: IntervalSearch | None = None
-    began: float = field(default_factory=time.monotonic)
-    improved: float = field(default_factory=time.monotonic)
+    began: float = field(default_factory=clock.now)
+    improved: float = field(default_factory=clock.now)
     ledger: Ledger = field(default_factory=Ledger)
     on_progress: Callable[[str], None] | None = None
 
@@ -107,7 +107,7 @@ class SearchState:
         if not improved:
             return False
         self.best, self.engine = candidate, engine or self.ledger.engine
-        self.improved = time.monotonic()
+        self.improved = clock.now()
         if self.on_progress:
             base_us = self.problem.base_duration_us
             self.on_progress(
@@ -126,7 +126,7 @@ class SearchState:
 
     def _note_near(self) -> None:
         if self.near_since is None and self.is_within(_NEARLY):
-            self.near_since = time.monotonic()
+            self.near_since = clock.now()
 
     @property
     def bound_us(self) -> float:
@@ -183,7 +183,7 @@ class NearBound:
         """Seconds of that time; without end before the plan is near."""
         if self.state.near_since is None:
             return float("inf")
-        return self.state.near_since + self.wait_s - time.monotonic()
+        return self.state.near_since + self.wait_s - clock.now()
 
 
 def new_state(
@@ -192,7 +192,7 @@ def new_state(
     on_progress: Callable[[str], None] | None = None,
 ) -> SearchState:
     """A search that knows nothing yet but the base order."""
-    began = time.monotonic()
+    began = clock.now()
     evaluator = Evaluator(problem)
     return SearchState(
         began=began,

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from planner import clock
 from planner.plan.statistics import EngineStatistics
 
 
@@ -31,7 +31,7 @@ class Ledger:
 
     engine: str = ""
     _lines: dict[str, _Line] = field(default_factory=dict)
-    _since: float = field(default_factory=time.monotonic)
+    _since: float = field(default_factory=clock.now)
 
     @contextmanager
     def turn_of(self, engine: str) -> Iterator[None]:
@@ -72,7 +72,7 @@ class Ledger:
         return self._lines.setdefault(self.engine, _Line())
 
     def _switch(self, engine: str) -> str:
-        now = time.monotonic()
+        now = clock.now()
         self._line().seconds += now - self._since
         before, self.engine, self._since = self.engine, engine, now
         return before

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import threading
-import time
 from dataclasses import dataclass
 from typing import Protocol
+
+from planner import clock
 
 
 class Stop(Protocol):
@@ -22,7 +23,7 @@ class At:
     """Ends at a moment.
 
     Attributes:
-        moment: in seconds of `time.monotonic`.
+        moment: in seconds of `clock.now`.
     """
 
     moment: float
@@ -30,7 +31,7 @@ class At:
     @property
     def left_s(self) -> float:
         """Seconds until the moment."""
-        return self.moment - time.monotonic()
+        return self.moment - clock.now()
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,4 +63,4 @@ NEVER = At(float("inf"))
 
 def after(seconds: float) -> At:
     """Ends in so many seconds."""
-    return At(time.monotonic() + seconds)
+    return At(clock.now() + seconds)

@@ -23,6 +23,7 @@ from collections.abc import Sequence, Set
 
 import numpy as np
 
+from planner import clock
 from planner.plan.candidate import Candidate
 from planner.plan.problem import Action, ActionKind, Problem
 from planner.plan.replay import Replay
@@ -43,6 +44,7 @@ def simulate(problem: Problem, actions: Sequence[Action], loads: Set[int] = froz
         InvalidScheduleError: an input is not on the device, a tensor is not on the host, an
             operation that may not be recomputed runs twice, or one never runs.
     """
+    clock.spend(clock.SIMULATED_S * len(actions))
     steps, ops, tensors, kind_run = len(actions), problem.ops, problem.tensors, ActionKind.RUN
     newest: dict[int, int] = {}  # tensor -> index into the lists below
     tensor_of: list[int] = []

@@ -7,11 +7,11 @@ done with a plan meanwhile.
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 
+from planner import clock
 from planner.pipeline.levers.residence import most_bound_us
 from planner.pipeline.prepare.copies import choose_copies
 from planner.pipeline.prepare.prepared import Prepared, Progress, silent
@@ -121,10 +121,10 @@ def before_a_plan(prepared: Prepared, settings: Settings, orders: Sequence[BaseO
     Args:
         orders: all base orders, the one with the least peak first.
     """
-    start = time.monotonic()
+    start = clock.now()
     limit_s = _limit_s(prepared)
     base = _best_order(prepared, settings, orders, time_limit_s=_RACING * limit_s)
-    left_s = limit_s - (time.monotonic() - start)
+    left_s = limit_s - (clock.now() - start)
     return _question(prepared, settings, orders, base, time_limit_s=left_s)
 
 
@@ -181,7 +181,7 @@ def preview_budgets(question: Question, progress: Progress = silent) -> BudgetPr
 
 def _looked_at(question: Question, progress: Progress = silent) -> Found:
     """A short search at each budget, and what binds the plan."""
-    start = time.monotonic()
+    start = clock.now()
     prices = None
     if question.planned is not None:
         progress("finding what binds the budget")
@@ -189,11 +189,11 @@ def _looked_at(question: Question, progress: Progress = silent) -> Found:
     points: list[Point] = []
     count = len(question.budgets)
     for done, budget in enumerate(question.budgets):
-        left_s = question.time_limit_s - (time.monotonic() - start)
+        left_s = question.time_limit_s - (clock.now() - start)
         progress(f"what {format_bytes(budget)} would cost ({done + 1} of {count})")
         share_s = max(_MIN_POINT_S, left_s / (count - done))
         points.append(_point(question, budget, time_limit_s=share_s))
-    return Found(points=tuple(points), prices=prices, seconds=time.monotonic() - start)
+    return Found(points=tuple(points), prices=prices, seconds=clock.now() - start)
 
 
 class PreviewBeside:
@@ -208,7 +208,7 @@ class PreviewBeside:
         """Have it looked at for a plan, once what it takes is loaded there."""
         question = beside_a_plan(settings, planned)
         self._asked = question, settings, planned
-        self._answer = self._process.begin(_look_there, question)
+        self._answer = self._process.begin(_look_there, (clock.is_counted(), question))
 
     def settle(self, planned: Planned) -> None:
         """The plan came out so: the same actions, in another order."""
@@ -237,9 +237,11 @@ def helper_beside(request: Request) -> Iterator[Beside]:
         yield process
 
 
-def _look_there(_: None, question: Question) -> Found:
-    """`_looked_at`, as a call to another process."""
-    return _looked_at(question)
+def _look_there(_: None, task: tuple[bool, Question]) -> Found:
+    """`_looked_at`, as a call to another process, which counts work where this one does."""
+    is_counted, question = task
+    with clock.counting(is_asked=is_counted):
+        return _looked_at(question)
 
 
 def _get_ready(_: None, __: None) -> None:

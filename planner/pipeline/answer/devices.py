@@ -6,10 +6,10 @@ the way to the largest that fits, by halves: a size that fits is taken to mean t
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from planner import clock
 from planner.cost.hardware import Hardware
 from planner.cost.model import durations_of_changed, durations_us
 from planner.device_fits import HOWS, Fit, How
@@ -88,7 +88,7 @@ class Finder:
     searches: int
     progress: Progress
     policy: Policy = POLICY
-    began: float = field(default_factory=time.monotonic)
+    began: float = field(default_factory=clock.now)
     _prepared: dict[int, Prepared] = field(default_factory=dict)
     _ways: dict[tuple[int, str, How], tuple[Prepared, ...]] = field(default_factory=dict)
     _fed: dict[tuple[int, str], float] = field(default_factory=dict)
@@ -204,7 +204,7 @@ class Finder:
     def _share_s(self) -> float:
         """Seconds for one search on the way."""
         limit_s = self.request.limits.time_limit_s
-        if time.monotonic() - self.began > limit_s:
+        if clock.now() - self.began > limit_s:
             return 0.0
         return limit_s * ((1 - _LAST_SHARE) if self.dim else 1.0) / self.searches
 

@@ -7,10 +7,10 @@ copies: quick searches for a plan of one run tell, as long as the operations alo
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from planner import clock
 from planner.errors import InfeasibleBudgetError, UsageError, VerificationError
 from planner.files.temporary import temporary_folder
 from planner.micro.batch import batch_of, check_runs, divisors
@@ -217,10 +217,10 @@ class _Choice:
         least = self._least_by_order(known)
         fewer = known if least is None else known[: known.index(least)]
         limit_s = whole.request.limits.time_limit_s
-        until = time.monotonic() + min(_MOST_S, _SHARE * limit_s)
+        until = clock.now() + min(_MOST_S, _SHARE * limit_s)
         for runs in reversed(fewer):
             best = min(self.times.values(), default=float("inf"))
-            if best < float("inf") and (len(self.times) > 1 and time.monotonic() > until):
+            if best < float("inf") and (len(self.times) > 1 and clock.now() > until):
                 break
             if runs * sum(self._ways(runs)[0].prepared.duration_us) < (1 - WORTH) * best:
                 self.times[runs] = runs * self._searched(runs)

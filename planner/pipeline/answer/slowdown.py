@@ -7,9 +7,9 @@ limit, it is given a little more memory.
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, replace
 
+from planner import clock
 from planner.errors import InfeasibleBudgetError
 from planner.pipeline.answer.sweep import Graphs, graphs_of
 from planner.pipeline.prepare.prepared import Prepared, Progress
@@ -54,7 +54,7 @@ def plan_within(
     Raises:
         InfeasibleBudgetError: every plan found within the budget is slower.
     """
-    start = time.monotonic()
+    start = clock.now()
     most_us = prepared.baseline.time_us * (1 + max_slowdown)
     progress("searching for base orders")
     graphs = graphs_of(prepared, settings)
@@ -66,7 +66,7 @@ def plan_within(
     for step in range(_STEPS):
         budget = high if found is None and not step else (low + high) // 2
         progress(f"searching for the least budget: {format_bytes(budget)}")
-        left_s = start + _SEARCH * settings.time_limit_s - time.monotonic()
+        left_s = start + _SEARCH * settings.time_limit_s - clock.now()
         point = solve_point(
             graphs.problems,
             budget,
@@ -106,7 +106,7 @@ def _made(
 ) -> tuple[Planned, Settings] | None:
     """The plan, lowered, at the least budget from `budget` on at which it is fast enough."""
     for _ in range(_TRIES):
-        left_s = settings.time_limit_s - (time.monotonic() - start)
+        left_s = settings.time_limit_s - (clock.now() - start)
         tight = replace(
             settings,
             budget_bytes=min(budget, settings.budget_bytes),

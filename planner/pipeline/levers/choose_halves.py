@@ -8,12 +8,12 @@ the order with the least peak. As many as it takes, and no more: each of them ch
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
+from planner import clock
 from planner.errors import InfeasibleBudgetError
 from planner.graph.liveness import timeline
 from planner.graph.model import OpId
@@ -184,7 +184,7 @@ class _Search:
     def choose(self, exact: Planned | None) -> tuple[str, ...]:
         """The fewest whose plan is about as quick as any."""
         share_s = min(_MOST_S, _SHARE * self.settings.time_limit_s)
-        self.until = time.monotonic() + share_s
+        self.until = clock.now() + share_s
         if exact is not None:
             self.times[0] = exact.time_us
             order = exact.base.order
@@ -206,7 +206,7 @@ class _Search:
         most = len(self.candidates)
         self._try(most, order)
         self._try(most // 2, order)
-        while len(self.times) < _SEARCHES and time.monotonic() < self.until:
+        while len(self.times) < _SEARCHES and clock.now() < self.until:
             best = min(self.times, key=lambda n: (self.times[n], n))
             count = next_between({0, *self.times}, best)
             if count is None:
@@ -218,5 +218,5 @@ class _Search:
             return
         prepared = _in_half(self.prepared, self.candidates[:count])
         in_graph = in_order(prepared.graph, order)
-        left_s = max(0.3, (self.until - time.monotonic()) / _SEARCHES)
+        left_s = max(0.3, (self.until - clock.now()) / _SEARCHES)
         self.times[count] = quick_us(prepared, in_graph, self.settings, left_s)

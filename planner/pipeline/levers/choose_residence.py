@@ -8,12 +8,12 @@ live on the host: how many, quick searches tell, in the order with the least pea
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, field
 
 import numpy as np
 
+from planner import clock
 from planner.errors import UsageError
 from planner.graph.liveness import timeline
 from planner.graph.model import OpId, Role, Tensor
@@ -257,7 +257,7 @@ class _Search:
         """The number that is quickest; nothing, where that is as good."""
         prepared, settings = self.prepared, self.settings
         share_s = min(_MOST_S, _SHARE * settings.time_limit_s)
-        self.until = time.monotonic() + share_s
+        self.until = clock.now() + share_s
         room = settings.budget_bytes - settings.reserve_bytes
         if plain is None and least_possible_peak(prepared) <= room:
             orders = base_orders(prepared, time_limit_s=share_s)
@@ -297,7 +297,7 @@ class _Search:
             self.times[0] = self.plain_us  # that plan is there already
         self._try([0], order)
         at_once = 1 if self.helper is None else 2
-        while _SEARCHES - len(self.times) >= at_once and time.monotonic() < self.until:
+        while _SEARCHES - len(self.times) >= at_once and clock.now() < self.until:
             counts = between(self.times, self._best())[:at_once]
             if not counts:
                 break
@@ -316,7 +316,7 @@ class _Search:
             for count in new:
                 prepared = resided(self.prepared, self.candidates.first(count))
                 in_graph = in_order(prepared.graph, order)
-                left_s = max(0.3, (self.until - time.monotonic()) / _SEARCHES)
+                left_s = max(0.3, (self.until - clock.now()) / _SEARCHES)
                 search = quick_search(prepared, in_graph, self.settings, left_s)
                 made[id(search)] = count, prepared
                 yield search

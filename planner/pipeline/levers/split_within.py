@@ -8,10 +8,10 @@ there are fewer chunks; in less, a plan can keep more beside them. The best is p
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
+from planner import clock
 from planner.errors import InfeasibleBudgetError
 from planner.lower.row_rules import MIN_OPSET
 from planner.pipeline.levers.choose_residence import everything_on_host
@@ -79,7 +79,7 @@ def split_within(
         settings=settings,
         progress=progress,
         within=within,
-        until=time.monotonic() + settings.time_limit_s,
+        until=clock.now() + settings.time_limit_s,
     ).run()
 
 
@@ -143,7 +143,7 @@ class _Splitting:
         for one in self._splits(lean):
             added_us = self._quick(with_hosted(one, hosted))
             found.append(_Tried(prepared=one, added_us=added_us))
-            if time.monotonic() > self.until - _LEAST * self.settings.time_limit_s:
+            if clock.now() > self.until - _LEAST * self.settings.time_limit_s:
                 break
         found.reverse()
         return sorted(found, key=lambda one: one.added_us)
@@ -186,7 +186,7 @@ class _Splitting:
         return replace(self.settings, time_limit_s=limit_s)
 
     def _for_rest(self) -> Settings:
-        left_s = self.until - time.monotonic()
+        left_s = self.until - clock.now()
         return self._for(max(left_s, _LEAST * self.settings.time_limit_s))
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, replace
 
+from planner import clock
 from planner.errors import InfeasibleBudgetError
 from planner.pipeline.levers.choose_residence import (
     Chosen,
@@ -63,7 +63,7 @@ class PlanWithin:
             InfeasibleBudgetError: no plan fits the budget, or none the host budget.
             TakenError: ONNX Runtime's optimizers take nodes of every plan away.
         """
-        self.began = time.monotonic()
+        self.began = clock.now()
         if not is_device_first(self.prepared, self.settings):
             return self._made(self._residence())
         plain = self._on_device()
@@ -134,7 +134,7 @@ class PlanWithin:
 
     def _plan(self, chosen: Chosen, share: float) -> Planned:
         limit_s = self.settings.time_limit_s
-        left_s = share * limit_s - (time.monotonic() - self.began)
+        left_s = share * limit_s - (clock.now() - self.began)
         return make_plan(
             chosen.prepared,
             replace(self.settings, time_limit_s=max(_LEAST * limit_s, left_s), since=self.began),

@@ -33,7 +33,7 @@ class Settings:
         order_target: the session option that the rewritten model is made for.
         time_limit_s: for finding a plan.
         workers: threads of the search; None for all cores.
-        since: when the wait for a plan began (time.monotonic), of which this search may be a later part;
+        since: when the wait for a plan began (`clock.now`), of which this search may be a later part;
             None: with this search.
     """
 

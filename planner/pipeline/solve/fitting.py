@@ -3,10 +3,10 @@ CPU has room in any order or in none."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 
+from planner import clock
 from planner.fit.demands import demands_of, demands_of_plan, units_of
 from planner.fit.search import Fit, fit, need_of
 from planner.graph.schedule import with_folded
@@ -40,14 +40,14 @@ def fitted_plan(
     Raises:
         TakenError: as for `lowered_plan`.
     """
-    deadline = time.monotonic() + time_limit_s
+    deadline = clock.now() + time_limit_s
     need = 0.0
     if planned.needed_bytes is not None:
         return None, planned.needed_bytes / max(1, planned.room_bytes)
     if planned.is_ordered:
         return None, _fit(planned, settings, 0.0, 0).need
     for turn in range(_ROUNDS):
-        found = _fit(planned, settings, deadline - time.monotonic(), turn)
+        found = _fit(planned, settings, deadline - clock.now(), turn)
         need = need or found.need
         if found.order is None:
             break

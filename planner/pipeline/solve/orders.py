@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import itertools
-import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from planner import clock
 from planner.bound.instants import min_peak_bound
 from planner.formulate import NO_LIMIT, Formulation, has_slot
 from planner.graph.effects import SHARED_GENERATOR
@@ -72,14 +72,14 @@ def base_orders(
         room_bytes: once an order is well within it, none is made of others by moves, and a few are kept:
             nothing is quicker than an order that fits as it is. None: the least peak is looked for.
     """
-    deadline = time.monotonic() + time_limit_s
+    deadline = clock.now() + time_limit_s
     whole = prepared.formulated()
     problem = whole.problem
     lives = Lives(problem)
     peaks: dict[tuple[int, ...], int] = {}
 
     def late() -> bool:
-        return time.monotonic() > deadline
+        return clock.now() > deadline
 
     def look_at(orders: Iterable[tuple[int, ...]]) -> None:
         new = (order for order in orders if order not in peaks)
@@ -125,7 +125,7 @@ def with_pins(
     """The orders with about what the nodes take that pin them, where that was measured.
 
     Args:
-        until: those whose turn comes later (time.monotonic) are left as they are.
+        until: those whose turn comes later (`clock.now`) are left as they are.
         helper: where half of them are looked at; None looks at all of them here.
     """
     if not prepared.pin_us or prepared.request.order != "default":
@@ -155,7 +155,7 @@ class _ToPin:
 def _pins_of(_: None, task: _ToPin) -> list[int | None]:
     """How many nodes pin each order; None where time is out. May be called in another process."""
     return [
-        pins_needed(task.graph, base.order) if time.monotonic() <= task.until else None
+        pins_needed(task.graph, base.order) if clock.now() <= task.until else None
         for base in task.orders
     ]
 

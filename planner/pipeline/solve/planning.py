@@ -11,10 +11,10 @@ the budget is one of live bytes, a plan without room in the arena is taken, and 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from planner import clock
 from planner.errors import InfeasibleBudgetError
 from planner.formulate import Formulation
 from planner.graph.model import TensorId
@@ -68,7 +68,7 @@ def make_plan(
         InfeasibleBudgetError: no plan fits, with the least peak found and what binds it.
         KeyboardInterrupt: on Ctrl-C, unless it is kept, or no plan was accepted yet.
     """
-    deadline = time.monotonic() + settings.time_limit_s
+    deadline = clock.now() + settings.time_limit_s
     kept: list[Planned] = []
     course = _Course(given=orders)
     ahead = WorkingAhead(helper if may_work_ahead(settings.workers) else None)
@@ -113,7 +113,7 @@ class _Course:
 def _for_the_rest(settings: Settings, deadline: float) -> Settings:
     """Settings of a search that is made again, in the time that is left, or some beyond it."""
     least_s = LATE * settings.time_limit_s
-    return replace(settings, time_limit_s=max(deadline - time.monotonic(), least_s))
+    return replace(settings, time_limit_s=max(deadline - clock.now(), least_s))
 
 
 def _barred(prepared: Prepared, error: TakenError) -> Prepared:
@@ -161,7 +161,7 @@ def _planned(
     Args:
         course: what is known of the base orders, which is added to.
     """
-    start, orders_s = time.monotonic(), 0.1 * settings.time_limit_s
+    start, orders_s = clock.now(), 0.1 * settings.time_limit_s
     if not course.orders:
         orders = course.given
         if not orders:
@@ -201,7 +201,7 @@ def _planned(
         return planned
     assert search.least is not None
     # where live bytes fit, a plan is near: the one that an error would name is searched for as ever
-    is_late = time.monotonic() > deadline and planned is None
+    is_late = clock.now() > deadline and planned is None
     found = least_peaks(prepared, settings, search.least, forms, is_late=is_late)
     return least_plan(
         prepared, settings, found, orders, held_bytes=search.least_held_bytes, is_late=is_late
@@ -225,7 +225,7 @@ def _race(
         done += 1
         progress(f"comparing base orders ({done}): {orders[index].name}")
 
-    left_s = deadline - time.monotonic()
+    left_s = deadline - clock.now()
     problems = [form.problem for form in forms.values()]
     share_s = POLICY.race.share * left_s
     runners = race(

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
+from planner import clock
 from planner.formulate import Formulation
 from planner.graph.model import OpId, Placement, TrainingGraph
 from planner.graph.schedule import default_order, priority_order
@@ -57,6 +58,8 @@ def lowered_as(
         TakenError: ONNX Runtime's optimizers take nodes of it away, however they are pinned.
     """
     from planner.runtime.optimizers.fusion_pins import pinned
+
+    clock.spend(clock.LOWERED_S * len(prepared.graph.operations))
 
     def lower(pins: frozenset[str]) -> Rewritten:
         return rewrite(

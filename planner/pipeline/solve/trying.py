@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 
+from planner import clock
 from planner.formulate import Formulation
 from planner.pipeline.prepare.prepared import Prepared, Progress
 from planner.pipeline.prepare.settings import Settings
@@ -142,7 +142,7 @@ class TrialSearch:
             outcome = self._try(trial)
             has_plan = outcome is not None
             if outcome is not None:
-                trials.retry(trial, outcome, is_late=time.monotonic() > self.deadline)
+                trials.retry(trial, outcome, is_late=clock.now() > self.deadline)
             elif self.accepted is None:
                 trials.restore(trial.base)
         if self.accepted is None:
@@ -191,7 +191,7 @@ class TrialSearch:
         """Whether any plan that holds is wanted by now, whatever it costs."""
         if self.accepted is None or self.accepted.holds:
             return False
-        return time.monotonic() > self.deadline - _PRESSED * self.settings.time_limit_s
+        return clock.now() > self.deadline - _PRESSED * self.settings.time_limit_s
 
     @property
     def _base_us(self) -> float:
@@ -203,7 +203,7 @@ class TrialSearch:
         Args:
             has_plan: the one before found a plan, accepted or not.
         """
-        now = time.monotonic()
+        now = clock.now()
         if self.accepted is None or not self.accepted.holds:
             self.late += now > self.deadline
             most = _MOST_LATE if self.accepted is None else 2 * _MOST_LATE
@@ -238,7 +238,7 @@ class TrialSearch:
         return self.prepared.target.own_memory
 
     def _to_judge(self, base: BaseOrder) -> ToJudge:
-        left_s = max(0.0, self.deadline - time.monotonic())
+        left_s = max(0.0, self.deadline - clock.now())
         return ToJudge(
             problem=self.forms[base].problem,
             breaks_up=self._breaks_up,
@@ -256,7 +256,7 @@ class TrialSearch:
         """Solve one trial, and accept its plan if it is better; None where none was found. While that
         is lowered, the next ones are worked on."""
         is_first = self.least is None
-        begun = time.monotonic()
+        begun = clock.now()
         capacity = self.trials.capacity_bytes(trial)
         self.progress(f"solving for {format_bytes(capacity)}, order: {trial.base.name}")
         # before anything is kept, Ctrl-C must find the search here
@@ -272,7 +272,7 @@ class TrialSearch:
                 progress=lambda text: self.progress(f"solving: {text}"),
             )
         if is_first:  # what ended early is good: no other gets much longer
-            self.longest_s = 2 * max(_MIN_SEARCH_S, time.monotonic() - begun)
+            self.longest_s = 2 * max(_MIN_SEARCH_S, clock.now() - begun)
         is_cut = solved.solve_s >= _CUT * limits.limit_s
         found = _Found(trial.base, form, solved, is_cut=is_cut)
         try:
@@ -328,7 +328,7 @@ class TrialSearch:
 
     def _limits(self, *, is_first: bool) -> SearchSettings:
         """What one search may take of the time that is left."""
-        left_s = self.deadline - time.monotonic()
+        left_s = self.deadline - clock.now()
         share_s = min(self.longest_s, max(1.0, left_s * (_FIRST if is_first else _LATER)))
         if left_s < 0:
             share_s = max(share_s, LATE * self.settings.time_limit_s)
@@ -404,7 +404,7 @@ class TrialSearch:
 
     def _refine(self, accepted: Planned) -> None:
         """Search on in the time left: the plan may come of a short search at a lower capacity."""
-        left_s = self.deadline - time.monotonic()
+        left_s = self.deadline - clock.now()
         problem = accepted.formulation.problem
         candidate = accepted.solved.candidate
         assert candidate is not None

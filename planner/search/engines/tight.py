@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from typing import ClassVar
 
+from planner import clock
 from planner.plan.decisions import Choice, Decisions
 from planner.plan.problem import Problem
 from planner.search.eviction import EVICTION_POLICIES, Eviction
@@ -43,7 +43,7 @@ class Evict:
         """Offer the plan of each policy."""
         evicting = Eviction(state.problem)
         for policy in EVICTION_POLICIES:
-            deadline = time.monotonic() + stop.left_s
+            deadline = clock.now() + stop.left_s
             actions = evicting.actions(state.problem.capacity_bytes, policy, deadline=deadline)
             if actions is not None:
                 state.offer(candidate_of(state.problem, actions))

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from planner import clock
 from planner.native.calls import function, random_words, words
 from planner.search.fast.arrays import Arrays, Plan, Steps, steps_for
 
@@ -73,11 +74,15 @@ class Core:
         self.steps = steps
         self._steps = words(steps)
 
+    def _spend(self, schedules: int = 1) -> None:
+        clock.spend(clock.COMPILED_S * schedules * len(self.arrays.duration))
+
     def schedule(self, plan: Plan) -> int:
         """Write the actions of `plan` to the steps; returns how many, or OVERFLOW.
 
         Any plan gives a valid schedule: a tensor that is needed, gone, and whose producer may not run
         again is kept on instead (the plan's array is changed)."""
+        self._spend()
         return function("planner_search_schedule")(self._problem, self._steps, words(plan))
 
     def replay(self, count: int, *, overlap: bool = False) -> Replay:
@@ -101,6 +106,7 @@ class Core:
         return self._replayed("planner_search_place", count, rounds)
 
     def _replayed(self, name: str, count: int, how: int) -> Replay:
+        self._spend()
         found = _Replay()
         numbers = ctypes.c_int64(count), ctypes.c_int64(how)
         function(name)(self._problem, self._steps, *numbers, ctypes.byref(found))
@@ -113,6 +119,7 @@ class Core:
         Args:
             time_us: the plan's; NaN where that is not known yet.
         """
+        self._spend(2 * len(gaps))
         gaps, time = np.ascontiguousarray(gaps, dtype=np.int64), ctypes.c_double(time_us)
         asked = words((gaps, choice, batch))
         function("planner_search_change")(
@@ -138,6 +145,7 @@ class Core:
         Returns:
             How often `best` got better.
         """
+        self._spend(2 * iterations)
         gaps = np.ascontiguousarray(gaps, dtype=np.int64)
         asked = words((gaps, iterations, *random_words(rng)))
         return function("planner_search_anneal")(
