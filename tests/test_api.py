@@ -56,7 +56,7 @@ def result(request, tmp_path_factory) -> OptimizeResult:
         plan_path=folder / "plan.json",
         report_path=folder / "report.html",
         time_limit_s=3.0,
-        workers=1,
+        reproducible=True,
         verify="thorough",
     )
 
