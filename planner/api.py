@@ -47,6 +47,7 @@ from planner.targets import Device, target_named
 Progress = Callable[[str], None]
 
 
+@clock.as_asked
 @collected_seldom()
 def analyze(
     model: FileName,
@@ -65,6 +66,7 @@ def analyze(
     feeds: Feeds = "auto",
     time_limit_s: float = 60.0,
     seed: int = 0,
+    reproducible: bool = False,
     what_if: Sequence[str] = (),
     progress: Progress | None = None,
     on_model: Callable[[ModelView], None] | None = None,
@@ -86,6 +88,7 @@ def analyze(
         swap, copies, resident, feeds: as for `optimize`, in what a budget would cost; what lives on the
             host is as much as costs nothing, or all that may.
         time_limit_s: for the searches: a better order, the least budget, what budgets cost.
+        reproducible: as for `optimize`.
         what_if: `"bf16"`, `"fp16"`, `"sparse=0.3"`, or two with a comma: what the peak would be if the
             model's tensors were stored so (`planner.graph.what_if`).
         on_model: given the model as it is (`Analysis.default`) as soon as that is known, before anything
@@ -95,6 +98,8 @@ def analyze(
         UsageError, ModelError: see `planner.errors`.
     """
     check_residence(resident, feeds)
+    if reproducible:
+        calibrate, _ = settled(calibrate, None)
     said = meant(
         device=device,
         hardware=hardware,
@@ -121,6 +126,7 @@ def analyze(
     return analyzed(request, progress or silent, what_if=questions, on_model=on_model)
 
 
+@clock.as_asked
 @collected_seldom()
 def optimize(
     model: FileName,
@@ -267,7 +273,7 @@ def optimize(
             pattern=pattern,
         ),
         order=order,
-        limits=Limits(time_limit_s=time_limit_s, workers=workers, reproducible=reproducible),
+        limits=Limits(time_limit_s=time_limit_s, workers=workers),
     )
     check_split(split, budget)
     check_cast_saved(cast_saved)
@@ -289,8 +295,7 @@ def optimize(
         search_context=search_context,
         progress=progress or silent,
     )
-    with clock.counting(is_asked=reproducible):
-        return optimized(job)
+    return optimized(job)
 
 
 @collected_seldom()

@@ -26,6 +26,7 @@ MAX_DEVICES = 64
 MAX_SIZES = 1_000
 
 
+@clock.as_asked
 @collected_seldom()
 def fit_devices(
     model: FileName,
@@ -37,6 +38,7 @@ def fit_devices(
     feeds: Feeds = "auto",
     time_limit_s: float = 120.0,
     seed: int = 0,
+    reproducible: bool = False,
     ort_optimize: bool = True,
     inputs: FileName | None = None,
     progress: Callable[[str], None] | None = None,
@@ -57,6 +59,7 @@ def fit_devices(
             (`"2GB"`), a share (`"5%"`), or "auto", as `optimize` sets aside where no budget is given
             (`planner.defaults.set_aside`).
         time_limit_s: for all searches together.
+        reproducible: as for `optimize`.
 
     Returns:
         A row for each device, as asked, and in it one for each way to fit. What fits with copies is never

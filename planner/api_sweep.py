@@ -24,7 +24,7 @@ from planner.plan.planfile import Swap
 from planner.portfolio.params import read_params
 from planner.portfolio.table import POLICY
 from planner.processes.garbage import collected_seldom
-from planner.request import Costs, Levers, Limits, Request, calibration
+from planner.request import Costs, Levers, Limits, Request, calibration, settled
 from planner.residing import Feeds, Reside, check_residence
 from planner.results import Sweep
 from planner.targets import Device
@@ -33,6 +33,7 @@ from planner.units import parse_budget
 MAX_POINTS = 1_000
 
 
+@clock.as_asked
 @collected_seldom()
 def sweep(
     model: FileName,
@@ -51,6 +52,7 @@ def sweep(
     reserve: str = "0B",
     time_limit_s: float = 120.0,
     seed: int = 0,
+    reproducible: bool = False,
     jobs: int | None = None,
     ray_address: str | None = None,
     ort_optimize: bool = True,
@@ -70,6 +72,7 @@ def sweep(
             much as costs nothing, or all that may.
         device: whose graph and kernels are looked at; None for the CPU's, with the times of any profile.
         time_limit_s: for all points together.
+        reproducible: as for `optimize`; points are solved one after the other.
         jobs, ray_address: see `planner.pipeline.answer.sweep.frontiers`.
         params: the numbers of the search's policy, as `planner solve --print-params` prints them; its
             table `least-peak` changes nothing here.
@@ -80,6 +83,8 @@ def sweep(
     start = clock.now()
     report = progress or silent
     check_residence(resident, feeds)
+    if reproducible:
+        calibrate, jobs = settled(calibrate, jobs, elsewhere=ray_address)
     policy = POLICY if params is None else read_params(Path(params))
     said = meant(
         device=device,

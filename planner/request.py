@@ -27,8 +27,13 @@ earlier run are taken where they were kept. "kept" takes those alone, and runs n
 anew."""
 
 
-def settled(calibrate: bool | None, workers: int | None) -> tuple[bool, int]:
+def settled(
+    calibrate: bool | None, workers: int | None, *, elsewhere: str | None = None
+) -> tuple[bool, int]:
     """(calibrate, workers) of a plan that is the same on any machine: no times of this one, one thread.
+
+    Args:
+        elsewhere: other machines that would work on it.
 
     Raises:
         UsageError: something else was asked for.
@@ -37,8 +42,10 @@ def settled(calibrate: bool | None, workers: int | None) -> tuple[bool, int]:
         raise UsageError(
             "--reproducible plans with no times of this machine, and --calibrate measures them: give one"
         )
-    if workers not in (None, 1):
-        raise UsageError(f"--reproducible searches on one thread: leave --workers {workers} out")
+    if workers not in (None, 1) or elsewhere is not None:
+        raise UsageError(
+            "--reproducible searches on one thread of one process: leave --workers, --jobs and --ray out"
+        )
     return False, 1
 
 
@@ -113,12 +120,10 @@ class Limits:
     Attributes:
         time_limit_s: seconds for finding a plan; reading, writing and verifying come on top.
         workers: threads of the search; None for all cores.
-        reproducible: the same plan on any machine: work is counted in place of seconds (`planner.clock`).
     """
 
     time_limit_s: float = 60.0
     workers: int | None = None
-    reproducible: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
