@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 import sys
@@ -113,3 +114,19 @@ def test_what_contradicts_it_is_said(words: list[str], capsys: pytest.CaptureFix
     assert f"--reproducible {'plans' if words == ['--calibrate'] else 'searches'}" in (
         capsys.readouterr().err
     )
+
+
+@pytest.mark.parametrize(("name", "budget"), [("gpt", "45%"), ("resnet18", "60%")])
+def test_more_time_gives_no_worse_plan(name: str, budget: str):
+    """Within 0.5%: a longer race may end in another order."""
+    taken = []
+    for limit_s in (1.0, 2.0, 5.0):
+        plan = optimize(
+            ZOO / f"{name}.onnx",
+            budget=budget,
+            reproducible=True,
+            time_limit_s=limit_s,
+            dry_run=True,
+        ).plan
+        taken.append(plan.planned.time_us / plan.baseline.time_us)
+    assert all(later <= 1.005 * before for before, later in itertools.pairwise(taken)), taken

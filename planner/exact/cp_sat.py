@@ -96,6 +96,30 @@ class CpSat(_InParts):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Mend(_InParts):
+    """A plan for more memory, part by part, until it fits."""
+
+    name: ClassVar[str] = "mend"
+    repair_s: float = 0.0
+
+    def run(self, state: SearchState, stop: Stop) -> None:
+        """Offer the first plan that fits."""
+        if state.near is None or state.best is not None or state.is_settled:
+            return
+        from planner.exact.local_search import Until, improve_locally  # a second to import
+
+        start = parted(state.problem, state.near.actions)
+        improve_locally(
+            start.problem,
+            start.actions,
+            replace(state.settings, limit_s=stop.left_s, workers=state.settings.workers or 2),
+            until=Until(asked=lambda: state.best is not None or stop.left_s <= 0),
+            on_plan=lambda actions: _offer(state, start.as_given(actions)),
+            policy=self,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Parts(_InParts):
     """Parts of the best plan by constraint programming."""
 

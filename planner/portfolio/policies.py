@@ -27,7 +27,7 @@ class RacePolicy:
         exploded_factor: a greedy plan that takes so many times the base order's time is given up.
         lever_tries, lever_factor: after so many orders, a lever that alone adds so many times what the
             other does is left out.
-        min_s: seconds; no search is shorter.
+        rough_s, min_s: seconds; no rough plan, and no search, has less time.
         others_factor: once a plan is found in the best order, those in the others end after so many
             times what it took.
     """
@@ -43,6 +43,7 @@ class RacePolicy:
     exploded_factor: float = 4.0
     lever_tries: int = 3
     lever_factor: float = 1.5
+    rough_s: float = 0.05
     min_s: float = 0.2
     others_factor: float = 2.0
 

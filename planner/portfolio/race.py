@@ -40,12 +40,14 @@ class Runner:
         solved: what the search found; None where it was not tried, its bound being too high or time
             being out.
         pins_us: what it takes besides to run in this order.
+        is_bounded: time did for a bound that tells this order from others.
     """
 
     index: int
     bound_us: float
     solved: Solved | None = None
     pins_us: float = 0.0
+    is_bounded: bool = True
 
     @property
     def is_impossible(self) -> bool:
@@ -54,12 +56,12 @@ class Runner:
 
     @property
     def rank(self) -> tuple[int, float, float]:
-        """Least is best: a plan by its time; then those not tried, by their bound; then those that
-        found nothing, by their least peak; then what is impossible."""
+        """Least is best: a plan by its time; then those not tried, by their bound, and those without one;
+        then those that found nothing, by their least peak; then what is impossible."""
         if self.is_impossible:
             return 3, 0.0, 0.0
         if self.solved is None:
-            return 1, self.bound_us + self.pins_us, 0.0
+            return 1, float(not self.is_bounded), self.bound_us + self.pins_us
         if self.solved.candidate is None:
             return 2, float(self.solved.least.peak_bytes), self.bound_us
         return 0, self.solved.candidate.time_us + self.pins_us, self.bound_us
@@ -119,7 +121,8 @@ def race(
 
     Args:
         problems: the same operations, tensors and capacity in several orders, and so of one base
-            duration.
+            duration. The first is tried whatever its bound: where time is short, an order that is run
+            anyway is the safest.
         pins_us: what plans in each order take besides; None for nothing.
         patience: orders that promise too little for the wait are not searched in; None searches in all.
         means: who is told, and where it is run.
@@ -221,32 +224,43 @@ class _Field:
             left_s = until - clock.now()
             alone = _single_kinds(problem)[0]
             cut_us = base_us
-            if left_s > 0 and least <= problem.capacity_bytes:
+            is_bounded = left_s > 0
+            if is_bounded and least <= problem.capacity_bytes:
                 cut_us += bound_at_peak(alone, time_limit_s=left_s)
             bound_us = cut_us if alone is problem else base_us
             if least > problem.capacity_bytes:
                 bound_us = float("inf")
             self.marks.append((least, peak, cut_us))
             pins_us = self.pins_us[index]
-            self.runners.append(Runner(index=index, bound_us=bound_us, pins_us=pins_us))
+            self.runners.append(
+                Runner(index=index, bound_us=bound_us, pins_us=pins_us, is_bounded=is_bounded)
+            )
 
     def distinct(self) -> list[Runner]:
-        """One of every mark, the least first bound first."""
+        """One of every mark: the first of all, then the least first bound first, and last those that time
+        did not do to bound."""
         first = {self.marks[r.index]: r for r in reversed(self.runners)}
-        return [first[mark] for mark in sorted(first, key=lambda mark: mark[2])]
+        return sorted(first.values(), key=self._promise)
+
+    def _promise(self, runner: Runner) -> tuple[bool, bool, float]:
+        return runner.index > 0, not runner.is_bounded, self.marks[runner.index][2]
 
     def search(
         self, turn: Sequence[Runner], until: float, *, engine: _Engine, kinds: _Kinds
     ) -> None:
         """Search in the orders whose turn it is, but for those whose bound is behind the best plan, and
         those that promise too little: no search is expected to take more off than those before it in
-        this round."""
+        this round. Where time does not do for all, the first have enough of it."""
         left = 1.0  # of the time that plans added before this round: the least share
+        least_s = self.numbers.rough_s if engine is _roughly else self.numbers.min_s
 
         def turns() -> Iterator[_Turn]:
             for number, runner in enumerate(turn):
-                limit_s = (until - clock.now()) / (len(turn) - number)
-                parts = self._parts(runner, limit_s, left if number else None, kinds)
+                left_s = until - clock.now()
+                if left_s < least_s:
+                    break
+                limit_s = max(least_s, left_s / (len(turn) - number))
+                parts = self._parts(runner, left if number else None, kinds)
                 if not parts:
                     continue
                 self.means.progress(runner.index)
@@ -268,9 +282,7 @@ class _Field:
 
         share_out(turns(), engine, note, self.means.helper)
 
-    def _parts(
-        self, runner: Runner, limit_s: float, left: float | None, kinds: _Kinds
-    ) -> list[Problem]:
+    def _parts(self, runner: Runner, left: float | None, kinds: _Kinds) -> list[Problem]:
         """What to search in, of one order; nothing, where its bound is behind the best plan, or where
         that is not worth the wait.
 
@@ -280,7 +292,7 @@ class _Field:
         best_us = min((r.rank[1] for r in self.runners if not r.rank[0]), default=float("inf"))
         is_settled = runner.solved is not None and runner.solved.is_tight
         is_behind = runner.bound_us + runner.pins_us >= best_us
-        if limit_s < self.numbers.min_s or is_behind or is_settled:
+        if is_behind or is_settled:
             return []
         if left is not None and not self._promises(runner, left, best_us):
             return []
@@ -302,6 +314,7 @@ class _Field:
                 bound_us=float("inf") if f.is_impossible else max(runner.bound_us, f.bound_us),
                 solved=f,
                 pins_us=runner.pins_us,
+                is_bounded=runner.is_bounded,
             )
             for f in found
         ]

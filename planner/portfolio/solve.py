@@ -37,7 +37,8 @@ def solve(
         problem: operations in base order, with the capacity to plan for.
         settings: of the whole search; what the first run spends on compiling the replay is not
             counted.
-        start: what an earlier search of this problem found: the answer is no worse.
+        start: what an earlier search of this problem found: the answer is no worse. Of one with more
+            capacity, too: what is proved of it holds, and its plan is a place to begin from.
         progress: told of each better plan.
         policy: which engine has its turn when.
 
@@ -105,6 +106,8 @@ def _resume(state: SearchState, start: Solved) -> None:
         else:
             again = candidate_of(problem, found.actions)
         state.offer(again, start.engine)
+        if found is start.candidate and not state.evaluator.fits(again):
+            state.near = again
 
 
 def solved_of(state: SearchState) -> Solved:

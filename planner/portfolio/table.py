@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass, field, replace
 
-from planner.exact.cp_sat import CpSat, Descend, Parts
+from planner.exact.cp_sat import CpSat, Descend, Mend, Parts
 from planner.plan.problem import Problem
 from planner.portfolio.policies import FrontierPolicy, LeastPeakPolicy, RacePolicy
 from planner.search.engine import Engine
@@ -129,6 +129,7 @@ POLICY = Policy(
         Turn(engine=Refine(), until=0.9),
     ),
     serial=(
+        Turn(engine=Mend(), until=0.3),
         replace(_GREEDY, until=0.04),
         *_FLOOR,
         Turn(engine=LpRounding(program_share=0.15, give_up_gap=0.05), until=0.25),

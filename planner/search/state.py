@@ -58,6 +58,7 @@ class SearchState:
         settings: of the search.
         least: the plan with the least peak, whether it fits or not.
         best: the fastest plan that fits; None before there is one.
+        near: the fastest plan known that exceeds the capacity, of a search with more of it.
         engine: what found it.
         bound_extra_us: no plan of `bound_class` adds less time to the base order.
         is_impossible: proved that nothing fits.
@@ -74,6 +75,7 @@ class SearchState:
     settings: SearchSettings
     least: Candidate
     best: Candidate | None = None
+    near: Candidate | None = None
     engine: str = ""
     bound_extra_us: float = 0.0
     bound_class: str = BOUND_CLASS

@@ -108,7 +108,7 @@ def only_greedy(policy: Policy) -> Policy:
 def test_no_search_is_shorter_than_the_policy_says():
     moved = uneven()
     assert any(r.solved for r in race(moved, time_limit_s=4.0))
-    patient = replace(POLICY, race=replace(POLICY.race, min_s=5.0))
+    patient = replace(POLICY, race=replace(POLICY.race, rough_s=5.0, min_s=5.0))
     assert not any(r.solved for r in race(moved, time_limit_s=4.0, policy=patient))
 
 

@@ -28,6 +28,9 @@ from planner.processes.workers import Beside
 GRANULARITY_BYTES = 256
 """ONNX Runtime's arena rounds every buffer up to this (bfc_arena.h, `kMinAllocationSize`)."""
 
+OWN = "default"
+"""Name of ONNX Runtime's own order, which nothing has to pin."""
+
 EARLY = frozenset({"Shape", "Size", TO_HOST})
 """What is run as soon as it can be: later, it would keep what it reads on the device."""
 
@@ -103,7 +106,7 @@ def base_orders(
         look_at(found)
     if is_large or is_roomy:  # each takes as long again to be bounded and to be made a problem of
         least = sorted(found, key=peaks.__getitem__)[:_MAX_LATE]
-        found = {order: found[order] for order in (starts["default"], *least)}
+        found = {order: found[order] for order in (starts[OWN], *least)}
     random = {op.id for op in prepared.graph.operations if op.effect in SHARED_GENERATOR}
     drawn = [i for i, op in enumerate(whole.ops) if op in random]
     orders = [
@@ -178,7 +181,7 @@ def _starts(
         rank[op] = i
     plain = tuple(range(len(in_file)))
 
-    starts = {"default": plain, "file": in_file}
+    starts = {OWN: plain, "file": in_file}
     for name, schedule, priority in (
         ("eager", list_schedule, rank),
         ("eager default", list_schedule, plain),
@@ -195,7 +198,7 @@ def _starts(
     if early:
         moved = {name: pull_early(problem, order, early) for name, order in moved.items()}
     if moved is not starts:
-        starts = {**moved, "default": plain, "default, shapes early": moved["default"]}
+        starts = {**moved, OWN: plain, f"{OWN}, shapes early": moved[OWN]}
     for name, order in list(starts.items()):
         if not late():
             starts[f"{name}, updates last"] = updates_last(problem, order)

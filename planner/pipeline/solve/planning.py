@@ -23,6 +23,7 @@ from planner.pipeline.prepare.prepared import Prepared, Progress
 from planner.pipeline.solve.fitting import with_room
 from planner.pipeline.solve.least_plan import least_peaks, least_plan
 from planner.pipeline.solve.orders import (
+    OWN,
     BaseOrder,
     Settings,
     base_orders,
@@ -217,7 +218,7 @@ def _race(
 ) -> dict[BaseOrder, Solved | None]:
     """Orders in which something may fit, the most promising first, each with what a short search
     found in it."""
-    orders = list(forms)
+    orders = sorted(forms, key=lambda base: base.name != OWN)
     done = 0
 
     def begins(index: int) -> None:
@@ -226,7 +227,7 @@ def _race(
         progress(f"comparing base orders ({done}): {orders[index].name}")
 
     left_s = deadline - clock.now()
-    problems = [form.problem for form in forms.values()]
+    problems = [forms[base].problem for base in orders]
     share_s = POLICY.race.share * left_s
     runners = race(
         problems,

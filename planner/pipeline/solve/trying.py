@@ -93,6 +93,7 @@ class TrialSearch:
             an order takes a buffer for each node, which is a lot beside buffers as small.
         least_held_bytes: about the least budget that some lowered plan would be held in; None where none
             was lowered.
+        found: what the last search in each order found.
     """
 
     prepared: Prepared
@@ -114,6 +115,7 @@ class TrialSearch:
     is_cut: bool = False
     underrated: float = 1.0
     least_held_bytes: int | None = None
+    found: dict[BaseOrder, Solved] = field(default_factory=dict)
     trials: Trials = field(init=False)
 
     def __post_init__(self) -> None:
@@ -273,6 +275,8 @@ class TrialSearch:
             )
         if is_first:  # what ended early is good: no other gets much longer
             self.longest_s = 2 * max(_MIN_SEARCH_S, clock.now() - begun)
+        if solved.candidate is not None:
+            self.found[trial.base] = solved
         is_cut = solved.solve_s >= _CUT * limits.limit_s
         found = _Found(trial.base, form, solved, is_cut=is_cut)
         try:
@@ -317,8 +321,10 @@ class TrialSearch:
         self.ahead.expect(expected)
 
     def _start(self, base: BaseOrder, capacity: int) -> Solved | None:
-        """What a search begins from: what is known of the whole budget is of no use for less."""
-        return self.raced.get(base) if capacity == self.settings.budget_bytes else None
+        """What a search begins from: what the last one in this order found, with more of the budget."""
+        if capacity == self.settings.budget_bytes:
+            return self.raced.get(base)
+        return self.found.get(base)
 
     def _form(self, base: BaseOrder, capacity: int) -> Formulation:
         """The problem of a trial."""
