@@ -27,6 +27,7 @@ class Cuda : public Backend {
       auto result = d_.host_alloc(&slot.host, slot.capacity, cuda::kPortable);
       must(!result,
            "no page-locked memory for a host slot of " + std::to_string(slot.capacity) + " bytes");
+      counts.slot_bytes += slot.capacity;
     }
     for (void*& event : slot.event)
       d_.check(d_.event_create(&event, cuda::kNoTiming), "cuEventCreate");
@@ -34,7 +35,7 @@ class Cuda : public Backend {
   void close(Slot& slot) override {
     within(slot, [&] {
       for (void* event : slot.event) d_.event_destroy(event);
-      if (slot.host) d_.host_free(slot.host);
+      if (slot.host) d_.host_free(slot.host), counts.slot_bytes -= slot.capacity;
     });
   }
 

@@ -37,7 +37,7 @@ class Built:
     ) -> subprocess.CompletedProcess[str]:
         """So many programs, with a wait left out."""
         return subprocess.run(
-            [self.program, str(programs), backend],
+            [self.program, str(programs), backend, self.program.parent],
             env=environment(self.driver, mutant),
             capture_output=True,
             text=True,
@@ -97,7 +97,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-@pytest.mark.parametrize("backend", ["cuda", "cpu"])
+@pytest.mark.parametrize("backend", ["cuda", "cpu", "disk"])
 def test_random_streams_keep_their_numbers_in_a_pool_without_a_byte_to_spare(
     backend: str, plain_build: Built
 ):
@@ -232,7 +232,7 @@ def test_thread_sanitizer_finds_no_race_and_sees_one_where_a_wait_is_left_out(tm
     if not works or subprocess.run([tmp_path / "probe"], check=False).returncode:
         pytest.skip("the compiler has no -fsanitize=thread that works here")
     sanitized = built(tmp_path, "-fsanitize=thread")
-    for right in (sanitized.run(12), sanitized.run(12, "cpu")):
+    for right in (sanitized.run(12), sanitized.run(12, "cpu"), sanitized.run(12, "disk")):
         assert right.returncode == 0, right.stdout + right.stderr
         assert "ThreadSanitizer" not in right.stderr
     raced = sanitized.run(3, mutant=2)
