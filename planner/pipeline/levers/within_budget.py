@@ -146,12 +146,16 @@ class PlanWithin:
 
     def _with_host_budget(self, error: InfeasibleBudgetError) -> InfeasibleBudgetError:
         """The error, which says so where the host budget took copies away."""
-        host = self.prepared.request.levers.host_budget
+        levers = self.prepared.request.levers
+        host, disk = levers.host_budget, levers.disk
+        where, option = "on the host", "--host-budget"
+        if disk is not None:
+            where, option = f"in {disk.folder}", "--disk-budget"
         if host is None or not (self.swaps or self.stays):
             return error
         return InfeasibleBudgetError(
-            f"{error}; with at most {host} on the host, {len(self.swaps | self.stays):,} tensors could "
-            "not be there: allow more with --host-budget",
+            f"{error}; with at most {host} {where}, {len(self.swaps | self.stays):,} tensors could not "
+            f"be there: allow more with {option}",
             least_peak_bytes=error.least_peak_bytes,
             bound_bytes=error.bound_bytes,
             binding=error.binding,
