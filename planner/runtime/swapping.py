@@ -120,8 +120,8 @@ def register_library(options: ort.SessionOptions) -> None:
 
 
 def register_for(options: ort.SessionOptions, model: Path) -> None:
-    """`register_library`, where the file of a model says that it needs it, and `put_disk` where its swaps
-    go to a disk; nothing for what is no model.
+    """`register_library`, where `put_pool` asked for a pool or the file of a model says that it needs it,
+    and `put_disk` where its swaps go to a disk; nothing for what is no model.
 
     Raises:
         UsageError: it needs the library, which is not built, or no file can be made for its swaps.
@@ -131,8 +131,15 @@ def register_for(options: ort.SessionOptions, model: Path) -> None:
             props = read_metadata(file)
     except (OSError, ValueError):
         return
-    if props.get(NEEDS_KEY) != NEEDS_SWAPS:
-        return
-    if (disk_bytes := disk_bytes_of(props, str(model))) is not None:
+    needs = props.get(NEEDS_KEY) == NEEDS_SWAPS
+    if needs and (disk_bytes := disk_bytes_of(props, str(model))) is not None:
         put_disk(options, disk_bytes)
-    register_library(options)
+    if needs or _has_entry(options, _POOL_BYTES):
+        register_library(options)
+
+
+def _has_entry(options: ort.SessionOptions, key: str) -> bool:
+    try:
+        return bool(options.get_session_config_entry(key))
+    except RuntimeError:
+        return False

@@ -13,7 +13,7 @@ from planner.pipeline.levers.choose_residence import (
     is_device_first,
     more_on_host,
 )
-from planner.pipeline.levers.host_budget import over_host_budget, without
+from planner.pipeline.levers.host_budget import host_budget_of, over_host_budget, without
 from planner.pipeline.levers.residence import around_taken, resided
 from planner.pipeline.prepare.prepared import Prepared, Progress
 from planner.pipeline.prepare.settings import Settings
@@ -22,6 +22,7 @@ from planner.pipeline.solve.planning import make_plan
 from planner.pipeline.solve.quick import is_slow
 from planner.processes.workers import Beside
 from planner.runtime.optimizers.fusion_pins import TakenError
+from planner.units import format_bytes
 
 _LEAST = 0.2
 """Share of the time limit that each further plan gets at least."""
@@ -150,6 +151,7 @@ class PlanWithin:
         host, disk = levers.host_budget, levers.disk
         where, option = "on the host", "--host-budget"
         if disk is not None:
+            host = format_bytes(host_budget_of(self.prepared) or 0)
             where, option = f"in {disk.folder}", "--disk-budget"
         if host is None or not (self.swaps or self.stays):
             return error
