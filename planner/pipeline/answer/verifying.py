@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from planner.cost.measured import forget_times
-from planner.disk import swapping_to
 from planner.errors import ModelError, UsageError
 from planner.graph.model import TrainingGraph
 from planner.graph.rules import COPIES
@@ -144,9 +143,7 @@ def run_both(rewrite: Rewrite, progress: Progress, *, thorough: bool) -> Verific
     if prepared.target.own_memory:
         verification = _on_device(rewrite, inputs, progress)
     else:
-        disk = request.levers.disk
-        with swapping_to("" if disk is None else disk.folder):
-            verification = _on_cpu(rewrite, inputs, progress, thorough=thorough)
+        verification = _on_cpu(rewrite, inputs, progress, thorough=thorough)
     for target in devices_here(prepared.target):
         verification = _and_on(target, verification, rewrite, progress)
     if rewrite.plan.halved:
