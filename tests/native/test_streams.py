@@ -165,6 +165,36 @@ def test_the_cuda_providers_options_lead_to_the_devices_pool(plain_build: Built,
     assert "pool on the device of another size" in done.stdout
 
 
+SMALL_BUFFERS = """
+import ctypes, random, sys
+from pathlib import Path
+from planner import native
+from planner.runtime.memory.paged import PagedPool
+native.library_path = lambda: Path(sys.argv[1])
+options = native.device_pool_options(512 * 4096, 4096)
+alloc = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_size_t)(int(options["gpu_external_alloc"]))
+free = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(int(options["gpu_external_free"]))
+for seed in range(20):
+    draw, predicted, there = random.Random(seed), PagedPool(), []
+    for _ in range(2000):
+        if there and draw.random() < 0.49:
+            at, block = there.pop(draw.randrange(len(there)))
+            free(at)
+            predicted.release(block)
+        else:
+            size = draw.choice((1, 1, 300, 900, 3000, 9000))
+            there.append((alloc(size), predicted.allocate(size)))
+        assert native.pool(device=True).pages == predicted.pages, seed
+    for at, _ in there:
+        free(at)
+"""
+
+
+def test_small_buffers_share_the_pages_that_are_predicted(plain_build: Built, library: Path):
+    done = python("-c", SMALL_BUFFERS, library, **environment(plain_build.driver))
+    assert done.returncode == 0, done.stderr
+
+
 PAGE_LOCKED = """
 import gc, sys
 from pathlib import Path
