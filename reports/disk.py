@@ -1,10 +1,9 @@
-"""Swaps to a disk: `python -m reports.disk --disk DIR [MODEL.onnx:PERCENT...]`.
+"""Swaps to a disk: `python -m reports.disk --disk DIR`.
 
-Each model (the samples at 60 and 40% of their peak) is planned for the CPU with swaps alone, to a file in
-DIR (the least budget that has a plan, where that one has none), and verified. The rewritten file then
-runs in turns with the original in one process, one compute thread, new inputs in each step: once at the
-disk's own speed, once on a link that is throttled each way. Every output is compared bit for bit. Rows go
-to `reports/disk.json`, the page to `reports/disk.md`.
+Each sample is planned, at 60 and 40% of its peak, for the CPU with swaps alone, to a file in DIR
+(the least budget that has a plan, where that one has none), and verified. The rewritten file then runs in
+turns with the original in one process, at the disk's own speed and on a throttled link. Every output is
+compared bit for bit. Rows go to `reports/disk.json`, the page to `reports/disk.md`.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ import argparse
 import ctypes
 import json
 import mmap
-import os
 import sys
 import tempfile
 import time
@@ -36,12 +34,10 @@ from planner.simulate.simulate import simulate
 from planner.units import format_bytes
 from reports.overlap import THREADS, profiled
 
-FOLDER = Path(__file__).parent
-RESULT, PAGE = FOLDER / "disk.json", FOLDER / "disk.md"
-ZOO = FOLDER.parent / "models" / "zoo"
-STEPS, MBPS, TIME_LIMIT_S = 50, 300, 10.0
-_ABOVE = 1.03
-"""Times the least budget that has a plan: it was found by a search, and the next one may find less."""
+RESULT = Path(__file__).with_suffix(".json")
+ZOO = Path(__file__).parents[1] / "models" / "zoo"
+STEPS, MBPS = 50, 300
+_ABOVE = 1.03  # times the least budget that has a plan: the next search may find less
 
 Row = dict[str, Any]
 
@@ -50,33 +46,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and write."""
     assert __doc__ is not None
     parser = argparse.ArgumentParser(prog="reports.disk", description=__doc__.split("\n")[0])
-    parser.add_argument("models", nargs="*")
     parser.add_argument("--disk", type=Path, default=default_folder(), metavar="DIR")
-    parser.add_argument("--folder", type=Path, default=FOLDER, help="for the rows and the page")
-    asked = parser.parse_args(arguments)
-    models = asked.models or [f"{p}:{n}" for p in sorted(ZOO.glob("*.onnx")) for n in (60, 40)]
-    result = asked.folder / RESULT.name
-    rows: dict[str, Row] = json.loads(result.read_text()) if result.exists() else {}
-    for text in models:
-        name, _, percent = text.rpartition(":")
-        key = f"{Path(name).stem}, {percent}%"
-        with tempfile.TemporaryDirectory() as folder:
-            rows[key] = measured(Path(name), percent, Path(folder), asked.disk)
-        print(key, json.dumps(rows[key]), flush=True)
-        result.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
-        (asked.folder / PAGE.name).write_text(page(rows), encoding="utf-8")
+    disk = parser.parse_args(arguments).disk
+    rows: dict[str, Row] = {}
+    for model in sorted(ZOO.glob("*.onnx")):
+        for percent in ("60%", "40%"):
+            with tempfile.TemporaryDirectory() as folder:
+                found = measured(model, percent, Path(folder), disk)
+            rows[f"{model.stem}, {percent}"] = found
+            print(model.stem, percent, json.dumps(found), flush=True)
+    RESULT.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+    RESULT.with_suffix(".md").write_text(page(rows), encoding="utf-8")
     return 0
 
 
 def measured(model: Path, percent: str, folder: Path, disk: Path) -> Row:
     """The row of one model at a share of its peak."""
     profile = profiled(model, folder)
-    done = _planned(model, f"{percent}%", folder, profile, disk)
+    done = _planned(model, percent, folder, profile, disk)
     plan, check = done.plan, done.verification
-    assert check is not None and done.output_path is not None and plan.disk is not None
+    assert done.output_path is not None and plan.disk is not None
+    assert check is not None and check.passed, check
     held = next(c for c in check.memory if (c.model, c.options) == ("rewritten", "recommended"))
     assert held.held_bytes is not None and held.predicted_held_bytes is not None
-    assert check.passed, check.failures
     base_us, cost = plan.baseline.time_us, plan.planned
     throttled_us = _throttled_us(model, plan, profile)
     return {
@@ -96,38 +88,33 @@ def _planned(
     model: Path, budget: str, folder: Path, profile: Path, disk: Path
 ) -> planner.OptimizeResult:
     """The plan for a budget, or for the least that has one."""
-    output, limit_s = folder / "planned.onnx", TIME_LIMIT_S
-    settings: Row = {"swap": "only", "profile": profile, "force": True, "time_limit_s": limit_s}
+    settings: Row = {"swap": "only", "profile": profile, "output": folder / "planned.onnx"}
     try:
-        return planner.optimize(model, budget=budget, disk=disk, output=output, **settings)
+        return planner.optimize(model, budget=budget, disk=disk, time_limit_s=10.0, **settings)
     except InfeasibleBudgetError as error:
-        least = f"{int(_ABOVE * (error.least_peak_bytes or 0))}B"
-        return _planned(model, least, folder, profile, disk)
+        least_bytes = int(_ABOVE * (error.least_peak_bytes or 0))
+        return _planned(model, f"{least_bytes}B", folder, profile, disk)
 
 
 def _throttled_us(model: Path, plan: planner.Plan, profile: Path) -> float:
     """What the simulator says of the plan on the throttled link."""
     with prepared_for(model, plan, profile=profile) as prepared:
         built = rebuild(prepared, plan)
-    rate = 1e6 * MBPS
-    problem = replace(
-        built.formulation.problem, swap_out_bytes_per_s=rate, swap_in_bytes_per_s=rate
-    )
-    return simulate(problem, built.actions).time_us
+    rates = {"swap_out_bytes_per_s": 1e6 * MBPS, "swap_in_bytes_per_s": 1e6 * MBPS}
+    return simulate(replace(built.formulation.problem, **rates), built.actions).time_us
 
 
 def _steps(model: Path, output: Path, disk: Path) -> Row:
     """Steps in turns: times as ratios of the least ones, and what the file leaves in the cache."""
 
-    def opened(mbps: int) -> ort.InferenceSession:
-        options = Opening(threads=THREADS, entries=((LINK_MBPS, str(mbps)),)).options()
-        stop_spinning(options)
-        return planner.open_session(output, options, disk=disk)
+    def options(mbps: int) -> ort.SessionOptions:
+        made = Opening(threads=THREADS, entries=((LINK_MBPS, str(mbps)),)).options()
+        stop_spinning(made)
+        return made
 
-    plain = Opening(threads=THREADS, memory="recommended").options()
-    stop_spinning(plain)
-    original = ort.InferenceSession(model, plain)  # before the pools: it has an arena of its own
-    sessions = {"own": opened(0), "throttled": opened(MBPS), "original": original}
+    sessions = {"original": ort.InferenceSession(model, options(0))}
+    for name, mbps in (("own", 0), ("throttled", MBPS)):
+        sessions[name] = planner.open_session(output, options(mbps), disk=disk)
     times: dict[str, list[float]] = {name: [] for name in sessions}
     differing = 0
     for turn in range(STEPS):
@@ -140,22 +127,18 @@ def _steps(model: Path, output: Path, disk: Path) -> Row:
             results[name] = [array.tobytes() for array in found]
             del found
         differing += any(found != results["original"] for found in results.values())
-    base = min(times["original"])
-    return {
-        "differing": differing,
-        "cached_bytes": _cached_bytes(),
-        "measured": {name: min(times[name]) / base for name in ("own", "throttled")},
-    }
+    base = min(times.pop("original"))
+    ratios = {name: min(found) / base for name, found in times.items()}
+    return {"differing": differing, "cached_bytes": _cached_bytes(), "measured": ratios}
 
 
 def _cached_bytes() -> int:
     """Bytes of this process's swap files that the system's cache holds (mincore(2))."""
     found = 0
-    for name in os.listdir("/proc/self/fd"):
-        path = f"/proc/self/fd/{name}"
-        if not os.path.islink(path) or "planner-swap-" not in os.readlink(path):
+    for path in Path("/proc/self/fd").iterdir():
+        if not path.is_symlink() or "planner-swap-" not in str(path.readlink()):
             continue
-        with open(path, "r+b") as file, mmap.mmap(file.fileno(), 0) as view:
+        with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as view:
             there = (ctypes.c_ubyte * (len(view) // mmap.PAGESIZE))()
             at = ctypes.addressof(ctypes.c_char.from_buffer(view))
             assert not ctypes.CDLL(None).mincore(ctypes.c_void_p(at), len(view), there)
@@ -169,8 +152,8 @@ Written by `python -m reports.disk`: plans for the CPU with swaps alone, to a fi
 (`--disk`), verified; then {steps} steps with new inputs each, in turns with the original in one process,
 one compute thread.
 
-- *held*: all that a session holds that `planner.open_session` opens, the budget's measure: predicted, and
-  measured in a process of its own. What is on disk is in none of it.
+- *held*: all that a session holds that `planner.open_session` opens, the budget's measure, as *predicted*
+  and in a process of its own. What is on disk is in none of it.
 - *file*: bytes of the file. *moved*: bytes that a step writes and reads.
 - *bits*: steps in which any output differed from the original's, at either speed.
 - *step*: its time over the original's (the least of the steps), measured and, in parentheses, predicted:
@@ -180,47 +163,26 @@ one compute thread.
 
 {cache}
 Other work shared the two cores and the disk, a virtual one whose host may have a cache of its own: single
-ratios are far off, and show the direction alone.
+ratios are far off.
 
+| plan | budget | live | predicted | held | file | moved | swaps | bits | step, own speed | throttled |
+|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|
 """
-_COLUMNS = (
-    "plan",
-    "budget",
-    "live",
-    "held: predicted",
-    "measured",
-    "file",
-    "moved",
-    "swaps",
-    "bits",
-)
-_STEPS = ("step, disk's own speed", "step, throttled")
 
 
 def page(rows: dict[str, Row]) -> str:
     """The page."""
-    found = list(rows.values())
-    rates = [
-        [row["disk"][f"{way}_bytes_per_s"] / 1e6 for row in found] for way in ("write", "read")
-    ]
-    speeds = " and ".join(
-        f"{min(each):,.0f} to {max(each):,.0f} MB/s {way}"
-        for each, way in zip(rates, ("written", "read"), strict=True)
-    )
-    if all(row["disk"]["kind"] == "direct" for row in found):
-        cached = max(row["cached_bytes"] for row in found)
-        cache = (
-            "Files are read and written past the system's cache (O_DIRECT). After the steps it held "
-            f"{cached:,} bytes of them (mincore).\n"
-        )
-    else:
-        cache = "The folder's files are not read and written directly: nothing here is of a disk.\n"
-    head = _HEAD.format(steps=STEPS, mbps=MBPS, speeds=speeds, cache=cache)
-    columns = (*_COLUMNS, *_STEPS)
-    lines = [_line(name, row) for name, row in rows.items()]
-    return "\n".join(
-        (f"{head}| {' | '.join(columns)} |", f"|---{'|---:' * (len(columns) - 1)}|", *lines, "")
-    )
+    speeds = []
+    for key, unit in (("write_bytes_per_s", "MB/s written"), ("read_bytes_per_s", "MB/s read")):
+        each = [row["disk"][key] / 1e6 for row in rows.values()]
+        speeds.append(f"{min(each):,.0f} to {max(each):,.0f} {unit}")
+    kinds = {row["disk"]["kind"] for row in rows.values()}
+    cached = max(row["cached_bytes"] for row in rows.values())
+    cache = f"The system's cache held {cached:,} bytes of the files after the steps (mincore)."
+    if kinds != {"direct"}:
+        cache += " Not all are read and written directly: nothing here is of a disk."
+    head = _HEAD.format(steps=STEPS, mbps=MBPS, speeds=" and ".join(speeds), cache=cache)
+    return head + "".join(_line(name, row) for name, row in rows.items())
 
 
 def _line(name: str, row: Row) -> str:
@@ -232,7 +194,7 @@ def _line(name: str, row: Row) -> str:
         f"{row['differing']} of {STEPS}",
         *(f"{row['measured'][at]:.2f} ({row['predicted'][at]:.2f})" for at in row["measured"]),
     )
-    return f"| {' | '.join(cells)} |"
+    return f"| {' | '.join(cells)} |\n"
 
 
 if __name__ == "__main__":

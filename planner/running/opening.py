@@ -149,7 +149,7 @@ class Opener:
         pool serves it."""
         if found.pool is not None:
             put_pool(options, found.pool, needs.target)
-        if needs.disk_bytes is not None:
+        if needs.disk_bytes is not None and found.on_target:
             folder = put_disk(options, needs.disk_bytes, self._wanted.disk)
             if remark := remark_on(kind_of(folder), folder):
                 self._object(f"{found.asked.name}: {remark}")
