@@ -61,7 +61,7 @@ class Disk:
 
     @property
     def least_bytes(self) -> int:
-        """What is smaller is not swapped: its copy would take more than twice what its bytes do."""
+        """Bytes below which nothing is swapped, since copies would take more than twice what these do."""
         return int(self.latency_us * max(self.write_bytes_per_s, self.read_bytes_per_s) / 1e6)
 
     @property

@@ -35,8 +35,9 @@ class Cuda : public Backend {
   void close(Slot& slot) override {
     within(slot, [&] {
       for (void* event : slot.event) d_.event_destroy(event);
-      if (slot.host) d_.host_free(slot.host), counts.slot_bytes -= slot.capacity;
+      if (slot.host) d_.host_free(slot.host);
     });
+    counts.slot_bytes -= slot.capacity;
   }
 
   void begin_out(void* compute, Slot& slot, const void* x) override {
