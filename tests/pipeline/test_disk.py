@@ -14,11 +14,13 @@ import pytest
 import planner
 from planner import disk
 from planner.cli.main import main
+from planner.disk import Disk
 from planner.errors import UsageError
 from planner.native import counts, pool
-from planner.plan.problem import ActionKind
+from planner.pipeline.prepare.limiting import least_copied
 from planner.report.payload import optimize_payload
 from planner.report.session_code import script_lines
+from planner.request import Levers
 from planner.results import OptimizeResult
 from planner.runtime.feeds.inputs import make_inputs
 from planner.runtime.swapping import CHECK_SWAPS, LINK_MBPS
@@ -28,7 +30,8 @@ pytestmark = pytest.mark.usefixtures("native_library")
 
 ZOO = Path(__file__).parents[2] / "models" / "zoo"
 GPT = ZOO / "gpt.onnx"
-SETTINGS = {"workers": 1, "time_limit_s": 2.0, "swap": "only"}
+SETTINGS = {"workers": 1, "time_limit_s": 2.0, "swap": "only", "min_tensor": "64KiB"}
+"""With what is swapped on any disk, however slow it is here."""
 
 
 @pytest.fixture(scope="module")
@@ -73,9 +76,15 @@ def test_copies_are_priced_with_what_was_measured(made):
     write_us = 1e6 * moved.swap_out_bytes / found.write_bytes_per_s
     read_us = 1e6 * moved.swap_in_bytes / found.read_bytes_per_s
     assert moved.swap_us == pytest.approx(write_us + read_us)
-    sizes = {t.name: t.bytes for t in made.before.graph.tensors}
-    swapped = {a.target for a in made.plan.schedule if a.kind is ActionKind.SWAP_OUT}
-    assert swapped and all(sizes[name] >= found.least_bytes for name in swapped)
+
+
+def test_what_a_disk_takes_as_long_for_as_for_more_is_not_swapped():
+    slow = Disk(
+        write_bytes_per_s=1e8, read_bytes_per_s=2e8, latency_us=5000.0, folder="", kind="direct"
+    )
+    assert least_copied(Levers(disk=slow)) == slow.least_bytes == 1_000_000
+    assert least_copied(Levers(disk=slow, min_tensor="4kB")) == 4000
+    assert least_copied(Levers()) == 0
 
 
 def test_bits_of_steps_whose_slots_lie_in_another_folder(made, tmp_path):
