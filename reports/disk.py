@@ -44,8 +44,7 @@ Row = dict[str, Any]
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and write."""
-    assert __doc__ is not None
-    parser = argparse.ArgumentParser(prog="reports.disk", description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(prog="reports.disk", description="Swaps to a disk.")
     parser.add_argument("--disk", type=Path, default=default_folder(), metavar="DIR")
     disk = parser.parse_args(arguments).disk
     rows: dict[str, Row] = {}
