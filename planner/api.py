@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -29,7 +30,7 @@ from planner.pipeline.answer.verifying import (
     run_both,
     stand_in_plan,
 )
-from planner.pipeline.prepare.copies import Copies
+from planner.pipeline.prepare.copies import Copies, to_disk
 from planner.pipeline.prepare.prepared import prepare, silent
 from planner.pipeline.record.assemble import read_plan
 from planner.pipeline.record.bounds import bounds_of_plan
@@ -151,6 +152,8 @@ def optimize(
     exclude: Sequence[str] = (),
     min_tensor: str | None = None,
     host_budget: str | None = None,
+    disk: FileName | None = None,
+    disk_budget: str | None = None,
     micro_batch: int | str = 1,
     split: SplitMode = "none",
     cast_saved: CastSaved = "none",
@@ -197,6 +200,10 @@ def optimize(
         min_tensor: `"1MiB"`: what is smaller is not copied; None for what is not worth a copy.
         host_budget: `"32GB"`: the most that may be on the host at once: what lives there and copies of
             what is swapped out; what a file holds is not counted.
+        disk: a folder: swaps go to a file there, and not to the host's memory (`planner.disk`). On the
+            CPU alone; copies run beside the operations, whatever `copies` says, and are priced with what
+            is measured in the folder. The budget then bounds all that is held.
+        disk_budget: `"200GB"`: the most that swaps may take there; None for the free space less 1 GiB.
         micro_batch: make a step in so many runs on parts of its batch, whose totals (loss, gradients) are
             fed back from run to run: `result.plan.micro` says how. "auto" chooses how many. The model
             needs a symbolic batch, bound in `dims`.
@@ -234,6 +241,11 @@ def optimize(
     check_residence(resident, feeds)
     if reproducible:
         calibrate, workers = settled(calibrate, workers)
+        if disk is not None:
+            raise UsageError(
+                "--reproducible plans with no speed of this machine's, and --disk measures one: give one"
+            )
+    copies = copies if disk is None else "overlapped"
     said = meant(device=device, hardware=hardware, swap=swap, resident=resident, copies=copies)
     budget_from = ""
     card = card_of(said.device, hardware)
@@ -275,6 +287,8 @@ def optimize(
         order=order,
         limits=Limits(time_limit_s=time_limit_s, workers=workers),
     )
+    levers = to_disk(request.levers, said.device, path_or_none(disk), disk_budget)
+    request = replace(request, levers=levers)
     check_split(split, budget)
     check_cast_saved(cast_saved)
     if cast_saved != "none" and request.levers.micro_batch != "1":

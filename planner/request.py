@@ -14,6 +14,7 @@ from typing import Literal
 
 from planner.bounding import Bound
 from planner.chunking import SplitMode
+from planner.disk import Disk
 from planner.errors import UsageError
 from planner.halving import CastSaved
 from planner.pipeline.prepare.copies import Copies
@@ -83,7 +84,9 @@ class Levers:
         include, exclude: patterns of what may be recomputed or live on the host (all, where there is
             none), and of what may not: see `planner.pipeline.prepare.limiting`.
         min_tensor: what is smaller is not copied; None for what is too small to be worth it.
-        host_budget: the most that planner may have on the host at once: `"32GB"`; None for any.
+        host_budget: the most that planner may have on the host at once: `"32GB"`; None for any. With a
+            disk, in its folder.
+        disk: what swaps go to in place of the host's memory, in verification, too.
         cast_saved: as what tensors may be stored from forward to backward (`planner.halving`): lossy.
         feeds: where the caller has what the step reads and wants what it leaves.
         micro_batch: in how many runs on parts of the batch a step is made: "4", or "auto" for the number
@@ -102,6 +105,7 @@ class Levers:
     exclude: tuple[str, ...] = ()
     min_tensor: str | None = None
     host_budget: str | None = None
+    disk: Disk | None = None
     micro_batch: str = "1"
     split: SplitMode = "none"
     cast_saved: CastSaved = "none"

@@ -1,7 +1,7 @@
 """What planner finds where it runs: packages, providers and their devices, caches, memory.
 
 Everything is asked of the thing itself: a provider counts where a session on it computed, in a process of
-its own; a package where it can be imported. Nothing is written.
+its own; a package where it can be imported. Nothing is written, but where a disk is measured.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import metadata, util
+from pathlib import Path
 
+from planner.disk import Disk, measured
 from planner.errors import PlannerError, UsageError
 from planner.native import library, library_path
 
@@ -91,6 +93,7 @@ class Surroundings:
         browser: the path of one that can draw the page, for its tests and screenshots.
         available_bytes: memory that the system could give; None where it does not say.
         cores: that this process may run on.
+        disk: of a folder that was asked for, which takes some of its space for a second.
         problems: what keeps `planner optimize` from running here, each with what to do.
         remarks: what may surprise, and keeps nothing from running.
     """
@@ -106,12 +109,25 @@ class Surroundings:
     browser: str | None
     available_bytes: int | None
     cores: int
+    disk: Disk | None
     problems: tuple[str, ...]
     remarks: tuple[str, ...]
 
 
-def look_around(progress: Callable[[str], None] = lambda _: None) -> Surroundings:
-    """Find out what works here; takes some seconds."""
+def look_around(
+    progress: Callable[[str], None] = lambda _: None, disk: Path | None = None
+) -> Surroundings:
+    """Find out what works here; takes some seconds.
+
+    Args:
+        disk: a folder whose disk is measured.
+
+    Raises:
+        UsageError: no file can be made there.
+    """
+    if disk is not None:
+        progress(f"measuring the disk of {disk}")
+    speed = None if disk is None else measured(disk)
     progress("looking at packages")
     runtimes = tuple(
         Package(name=name, version=version) for name in RUNTIMES if (version := _version(name))
@@ -132,6 +148,7 @@ def look_around(progress: Callable[[str], None] = lambda _: None) -> Surrounding
         browser=next(filter(None, map(shutil.which, BROWSERS)), None),
         available_bytes=_available_bytes(),
         cores=_cores(),
+        disk=speed,
         problems=tuple(_problems(runtimes, required, providers, why_not_native)),
         remarks=tuple(_remarks(runtimes)),
     )

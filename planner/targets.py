@@ -31,6 +31,7 @@ ORDER_KEY = "pkg.planner.execution_order"
 PACKED_KEY = "pkg.planner.packed"
 ARENA_KEY = "pkg.planner.arena"
 POOL_KEY = "pkg.planner.pool"
+DISK_KEY = "pkg.planner.disk_bytes"
 BLOCK_KEY = "pkg.planner.block_channels"
 ASSUMED_KEY = "pkg.planner.assumed"
 NEEDS_KEY = "pkg.planner.needs"
@@ -42,6 +43,7 @@ SESSION_KEYS = (
     PACKED_KEY,
     ARENA_KEY,
     POOL_KEY,
+    DISK_KEY,
     BLOCK_KEY,
     ASSUMED_KEY,
     NEEDS_KEY,

@@ -3,21 +3,35 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from planner.cli import options as o
 from planner.cli.console import emit_json, progress, verbosity
+from planner.disk import remark_on
 from planner.errors import UsageError
 from planner.report.plain import printable
-from planner.units import format_bytes
+from planner.units import format_bytes, format_duration
 
 if TYPE_CHECKING:
+    from planner.disk import Disk
     from planner.surroundings import Package, Provider, Surroundings
 
 SCHEMA = "planner.doctor/2"
 
 
 def doctor(
+    disk: Annotated[
+        Path | None,
+        typer.Option(
+            "--disk",
+            metavar="DIR",
+            help="Measure how fast swaps to this folder are (planner optimize --disk).",
+            show_default=False,
+        ),
+    ] = None,
     json: o.Json = False,
     memory_limit: o.MemoryLimit = None,
     timeout: o.Timeout = None,
@@ -32,12 +46,13 @@ def doctor(
     \b
     Examples:
       planner doctor
+      planner doctor --disk /mnt/nvme
       planner doctor --json
     """
     from planner.surroundings import look_around
 
     with progress() as report_progress:
-        found = look_around(report_progress)
+        found = look_around(report_progress, disk)
     if json:
         emit_json(_payload(found))
     elif not verbosity.quiet:
@@ -69,12 +84,20 @@ def _lines(found: Surroundings) -> list[str]:
     rows.append(("Native library", found.native or "missing"))
     memory = "unknown" if found.available_bytes is None else format_bytes(found.available_bytes)
     rows.append(("Memory", f"{memory} free, {found.cores} core{'s' * (found.cores != 1)}"))
+    if found.disk is not None:
+        rows.append(("Disk", _disk(found.disk)))
     rows += [("Note", remark) for remark in found.remarks]
     rows += [("Problem", problem) for problem in found.problems]
     if not found.problems:
         rows.append(("Ready", "planner optimize runs here"))
     width = max(len(name) for name, _ in rows) + 2
     return [f"{name:<{width}}{text}" for name, text in rows]
+
+
+def _disk(disk: Disk) -> str:
+    small = format_duration(disk.latency_us)
+    remark = remark_on(disk.kind, disk.folder) or "direct I/O"
+    return f"{disk.speeds} in {disk.folder}, {small} for 4 KiB: {remark}"
 
 
 def _short(provider: Provider) -> str:

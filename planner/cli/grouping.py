@@ -15,6 +15,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "reserve",
         "budget_of",
         "host_budget",
+        "disk_budget",
     ),
     "Levers": (
         "swap",
@@ -22,6 +23,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "resident",
         "feeds",
         "copies",
+        "disk",
         "split",
         "micro_batch",
         "cast_saved",

@@ -83,6 +83,8 @@ def optimize(
     exclude: o.Exclude = None,
     min_tensor: o.MinTensor = None,
     host_budget: o.HostBudget = None,
+    disk: o.Disk = None,
+    disk_budget: o.DiskBudget = None,
     micro_batch: o.MicroBatch = "1",
     split: o.Split = "none",
     cast_saved: o.CastSaved = "none",
@@ -149,6 +151,7 @@ def optimize(
       planner optimize model.onnx --budget 30% --device cuda --hardware a100-40gb --resident host
       planner optimize model.onnx --budget 60% --exclude 'op:Softmax' --min-tensor 1MiB
       planner optimize model.onnx --budget 40% --dim batch=64 --micro-batch auto
+      planner optimize model.onnx --budget 40% --disk /mnt/nvme --disk-budget 200GB
       planner optimize model.onnx --budget 16GB --fail-if-slower-than 5%
     """
     _check_aim(budget, max_slowdown, reserve)
@@ -163,6 +166,8 @@ def optimize(
         parse_bytes(min_tensor, what="--min-tensor", zero_ok=True)
     if host_budget is not None:
         parse_bytes(host_budget, what="--host-budget")
+    if disk_budget is not None:
+        parse_bytes(disk_budget, what="--disk-budget")
     o.check_micro_batch(micro_batch)
     check_time_limit(time_limit)
     o.check_inputs(model=model, profile=profile, inputs=inputs)
@@ -199,6 +204,8 @@ def optimize(
                 exclude=exclude or (),
                 min_tensor=min_tensor,
                 host_budget=host_budget,
+                disk=disk,
+                disk_budget=disk_budget,
                 micro_batch=micro_batch,
                 split=split,
                 cast_saved=cast_saved,

@@ -337,6 +337,25 @@ HostBudget = Annotated[
     str | None,
     typer.Option("--host-budget", metavar="SIZE", help="The most to have on the host at once."),
 ]
+Disk = Annotated[
+    Path | None,
+    typer.Option(
+        "--disk",
+        metavar="DIR",
+        help="Swap to a file in this folder, beside the operations (CPU); the budget then bounds all "
+        "that is held.",
+        show_default=False,
+    ),
+]
+DiskBudget = Annotated[
+    str | None,
+    typer.Option(
+        "--disk-budget",
+        metavar="SIZE",
+        help="The most that swaps may take in --disk [its free space less 1 GiB].",
+        show_default=False,
+    ),
+]
 MicroBatch = Annotated[
     str,
     typer.Option(

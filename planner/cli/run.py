@@ -71,6 +71,16 @@ def run(
             show_default=False,
         ),
     ] = None,
+    disk: Annotated[
+        Path | None,
+        typer.Option(
+            "--disk",
+            metavar="DIR",
+            help="The folder for swaps of files that were planned for a disk (CPU); plans of --budget "
+            "swap there [PLANNER_DISK, TMPDIR or /var/tmp].",
+            show_default=False,
+        ),
+    ] = None,
     strict: Annotated[
         bool,
         typer.Option(
@@ -127,6 +137,7 @@ def run(
         strict=strict,
         explain=explain,
         pool=pool,
+        disk=disk,
     )
     to_run = Script(name=script, arguments=tuple(arguments or ()), is_module=module)
 

@@ -2,9 +2,11 @@
 
 A tensor that lives on the host is there for the whole run, or, where the step makes it, from then to the
 end. A copy that a swap-out makes is there until the last swap-in has read it; one beside the operations,
-in a slot of its size, until SwapInDone gives that back for another tensor of the same size
-(planner/native/slots.h): slots of one size are as many as are taken at once, and stay. What a file
-holds is mapped into memory, not copied (ONNX Runtime maps external data:
+in a slot of its size in whole pages, until SwapInDone gives that back for another tensor of the same
+size (planner/native/slots.h): slots of one size are as many as are taken at once, and stay. Where swaps
+go to a disk (`planner.disk`), slots lie in a file, and these are its bytes.
+
+What a file beside the model holds is mapped into memory, not copied (ONNX Runtime maps external data:
 core/framework/session_state_utils.cc), and counts apart.
 """
 
@@ -18,6 +20,9 @@ import numpy as np
 
 from planner.graph.model import Operation, OpId, Role, TrainingGraph
 from planner.graph.rules import SWAP_DOMAIN, SWAP_OUT
+
+SLOT_PAGE_BYTES = 4096
+"""Slots are of whole pages (planner/native/slots.h, `kSlotPageBytes`)."""
 
 GRANULARITY_BYTES = 256
 """ONNX Runtime's arenas round every buffer up to this, those of pinned memory too (bfc_arena.h,
@@ -82,7 +87,8 @@ def _slot_bytes(graph: TrainingGraph, step_of: Mapping[OpId, int]) -> int:
     for op in graph.operations:
         if op.op_type != SWAP_OUT:
             continue
-        of_size = changes.setdefault(graph.tensors[op.inputs[0]].bytes, {})
+        pages = -(-graph.tensors[op.inputs[0]].bytes // SLOT_PAGE_BYTES)
+        of_size = changes.setdefault(pages * SLOT_PAGE_BYTES, {})
         for step, change in ((step_of[op.id], 1), (_given_back(graph, op, step_of), -1)):
             of_size[step] = of_size.get(step, 0) + change
     return sum(

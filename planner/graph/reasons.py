@@ -71,7 +71,7 @@ class WhyStay(_Reason):
     TAKEN = "taken", "ONNX Runtime's optimizers would take nodes away"
     EXCLUDED = "excluded", "it was left out (--include, --exclude)"
     HOST_BUDGET = "host-budget", "the host budget has no room for it"
-    SMALL = "small", "it is smaller than --min-tensor"
+    SMALL = "small", "it is smaller than what is copied (--min-tensor)"
 
 
 class WhyClosed(_Reason):

@@ -4,8 +4,8 @@ and a memory pool of exactly a budget.
 `planner.native.calls` calls the search (`search/`). No thread is started and no device touched until a
 session loads the library, by `options.register_custom_ops_library(str(library_path()))`. Its settings are
 entries of the session, added before that: `planner.pool_bytes`, `planner.page_bytes`,
-`planner.spill_bytes`, `planner.check_swaps`, `planner.link_mbps`, `planner.link_jitter_us`.
-docs/native.md says what each does.
+`planner.spill_bytes`, `planner.disk_folder`, `planner.disk_bytes`, `planner.check_swaps`,
+`planner.link_mbps`, `planner.link_jitter_us`. docs/native.md says what each does.
 """
 
 from __future__ import annotations
@@ -48,7 +48,9 @@ class Counts:
 
     Attributes:
         swaps_out: copies out that began; swaps_in: copies in that ended, those of LoadIn too.
-        live_slots: host slots that hold a swap now; slots: all that exist; slot_bytes: of these.
+        live_slots: slots that hold a swap now; slots: all that exist; slot_bytes: host memory of these.
+        file_bytes: of the files that slots lie in; staging_bytes: memory by way of which tensors go there
+            that do not lie in a pool.
         violations: what `planner.check_swaps` found; 0 unless there is a fault.
         waits: waits of the CPU's compute thread for a copy; waited_us: their time.
         copied_views: SwapInDone that had to copy: its output has a buffer of its own.
@@ -60,6 +62,8 @@ class Counts:
     live_slots: int
     slots: int
     slot_bytes: int
+    file_bytes: int
+    staging_bytes: int
     violations: int
     waits: int
     waited_us: int

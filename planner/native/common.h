@@ -32,6 +32,8 @@ struct Counts {
   std::atomic<int64_t> live_slots{0};  // slots that hold a swap now
   std::atomic<int64_t> slots{0};       // slots that exist
   std::atomic<int64_t> slot_bytes{0};  // host memory of all slots
+  std::atomic<int64_t> file_bytes{0};  // of the files that slots lie in
+  std::atomic<int64_t> staging_bytes{0};  // memory by way of which these are written and read
   std::atomic<int64_t> violations{0};  // of planner.check_swaps
   std::atomic<int64_t> waits{0};  // waits of the compute thread that found a copy under way (CPU)
   std::atomic<int64_t> waited_us{0};     // their time
@@ -41,6 +43,7 @@ struct Counts {
 extern Counts counts;
 
 struct HostPool;
+struct Tier;
 
 // The entries of a session that its operators read. Equal settings share one object, which is never
 // freed.
@@ -51,6 +54,8 @@ struct Settings {
       0;  // planner.link_mbps: 10^6 bytes a second of each direction; 0: as fast as it goes
   int64_t link_jitter_us =
       0;  // planner.link_jitter_us: a copy waits a random while below this first
+  Tier* disk = nullptr;    // of planner.disk_folder: slots lie in a file there
+  int64_t disk_bytes = 0;  // planner.disk_bytes: of that file, for each session
 };
 
 // Whether this process was forked from one that had loaded the library: it has none of the worker

@@ -10,13 +10,12 @@
 #include <random>
 #include <thread>
 
-#include "slots.h"
+#include "store.h"
 
 namespace planner {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-constexpr size_t kLinkPieceBytes = 256 << 10;
 constexpr unsigned char kCanary = 0xA5;
 
 uint64_t checksum(const void* data, size_t bytes) {
@@ -62,53 +61,88 @@ class Worker {
   std::thread thread_;
 };
 
-class Cpu : public Backend {
+// One for each direction, which all sessions share.
+Worker& out_worker() {
+  static auto* worker = new Worker;  // never freed: it outlives every session
+  return *worker;
+}
+Worker& in_worker() {
+  static auto* worker = new Worker;
+  return *worker;
+}
+
+class Memory : public Store {
  public:
   void open(Slot& slot) override {
     if (!slot.capacity) return;
-    slot.host = std::aligned_alloc(4096, (slot.capacity + 4095) / 4096 * 4096);
+    slot.host = std::aligned_alloc(kSlotPageBytes, slot.capacity);
     must(slot.host, "no memory for a host slot of " + std::to_string(slot.capacity) + " bytes");
     std::memset(slot.host, 0, slot.capacity);  // its pages are there before the first copy
+    counts.slot_bytes += slot.capacity;
   }
-  void close(Slot& slot) override { std::free(slot.host); }
+  void close(Slot& slot) override {
+    std::free(slot.host);
+    counts.slot_bytes -= slot.capacity;
+  }
+  size_t piece_bytes() const override { return 256 << 10; }
+  void write(const Slot& slot, size_t at, const void* from, size_t bytes, bool) override {
+    std::memcpy(static_cast<char*>(slot.host) + at, from, bytes);
+  }
+  void read(const Slot& slot, size_t at, void* to, size_t bytes, bool) override {
+    std::memcpy(to, static_cast<const char*>(slot.host) + at, bytes);
+  }
+};
+
+class Cpu : public Backend {
+ public:
+  explicit Cpu(std::unique_ptr<Store> store) : store_(std::move(store)) {}
+  void start() override { store_->start(); }
+  void stop() override { store_->stop(); }
+  void reserve(size_t bytes) override { store_->reserve(bytes); }
+  void open(Slot& slot) override { store_->open(slot); }
+  void close(Slot& slot) override { store_->close(slot); }
 
   void begin_out(void*, Slot& slot, const void* x) override {
     if (slot.settings->check) slot.sum = checksum(x, slot.bytes);
-    set(slot, slot.out_done, false);
-    out_.post([this, &slot, x] {
-      pieces(slot, [&](size_t at, size_t bytes) {
-        std::memcpy(static_cast<char*>(slot.host) + at, static_cast<const char*>(x) + at, bytes);
+    begin(slot, slot.out_done);
+    out_worker().post([this, &slot, x, pages = slot.has_pages] {
+      end(slot, slot.out_done, [&](size_t at, size_t bytes) {
+        store_->write(slot, at, static_cast<const char*>(x) + at, bytes, pages);
       });
-      set(slot, slot.out_done, true);
     });
   }
   void end_out(void*, Slot& slot, const void* x) override {
     wait(slot, slot.out_done);
+    succeeded(slot);
     if (!slot.settings->check) return;
     check(checksum(x, slot.bytes) == slot.sum,
           "a tensor was written to before its copy out was done");
-    check(checksum(slot.host, slot.bytes) == slot.sum,
-          "a host slot does not hold what was copied out");
+    std::vector<char> kept(slot.bytes);
+    for (size_t at = 0; at < slot.bytes; at += store_->piece_bytes())
+      store_->read(slot, at, kept.data() + at, piece(slot, at), false);
+    check(checksum(kept.data(), slot.bytes) == slot.sum,
+          "a slot does not hold what was copied out");
   }
   void begin_in(void*, Slot& slot, void* y) override {
     if (slot.settings->check) {
       if (slot.lent) slot.sum = checksum(slot.lent, slot.bytes);
       std::memset(y, kCanary, slot.bytes);
     }
-    set(slot, slot.in_done, false);
-    in_.post([this, &slot, y] {
-      pieces(slot, [&](size_t at, size_t bytes) {
+    begin(slot, slot.in_done);
+    in_worker().post([this, &slot, y, pages = slot.has_pages] {
+      end(slot, slot.in_done, [&](size_t at, size_t bytes) {
         auto to = static_cast<unsigned char*>(y) + at;
         if (slot.settings->check)
           check(std::all_of(to, to + bytes, [](unsigned char byte) { return byte == kCanary; }),
                 "a buffer was used while it was copied into");
-        std::memcpy(to, static_cast<const char*>(slot.data()) + at, bytes);
+        if (slot.lent) std::memcpy(to, static_cast<const char*>(slot.lent) + at, bytes);
+        else store_->read(slot, at, to, bytes, pages);
       });
-      set(slot, slot.in_done, true);
     });
   }
   void end_in(void*, Slot& slot, const void* y) override {
     wait(slot, slot.in_done);
+    succeeded(slot);
     if (slot.settings->check)
       check(checksum(y, slot.bytes) == slot.sum,
             "what was copied in was written to before the copy was done");
@@ -122,10 +156,28 @@ class Cpu : public Backend {
   }
 
  private:
-  static void set(Slot& slot, bool& done, bool value) {
+  static void begin(Slot& slot, bool& done) {
     std::lock_guard<std::mutex> lock(slot.mutex);
-    done = value;
+    done = false;
+    slot.failure.clear();
+  }
+  // A worker's part of a copy: what goes wrong in it is an error of the operator that waits.
+  template <typename Copy>
+  void end(Slot& slot, bool& done, const Copy& copy) {
+    std::string failure;
+    try {
+      pieces(slot, copy);
+    } catch (const std::exception& error) {
+      failure = error.what();
+    }
+    std::lock_guard<std::mutex> lock(slot.mutex);
+    done = true;
+    slot.failure = failure;
     slot.moved.notify_all();
+  }
+  static void succeeded(Slot& slot) {
+    std::lock_guard<std::mutex> lock(slot.mutex);
+    if (!slot.failure.empty()) throw std::runtime_error(slot.failure);
   }
   static void wait(Slot& slot, const bool& done) {
     std::unique_lock<std::mutex> lock(slot.mutex);
@@ -136,30 +188,37 @@ class Cpu : public Backend {
     counts.waited_us +=
         std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - start).count();
   }
+  size_t piece(const Slot& slot, size_t at) const {
+    return std::min(store_->piece_bytes(), slot.bytes - at);
+  }
   // Copies in pieces that arrive as a link of the session's bandwidth brings them; the wait takes
   // no core.
   template <typename Copy>
-  static void pieces(const Slot& slot, const Copy& copy) {
+  void pieces(const Slot& slot, const Copy& copy) const {
     static thread_local std::minstd_rand random{std::random_device{}()};
     if (slot.settings->link_jitter_us)
       std::this_thread::sleep_for(
           std::chrono::microseconds(random() % slot.settings->link_jitter_us));
     auto start = Clock::now();
-    for (size_t at = 0; at < slot.bytes; at += kLinkPieceBytes) {
-      size_t bytes = std::min(kLinkPieceBytes, slot.bytes - at);
+    for (size_t at = 0; at < slot.bytes; at += store_->piece_bytes()) {
+      size_t bytes = piece(slot, at);
       if (int64_t rate = slot.settings->link_mbps)  // bytes a microsecond
         std::this_thread::sleep_until(start + std::chrono::microseconds((at + bytes) / rate));
       copy(at, bytes);
     }
   }
-  Worker out_, in_;
+  const std::unique_ptr<Store> store_;
 };
 
 }  // namespace
 
 Backend& cpu_backend() {
-  static Backend* backend = new Cpu;  // never freed: its threads outlive every session
+  static Backend* backend = new Cpu(std::make_unique<Memory>());  // never freed, as its threads
   return *backend;
+}
+
+std::unique_ptr<Backend> disk_backend(const std::string& folder) {
+  return std::make_unique<Cpu>(file_store(folder));
 }
 
 }  // namespace planner

@@ -27,6 +27,7 @@ class Cuda : public Backend {
       auto result = d_.host_alloc(&slot.host, slot.capacity, cuda::kPortable);
       must(!result,
            "no page-locked memory for a host slot of " + std::to_string(slot.capacity) + " bytes");
+      counts.slot_bytes += slot.capacity;
     }
     for (void*& event : slot.event)
       d_.check(d_.event_create(&event, cuda::kNoTiming), "cuEventCreate");
@@ -36,6 +37,7 @@ class Cuda : public Backend {
       for (void* event : slot.event) d_.event_destroy(event);
       if (slot.host) d_.host_free(slot.host);
     });
+    counts.slot_bytes -= slot.capacity;
   }
 
   void begin_out(void* compute, Slot& slot, const void* x) override {

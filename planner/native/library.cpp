@@ -70,8 +70,12 @@ void register_all(ort::SessionOptions* options) {
   auto pool_bytes = size_t(number(options, "planner.pool_bytes", 0));
   auto page_bytes = size_t(number(options, "planner.page_bytes", 4096));
   auto spill_bytes = size_t(number(options, "planner.spill_bytes", 0));
+  std::string folder = entry(options, "planner.disk_folder");
+  settings.disk_bytes = number(options, "planner.disk_bytes", 0);
+  if (!folder.empty()) settings.disk = &tier_in(folder);
   std::string kind = pool_bytes ? "a pool of " + std::to_string(pool_bytes) + " bytes" : "no pool";
   if (pool_bytes && spill_bytes) kind += " and " + std::to_string(spill_bytes) + " beside it";
+  if (!folder.empty()) kind += " and a file in " + folder;
   std::string before = entry(options, kRegistered);  // for another session of these options
   must(before.empty() || before == kind,
        "these session options have planner's library with " + before + " already, and " + kind +

@@ -17,6 +17,7 @@ namespace {
 struct Kernel {
   Tier& tier;
   const Settings& settings;
+  bool cuda;
 };
 
 // A call of an operator: its inputs and outputs.
@@ -101,19 +102,22 @@ std::unique_ptr<Swap> start(const Call& call, const Facts& facts, size_t capacit
   return swap;
 }
 
+// Whether a tensor has its pages to itself: the pool shares those alone of buffers below a page.
+bool has_pages(const Kernel& kernel, const void* data, size_t bytes) {
+  HostPool* pool = kernel.settings.pool;
+  return kernel.settings.disk && pool && bytes >= kSlotPageBytes && is_of(pool, data);
+}
+
 void swap_begin(const Call& call) {
   const void* r = call.token();
   int64_t left = begin_run(&call.kernel, r);
-  must(left == 0,
-       "an earlier run of this session failed while " + std::to_string(left) +
-           " of its swaps were under way; this run is refused, and the next is not. Call "
-           "planner.native.drain() after a run that failed");
-  bool on_host = &call.kernel.tier.backend == &cpu_backend();
+  must(left == 0, "an earlier run of this session failed while " + std::to_string(left) +
+                      " of its swaps were under way; this run is refused, and the next is not. "
+                      "Call planner.native.drain() after a run that failed");
   HostPool* pool = call.kernel.settings.pool;
-  must(!pool || !on_host || is_of(pool, r),
+  must(!pool || call.kernel.cuda || is_of(pool, r),
        "the session has planner.pool_bytes, and its memory is not of that pool: another allocator "
-       "was "
-       "registered with ONNX Runtime between the library and the session");
+       "was registered with ONNX Runtime between the library and the session");
 }
 
 void swap_out(const Call& call) {
@@ -123,6 +127,7 @@ void swap_out(const Call& call) {
   auto swap = start(call, facts, facts.bytes);
   swap->held = Hold(x);
   swap->x = call.data(0);
+  swap->slot.has_pages = has_pages(call.kernel, swap->x, facts.bytes);
   call.kernel.tier.backend.begin_out(call.stream(), swap->slot, swap->x);
   name_swap(t, std::move(swap));
   counts.swaps_out++;
@@ -143,6 +148,7 @@ void copy_in(const Call& call, std::unique_ptr<Swap> swap) {
   must(describe(made).type == swap->slot.type,
        "the attribute dtype is not the type that was swapped out");
   swap->held = Hold(made);
+  swap->slot.has_pages = has_pages(call.kernel, y, swap->slot.bytes);
   call.kernel.tier.backend.begin_in(call.stream(), swap->slot, y);
   name_swap(y, std::move(swap));
 }
@@ -296,17 +302,21 @@ void must_own_buffer(const ort::KernelInfo* kernel) {
        "could then be another tensor's, which a run that fails frees while it is copied into");
 }
 
+bool is_plain(const Settings& all) {
+  return !all.check && !all.link_mbps && !all.link_jitter_us && !all.disk;
+}
+
 ort::Status* create(const ort::CustomOp* op, const ort::Api*, const ort::KernelInfo* info,
                     void** made) {
   return guarded([&] {
     if (of(op).row->makes_y) must_own_buffer(info);
     const Settings& settings = *of(op).settings;
-    bool plain = !settings.check && !settings.link_mbps && !settings.link_jitter_us;
-    must(!of(op).cuda || plain,
-         "planner.check_swaps and planner.link_... are for the CPU's copies alone");
-    Tier& tier = tier_of(of(op).cuda);
-    *made = new Instance{*of(op).row, Kernel{tier, settings}};
-    tier.slots.join();
+    must(!of(op).cuda || is_plain(settings),
+         "planner.check_swaps, planner.link_... and planner.disk_... are for the CPU alone");
+    Tier& tier = settings.disk ? *settings.disk : tier_of(of(op).cuda);
+    bool is_first = of(op).row == &rows().front();  // a session has one of these
+    tier.slots.join(is_first ? size_t(settings.disk_bytes) : 0);
+    *made = new Instance{*of(op).row, Kernel{tier, settings, of(op).cuda}};
   });
 }
 
@@ -376,10 +386,11 @@ Op* describe_op(const Row& row, const Settings& settings, bool cuda) {
 
 ort::CustomOpDomain* domain_of(const Settings& settings) {
   static std::mutex mutex;
-  static auto* made = new std::map<std::tuple<HostPool*, bool, int64_t, int64_t>, ort::CustomOpDomain*>;
+  using Key = std::tuple<HostPool*, bool, int64_t, int64_t, Tier*, int64_t>;
+  static auto* made = new std::map<Key, ort::CustomOpDomain*>;
   std::lock_guard<std::mutex> lock(mutex);
-  auto& domain =
-      (*made)[{settings.pool, settings.check, settings.link_mbps, settings.link_jitter_us}];
+  auto& domain = (*made)[{settings.pool, settings.check, settings.link_mbps,
+                          settings.link_jitter_us, settings.disk, settings.disk_bytes}];
   if (domain) return domain;
   ort::CustomOpDomain* created = nullptr;
   succeed(api->CreateCustomOpDomain("planner.swap", &created));

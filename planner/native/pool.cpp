@@ -130,11 +130,13 @@ char* Pool::small(size_t bytes) {
     page.pieces[span.start] = span.count;
     return at + span.start * kPieceBytes;
   };
-  for (auto& [at, page] : shared_)
-    if (char* found = piece(at, page)) return found;
+  for (char* at : sharing_)
+    if (char* found = piece(at, shared_.at(at))) return found;
   Shared fresh{{}, FreeSpans(page_ / kPieceBytes), {}};
   char* at = large(1, fresh.page);
-  return at ? piece(at, shared_.emplace(at, std::move(fresh)).first->second) : nullptr;
+  if (!at) return nullptr;
+  sharing_.push_back(at);
+  return piece(at, shared_.emplace(at, std::move(fresh)).first->second);
 }
 
 void Pool::put_small(char* at) {
@@ -144,6 +146,7 @@ void Pool::put_small(char* at) {
   page->second.pieces.erase(piece);
   if (!page->second.pieces.empty()) return;
   put_large(page->first, page->second.page);
+  sharing_.erase(std::find(sharing_.begin(), sharing_.end(), page->first));
   shared_.erase(page);
 }
 

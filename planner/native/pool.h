@@ -72,6 +72,7 @@ class Pool {
   std::unordered_map<char*, Buffer> buffers_;
   std::unordered_map<void*, size_t> spilled_;  // bytes
   std::map<char*, Shared> shared_;
+  std::vector<char*> sharing_;  // these pages, in the order in which they were taken
   std::map<std::vector<Span>, char*> aliases_;
   size_t alias_spans_ = 0;  // of all aliases together
 };

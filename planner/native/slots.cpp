@@ -4,6 +4,7 @@ namespace planner {
 
 Slot& Slots::take(size_t bytes) {
   std::lock_guard<std::mutex> lock(mutex_);
+  bytes = in_slot_pages(bytes);
   std::unique_ptr<Slot> slot;
   auto& same = free_[bytes];
   if (!same.empty()) {
@@ -18,7 +19,7 @@ Slot& Slots::take(size_t bytes) {
       drop_free();  // slots of other sizes may be what is in the way
       backend_.open(*slot);
     }
-    counts.slots++, counts.slot_bytes += bytes;
+    counts.slots++;
   }
   counts.live_slots++;
   Slot& found = *slot;
@@ -35,14 +36,23 @@ void Slots::give(Slot& slot) {
   counts.live_slots--;
 }
 
-void Slots::join() {
+void Slots::join(size_t reserved_bytes) {
   std::lock_guard<std::mutex> lock(mutex_);
+  if (!users_) backend_.start();
+  try {
+    backend_.reserve(reserved_bytes);
+  } catch (const std::exception&) {
+    if (!users_) backend_.stop();
+    throw;
+  }
   users_++;
 }
 
 void Slots::leave() {
   std::lock_guard<std::mutex> lock(mutex_);
-  if (--users_ == 0) drop_free();
+  if (--users_) return;
+  drop_free();
+  backend_.stop();
 }
 
 void Slots::drop_free() {
@@ -50,7 +60,7 @@ void Slots::drop_free() {
     for (auto& slot : slots) {
       backend_.settle(*slot);
       backend_.close(*slot);
-      counts.slots--, counts.slot_bytes -= capacity;
+      counts.slots--;
     }
   free_.clear();
 }

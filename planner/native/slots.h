@@ -5,16 +5,24 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <vector>
 
 #include "common.h"
 
 namespace planner {
 
-// Memory on the host for one swap: taken by SwapOut or LoadIn, given back by SwapInDone.
+constexpr size_t kSlotPageBytes = 4096;  // slots take whole ones
+inline size_t in_slot_pages(size_t bytes) {
+  return (bytes + kSlotPageBytes - 1) / kSlotPageBytes * kSlotPageBytes;
+}
+
+// Room for one swap, in the host's memory or in a file: taken by SwapOut or LoadIn, given back by
+// SwapInDone.
 struct Slot {
-  size_t capacity = 0;         // bytes of `host`
-  void* host = nullptr;        // null for LoadIn, which reads the caller's array
+  size_t capacity = 0;         // bytes of the room: whole pages; 0 for LoadIn
+  void* host = nullptr;        // where it lies in memory
+  size_t at = 0;               // where it lies in a file: from this byte on
   const void* lent = nullptr;  // LoadIn: the caller's array
   size_t bytes = 0;            // of the tensor that is in it now
   int type = ort::kUndefined;  // and its element type and dims
@@ -25,6 +33,8 @@ struct Slot {
   std::mutex mutex;  // CPU: guards the three below
   std::condition_variable moved;
   bool out_done = true, in_done = true;
+  bool has_pages = false;  // CPU: the tensor in memory has its pages to itself
+  std::string failure;     // CPU: of the copy that ended last; the mutex guards it, too
 
   void* context = nullptr;  // CUDA: the context that it was made in
   void* event[4] = {};      // CUDA: x ready, copied out, y free, copied in
@@ -38,7 +48,10 @@ struct Slot {
 class Backend {
  public:
   virtual ~Backend() = default;
-  virtual void open(Slot& slot) = 0;  // allocates slot.capacity bytes; throws where there are none
+  virtual void start() {}          // before the first kernel that uses it
+  virtual void stop() {}           // after the last one
+  virtual void reserve(size_t) {}  // so many bytes of slots will be asked for
+  virtual void open(Slot& slot) = 0;  // finds room for slot.capacity bytes, or throws
   virtual void close(Slot& slot) = 0;
   virtual void begin_out(void* stream, Slot& slot, const void* x) = 0;
   virtual void end_out(void* stream, Slot& slot, const void* x) = 0;
@@ -49,6 +62,7 @@ class Backend {
 };
 
 Backend& cpu_backend();
+std::unique_ptr<Backend> disk_backend(const std::string& folder);  // the CPU's: slots in a file
 Backend& cuda_backend();  // throws where there is no driver
 bool has_cuda_driver();
 
@@ -58,8 +72,8 @@ class Slots {
   explicit Slots(Backend& backend) : backend_(backend) {}
   Slot& take(size_t bytes);
   void give(Slot& slot);
-  void join();   // a kernel that may take slots
-  void leave();  // and its end
+  void join(size_t reserved_bytes = 0);  // a kernel that may take slots
+  void leave();                          // and its end
 
  private:
   void drop_free();

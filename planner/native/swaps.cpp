@@ -31,6 +31,15 @@ Tier& tier_of(bool cuda) {
   return *host;
 }
 
+Tier& tier_in(const std::string& folder) {
+  static std::mutex mutex;
+  static auto* made = new std::map<std::string, Tier*>;  // not freed, as the others
+  std::lock_guard<std::mutex> lock(mutex);
+  Tier*& tier = (*made)[folder];
+  if (!tier) tier = new Tier(*disk_backend(folder).release());
+  return *tier;
+}
+
 int64_t begin_run(const void* session, const void* r) {
   Run run{session, std::this_thread::get_id()};
   int64_t left = abandon([&](const Swap& swap) {

@@ -9,13 +9,14 @@
 
 namespace planner {
 
-// A backend with its slots; there is one of each backend in a process.
+// A backend with its slots; there is one of each backend in a process, and one of each folder.
 struct Tier {
   Backend& backend;
   Slots slots;
   explicit Tier(Backend& of) : backend(of), slots(of) {}
 };
 Tier& tier_of(bool cuda);
+Tier& tier_in(const std::string& folder);
 
 // Keeps a tensor's buffer while a copy reads or writes it, even where its run fails and ONNX
 // Runtime lets go of it: a sequence shares the tensors that it is made of. The buffer must be the

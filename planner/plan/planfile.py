@@ -15,6 +15,7 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from planner.chunking import MAX_CHUNKS
+from planner.disk import Disk
 from planner.errors import ModelError
 from planner.exactness import Numbers
 from planner.files.reading import MAX_BYTES, shown
@@ -332,7 +333,8 @@ class Plan:
         default_differ: results of the rewritten model that are other bits than the original's where
             sessions of default options run both; None where nobody looked.
         recompute, include, exclude, min_tensor: what the plan might do, as it was asked for.
-        host_budget_bytes: the most on the host at once; None for no limit.
+        host_budget_bytes: the most on the host at once, or in the disk's folder; None for no limit.
+        disk: what swaps go to, as it was measured; None where they go to the host's memory.
         order_target: "default" or "priority": the session option the file is written for.
         baseline: the original model in the order ONNX Runtime runs it by default.
         best_order: the original operations in the base order that planner chose.
@@ -390,6 +392,7 @@ class Plan:
     exclude: tuple[str, ...] = ()
     min_tensor: str | None = None
     host_budget_bytes: Count | None = None
+    disk: Disk | None = None
     micro: MicroBatches | None = None
     order_target: OrderTarget = "default"
     ort_optimized: bool = True

@@ -232,7 +232,8 @@ def _peak(head: Payload) -> str:
         how = head["measured_peak_after_how"]
         text += f"; {found} {how} {_SEEN.get(how, 'on ONNX Runtime')}"
     if head["host_bytes"]:
-        text += f"; {format_bytes(head['host_bytes'])} on the host at once"
+        where = "on disk" if head["disk"] else "on the host"
+        text += f"; {format_bytes(head['host_bytes'])} {where} at once"
     if head["file_bytes"]:
         text += f"; {format_bytes(head['file_bytes'])} in files"
     return text

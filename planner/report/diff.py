@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from planner import __version__
+from planner.disk import Disk
 from planner.plan.planfile import Plan, PredictedCost
 from planner.units import format_bytes, format_duration, format_percent
 
@@ -33,6 +34,7 @@ _SETTINGS = (
     "swap_mode",
     "assumed",
     "copies",
+    "disk",
     "pattern",
     "order_target",
     "ort_optimized",
@@ -58,9 +60,9 @@ def diff_payload(a: Plan, b: Plan, *, paths: tuple[Path, Path]) -> Payload:
         "same_model": a.model_sha256 == b.model_sha256,
         "same_schedule": a.schedule == b.schedule,
         "settings": [
-            {"setting": name, "a": getattr(a, name), "b": getattr(b, name)}
+            {"setting": name, "a": of_a, "b": of_b}
             for name in _SETTINGS
-            if getattr(a, name) != getattr(b, name)
+            if (of_a := _setting(a, name)) != (of_b := _setting(b, name))
         ],
         "planned": {
             name: _pair(getattr(a.planned, name), getattr(b.planned, name)) for name in _FIGURES
@@ -74,6 +76,12 @@ def diff_payload(a: Plan, b: Plan, *, paths: tuple[Path, Path]) -> Payload:
     }
     payload["sentence"] = _sentence(payload)
     return payload
+
+
+def _setting(plan: Plan, name: str) -> Any:
+    """What a plan says of a setting."""
+    value = getattr(plan, name)
+    return value.speeds if isinstance(value, Disk) else value
 
 
 def _pair(a: float, b: float) -> Payload:

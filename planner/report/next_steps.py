@@ -59,7 +59,8 @@ def next_steps(result: OptimizeResult, preview: Payload | None) -> list[Payload]
     if preview is not None:
         steps += _budgets(result, preview)
     spare = plan.budget_bytes - plan.reserve_bytes - plan.planned.peak_bytes
-    if spare > _SPARE * plan.budget_bytes and plan.dims and plan.micro is None:
+    is_swept = plan.micro is None and plan.disk is None
+    if spare > _SPARE * plan.budget_bytes and plan.dims and is_swept:
         dim, size = next(iter(plan.dims.items()))
         steps.append(
             _step(
@@ -95,7 +96,7 @@ def next_steps(result: OptimizeResult, preview: Payload | None) -> list[Payload]
                 f"--tensor {shlex.quote(largest.tensor)}",
             )
         )
-    if not plan.unchanged and plan.micro is None:
+    if not plan.unchanged and is_swept:
         steps.append(
             _step(
                 "Compare many budgets, in every base order and on all cores:",
@@ -193,7 +194,9 @@ def _typed_options(plan: Plan, *, but: str = "") -> str:
         words.append(f"--micro-batch {plan.micro.runs}")
     if plan.swap_mode != _unsaid_swap(plan):
         words.append(f"--swap {plan.swap_mode}")
-    if plan.copies != "serial":
+    if plan.disk is not None:
+        words.append(f"--disk {shlex.quote(plan.disk.folder)}")
+    elif plan.copies != "serial":
         words.append(f"--copies {plan.copies}")
     if plan.device != "cpu" or plan.hardware != "cpu":
         words.append(f"--device {plan.device}")

@@ -181,6 +181,7 @@ def _headline(result: OptimizeResult) -> dict[str, Any]:
         "host_bytes": planned.host_bytes,
         "file_bytes": planned.file_bytes,
         "host_budget_bytes": plan.host_budget_bytes,
+        "disk": None if plan.disk is None else fields_of(plan.disk),
         "gap": number(plan.gap),
         "proved_optimal": plan.proved_optimal,
         "copies": plan.copies,

@@ -152,8 +152,9 @@ def library_code(model: str) -> str:
 def script_lines(payload: dict[str, Any]) -> tuple[str, ...]:
     """Python that opens the rewritten model of `planner optimize` as it was proved, to paste into a
     script; none where no model was written."""
-    path = payload["outputs"]["model"]
-    return () if path is None else (f"session = planner.open_session({nearby(path)!r})",)
+    path, disk = payload["outputs"]["model"], payload["headline"]["disk"]
+    where = f", disk={disk['folder']!r}" if disk else ""
+    return () if path is None else (f"session = planner.open_session({nearby(path)!r}{where})",)
 
 
 def _session(model: str, module: str, providers: list[object]) -> str:

@@ -114,7 +114,8 @@ def print_optimize(payload: Payload, console: Console | None = None) -> None:
     if head["host_bytes"] or head["file_bytes"]:
         most = f", at most {_size(head['host_budget_bytes'])}" if head["host_budget_bytes"] else ""
         files = f"; {_size(head['file_bytes'])} more in files" if head["file_bytes"] else ""
-        _fact(facts, "Host memory", f"{_size(head['host_bytes'])} at once{most}{files}")
+        where = "On disk" if head["disk"] else "Host memory"
+        _fact(facts, where, f"{_size(head['host_bytes'])} at once{most}{files}")
     _fact(facts, "Search", _search(head, plan))
     out.print(facts)
     _decisions(out, payload["decisions"])

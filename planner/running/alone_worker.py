@@ -61,15 +61,13 @@ def _answer(request: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def _options(path: str) -> Any:
-    """None, or options that load the library that the file needs, and are else the default ones."""
+    """The default options, with the library that the file needs."""
     import onnxruntime
 
-    from planner.runtime.swapping import needs_library, register_library
+    from planner.runtime.swapping import register_for
 
-    if not needs_library(Path(path)):
-        return None
     options = onnxruntime.SessionOptions()
-    register_library(options)
+    register_for(options, Path(path))
     return options
 
 

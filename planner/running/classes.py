@@ -40,6 +40,7 @@ def open_session(
     provider_options: Sequence[Mapping[str, Any]] | None = None,
     *,
     pool: str | None = None,
+    disk: Path | str | None = None,
 ) -> ort.InferenceSession:
     """An `onnxruntime.InferenceSession` of a file that planner wrote, with all that it needs: level,
     order, providers, neither memory pattern nor reuse, and a pool or an arena of what one step takes.
@@ -50,6 +51,8 @@ def open_session(
         sess_options, providers, provider_options: as ONNX Runtime's session takes them. They stay; what
             contradicts the file is said on stderr.
         pool: "24GB": planner's pool of exactly so many bytes in place of the file's (`planner.native`).
+        disk: the folder for the swaps of a file that was planned for a disk (`planner.disk`); None for
+            `PLANNER_DISK`, or `TMPDIR`, or `/var/tmp`.
 
     Raises:
         UsageError: the file was planned for another kind of processor, or has metadata that planner does
@@ -61,7 +64,8 @@ def open_session(
         raise UsageError(
             "a pool is for files that planner wrote: planner.session_options takes any"
         )
-    opener = Opener(Wanted(pool=pool), lambda line: print(f"planner: {line}", file=sys.stderr))
+    wanted = Wanted(pool=pool, disk=None if disk is None else Path(disk))
+    opener = Opener(wanted, lambda line: print(f"planner: {line}", file=sys.stderr))
     opened = _session(ort.InferenceSession, opener)
     return opened(
         str(model) if isinstance(model, Path) else model, sess_options, providers, provider_options

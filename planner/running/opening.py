@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 from weakref import WeakSet
 
+from planner.disk import kind_of, remark_on
 from planner.errors import PlannerError, UsageError
 from planner.files.temporary import temporary_folder
 from planner.plan.planfile import Pool
@@ -26,7 +27,7 @@ from planner.runtime.opened import (
     needs_of,
     register,
 )
-from planner.runtime.swapping import USES_ARENA, put_pool, register_library
+from planner.runtime.swapping import USES_ARENA, put_disk, put_pool, register_library
 from planner.targets import TARGET_KEY
 from planner.units import format_bytes, parse_bytes, parse_percent
 
@@ -48,6 +49,7 @@ class Wanted:
         strict: what cannot be had is an error, and not a line.
         explain: say what was done to each session.
         pool: size of the pool that serves sessions of planner's files, in place of their own.
+        disk: the folder for swaps of files that were planned for a disk; plans that are made swap there.
     """
 
     budget: str | None = None
@@ -59,6 +61,7 @@ class Wanted:
     strict: bool = False
     explain: bool = False
     pool: str | None = None
+    disk: Path | None = None
 
 
 class Opener:
@@ -146,6 +149,10 @@ class Opener:
         pool serves it."""
         if found.pool is not None:
             put_pool(options, found.pool, needs.target)
+        if needs.disk_bytes is not None and found.on_target:
+            folder = put_disk(options, needs.disk_bytes, self._wanted.disk)
+            if remark := remark_on(kind_of(folder), folder):
+                self._object(f"{found.asked.name}: {remark}")
         if not needs.library and found.pool is None:
             return False
         try:
@@ -248,6 +255,7 @@ class Opener:
             time_limit_s=wanted.time_limit_s,
             verify=wanted.verify,
             plan="" if plan is None else os.path.abspath(plan),
+            disk="" if wanted.disk is None else str(wanted.disk.absolute()),
         )
         if not isinstance(asked.model, bytes):
             return planned(replace(job, model=os.path.abspath(asked.model)), on_start)

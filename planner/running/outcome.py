@@ -16,6 +16,7 @@ class Job:
         model: its path.
         folder: for the files that are made.
         budget, dims, device, order, ort_optimize, time_limit_s, verify: as for `planner.optimize`.
+        disk: as for `planner.optimize`; "" for none.
         plan: a plan file to be applied, which says all of these but the last two; "" for none.
     """
 
@@ -29,6 +30,7 @@ class Job:
     time_limit_s: float
     verify: bool
     plan: str = ""
+    disk: str = ""
 
 
 class Status(StrEnum):

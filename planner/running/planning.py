@@ -12,6 +12,7 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
+from planner.disk import swapping_to
 from planner.errors import InfeasibleBudgetError, PlannerError, VerificationError
 from planner.plan.planfile import Plan
 from planner.processes.children import end_with_parent
@@ -41,7 +42,8 @@ def planned(job: Job) -> Outcome:
     output = Path(job.folder) / "model.onnx"
     if data:  # ONNX wants it below the model's folder
         output = model.with_name(f"{model.stem}.run-{Path(job.folder).name[:12]}.onnx")
-    plan = _applied(job, model, output) if job.plan else _made(job, model, output)
+    with swapping_to(job.disk):
+        plan = _applied(job, model, output) if job.plan else _made(job, model, output)
     return Outcome(
         status=Status.UNCHANGED if plan.unchanged else Status.PLANNED,
         model=str(output),
@@ -85,6 +87,7 @@ def _made(job: Job, model: Path, output: Path) -> Plan:
         ort_optimize=job.ort_optimize,
         time_limit_s=job.time_limit_s,
         verify=job.verify,
+        disk=job.disk or None,
         force=True,
     )
     if result.verification is not None and not result.verification.passed:

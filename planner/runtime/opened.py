@@ -10,6 +10,7 @@
     pkg.planner.block_channels       of the layout that its weights are in, which belongs to a processor
     pkg.planner.assumed              "1" where it was made without its device's provider
     pkg.planner.needs                "planner.swap 1" where sessions load planner's native library
+    pkg.planner.disk_bytes           of the file that its swaps go to, where they go to a disk
 
 Besides, no file is opened with memory pattern or buffer reuse, which hold more than what is alive.
 `session_options` makes options for a script; `planner run` sets them on a script's own.
@@ -24,13 +25,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from planner.disk import kind_of, remark_on
 from planner.errors import UsageError
 from planner.files.reading import MAX_BYTES, shown, why_not_a_file
 from planner.files.structuring import parse_json
 from planner.onnxio.metadata import read_metadata
 from planner.plan.planfile import Arena, Pool
 from planner.runtime.build import has_pool
-from planner.runtime.swapping import put_pool, register_library
+from planner.runtime.swapping import disk_bytes_of, put_disk, put_pool, register_library
 from planner.targets import (
     ARENA_KEY,
     ASSUMED_KEY,
@@ -111,6 +113,7 @@ class Needs:
         budget_bytes: of its plan; None where it says none.
         assumed: it was made without its device's provider, whose optimizers and placement were assumed.
         library: it has nodes of `planner.native`, which sessions load.
+        disk_bytes: of the file that its swaps go to; None where they go to memory.
         props: all of its metadata.
     """
 
@@ -125,6 +128,7 @@ class Needs:
     budget_bytes: int | None = None
     assumed: bool = False
     library: bool = False
+    disk_bytes: int | None = None
     props: Mapping[str, str]
 
     def settings(self) -> tuple[Setting, ...]:
@@ -198,6 +202,7 @@ def needs_of(model: Path | str | bytes, *, device: str | None = None) -> Needs:
         budget_bytes=_budget(props.get(_BUDGET_KEY)),
         assumed=one_of(ASSUMED_KEY, "1") is not None,
         library=one_of(NEEDS_KEY, NEEDS_SWAPS) is not None,
+        disk_bytes=disk_bytes_of(props, where),
         props=props,
     )
 
@@ -208,6 +213,7 @@ def session_options(
     device: str | None = None,
     arena: str | None = None,
     pool: str | None = None,
+    disk: Path | str | None = None,
 ) -> ort.SessionOptions:
     """Options to open a rewritten model with: neither memory pattern nor reuse, which hold more than
     the plan does, and all that the file's metadata asks for: level, execution order, packing, arena, and
@@ -226,6 +232,8 @@ def session_options(
             step takes; results that the script keeps lie in it, too, and what it has no room for lies
             outside of it. `planner.open_session` and `planner run` copy results out, so that the file's
             pool refuses.
+        disk: the folder for the swaps of a file that was planned for a disk (`planner.disk`); None for
+            `PLANNER_DISK`, or `TMPDIR`, or `/var/tmp`. What lies in memory there is warned of.
 
     Raises:
         UsageError: the device is not here; the file was written for another one, or for another kind of
@@ -261,6 +269,10 @@ def session_options(
         put_pool(options, needs.pool, needs.target)
     if needs.target.plugin:
         add_plugin(options, needs.target)
+    if needs.disk_bytes is not None:
+        folder = put_disk(options, needs.disk_bytes, None if disk is None else Path(disk))
+        if remark := remark_on(kind_of(folder), folder):
+            warnings.warn(remark, stacklevel=2)
     if needs.library or needs.pool is not None:
         register_library(options)
     return options

@@ -1,5 +1,5 @@
-"""Sessions that load `planner.native`: of files whose copies run beside the operations, and of those that
-are given a memory pool of a size.
+"""Sessions that load `planner.native`: of files whose copies run beside the operations, to the host's
+memory or to a disk, and of those that are given a memory pool of a size.
 
 A file with such copies says so in its metadata (`pkg.planner.needs`), and has nodes of the domain
 `planner.swap`, which ONNX Runtime knows from the library alone.
@@ -7,16 +7,20 @@ A file with such copies says so in its metadata (`pkg.planner.needs`), and has n
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from planner.disk import check_folder, default_folder
 from planner.errors import UsageError
+from planner.files.reading import MAX_BYTES, shown
 from planner.graph.rules import SWAP_DOMAIN
 from planner.native import library_path
 from planner.onnxio.metadata import read_metadata
 from planner.runtime.build import has_pool
 from planner.runtime.messages import first_line
-from planner.targets import ANY, CPU, NEEDS_KEY, NEEDS_SWAPS, Target
+from planner.targets import ANY, CPU, DISK_KEY, NEEDS_KEY, NEEDS_SWAPS, Target
+from planner.units import parse_whole
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -25,6 +29,7 @@ if TYPE_CHECKING:
     from planner.plan.planfile import Pool
 
 _POOL_BYTES, _SPILL_BYTES = "planner.pool_bytes", "planner.spill_bytes"
+_DISK_FOLDER, _DISK_BYTES = "planner.disk_folder", "planner.disk_bytes"
 USES_ARENA = "session.use_env_allocators"
 """The entry that has a session use the allocators of its process
 (core/session/onnxruntime_session_options_config_keys.h)."""
@@ -68,6 +73,39 @@ def put_pool(options: ort.SessionOptions, pool: Pool, target: Target) -> None:
         options.add_session_config_entry(_SPILL_BYTES, str(pool.spill_bytes))
 
 
+def put_disk(options: ort.SessionOptions, disk_bytes: int, folder: Path | None = None) -> Path:
+    """Have a session's swaps go to a file of so many bytes, made with the session, in a folder; returns
+    that.
+
+    Args:
+        folder: None for `planner.disk.default_folder`.
+
+    Raises:
+        UsageError: no file can be made there.
+    """
+    folder = check_folder(default_folder() if folder is None else folder)
+    options.add_session_config_entry(_DISK_FOLDER, str(folder))
+    options.add_session_config_entry(_DISK_BYTES, str(disk_bytes))
+    return folder
+
+
+def disk_bytes_of(props: Mapping[str, str], where: str) -> int | None:
+    """Bytes of the file that swaps of a model go to, by its metadata; None where they go to memory.
+
+    Raises:
+        UsageError: the metadata is none that planner writes.
+    """
+    text = props.get(DISK_KEY)
+    if text is None:
+        return None
+    size = parse_whole(text)
+    if size is None or size > MAX_BYTES:
+        raise UsageError(
+            f"{where}: its metadata {DISK_KEY} is {shown(text)}, and no number of bytes"
+        )
+    return size
+
+
 def register_library(options: ort.SessionOptions) -> None:
     """Have `options` open a session whose file needs the library. Entries that it reads are set before.
 
@@ -82,19 +120,26 @@ def register_library(options: ort.SessionOptions) -> None:
 
 
 def register_for(options: ort.SessionOptions, model: Path) -> None:
-    """`register_library`, where the file of a model says that it needs it.
+    """`register_library`, where `put_pool` asked for a pool or the file of a model says that it needs it,
+    and `put_disk` where its swaps go to a disk; nothing for what is no model.
 
     Raises:
-        UsageError: it needs the library, which is not built.
+        UsageError: it needs the library, which is not built, or no file can be made for its swaps.
     """
-    if needs_library(model):
+    try:
+        with Path(model).open("rb") as file:
+            props = read_metadata(file)
+    except (OSError, ValueError):
+        return
+    needs = props.get(NEEDS_KEY) == NEEDS_SWAPS
+    if needs and (disk_bytes := disk_bytes_of(props, str(model))) is not None:
+        put_disk(options, disk_bytes)
+    if needs or _has_entry(options, _POOL_BYTES):
         register_library(options)
 
 
-def needs_library(model: Path) -> bool:
-    """Whether the file of a model says that it needs the library; False for what is no model."""
+def _has_entry(options: ort.SessionOptions, key: str) -> bool:
     try:
-        with Path(model).open("rb") as file:
-            return read_metadata(file).get(NEEDS_KEY) == NEEDS_SWAPS
-    except (OSError, ValueError):
+        return bool(options.get_session_config_entry(key))
+    except RuntimeError:
         return False

@@ -50,6 +50,16 @@ def test_the_text_and_the_document_say_the_same(capsys):
         assert provider["runs"] or provider["why_not"]
 
 
+def test_the_disk_of_a_folder_is_measured_where_it_is_asked_for(tmp_path, capsys):
+    assert main(["doctor", "--json", "--disk", str(tmp_path)]) == 0
+    found = json.loads(capsys.readouterr().out)["disk"]
+    assert found["folder"] == str(tmp_path)
+    assert found["write_bytes_per_s"] > 1e4 and found["read_bytes_per_s"] > 1e4
+    assert not list(tmp_path.iterdir())
+    assert main(["doctor", "--disk", str(tmp_path / "missing")]) == 2
+    assert "swaps cannot go to" in capsys.readouterr().err
+
+
 def test_a_provider_that_is_not_there_does_not_run():
     seen = look("CUDAExecutionProvider") if not _has_cuda() else look("NoSuchExecutionProvider")
     assert not seen.runs and seen.why_not and "\n" not in seen.why_not

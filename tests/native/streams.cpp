@@ -99,6 +99,7 @@ class Program {
         tensor.slot = &slots_.take(tensor.words * 8);
         tensor.slot->bytes = tensor.words * 8;
         tensor.slot->settings = &settings_;
+        tensor.slot->has_pages = tensor.number % 2;  // a file: with and without staging
         backend_.begin_out(stream_, *tensor.slot, tensor.buffer);
         issue(tensor, false, 0);
         tensor.state = kLeaving;
@@ -134,9 +135,12 @@ class Program {
 
 }  // namespace
 
-int main(int, char** arguments) {  // programs, cpu or cuda
-  bool cpu = arguments[2] == std::string("cpu");
-  planner::Backend& backend = cpu ? planner::cpu_backend() : planner::cuda_backend();
+int main(int, char** arguments) {  // programs, cpu or cuda or disk, folder of the file
+  bool disk = arguments[2] == std::string("disk"), cpu = disk || arguments[2] == std::string("cpu");
+  auto in_file = planner::disk_backend(arguments[3]);
+  planner::Backend& backend = disk  ? *in_file
+                              : cpu ? planner::cpu_backend()
+                                    : planner::cuda_backend();
   planner::Slots slots(backend);
   slots.join();
   constexpr size_t kBytes = kPages * kPageWords * 8, kPage = kPageWords * 8;

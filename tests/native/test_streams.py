@@ -37,7 +37,7 @@ class Built:
     ) -> subprocess.CompletedProcess[str]:
         """So many programs, with a wait left out."""
         return subprocess.run(
-            [self.program, str(programs), backend],
+            [self.program, str(programs), backend, self.program.parent],
             env=environment(self.driver, mutant),
             capture_output=True,
             text=True,
@@ -97,7 +97,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-@pytest.mark.parametrize("backend", ["cuda", "cpu"])
+@pytest.mark.parametrize("backend", ["cuda", "cpu", "disk"])
 def test_random_streams_keep_their_numbers_in_a_pool_without_a_byte_to_spare(
     backend: str, plain_build: Built
 ):
@@ -163,6 +163,36 @@ def test_the_cuda_providers_options_lead_to_the_devices_pool(plain_build: Built,
     done = python("-c", DEVICE_POOL, library, **environment(plain_build.driver))
     assert done.returncode == 0, done.stderr
     assert "pool on the device of another size" in done.stdout
+
+
+SMALL_BUFFERS = """
+import ctypes, random, sys
+from pathlib import Path
+from planner import native
+from planner.runtime.memory.paged import PagedPool
+native.library_path = lambda: Path(sys.argv[1])
+options = native.device_pool_options(512 * 4096, 4096)
+alloc = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_size_t)(int(options["gpu_external_alloc"]))
+free = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(int(options["gpu_external_free"]))
+for seed in range(20):
+    draw, predicted, there = random.Random(seed), PagedPool(), []
+    for _ in range(2000):
+        if there and draw.random() < 0.49:
+            at, block = there.pop(draw.randrange(len(there)))
+            free(at)
+            predicted.release(block)
+        else:
+            size = draw.choice((1, 1, 300, 900, 3000, 9000))
+            there.append((alloc(size), predicted.allocate(size)))
+        assert native.pool(device=True).pages == predicted.pages, seed
+    for at, _ in there:
+        free(at)
+"""
+
+
+def test_small_buffers_share_the_pages_that_are_predicted(plain_build: Built, library: Path):
+    done = python("-c", SMALL_BUFFERS, library, **environment(plain_build.driver))
+    assert done.returncode == 0, done.stderr
 
 
 PAGE_LOCKED = """
@@ -232,7 +262,7 @@ def test_thread_sanitizer_finds_no_race_and_sees_one_where_a_wait_is_left_out(tm
     if not works or subprocess.run([tmp_path / "probe"], check=False).returncode:
         pytest.skip("the compiler has no -fsanitize=thread that works here")
     sanitized = built(tmp_path, "-fsanitize=thread")
-    for right in (sanitized.run(12), sanitized.run(12, "cpu")):
+    for right in (sanitized.run(12), sanitized.run(12, "cpu"), sanitized.run(12, "disk")):
         assert right.returncode == 0, right.stdout + right.stderr
         assert "ThreadSanitizer" not in right.stderr
     raced = sanitized.run(3, mutant=2)

@@ -202,7 +202,8 @@ def test_session_code_compiles_and_quotes_the_name(device, order):
 def written_lines(path, **plan):
     """The lines of an outcome that wrote `path`."""
     plan = {"device": "cpu", "order_target": "default", **plan}
-    return script_lines({"outputs": {"model": str(path)}, "plan": plan})
+    headline = {"disk": None}
+    return script_lines({"outputs": {"model": str(path)}, "plan": plan, "headline": headline})
 
 
 def relu_of(code: str, folder) -> str:
@@ -233,7 +234,7 @@ def test_the_lines_for_a_script_run(tmp_path, monkeypatch):
 
 
 def test_the_lines_for_a_script_name_the_file_whatever_it_is_called():
-    assert script_lines({"outputs": {"model": None}, "plan": {}}) == ()
+    assert script_lines({"outputs": {"model": None}, "headline": {"disk": None}}) == ()
     (line,) = written_lines("a 'b'.onnx")
     call = ast.parse(line).body[0].value  # type: ignore[attr-defined]
     assert [ast.literal_eval(argument) for argument in call.args] == ["a 'b'.onnx"]

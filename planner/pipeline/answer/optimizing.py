@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from planner.disk import swapping_to
 from planner.errors import InfeasibleBudgetError, UsageError, VerificationError
 from planner.lower.rewrite import Rewritten
 from planner.native import library_path
@@ -295,17 +296,15 @@ class OptimizeJob:
             plan=made.plan,
             ahead=made.original,
         )
-        verification = run_both(
-            rewrite,
-            self.progress,
-            thorough=self.verify == "thorough",
-        )
-        bits = verification.default_bits
+        disk = self.request.levers.disk
+        with swapping_to("" if disk is None else disk.folder):
+            verification = run_both(rewrite, self.progress, thorough=self.verify == "thorough")
+            bits = verification.default_bits
+            if self.step is not None:
+                self.progress("running the whole batch at once, and in parts")
+                verification = self.step.verified(verification, path, made.plan)
         if bits is not None:
             result = replace(result, plan=replace(made.plan, default_differ=bits.differ))
-        if self.step is not None:
-            self.progress("running the whole batch at once, and in parts")
-            verification = self.step.verified(verification, path, made.plan)
         return replace(result, verification=verification)
 
     def _plan_and_trace(self, result: OptimizeResult, together: Together) -> OptimizeResult:

@@ -13,7 +13,7 @@ from planner.pipeline.levers.choose_residence import (
     is_device_first,
     more_on_host,
 )
-from planner.pipeline.levers.host_budget import over_host_budget, without
+from planner.pipeline.levers.host_budget import host_budget_of, over_host_budget, without
 from planner.pipeline.levers.residence import around_taken, resided
 from planner.pipeline.prepare.prepared import Prepared, Progress
 from planner.pipeline.prepare.settings import Settings
@@ -22,6 +22,7 @@ from planner.pipeline.solve.planning import make_plan
 from planner.pipeline.solve.quick import is_slow
 from planner.processes.workers import Beside
 from planner.runtime.optimizers.fusion_pins import TakenError
+from planner.units import format_bytes
 
 _LEAST = 0.2
 """Share of the time limit that each further plan gets at least."""
@@ -146,12 +147,17 @@ class PlanWithin:
 
     def _with_host_budget(self, error: InfeasibleBudgetError) -> InfeasibleBudgetError:
         """The error, which says so where the host budget took copies away."""
-        host = self.prepared.request.levers.host_budget
+        levers = self.prepared.request.levers
+        host, disk = levers.host_budget, levers.disk
+        where, option = "on the host", "--host-budget"
+        if disk is not None:
+            host = format_bytes(host_budget_of(self.prepared) or 0)
+            where, option = f"in {disk.folder}", "--disk-budget"
         if host is None or not (self.swaps or self.stays):
             return error
         return InfeasibleBudgetError(
-            f"{error}; with at most {host} on the host, {len(self.swaps | self.stays):,} tensors could "
-            "not be there: allow more with --host-budget",
+            f"{error}; with at most {host} {where}, {len(self.swaps | self.stays):,} tensors could not "
+            f"be there: allow more with {option}",
             least_peak_bytes=error.least_peak_bytes,
             bound_bytes=error.bound_bytes,
             binding=error.binding,

@@ -9,10 +9,16 @@ that library. Where it has been shown to give the same bits is in `planner.targe
 
 from __future__ import annotations
 
-from typing import Literal
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
+from planner.disk import measured, room_in
 from planner.errors import UsageError
-from planner.targets import target_named
+from planner.targets import CPU, target_named
+
+if TYPE_CHECKING:
+    from planner.request import Levers
 
 Copies = Literal["serial", "overlapped", "auto"]
 COPIES: tuple[Copies, ...] = ("serial", "overlapped", "auto")
@@ -60,6 +66,45 @@ def choose_copies(copies: str, swap: str, device: str) -> tuple[bool, str]:
     return False, (
         "copies are planned on the stream of the operations: beside them they have not been shown to be "
         f"safe on {device}"
+    )
+
+
+def to_disk(levers: Levers, device: str, folder: Path | None, budget: str | None) -> Levers:
+    """The levers with swaps to a file in a folder, whose disk is measured now; as they are where there is
+    no folder. Copies run beside the operations, whatever was asked for: no operator of ONNX Runtime's
+    copies to a file.
+
+    Args:
+        budget: the most that swaps may take there: `"200GB"`; None for what is free.
+
+    Raises:
+        UsageError: what else is asked for contradicts it, or the folder cannot be written to.
+    """
+    if folder is None:
+        if budget is not None:
+            raise UsageError("--disk-budget is for swaps to a disk: give its folder with --disk")
+        return levers
+    if device != CPU.name:
+        raise UsageError(
+            f"--disk is for files that run on the CPU, and not on {device} yet: there, swaps go to the "
+            "host's memory; leave out --disk"
+        )
+    if levers.swap == "none":
+        raise UsageError("--disk needs swaps, which --swap none and --recompute only forbid")
+    if levers.resident == "host":
+        raise UsageError(
+            "--disk is for what is swapped within a step; what lives on the host lies in the CPU's "
+            "memory all the same: leave out --resident host"
+        )
+    if levers.host_budget is not None:
+        raise UsageError("with --disk nothing is swapped to the host: give --disk-budget")
+    room_bytes, _ = room_in(folder, budget)
+    return replace(
+        levers,
+        copies="overlapped",
+        resident="device",
+        host_budget=f"{room_bytes}B",
+        disk=measured(folder),
     )
 
 

@@ -34,7 +34,7 @@ def limited(prepared: Prepared) -> Prepared:
         UsageError: a pattern matches nothing, or a size cannot be read.
     """
     levers = prepared.request.levers
-    if not (levers.include or levers.exclude or levers.min_tensor):
+    if not (levers.include or levers.exclude or levers.min_tensor or levers.disk):
         return prepared
     least = least_copied(levers)
     graph = prepared.graph
@@ -57,13 +57,16 @@ def limited(prepared: Prepared) -> Prepared:
 
 
 def least_copied(levers: Levers) -> int:
-    """Bytes below which a tensor is not copied.
+    """Bytes below which a tensor is not copied: as asked for, or what a disk takes as long for as for
+    more.
 
     Raises:
         UsageError: the size cannot be read.
     """
     text = levers.min_tensor
-    return 0 if text is None else parse_bytes(text, what="--min-tensor", zero_ok=True)
+    if text is not None:
+        return parse_bytes(text, what="--min-tensor", zero_ok=True)
+    return 0 if levers.disk is None else levers.disk.least_bytes
 
 
 def _why(tensor: Tensor, out: set[TensorId], least: int) -> WhyStay | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from planner.disk import remark_on
 from planner.errors import InfeasibleBudgetError, UsageError
 from planner.formulate import Allowed
 from planner.pipeline.prepare.copies import SHARED, choose_copies
@@ -143,9 +144,10 @@ def _why_not_told(prepared: Prepared) -> str:
         return "this build of ONNX Runtime takes no pool of planner's"
     levers = prepared.request.levers
     if levers.swap != "none" and prepared.why_no_swaps is None:
-        if levers.copies == "overlapped":
+        if levers.copies != "overlapped":
+            return "copies to the host share the CPU's arena"
+        if levers.disk is None:
             return "on the CPU, what is copied to the host stays in memory of the process"
-        return "copies to the host share the CPU's arena"
     if packable_bytes(prepared.graph):
         return "how much kernels take for constant weights, which they pack beforehand, is not predicted"
     return ""
@@ -188,16 +190,33 @@ def noted_copies(prepared: Prepared, settings: Settings) -> tuple[str, ...]:
 
 def shared_note(prepared: Prepared) -> tuple[str, ...]:
     """What copies are worth where the host's memory is the device's."""
-    return (SHARED,) if prepared.target.name == "cpu" else ()
+    is_apart = prepared.target.name != "cpu" or prepared.request.levers.disk is not None
+    return () if is_apart else (SHARED,)
+
+
+def disk_note(prepared: Prepared) -> tuple[str, ...]:
+    """What swaps to a disk rest on."""
+    disk = prepared.request.levers.disk
+    if disk is None:
+        return ()
+    said = (
+        f"swaps go to a file in a folder that the session names: {disk.speeds} were measured in "
+        f"{disk.folder}, one way at a time"
+    )
+    remark = remark_on(disk.kind, disk.folder)
+    return (said, remark) if remark else (said,)
 
 
 def _with_levers(settings: Settings, swap: Swap, prepared: Prepared) -> Settings:
     """The settings with the levers that `swap` allows, as far as the model can be copied at all."""
     with_swaps = swap != "none" and prepared.why_no_swaps is None
-    hardware = prepared.hardware
+    hardware, disk = prepared.hardware, prepared.request.levers.disk
+    out, back = hardware.copy_to_host_bytes_per_s, hardware.copy_from_host_bytes_per_s
+    if disk is not None:
+        out, back = disk.write_bytes_per_s, disk.read_bytes_per_s
     return replace(
         settings,
         allow_recompute=swap != "only" and prepared.request.levers.recompute,
-        swap_out_bytes_per_s=hardware.copy_to_host_bytes_per_s if with_swaps else 0.0,
-        swap_in_bytes_per_s=hardware.copy_from_host_bytes_per_s if with_swaps else 0.0,
+        swap_out_bytes_per_s=out if with_swaps else 0.0,
+        swap_in_bytes_per_s=back if with_swaps else 0.0,
     )

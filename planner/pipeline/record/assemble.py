@@ -21,7 +21,7 @@ from planner.pipeline.levers.host_budget import host_budget_of, host_memory_of
 from planner.pipeline.levers.residence import feeds_are_copied, is_paged_at_a_price, residence_note
 from planner.pipeline.levers.splitting import planned_regions
 from planner.pipeline.prepare.prepared import Prepared
-from planner.pipeline.prepare.settings import Settings, live_note, shared_note
+from planner.pipeline.prepare.settings import Settings, disk_note, live_note, shared_note
 from planner.pipeline.record.barring import barred_in, barred_note
 from planner.pipeline.record.bounds import planned_bounds
 from planner.pipeline.record.decisions import decisions_of
@@ -87,6 +87,7 @@ def assemble(prepared: Prepared, settings: Settings, planned: Planned) -> Plan:
             *prepared.graph.assumptions,
             *_copies_note(settings, replay),
             *_shared_note(prepared, replay),
+            *disk_note(prepared),
             *residence_note(prepared),
             *live_note(prepared),
             *_room_note(planned),
@@ -140,6 +141,7 @@ def _as_asked(prepared: Prepared, settings: Settings) -> Plan:
         exclude=request.levers.exclude,
         min_tensor=request.levers.min_tensor,
         host_budget_bytes=host_budget_of(prepared),
+        disk=request.levers.disk,
         order_target=settings.order_target,
         ort_optimized=prepared.ort_optimized,
         block_channels=prepared.block_channels,
@@ -333,6 +335,7 @@ def plan_digest(plan: Plan) -> str:
     core += [fields_of(region) for together in plan.split for region in together]
     core += [[plan.cast_saved, sorted(plan.halved)]] if plan.halved else []
     core += [] if plan.pattern else ["no pattern"]
+    core += [] if plan.disk is None else ["disk"]
     core += [[a.kind, a.target] for a in plan.schedule]
     return hashlib.sha256(json.dumps(core).encode()).hexdigest()
 

@@ -41,6 +41,7 @@ from planner.targets import (
     ARENA_KEY,
     ASSUMED_KEY,
     BLOCK_KEY,
+    DISK_KEY,
     LEVEL_KEY,
     NEEDS_KEY,
     NEEDS_SWAPS,
@@ -145,6 +146,7 @@ def request_of(model: Path, plan: Plan, *, profile: Path | None = None) -> Reque
             include=plan.include,
             exclude=plan.exclude,
             min_tensor=plan.min_tensor,
+            disk=plan.disk,
             split="auto" if plan.split else "none",
             cast_saved=plan.cast_saved,
             pattern=plan.pattern,
@@ -265,6 +267,8 @@ def with_metadata(rewritten: Rewritten, plan: Plan, prepared: Prepared) -> Rewri
         props[ASSUMED_KEY] = "1"
     if has_swaps(rewritten.model):
         props[NEEDS_KEY] = NEEDS_SWAPS
+        if plan.disk is not None:
+            props[DISK_KEY] = str(plan.planned.host_bytes)
     if plan.block_channels:
         props[BLOCK_KEY] = str(plan.block_channels)
     if plan.pool is not None:

@@ -18,7 +18,7 @@ from planner.plan.planfile import Pool
 from planner.processes.children import end_with_parent
 from planner.runtime.options import hold_no_more, session_options
 from planner.runtime.profile import create_session, run_session
-from planner.runtime.swapping import put_pool, register_library
+from planner.runtime.swapping import put_pool
 from planner.targets import CPU
 
 
@@ -35,7 +35,6 @@ def main(request_path: str) -> None:
     options.add_session_config_entry("session.disable_prepacking", "1")
     try:
         put_pool(options, Pool(bytes=request["pool_bytes"], is_proved=not request["spills"]), CPU)
-        register_library(options)
         # copy on write: some kernels write over their inputs
         inputs = {
             name: np.load(folder / file, mmap_mode="c") for name, file in request["inputs"].items()

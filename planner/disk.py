@@ -1,0 +1,257 @@
+"""Swaps to a disk: what a tensor leaves the CPU's memory for is a file of a folder.
+
+The file of a session has no name (`planner/native/file_store.cpp`): it is gone with its process. Which
+folder it lies in is not the model's business but the session's: the one that the script names, or
+`PLANNER_DISK`, or `TMPDIR`, or else `/var/tmp`, since `/tmp` is memory on many systems. A plan is priced
+with what was measured in the folder that it was asked for, as the library copies: pieces of 1 MiB, one
+after the other, past the system's cache (O_DIRECT; open(2)), so that data that was just written does
+not come from memory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import shutil
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+from planner.errors import UsageError
+from planner.units import format_bytes, parse_bytes
+
+VARIABLE = "PLANNER_DISK"
+"""Environment variable: the folder of sessions that name none."""
+
+RESERVE_BYTES = 1 << 30
+"""Of a disk's free space, left to others."""
+
+Kind = Literal["direct", "cached", "memory"]
+Rate = Annotated[float, Meta(ge=1, le=1e15)]
+
+_IN_MEMORY = frozenset({"tmpfs", "ramfs", "devtmpfs"})
+_PIECE_BYTES, _SMALL_BYTES, _SMALL_PIECES = 1 << 20, 4096, 64
+_MOST_BYTES, _MOST_S = 256 << 20, 0.75
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Disk:
+    """What a folder's disk does, as a plan is priced with it.
+
+    Attributes:
+        write_bytes_per_s, read_bytes_per_s: in pieces of 1 MiB, one after the other; one way at a time.
+        latency_us: of a piece of 4 KiB.
+        folder: where that was measured, as it was typed.
+        kind: "direct", past the system's cache; "cached", where the file system cannot do that: the
+            cache was measured, and no disk; "memory": the folder's files lie in memory.
+    """
+
+    write_bytes_per_s: Rate
+    read_bytes_per_s: Rate
+    latency_us: Annotated[float, Meta(ge=0, le=1e9)]
+    folder: str
+    kind: Kind
+
+    @property
+    def least_bytes(self) -> int:
+        """Bytes below which nothing is swapped, since copies would take more than twice what these do."""
+        return int(self.latency_us * max(self.write_bytes_per_s, self.read_bytes_per_s) / 1e6)
+
+    @property
+    def speeds(self) -> str:
+        """Both, for people."""
+        write, read = (
+            format_bytes(int(v)) for v in (self.write_bytes_per_s, self.read_bytes_per_s)
+        )
+        return f"{write}/s written and {read}/s read"
+
+
+def default_folder() -> Path:
+    """The folder of sessions that name none."""
+    for name in (VARIABLE, "TMPDIR"):
+        if os.environ.get(name):
+            return Path(os.environ[name])
+    lasting = Path("/var/tmp")
+    return lasting if os.access(lasting, os.W_OK) else Path(tempfile.gettempdir())
+
+
+@contextlib.contextmanager
+def swapping_to(folder: str) -> Iterator[None]:
+    """Sessions of the block that name no folder, in child processes too, swap there; "" changes none."""
+    before = os.environ.get(VARIABLE)
+    if folder:
+        os.environ[VARIABLE] = folder
+    try:
+        yield
+    finally:
+        if folder:
+            os.environ.pop(VARIABLE)
+            os.environ.update({} if before is None else {VARIABLE: before})
+
+
+def check_folder(folder: Path) -> Path:
+    """Its absolute path.
+
+    Raises:
+        UsageError: it is no folder, or no file can be made there.
+    """
+    with _file_in(folder):
+        return folder.absolute()
+
+
+def remark_on(kind: Kind, folder: Path | str) -> str:
+    """What is to be said of swaps to a folder whose files are not read and written past the cache; ""
+    where they are."""
+    if kind == "direct":
+        return ""
+    if kind == "memory":
+        return f"{folder} is memory (tmpfs), not a disk: what is swapped there saves this machine nothing"
+    return (
+        f"the file system of {folder} has no direct I/O: what is swapped there goes through the system's "
+        "cache, and may stay in the machine's memory; nothing is said of a disk"
+    )
+
+
+def kind_of(folder: Path) -> Kind:
+    """How files of a folder are read and written.
+
+    Raises:
+        UsageError: see `check_folder`.
+    """
+    with _file_in(folder) as (_, kind):
+        return kind
+
+
+def room_in(folder: Path, asked: str | None) -> tuple[int, str]:
+    """(bytes that swaps may take in a folder, a phrase on why so many).
+
+    Args:
+        asked: the most that they may: `"200GB"`; None for what is free.
+
+    Raises:
+        UsageError: nothing is free, or the size cannot be read.
+    """
+    free = _free(folder) - RESERVE_BYTES
+    why = f"free space less {format_bytes(RESERVE_BYTES)}"
+    if free <= 0:
+        raise UsageError(
+            f"--disk {folder}: nothing is free there, {why}: make room, or name another folder"
+        )
+    most = free if asked is None else parse_bytes(asked, what="--disk-budget")
+    return (most, "--disk-budget") if most < free else (free, why)
+
+
+def measured(folder: Path) -> Disk:
+    """What the disk of a folder does; takes about 3 s at the most, and as much of it as 256 MiB.
+
+    Raises:
+        UsageError: it is no folder, or no file can be made or written there.
+    """
+    size = min(_MOST_BYTES, _free(folder) // 4) // _PIECE_BYTES * _PIECE_BYTES
+    if not size:
+        raise UsageError(f"--disk {folder}: no room there to measure it")
+    with _file_in(folder) as (file, kind), mmap.mmap(-1, _PIECE_BYTES) as piece:
+        piece.write(os.urandom(_PIECE_BYTES))  # no file system makes it smaller
+        small = memoryview(piece)[:_SMALL_BYTES]
+        try:
+            _rate(file, os.pwritev, piece, size)  # of later steps, the first one apart
+            write = _rate(file, os.pwritev, piece, size)
+            read = _rate(file, os.preadv, piece, size)
+            latency_s = _piece_s(file, os.pwritev, small), _piece_s(file, os.preadv, small)
+        except OSError as error:
+            raise UsageError(f"--disk {folder}: {error.strerror}") from None
+        finally:
+            small.release()
+    return Disk(
+        write_bytes_per_s=write,
+        read_bytes_per_s=read,
+        latency_us=1e6 * statistics.mean(latency_s),
+        folder=str(folder),
+        kind=kind,
+    )
+
+
+Move = Callable[[int, list[mmap.mmap | memoryview], int], int]
+
+
+def _rate(file: int, move: Move, piece: mmap.mmap, size: int) -> float:
+    """Bytes a second of pieces one after the other, until the end or for as long as there is time."""
+    began, done = time.perf_counter(), 0
+    while done < size and time.perf_counter() - began < _MOST_S:
+        if move(file, [piece], done) != _PIECE_BYTES:
+            raise OSError(0, "a piece of 1 MiB was not copied whole")
+        done += _PIECE_BYTES
+    return done / (time.perf_counter() - began)
+
+
+def _piece_s(file: int, move: Move, small: memoryview) -> float:
+    """Seconds of a small piece."""
+    found: list[float] = []
+    for at in range(_SMALL_PIECES):
+        began = time.perf_counter()
+        move(file, [small], at * _SMALL_BYTES)
+        found.append(time.perf_counter() - began)
+    return statistics.median(found)
+
+
+@contextlib.contextmanager
+def _file_in(folder: Path) -> Iterator[tuple[int, Kind]]:
+    """A file without a name, and how it is read and written."""
+    try:
+        file, name = tempfile.mkstemp(prefix="planner-swap-", dir=folder)
+    except OSError as error:
+        raise _unusable(folder, error) from None
+    try:
+        os.unlink(name)
+        is_direct = _make_direct(file)
+        in_memory = _system_of(os.fstat(file).st_dev) in _IN_MEMORY
+        yield file, "memory" if in_memory else "direct" if is_direct else "cached"
+    finally:
+        os.close(file)
+
+
+def _unusable(folder: Path, error: OSError) -> UsageError:
+    return UsageError(
+        f"swaps cannot go to {folder}: {error.strerror}; name a folder that can be written to (--disk, "
+        f"disk= or {VARIABLE})"
+    )
+
+
+def _free(folder: Path) -> int:
+    """Bytes that are free in a folder."""
+    try:
+        return shutil.disk_usage(folder).free
+    except OSError as error:
+        raise _unusable(folder, error) from None
+
+
+def _make_direct(file: int) -> bool:
+    """Have a file read and written past the cache; whether that can be done."""
+    try:
+        import fcntl
+
+        fcntl.fcntl(file, fcntl.F_SETFL, fcntl.fcntl(file, fcntl.F_GETFL) | os.O_DIRECT)
+    except (OSError, AttributeError, ImportError):
+        return False
+    return True
+
+
+def _system_of(device: int) -> str:
+    """The kind of a mounted file system (proc_pid_mountinfo(5)); "" where that is not known."""
+    number = f"{os.major(device)}:{os.minor(device)}"
+    try:
+        lines = Path("/proc/self/mountinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return ""
+    for line in lines:
+        before, _, after = line.partition(" - ")
+        if before.split()[2] == number:
+            return after.split()[0]
+    return ""
