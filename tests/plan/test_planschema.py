@@ -14,6 +14,7 @@ import pytest
 import planner.plan
 from planner.errors import ModelError
 from planner.pipeline.record.assemble import read_plan
+from planner.disk import Disk
 from planner.plan import planfile
 from planner.plan.planschema import plan_schema, schema_text
 from planner.plan.problem import ActionKind
@@ -22,6 +23,7 @@ from planner.plan.statistics import EngineStatistics
 FOLDER = Path(next(iter(planner.plan.__path__)))
 CLASSES = (
     planfile.Plan,
+    Disk,
     planfile.PlannedAction,
     planfile.Decision,
     planfile.Barred,
