@@ -12,9 +12,9 @@ import jsonschema
 import pytest
 
 import planner.plan
+from planner.disk import Disk
 from planner.errors import ModelError
 from planner.pipeline.record.assemble import read_plan
-from planner.disk import Disk
 from planner.plan import planfile
 from planner.plan.planschema import plan_schema, schema_text
 from planner.plan.problem import ActionKind
