@@ -37,7 +37,9 @@ def _leave_unread(graph: onnx.GraphProto) -> None:
     for node in all_proto_nodes(graph):
         read.update(proto_reads(node))
     for node in graph.node:
-        while node.op_type in _MORE_RESULTS and len(node.output) > 1 and node.output[-1] not in read:
+        while (
+            node.op_type in _MORE_RESULTS and len(node.output) > 1 and node.output[-1] not in read
+        ):
             del node.output[-1]
 
 
