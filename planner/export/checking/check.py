@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -28,7 +29,7 @@ from planner.export.dtypes import HALF, array_of
 from planner.export.errors import ExportError, OtherStep
 from planner.export.joint import JointGraph
 from planner.export.lending import Kept, lent, undisturbed
-from planner.export.lower import LOSS, lower
+from planner.export.lower import LOSS, written
 from planner.export.optim import GRADIENT_SUFFIX, UPDATED_SUFFIX
 from planner.export.step import TrainingStep
 from planner.export.update.traced import TracedUpdate, tensors_of
@@ -47,6 +48,9 @@ _LEAST = 1e-6
 
 _OF_ALL = 1e-5
 """By which a gradient may be off, by the norm of all gradients together."""
+
+_LONG_S = 2.0
+"""A step that takes longer on one thread has operators that are worth several."""
 
 _SAME = 1e-5
 """How far two runs of PyTorch's with the same numbers may be apart, by the order of its threads."""
@@ -81,7 +85,7 @@ def why_not_compared(
         )
     try:
         shown = update and replace(update, shows_gradients=True)
-        graph = lower(
+        graph = written(  # the session says what has no kernel
             joint,
             "check",
             optimizer=shown,
@@ -95,9 +99,29 @@ def why_not_compared(
     except Exception as error:
         return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
     eager = update and EagerUpdate(update, step, graph)
-    comparison = _Comparison(step=step, graph=beside, joint=joint, inputs=inputs, update=eager)
-    with undisturbed(), lent(step), eager.lent() if eager else contextlib.nullcontext():
+    comparison = _Comparison(
+        step=step,
+        graph=beside,
+        joint=joint,
+        inputs=inputs,
+        update=eager,
+        threads=torch.get_num_threads(),
+    )
+    lending = eager.lent() if eager else contextlib.nullcontext()
+    with undisturbed(), lent(step), lending, _one_thread():
         return comparison.run()
+
+
+@contextlib.contextmanager
+def _one_thread() -> Iterator[None]:
+    """PyTorch on one thread at first: its threads wait for each other in each of thousands of small
+    operators, and take ten times as long where others have a core."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _check_parameters(module: nn.Module) -> None:
@@ -143,13 +167,18 @@ def _bytes_of(graph: fx.Graph) -> int:
 
 @dataclass(kw_only=True)
 class _Comparison:
-    """Steps of both, one after the other."""
+    """Steps of both, one after the other.
+
+    Attributes:
+        threads: of PyTorch, where a step takes long on one.
+    """
 
     step: TrainingStep
     graph: GraphSession
     joint: JointGraph
     inputs: Mapping[str, Tensor]
     update: EagerUpdate | None = None
+    threads: int = 1
 
     def run(self) -> str:
         """Why they could not be compared; "" where they were, and are the same.
@@ -163,12 +192,15 @@ class _Comparison:
             if number:
                 self._move(state, torch.Generator().manual_seed(number))
             before = Kept(self.step, copied=True)
+            started = time.perf_counter()
             try:
                 inputs, theirs = self._ran(number, before)
             except Exception as error:
                 said = str(error).splitlines()[0] if str(error) else ""
                 where = "the example inputs" if not number else "other inputs like the examples"
                 return f"PyTorch's step fails on {where}: {type(error).__name__}: {said}"
+            if time.perf_counter() - started > _LONG_S:
+                torch.set_num_threads(self.threads)
             if not math.isfinite(norm(theirs.loss)):
                 return f"the loss is {float(theirs.loss)} in PyTorch"
             self._check_leaves(theirs, leaves)
