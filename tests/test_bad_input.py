@@ -305,13 +305,23 @@ def test_a_sequence_for_an_input(capsys):
     refused(proto([node("SequenceAt", ["x", "i"], ["y"])], inputs=inputs), capsys, "'x'")
 
 
-def test_strings(capsys):
-    model = proto(
-        [node("Identity", ["x"], ["y"])],
-        inputs=[info("x", 2, dtype=T.STRING)],
-        outputs=[info("y", 2, dtype=T.STRING)],
+def test_a_sequence_of_unknown_bytes(capsys):
+    """What is advised is what a sequence takes."""
+    kind = h.make_sequence_type_proto(h.make_tensor_type_proto(T.FLOAT, None))
+    body = h.make_graph(
+        [node("Identity", ["c"], ["c2"]), node("SequenceInsert", ["q", "x"], ["q2"])],
+        "body",
+        [info("i", dtype=T.INT64), info("c", dtype=T.BOOL), h.make_value_info("q", kind)],
+        [info("c2", dtype=T.BOOL), h.make_value_info("q2", kind)],
     )
-    refused(model, capsys, "strings")
+    nodes = [
+        node("SequenceEmpty", [], ["s0"]),
+        node("Loop", ["n", "c0", "s0"], ["s"], body=body),
+        node("ConcatFromSequence", ["s"], ["y"], axis=0),
+    ]
+    inputs = [info("x", SIDE, SIDE), info("n", dtype=T.INT64), info("c0", dtype=T.BOOL)]
+    model = proto(nodes, inputs=inputs, outputs=[info("y", None, SIDE)])
+    refused(model, capsys, "sequence 's'", "Loop", "--bound 's=64MB'", "--inputs")
 
 
 def test_no_nodes(capsys):

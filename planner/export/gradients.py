@@ -13,16 +13,34 @@ from onnx import TensorProto, helper, inliner, numpy_helper
 
 from planner.export.errors import ExportError
 from planner.export.plain import made_plain, opset_of
+from planner.onnxio.bodies import all_proto_nodes, proto_reads
 from planner.onnxio.load import value_types
 
 _PREFIX = "backward."
+
+_MORE_RESULTS = frozenset({"LayerNormalization", "MaxPool"})
+"""Operators whose results but the first say how it was computed, and may be left out."""
 
 
 def in_plain_operators(proto: onnx.ModelProto) -> onnx.ModelProto:
     """The model in operators that have a gradient here, as far as others have an equivalent."""
     from onnxsim import graph_grad
 
+    _leave_unread(proto.graph)
     return made_plain(proto, frozenset(graph_grad.supported_ops() | _RULES.keys()))
+
+
+def _leave_unread(graph: onnx.GraphProto) -> None:
+    """Take results that may be left out from nodes where nobody reads them: a node of several has no
+    gradient here."""
+    read = {value.name for value in graph.output}
+    for node in all_proto_nodes(graph):
+        read.update(proto_reads(node))
+    for node in graph.node:
+        while (
+            node.op_type in _MORE_RESULTS and len(node.output) > 1 and node.output[-1] not in read
+        ):
+            del node.output[-1]
 
 
 def differentiated(
@@ -61,8 +79,8 @@ def differentiated(
             )
         except ValueError as error:
             raise ExportError(
-                f"onnxsim cannot differentiate the model: {str(error).partition('; onnxsim.')[0]}; "
-                "what lies before it can be left out (--freeze), or name what is trained (--train)"
+                f"onnxsim cannot differentiate the model: {_said(error, proto.graph.node)}; what "
+                "lies before it can be left out (--freeze), or name what is trained (--train)"
             ) from None
     imports = [helper.make_opsetid("", opset_of(proto))]
     for function in builder.functions:  # of operators that are the same in both sets
@@ -74,6 +92,16 @@ def differentiated(
     nodes = list(inliner.inline_local_functions(whole).graph.node)
     _give_axes(nodes[len(proto.graph.node) :], builder)
     return nodes, list(builder.initializer)[len(constants) :], gradients
+
+
+def _said(error: ValueError, nodes: Sequence[onnx.NodeProto]) -> str:
+    """What onnxsim says, with the node where it names the operator alone."""
+    text = str(error).partition("; onnxsim.")[0]
+    op_type, _, _ = text.partition(" ")
+    node = next((n for n in nodes if n.op_type == op_type), None)
+    if node is None or "node " in text:
+        return text
+    return f"{text} (the first: node {node.name or node.output[0]!r})"
 
 
 def _between(nodes: Sequence[onnx.NodeProto], parameters: Sequence[str]) -> list[onnx.NodeProto]:

@@ -68,6 +68,34 @@ def lower(
     cast_for_cpu: bool = False,
     random: Random = "graph",
 ) -> TrainingGraph:
+    """`written`, which the CPU provider has kernels for.
+
+    Raises:
+        ExportError: as `written` does, or an operator cannot be run on the CPU in its type.
+        UsageError: two tensors would have one name.
+    """
+    graph = written(
+        joint,
+        name,
+        optimizer=optimizer,
+        initializers=initializers,
+        cast_for_cpu=cast_for_cpu,
+        random=random,
+    )
+    model = graph.model
+    _check_kernels(with_casts(model, for_cpu=True) if graph.missing_on_cpu else model, joint)
+    return graph
+
+
+def written(
+    joint: JointGraph,
+    name: str,
+    *,
+    optimizer: Optimizer | TracedUpdate | None = None,
+    initializers: Mapping[str, np.ndarray] | None = None,
+    cast_for_cpu: bool = False,
+    random: Random = "graph",
+) -> TrainingGraph:
     """Write `joint` as an ONNX model called `name`.
 
     Args:
@@ -77,7 +105,7 @@ def lower(
         random: who draws random tensors.
 
     Raises:
-        ExportError: an operator cannot be written, or not run on the CPU in its type.
+        ExportError: an operator cannot be written.
         UsageError: two tensors would have one name.
     """
     initializers = initializers or {}
@@ -147,11 +175,9 @@ def lower(
     stored = {key: initializers[key] for key in kept if key in initializers}
     model = builder.finish(name, inputs, outputs, stored)
     model = with_casts(model, for_cpu=cast_for_cpu)
-    missing = missing_bfloat16(model)
-    _check_kernels(with_casts(model, for_cpu=True) if missing else model, joint)
     return TrainingGraph(
         model=model,
-        missing_on_cpu=missing,
+        missing_on_cpu=missing_bfloat16(model),
         draws=tuple(draws),
         inputs=tuple(joint.inputs),
         parameters=tuple(joint.parameters),

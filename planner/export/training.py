@@ -18,6 +18,7 @@ from planner.errors import UsageError
 from planner.export.arguments import Arguments, Given
 from planner.export.aten.registry import HALF, array_of, numpy_dtype
 from planner.export.checking.check import why_not_compared
+from planner.export.checking.counted import counts_put_back
 from planner.export.dims import OpenDims, checked, open_batch
 from planner.export.draws import Random
 from planner.export.dtypes import as_real
@@ -183,7 +184,7 @@ def export_training_graph(
     if kept := step.in_evaluation():
         warnings.warn(_stay_so(kept), ModeWarning, stacklevel=2)
     dims = _open(inputs, dynamic_batch, dynamic)
-    with as_it_was(step):
+    with as_it_was(step), counts_put_back(step):
         joint = trace(step, inputs, dims=dims, specialize=specialize)
     update = _update(optimizer, module, joint, inputs)
     graph = lower(

@@ -26,7 +26,8 @@ def unwrapped(module: nn.Module) -> nn.Module:
                 "example inputs before the export"
             )
     for name, part in module.named_modules():
-        if isinstance(part, RecursiveScriptModule) and any(True for _ in part.children()):
+        holds = not name or any(True for _ in part.children())
+        if isinstance(part, RecursiveScriptModule) and holds:
             raise UsageError(
                 f"{repr(name) if name else 'the module'} is TorchScript (torch.jit.script), whose "
                 "parameters cannot be replaced by traced ones: give the nn.Module that it was made of"

@@ -14,6 +14,7 @@ from planner.graph.categories import input_categories, loss_among, produced_cate
 from planner.graph.effects import Effect, effect_of
 from planner.graph.marks import PLANNER_ATTRIBUTE, plain, role_of
 from planner.graph.model import (
+    OPAQUE,
     Category,
     Operation,
     OpId,
@@ -23,7 +24,7 @@ from planner.graph.model import (
     TrainingGraph,
 )
 from planner.onnxio.bodies import has_bodies, reads
-from planner.onnxio.load import ValueType
+from planner.onnxio.kinds import ValueType, bits_of
 
 
 def build_graph(
@@ -88,7 +89,7 @@ class _Builder:
             Tensor(
                 id=tensor_id,
                 name=name,
-                dtype=(kind := self.types[name]).dtype.name.lower(),
+                dtype=(kind := self.types[name]).called,
                 shape=kind.shape,
                 bytes=kind.bytes,
                 category=categories[name],
@@ -99,7 +100,7 @@ class _Builder:
                 is_initializer=name in self.graph.initializers,
                 is_output=name in outputs,
                 on_host=name in host,
-                unsized=name in self.unsized,
+                unsized=name in self.unsized or kind.called in OPAQUE,
             )
             for name, tensor_id in self.ids.items()
         )
@@ -112,7 +113,7 @@ class _Builder:
             tensors=tensors,
             inputs=tuple(self.ids[str(v.name)] for v in self.graph.inputs),
             outputs=tuple(self.ids[str(v.name)] for v in self.graph.outputs),
-            assumptions=_assumptions(operations),
+            assumptions=(*_drawn(operations), *_opaque(tensors)),
         )
 
     def _buffers(self, outputs: set[str]) -> dict[str, str]:
@@ -279,6 +280,8 @@ class _Builder:
         )
         scratch = self._scratch(node, training)
         on_cpu = node.name in self.on_cpu
+        if effect is Effect.PURE and any(tensors[t].is_opaque for t in (*inputs, *outputs)):
+            effect = Effect.CONTAINER
         if (on_cpu or node.op_type == "MemcpyToHost") and (effect is Effect.PURE or scratch):
             effect = Effect.LEFT_ON_HOST
         return Operation(
@@ -355,7 +358,22 @@ class _Builder:
         return False
 
 
-def _assumptions(operations: Sequence[Operation]) -> tuple[str, ...]:
+def _opaque(tensors: Sequence[Tensor]) -> tuple[str, ...]:
+    """What is assumed of the bytes of sequences and strings."""
+    said = {
+        "sequence": "sequence(s) are counted with all of their items, though two that hold one share it: "
+        "an upper bound",
+        "string": f"tensor(s) of strings are counted with {bits_of(ir.DataType.STRING) // 8} bytes for "
+        "each, as ONNX Runtime does: the text of long ones lies beside what any budget bounds",
+    }
+    found = {kind: [t.name for t in tensors if t.dtype == kind] for kind in said}
+    return tuple(
+        f"{len(names)} {said[kind]} (first {names[0]!r})" for kind, names in found.items() if names
+    )
+
+
+def _drawn(operations: Sequence[Operation]) -> tuple[str, ...]:
+    """What is assumed of random numbers."""
     drawing = [op.name for op in operations if op.effect is Effect.RANDOM_UNSEEDED]
     if not drawing:
         return ()

@@ -35,7 +35,7 @@ class Effect(enum.StrEnum):
     STATE_UPDATE = "state update"
     CONTROL_FLOW = "control flow"
     OUTSIDE = "outside the graph"
-    CONTAINER = "sequence or optional"
+    CONTAINER = "sequence, optional or strings"
     COMPILED = "compiled graph"
     ANY_ORDER = "adds in any order"
     LEFT_ON_HOST = "leaves its result on the host"

@@ -22,6 +22,9 @@ TensorId = NewType("TensorId", int)
 OpId = NewType("OpId", int)
 Step = NewType("Step", int)
 
+OPAQUE = frozenset({"sequence", "string"})
+"""Types of tensors that stay where they are, for as long as they are read."""
+
 
 class Category(enum.StrEnum):
     """What a tensor is to a training step (the memory taxonomy of the report)."""
@@ -109,10 +112,17 @@ class Tensor:
         return self.producer is None
 
     @property
+    def is_opaque(self) -> bool:
+        """Whether it is a sequence, whose bytes are an upper bound, or holds strings."""
+        return self.dtype in OPAQUE
+
+    @property
     def why_stay(self) -> WhyStay | None:
         """Why what a node made here is not copied to the host; None where it may be."""
         if self.on_host:
             return WhyStay.ON_HOST
+        if self.is_opaque:
+            return WhyStay.OPAQUE
         return self.barred if self.bytes else WhyStay.NO_BYTES
 
 
@@ -212,6 +222,11 @@ class TrainingGraph:
             for tensor in self.tensors
             if tensor.is_initializer and tensor.is_output and not tensor.on_host
         )
+
+    @property
+    def has_sequences(self) -> bool:
+        """Whether bytes of some values are upper bounds, because they are lists of tensors."""
+        return any(tensor.dtype == "sequence" for tensor in self.tensors)
 
     def tensor_named(self, name: str) -> Tensor:
         """Look a tensor up by name; raises KeyError."""

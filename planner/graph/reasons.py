@@ -42,7 +42,7 @@ class WhyOnce(_Reason):
     )
     CONTROL_FLOW = "control-flow", "{op} runs a subgraph, whose effects we don't know"
     OUTSIDE = "outside", "{op} acts outside the graph"
-    CONTAINER = "container", "{op} works on sequences or optionals, whose memory we don't know"
+    CONTAINER = "container", "{op} works on sequences, optionals or strings, which are made once"
     COMPILED = "compiled", "{op} runs a compiled graph, whose effects we don't know"
     ANY_ORDER = "any-order", "{op} adds in an order that differs from run to run"
     LEFT_ON_HOST = "left-on-host", "what it leaves on the host stays there"
@@ -68,6 +68,7 @@ class WhyStay(_Reason):
     NO_BYTES = "no-bytes", "it has no bytes"
     ON_HOST = "on-host", "it is on the host already"
     PAGED = "paged", "it lives on the host, and can be copied to the device again"
+    OPAQUE = "opaque", "it is a sequence or holds strings"
     TAKEN = "taken", "ONNX Runtime's optimizers would take nodes away"
     EXCLUDED = "excluded", "it was left out (--include, --exclude)"
     HOST_BUDGET = "host-budget", "the host budget has no room for it"

@@ -13,7 +13,7 @@ from planner.graph.model import Tensor
 from planner.graph.rules import SWAP_TOKENS
 from planner.targets import AnchorRule, Target
 
-_SCALARS = {"Size": "int64", "OptionalHasElement": "bool"}
+_SCALARS = {"Size": "int64", "OptionalHasElement": "bool", "SequenceLength": "int64"}
 """Element type of a result that is a scalar, whatever is anchored."""
 
 
@@ -34,6 +34,8 @@ def anchor_operator(target: Target, tensor: Tensor, opset: int, *, on_host: bool
         opset: the model's operator set of the default domain.
         on_host: the value to anchor is a copy on the host.
     """
+    if tensor.dtype == "sequence":
+        return "SequenceLength"
     rules: tuple[AnchorRule, ...] = target.host_anchors if on_host else target.anchors
     rank = len(tensor.shape)
     return next((r.op_type for r in rules if r.fits(tensor.dtype, rank, opset)), None)

@@ -70,8 +70,8 @@ def has_optional_input(model: ir.Model) -> bool:
 
 
 def _candidates(model: ir.Model) -> list[ir.Value]:
-    """Inputs that nodes read, not bodies of nodes, and that are neither initializers, outputs nor
-    scalars: a session does not check the shape of a scalar that may be left out."""
+    """Inputs that nodes read, not bodies of nodes, and that are neither initializers, outputs, strings
+    nor scalars: a session does not check the shape of a scalar that may be left out."""
     graph = model.graph
     within = {value for node in graph if has_bodies(node) for value in captured(node)}
     return [
@@ -80,6 +80,7 @@ def _candidates(model: ir.Model) -> list[ir.Value]:
         if value.name not in graph.initializers
         and value not in within
         and value not in graph.outputs
+        and value.dtype != ir.DataType.STRING
         and value.shape is not None
         and len(value.shape)
         and next(iter(value.uses()), None) is not None

@@ -72,7 +72,7 @@ def may_live_on_host(graph: TrainingGraph) -> tuple[Tensor, ...]:
 
 
 def _may_move(graph: TrainingGraph, tensor: Tensor) -> bool:
-    if tensor.on_host or not tensor.bytes or tensor.barred is not None:
+    if tensor.on_host or tensor.is_opaque or not tensor.bytes or tensor.barred is not None:
         return False
     if tensor.is_initializer and math.prod(tensor.shape) < _MIN_ELEMENTS:
         return False

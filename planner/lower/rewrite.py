@@ -330,8 +330,9 @@ class _Writer:
         like = self.values[self.graph.tensors[step.tensor].name]
         tensor = self.graph.tensors[step.tensor]
         shape = like.shape  # nothing where it has none: what has a shape for once can be folded
-        kind = like.type or ir.TensorType(ir.DataType[tensor.dtype.upper()])
         own = own_type(step.op_type, tensor)
+        of = tensor.dtype if own is None else own[0]
+        kind = like.type or ir.TensorType(ir.DataType[of.upper()])
         if step.op_type in COMING_IN:
             shape = None  # its buffer must be no other tensor's (planner/native/swaps.h, `Hold`)
         if own is not None:

@@ -85,7 +85,8 @@ def _check_types(graph: onnx.GraphProto) -> None:
         if kind != "tensor_type":
             raise ModelError(
                 f"graph input or output {value.name!r} is a {kind or 'value of no type'}; "
-                "only dense tensors are supported"
+                "only dense tensors are supported there: a sequence may be within the graph, with what "
+                "is taken out of it or concatenated as an output"
             )
 
 

@@ -16,13 +16,19 @@ from onnx_ir.passes.common import InlinePass
 
 from planner.errors import ModelError, UsageError
 from planner.files.reading import MAX_BYTES, read_bytes, shown
+from planner.onnxio.bodies import bodies, nodes_within
 from planner.onnxio.check import check_structure
-from planner.onnxio.dims import Shape, bound_dims, bound_shape, dims_of, forget_unknown
+from planner.onnxio.dims import bound_dims, bound_shape, dims_of, forget_unknown
+from planner.onnxio.kinds import Shape, ValueType, is_sequence, items_of
 from planner.onnxio.tensors import check_external_data
 
 SHAPED_BY_TYPE = frozenset({"MaxPoolGrad", "AveragePoolGrad"})
 """Operators whose kernels take the shape of their result from its declared type, not from inputs
 (orttraining/training_ops/cpu/nn/pool_gradient_op.h)."""
+
+_AT_MOST = frozenset({"SequenceAt", "ConcatFromSequence", "StringNormalizer"})
+"""Operators whose inferred shape may be an upper bound (`shape_rules.sequences`): what is declared may
+be what one run made."""
 
 _MAY_OVERRIDE = 4
 """The IR version since which an initializer is an input only where the file lists it as one."""
@@ -60,22 +66,6 @@ class LoadedModel:
     dims: Mapping[str, int]
     has_external_data: bool
     own: frozenset[str]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ValueType:
-    """Element type and static shape of a value."""
-
-    dtype: ir.DataType
-    shape: Shape
-
-    @property
-    def bytes(self) -> int:
-        """Size, sub-byte types packed."""
-        count = 1
-        for dim in self.shape:
-            count *= dim
-        return -(-count * self.dtype.bitwidth // 8)
 
 
 def load_model(path: Path, *, dims: Mapping[str, int] | None = None) -> LoadedModel:
@@ -199,23 +189,34 @@ def value_types(
         for name, (dtype, shape) in fallback(model, dims).items():
             if name in found:
                 mine = found[name]
-                found[name] = (mine[0] or dtype, shape if mine[1] is None else mine[1])
+                found[name] = (_either(mine[0], dtype), shape if mine[1] is None else mine[1])
     types: dict[str, ValueType] = {}
     for value in _all_values(model):
         name = str(value.name)
         dtype, shape = found[name]
         if shape is None or dtype is None:
             raise OpenShapeError(
-                f"the shape of tensor {name!r}{_made_by(value)} is unknown; export the model with static "
-                f"shapes, bind its dims with --dim, or say how large it may be with --bound '{name}=N'",
+                _open_text(value, dtype),
                 frozenset(n for n, (d, s) in found.items() if d is None or s is None),
             )
-        if dtype == ir.DataType.STRING:
-            raise ModelError(f"tensor {name!r}{_made_by(value)} holds strings: it cannot be sized")
         types[name] = ValueType(dtype=dtype, shape=shape)
         _check_size(value, types[name])
     _check_total(types)
     return types
+
+
+def _open_text(value: ir.Value, dtype: ir.DataType | None) -> str:
+    """Of what the size is unknown, and what to do."""
+    name, made = str(value.name), _made_by(value)
+    if dtype == ir.DataType.UNDEFINED:
+        return (
+            f"the bytes of sequence {name!r}{made} are unknown; export the model with static shapes, "
+            f"bind its dims with --dim, or say how many its items take, as --bound '{name}=64MB'"
+        )
+    return (
+        f"the shape of tensor {name!r}{made} is unknown; export the model with static shapes, bind its "
+        f"dims with --dim, or say how large it may be with --bound '{name}=N'"
+    )
 
 
 def checked_types(model: ir.Model, types: Mapping[str, ValueType]) -> dict[str, ValueType]:
@@ -266,7 +267,7 @@ def inferred_types(
     Raises:
         ModelError: inference fails, or contradicts what the file declares.
     """
-    declared = {str(v.name): (v.dtype, bound_shape(v, dims)) for v in _all_values(model)}
+    declared = {str(v.name): _kind(v, dims) for v in _all_values(model)}
     bound = model.clone()
     for value in _all_values(bound):
         shape = bound_shape(value, dims)
@@ -283,18 +284,41 @@ def inferred_types(
             continue
         name = str(value.name)
         (dtype, shape), (said_dtype, said) = found[name], declared[name]
-        if None not in (shape, said) and shape != said and value.producer() is not None:
+        differs = None not in (shape, said) and shape != said and value.producer() is not None
+        if differs and not _is_within(value, said, shape):
             raise ModelError(
                 f"tensor {name!r}{_made_by(value)} is declared as {list(said or ())} but inferred "
                 f"as {list(shape or ())}; the model's value_info is wrong"
             )
-        found[name] = (dtype or said_dtype, shape if shape is not None else said)
+        found[name] = (_either(dtype, said_dtype), shape if shape is not None else said)
     return found
+
+
+def _either(first: ir.DataType | None, other: ir.DataType | None) -> ir.DataType | None:
+    """The first that is known; UNDEFINED, which is 0, is of a sequence."""
+    return other if first is None else first
+
+
+def _is_within(value: ir.Value, said: Shape | None, most: Shape | None) -> bool:
+    """Whether what is declared is within an upper bound of a value's shape."""
+    producer = value.producer()
+    if producer is None or said is None or most is None or len(said) != len(most):
+        return False
+    return producer.op_type in _AT_MOST and all(a <= b for a, b in zip(said, most, strict=True))
+
+
+def _kind(value: ir.Value, dims: Mapping[str, int]) -> tuple[ir.DataType | None, Shape | None]:
+    """Element type and shape of a value, as far as it says; of a sequence, its bytes."""
+    if is_sequence(value):
+        items = items_of(value)
+        return ir.DataType.UNDEFINED, None if items is None else (items.bytes,)
+    return value.dtype, bound_shape(value, dims)
 
 
 def _bound_values(model: ir.Model, bounds: Mapping[str, ValueType]) -> None:
     """Have all that reads a bounded value read an input of the bound's shape."""
-    wanted = [v for node in model.graph for v in node.outputs if v.name in bounds]
+    made = (v for node in model.graph for v in node.outputs)
+    wanted = [v for v in made if v.name in bounds and not is_sequence(v)]
     taken = {str(v.name) for node in model.graph.all_nodes() for v in node.outputs}
     for value in wanted:
         name = f"{value.name}__bound"
@@ -324,10 +348,12 @@ def open_dims(
     _infer_symbolic(bound)
     found: dict[str, tuple[ir.DataType | None, tuple[int | None, ...] | None]] = {}
     for value in _all_values(bound):
-        known = None
-        if value.shape is not None:
+        dtype, known = _kind(value, {})
+        if dtype == ir.DataType.UNDEFINED:
+            known = known or (None,)
+        elif value.shape is not None:
             known = tuple(d if isinstance(d, int) else dims.get(d or "") for d in dims_of(value))
-        found[str(value.name)] = (value.dtype, known)
+        found[str(value.name)] = (dtype, known)
     return found
 
 
@@ -342,12 +368,33 @@ def _infer_symbolic(model: ir.Model) -> InferredTypes:
     level = logger.level
     logger.setLevel(logging.ERROR)
     try:
-        infer_symbolic_shapes(model, warn_on_missing=False)
+        while True:
+            try:
+                infer_symbolic_shapes(model, warn_on_missing=False)
+                break
+            except ShapeInferenceError as error:
+                if not _without_branches(model, error.node_name):
+                    raise
     except (OpUsageError, ShapeInferenceError) as error:
-        raise ModelError(f"shape inference failed: {error}") from error
+        raise ModelError(
+            f"shape inference failed: {error}; if a size was given to a dim, another may be right"
+        ) from error
     finally:
         logger.setLevel(level)
-    return {str(v.name): (v.dtype, bound_shape(v, {})) for v in _all_values(model)}
+    return {str(v.name): _kind(v, {}) for v in _all_values(model)}
+
+
+def _without_branches(model: ir.Model, name: str | None) -> bool:
+    """Take the branches from the If that has a node of this name in one: it may be the branch that does
+    not run. What the If makes is open then. False where there is none."""
+    for node in model.graph:
+        if node.op_type == "If" and any(inner.name == name for inner in nodes_within(node)):
+            for branch in bodies(node):
+                for target, value in zip(node.outputs, branch.outputs, strict=False):
+                    target.type = target.type or value.type
+            node.attributes.clear()
+            return True
+    return False
 
 
 def _all_values(model: ir.Model) -> list[ir.Value]:

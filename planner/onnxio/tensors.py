@@ -40,8 +40,6 @@ def check_tensors(graph: onnx.GraphProto, functions: Iterable[onnx.FunctionProto
     for tensor in graph.initializer:
         what = f"initializer {tensor.name!r}"
         check_data(tensor, what)
-        if tensor.data_type == onnx.TensorProto.STRING:
-            raise ModelError(f"{what} holds strings: it cannot be sized")
         if tensor.name in declared:
             _check_same(tensor, declared[tensor.name])
     _check_attributes(all_proto_nodes(graph))

@@ -5,17 +5,16 @@ FILE is the JSON that `planner.runtime.judge.alone` writes; the answer is one li
 
 from __future__ import annotations
 
-import hashlib
 import json
 import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from planner import native
 from planner.processes.children import end_with_parent
+from planner.running.digest import digest_of
 
 _STATUS, _PUT_BACK = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
@@ -52,8 +51,8 @@ def _answer(request: dict[str, Any], folder: Path) -> dict[str, Any]:
         answer["grown_bytes"].append(max(0, _bytes("VmHWM") - before))
         arrays = [np.asarray(array) for array in results]
         answer["results_bytes"] = sum(array.nbytes for array in arrays)
-        found = {n: _digest(a) for n, a in zip(names, arrays, strict=True)}
-        found |= {n: _digest(inputs[n]) for n in request["written"] if n in inputs}
+        found = {n: digest_of(a) for n, a in zip(names, arrays, strict=True)}
+        found |= {n: digest_of(inputs[n]) for n in request["written"] if n in inputs}
         answer["digests"].append(found)
     pool = native.pool() if native.is_built() else None
     answer["held_bytes"] = pool and pool.pages_most * pool.page_bytes + pool.spilled_most_bytes
@@ -69,17 +68,6 @@ def _options(path: str) -> Any:
     options = onnxruntime.SessionOptions()
     register_for(options, Path(path))
     return options
-
-
-def _digest(array: npt.NDArray[Any]) -> str:
-    """Of an array's type, shape and bits."""
-    array = np.ascontiguousarray(array)
-    found = hashlib.blake2b(f"{array.dtype} {array.shape}".encode(), digest_size=16)
-    if array.dtype.kind == "O":
-        found.update(repr(array.tolist()).encode())
-    else:
-        found.update(array.reshape(-1).view(np.uint8).data)
-    return found.hexdigest()
 
 
 def _put_back() -> int:

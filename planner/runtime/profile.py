@@ -148,7 +148,10 @@ def run_session(
     try:
         results: list[Any] = list(session.run(None, dict(inputs), run_options))
     except Exception as error:
-        raise ModelError(f"ONNX Runtime could not run the model: {first_line(error)}") from error
+        raise ModelError(
+            f"ONNX Runtime could not run the model: {first_line(error)}; where other inputs run it, give "
+            "them with --inputs"
+        ) from error
     return results
 
 

@@ -6,8 +6,9 @@
 
 Each is planned for the CPU, within 60% of its peak of live bytes (90%, or what the error names, where
 there is no plan within that), written, and verified on ONNX Runtime, in a process of its own. Open dims
-get the sizes that the error suggests. The wheels are downloaded, not installed. Rows go to
-`reports/files.json`, each as it is measured, and `reports/files.md` is written from them.
+get the sizes that the error suggests, or those that the model needs (`SIZES`). The wheels are downloaded,
+not installed. Rows go to `reports/files.json`, each as it is measured, and `reports/files.md` is written
+from them.
 """
 
 from __future__ import annotations
@@ -73,6 +74,8 @@ def page(rows: Sequence[Row], limit_s: float) -> str:
     import onnx
     import onnxruntime
 
+    from reports.files.measure import SIZES
+
     run = [row for row in rows if row["outcome"] != "not loaded"]
     old = [row for row in run if row.get("brought_up")]
     of = Counter(row["outcome"] for row in run)
@@ -86,7 +89,8 @@ def page(rows: Sequence[Row], limit_s: float) -> str:
         f"`python -m reports.files`, {limit_s:g} s for each plan.",
         "",
         f"Of {len(rows)} files ONNX Runtime loads {len(run)}, {len(old)} of them once they are brought "
-        "up to operator set 17 (`onnx.version_converter`), as the error says. "
+        "up to operator set 17 (`onnx.version_converter`), as the error says. Open dims have the sizes "
+        f"that the error suggests, {len(SIZES)} files those that they need (`SIZES`). "
         f"Of these {of['verified']} are planned and "
         f"verified, {len(same)} of them with the same bits in plain sessions of both files; "
         f"{of['nothing to gain']} have nothing to gain (no plan needs less than the model as it is); "

@@ -294,6 +294,18 @@ def _unknown(model: onnx.ModelProto) -> None:
     model.graph.node[1].op_type = "Sign"
 
 
+def _in_training(model: onnx.ModelProto) -> None:
+    """A batch normalization that updates its statistics."""
+    names = ("scale", "shift", "mean", "spread")
+    model.graph.node[1].CopyFrom(
+        h.make_node(
+            "BatchNormalization", ["c", *names], ["r", "m", "s"], name="norm", training_mode=1
+        )
+    )
+    values = (np.ones(8, np.float32) for _ in names)
+    model.graph.initializer.extend(map(numpy_helper.from_array, values, names))
+
+
 def _kept_out(model: onnx.ModelProto) -> None:
     model.graph.node[0].op_type = "Sin"
     del model.graph.node[0].input[1:]
@@ -347,6 +359,7 @@ def test_an_output_may_be_the_loss_by_its_name_and_weights_have_names_as_pattern
         (None, {"train": ("w*",)}, UsageError, r"called like 'w\*' \(there are conv.w"),
         (None, {"freeze": ("*",)}, ExportError, "no weights to train"),
         (_unknown, {}, ExportError, r"no gradient rule for op type 'Sign' \(node 'r'\)"),
+        (_in_training, {}, ExportError, r"BatchNormalization has 3 outputs.*node 'norm'"),
         (_kept_out, {"train": ("out.b",)}, ExportError, "out.b.*--freeze"),
         (_named("r", "target"), {}, UsageError, "tensor called 'target'.*rename it"),
         (_named("r", "loss"), {}, UsageError, "give --loss loss if"),

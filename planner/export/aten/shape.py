@@ -11,7 +11,7 @@ from planner.export.aten.registry import Lowering, Result, dtype_of, lowers, ran
 _VIEWS = ("view", "_unsafe_view", "reshape", "unsqueeze", "squeeze", "squeeze.dim", "squeeze.dims")
 
 
-@lowers("detach", "clone")
+@lowers("alias", "detach", "clone")
 def same(low: Lowering, x: fx.Node, **_: object) -> Result:
     return low.value(x)
 

@@ -10,17 +10,20 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
 import torch
-from torch import Tensor, fx, nn
+from torch import Tensor, fx
 
 from planner.export.checking import rounding
+from planner.export.checking.counted import AHEAD, Grown, counts_put_back
 from planner.export.checking.eager import Arrays, Ran, ran
 from planner.export.checking.norms import apart, is_equal, is_near, norm
+from planner.export.checking.parameters import check_parameters
 from planner.export.checking.session import GraphSession
 from planner.export.checking.updates import EagerUpdate
 from planner.export.checking.values import Others, moved
@@ -28,7 +31,7 @@ from planner.export.dtypes import HALF, array_of
 from planner.export.errors import ExportError, OtherStep
 from planner.export.joint import JointGraph
 from planner.export.lending import Kept, lent, undisturbed
-from planner.export.lower import LOSS, lower
+from planner.export.lower import LOSS, written
 from planner.export.optim import GRADIENT_SUFFIX, UPDATED_SUFFIX
 from planner.export.step import TrainingStep
 from planner.export.update.traced import TracedUpdate, tensors_of
@@ -47,6 +50,9 @@ _LEAST = 1e-6
 
 _OF_ALL = 1e-5
 """By which a gradient may be off, by the norm of all gradients together."""
+
+_LONG_S = 2.0
+"""A step that takes longer on one thread has operators that are worth several."""
 
 _SAME = 1e-5
 """How far two runs of PyTorch's with the same numbers may be apart, by the order of its threads."""
@@ -74,14 +80,14 @@ def why_not_compared(
         return "there are tensors on the meta device, which have no values"
     if devices:
         return f"there are tensors on {', '.join(sorted(devices))}: it is compared on the CPU"
-    _check_parameters(step.module)
+    check_parameters(step.module)
     if (total := _bytes_of(joint.module.graph)) > _MOST_BYTES:
         return (
             f"all tensors of a step take {format_bytes(total)} together, which is long to run here"
         )
     try:
         shown = update and replace(update, shows_gradients=True)
-        graph = lower(
+        graph = written(  # the session says what has no kernel
             joint,
             "check",
             optimizer=shown,
@@ -95,32 +101,29 @@ def why_not_compared(
     except Exception as error:
         return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
     eager = update and EagerUpdate(update, step, graph)
-    comparison = _Comparison(step=step, graph=beside, joint=joint, inputs=inputs, update=eager)
-    with undisturbed(), lent(step), eager.lent() if eager else contextlib.nullcontext():
+    comparison = _Comparison(
+        step=step,
+        graph=beside,
+        joint=joint,
+        inputs=inputs,
+        update=eager,
+        threads=torch.get_num_threads(),
+    )
+    lending = eager.lent() if eager else contextlib.nullcontext()
+    with undisturbed(), lent(step), lending, _one_thread():
         return comparison.run()
 
 
-def _check_parameters(module: nn.Module) -> None:
-    """Raise where a parameter does what a graph cannot: it changes its gradient by a hook, or holds the
-    same memory as another."""
-    seen: dict[int, list[tuple[int, int, str]]] = {}
-    for name, parameter in module.named_parameters():
-        if parameter._backward_hooks or getattr(parameter, "_post_accumulate_grad_hooks", None):
-            raise OtherStep(
-                None,
-                f"{name!r} has a hook on its gradient, which the graph does not have: take it off, and "
-                "do what it does outside of the step, or within the module",
-            )
-        start, count = int(parameter.storage_offset()), int(parameter.numel())
-        spans = seen.setdefault(parameter.untyped_storage().data_ptr(), [])
-        for first, last, other in spans:
-            if start < last and first < start + count:
-                raise OtherStep(
-                    None,
-                    f"{name!r} and {other!r} hold the same memory, and are two parameters of the graph, "
-                    "each with an update of its own: tie them by assigning one Parameter to both",
-                )
-        spans.append((start, start + count, name))
+@contextlib.contextmanager
+def _one_thread() -> Iterator[None]:
+    """PyTorch on one thread at first: its threads wait for each other in each of thousands of small
+    operators, and take ten times as long where others have a core."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _values(graph: fx.Graph) -> Iterator[Tensor]:
@@ -143,13 +146,20 @@ def _bytes_of(graph: fx.Graph) -> int:
 
 @dataclass(kw_only=True)
 class _Comparison:
-    """Steps of both, one after the other."""
+    """Steps of both, one after the other.
+
+    Attributes:
+        threads: of PyTorch, where a step takes long on one.
+        leaves: tensors that received a gradient in a step before.
+    """
 
     step: TrainingStep
     graph: GraphSession
     joint: JointGraph
     inputs: Mapping[str, Tensor]
     update: EagerUpdate | None = None
+    threads: int = 1
+    leaves: dict[int, Tensor] = field(default_factory=dict)
 
     def run(self) -> str:
         """Why they could not be compared; "" where they were, and are the same.
@@ -158,43 +168,78 @@ class _Comparison:
             OtherStep: they are not.
         """
         state = {name: array_of(t).copy() for name, t in tensors_of(self.step.module).items()}
-        leaves: dict[int, Tensor] = {}
-        for number in range(STEPS):
-            if number:
-                self._move(state, torch.Generator().manual_seed(number))
-            before = Kept(self.step, copied=True)
+        with counts_put_back(self.step) as counted:
+            for number in range(STEPS):
+                if why := self._compared(number, state):
+                    return why
+            self._look_ahead(counted.grown(), state)
+        return ""
+
+    def _look_ahead(self, grown: Sequence[Grown], state: Arrays) -> None:
+        """Compare steps at which what the step counts is larger.
+
+        Raises:
+            OtherStep: something else is computed there.
+        """
+        for number, further in enumerate(AHEAD if grown else (), STEPS):
+            for counter in grown:
+                counter.move(further / STEPS)
             try:
-                inputs, theirs = self._ran(number, before)
-            except Exception as error:
-                said = str(error).splitlines()[0] if str(error) else ""
-                where = "the example inputs" if not number else "other inputs like the examples"
-                return f"PyTorch's step fails on {where}: {type(error).__name__}: {said}"
-            if not math.isfinite(norm(theirs.loss)):
-                return f"the loss is {float(theirs.loss)} in PyTorch"
-            self._check_leaves(theirs, leaves)
-            if theirs.draws.others:
-                drawn = ", ".join(sorted(theirs.draws.others))
-                return f"random numbers of {drawn} are not the same in both"
-            draws = theirs.draws.feeds(self.graph.graph.draws)
-            if draws is None:
-                return "the random numbers of both do not match"
-            try:
-                arrays = {name: array_of(tensor) for name, tensor in inputs.items()}
-                more = self.update.feeds(number) if self.update else {}
-                ours = self.graph.run({**state, **more, **arrays, **draws})
-            except Exception as error:
-                return f"ONNX Runtime does not run it here: {str(error).splitlines()[0]}"
-            lost = self._lost(theirs, state)
-            wrong = lost or self._wrong_numbers(ours, theirs) or self._wrong_state(ours, theirs)
-            if wrong and (lost or not self._is_rounding(ours, theirs, before, inputs)):
-                raise OtherStep(number, wrong)
-            if self.update and (wrong := self.update.wrong(ours, inputs)):
-                raise OtherStep(number, wrong)
-            if self.update:  # as the update leaves them: those that are not trained are not moved
-                state |= self.update.left()
-            for name in self.joint.updated_buffers:
-                state[name] = ours[name + UPDATED_SUFFIX]
-            leaves |= theirs.leaves
+                if self._compared(number, state):
+                    return  # it does not run so far ahead
+            except OtherStep as error:
+                names = ", ".join(sorted(counter.place.name for counter in grown))
+                raise OtherStep(
+                    None,
+                    f"some {further} steps later, with what it counts ({names}) as large, {error.what}: "
+                    "a graph does not count in Python; count in a buffer (self.n.add_(1)) and choose "
+                    "with torch.where, or export a graph for each phase",
+                ) from None
+
+    def _compared(self, number: int, state: Arrays) -> str:
+        """One step; why it could not be compared, "" where it was. `state` is what it leaves.
+
+        Raises:
+            OtherStep: the two are not the same.
+        """
+        if number:
+            self._move(state, torch.Generator().manual_seed(number))
+        before = Kept(self.step, copied=True)
+        started = time.perf_counter()
+        try:
+            inputs, theirs = self._ran(number, before)
+        except Exception as error:
+            said = str(error).splitlines()[0] if str(error) else ""
+            where = "the example inputs" if not number else "other inputs like the examples"
+            return f"PyTorch's step fails on {where}: {type(error).__name__}: {said}"
+        if time.perf_counter() - started > _LONG_S:
+            torch.set_num_threads(self.threads)
+        if not math.isfinite(norm(theirs.loss)):
+            return f"the loss is {float(theirs.loss)} in PyTorch"
+        self._check_leaves(theirs)
+        if theirs.draws.others:
+            drawn = ", ".join(sorted(theirs.draws.others))
+            return f"random numbers of {drawn} are not the same in both"
+        draws = theirs.draws.feeds(self.graph.graph.draws)
+        if draws is None:
+            return "the random numbers of both do not match"
+        try:
+            arrays = {name: array_of(tensor) for name, tensor in inputs.items()}
+            more = self.update.feeds(number) if self.update else {}
+            ours = self.graph.run({**state, **more, **arrays, **draws})
+        except Exception as error:
+            return f"ONNX Runtime does not run it here: {str(error).splitlines()[0]}"
+        lost = self._lost(theirs, state)
+        wrong = lost or self._wrong_numbers(ours, theirs) or self._wrong_state(ours, theirs)
+        if wrong and (lost or not self._is_rounding(ours, theirs, before, inputs)):
+            raise OtherStep(number, wrong)
+        if self.update and (wrong := self.update.wrong(ours, inputs)):
+            raise OtherStep(number, wrong)
+        if self.update:  # as the update leaves them: those that are not trained are not moved
+            state |= self.update.left()
+        for name in self.joint.updated_buffers:
+            state[name] = ours[name + UPDATED_SUFFIX]
+        self.leaves |= theirs.leaves
         return ""
 
     def _ran(self, number: int, before: Kept) -> tuple[dict[str, Tensor], Ran]:
@@ -229,13 +274,13 @@ class _Comparison:
                 parameters[name].copy_(value)
                 state[name] = array_of(value).copy()
 
-    def _check_leaves(self, theirs: Ran, seen: Mapping[int, Tensor]) -> None:
+    def _check_leaves(self, theirs: Ran) -> None:
         """Raise where the loss trains what is not the module's: a parameter, or a tensor that received a
         gradient in an earlier step, too."""
         own = {id(parameter) for parameter in self.step.module.parameters()}
         named = {id(p): n for n, p in self.step.named_parameters()}
         for key, leaf in theirs.leaves.items():
-            if key in own or not (isinstance(leaf, torch.nn.Parameter) or key in seen):
+            if key in own or not (isinstance(leaf, torch.nn.Parameter) or key in self.leaves):
                 continue
             name = named.get(key, f"of shape {list(leaf.shape)}")
             raise OtherStep(

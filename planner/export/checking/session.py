@@ -23,6 +23,8 @@ class GraphSession:
 
         options = ort.SessionOptions()
         options.log_severity_level = 4
+        # threads that wait awake take cores from PyTorch's, and from whatever else runs
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         self.graph = graph
         model, self._narrow = _without_bfloat16(graph.model)
         self.session = ort.InferenceSession(

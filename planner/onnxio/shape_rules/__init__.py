@@ -5,6 +5,8 @@ control    loops
 fused      what ONNX Runtime's fusions make, and planner's own copies
 gradients  the gradient operators of onnxruntime-training, by table and by rule
 losses     losses, normalizations and accumulators of onnxruntime-training
+old        operators of old operator sets
+sequences  lists of tensors, and what is taken out of them
 vectors    long vectors, whose elements the library would follow one by one
 """
 
@@ -14,7 +16,16 @@ import functools
 
 from onnx_shape_inference import registry
 
-from planner.onnxio.shape_rules import blocked, control, fused, gradients, losses, vectors
+from planner.onnxio.shape_rules import (
+    blocked,
+    control,
+    fused,
+    gradients,
+    losses,
+    old,
+    sequences,
+    vectors,
+)
 
 
 def has_rule(domain: str, op_type: str, version: int) -> bool:
@@ -32,4 +43,6 @@ def register() -> None:
     fused.register(registry)
     gradients.register(registry)
     losses.register(registry)
+    old.register(registry)
+    sequences.register(registry)
     vectors.register(registry)

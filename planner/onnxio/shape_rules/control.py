@@ -12,6 +12,8 @@ from collections.abc import Sequence
 import onnx_ir as ir
 from onnx_shape_inference import OpShapeInferenceRegistry, ShapeInferenceContext
 
+from planner.onnxio.kinds import Items, is_sequence, items_of, set_items
+
 
 def register(registry: OpShapeInferenceRegistry) -> None:
     """Add the rules to `registry`."""
@@ -36,6 +38,9 @@ def _if(ctx: ShapeInferenceContext, node: ir.Node) -> None:
     branches = [node.attributes.get(name) for name in ("then_branch", "else_branch")]
     made = [b.as_graph().outputs for b in branches if b is not None]
     for target, values in zip(node.outputs, zip(*made, strict=False), strict=False):
+        if is_sequence(values[0]):
+            _sequence(ctx, target, values)
+            continue
         shapes = [value.shape for value in values]
         known = [s for s in shapes if s is not None]
         shape = None
@@ -46,13 +51,34 @@ def _if(ctx: ShapeInferenceContext, node: ir.Node) -> None:
             ctx.set_shape_and_dtype(target, shape, values[0].dtype)
 
 
+def _sequence(ctx: ShapeInferenceContext, target: ir.Value, values: Sequence[ir.Value]) -> None:
+    """A sequence that takes the most that a branch makes."""
+    _of_type(ctx, target, values[0])
+    found = [items_of(value) for value in values]
+    known = [items for items in found if items is not None]
+    if len(known) == len(found):
+        most = max(items.bytes for items in known)
+        set_items(target, Items(dtype=known[0].dtype, shapes=None, bytes=most))
+
+
+def _of_type(ctx: ShapeInferenceContext, target: ir.Value, like: ir.Value) -> None:
+    if like.type is not None:
+        ctx.set_type(target, like.type)
+
+
 def _largest(
     ctx: ShapeInferenceContext, dims: Sequence[int | ir.SymbolicDim]
 ) -> int | ir.SymbolicDim:
     whole = [dim for dim in dims if isinstance(dim, int)]
     if len(whole) == len(dims):
         return max(whole)
-    return dims[0] if len(set(dims)) == 1 else ctx.new_symbolic_dim()
+    return _named(ctx, dims[0]) if len(set(dims)) == 1 else ctx.new_symbolic_dim()
+
+
+def _named(ctx: ShapeInferenceContext, dim: int | ir.SymbolicDim) -> int | ir.SymbolicDim:
+    """A dim, or a new one where it is open and has no name: two such need not be equal."""
+    has_name = isinstance(dim, int) or dim.value is not None
+    return dim if has_name else ctx.new_symbolic_dim()
 
 
 def _loop(ctx: ShapeInferenceContext, node: ir.Node) -> None:
@@ -72,7 +98,11 @@ def _loop(ctx: ShapeInferenceContext, node: ir.Node) -> None:
     for place, (target, value) in enumerate(zip(node.outputs, made, strict=False)):
         if not target.name:
             continue
-        shape = value.shape if keeps else None
+        if is_sequence(value):
+            _of_type(ctx, target, value)  # of how many items is not known
+            continue
+        known = value.shape if keeps else None
+        shape = None if known is None else ir.Shape([_named(ctx, dim) for dim in known])
         if shape is not None and place >= len(carried):
             length = trips if isinstance(trips, int) else ctx.new_symbolic_dim()
             shape = ir.Shape([length, *shape])

@@ -18,6 +18,7 @@ import onnx_ir as ir
 from planner.bounding import Bound
 from planner.errors import ModelError, PlannerError, UsageError
 from planner.onnxio.bodies import has_bodies
+from planner.onnxio.kinds import bits_of
 from planner.onnxio.load import (
     LoadedModel,
     OpenShapeError,
@@ -27,7 +28,7 @@ from planner.onnxio.load import (
     value_types,
 )
 from planner.request import Request
-from planner.runtime.memory.within import INNER_KEY, bytes_within
+from planner.runtime.memory.within import INNER_KEY, bytes_within, constant_bytes
 from planner.runtime.optimizers.normalize import Normalized
 from planner.runtime.optimizers.shapes import runtime_types
 from planner.runtime.options import Level, Opening
@@ -38,7 +39,8 @@ _SHOWN = 3
 
 @dataclass(slots=True)
 class _Run:
-    """What one run of a model showed: shapes by value, and what bodies held by node, in bytes."""
+    """What one run of a model showed: shapes by value (of a sequence, its bytes), and what bodies held by
+    node, in bytes."""
 
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
     inner: dict[str, int] = field(default_factory=dict)
@@ -175,7 +177,7 @@ class Sizes:
             )
         if not isinstance(dtype, ir.DataType):
             raise UsageError(f"--bound {bound.name}: its element type is not known")
-        shape = bound.shape_of(dims, dtype.bitwidth, f"tensor {bound.name!r}")
+        shape = bound.shape_of(dims, bits_of(dtype), f"tensor {bound.name!r}")
         self.bounds[bound.name] = ValueType(dtype=dtype, shape=shape)
 
     def _bounds_in(self, model: ir.Model) -> dict[str, ValueType]:
@@ -198,14 +200,31 @@ class Sizes:
         except PlannerError as error:
             raise ModelError(f"{why}; a run of the model shows none ({error})") from error
         run = _Run(source=source)
-        for node, event in _matched(nodes, events):
-            outputs = [str(v.name) for v in node.outputs if v.name]
+        sequences = self._sequences(first)
+        seen = {str(node.name): event for node, event in _matched(nodes, events)}
+        for name, node in nodes.items():
+            if name not in seen:
+                continue
+            event = seen[name]
+            made = [str(v.name) for v in node.outputs if v.name]
+            outputs = [value for value in made if value not in sequences]
             if len(outputs) == len(event.output_shapes):
                 run.shapes.update(zip(outputs, event.output_shapes, strict=True))
+            if event.in_use_delta is not None and len(outputs) < len(made):
+                # what it shares with sequences that it reads is not in the difference
+                read = (str(v.name) for v in node.inputs if v is not None and v.name in sequences)
+                shared = sum(run.shapes.get(value, (0,))[0] for value in read)
+                size = max(0, event.in_use_delta) + shared
+                run.shapes.update((value, (size,)) for value in made if value in sequences)
             if event.inner_requested is not None:
                 before = (event.requested_in_use or 0) - (event.requested_delta or 0)
                 run.inner[str(node.name)] = max(0, event.inner_requested - before)
         return run
+
+    def _sequences(self, model: ir.Model) -> set[str]:
+        """Values of a model that are sequences."""
+        found = open_dims(model, self.loaded.dims)
+        return {name for name, (dtype, _) in found.items() if dtype == ir.DataType.UNDEFINED}
 
     def _show(self, model: ir.Model, names: frozenset[str], run: _Run) -> None:
         """Bound what is open by what a run showed."""
@@ -243,7 +262,7 @@ class Sizes:
                 if name not in run.inner:
                     raise OpenBodyError(node)
                 self._source = run.source
-                self.inner[name] = run.inner[name]
+                self.inner[name] = run.inner[name] + constant_bytes(node)
                 self.shown.append(name)
             node.metadata_props[INNER_KEY] = str(self.inner[name])
 

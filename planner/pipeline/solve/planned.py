@@ -103,8 +103,9 @@ class Planned:
             return None
         size = max(in_pages(self.room_bytes), self.needed_bytes)
         packed = in_pages(packable_bytes(self.graph) + PAGE_BYTES - 1)
-        # what bodies take is a bound of their live bytes, and not of each request that they make
-        is_known = not any(op.inner_bytes for op in self.graph.operations)
+        # what bodies and sequences take is a bound of live bytes, and not of each request that they make
+        bodies = any(op.inner_bytes for op in self.graph.operations)
+        is_known = not (bodies or self.graph.has_sequences)
         return Pool(bytes=size + packed, is_proved=is_known)
 
     @property

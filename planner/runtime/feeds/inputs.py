@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import onnx_ir as ir
 
 from planner.errors import ModelError, UsageError
 from planner.onnxio.dims import dims_of
@@ -85,8 +86,8 @@ def input_specs(model_path: Path) -> tuple[InputSpec, ...]:
             continue
         if value.dtype is None or value.shape is None:
             raise ModelError(f"input {name!r} is not a tensor with a shape; it cannot be fed")
-        dtype = value.dtype.numpy()
-        if dtype.kind not in "fiubc":
+        dtype = np.dtype(np.str_) if value.dtype == ir.DataType.STRING else value.dtype.numpy()
+        if dtype.kind not in "fiubcU":
             raise ModelError(f"input {name!r} is {value.dtype.name}: {_UNFEEDABLE}")
         shape = tuple(d for d in dims_of(value) if d is not None)
         specs.append(InputSpec(name=name, dtype=dtype, dims=shape))
@@ -146,7 +147,7 @@ def _from_npz(
 
     def check(name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
         spec = by_name[name]
-        if dtype != spec.dtype:
+        if dtype != spec.dtype and not dtype.kind == spec.dtype.kind == "U":
             raise UsageError(f"{path}: input {name!r} is {dtype}, the model wants {spec.dtype}")
         _check_shape(spec, shape, dims, str(path))
 
@@ -190,10 +191,13 @@ def _seeded(name: str, dtype: np.dtype[Any], shape: tuple[int, ...], seed: int) 
 
     Matrices and higher: N(0, s²) with s = 1/√(elements per row) within [0.02, 1]. Vectors and
     scalars, which may be variances or rates: |N(0, 0.1²)|. Integers, which may be indices: 0 or 1.
+    Strings: one of a few letters.
     """
     generator = np.random.Generator(np.random.PCG64([seed, zlib.crc32(name.encode())]))
     if dtype.kind == "b":
         return np.zeros(shape, dtype)
+    if dtype.kind == "U":
+        return generator.choice(np.array(["a", "b", "c", "d"]), shape)
     if dtype.kind in "iu":
         return generator.integers(0, 2, shape).astype(dtype)
     sample = generator.standard_normal(shape, dtype=np.float32)

@@ -70,19 +70,21 @@ def compare_orders(
 
 
 def compare(name: str, before: npt.NDArray[Any], after: npt.NDArray[Any]) -> OutputComparison:
-    """One output of both models. Types or shapes that differ are infinitely far apart."""
+    """One output of both models. Types or shapes that differ are infinitely far apart, as other strings
+    are."""
     before, after = np.asarray(before), np.asarray(after)
     apart, same, has_nan = _Apart(), False, False
     if before.dtype != after.dtype or before.shape != after.shape:
         apart = _Apart(absolute=np.inf, relative=np.inf, squares=np.inf)
     else:
-        same = all(
-            np.array_equal(a.view(np.uint8), b.view(np.uint8)) for a, b in _both(before, after)
-        )
+        same = all(np.array_equal(_bits(a), _bits(b)) for a, b in _both(before, after))
         if before.dtype.kind in "fc":
             has_nan = any(np.isnan(a).any() or np.isnan(b).any() for a, b in _both(before, after))
-        for a, b in () if same else _both(before, after):
-            apart.add(a, b)
+        if before.dtype.kind == "O" and not same:
+            apart = _Apart(absolute=np.inf, relative=np.inf, squares=np.inf)
+        elif not same:
+            for a, b in _both(before, after):
+                apart.add(a, b)
     return OutputComparison(
         name=name,
         dtype=str(after.dtype),
@@ -94,6 +96,11 @@ def compare(name: str, before: npt.NDArray[Any], after: npt.NDArray[Any]) -> Out
         rms_rel_diff=apart.rms,
         has_nan=has_nan,
     )
+
+
+def _bits(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """An array bit by bit; strings, which are objects, as they are."""
+    return array if array.dtype.kind == "O" else array.view(np.uint8)
 
 
 _Pair = tuple[npt.NDArray[Any], npt.NDArray[Any]]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
 import onnx_ir as ir
 
 from planner.graph.model import Operation, TrainingGraph
+from planner.onnxio.kinds import SEQUENCE, ValueType
 from planner.runtime.profile import NodeEvent, Run
 from planner.units import format_bytes
 
@@ -34,11 +34,15 @@ def _larger(
     graph: TrainingGraph, op: Operation, event: NodeEvent
 ) -> Iterator[tuple[str, int, int]]:
     """(what, bytes that it may take, bytes that it took)."""
-    if len(event.output_shapes) == len(op.outputs):
-        for t, shape in zip(op.outputs, event.output_shapes, strict=True):
-            tensor = graph.tensors[t]
-            bits = ir.DataType[tensor.dtype.upper()].bitwidth
-            found = -(-math.prod(shape) * bits // 8)
+    made = [graph.tensors[t] for t in op.outputs]
+    tensors = [t for t in made if t.dtype != SEQUENCE]
+    if len(tensors) < len(made):  # a profile has no shapes of sequences
+        most, found = sum(t.bytes for t in made), event.requested_delta or 0
+        if found > most:
+            yield f"sequence {made[0].name!r}", most, found
+    if len(event.output_shapes) == len(tensors):
+        for tensor, shape in zip(tensors, event.output_shapes, strict=True):
+            found = ValueType(dtype=ir.DataType[tensor.dtype.upper()], shape=shape).bytes
             if tensor.unsized and found > tensor.bytes:
                 yield f"tensor {tensor.name!r}", tensor.bytes, found
     if op.inner_bytes and event.inner_requested is not None:

@@ -7,18 +7,17 @@ compares checksums at every swap and writes canaries into memory that a copy has
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
 from planner.graph.model import TrainingGraph
 from planner.graph.rules import COMING_IN, COPIES, SWAP_OPERATORS, SWAP_OUT
 from planner.results import CopyCheck
+from planner.running.digest import digest_of
 from planner.runtime.options import Opening
 from planner.runtime.profile import NodeEvent, create_session, run_session
 from planner.runtime.swapping import CHECK_SWAPS, LINK_JITTER_US, LINK_MBPS
@@ -66,10 +65,7 @@ def copy_failures(check: CopyCheck) -> list[str]:
 
 def digests(results: Arrays) -> dict[str, str]:
     """Of the bits of each result."""
-    return {
-        name: hashlib.blake2b(np.ascontiguousarray(array).tobytes(), digest_size=16).hexdigest()
-        for name, array in results.items()
-    }
+    return {name: digest_of(array) for name, array in results.items()}
 
 
 def link_for(graph: TrainingGraph, step_us: float) -> int:

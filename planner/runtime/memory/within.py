@@ -28,6 +28,7 @@ from planner.graph.liveness import timeline
 from planner.graph.model import TrainingGraph
 from planner.graph.schedule import default_order
 from planner.onnxio.bodies import bodies, captured, has_bodies
+from planner.onnxio.kinds import SEQUENCE
 from planner.onnxio.load import ValueType, value_types
 from planner.onnxio.names import name_nodes
 from planner.runtime.memory.workspace import workspace
@@ -105,6 +106,21 @@ def bytes_within(
     return most + _BETWEEN[node.op_type](node, types)
 
 
+def constant_bytes(node: ir.Node) -> int:
+    """What the constants of a node's bodies take, which no run shows: a session keeps them."""
+    found = 0
+    for body in bodies(node):
+        for part in (body, *body.subgraphs()):
+            tensors = [value.const_value for value in part.initializers.values()]
+            tensors += [n.attributes["value"].as_tensor() for n in part if "value" in n.attributes]
+            found += sum(_tensor_bytes(tensor) for tensor in tensors if tensor is not None)
+    return found
+
+
+def _tensor_bytes(tensor: ir.TensorProtocol) -> int:
+    return ValueType(dtype=tensor.dtype, shape=tuple(tensor.shape.numpy())).bytes
+
+
 def _given(node: ir.Node, body: ir.Graph, types: Types) -> list[ValueType] | None:
     """Types of what a body is handed, input by input; None where the operator is not known."""
     outer = [None if v is None or not v.name else types.get(str(v.name)) for v in node.inputs]
@@ -136,7 +152,7 @@ def _peak(
 ) -> int | None:
     """The most that a body holds beside what it reads from around it and what it makes for its node."""
     read = {str(v.name): types.get(str(v.name)) for v in captured(node)}
-    if any(kind is None for kind in read.values()):
+    if any(kind is None or kind.called == SEQUENCE for kind in (*read.values(), *given)):
         return None
     inputs = {str(v.name): kind for v, kind in zip(body.inputs, given, strict=True)}
     inputs.update((name, kind) for name, kind in read.items() if kind is not None)

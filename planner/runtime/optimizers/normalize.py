@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import networkx as nx
 import numpy as np
@@ -294,7 +295,9 @@ def _is_same(before: ir.TensorProtocol | None, after: ir.TensorProtocol | None) 
     return bool(np.array_equal(_bits(before), _bits(after)))
 
 
-def _bits(tensor: ir.TensorProtocol) -> npt.NDArray[np.uint8]:
+def _bits(tensor: ir.TensorProtocol) -> npt.NDArray[Any]:
+    if tensor.dtype == ir.DataType.STRING:
+        return tensor.numpy()
     return np.ascontiguousarray(tensor.numpy()).reshape(-1).view(np.uint8)
 
 

@@ -16,6 +16,7 @@ from planner.files.temporary import temporary_folder
 from planner.graph.model import TrainingGraph
 from planner.graph.rules import SWAP_DOMAIN
 from planner.onnxio.dims import dims_of
+from planner.onnxio.kinds import SEQUENCE, is_sequence
 from planner.onnxio.load import InferredTypes, ValueType
 from planner.runtime.build import is_training_build
 from planner.runtime.messages import first_line
@@ -31,14 +32,24 @@ def runtime_types(model: ir.Model, dims: Mapping[str, int]) -> InferredTypes:
     Raises:
         ModelError: ONNX Runtime cannot load the model.
     """
-    import onnxruntime as ort
-
     light = without_large_initializers(model)
     proto = ir.to_proto(light)
     for info, value in zip(proto.graph.input, light.graph.inputs, strict=True):
         for dim, called in zip(info.type.tensor_type.shape.dim, dims_of(value), strict=False):
             if isinstance(called, str):
                 dim.dim_param = called
+    try:
+        return _types_of(_folded(proto, dims))
+    except ModelError:
+        if not dims:
+            raise
+        return _types_of(_folded(proto, {}))  # a branch that does not run may contradict a size
+
+
+def _folded(proto: onnx.ModelProto, dims: Mapping[str, int]) -> onnx.GraphProto:
+    """The graph that ONNX Runtime makes of a model with `dims` bound."""
+    import onnxruntime as ort
+
     options = ort.SessionOptions()
     options.log_severity_level = 4
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_BASIC
@@ -53,8 +64,7 @@ def runtime_types(model: ir.Model, dims: Mapping[str, int]) -> InferredTypes:
             )
         except Exception as error:
             raise ModelError(f"ONNX Runtime cannot load the model: {first_line(error)}") from error
-        folded = onnx.load(path)
-    return _types_of(folded.graph)
+        return onnx.load(path).graph
 
 
 def unsized_values(model: ir.Model, types: Mapping[str, ValueType]) -> set[str]:
@@ -73,7 +83,7 @@ def unsized_values(model: ir.Model, types: Mapping[str, ValueType]) -> set[str]:
     """
     # of what SwapIn makes no dims are told, and planner knows them
     nodes = (node for node in model.graph if node.domain != SWAP_DOMAIN)
-    made = [v for node in nodes for v in node.outputs if v.name]
+    made = [v for node in nodes for v in node.outputs if v.name and not is_sequence(v)]
     if all(_is_static(value.shape) for value in made):
         return set()
     is_open = not all(_is_static(value.shape) for value in model.graph.inputs)
@@ -84,6 +94,8 @@ def unsized_values(model: ir.Model, types: Mapping[str, ValueType]) -> set[str]:
     proto = ir.to_proto(without_large_initializers(model))
     known = {output.name for output in proto.graph.output}
     for name in (str(v.name) for v in made if v.name not in known and v.name in types):
+        if types[name].called == SEQUENCE:
+            continue  # of an operator whose result the file does not declare
         kind = onnx.TypeProto(tensor_type=onnx.TypeProto.Tensor(elem_type=int(types[name].dtype)))
         proto.graph.output.append(onnx.ValueInfoProto(name=name, type=kind))
     options = asking_options("disabled")
@@ -142,7 +154,8 @@ def unsized_copies(
 
 def _sizes(graph: TrainingGraph) -> set[str]:
     """Values whose elements a shape may be inferred from: a few integers, and what is made of them."""
-    found = {t.name for t in graph.tensors if len(t.shape) <= 1 and _is_whole(t.dtype)}
+    numbers = (t for t in graph.tensors if len(t.shape) <= 1 and not t.is_opaque)
+    found = {t.name for t in numbers if _is_whole(t.dtype)}
     tensors = graph.tensors
     for op in graph.operations:
         if any(tensors[t].name in found for t in op.inputs):

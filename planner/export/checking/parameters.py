@@ -1,0 +1,30 @@
+"""Parameters that a graph cannot train as PyTorch does."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from planner.export.errors import OtherStep
+
+
+def check_parameters(module: nn.Module) -> None:
+    """Raise where a parameter does what a graph cannot: it changes its gradient by a hook, or holds the
+    same memory as another."""
+    seen: dict[int, list[tuple[int, int, str]]] = {}
+    for name, parameter in module.named_parameters():
+        if parameter._backward_hooks or getattr(parameter, "_post_accumulate_grad_hooks", None):
+            raise OtherStep(
+                None,
+                f"{name!r} has a hook on its gradient, which the graph does not have: take it off, and "
+                "do what it does outside of the step, or within the module",
+            )
+        start, count = int(parameter.storage_offset()), int(parameter.numel())
+        spans = seen.setdefault(parameter.untyped_storage().data_ptr(), [])
+        for first, last, other in spans:
+            if start < last and first < start + count:
+                raise OtherStep(
+                    None,
+                    f"{name!r} and {other!r} hold the same memory, and are two parameters of the graph, "
+                    "each with an update of its own: tie them by assigning one Parameter to both",
+                )
+        spans.append((start, start + count, name))

@@ -1,0 +1,87 @@
+"""What a value is: a tensor of some element type and shape, or a sequence of tensors."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from planner.onnxio.dims import Shape
+
+SEQUENCE = "sequence"
+
+_KEY = "planner.items"
+_PIECE_BYTES, PAGE_BYTES = 256, 4096
+_STRING_BITS = 256
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Items:
+    """What a sequence holds at the most.
+
+    Attributes:
+        dtype: of its items.
+        shapes: of its items, in order; None where their number is not known.
+        bytes: of all of them, rounded.
+    """
+
+    dtype: ir.DataType
+    shapes: tuple[Shape, ...] | None
+    bytes: int
+
+
+def is_sequence(value: ir.Value) -> bool:
+    """Whether a value is a sequence, or an optional one."""
+    kind = value.type
+    if isinstance(kind, ir.OptionalType):
+        kind = kind.elem_type
+    return isinstance(kind, ir.SequenceType)
+
+
+def items_of(value: ir.Value) -> Items | None:
+    """What inference found of a sequence; None where nothing."""
+    found = value.meta.get(_KEY)
+    return found if isinstance(found, Items) else None
+
+
+def set_items(value: ir.Value, items: Items) -> None:
+    """Say what a sequence holds."""
+    value.meta[_KEY] = items
+
+
+def bits_of(dtype: ir.DataType) -> int:
+    """Bits of an element. A string has 32 bytes where ONNX Runtime counts bytes (`sizeof(std::string)`);
+    long ones have theirs outside of that. What is counted in bytes has the type UNDEFINED."""
+    if dtype == ir.DataType.STRING:
+        return _STRING_BITS
+    return 8 if dtype == ir.DataType.UNDEFINED else dtype.bitwidth
+
+
+def rounded(shape: Shape, dtype: ir.DataType) -> int:
+    """Bytes of an item, as the pool rounds them (`planner.runtime.memory.paged`)."""
+    size = -(-math.prod(shape) * bits_of(dtype) // 8)
+    unit = _PIECE_BYTES if size < PAGE_BYTES else PAGE_BYTES
+    return max(1, -(-size // unit)) * unit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ValueType:
+    """Element type and static shape of a value. A sequence has the type UNDEFINED, and one dim, its bytes
+    (`planner.onnxio.shape_rules.sequences`)."""
+
+    dtype: ir.DataType
+    shape: Shape
+
+    @property
+    def bytes(self) -> int:
+        """Size, sub-byte types packed."""
+        count = 1
+        for dim in self.shape:
+            count *= dim
+        return -(-count * bits_of(self.dtype) // 8)
+
+    @property
+    def called(self) -> str:
+        """The type as `planner.graph.model.Tensor` has it."""
+        return SEQUENCE if self.dtype == ir.DataType.UNDEFINED else self.dtype.name.lower()

@@ -1,0 +1,39 @@
+"""Operators as old operator sets have them, where the library knows them from a later one on."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+from onnx_shape_inference import OpShapeInferenceRegistry, ShapeInferenceContext
+
+from planner.onnxio.shape_rules.like import input_at
+
+
+def register(registry: OpShapeInferenceRegistry) -> None:
+    """Add the rules to `registry`."""
+    if registry.get("", "Slice", version=1) is None:
+        registry.register("", "Slice", since_version=1)(_slice)
+
+
+def _slice(ctx: ShapeInferenceContext, node: ir.Node) -> None:
+    """Starts and ends are attributes until operator set 10 (onnx, docs/Changelog.md, Slice-1)."""
+    data = input_at(node, 0)
+    if data is None or data.shape is None:
+        return
+    starts, ends = (_numbers(node, name) for name in ("starts", "ends"))
+    dims = list(data.shape)
+    axes = _numbers(node, "axes") or range(len(starts))
+    for axis, start, end in zip(axes, starts, ends, strict=False):
+        size = dims[axis]
+        dims[axis] = ctx.new_symbolic_dim()
+        if isinstance(size, int):
+            dims[axis] = max(0, _within(end, size) - _within(start, size))
+    ctx.set_shape_and_dtype(node.outputs[0], ir.Shape(dims), data.dtype)
+
+
+def _within(place: int, size: int) -> int:
+    return min(size, max(0, place + size if place < 0 else place))
+
+
+def _numbers(node: ir.Node, name: str) -> list[int]:
+    attribute = node.attributes.get(name)
+    return [] if attribute is None else list(attribute.as_ints())
