@@ -121,8 +121,8 @@ def page(rows: Sequence[Row], time_limit_s: float) -> str:
         "*Plain*: results that are the same bits where `onnxruntime.InferenceSession(path)` opens both "
         "files, inputs that are written over included; *unstable* ones differ from run to run of the "
         "original. *Held*: MiB that ONNX Runtime's arena takes, inputs and initializers included: as "
-        "`planner.open_session` opens the file, and under default options. Rows without these two are of an "
-        "earlier revision, which looked at neither.",
+        "`planner.open_session` opens the file, and under default options. Rows without "
+        "these two are of an earlier revision, which looked at neither.",
         "",
         "| network | nodes | loss | gradients | PyTorch | plan | identical | plain | MiB | held | slower "
         "| seconds |",
