@@ -74,7 +74,6 @@ def measured(model: Path, percent: int, time_limit_s: float) -> Row:
             return planner.optimize(
                 model,
                 budget=budget,
-                budget_of="live",
                 swap="none",
                 output=output,
                 time_limit_s=time_limit_s,
@@ -88,7 +87,7 @@ def measured(model: Path, percent: int, time_limit_s: float) -> Row:
         graph, order = done.after.graph, tuple(OpId(op) for op in done.after.timeline.order)
         predicted = pool_bytes(graph, order, threads=most_threads())
         least, found = _least(model, output, predicted)
-        ways = {way: _run(model, output, way) for way in ("default", "arena")}
+        ways = {way: _run(model, output, way) for way in ("default", "file")}
         return {
             "budget_bytes": done.plan.budget_bytes,
             "peak_bytes": done.plan.planned.peak_bytes,
@@ -148,14 +147,14 @@ steps each by `planner.open_session(file, pool=SIZE)` in a process of its own.
 - *arena*: the least one of ONNX Runtime's in one region that has room for the plan, by its replay, over
   *asked*.
 - *identical*: outputs of the fourth step that are the bits of the original in a plain session.
-- *growth*: resident memory of the process from before the session on, at the most: in the pool, by
-  `planner.open_session(file)` without one, and by `onnxruntime.InferenceSession(file)` with default
-  options.
+- *growth*: resident memory of the process from before the session on, at the most: in the least pool, by
+  `planner.open_session(file)` in the pool that the file asks for, and by
+  `onnxruntime.InferenceSession(file)` with default options.
 
 """
 
 _COLUMNS = ("plan", "live peak", "asked", "pool", "over asked", "predicted", "arena", "identical")
-_GROWTH = {"pool": "growth: pool", "arena": "open_session", "default": "default options"}
+_GROWTH = {"pool": "growth: pool", "file": "open_session", "default": "default options"}
 
 
 def page(rows: dict[str, Row]) -> str:

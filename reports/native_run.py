@@ -1,6 +1,6 @@
 """Steps of one file in one way: `python -m reports.native_run ORIGINAL PLANNED WAY STEPS`.
 
-WAY is "default", "arena" (`planner.open_session`), or the size of a pool. One line of JSON on stdout;
+WAY is "default", "file" (`planner.open_session`), or the size of a pool. One line of JSON on stdout;
 status 3 where the pool has no room.
 """
 
@@ -22,7 +22,7 @@ def main(original: str, planned: str, way: str, steps: int) -> int:
     from planner.runtime.feeds.inputs import make_inputs
 
     feeds = make_inputs(Path(original), seed=1)[0]
-    in_pool = way not in ("default", "arena")
+    in_pool = way not in ("default", "file")
     before = _status("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")  # the high-water mark begins anew
     try:
