@@ -10,7 +10,6 @@ import typer
 
 from planner.cli import options as o
 from planner.cli.console import emit_json, progress, verbosity
-from planner.disk import remark_on
 from planner.errors import UsageError
 from planner.report.plain import printable
 from planner.units import format_bytes, format_duration
@@ -95,6 +94,8 @@ def _lines(found: Surroundings) -> list[str]:
 
 
 def _disk(disk: Disk) -> str:
+    from planner.disk import remark_on
+
     small = format_duration(disk.latency_us)
     remark = remark_on(disk.kind, disk.folder) or "direct I/O"
     return f"{disk.speeds} in {disk.folder}, {small} for 4 KiB: {remark}"

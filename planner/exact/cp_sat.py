@@ -100,7 +100,6 @@ class Mend(_InParts):
     """A plan for more memory, part by part, until it fits."""
 
     name: ClassVar[str] = "mend"
-    repair_s: float = 0.0
 
     def run(self, state: SearchState, stop: Stop) -> None:
         """Offer the first plan that fits."""
