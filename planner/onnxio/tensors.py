@@ -105,9 +105,12 @@ def check_data(tensor: onnx.TensorProto, what: str) -> None:
     size = _check_size(kind, tensor.dims, what)
     if tensor.HasField("segment"):
         raise ModelError(f"{what} is stored in segments, which ONNX Runtime does not read")
-    if tensor.data_location == onnx.TensorProto.EXTERNAL:
+    is_external = tensor.data_location == onnx.TensorProto.EXTERNAL
+    if kind == ir.DataType.STRING and (is_external or tensor.HasField("raw_data")):
+        raise ModelError(f"{what} has strings outside of string_data, where ONNX has them")
+    if is_external:
         return
-    if tensor.HasField("raw_data") and kind != ir.DataType.STRING:
+    if tensor.HasField("raw_data"):
         has = len(tensor.raw_data)
         if has != size:
             raise ModelError(f"{what} has {has} bytes of data; its type and shape need {size}")

@@ -85,12 +85,6 @@ def _sequence() -> onnx.ModelProto:
     return proto(nodes, inputs=[h.make_value_info("x", kind)], initializers=[at])
 
 
-def _sequence_within() -> onnx.ModelProto:
-    at = h.make_tensor("i", T.INT64, [], [0])
-    nodes = [node("SequenceConstruct", ["x", "x"], ["s"]), node("SequenceAt", ["s", "i"], ["y"])]
-    return proto(nodes, initializers=[at])
-
-
 def _optional_input() -> onnx.ModelProto:
     kind = h.make_optional_type_proto(h.make_tensor_type_proto(T.FLOAT, [SIDE, SIDE]))
     nodes = [node("OptionalGetElement", ["x"], ["y"])]
@@ -149,7 +143,6 @@ def _refused() -> Iterator[tuple[str, Model, tuple[str, ...]]]:
     yield "an initializer without a name", of(neg, initializers=[unnamed]), ("name",)
     yield "a sparse initializer", _sparse_initializer, ("sparse", "'w'")
     yield "a sequence as graph input", _sequence, ("'x'",)
-    yield "a sequence within the graph", _sequence_within, ()
     yield "no nodes", _changed(lambda m: m.graph.ClearField("node")), ("no nodes",)
     yield "no outputs", _changed(lambda m: m.graph.ClearField("output")), ("no graph outputs",)
     yield "no graph", _changed(lambda m: m.ClearField("graph")), ()

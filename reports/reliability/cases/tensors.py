@@ -102,14 +102,6 @@ def _bytes_attribute() -> onnx.ModelProto:
     return proto(nodes)
 
 
-def _strings() -> onnx.ModelProto:
-    return proto(
-        [node("Identity", ["x"], ["y"])],
-        inputs=[info("x", 2, dtype=T.STRING)],
-        outputs=[info("y", 2, dtype=T.STRING)],
-    )
-
-
 def _segmented() -> onnx.TensorProto:
     weight = T(name="w", data_type=T.FLOAT, dims=[2], raw_data=bytes(8))
     weight.segment.begin, weight.segment.end = 0, 1
@@ -120,7 +112,6 @@ def _refused() -> Iterator[tuple[str, Model, tuple[str, ...]]]:
     for code in (99, -1, 2**31 - 1):
         yield f"an input of element type {code}", partial(_made, of_type(code)), ("'x'", str(code))
     yield "an input of element type 0", of_type(0), ("'x'",)
-    yield "texts", _strings, ("strings",)
     yield "a value_info of element type 77", partial(_value_info, 77, 4), ("'a0'", "77")
     yield "a value_info with the dim -4", partial(_value_info, 1, -4), ("'a0'", "-4")
     yield "a value_info of another shape", partial(_value_info, 1, 3, 3), ("'a0'",)
@@ -139,10 +130,11 @@ def _refused() -> Iterator[tuple[str, Model, tuple[str, ...]]]:
         "a negative dim": T(name="w", data_type=T.FLOAT, dims=[-2], raw_data=bytes(8)),
         "two negative dims": T(name="w", data_type=T.FLOAT, dims=[-2, -1], raw_data=bytes(8)),
         "2^62 x 2^62 elements and none": T(name="w", data_type=T.FLOAT, dims=[1 << 62, 1 << 62]),
-        "a text": T(name="w", data_type=T.STRING, dims=[1], string_data=[b"one"]),
         "segments": _segmented(),
     }.items():
         yield f"an initializer with {wrong}", weighted(weight), ("'w'",)
+    text = T(name="w", data_type=T.STRING, dims=[1], string_data=[b"one"])
+    yield "an initializer with a text for a number", weighted(text), ("(w)", "tensor(string)")
     for change in ("no type", "twice", "another type", "a reference", "axes out of range"):
         words = ("perm",) if change in ("no type", "twice") else ()
         yield f"an attribute: {change}", partial(_attribute, change), words
