@@ -25,7 +25,7 @@ from planner.errors import InfeasibleBudgetError
 FOLDER = Path(__file__).parent
 ZOO = FOLDER.parent / "models" / "zoo"
 RESULT, PAGE = FOLDER / "answers.json", FOLDER / "answers.md"
-LIMITS_S = (2, 4, 8, 16, 32)
+LIMITS_S = (2, 4, 8, 16)
 CARD = {"device": "cuda", "hardware": "rtx-4090"}
 SAMPLES: tuple[tuple[str, str, dict[str, str]], ...] = (
     ("mlp_adamw", "75%", {}),

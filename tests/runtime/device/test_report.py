@@ -22,7 +22,7 @@ def test_rows_are_measured_kept_and_rendered(
     tiny = "--batch 2 --seq 8 --width 16 --layers 1 --heads 1 --vocabulary 16"
     monkeypatch.setitem(report.BUILT, "bert", tiny)
     words = (
-        f"device webgpu --models bert --percents 70 --swaps only --time-limit 5 --folder {tmp_path}"
+        f"device webgpu --models bert --percents 70 --swaps only --time-limit 2 --folder {tmp_path}"
     )
     monkeypatch.setattr(sys, "argv", words.split())
     report.main()
