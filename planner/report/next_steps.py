@@ -107,7 +107,8 @@ def next_steps(result: OptimizeResult, preview: Payload | None) -> list[Payload]
 
 
 def _budgets(result: OptimizeResult, preview: Payload) -> list[Payload]:
-    """What the frontier says of other budgets, and what one more MiB is worth here."""
+    """What the frontier says of other budgets, beside this plan, and what one more MiB is worth here. The
+    frontier has the times of operations alone; what the caches save stands in the plan's own step."""
     points = [p for p in preview["frontier"]["points"] if p["peak_bytes"] is not None]
     plan = result.plan
     here = next((p for p in points if p["budget_bytes"] == plan.budget_bytes), None)
@@ -126,9 +127,9 @@ def _budgets(result: OptimizeResult, preview: Payload) -> list[Payload]:
             p = roomier[0]
             steps.append(
                 _step(
-                    f"{format_bytes(p['budget_bytes'], up=True)} would cost "
-                    f"{format_percent(p['slowdown'])} more time in place of "
-                    f"{format_percent(here['slowdown'])} (predicted, for live bytes).",
+                    f"{format_bytes(p['budget_bytes'], up=True)} would save "
+                    f"{format_percent(here['slowdown'] - p['slowdown'])} of the model's own step "
+                    "(predicted, for live bytes).",
                     _optimize(result, f"{p['budget_bytes']}B"),
                 )
             )
@@ -153,7 +154,8 @@ def _budgets(result: OptimizeResult, preview: Payload) -> list[Payload]:
             _step(
                 "The least budget looked at that has a plan is "
                 f"{format_bytes(least['budget_bytes'], up=True)}, for "
-                f"{format_percent(least['slowdown'])} more time (predicted, for live bytes).",
+                f"{format_percent(max(0.0, least['slowdown'] - here['slowdown']))} of the model's own "
+                "step more (predicted, for live bytes).",
                 None,
             )
         )
