@@ -245,7 +245,8 @@ def optimize(
             raise UsageError(
                 "--reproducible plans with no speed of this machine's, and --disk measures one: give one"
             )
-    copies = copies if disk is None else "overlapped"
+    if disk is not None:  # no operator of ONNX Runtime's copies to a file
+        copies = "overlapped"
     said = meant(device=device, hardware=hardware, swap=swap, resident=resident, copies=copies)
     budget_from = ""
     card = card_of(said.device, hardware)

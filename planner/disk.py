@@ -96,16 +96,6 @@ def swapping_to(folder: str) -> Iterator[None]:
             os.environ.update({} if before is None else {VARIABLE: before})
 
 
-def check_folder(folder: Path) -> Path:
-    """Its absolute path.
-
-    Raises:
-        UsageError: it is no folder, or no file can be made there.
-    """
-    with _file_in(folder):
-        return folder.absolute()
-
-
 def remark_on(kind: Kind, folder: Path | str) -> str:
     """What is to be said of swaps to a folder whose files are not read and written past the cache; ""
     where they are."""
@@ -123,14 +113,14 @@ def kind_of(folder: Path) -> Kind:
     """How files of a folder are read and written.
 
     Raises:
-        UsageError: see `check_folder`.
+        UsageError: it is no folder, or no file can be made there.
     """
     with _file_in(folder) as (_, kind):
         return kind
 
 
-def room_in(folder: Path, asked: str | None) -> tuple[int, str]:
-    """(bytes that swaps may take in a folder, a phrase on why so many).
+def room_in(folder: Path, asked: str | None) -> int:
+    """Bytes that swaps may take in a folder.
 
     Args:
         asked: the most that they may: `"200GB"`; None for what is free.
@@ -139,13 +129,12 @@ def room_in(folder: Path, asked: str | None) -> tuple[int, str]:
         UsageError: nothing is free, or the size cannot be read.
     """
     free = _free(folder) - RESERVE_BYTES
-    why = f"free space less {format_bytes(RESERVE_BYTES)}"
     if free <= 0:
         raise UsageError(
-            f"--disk {folder}: nothing is free there, {why}: make room, or name another folder"
+            f"--disk {folder}: nothing is free there, free space less {format_bytes(RESERVE_BYTES)}: "
+            "make room, or name another folder"
         )
-    most = free if asked is None else parse_bytes(asked, what="--disk-budget")
-    return (most, "--disk-budget") if most < free else (free, why)
+    return free if asked is None else min(free, parse_bytes(asked, what="--disk-budget"))
 
 
 def measured(folder: Path) -> Disk:

@@ -38,6 +38,28 @@ class _InParts(ExactPolicy):
         self._take_from_beside(state, stop)
         return state.is_settled or stop.left_s <= 0
 
+    def _improve_from(
+        self,
+        plan: Candidate,
+        state: SearchState,
+        stop: Stop,
+        *,
+        asked: Callable[[], bool],
+        bound_us: float = 0.0,
+    ) -> None:
+        """Offer each better plan that fits, from one that may not; `asked` and `bound_us` end it, too."""
+        from planner.exact.local_search import Until, improve_locally  # a second to import
+
+        start = parted(state.problem, plan.actions)
+        improve_locally(
+            start.problem,
+            start.actions,
+            replace(state.settings, limit_s=stop.left_s, workers=state.settings.workers or 2),
+            until=Until(bound_us=bound_us, asked=asked),
+            on_plan=lambda actions: _offer(state, start.as_given(actions)),
+            policy=self,
+        )
+
     def _take_from_beside(self, state: SearchState, stop: Stop) -> None:
         if state.intervals is not None:
             state.intervals.give(state, First((stop, after(self.repair_s))))
@@ -97,7 +119,7 @@ class CpSat(_InParts):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mend(_InParts):
-    """A plan for more memory, part by part, until it fits."""
+    """Make a plan for more memory fit, part by part."""
 
     name: ClassVar[str] = "mend"
 
@@ -105,16 +127,8 @@ class Mend(_InParts):
         """Offer the first plan that fits."""
         if state.near is None or state.best is not None or state.is_settled:
             return
-        from planner.exact.local_search import Until, improve_locally  # a second to import
-
-        start = parted(state.problem, state.near.actions)
-        improve_locally(
-            start.problem,
-            start.actions,
-            replace(state.settings, limit_s=stop.left_s, workers=state.settings.workers or 2),
-            until=Until(asked=lambda: state.best is not None or stop.left_s <= 0),
-            on_plan=lambda actions: _offer(state, start.as_given(actions)),
-            policy=self,
+        self._improve_from(
+            state.near, state, stop, asked=lambda: state.best is not None or stop.left_s <= 0
         )
 
 
@@ -129,17 +143,12 @@ class Parts(_InParts):
         """Offer each better plan."""
         if state.best is None or state.is_settled or stop.left_s < self.min_s:
             return
-        from planner.exact.local_search import Until, improve_locally  # a second to import
-
-        start = parted(state.problem, state.best.actions)
-
-        improve_locally(
-            start.problem,
-            start.actions,
-            replace(state.settings, limit_s=stop.left_s, workers=state.settings.workers or 2),
-            until=Until(bound_us=state.bound_us, asked=lambda: self._is_over(state, stop)),
-            on_plan=lambda actions: _offer(state, start.as_given(actions)),
-            policy=self,
+        self._improve_from(
+            state.best,
+            state,
+            stop,
+            asked=lambda: self._is_over(state, stop),
+            bound_us=state.bound_us,
         )
 
 

@@ -68,34 +68,6 @@ def lower(
     cast_for_cpu: bool = False,
     random: Random = "graph",
 ) -> TrainingGraph:
-    """`written`, which the CPU provider has kernels for.
-
-    Raises:
-        ExportError: as `written` does, or an operator cannot be run on the CPU in its type.
-        UsageError: two tensors would have one name.
-    """
-    graph = written(
-        joint,
-        name,
-        optimizer=optimizer,
-        initializers=initializers,
-        cast_for_cpu=cast_for_cpu,
-        random=random,
-    )
-    model = graph.model
-    _check_kernels(with_casts(model, for_cpu=True) if graph.missing_on_cpu else model, joint)
-    return graph
-
-
-def written(
-    joint: JointGraph,
-    name: str,
-    *,
-    optimizer: Optimizer | TracedUpdate | None = None,
-    initializers: Mapping[str, np.ndarray] | None = None,
-    cast_for_cpu: bool = False,
-    random: Random = "graph",
-) -> TrainingGraph:
     """Write `joint` as an ONNX model called `name`.
 
     Args:
@@ -199,8 +171,10 @@ def _check_open(node: fx.Node, joint: JointGraph) -> None:
         raise ExportError(f"{error}: at {describe(node)}, {node.target}") from error
 
 
-def _check_kernels(model: ModelProto, joint: JointGraph) -> None:
-    """Raise where ONNX Runtime's CPU provider cannot run a node, naming what it was made of."""
+def check_kernels(graph: TrainingGraph, joint: JointGraph) -> None:
+    """Raise ExportError where ONNX Runtime's CPU provider cannot run a node of the graph that `joint` was
+    written as, naming what it was made of."""
+    model = with_casts(graph.model, for_cpu=True) if graph.missing_on_cpu else graph.model
     found = refusal(model)
     if found is None:
         return

@@ -28,7 +28,7 @@ from planner.export.initial import initial_specs
 from planner.export.inputs import InputSpec, write_specs
 from planner.export.joint import JointGraph, trace
 from planner.export.lending import as_it_was
-from planner.export.lower import TrainingGraph, lower
+from planner.export.lower import TrainingGraph, check_kernels, lower
 from planner.export.optim import Optimizer, StateTensor
 from planner.export.step import Loss, TrainingStep
 from planner.export.update.build import traced_update
@@ -195,6 +195,7 @@ def export_training_graph(
         cast_for_cpu=cast_for_cpu,
         random=random,
     )
+    check_kernels(graph, joint)
     unchecked = "it was not asked for"
     if check:
         only_read = _stored(module, joint, everything=False)

@@ -12,7 +12,9 @@ from planner.onnxio.dims import Shape
 SEQUENCE = "sequence"
 
 _KEY = "planner.items"
-_PIECE_BYTES, PAGE_BYTES = 256, 4096
+PIECE_BYTES, PAGE_BYTES = 256, 4096
+"""Of what the pool on the CPU rounds buffers to, below a page and from one on."""
+
 _STRING_BITS = 256
 
 
@@ -61,7 +63,7 @@ def bits_of(dtype: ir.DataType) -> int:
 def rounded(shape: Shape, dtype: ir.DataType) -> int:
     """Bytes of an item, as the pool rounds them (`planner.runtime.memory.paged`)."""
     size = -(-math.prod(shape) * bits_of(dtype) // 8)
-    unit = _PIECE_BYTES if size < PAGE_BYTES else PAGE_BYTES
+    unit = PIECE_BYTES if size < PAGE_BYTES else PAGE_BYTES
     return max(1, -(-size // unit)) * unit
 
 

@@ -144,7 +144,9 @@ def race(
     if any(r.solved for r in field.runners):
         return field.ranked()  # an order that fits as it is: nothing is better
     until = start + numbers.rough_until * time_limit_s
-    field.search(field.distinct(), until, engine=_roughly, kinds=_single_kinds)
+    field.search(
+        field.distinct(), until, engine=_roughly, kinds=_single_kinds, least_s=numbers.rough_s
+    )
     until = start + numbers.first_until * time_limit_s
     field.search(
         field.ranked()[: numbers.first_orders], until, engine=_shortly, kinds=_single_kinds
@@ -246,13 +248,20 @@ class _Field:
         return runner.index > 0, not runner.is_bounded, self.marks[runner.index][2]
 
     def search(
-        self, turn: Sequence[Runner], until: float, *, engine: _Engine, kinds: _Kinds
+        self,
+        turn: Sequence[Runner],
+        until: float,
+        *,
+        engine: _Engine,
+        kinds: _Kinds,
+        least_s: float | None = None,
     ) -> None:
         """Search in the orders whose turn it is, but for those whose bound is behind the best plan, and
         those that promise too little: no search is expected to take more off than those before it in
-        this round. Where time does not do for all, the first have enough of it."""
+        this round. Where time does not do for all, the first have enough of it: `least_s`, or `min_s` of
+        the policy."""
+        least_s = self.numbers.min_s if least_s is None else least_s
         left = 1.0  # of the time that plans added before this round: the least share
-        least_s = self.numbers.rough_s if engine is _roughly else self.numbers.min_s
 
         def turns() -> Iterator[_Turn]:
             for number, runner in enumerate(turn):

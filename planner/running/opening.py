@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 from weakref import WeakSet
 
-from planner.disk import kind_of, remark_on
 from planner.errors import PlannerError, UsageError
 from planner.files.temporary import temporary_folder
 from planner.plan.planfile import Pool
@@ -150,8 +149,8 @@ class Opener:
         if found.pool is not None:
             put_pool(options, found.pool, needs.target)
         if needs.disk_bytes is not None and found.on_target:
-            folder = put_disk(options, needs.disk_bytes, self._wanted.disk)
-            if remark := remark_on(kind_of(folder), folder):
+            remark = put_disk(options, needs.disk_bytes, self._wanted.disk)
+            if remark:
                 self._object(f"{found.asked.name}: {remark}")
         if not needs.library and found.pool is None:
             return False

@@ -25,7 +25,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from planner.disk import kind_of, remark_on
 from planner.errors import UsageError
 from planner.files.reading import MAX_BYTES, shown, why_not_a_file
 from planner.files.structuring import parse_json
@@ -270,8 +269,8 @@ def session_options(
     if needs.target.plugin:
         add_plugin(options, needs.target)
     if needs.disk_bytes is not None:
-        folder = put_disk(options, needs.disk_bytes, None if disk is None else Path(disk))
-        if remark := remark_on(kind_of(folder), folder):
+        remark = put_disk(options, needs.disk_bytes, None if disk is None else Path(disk))
+        if remark:
             warnings.warn(remark, stacklevel=2)
     if needs.library or needs.pool is not None:
         register_library(options)

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from planner.disk import check_folder, default_folder
+from planner.disk import default_folder, kind_of, remark_on
 from planner.errors import UsageError
 from planner.files.reading import MAX_BYTES, shown
 from planner.graph.rules import SWAP_DOMAIN
@@ -73,9 +73,9 @@ def put_pool(options: ort.SessionOptions, pool: Pool, target: Target) -> None:
         options.add_session_config_entry(_SPILL_BYTES, str(pool.spill_bytes))
 
 
-def put_disk(options: ort.SessionOptions, disk_bytes: int, folder: Path | None = None) -> Path:
+def put_disk(options: ort.SessionOptions, disk_bytes: int, folder: Path | None = None) -> str:
     """Have a session's swaps go to a file of so many bytes, made with the session, in a folder; returns
-    that.
+    what is to be said of that, "" for nothing (`planner.disk.remark_on`).
 
     Args:
         folder: None for `planner.disk.default_folder`.
@@ -83,10 +83,11 @@ def put_disk(options: ort.SessionOptions, disk_bytes: int, folder: Path | None =
     Raises:
         UsageError: no file can be made there.
     """
-    folder = check_folder(default_folder() if folder is None else folder)
+    folder = (default_folder() if folder is None else folder).absolute()
+    remark = remark_on(kind_of(folder), folder)
     options.add_session_config_entry(_DISK_FOLDER, str(folder))
     options.add_session_config_entry(_DISK_BYTES, str(disk_bytes))
-    return folder
+    return remark
 
 
 def disk_bytes_of(props: Mapping[str, str], where: str) -> int | None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -196,3 +198,17 @@ def ran(profile: str) -> list[str]:
 def bits(session: ort.InferenceSession, feeds: Feeds, **options: Any) -> list[bytes]:
     """Every output of one run, as bytes."""
     return [np.asarray(value).tobytes() for value in session.run(None, feeds, **options)]
+
+
+def child(script: str, *arguments: str | Path) -> str:
+    """What a script prints, in a process of its own, which may not hang."""
+    done = subprocess.run(
+        [sys.executable, "-c", script, *map(str, arguments)],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout

@@ -17,6 +17,7 @@ from tests.native.graphs import (
     bits,
     chain,
     chain_feeds,
+    child,
     failing_chain,
     plain,
     session,
@@ -71,20 +72,6 @@ for entries in ({"pool_bytes": str(4 << 20)}, {}):
     print(counts().staging_bytes)
 """
     assert child(script, tmp_path).split() == ["0", str(2 << 20)]
-
-
-def child(script: str, *arguments: str | Path) -> str:
-    """What a script prints, in a process of its own, which may not hang."""
-    done = subprocess.run(
-        [sys.executable, "-c", script, *map(str, arguments)],
-        cwd=Path(__file__).parents[2],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
 
 
 def test_slots_are_reused_and_take_whole_pages(tmp_path: Path):

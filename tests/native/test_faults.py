@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import gc
 import shutil
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -22,6 +20,7 @@ from tests.native.graphs import (
     bits,
     chain,
     chain_feeds,
+    child,
     failing_chain,
     model_of,
     options,
@@ -106,20 +105,6 @@ def test_a_session_that_closes_while_copies_run_waits_for_them():
     assert after.abandoned > before.abandoned
     assert after.violations == before.violations
     assert after.live_slots == after.slots == after.slot_bytes == 0
-
-
-def child(script: str, *arguments: str | Path) -> str:
-    """What a script prints, in a process of its own, which may not hang."""
-    done = subprocess.run(
-        [sys.executable, "-c", script, *map(str, arguments)],
-        cwd=Path(__file__).parents[2],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
 
 
 FORK = """

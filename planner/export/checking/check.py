@@ -31,7 +31,7 @@ from planner.export.dtypes import HALF, array_of
 from planner.export.errors import ExportError, OtherStep
 from planner.export.joint import JointGraph
 from planner.export.lending import Kept, lent, undisturbed
-from planner.export.lower import LOSS, written
+from planner.export.lower import LOSS, lower
 from planner.export.optim import GRADIENT_SUFFIX, UPDATED_SUFFIX
 from planner.export.step import TrainingStep
 from planner.export.update.traced import TracedUpdate, tensors_of
@@ -87,7 +87,7 @@ def why_not_compared(
         )
     try:
         shown = update and replace(update, shows_gradients=True)
-        graph = written(  # the session says what has no kernel
+        graph = lower(  # the session says what has no kernel
             joint,
             "check",
             optimizer=shown,

@@ -71,10 +71,10 @@ def choose_copies(copies: str, swap: str, device: str) -> tuple[bool, str]:
 
 def to_disk(levers: Levers, device: str, folder: Path | None, budget: str | None) -> Levers:
     """The levers with swaps to a file in a folder, whose disk is measured now; as they are where there is
-    no folder. Copies run beside the operations, whatever was asked for: no operator of ONNX Runtime's
-    copies to a file.
+    no folder.
 
     Args:
+        levers: with copies that overlap, where there is a folder.
         budget: the most that swaps may take there: `"200GB"`; None for what is free.
 
     Raises:
@@ -98,12 +98,10 @@ def to_disk(levers: Levers, device: str, folder: Path | None, budget: str | None
         )
     if levers.host_budget is not None:
         raise UsageError("with --disk nothing is swapped to the host: give --disk-budget")
-    room_bytes, _ = room_in(folder, budget)
     return replace(
         levers,
-        copies="overlapped",
         resident="device",
-        host_budget=f"{room_bytes}B",
+        host_budget=f"{room_in(folder, budget)}B",
         disk=measured(folder),
     )
 

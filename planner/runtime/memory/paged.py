@@ -10,13 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from planner.graph.model import OpId, TrainingGraph
+from planner.onnxio.kinds import PAGE_BYTES, PIECE_BYTES
 from planner.results import ArenaForecast
 from planner.runtime.memory.arena import beside_bytes, demand_under_cap, run_step
-
-PAGE_BYTES = 4096
-"""Of the pool on the CPU, unless its session says otherwise."""
-
-_PIECE_BYTES = 256
 
 
 def _units(size: int, unit: int) -> int:
@@ -91,11 +87,11 @@ class PagedPool:
         if size >= self.page_bytes:
             self._grow(_units(size, self.page_bytes))
             return Taken(size)
-        count = _units(size, _PIECE_BYTES)
+        count = _units(size, PIECE_BYTES)
         for page in self._shared:
             if (start := page.take(count)) is not None:
                 return Taken(size, page, start)
-        page = _Shared([True] * (self.page_bytes // _PIECE_BYTES))
+        page = _Shared([True] * (self.page_bytes // PIECE_BYTES))
         self._shared.append(page)
         self._grow(1)
         page.mark(0, count, free=False)
@@ -108,7 +104,7 @@ class PagedPool:
         if page is None:
             self.pages -= _units(taken.bytes, self.page_bytes)
             return
-        page.mark(taken.start, _units(taken.bytes, _PIECE_BYTES), free=True)
+        page.mark(taken.start, _units(taken.bytes, PIECE_BYTES), free=True)
         if all(page.is_free):
             self._shared.remove(page)
             self.pages -= 1
