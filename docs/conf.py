@@ -78,6 +78,15 @@ def _place_others(_app: Sphinx, page: str, content: list[str]) -> None:
         content[0] = content[0].replace("% others", "\n".join(sorted(there - named - {"index"})))
 
 
+def _index_at_root(app: Sphinx, error: Exception | None) -> None:
+    """Have the root of the site lead to the index: pages lie in it as their sources in the repository."""
+    if error is None and app.builder.format == "html":
+        to = f"0; url={root_doc}.html"
+        page = f'<!doctype html><meta http-equiv="refresh" content="{to}"><title>planner</title>'
+        (Path(app.outdir) / "index.html").write_text(page + "\n", encoding="utf-8")
+
+
 def setup(app: Sphinx) -> None:
     """Sphinx's way in."""
     app.connect("source-read", _place_others)
+    app.connect("build-finished", _index_at_root)

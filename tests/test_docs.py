@@ -94,6 +94,11 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "html"
 
 
+def test_the_root_of_the_site_leads_to_its_index(site: Path):
+    (target,) = re.findall(r"url=([^\"]+)", (site / "index.html").read_text(encoding="utf-8"))
+    assert "planner" in (site / target).read_text(encoding="utf-8")
+
+
 def test_every_link_of_the_site_leads_somewhere(site: Path):
     pages = {path: Links(path.read_text(encoding="utf-8")) for path in site.rglob("*.html")}
     assert len(pages) > len(PAGES)

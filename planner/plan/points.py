@@ -46,6 +46,53 @@ class Point:
         return self.bound_us == float("inf")
 
 
+def whole_step(point: Point, views_us: float) -> Point:
+    """The point with what a step takes beside its schedule, in the plan and in the bounds."""
+    plan = point.plan
+    return replace(
+        point,
+        plan=None if plan is None else replace(plan, time_us=plan.time_us + views_us),
+        bound_us=point.bound_us + views_us,
+        order_bound_us=point.order_bound_us + views_us if point.order_bound_us else 0.0,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """What one plan's file takes beside its schedule, and what others are taken to.
+
+    Nodes that pin the order, and what the caches save, are known of a file that is written. Of another
+    plan they are taken to be in proportion to the time it adds, and no more than here.
+
+    Attributes:
+        base_us: of the model as it is.
+        schedule_us: of the plan's schedule, views included.
+        step_us: of its file.
+    """
+
+    base_us: float
+    schedule_us: float
+    step_us: float
+
+    def us(self, schedule_us: float) -> float:
+        """Of another schedule; infinity stays."""
+        added_us = self.schedule_us - self.base_us
+        if added_us <= 0:
+            return schedule_us
+        share = min(1.0, max(0.0, (schedule_us - self.base_us) / added_us))
+        return schedule_us + share * max(self.step_us - self.schedule_us, -added_us)
+
+    def of(self, point: Point) -> Point:
+        """The point's plan and bounds as files."""
+        plan = point.plan
+        return replace(
+            point,
+            plan=None if plan is None else replace(plan, time_us=self.us(plan.time_us)),
+            bound_us=self.us(point.bound_us),
+            order_bound_us=self.us(point.order_bound_us),
+        )
+
+
 def monotone(points: Sequence[Point]) -> tuple[Point, ...]:
     """The points by budget, ascending, each with the best plan that fits it and the best bound.
 

@@ -45,7 +45,7 @@ def copies_sentence(plan: Plan) -> str:
         return ""
     return (
         f"Copies run beside the operations: the step is predicted to take "
-        f"{format_duration(plan.planned.time_us)}, with copies between the operations "
+        f"{format_duration(plan.planned.step_us)}, with copies between the operations "
         f"{format_duration(plan.one_stream_us)}."
     )
 

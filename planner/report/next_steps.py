@@ -107,8 +107,7 @@ def next_steps(result: OptimizeResult, preview: Payload | None) -> list[Payload]
 
 
 def _budgets(result: OptimizeResult, preview: Payload) -> list[Payload]:
-    """What the frontier says of other budgets, beside this plan, and what one more MiB is worth here. The
-    frontier has the times of operations alone; what the caches save stands in the plan's own step."""
+    """What the frontier says of other budgets, beside this plan, and what one more MiB is worth here."""
     points = [p for p in preview["frontier"]["points"] if p["peak_bytes"] is not None]
     plan = result.plan
     here = next((p for p in points if p["budget_bytes"] == plan.budget_bytes), None)

@@ -16,9 +16,10 @@ from planner.pipeline.levers.residence import most_bound_us
 from planner.pipeline.prepare.copies import choose_copies
 from planner.pipeline.prepare.prepared import Prepared, Progress, silent
 from planner.pipeline.prepare.settings import Settings
+from planner.pipeline.record.assemble import planned_cost
 from planner.pipeline.solve.orders import BaseOrder, formulate_in
 from planner.pipeline.solve.planned import Planned
-from planner.plan.points import Point, PointPlan, monotone
+from planner.plan.points import Point, PointPlan, Written, monotone, whole_step
 from planner.plan.problem import Problem
 from planner.portfolio.frontier import point_plan
 from planner.portfolio.race import race
@@ -58,6 +59,7 @@ class Question:
         budgets: those looked at, ascending, in bytes, the reserve not counted.
         planned: the problem that was solved; None where there is no plan.
         time_limit_s: for everything.
+        views_us: that a step takes beside its schedule.
         most_bound_us: no bound on a time is taken for higher (`planner.pipeline.levers.residence`).
     """
 
@@ -69,6 +71,7 @@ class Question:
     seed: int
     workers: int | None
     time_limit_s: float
+    views_us: float
     most_bound_us: float = float("inf")
 
 
@@ -92,14 +95,24 @@ class Found:
         question: Question,
         planned: Point | None = None,
         step: Mapping[str, int] | None = None,
+        step_us: float | None = None,
     ) -> BudgetPreview:
         """The frontier, and what binds the plan, the dearest first.
 
         Args:
             planned: the point of the plan.
             step: place of each node in the rewritten model.
+            step_us: of the plan, as its file is written.
         """
-        points = [question.as_it_is, *self.points, *([planned] if planned is not None else [])]
+        points = [*self.points, *([planned] if planned is not None else [])]
+        points = [question.as_it_is, *(whole_step(p, question.views_us) for p in points)]
+        if planned is not None and planned.plan is not None and step_us is not None:
+            written = Written(
+                base_us=question.frontier.base_us,
+                schedule_us=planned.plan.time_us + question.views_us,
+                step_us=step_us,
+            )
+            points = [written.of(point) for point in points]
         most_us, at = question.most_bound_us, step or {}
         binding = None
         if self.prices is not None:
@@ -167,6 +180,7 @@ def _question(
         seed=settings.seed,
         workers=settings.workers,
         time_limit_s=time_limit_s,
+        views_us=prepared.views_us,
         most_bound_us=most_bound_us(prepared, overlap=problem.overlap),
     )
 
@@ -221,7 +235,13 @@ class PreviewBeside:
             return None
         question, settings, planned = self._asked
         step = {name: i for i, name in enumerate(planned.rewritten.planned_order)}
-        return self._answer.result().preview(question, _as_planned(planned, settings), step)
+        assert planned.solved.candidate is not None
+        return self._answer.result().preview(
+            question,
+            _as_planned(planned, settings),
+            step,
+            planned_cost(planned, planned.solved.candidate).step_us,
+        )
 
 
 @contextlib.contextmanager

@@ -55,7 +55,7 @@ def plan_within(
         InfeasibleBudgetError: every plan found within the budget is slower.
     """
     start = clock.now()
-    most_us = prepared.baseline.time_us * (1 + max_slowdown)
+    most_us = prepared.baseline.time_us * (1 + max_slowdown) - prepared.views_us
     progress("searching for base orders")
     graphs = graphs_of(prepared, settings)
     low, high = graphs.least_bound_bytes, settings.budget_bytes

@@ -20,7 +20,7 @@ from planner.pipeline.levers.residence import most_bound_us
 from planner.pipeline.prepare.prepared import Prepared, Progress
 from planner.pipeline.prepare.settings import Settings
 from planner.pipeline.solve.orders import BaseOrder, base_orders, formulate_in
-from planner.plan.points import Point, monotone
+from planner.plan.points import Point, monotone, whole_step
 from planner.plan.problem import Problem
 from planner.portfolio.frontier import solve_point
 from planner.portfolio.policies import FrontierPolicy
@@ -138,9 +138,10 @@ def frontiers(
 
 
 def _bounded(graphs: Graphs, points: Sequence[Point]) -> list[Point]:
-    """The points, no bound higher than copies that hide allow."""
+    """The points as whole steps, no bound higher than copies that hide allow."""
+    points = [whole_step(point, graphs.prepared.views_us) for point in points]
     if not graphs.problems[0].overlap:
-        return list(points)
+        return points
     most_us = most_bound_us(graphs.prepared, overlap=True)
     return [p if p.is_impossible else replace(p, bound_us=min(p.bound_us, most_us)) for p in points]
 

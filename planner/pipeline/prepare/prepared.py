@@ -130,6 +130,13 @@ class Prepared:
         return self._formulated[granularity]
 
     @property
+    def views_us(self) -> float:
+        """Microseconds of nodes that no schedule names, since they move no bytes: a step takes its
+        schedule and these."""
+        scheduled, durations = set(self.formulated().ops), self.duration_us
+        return sum(durations[op.id] for op in self.graph.operations if op.id not in scheduled)
+
+    @property
     def ort_optimized(self) -> bool:
         """Whether the graph is as ONNX Runtime's optimizers leave it."""
         return self.level != "disabled"

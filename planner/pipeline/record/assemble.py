@@ -25,7 +25,7 @@ from planner.pipeline.prepare.settings import Settings, disk_note, live_note, sh
 from planner.pipeline.record.barring import barred_in, barred_note
 from planner.pipeline.record.bounds import planned_bounds
 from planner.pipeline.record.decisions import decisions_of
-from planner.pipeline.record.rewritten_times import cache_us, pins_of, views_us
+from planner.pipeline.record.rewritten_times import cache_us, pins_of
 from planner.pipeline.solve.orders import GRANULARITY_BYTES, least_possible_peak
 from planner.pipeline.solve.planned import Planned
 from planner.pipeline.target.placing import is_assumed
@@ -55,7 +55,7 @@ def assemble(prepared: Prepared, settings: Settings, planned: Planned) -> Plan:
     candidate = planned.solved.candidate
     assert candidate is not None
     problem = planned.formulation.problem
-    replay = candidate.replay
+    replay, cost = candidate.replay, planned_cost(planned, candidate)
     barred = barred_in(planned.prepared.graph)
     bound = planned.solved.bound_us
     return replace(
@@ -69,10 +69,10 @@ def assemble(prepared: Prepared, settings: Settings, planned: Planned) -> Plan:
         # nodes that were unfolded hold a few bytes more in each order, the original's own included
         best_order=PredictedCost(
             peak_bytes=min(planned.orders[0].peak_bytes, prepared.baseline.peak_bytes),
-            time_us=problem.base_duration_us + views_us(planned),
+            time_us=problem.base_duration_us + planned.prepared.views_us,
         ),
-        planned=_planned_cost(planned, candidate),
-        one_stream_us=_one_stream_us(replay),
+        planned=cost,
+        one_stream_us=cost.step_us + _between_us(replay),
         least_peak_bound_bytes=least_possible_peak(prepared) + settings.reserve_bytes,
         bound_us=bound,
         gap=planned.solved.gap,
@@ -85,7 +85,7 @@ def assemble(prepared: Prepared, settings: Settings, planned: Planned) -> Plan:
         barred=barred,
         assumptions=(
             *prepared.graph.assumptions,
-            *_copies_note(settings, replay),
+            *_copies_note(settings, replay, cost),
             *_shared_note(prepared, replay),
             *disk_note(prepared),
             *residence_note(prepared),
@@ -152,12 +152,12 @@ def _as_asked(prepared: Prepared, settings: Settings) -> Plan:
     )
 
 
-def _one_stream_us(replay: Replay) -> float:
-    """The schedule's time with every copy between the operations."""
-    return replay.time_us - replay.stall_us + replay.swap_us + replay.loads_us
+def _between_us(replay: Replay) -> float:
+    """How much longer the schedule takes with every copy between the operations."""
+    return replay.swap_us + replay.loads_us - replay.stall_us
 
 
-def _copies_note(settings: Settings, replay: Replay) -> tuple[str, ...]:
+def _copies_note(settings: Settings, replay: Replay, cost: PredictedCost) -> tuple[str, ...]:
     """How copies were planned, and what they would take between the operations."""
     if not settings.why_copies:
         return ()
@@ -165,7 +165,7 @@ def _copies_note(settings: Settings, replay: Replay) -> tuple[str, ...]:
         return (settings.why_copies,)
     return (
         f"{settings.why_copies}; on the stream of the operations the step would take "
-        f"{format_duration(_one_stream_us(replay))}, not {format_duration(replay.time_us)}",
+        f"{format_duration(cost.step_us + _between_us(replay))}, not {format_duration(cost.step_us)}",
     )
 
 
@@ -255,7 +255,8 @@ def peak_moment(graph: TrainingGraph, line: Timeline, like: Mapping[str, str]) -
     )
 
 
-def _planned_cost(planned: Planned, candidate: Candidate) -> PredictedCost:
+def planned_cost(planned: Planned, candidate: Candidate) -> PredictedCost:
+    """What a plan's file is predicted to hold and to take."""
     replay, actions = candidate.replay, candidate.actions
     form, graph = planned.formulation, planned.prepared.graph
     swapped = {a.target for a in actions if a.kind is ActionKind.SWAP_OUT}
@@ -277,7 +278,7 @@ def _planned_cost(planned: Planned, candidate: Candidate) -> PredictedCost:
 
     return PredictedCost(
         peak_bytes=planned.timeline.peak_bytes,
-        time_us=replay.time_us + views_us(planned) + pins_us,
+        time_us=replay.time_us + planned.prepared.views_us + pins_us,
         recomputed_ops=replay.recomputed_ops - len(again),
         recompute_us=max(0.0, replay.recompute_us - us(again)) if again else replay.recompute_us,
         recomputed_bytes=replay.recomputed_bytes - sum(_planned_bytes(form, op) for op in again),

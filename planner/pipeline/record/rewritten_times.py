@@ -1,5 +1,5 @@
-"""What a rewritten model takes besides its schedule: views, nodes that pin the order, and less or more in
-the caches."""
+"""What a rewritten model takes besides its schedule: nodes that pin the order, and less or more in the
+caches."""
 
 from __future__ import annotations
 
@@ -14,13 +14,6 @@ from planner.runtime.memory.missed import missed_bytes
 _HAD = 0.5
 """Of what the last cache saves where nothing else uses it, so much is predicted: whatever else runs on
 the processor uses it too. On the GPT sample all of it was measured in one hour, nothing in the next."""
-
-
-def views_us(planned: Planned) -> float:
-    """Microseconds of the original's nodes that no schedule names: those that move no bytes."""
-    prepared, scheduled = planned.prepared, set(planned.formulation.ops)
-    durations = prepared.duration_us
-    return sum(durations[op.id] for op in prepared.graph.operations if op.id not in scheduled)
 
 
 def pins_of(planned: Planned) -> tuple[str, ...]:

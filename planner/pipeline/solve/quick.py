@@ -89,4 +89,5 @@ def is_slow(prepared: Prepared, planned: Planned) -> bool:
     if planned.solved.is_interrupted:
         return False
     base_us = prepared.baseline.time_us
-    return not planned.has_room or planned.time_us - base_us > WORTH * base_us
+    added_us = planned.time_us + planned.prepared.views_us - base_us
+    return not planned.has_room or added_us > WORTH * base_us
