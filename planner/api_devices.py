@@ -14,6 +14,7 @@ from planner.errors import UsageError
 from planner.files.writing import FileName, path_or_none
 from planner.onnxio.dims import dim_called
 from planner.pipeline.answer.devices import Device, Finder, fits_of, searches_of
+from planner.pipeline.answer.sharding import sharded
 from planner.pipeline.prepare.prepared import BOUND_SIZES, silent
 from planner.processes.garbage import collected_seldom
 from planner.request import Costs, Levers, Limits, Request
@@ -132,6 +133,7 @@ def fit_devices(
         least_size=least_size if dim else 0,
         least_peak=least_peak,
         least_on_host=least_on_host,
+        sharded=sharded(first.baseline),
         reserve=reserve,
         seed=seed,
         seconds=clock.now() - start,

@@ -86,9 +86,31 @@ class DeviceFit:
         """Whether it holds the model in any way that ONNX Runtime runs today."""
         return any(way.fits for way in self.ways if way.how != "copies overlapped")
 
+    @property
+    def best(self) -> Fit | None:
+        """The largest size that fits in a way that ONNX Runtime runs today, with as little as it takes
+        and, of what takes more, the quickest; None where nothing fits."""
+        ways = [way for way in self.ways if way.fits and way.how != "copies overlapped"]
+        return max(ways, key=lambda w: (w.size or 0, -(w.slowdown or 0.0)), default=None)
+
     def way(self, how: How) -> Fit | None:
         """The row of one way; None where it was not looked at."""
         return next((way for way in self.ways if way.how == how), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sharded:
+    """What each of several devices would hold of the model as it is, by arithmetic; see
+    `planner.pipeline.answer.sharding`.
+
+    Attributes:
+        devices: how many train data-parallel, each on the model's own batch.
+        stage: of ZeRO: 1 shards the optimizer's state, 2 gradients too, 3 parameters too.
+    """
+
+    devices: int
+    stage: int
+    peak_bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +123,7 @@ class DeviceFits:
         least_size: the size that `least_peak` and `least_on_host` are of; 0 where there is no dim.
         least_peak: the least peak found with inputs and outputs on the device, and a bound; the same with
             all that may be there on the host, or None where nothing may.
+        sharded: at the same size.
     """
 
     model_path: Path
@@ -112,6 +135,7 @@ class DeviceFits:
     least_size: int
     least_peak: LeastPeak
     least_on_host: LeastPeak | None
+    sharded: tuple[Sharded, ...]
     reserve: str
     seed: int
     seconds: float

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Any
 
 from rich.console import Console
@@ -45,17 +46,22 @@ def fit_payload(found: DeviceFits) -> Payload:
         "seconds": found.seconds,
         "all_fit": found.all_fit,
         "sentence": _sentence(found),
-        "devices": [_device(device, bool(found.dim)) for device in found.devices],
+        "devices": [_device(device, found) for device in found.devices],
         "least": {
             "size": found.least_size or None,
             "on_device": _least(found.least_peak),
             "on_host": None if found.least_on_host is None else _least(found.least_on_host),
         },
+        "sharded": [
+            {"devices": s.devices, "zero_stage": s.stage, "peak_bytes": s.peak_bytes}
+            for s in found.sharded
+        ],
+        "next": _next(found),
         "assumptions": [*_TERMS, *found.assumptions],
     }
 
 
-def _device(device: DeviceFit, has_dim: bool) -> Payload:
+def _device(device: DeviceFit, found: DeviceFits) -> Payload:
     return {
         "hardware": device.hardware,
         "title": device.title,
@@ -63,8 +69,45 @@ def _device(device: DeviceFit, has_dim: bool) -> Payload:
         "reserve_bytes": device.reserve_bytes,
         "budget_bytes": device.budget_bytes,
         "fits": device.fits,
-        "ways": [_way(way, has_dim) for way in device.ways],
+        "best": None if device.best is None else device.best.how,
+        "verdict": _verdict(device, found),
+        "ways": [_way(way, bool(found.dim)) for way in device.ways],
     }
+
+
+def _verdict(device: DeviceFit, found: DeviceFits) -> str:
+    """Whether the model fits, in a few words."""
+    best = device.best
+    if best is None:
+        least = found.least_peak
+        if device.way("copies") is not None and found.least_on_host is not None:
+            least = min(least, found.least_on_host, key=lambda one: one.found_bytes)
+        return f"no: least {format_bytes(least.found_bytes)}"
+    what = f"{found.dim} {best.size:,}" if found.dim else "fits"
+    if best.how == HOWS[0]:
+        return f"{what} as it is"
+    return f"{what} at ×{1 + (best.slowdown or 0.0):.2f} ({best.how})"
+
+
+def _next(found: DeviceFits) -> str | None:
+    """What to run, for the first device that needs a plan, or has none; None where all hold it as it
+    is."""
+    dims = {name: size for name, size in found.dims.items()}
+    for device in found.devices:
+        best = device.best
+        if best is not None and best.how == HOWS[0] and not found.dim:
+            continue
+        if found.dim:
+            dims[found.dim] = found.least_size if best is None or best.size is None else best.size
+        words = ["planner", "optimize", nearby(str(found.model_path))]
+        words += [word for name, size in dims.items() for word in ("--dim", f"{name}={size}")]
+        words += ["--hardware", nearby(device.hardware)]
+        words += [] if device.way("copies") is None else ["--device", "cuda"]
+        words += ["--budget", f"{device.budget_bytes}B"]
+        if best is None:
+            words += ["--micro-batch", "auto"]
+        return shlex.join(words)
+    return None
 
 
 def _way(way: Fit, has_dim: bool) -> Payload:
@@ -116,17 +159,29 @@ def print_fit(payload: Payload, console: Console | None = None, *, in_full: bool
     dim = payload["dim"]
     sized = [f">{dim}"] if dim else []
     per_second = f">{dim}/s" if dim else ">steps/s"
-    columns = [
-        "device", ">for a step", "how", *sized, ">peak", ">as it is", ">step", ">slower",
-        per_second, *(["next"] if dim else []),
-    ]  # fmt: skip
-    rows: list[list[object]] = []
-    for device in payload["devices"]:
-        rows += _rows(device, bool(dim), in_full)
-    print_table(out, f"The largest {dim} that fits" if dim else "Does it fit?", columns, rows)
+    title = f"The largest {dim} that fits" if dim else "Does it fit?"
+    print_table(
+        out,
+        title,
+        ["device", ">for a step", "verdict", ">peak", ">step", per_second],
+        [_summed_up(device) for device in payload["devices"]],
+    )
+    if in_full:
+        columns = [
+            "device", ">for a step", "how", *sized, ">peak", ">as it is", ">step", ">slower",
+            per_second, *(["next"] if dim else []),
+        ]  # fmt: skip
+        rows: list[list[object]] = []
+        for device in payload["devices"]:
+            rows += _rows(device, bool(dim))
+        print_table(out, "Every way to fit", columns, rows)
     out.print()
     _print_least(out, payload)
+    if in_full or not payload["all_fit"]:
+        print_row(out, "Sharded", _sharded_text(payload["sharded"]))
     print_row(out, "Reserve", _reserve(payload["reserve"]))
+    if payload["next"] is not None:
+        print_row(out, "Next", payload["next"], "cyan")
     if in_full:
         print_assumptions(out, payload["assumptions"])
         return
@@ -144,23 +199,45 @@ def _reserve(said: str) -> str:
     )
 
 
-def _rows(device: Payload, has_dim: bool, in_full: bool) -> list[list[object]]:
+def _name(device: Payload) -> str:
+    name = device["hardware"]
+    return name if len(name) <= _NAME else nearby(name).rpartition("/")[2]
+
+
+def _summed_up(device: Payload) -> list[object]:
+    """A device in a line: the way that fits best, or the model as it is where none does."""
+    best = next((way for way in device["ways"] if way["how"] == device["best"]), None)
+    head = [_name(device), format_bytes(device["budget_bytes"]), device["verdict"]]
+    if best is None:
+        return [*head, format_bytes(device["ways"][0]["peak_bytes"]), "", ""]
+    return [
+        *head,
+        format_bytes(best["peak_bytes"]),
+        format_duration(best["time_us"]),
+        _rate(best["per_second"]),
+    ]
+
+
+def _sharded_text(rows: list[Payload]) -> str:
+    """Those of the most devices."""
+    most = max(row["devices"] for row in rows)
+    peaks = ", ".join(
+        f"ZeRO-{row['zero_stage']} {format_bytes(row['peak_bytes'])}"
+        for row in rows
+        if row["devices"] == most
+    )
+    return (
+        f"over {most} devices, each on this batch, the model as it is would hold {peaks} (state at its "
+        "peak, divided; what is gathered on the way comes on top)"
+    )
+
+
+def _rows(device: Payload, has_dim: bool) -> list[list[object]]:
     rows: list[list[object]] = []
-    before: Payload | None = None
     for way in device["ways"]:
-        same = before is not None and _outcome(before) == _outcome(way)
-        if in_full or not same:
-            name = device["hardware"]
-            name = name if len(name) <= _NAME else nearby(name).rpartition("/")[2]
-            head = ["", ""] if rows else [name, format_bytes(device["budget_bytes"])]
-            rows.append([*head, _SHOWN.get(way["how"], way["how"]), *_cells(way, has_dim)])
-        before = way
+        head = ["", ""] if rows else [_name(device), format_bytes(device["budget_bytes"])]
+        rows.append([*head, _SHOWN.get(way["how"], way["how"]), *_cells(way, has_dim)])
     return rows
-
-
-def _outcome(way: Payload) -> tuple[object, ...]:
-    """What a reader would tell two ways apart by."""
-    return way["fits"], way["size"], way["time_us"] if way["fits"] else way["how"] == HOWS[0]
 
 
 def _cells(way: Payload, has_dim: bool) -> list[object]:

@@ -28,12 +28,20 @@ def test_a_document_and_its_exit_code(tmp_path, capsys):
     ways = {way["how"]: way for way in document["devices"][1]["ways"]}
     assert [way["fits"] for way in ways.values()] == [False, False, True, True]
     assert ways["copies"]["peak_bytes"] <= 6 * MIB
+    verdicts = [row["verdict"] for row in document["devices"]]
+    assert re.fullmatch(r"fits at ×1\.\d\d \(copies\)", verdicts[1])
+    assert verdicts[0] == verdicts[2] == "fits as it is"
+    assert document["devices"][1]["best"] == "copies"
+    # the first that needs a plan, as it is typed
+    assert document["next"].split()[:2] == ["planner", "optimize"]
+    assert {"--device", "cuda", small, f"{6 * MIB}B"} <= set(document["next"].split())
     assert ways["copies overlapped"]["what_if"]
     tiny = device(tmp_path, "tiny", MIB)
     assert main([*arguments, "--hardware", tiny]) == 4
     said = capsys.readouterr()
     document = json.loads(said.out)
     assert not document["all_fit"] and not document["devices"][-1]["fits"]
+    assert document["devices"][-1]["verdict"].startswith("no: least ")
     assert re.search(r"no plan of .* fits \S*tiny.toml; .*least feasible budget", said.err)
     assert said.err.count("\n") == 1
 
@@ -46,14 +54,16 @@ def test_the_table(chain, tmp_path, capsys):  # noqa: F811
     for text in (
         "The largest batch that fits",
         "batch/s",
+        "verdict",
         "small.toml",
         "nothing was run on these",
     ):
         assert text in brief
-    assert "--reserve" in brief and "Assumed" not in brief
+    assert "--reserve" in brief and "Assumed" not in brief and "Every way" not in brief
+    assert re.search(r"batch \d+ at ×\d", brief) and "planner optimize" in brief
     assert main([*arguments, "-v"]) == 0
     full = capsys.readouterr().out
-    assert "Assumed" in full and "overlapped" in full
+    assert "Assumed" in full and "overlapped" in full and "ZeRO-3" in full
 
 
 @pytest.mark.parametrize(

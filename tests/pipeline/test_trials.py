@@ -70,6 +70,14 @@ def test_what_pins_an_order_is_taken_off_the_room_of_all() -> None:
     assert again is None or trials.capacity_bytes(again) > 0
 
 
+def test_a_plan_that_is_over_does_not_fit_the_next_room() -> None:
+    trials = Trials(room=ROOM)
+    trials.add(order("pinned", 1200), 3.0)
+    outcome = Outcome(added_us=3.0, peak_bytes=ROOM - 50, over_bytes=20)
+    trials.retry(cheapest(trials), outcome, is_late=False)
+    assert ROOM - 80 <= trials.room <= ROOM - 70
+
+
 def test_a_capacity_that_the_plan_is_within_is_left_out() -> None:
     trials = Trials(room=ROOM)
     trials.add(order("only", 1200), 3.0)

@@ -150,14 +150,15 @@ class Trials:
 
         A plan within a lower capacity as well would be found again there, so such a capacity is left
         out, and so is what would leave the arena far too small for a plan like this one. What pins the
-        order takes about as many bytes in any order: where it is too much, there is less room in all.
+        order takes about as many bytes in any order: where it is too much, there is less room in all, by
+        what this plan is over, and below this plan.
 
         Args:
             is_late: time is out: larger steps.
         """
         tried = self.capacity_bytes(trial)
         if outcome.over_bytes:
-            self.room = max(1, self.room - int(_OVER * outcome.over_bytes))
+            self.room = max(1, min(tried, outcome.peak_bytes) - int(_OVER * outcome.over_bytes))
             self._lower(trial, outcome.added_us, self.room, step=trial.step)
             return
         most = tried * min(1.0 - (outcome.need - 1.0) / 2, _MENDED / outcome.need)
