@@ -88,5 +88,6 @@ def _figures(result: OptimizeResult) -> Row:
         "planned_bytes": result.plan.planned.peak_bytes,
         "added": result.plan.planned.time_us / result.plan.baseline.time_us - 1,
         "budget_bytes": result.plan.budget_bytes,
+        "budget_of": result.plan.budget_of,
         **held_headline(result),
     }
