@@ -10,20 +10,16 @@ import typer
 from planner.cli import options as o
 from planner.cli.console import emit_json, note, progress
 from planner.cli.optimize import show
-from planner.cli.outputs import check_outputs, name_outputs
+from planner.cli.outputs import check_input, check_outputs, name_outputs
 from planner.errors import VerificationError
 from planner.report.plain import nearby
 from planner.units import check_time_limit
 
 
+@o.asks()
 def apply(
     model: o.Model,
-    plan: Annotated[
-        Path,
-        typer.Argument(
-            metavar="PLAN", help="The plan that planner optimize wrote.", show_default=False
-        ),
-    ],
+    plan: o.PlanFile,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -41,10 +37,6 @@ def apply(
     ] = False,
     json: o.Json = False,
     force: o.Force = False,
-    memory_limit: o.MemoryLimit = None,
-    timeout: o.Timeout = None,
-    verbose: o.Verbose = False,
-    quiet: o.Quiet = False,
 ) -> None:
     """Rewrite a model as a plan says, without searching again.
 
@@ -59,8 +51,8 @@ def apply(
       planner apply model.onnx model.plan.json --time-limit 60
     """
     check_time_limit(time_limit)
-    o.check_input(model, what="model")
-    o.check_input(plan, what="plan")
+    check_input(model, what="model")
+    check_input(plan, what="plan")
     rewritten = name_outputs(model, output=output).model
     of_its_own = rewritten.with_suffix(".plan.json")
 

@@ -9,10 +9,12 @@ import typer
 
 from planner.cli import options as o
 from planner.cli.console import emit_json, verbosity
+from planner.cli.outputs import check_input
 from planner.cli.thresholds import PeakAbove, SlowerThan, check_compared, parse_thresholds
 from planner.errors import UsageError
 
 
+@o.asks()
 def diff(
     a: Annotated[Path, typer.Argument(metavar="A", help="The plan before.", show_default=False)],
     b: Annotated[Path, typer.Argument(metavar="B", help="The plan after.", show_default=False)],
@@ -23,8 +25,6 @@ def diff(
     fail_if_peak_above: PeakAbove = None,
     fail_if_slower_than: SlowerThan = None,
     json: o.Json = False,
-    verbose: o.Verbose = False,
-    quiet: o.Quiet = False,
 ) -> None:
     """Show what changed from one plan to another, and why the peak moved.
 
@@ -37,8 +37,8 @@ def diff(
       planner diff main.plan.json branch.plan.json --across-models --fail-if-peak-above 105%
     """
     thresholds = parse_thresholds(fail_if_peak_above, fail_if_slower_than)
-    o.check_input(a, what="plan")
-    o.check_input(b, what="plan")
+    check_input(a, what="plan")
+    check_input(b, what="plan")
 
     from planner.pipeline.record.assemble import read_plan
     from planner.report.diff import diff_payload, print_diff

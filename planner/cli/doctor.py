@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 SCHEMA = "planner.doctor/2"
 
 
+@o.asks()
 def doctor(
     disk: Annotated[
         Path | None,
@@ -32,10 +33,6 @@ def doctor(
         ),
     ] = None,
     json: o.Json = False,
-    memory_limit: o.MemoryLimit = None,
-    timeout: o.Timeout = None,
-    verbose: o.Verbose = False,
-    quiet: o.Quiet = False,
 ) -> None:
     """Show what works here: ONNX Runtime and its devices, packages, caches, memory.
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from planner.export.training import ExportedGraph
 
 
+@o.asks("export")
 def export(
     step: Annotated[
         str,
@@ -29,6 +30,7 @@ def export(
             show_default=False,
         ),
     ],
+    *,
     output: Annotated[
         Path,
         typer.Option("-o", "--output", metavar="FILE", help="The model.", show_default=False),
@@ -120,14 +122,9 @@ def export(
             help="For a forward model: initializers not to train; may be repeated.",
         ),
     ] = None,
-    dim: o.Dims = None,
-    shape: o.Shapes = None,
+    asked: o.Asked,
     force: o.Force = False,
     json: o.Json = False,
-    memory_limit: o.MemoryLimit = None,
-    timeout: o.Timeout = None,
-    verbose: o.Verbose = False,
-    quiet: o.Quiet = False,
 ) -> None:
     """Write the training graph of a PyTorch module or a forward model: loss, gradients, maybe the update.
 
@@ -165,8 +162,7 @@ def export(
         "--loss": loss,
         "--train": train,
         "--freeze": freeze,
-        "--dim": dim,
-        "--shape": shape,
+        "--dim or --shape": asked["dims"],
     }
     if step.endswith(".onnx"):
         only_torch = {
@@ -183,7 +179,7 @@ def export(
         wanted = {
             "loss": loss,
             "optimizer": optimizer,
-            "dims": o.parse_dims(dim, shape),
+            "dims": asked["dims"] or {},
             "train": train or (),
             "freeze": freeze or (),
             "check": not no_check,

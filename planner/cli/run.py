@@ -11,10 +11,12 @@ import typer
 
 from planner.cli import options as o
 from planner.cli.console import note
+from planner.cli.outputs import check_input
 from planner.errors import UsageError
 from planner.units import check_budget, check_time_limit, parse_bytes
 
 
+@o.asks("run", limited=False)
 def run(
     script: Annotated[
         str,
@@ -26,6 +28,7 @@ def run(
         list[str] | None,
         typer.Argument(metavar="ARGS", help="Its own arguments.", show_default=False),
     ] = None,
+    *,
     budget: Annotated[
         str | None,
         typer.Option(
@@ -51,8 +54,7 @@ def run(
             "--device", help="What models are planned for [the device that a session opens on]."
         ),
     ] = None,
-    dim: o.Dims = None,
-    shape: o.Shapes = None,
+    asked: o.Asked,
     time_limit: Annotated[
         float,
         typer.Option(
@@ -117,9 +119,8 @@ def run(
     if pool is not None:
         parse_bytes(pool, what="--pool")
     check_time_limit(time_limit)
-    dims = o.parse_dims(dim, shape)
     for path in plan or ():
-        o.check_input(path, what="plan")
+        check_input(path, what="plan")
     if not module and not os.path.exists(script):
         raise UsageError(f"script {script} does not exist")
 
@@ -131,7 +132,7 @@ def run(
         budget=budget,
         plans={read_plan(path).model_sha256: path for path in plan or ()},
         device=device,
-        dims=dims,
+        dims=asked["dims"] or {},
         verify=not no_verify,
         time_limit_s=time_limit,
         strict=strict,

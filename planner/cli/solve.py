@@ -12,13 +12,12 @@ import typer
 from planner.cli import options as o
 from planner.cli.console import emit_json, note, progress, verbosity
 from planner.cli.ending import signals_raise
-from planner.cli.outputs import check_outputs
+from planner.cli.outputs import check_input, check_outputs
 from planner.cli.params import read_noting
 from planner.errors import InfeasibleBudgetError, UsageError
 from planner.report.plain import nearby
 from planner.units import (
     check_budget,
-    check_time_limit,
     format_both,
     format_budget,
     format_bytes,
@@ -47,6 +46,7 @@ def _print_params(value: bool) -> None:
         raise typer.Exit
 
 
+@o.asks("solve")
 def solve(
     problem: Annotated[
         Path,
@@ -54,6 +54,7 @@ def solve(
             metavar="PROBLEM", help="The file that planner problem wrote.", show_default=False
         ),
     ],
+    *,
     budget: Annotated[
         str | None,
         typer.Option(
@@ -80,9 +81,7 @@ def solve(
             help="Copies run beside the operations, or add to the step [the file's].",
         ),
     ] = None,
-    time_limit: o.TimeLimit = 60.0,
-    seed: o.Seed = 0,
-    workers: o.Workers = None,
+    asked: o.Asked,
     params: o.Params = None,
     print_params: Annotated[
         bool,
@@ -95,10 +94,6 @@ def solve(
     ] = False,
     force: o.Force = False,
     json: o.Json = False,
-    memory_limit: o.MemoryLimit = None,
-    timeout: o.Timeout = None,
-    verbose: o.Verbose = False,
-    quiet: o.Quiet = False,
 ) -> None:
     """Solve a planning problem: what to keep, recompute or swap to stay within a budget.
 
@@ -115,8 +110,7 @@ def solve(
     """
     if budget is not None:
         check_budget(budget)
-    check_time_limit(time_limit)
-    o.check_input(problem, what="problem")
+    check_input(problem, what="problem")
     if output is not None:
         check_outputs(output, inputs=(problem, params), force=force)
 
@@ -130,17 +124,16 @@ def solve(
     policy = POLICY if params is None else read_noting(params, unused=tuple(STAGES))
     read = read_problem(problem)
     base_peak = peak_of(read, range(len(read.ops)))
-    asked = _asked(read, base_peak, budget, swap, overlap)
-    with progress(time_limit) as report_progress, signals_raise():
-        solved = solve_problem(
-            asked,
-            SearchSettings(limit_s=time_limit, seed=seed, workers=workers, keep_on_interrupt=True),
-            progress=report_progress,
-            policy=policy,
-        )
+    wanted = _asked(read, base_peak, budget, swap, overlap)
+    limit_s, seed = asked["time_limit_s"], asked["seed"]
+    settings = SearchSettings(
+        limit_s=limit_s, seed=seed, workers=asked["workers"], keep_on_interrupt=True
+    )
+    with progress(limit_s) as report_progress, signals_raise():
+        solved = solve_problem(wanted, settings, progress=report_progress, policy=policy)
     if solved.candidate is None:
-        raise _infeasible(asked, solved, time_limit)
-    figures = _figures(asked, solved, base_peak=base_peak, budget=budget, swap=swap, seed=seed)
+        raise _infeasible(wanted, solved, limit_s)
+    figures = _figures(wanted, solved, base_peak=base_peak, budget=budget, swap=swap, seed=seed)
     if output is not None:
         from planner.onnxio.save import atomic_write
 
