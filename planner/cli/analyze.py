@@ -5,12 +5,12 @@ from __future__ import annotations
 import sys
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from planner.cli import options as o
-from planner.cli.console import emit_json, note, progress, verbosity
+from planner.cli.console import emit, note, progress, verbosity
 from planner.cli.outputs import check_input, check_outputs
 from planner.report.plain import nearby
 from planner.request.asking import SIZES
@@ -48,10 +48,6 @@ def analyze(
       planner analyze model.onnx --as bf16 --as sparse=0.3 --as bf16,sparse=0.3
       planner analyze model.onnx --json > memory.json
     """
-    from planner.graph.what_if import parse_what_if
-
-    for text in what_if or ():
-        parse_what_if(text)
     check_input(model, what="model")
     if output is not None:
         sources = (model, asked["profile"], asked["inputs"])
@@ -75,17 +71,17 @@ def analyze(
             write_report(analysis, output)
     from planner.report.payload import analysis_payload
 
-    payload = analysis_payload(analysis)
-    if json:
-        emit_json(payload)
-    elif not verbosity.quiet:
-        from planner.report.brief import print_analysis_brief, print_possible_brief
-        from planner.report.terminal import print_analysis
-
-        brief = print_possible_brief if is_awaited else print_analysis_brief
-        (print_analysis if verbosity.verbose else brief)(payload)
+    emit(analysis_payload(analysis), partial(_print, is_awaited=is_awaited), json=json)
     if output is not None:
         note(f"wrote {nearby(output)}")
+
+
+def _print(payload: dict[str, Any], *, is_awaited: bool) -> None:
+    from planner.report.brief import print_analysis_brief, print_possible_brief
+    from planner.report.terminal import print_analysis
+
+    brief = print_possible_brief if is_awaited else print_analysis_brief
+    (print_analysis if verbosity.verbose else brief)(payload)
 
 
 def _print_peak(model: Path, view: ModelView) -> None:

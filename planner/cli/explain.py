@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from planner.cli import options as o
-from planner.cli.console import emit_json, progress, verbosity
+from planner.cli.console import emit, progress
 from planner.cli.outputs import check_input
 from planner.units import check_time_limit
 
@@ -50,7 +50,4 @@ def explain(
             progress=report_progress,
         )
     payload = explain_payload(found)
-    if json:
-        emit_json(payload)
-    elif not verbosity.quiet:
-        print_explanation(payload)
+    emit(payload, print_explanation, json=json)

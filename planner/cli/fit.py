@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 
 import typer
 
 from planner.cli import options as o
-from planner.cli.console import emit_json, progress, verbosity
+from planner.cli.console import emit, progress, verbosity
 from planner.cli.outputs import check_input
 from planner.errors import InfeasibleBudgetError
 from planner.request import hardware_names
@@ -54,10 +55,7 @@ def fit(
         from planner.report.devices import fit_payload, print_fit
 
         payload = fit_payload(found)
-    if json:
-        emit_json(payload)
-    elif not verbosity.quiet:
-        print_fit(payload, in_full=verbosity.verbose)
+    emit(payload, partial(print_fit, in_full=verbosity.verbose), json=json)
     missing = [device.hardware for device in found.devices if not device.fits]
     if missing:
         raise InfeasibleBudgetError(

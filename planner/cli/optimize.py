@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -11,7 +14,7 @@ import typer
 from planner.cli import options as o
 from planner.cli.console import emit_json, note, progress, verbosity
 from planner.cli.ending import signals_raise
-from planner.cli.outputs import check_input, check_outputs, name_outputs
+from planner.cli.outputs import Outputs, check_input, check_outputs, name_outputs
 from planner.cli.thresholds import PeakAbove, SlowerThan, check_optimized, parse_thresholds
 from planner.errors import UsageError, VerificationError
 from planner.report.plain import nearby
@@ -21,18 +24,10 @@ if TYPE_CHECKING:
     from planner.results import OptimizeResult
 
 
-_VERIFY: dict[str, bool | Literal["thorough"]] = {
-    "fast": True,
-    "thorough": "thorough",
-    "none": False,
-}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What is written, how it is looked at, and what is shown."""
 
-
-@o.asks("optimize")
-def optimize(
-    model: o.Model,
-    *,
-    asked: o.Asked,
     verify: Annotated[
         Literal["fast", "thorough", "none"] | None,
         typer.Option(
@@ -41,38 +36,62 @@ def optimize(
             show_default=False,
             rich_help_panel=VERIFICATION,
         ),
-    ] = None,
+    ] = None
     no_verify: Annotated[
         bool,
         typer.Option("--no-verify", help="Short for --verify none.", rich_help_panel=VERIFICATION),
-    ] = False,
-    fail_if_peak_above: PeakAbove = None,
-    fail_if_slower_than: SlowerThan = None,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "-o", "--output", metavar="FILE", help="The rewritten model [./NAME.planned.onnx]."
-        ),
-    ] = None,
+    ] = False
+    fail_if_peak_above: PeakAbove = None
+    fail_if_slower_than: SlowerThan = None
+    output: o.Rewritten = None
     plan: Annotated[
         Path | None,
         typer.Option("--plan", metavar="FILE", help="The plan [NAME.plan.json beside it]."),
-    ] = None,
+    ] = None
     report: Annotated[
         Path | None,
         typer.Option("--report", metavar="FILE", help="The report [NAME.report.html beside it]."),
-    ] = None,
+    ] = None
     trace: Annotated[
         Path | None,
         typer.Option("--trace", metavar="FILE.json", help="Write a trace for Perfetto too."),
-    ] = None,
-    dry_run: Annotated[
-        bool,
-        typer.Option("--dry-run", help="Plan and print; write nothing."),
-    ] = False,
-    force: o.Force = False,
-    json: o.Json = False,
-) -> None:
+    ] = None
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Plan and print; write nothing.")] = (
+        False
+    )
+    force: o.Force = False
+    json: o.Json = False
+
+    def files(self, model: Path, *sources: Path | None) -> Outputs:
+        """Where the outputs of `model` go.
+
+        Raises:
+            UsageError: one cannot be written.
+        """
+        found = name_outputs(model, output=self.output, plan=self.plan, report=self.report)
+        if not self.dry_run:
+            outputs = [found.model, found.plan, found.report, *([self.trace] if self.trace else [])]
+            check_outputs(*outputs, inputs=(model, *sources), force=self.force)
+        return found
+
+    @property
+    def verification(self) -> bool | Literal["thorough"]:
+        """How both models are run, as `planner.optimize` takes it.
+
+        Raises:
+            UsageError: the options contradict each other.
+        """
+        if self.no_verify and self.verify not in (None, "none"):
+            raise UsageError(
+                f"--no-verify and --verify {self.verify} contradict each other: give one"
+            )
+        if self.verify == "thorough":
+            return "thorough"
+        return not self.no_verify and self.verify != "none"
+
+
+@o.asks("optimize")
+def optimize(model: o.Model, *, asked: o.Asked, wanted: Wanted) -> None:
     """Rewrite a model so that it stays within a memory budget, and prove it on ONNX Runtime.
 
     Writes the rewritten model, the plan (JSON) and a report (one HTML file). Ctrl-C ends the search for
@@ -94,45 +113,34 @@ def optimize(
       planner optimize model.onnx --budget 40% --disk /mnt/nvme --disk-budget 200GB
       planner optimize model.onnx --budget 16GB --fail-if-slower-than 5%
     """
-    if no_verify and verify not in (None, "none"):
-        raise UsageError(f"--no-verify and --verify {verify} contradict each other: give one")
     if not {"budget", "max_slowdown"} & asked.typed.keys():
         _check_card(asked)
-    thresholds = parse_thresholds(fail_if_peak_above, fail_if_slower_than)
+    verify = wanted.verification
+    thresholds = parse_thresholds(wanted.fail_if_peak_above, wanted.fail_if_slower_than)
     check_input(model, what="model")
-    files = name_outputs(model, output=output, plan=plan, report=report)
-    if not dry_run:
-        sources = (model, asked["profile"], asked["inputs"])
-        outputs = [files.model, files.plan, files.report, *([trace] if trace else [])]
-        check_outputs(*outputs, inputs=sources, force=force)
+    files = wanted.files(model, asked["profile"], asked["inputs"])
 
     from planner import api
     from planner.pipeline.record.assemble import INTERRUPTED
 
-    try:
-        with progress(asked["time_limit_s"]) as report_progress:
-            result = api.optimize(
-                model,
-                **asked.typed,
-                output=files.model,
-                plan_path=files.plan,
-                report_path=files.report,
-                trace_path=trace,
-                verify=_VERIFY["none" if no_verify else verify or "fast"],
-                force=force,
-                dry_run=dry_run,
-                search_context=lambda: signals_raise(signal.SIGINT),
-                progress=report_progress,
-            )
-    except VerificationError as error:
-        # what was found is shown all the same: it is the evidence
-        if (failed := getattr(error, "result", None)) is not None:
-            show(failed, json=json)
-        raise
-    payload = show(result, json=json)
-    if trace is not None and not dry_run:
-        note(f"wrote {nearby(trace)}")
-    if dry_run:
+    with failures_shown(json=wanted.json), progress(asked["time_limit_s"]) as report_progress:
+        result = api.optimize(
+            model,
+            **asked.typed,
+            output=files.model,
+            plan_path=files.plan,
+            report_path=files.report,
+            trace_path=wanted.trace,
+            verify=verify,
+            force=wanted.force,
+            dry_run=wanted.dry_run,
+            search_context=lambda: signals_raise(signal.SIGINT),
+            progress=report_progress,
+        )
+    payload = show(result, json=wanted.json)
+    if wanted.trace is not None and not wanted.dry_run:
+        note(f"wrote {nearby(wanted.trace)}")
+    if wanted.dry_run:
         note("dry run: nothing was written")
     if INTERRUPTED in result.plan.assumptions:
         note(INTERRUPTED)
@@ -153,6 +161,17 @@ def _check_card(asked: o.Asked) -> None:
             "and --hardware of a GPU, whose memory is the budget then"
         )
     set_aside(card, asked["reserve"])
+
+
+@contextlib.contextmanager
+def failures_shown(*, json: bool) -> Iterator[None]:
+    """Show what was found all the same where a verification fails: it is the evidence."""
+    try:
+        yield
+    except VerificationError as error:
+        if (failed := getattr(error, "result", None)) is not None:
+            show(failed, json=json)
+        raise
 
 
 def show(result: OptimizeResult, *, json: bool) -> dict[str, Any]:

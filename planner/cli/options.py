@@ -11,9 +11,9 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_type_hints
 
 import typer
 
@@ -54,6 +54,12 @@ PlanFile = Annotated[
     Path,
     typer.Argument(
         metavar="PLAN", help="The plan that planner optimize wrote.", show_default=False
+    ),
+]
+Rewritten = Annotated[
+    Path | None,
+    typer.Option(
+        "-o", "--output", metavar="FILE", help="The rewritten model [./NAME.planned.onnx]."
     ),
 ]
 HtmlReport = Annotated[
@@ -129,39 +135,65 @@ def asks(
     """Have a command take the options of a request that are its, and those of the program.
 
     Args:
-        command: None for one that asks for nothing of a request.
+        command: None for one that asks for nothing of a request. A parameter of its function whose type
+            is a dataclass has an option for each field.
         limited: False leaves out those of the program.
     """
 
     def with_options(function: Callable[..., Any]) -> Callable[..., Any]:
         own = inspect.signature(function, eval_str=True).parameters.values()
-        program = [*_PROGRAM] if limited else []
+        values: dict[str, Any] = {
+            each.name: each.annotation for each in own if _is_value(each.annotation)
+        }
         options = options_of(command) if command else ()
         flags = [_parameter(each, flag) for each in options for flag in each.flags]
+        program = [*_PROGRAM] if limited else []
+        context = inspect.Parameter(
+            "context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context
+        )
         parameters = [
-            each for one in own for each in (flags if one.name == "asked" else [one])
-        ] + program
+            shown.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+            for shown in (context, *(p for each in own for p in _shown(each, flags)), *program)
+        ]
 
         @functools.wraps(function)
         def called(context: typer.Context, **given: Any) -> Any:
             for each in program:
                 del given[each.name]
-            if command is None:
-                return function(**given)
-            typed = dict(_typed(options, context, given))
-            check_together(typed)
-            unsaid = {each.name: each.unsaid for each in options}
-            return function(asked=Asked(typed=typed, unsaid=unsaid), **given)
+            if command is not None:
+                typed = dict(_typed(options, context, given))
+                check_together(typed)
+                unsaid = {each.name: each.unsaid for each in options}
+                given["asked"] = Asked(typed=typed, unsaid=unsaid)
+            for name, kind in values.items():
+                names = inspect.signature(kind).parameters
+                given[name] = kind(**{each: given.pop(each) for each in names})
+            return function(**given)
 
-        context = inspect.Parameter(
-            "context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context
-        )
-        parameters = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in parameters]
-        called.__signature__ = inspect.Signature([context, *parameters])  # pyright: ignore[reportAttributeAccessIssue]
-        called.__annotations__ = {each.name: each.annotation for each in (context, *parameters)}
+        called.__signature__ = inspect.Signature(parameters)  # pyright: ignore[reportAttributeAccessIssue]
+        called.__annotations__ = {each.name: each.annotation for each in parameters}
         return called
 
     return with_options
+
+
+def _shown(own: inspect.Parameter, flags: list[inspect.Parameter]) -> Iterator[inspect.Parameter]:
+    """What a parameter of a command's function is on the command line: itself, the fields of a value, or,
+    of `asked`, `flags`."""
+    if own.annotation is Asked:
+        yield from flags
+    elif _is_value(own.annotation):
+        hints = get_type_hints(own.annotation, include_extras=True)
+        for each in fields(own.annotation):
+            default = inspect.Parameter.empty if each.default is MISSING else each.default
+            yield own.replace(name=each.name, annotation=hints[each.name], default=default)
+    else:
+        yield own
+
+
+def _is_value(annotation: Any) -> bool:
+    """Whether a parameter is a value with an option for each of its fields."""
+    return is_dataclass(annotation) and annotation is not Asked
 
 
 def _typed(
@@ -200,8 +232,5 @@ def _parameter(option: Option, flag: Flag) -> inspect.Parameter:
     )
     kind = flag.kind if default is not None else flag.kind | None
     return inspect.Parameter(
-        flag.name,
-        inspect.Parameter.KEYWORD_ONLY,
-        default=default,
-        annotation=Annotated[kind, info],
+        flag.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, info]
     )

@@ -2,64 +2,70 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 
 import typer
 
 from planner.cli import options as o
-from planner.cli.console import emit_json, note, progress, verbosity
+from planner.cli.console import emit, note, progress, verbosity
 from planner.cli.outputs import check_input, check_outputs
 from planner.cli.params import read_noting
 from planner.report.plain import nearby
 from planner.request.asking import BUDGET, SOLVER
 from planner.units import check_budget
 
+Budgets = Annotated[
+    str | None,
+    typer.Option(
+        "--budgets",
+        metavar="LIST",
+        help="Budgets: 8GB,12GB or 90%,70%,50% [--points of them, spread evenly].",
+        rich_help_panel=BUDGET,
+    ),
+]
+Points = Annotated[
+    int | None,
+    typer.Option(
+        "--points",
+        metavar="N",
+        min=2,
+        max=1000,
+        help="How many budgets [12].",
+        rich_help_panel=BUDGET,
+    ),
+]
+Jobs = Annotated[
+    int | None,
+    typer.Option(
+        "-j",
+        "--jobs",
+        metavar="N",
+        min=1,
+        help="Points solved at once [all cores].",
+        rich_help_panel=SOLVER,
+    ),
+]
+Ray = Annotated[
+    str | None,
+    typer.Option(
+        "--ray",
+        metavar="ADDRESS",
+        help="Solve on a Ray cluster that has planner installed: ray://HOST:PORT, auto, local.",
+        rich_help_panel=SOLVER,
+    ),
+]
+
 
 @o.asks("sweep")
 def sweep(
     model: o.Model,
     *,
-    budgets: Annotated[
-        str | None,
-        typer.Option(
-            "--budgets",
-            metavar="LIST",
-            help="Budgets: 8GB,12GB or 90%,70%,50% [--points of them, spread evenly].",
-            rich_help_panel=BUDGET,
-        ),
-    ] = None,
-    points: Annotated[
-        int | None,
-        typer.Option(
-            "--points",
-            metavar="N",
-            min=2,
-            max=1000,
-            help="How many budgets [12].",
-            rich_help_panel=BUDGET,
-        ),
-    ] = None,
+    budgets: Budgets = None,
+    points: Points = None,
     asked: o.Asked,
-    jobs: Annotated[
-        int | None,
-        typer.Option(
-            "-j",
-            "--jobs",
-            metavar="N",
-            min=1,
-            help="Points solved at once [all cores].",
-            rich_help_panel=SOLVER,
-        ),
-    ] = None,
-    ray: Annotated[
-        str | None,
-        typer.Option(
-            "--ray",
-            metavar="ADDRESS",
-            help="Solve on a Ray cluster that has planner installed: ray://HOST:PORT, auto, local.",
-            rich_help_panel=SOLVER,
-        ),
-    ] = None,
+    jobs: Jobs = None,
+    ray: Ray = None,
     params: o.Params = None,
     output: o.HtmlReport = None,
     force: o.Force = False,
@@ -104,9 +110,6 @@ def sweep(
         payload = sweep_payload(found)
         if output is not None:
             write_sweep(payload, output)
-    if json:
-        emit_json(payload)
-    elif not verbosity.quiet:
-        print_sweep(payload, in_full=verbosity.verbose)
+    emit(payload, partial(print_sweep, in_full=verbosity.verbose), json=json)
     if output is not None:
         note(f"wrote {nearby(output)}")

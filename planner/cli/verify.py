@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from planner.cli import options as o
-from planner.cli.console import emit_json, progress, verbosity
+from planner.cli.console import emit, progress
 from planner.cli.outputs import check_input
 from planner.errors import VerificationError
 
@@ -50,22 +50,12 @@ def verify(
 
     with progress() as report_progress:
         verification = api.verify(
-            original,
-            rewritten,
-            **asked.typed,
-            plan=plan,
-            fast=fast,
-            progress=report_progress,
+            original, rewritten, **asked.typed, plan=plan, fast=fast, progress=report_progress
         )
     from planner.report.payload import verification_payload
+    from planner.report.terminal import print_verification
 
-    payload = verification_payload(verification)
-    if json:
-        emit_json(payload)
-    elif not verbosity.quiet:
-        from planner.report.terminal import print_verification
-
-        print_verification(payload)
+    emit(verification_payload(verification), print_verification, json=json)
     if not verification.passed:
         raise VerificationError(
             f"ONNX Runtime does not confirm {rewritten}: {verification.failures[0]}"

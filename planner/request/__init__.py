@@ -311,9 +311,7 @@ class Request:
     order: Annotated[
         OrderTarget,
         _target(
-            "--order",
-            "The session's execution order that the file is made for.",
-            commands=PLANS,
+            "--order", "The session's execution order that the file is made for.", commands=PLANS
         ),
     ] = "default"
     ort_optimize: Annotated[
