@@ -221,6 +221,8 @@ def _infeasible(problem: Problem, solved: Solved, time_limit_s: float) -> Infeas
 
 def _figures(problem: Problem, solved: Solved, base_peak: int) -> dict[str, Any]:
     """What `--json` prints, but for what was typed."""
+    from planner.report.views import picked
+
     assert solved.candidate is not None
     replay = solved.candidate.replay
     return {
@@ -233,17 +235,9 @@ def _figures(problem: Problem, solved: Solved, base_peak: int) -> dict[str, Any]
         "overlap": problem.overlap,
         "base_peak_bytes": base_peak,
         "base_us": problem.base_duration_us,
-        "peak_bytes": replay.peak_bytes,
-        "time_us": replay.time_us,
-        "recomputed_ops": replay.recomputed_ops,
-        "recompute_us": replay.recompute_us,
-        "swap_out_bytes": replay.swap_out_bytes,
-        "swap_in_bytes": replay.swap_in_bytes,
-        "swap_us": replay.swap_us,
-        "bound_us": solved.bound_us,
-        "bound_class": solved.bound_class,
-        "gap": solved.gap,
-        "engine": solved.engine,
+        **picked(replay, "peak_bytes", "time_us", "recomputed_ops", "recompute_us"),
+        **picked(replay, "swap_out_bytes", "swap_in_bytes", "swap_us"),
+        **picked(solved, "bound_us", "bound_class", "gap", "engine"),
         "solve_s": round(solved.solve_s, 3),
         "engines": [asdict(engine) for engine in solved.engines],
         "interrupted": solved.is_interrupted,
