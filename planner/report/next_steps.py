@@ -12,6 +12,7 @@ from typing import Any
 from planner.defaults import meant
 from planner.plan.planfile import Plan, SizeBound
 from planner.report.narrative import times_of
+from planner.request import options_of
 from planner.results import OptimizeResult
 from planner.targets import Target, target_named
 from planner.units import format_bytes, format_duration, format_percent
@@ -26,6 +27,9 @@ _FREE = 5e-4
 _WIDE_GAP = 0.01
 _MUCH_CHEAPER = 0.5
 _SPARE = 0.05
+
+_AS_IN_THE_PLAN = ("cast_saved", "pattern", "include", "exclude", "min_tensor")
+"""Options whose fields in the plan have their names and values."""
 
 ELSEWHERE = "On the GPU machine"
 """How a sentence begins whose command does not run here."""
@@ -153,15 +157,24 @@ def _optimize(result: OptimizeResult, budget: str, more: str = "") -> str:
     options = _typed_options(plan)
     if not _runs_here(target_named(plan.device)):
         options += "--no-verify "
-    if plan.order_target != "default":
-        options += f"--order {plan.order_target} "
-    if plan.cast_saved != "none":
-        options += f"--cast-saved {plan.cast_saved} "
-    if not plan.pattern:
-        options += "--no-pattern "
+    levers = {
+        "order": plan.order_target,
+        "recompute": "auto" if plan.recompute else "none",
+        "split": "auto" if plan.split else "none",
+        "host_budget": _size(plan.host_budget_bytes if plan.disk is None else None),
+        "disk_budget": _size(None if plan.disk is None else plan.host_budget_bytes),
+    }
+    for option in options_of("optimize"):
+        if option.name in (*levers, *_AS_IN_THE_PLAN):
+            value = levers.get(option.name, getattr(plan, option.name, None))
+            options += "".join(f"{word} " for word in option.typed(value))
     return (
         f"planner optimize {model} --budget {budget} {options}{more + ' ' if more else ''}--force"
     )
+
+
+def _size(size_bytes: int | None) -> str | None:
+    return None if size_bytes is None else f"{size_bytes}B"
 
 
 def _typed_options(plan: Plan, *, but: str = "") -> str:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import inspect
 import operator
 import re
+import shlex
 import textwrap
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -131,6 +132,15 @@ class Option:
         if value is not None and value != self.unsaid:
             self.check(value)
         return value
+
+    def typed(self, value: Any) -> list[str]:
+        """Words that ask for a value on the command line; none for what is meant without them."""
+        if value == self.unsaid or value is None:
+            return []
+        if self.flag.kind is bool:
+            return [self.flag.text]
+        values = value if isinstance(value, tuple) else (value,)
+        return [f"{self.flag.text} {shlex.quote(str(each))}" for each in values]
 
 
 def option(text: str, help: str, *, beside: tuple[Flag, ...] = (), **rest: Any) -> Option:
