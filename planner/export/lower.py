@@ -8,12 +8,12 @@ optimizer's state in place of the gradients.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
-from onnx import ModelProto
+from onnx import ModelProto, ValueInfoProto
 from torch import fx
 
 from planner.export.aten import Lowering
@@ -96,51 +96,18 @@ def lower(
         first_use=joint.first_use,
         lowered=lambda node: _check_open(node, joint),
     )
-
-    outputs = [output_of(lowering, joint.loss, LOSS)]
-    outputs += [output_of(lowering, node, key, names=names) for key, node in joint.outputs.items()]
-    gradients = {
-        key: output_of(lowering, node, key + GRADIENT_SUFFIX)
-        for key, node in joint.gradients.items()
-    }
-    rewritten = optimizer.updated if isinstance(optimizer, TracedUpdate) else {}
-    buffers = [
-        output_of(lowering, node, key + UPDATED_SUFFIX, dtype_of(joint.buffers[key]))
-        for key, node in joint.updated_buffers.items()
-        if key not in rewritten
-    ]
-    state: list[StateTensor] = []
-    if optimizer is None:
-        outputs += gradients.values()
-    elif isinstance(optimizer, TracedUpdate):
-        state, updated = write_update(optimizer, joint, lowering)
-        outputs += updated
-        outputs += [info for key, info in gradients.items() if optimizer.leaves_gradient(key)]
-    else:
-        trained = {
-            key: Trained(
-                shape=tuple(int(dim) for dim in shape_of(node)), dtype=numpy_dtype(dtype_of(node))
-            )
-            for key, node in joint.parameters.items()
-        }
-        state, made = optimizer.append(builder, trained, GRADIENT_SUFFIX, UPDATED_SUFFIX)
-        outputs += [value_info(key, item.dtype, item.shape) for key, item in made]
-    outputs += buffers
-
+    outputs, state = _outputs(joint, lowering, optimizer, names)
     read = builder.read_for(output.name for output in outputs)
     kept = [key for key in tensors if key in read]
+    state = [item for item in state if item.name in read]
+    draws = [draw for draw in lowering.draws if draw.name in read]
     inputs = [
         value_info(key, numpy_dtype(dtype_of(node)), named(shape_of(node), names))
         for key, node in joint.inputs.items()
     ]
     inputs += [info_of(key, tensors[key]) for key in kept if key not in initializers]
-    state = [item for item in state if item.name in read]
-    inputs += [
-        value_info(item.name, item.dtype, item.shape)
-        for item in state
-        if item.name not in joint.inputs
-    ]
-    draws = [draw for draw in lowering.draws if draw.name in read]
+    of_state = [item for item in state if item.name not in joint.inputs]
+    inputs += [value_info(item.name, item.dtype, item.shape) for item in of_state]
     inputs += [
         value_info(draw.name, numpy_dtype(draw.dtype), named(draw.dims, names)) for draw in draws
     ]
@@ -157,6 +124,44 @@ def lower(
         state=tuple(state),
         results=tuple(joint.outputs),
     )
+
+
+def _outputs(
+    joint: JointGraph,
+    lowering: Lowering,
+    optimizer: Optimizer | TracedUpdate | None,
+    names: Mapping[str, str],
+) -> tuple[list[ValueInfoProto], Sequence[StateTensor]]:
+    """(outputs in their order, with the nodes of the update written; the optimizer's state)."""
+    outputs = [output_of(lowering, joint.loss, LOSS)]
+    outputs += [output_of(lowering, node, key, names=names) for key, node in joint.outputs.items()]
+    gradients = {
+        key: output_of(lowering, node, key + GRADIENT_SUFFIX)
+        for key, node in joint.gradients.items()
+    }
+    rewritten = optimizer.updated if isinstance(optimizer, TracedUpdate) else {}
+    buffers = [
+        output_of(lowering, node, key + UPDATED_SUFFIX, dtype_of(joint.buffers[key]))
+        for key, node in joint.updated_buffers.items()
+        if key not in rewritten
+    ]
+    state: Sequence[StateTensor] = ()
+    if optimizer is None:
+        outputs += gradients.values()
+    elif isinstance(optimizer, TracedUpdate):
+        state, updated = write_update(optimizer, joint, lowering)
+        outputs += updated
+        outputs += [info for key, info in gradients.items() if optimizer.leaves_gradient(key)]
+    else:
+        trained = {
+            key: Trained(
+                shape=tuple(int(dim) for dim in shape_of(node)), dtype=numpy_dtype(dtype_of(node))
+            )
+            for key, node in joint.parameters.items()
+        }
+        state, made = optimizer.append(lowering.builder, trained, GRADIENT_SUFFIX, UPDATED_SUFFIX)
+        outputs += [value_info(key, item.dtype, item.shape) for key, item in made]
+    return [*outputs, *buffers], state
 
 
 def _input_shapes(joint: JointGraph) -> dict[str, list[Dim]]:
