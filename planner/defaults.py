@@ -21,8 +21,9 @@ from planner.choices import Copies, Swap
 from planner.cost.hardware import Hardware, hardware_names, load_hardware
 from planner.disk import measured, room_in
 from planner.errors import UsageError
-from planner.request import AUTO_RESERVE, Costs, Levers, Limits, Request, arguments_of, options_of
+from planner.request import AUTO_RESERVE, Costs, Levers, Limits, Request, options_of
 from planner.request.asking import Command
+from planner.request.together import check_together
 from planner.residing import Reside
 from planner.targets import Device, target_named
 from planner.units import format_both, format_bytes, parse_bytes, parse_percent
@@ -46,10 +47,12 @@ def requested(command: Command, given: Mapping[str, Any]) -> Request:
     Raises:
         UsageError: one cannot be meant, or two contradict each other.
     """
-    said = arguments_of(command, given)
+    options = options_of(command)
+    said = {each.name: each.checked(given.get(each.name, each.unsaid)) for each in options}
+    check_together({**given, **said})
     said |= _decided(command, said)
     parts: dict[str, dict[str, Any]] = {"": {}, "costs": {}, "levers": {}, "limits": {}}
-    for option in options_of(command):
+    for option in options:
         parts[option.part][option.name] = option.take(said[option.name])
     return Request(
         model=Path(given["model"]),

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def analyze(
     model: o.Model,
     *,
-    asked: o.Asked,
+    asked: o.Said,
     what_if: Annotated[
         list[str] | None,
         typer.Option(

@@ -23,7 +23,7 @@ def explain(
     time_limit: Annotated[
         float, typer.Option("--time-limit", metavar="SECONDS", help="Time limit of the prices.")
     ] = 20.0,
-    asked: o.Asked,
+    asked: o.Said,
     json: o.Json = False,
 ) -> None:
     """Show what a plan does with one tensor: where it is, what was weighed, what its bytes are worth.

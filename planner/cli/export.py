@@ -31,7 +31,7 @@ StepName = Annotated[
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class Exporting:
     """What the graph is made with, beside the step or the forward model."""
 
     output: Annotated[
@@ -154,8 +154,8 @@ _FORWARD = "a forward model (MODEL.onnx), and this is a step in PyTorch"
 def export(
     step: StepName,
     *,
-    wanted: Wanted,
-    asked: o.Asked,
+    wanted: Exporting,
+    asked: o.Said,
     force: o.Force = False,
     json: o.Json = False,
 ) -> None:
@@ -208,7 +208,7 @@ def export(
     )
 
 
-def _export_step(step: str, wanted: Wanted, *, force: bool, json: bool) -> None:
+def _export_step(step: str, wanted: Exporting, *, force: bool, json: bool) -> None:
     """Trace a step of PyTorch's, write its graph, and say what it is."""
     from planner.export.torch_extra import require_torch
 
@@ -239,7 +239,7 @@ def _export_step(step: str, wanted: Wanted, *, force: bool, json: bool) -> None:
     note(f"wrote {', '.join(map(nearby, files))}")
 
 
-def _traced(step: str, wanted: Wanted, report: Progress) -> ExportedGraph:
+def _traced(step: str, wanted: Exporting, report: Progress) -> ExportedGraph:
     """The graph of a step.
 
     Raises:
@@ -269,7 +269,7 @@ def _traced(step: str, wanted: Wanted, report: Progress) -> ExportedGraph:
     )
 
 
-def _refuse(wanted: Wanted, names: tuple[str, ...], what: str) -> None:
+def _refuse(wanted: Exporting, names: tuple[str, ...], what: str) -> None:
     """Raise UsageError where an option is given that is for something else."""
     for each in fields(wanted):
         if each.name in names and getattr(wanted, each.name) != each.default:

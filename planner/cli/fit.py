@@ -11,7 +11,7 @@ from planner.cli import options as o
 from planner.cli.console import emit, progress, verbosity
 from planner.cli.outputs import check_input
 from planner.errors import InfeasibleBudgetError
-from planner.request import hardware_names
+from planner.request import shipped_hardware
 from planner.request.asking import TARGET
 
 
@@ -25,11 +25,11 @@ def fit(
             "--hardware",
             metavar="NAME|FILE.toml|all",
             help="Hardware profile; several with commas, or repeated; all: every device that ships.",
-            autocompletion=hardware_names,
+            autocompletion=shipped_hardware,
             rich_help_panel=TARGET,
         ),
     ],
-    asked: o.Asked,
+    asked: o.Said,
     json: o.Json = False,
 ) -> None:
     """Show which devices hold a model: as it is, with recompute, with copies to the host.

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class Written:
     """What is written, how it is looked at, and what is shown."""
 
     verify: Annotated[
@@ -91,7 +91,7 @@ class Wanted:
 
 
 @o.asks("optimize")
-def optimize(model: o.Model, *, asked: o.Asked, wanted: Wanted) -> None:
+def optimize(model: o.Model, *, asked: o.Said, wanted: Written) -> None:
     """Rewrite a model so that it stays within a memory budget, and prove it on ONNX Runtime.
 
     Writes the rewritten model, the plan (JSON) and a report (one HTML file). Ctrl-C ends the search for
@@ -149,7 +149,7 @@ def optimize(model: o.Model, *, asked: o.Asked, wanted: Wanted) -> None:
     check_optimized(thresholds, payload["headline"])
 
 
-def _check_card(asked: o.Asked) -> None:
+def _check_card(asked: o.Said) -> None:
     """Raise UsageError where no memory is known that could be the budget."""
     from planner.defaults import card_of, meant, set_aside
 

@@ -25,7 +25,7 @@ from planner.request.together import check_together
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class Said:
     """Arguments by name, of the options of one command.
 
     Attributes:
@@ -164,7 +164,7 @@ def asks(
                 typed = dict(_typed(options, context, given))
                 check_together(typed)
                 unsaid = {each.name: each.unsaid for each in options}
-                given["asked"] = Asked(typed=typed, unsaid=unsaid)
+                given["asked"] = Said(typed=typed, unsaid=unsaid)
             for name, kind in values.items():
                 names = inspect.signature(kind).parameters
                 given[name] = kind(**{each: given.pop(each) for each in names})
@@ -180,7 +180,7 @@ def asks(
 def _shown(own: inspect.Parameter, flags: list[inspect.Parameter]) -> Iterator[inspect.Parameter]:
     """What a parameter of a command's function is on the command line: itself, the fields of a value, or,
     of `asked`, `flags`."""
-    if own.annotation is Asked:
+    if own.annotation is Said:
         yield from flags
     elif _is_value(own.annotation):
         hints = get_type_hints(own.annotation, include_extras=True)
@@ -193,7 +193,7 @@ def _shown(own: inspect.Parameter, flags: list[inspect.Parameter]) -> Iterator[i
 
 def _is_value(annotation: Any) -> bool:
     """Whether a parameter is a value with an option for each of its fields."""
-    return is_dataclass(annotation) and annotation is not Asked
+    return is_dataclass(annotation) and annotation is not Said
 
 
 def _typed(

@@ -21,7 +21,7 @@ def problem(
         Path | None,
         typer.Option("-o", "--output", metavar="FILE", help="The problem [./NAME.problem.json]."),
     ] = None,
-    asked: o.Asked,
+    asked: o.Said,
     order: Annotated[
         Literal["default", "best"],
         typer.Option("--order", help="ONNX Runtime's own order, or the best that planner finds."),

@@ -24,8 +24,7 @@ ScriptName = Annotated[
     typer.Argument(metavar="SCRIPT", help="The script, or with -m a module.", show_default=False),
 ]
 Arguments = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="ARGS", help="Its own arguments.", show_default=False),
+    list[str] | None, typer.Argument(metavar="ARGS", help="Its own arguments.", show_default=False)
 ]
 
 
@@ -129,11 +128,7 @@ class Plans:
 
 @o.asks("run", limited=False)
 def run(
-    script: ScriptName,
-    arguments: Arguments = None,
-    *,
-    plans: Plans,
-    asked: o.Asked,
+    script: ScriptName, arguments: Arguments = None, *, plans: Plans, asked: o.Said
 ) -> Callable[[], None]:
     """Run a script as it is, with each session opened as its plan needs it.
 

@@ -57,7 +57,7 @@ ProblemFile = Annotated[
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class Changes:
     """What is changed about the problem, and what is written."""
 
     budget: Annotated[
@@ -109,8 +109,8 @@ class Wanted:
 def solve(
     problem: ProblemFile,
     *,
-    wanted: Wanted,
-    asked: o.Asked,
+    wanted: Changes,
+    asked: o.Said,
     force: o.Force = False,
     json: o.Json = False,
 ) -> None:
@@ -173,7 +173,7 @@ def _write(output: Path, figures: dict[str, Any], candidate: Candidate) -> None:
         temporary.write_text(text, encoding="utf-8")
 
 
-def _limited(problem: Problem, base_peak: int, wanted: Wanted) -> Problem:
+def _limited(problem: Problem, base_peak: int, wanted: Changes) -> Problem:
     """The problem with what the options say."""
     swap = wanted.swap
     if wanted.budget is not None:

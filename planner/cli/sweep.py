@@ -63,7 +63,7 @@ def sweep(
     *,
     budgets: Budgets = None,
     points: Points = None,
-    asked: o.Asked,
+    asked: o.Said,
     jobs: Jobs = None,
     ray: Ray = None,
     params: o.Params = None,

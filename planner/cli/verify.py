@@ -26,7 +26,7 @@ def verify(
         Path | None,
         typer.Option("--plan", metavar="FILE", help="The plan, to compare order and bytes with."),
     ] = None,
-    asked: o.Asked,
+    asked: o.Said,
     fast: Annotated[
         bool, typer.Option("--fast", help="Run each model once only, as `planner optimize` does.")
     ] = False,

@@ -94,8 +94,7 @@ def print_explanation(payload: Payload, console: Console | None = None) -> None:
     print_line(out, payload["tensor"], "bold")
     shape = "×".join(map(str, payload["shape"])) or "scalar"
     print_line(
-        out,
-        f"{format_both(payload['bytes'])}, {payload['category']}, {payload['dtype']} {shape}",
+        out, f"{format_both(payload['bytes'])}, {payload['category']}, {payload['dtype']} {shape}"
     )
     if payload["buffer"] != payload["tensor"]:
         print_line(out, f"a view: it shares the buffer of {payload['buffer']}, shown here")

@@ -62,10 +62,7 @@ def _running(result: OptimizeResult) -> Iterator[Step]:
         if not _runs_here(target_named(plan.device)):
             said = f"{ELSEWHERE}: {said[0].lower()}{said[1:]}"
         device = "" if plan.device == "cpu" else f" --device {plan.device}"
-        yield (
-            said,
-            f"planner verify {model} {shlex.quote(str(result.output_path))}{rest}{device}",
-        )
+        yield (said, f"planner verify {model} {shlex.quote(str(result.output_path))}{rest}{device}")
 
 
 def _planning(result: OptimizeResult) -> Iterator[Step]:

@@ -18,12 +18,7 @@ from planner.report.held import default_bits_text, grown_text, held_text
 from planner.report.narrative import budget_text, times_of
 from planner.report.plain import nearby, nearby_command, printable
 from planner.report.session_code import script_lines
-from planner.report.what_if import (
-    WHAT_IF_COLUMNS,
-    WHAT_IF_TITLE,
-    what_if_assumptions,
-    what_if_rows,
-)
+from planner.report.what_if import WHAT_IF_COLUMNS, WHAT_IF_TITLE, what_if_assumptions, what_if_rows
 from planner.units import format_both, format_budget, format_bytes, format_duration, format_percent
 
 Payload = dict[str, Any]

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from planner.bounding import Bound, Given, bound_texts, bounds_of
 from planner.choices import BudgetOf, OrderTarget
@@ -36,7 +36,6 @@ from planner.request.asking import (
     options_in,
 )
 from planner.request.levers import Levers
-from planner.request.together import check_together
 from planner.targets import Device
 from planner.units import (
     MAX_SEED,
@@ -68,14 +67,11 @@ def _as_calibrate(said: bool | None) -> Calibrate:
     return "auto" if said is None else "always" if said else "never"
 
 
-def hardware_names() -> list[str]:
+def shipped_hardware() -> list[str]:
     """The profiles that come with planner, for the shell to complete."""
-    from importlib import resources
+    from planner.cost.hardware import hardware_names
 
-    folder = resources.files("planner.cost") / "profiles"
-    return sorted(
-        f.name.removesuffix(".toml") for f in folder.iterdir() if f.name.endswith(".toml")
-    )
+    return list(hardware_names())
 
 
 _budget = partial(option, group=BUDGET)
@@ -97,7 +93,7 @@ class Costs:
             commands=(*WITH_COPIES, "problem"),
             metavar="NAME|FILE.toml",
             more="A shipped one by its name, or a TOML file.",
-            completions=hardware_names,
+            completions=shipped_hardware,
         ),
     ] = "cpu"
     profile: Annotated[
@@ -372,16 +368,3 @@ OPTIONS = tuple(options_in(Request))
 def options_of(command: Command) -> tuple[Option, ...]:
     """The options that a command takes, as it has them."""
     return tuple(option.of(command) for option in OPTIONS if command in option.commands)
-
-
-def arguments_of(command: Command, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Every argument of a command's options, by name, checked: as given, or what is meant without.
-
-    Raises:
-        UsageError: one cannot be meant, or two contradict each other.
-    """
-    said = {
-        each.name: each.checked(given.get(each.name, each.unsaid)) for each in options_of(command)
-    }
-    check_together({**given, **said})
-    return said
