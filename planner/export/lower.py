@@ -26,20 +26,14 @@ from planner.export.errors import ExportError, UnsupportedKernel
 from planner.export.joint import JointGraph
 from planner.export.kernels import missing_bfloat16, refusal, with_casts
 from planner.export.nodes import info_of, line_of, lower_nodes, output_of
-from planner.export.optim import (
-    GRADIENT_SUFFIX,
-    UPDATED_SUFFIX,
-    Optimizer,
-    StateTensor,
-    Trained,
-)
+from planner.export.optim import GRADIENT_SUFFIX, UPDATED_SUFFIX, Optimizer, StateTensor, Trained
 from planner.export.returned import LOSS
 from planner.export.update.traced import TracedUpdate
 from planner.export.update.write import write_update
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainingGraph:
+class LoweredStep:
     """A finished model and what its inputs and outputs are."""
 
     model: ModelProto
@@ -67,7 +61,7 @@ def lower(
     initializers: Mapping[str, np.ndarray] | None = None,
     cast_for_cpu: bool = False,
     random: Random = "graph",
-) -> TrainingGraph:
+) -> LoweredStep:
     """Write `joint` as an ONNX model called `name`.
 
     Args:
@@ -114,7 +108,7 @@ def lower(
     stored = {key: initializers[key] for key in kept if key in initializers}
     model = builder.finish(name, inputs, outputs, stored)
     model = with_casts(model, for_cpu=cast_for_cpu)
-    return TrainingGraph(
+    return LoweredStep(
         model=model,
         missing_on_cpu=missing_bfloat16(model),
         draws=tuple(draws),
@@ -176,7 +170,7 @@ def _check_open(node: fx.Node, joint: JointGraph) -> None:
         raise ExportError(f"{error}: at {describe(node)}, {node.target}") from error
 
 
-def check_kernels(graph: TrainingGraph, joint: JointGraph) -> None:
+def check_kernels(graph: LoweredStep, joint: JointGraph) -> None:
     """Raise ExportError where ONNX Runtime's CPU provider cannot run a node of the graph that `joint` was
     written as, naming what it was made of."""
     model = with_casts(graph.model, for_cpu=True) if graph.missing_on_cpu else graph.model
