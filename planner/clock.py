@@ -13,14 +13,9 @@ say. What cannot be counted (integer programs of HiGHS) is left out.
 from __future__ import annotations
 
 import contextlib
-import functools
 import threading
 import time
-from collections.abc import Callable, Iterator
-from typing import ParamSpec, TypeVar
-
-P = ParamSpec("P")
-T = TypeVar("T")
+from collections.abc import Iterator
 
 _LOOK_S = 2e-5
 """What a look at a counted clock takes, so that no loop that only looks goes on for ever."""
@@ -101,14 +96,3 @@ def counting(*, is_asked: bool = True) -> Iterator[None]:
             yield
         finally:
             _counts.pop()
-
-
-def as_asked(call: Callable[P, T]) -> Callable[P, T]:
-    """A function that counts work where its argument `reproducible` says so."""
-
-    @functools.wraps(call)
-    def asked(*args: P.args, **kwargs: P.kwargs) -> T:
-        with counting(is_asked=bool(kwargs.get("reproducible"))):
-            return call(*args, **kwargs)
-
-    return asked

@@ -12,17 +12,21 @@ says what was decided.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
+from planner.choices import Copies, Swap
 from planner.cost.hardware import Hardware, hardware_names, load_hardware
+from planner.disk import measured, room_in
 from planner.errors import UsageError
-from planner.pipeline.prepare.copies import Copies
-from planner.plan.planfile import Swap
+from planner.request import AUTO_RESERVE, Costs, Levers, Limits, Request, options_of
+from planner.request.asking import Command
+from planner.request.together import check_together
 from planner.residing import Reside
 from planner.targets import Device, target_named
 from planner.units import format_both, format_bytes, parse_bytes, parse_percent
-
-AUTO_RESERVE = "auto"
 
 ASIDE_BYTES = 1 << 30
 """Of a card's memory, for what no plan has: the driver's context, the code of kernels, cuBLAS, cuDNN.
@@ -32,6 +36,89 @@ on an H100 (NVML; "Beside the arena" in reports/cuda.md). For other devices it i
 
 _ASIDE_SHARE = 10
 """Never more than a tenth of the memory: on a small device, an assumption."""
+
+
+def requested(command: Command, given: Mapping[str, Any]) -> Request:
+    """The request that the arguments of a command's public function make.
+
+    Args:
+        given: the arguments by name; what is none of the command's options is the caller's business.
+
+    Raises:
+        UsageError: one cannot be meant, or two contradict each other.
+    """
+    options = options_of(command)
+    said = {each.name: each.checked(given.get(each.name, each.unsaid)) for each in options}
+    check_together({**given, **said})
+    said |= _decided(command, said)
+    parts: dict[str, dict[str, Any]] = {"": {}, "costs": {}, "levers": {}, "limits": {}}
+    for option in options:
+        parts[option.part][option.name] = option.take(said[option.name])
+    return Request(
+        model=Path(given["model"]),
+        budget_from=said.get("budget_from", ""),
+        costs=Costs(**parts["costs"]),
+        levers=Levers(**parts["levers"]),
+        limits=Limits(**parts["limits"]),
+        **parts[""],
+    )
+
+
+def _decided(command: Command, said: Mapping[str, Any]) -> dict[str, Any]:
+    """What is meant where arguments leave it open, or follows from others."""
+    found: dict[str, Any] = {}
+    if said.get("reproducible"):
+        found |= {"calibrate": False, "workers": 1}
+    if "swap" in said:
+        found |= _copies(command, said)
+    if command == "optimize":
+        found |= _budget({**said, **found})
+    if said.get("disk") is not None:
+        folder = Path(said["disk"])
+        room = room_in(folder, said["disk_budget"])
+        found |= {"resident": "device", "host_budget": f"{room}B", "disk": measured(folder)}
+    return found
+
+
+def _copies(command: Command, said: Mapping[str, Any]) -> dict[str, Any]:
+    """Where the model runs, and which copies are made."""
+    swap, resident, copies = said["swap"], said.get("resident"), said.get("copies")
+    if said.get("recompute") == "only":
+        swap, resident = "none", "device"
+    if said.get("disk") is not None:  # no operator of ONNX Runtime's copies to a file
+        copies = "overlapped"
+    found = meant(
+        device=said.get("device"),
+        hardware=said["hardware"],
+        swap=swap,
+        resident=resident,
+        copies=copies or "serial",
+        is_written=command == "optimize",
+    )
+    return {
+        "device": found.device,
+        "swap": found.swap,
+        "resident": found.resident,
+        "copies": copies or "serial",
+    }
+
+
+def _budget(said: Mapping[str, Any]) -> dict[str, Any]:
+    """The budget: the memory of a card, where none is given.
+
+    Raises:
+        UsageError: there is none, and what is to be split is what is too large for it.
+    """
+    found: dict[str, Any] = {}
+    card = card_of(said["device"], said["hardware"])
+    if said["budget"] is None and said["max_slowdown"] is None and card is not None:
+        size, why = card_budget(card, said["reserve"])
+        found = {"budget": f"{size}B", "budget_from": why, "reserve": AUTO_RESERVE}
+    if said["split"] == "auto" and {**said, **found}["budget"] is None:
+        raise UsageError(
+            "--split auto splits what is too large for a budget: give a --budget beside --max-slowdown"
+        )
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,12 +10,9 @@ backward pass first needs it: two casts, for half the bytes in between.
 
 from __future__ import annotations
 
-from typing import Literal, get_args
-
-from planner.errors import UsageError
+from typing import Literal
 
 CastSaved = Literal["none", "bf16", "fp16"]
-CAST_SAVED: tuple[CastSaved, ...] = get_args(CastSaved)
 
 DTYPE = {"bf16": "bfloat16", "fp16": "float16"}
 """Element type of each, as `planner.graph.model.Tensor` has it."""
@@ -25,9 +22,3 @@ LARGEST = {"bf16": 3.3895313892515355e38, "fp16": 65504.0}
 
 OPSET = {"bf16": 13, "fp16": 6}
 """The operator set from which Cast knows the type (onnx, docs/Changelog.md)."""
-
-
-def check_cast_saved(kind: str) -> None:
-    """Raise UsageError where it is no choice."""
-    if kind not in CAST_SAVED:
-        raise UsageError(f"--cast-saved is none, bf16 or fp16, not {kind!r}")

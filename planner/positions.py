@@ -13,6 +13,8 @@ from planner.errors import UsageError
 from planner.files.reading import shown
 from planner.units import parse_whole
 
+_MAX_SIZES = 1_000
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Position:
@@ -74,3 +76,79 @@ def shape_dims(texts: Iterable[str]) -> dict[str, int]:
         for name, shape in shapes.items()
         for axis, size in enumerate(shape)
     }
+
+
+def dims_of(texts: list[str] | None, shapes: list[str] | None = None) -> dict[str, int]:
+    """`["batch=32"]` -> `{"batch": 32}`, with the dims that `shapes` come to.
+
+    Raises:
+        UsageError: not NAME=N, N not a positive integer, a name bound twice, or no shape.
+    """
+    dims: dict[str, int] = {}
+    for text in texts or []:
+        name, equals, number = text.rpartition("=")
+        name, size = name.strip(), parse_whole(number)
+        if not equals or not name or not size:
+            raise UsageError(f"--dim {shown(text)} is not NAME=N with N a positive integer")
+        if dims.get(name, size) != size:
+            raise UsageError(f"--dim {name} is given twice, as {dims[name]} and as {size}")
+        dims[name] = size
+    return dims | shape_dims(shapes or ())
+
+
+def sizes_of(texts: list[str] | None, shapes: list[str] | None = None) -> dict[str, list[int]]:
+    """`["batch=8:32:8", "seq=128"]` -> `{"batch": [8, 16, 24, 32], "seq": [128]}`; ends included. Behind
+    them are the dims that `shapes` come to.
+
+    Raises:
+        UsageError: not NAME=N, NAME=N,N... or NAME=A:B[:STEP], a name bound twice, or no shape.
+    """
+    dims: dict[str, list[int]] = {}
+    for text in texts or []:
+        name, equals, sizes = text.rpartition("=")
+        name = name.strip()
+        found = _sizes(sizes)
+        if not equals or not name or not found:
+            raise UsageError(
+                f"--dim {shown(text)} is not NAME=N, NAME=N,N... or NAME=A:B[:STEP], "
+                "in positive integers, with A at most B"
+            )
+        if name in dims:
+            raise UsageError(f"--dim {name} is given twice; list its sizes as {name}=A,B")
+        dims[name] = found
+    return dims | {place: [size] for place, size in shape_dims(shapes or ()).items()}
+
+
+def sizes_to_look_for(
+    texts: list[str] | None, shapes: list[str] | None = None
+) -> dict[str, list[int]]:
+    """As `sizes_of`; a name alone has no sizes.
+
+    Raises:
+        UsageError: as `sizes_of`.
+    """
+    alone = [text.strip() for text in texts or [] if "=" not in text]
+    dims = sizes_of([text for text in texts or [] if "=" in text], shapes)
+    for name in alone:
+        if not name or name in dims:
+            raise UsageError(f"--dim {name or repr(name)} is empty, or given twice")
+        dims[name] = []
+    return dims
+
+
+def _sizes(text: str) -> list[int]:
+    """The sizes, or none where the text is not understood."""
+    parts = text.replace(",", ":").split(":")
+    numbers = [number for part in parts if (number := parse_whole(part)) is not None]
+    if len(numbers) < len(parts) or len(parts) > _MAX_SIZES:
+        return []
+    if min(numbers) < 1 or ("," in text and ":" in text):
+        return []
+    if ":" not in text:
+        return sorted(set(numbers))
+    if len(numbers) > 3 or numbers[1] < numbers[0]:
+        return []
+    first, last, step = numbers if len(numbers) == 3 else (*numbers, 1)
+    if (last - first) // step >= _MAX_SIZES:
+        return []
+    return list(range(first, last + 1, step))

@@ -18,18 +18,6 @@ from __future__ import annotations
 
 from typing import Literal
 
-from planner.errors import UsageError
-
 Reside = Literal["auto", "device", "host"]
-RESIDE: tuple[Reside, ...] = ("auto", "device", "host")
 
 Feeds = Literal["auto", "host", "device"]
-FEEDS: tuple[Feeds, ...] = ("auto", "host", "device")
-
-
-def check_residence(resident: str | None, feeds: str) -> None:
-    """Raise UsageError where one of the two is no choice."""
-    if resident is not None and resident not in RESIDE:
-        raise UsageError(f"--resident is auto, device or host, not {resident!r}")
-    if feeds not in FEEDS:
-        raise UsageError(f"--feeds is auto, host or device, not {feeds!r}")

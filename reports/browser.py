@@ -35,8 +35,8 @@ from playwright.sync_api import Browser, sync_playwright
 
 from models import zoo
 from planner import optimize
-from planner.cli.options import parse_dims
 from planner.errors import PlannerError
+from planner.positions import dims_of
 from planner.runtime.feeds.inputs import make_inputs
 from planner.runtime.options import Level, Opening
 from planner.runtime.profile import profile
@@ -289,7 +289,7 @@ def main() -> int:
     options = parser.parse_args()
     try:
         if options.serve:
-            serve(options.model, options.budget, parse_dims(options.dim))
+            serve(options.model, options.budget, dims_of(options.dim))
             return 0
         if shutil.which("chromium") is None:
             raise NoRuntimeError("chromium is not installed")

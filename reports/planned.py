@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from planner import optimize
+from planner.choices import BudgetOf
 from planner.errors import InfeasibleBudgetError, PlannerError
-from planner.plan.planfile import BudgetOf
 from planner.report.held import held_headline
 from planner.results import OptimizeResult
 from reports.session import MORE

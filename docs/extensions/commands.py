@@ -15,7 +15,7 @@ from docutils.parsers.rst import Directive
 from sphinx.application import Sphinx
 
 from planner.cli.app import app
-from planner.cli.grouping import GROUPS, OTHERS
+from planner.cli.grouping import sections_of
 
 
 class Commands(Directive):
@@ -33,7 +33,8 @@ class Commands(Directive):
             section += nodes.title("", f"planner {name}")
             section += _usage(command, inner)
             section += list(_help(command.help or ""))
-            section += list(_options(command, inner))
+            for title, rows in sections_of(command, inner).items():
+                section += list(_table(title, rows))
             self.state.document.note_explicit_target(section)
             found.append(section)
         return found
@@ -54,29 +55,6 @@ def _help(text: str) -> Iterator[nodes.Node]:
             yield _code(part.lstrip("\b\n"))
         elif part:
             yield nodes.paragraph("", " ".join(part.split()))
-
-
-def _options(command: Any, context: Any) -> Iterator[nodes.Node]:
-    """A table for each group; a command with few options has one."""
-    arguments, options = [], {}
-    for param in command.get_params(context):
-        record = param.get_help_record(context)
-        if record is None:
-            continue
-        if param.param_type_name == "argument":
-            arguments.append(record)
-        else:
-            options[str(param.name)] = record
-    grouped = {name for names in GROUPS.values() for name in names}
-    others = tuple(name for name in options if name not in grouped)
-    groups = {**GROUPS, OTHERS: others} if len(options) > 20 else {"Options": tuple(options)}
-    for title, rows in {"Arguments": arguments}.items():
-        if rows:
-            yield from _table(title, rows)
-    for title, names in groups.items():
-        rows = [options[name] for name in names if name in options]
-        if rows:
-            yield from _table(title, rows)
 
 
 def _table(title: str, rows: list[tuple[str, str]]) -> Iterator[nodes.Node]:

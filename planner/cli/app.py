@@ -44,8 +44,7 @@ def _version(value: bool) -> None:
 @app.callback()
 def _planner(
     version: Annotated[
-        bool,
-        typer.Option("--version", callback=_version, is_eager=True, help="Show the version."),
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
     ] = False,
 ) -> None:
     """Plan the memory of an ONNX training graph: fit a budget at the least cost in time."""

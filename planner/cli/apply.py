@@ -2,34 +2,23 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from planner.cli import options as o
 from planner.cli.console import emit_json, note, progress
-from planner.cli.optimize import show
-from planner.cli.outputs import check_outputs, name_outputs
-from planner.errors import VerificationError
+from planner.cli.optimize import failures_shown, show
+from planner.cli.outputs import check_input, check_outputs, name_outputs
 from planner.report.plain import nearby
 from planner.units import check_time_limit
 
 
+@o.asks()
 def apply(
     model: o.Model,
-    plan: Annotated[
-        Path,
-        typer.Argument(
-            metavar="PLAN", help="The plan that planner optimize wrote.", show_default=False
-        ),
-    ],
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "-o", "--output", metavar="FILE", help="The rewritten model [./NAME.planned.onnx]."
-        ),
-    ] = None,
+    plan: o.PlanFile,
+    output: o.Rewritten = None,
     time_limit: Annotated[
         float,
         typer.Option(
@@ -41,10 +30,6 @@ def apply(
     ] = False,
     json: o.Json = False,
     force: o.Force = False,
-    memory_limit: o.MemoryLimit = None,
-    timeout: o.Timeout = None,
-    verbose: o.Verbose = False,
-    quiet: o.Quiet = False,
 ) -> None:
     """Rewrite a model as a plan says, without searching again.
 
@@ -59,8 +44,8 @@ def apply(
       planner apply model.onnx model.plan.json --time-limit 60
     """
     check_time_limit(time_limit)
-    o.check_input(model, what="model")
-    o.check_input(plan, what="plan")
+    check_input(model, what="model")
+    check_input(plan, what="plan")
     rewritten = name_outputs(model, output=output).model
     of_its_own = rewritten.with_suffix(".plan.json")
 
@@ -72,20 +57,15 @@ def apply(
     asked = read_plan(plan)
     files = Files(model=rewritten, plan=of_its_own if is_made_here(asked) else None)
     check_outputs(*filter(None, (files.model, files.plan)), inputs=(model, plan), force=force)
-    try:
-        with progress(time_limit) as report_progress:
-            found = applied(
-                model,
-                asked,
-                files,
-                time_limit_s=time_limit,
-                verify=not no_verify,
-                progress=report_progress,
-            )
-    except VerificationError as error:
-        if (failed := getattr(error, "result", None)) is not None:
-            show(failed, json=json)
-        raise
+    with failures_shown(json=json), progress(time_limit) as report_progress:
+        found = applied(
+            model,
+            asked,
+            files,
+            time_limit_s=time_limit,
+            verify=not no_verify,
+            progress=report_progress,
+        )
     if found.again is None:
         if json:
             emit_json({"schema": "planner.apply/1", "model": str(found.model), "plan": str(plan)})

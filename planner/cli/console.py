@@ -72,6 +72,14 @@ def emit_json(document: dict[str, Any]) -> None:
     sys.stdout.flush()
 
 
+def emit(document: dict[str, Any], show: Callable[[dict[str, Any]], object], *, json: bool) -> None:
+    """Print a document: as JSON, or as `show` does, which -q silences."""
+    if json:
+        emit_json(document)
+    elif not verbosity.quiet:
+        show(document)
+
+
 @contextlib.contextmanager
 def progress(limit_s: float | None = None) -> Iterator[Progress]:
     """A function that notes the stage at work, and shows it where it should be shown: as one line that

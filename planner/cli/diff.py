@@ -8,23 +8,22 @@ from typing import Annotated
 import typer
 
 from planner.cli import options as o
-from planner.cli.console import emit_json, verbosity
+from planner.cli.console import emit
+from planner.cli.outputs import check_input
 from planner.cli.thresholds import PeakAbove, SlowerThan, check_compared, parse_thresholds
 from planner.errors import UsageError
 
 
+@o.asks()
 def diff(
     a: Annotated[Path, typer.Argument(metavar="A", help="The plan before.", show_default=False)],
     b: Annotated[Path, typer.Argument(metavar="B", help="The plan after.", show_default=False)],
     across_models: Annotated[
-        bool,
-        typer.Option("--across-models", help="Compare plans of different models, by name."),
+        bool, typer.Option("--across-models", help="Compare plans of different models, by name.")
     ] = False,
     fail_if_peak_above: PeakAbove = None,
     fail_if_slower_than: SlowerThan = None,
     json: o.Json = False,
-    verbose: o.Verbose = False,
-    quiet: o.Quiet = False,
 ) -> None:
     """Show what changed from one plan to another, and why the peak moved.
 
@@ -37,8 +36,8 @@ def diff(
       planner diff main.plan.json branch.plan.json --across-models --fail-if-peak-above 105%
     """
     thresholds = parse_thresholds(fail_if_peak_above, fail_if_slower_than)
-    o.check_input(a, what="plan")
-    o.check_input(b, what="plan")
+    check_input(a, what="plan")
+    check_input(b, what="plan")
 
     from planner.pipeline.record.assemble import read_plan
     from planner.report.diff import diff_payload, print_diff
@@ -50,10 +49,7 @@ def diff(
             f"{after.model_sha256}; pass --across-models to compare them by name"
         )
     payload = diff_payload(before, after, paths=(a, b))
-    if json:
-        emit_json(payload)
-    elif not verbosity.quiet:
-        print_diff(payload)
+    emit(payload, print_diff, json=json)
     planned = payload["planned"]
     first, second = ({name: planned[name][side] for name in planned} for side in ("a", "b"))
     check_compared(thresholds, first, second)

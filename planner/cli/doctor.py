@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from planner.cli import options as o
-from planner.cli.console import emit_json, progress, verbosity
+from planner.cli.console import emit, progress
 from planner.errors import UsageError
 from planner.report.plain import printable
 from planner.units import format_bytes, format_duration
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 SCHEMA = "planner.doctor/2"
 
 
+@o.asks()
 def doctor(
     disk: Annotated[
         Path | None,
@@ -32,10 +33,6 @@ def doctor(
         ),
     ] = None,
     json: o.Json = False,
-    memory_limit: o.MemoryLimit = None,
-    timeout: o.Timeout = None,
-    verbose: o.Verbose = False,
-    quiet: o.Quiet = False,
 ) -> None:
     """Show what works here: ONNX Runtime and its devices, packages, caches, memory.
 
@@ -52,10 +49,7 @@ def doctor(
 
     with progress() as report_progress:
         found = look_around(report_progress, disk)
-    if json:
-        emit_json(_payload(found))
-    elif not verbosity.quiet:
-        print("\n".join(printable(line) for line in _lines(found)))
+    emit(_payload(found), lambda _: print(*map(printable, _lines(found)), sep="\n"), json=json)
     if found.problems:
         raise UsageError("; ".join(found.problems))
 

@@ -28,7 +28,7 @@ _leaving = threading.Lock()
 
 
 @dataclass(slots=True)
-class _State:
+class _Signals:
     """Two threads see each signal, in any order, and each changes an attribute of its own.
 
     Attributes:
@@ -40,7 +40,7 @@ class _State:
     excused: frozenset[int] = frozenset()
 
 
-_state = _State()
+_state = _Signals()
 
 
 def watch_signals() -> Callable[[], None]:

@@ -2,36 +2,29 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from planner.cli import options as o
-from planner.cli.console import emit_json, progress, verbosity
+from planner.cli.console import emit, progress
+from planner.cli.outputs import check_input
 from planner.units import check_time_limit
 
 
+@o.asks("explain")
 def explain(
     model: o.Model,
-    plan: Annotated[
-        Path,
-        typer.Argument(
-            metavar="PLAN", help="The plan that planner optimize wrote.", show_default=False
-        ),
-    ],
+    plan: o.PlanFile,
+    *,
     tensor: Annotated[
         str, typer.Option("--tensor", metavar="NAME", help="The tensor.", show_default=False)
     ],
-    profile: o.Profile = None,
     time_limit: Annotated[
         float, typer.Option("--time-limit", metavar="SECONDS", help="Time limit of the prices.")
     ] = 20.0,
+    asked: o.Said,
     json: o.Json = False,
-    memory_limit: o.MemoryLimit = None,
-    timeout: o.Timeout = None,
-    verbose: o.Verbose = False,
-    quiet: o.Quiet = False,
 ) -> None:
     """Show what a plan does with one tensor: where it is, what was weighed, what its bytes are worth.
 
@@ -41,9 +34,8 @@ def explain(
       planner explain model.onnx model.plan.json --tensor layer.3.out --json
     """
     check_time_limit(time_limit)
-    o.check_input(model, what="model")
-    o.check_input(plan, what="plan")
-    o.check_input(profile, what="profile")
+    check_input(model, what="model")
+    check_input(plan, what="plan")
 
     from planner.pipeline.answer.explain import explain as explain_tensor
     from planner.report.explain import explain_payload, print_explanation
@@ -53,12 +45,9 @@ def explain(
             model,
             plan,
             tensor,
-            profile=profile,
+            profile=asked["profile"],
             time_limit_s=time_limit,
             progress=report_progress,
         )
     payload = explain_payload(found)
-    if json:
-        emit_json(payload)
-    elif not verbosity.quiet:
-        print_explanation(payload)
+    emit(payload, print_explanation, json=json)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from planner.cli import options as o
-from planner.cli.console import emit_json, note, progress, verbosity
+from planner.cli.console import Progress, emit_json, note, progress, verbosity
 from planner.cli.forward import export_forward, summary_of
 from planner.cli.outputs import check_outputs
 from planner.errors import UsageError
@@ -19,20 +20,23 @@ from planner.report.plain import nearby
 if TYPE_CHECKING:
     from planner.export.training import ExportedGraph
 
+StepName = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODULE:CALLABLE|MODEL.onnx",
+        help="What makes the step, or a forward model; see below.",
+        show_default=False,
+    ),
+]
 
-def export(
-    step: Annotated[
-        str,
-        typer.Argument(
-            metavar="MODULE:CALLABLE|MODEL.onnx",
-            help="What makes the step, or a forward model; see below.",
-            show_default=False,
-        ),
-    ],
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exporting:
+    """What the graph is made with, beside the step or the forward model."""
+
     output: Annotated[
-        Path,
-        typer.Option("-o", "--output", metavar="FILE", help="The model.", show_default=False),
-    ],
+        Path, typer.Option("-o", "--output", metavar="FILE", help="The model.", show_default=False)
+    ]
     optimizer: Annotated[
         str | None,
         typer.Option(
@@ -41,10 +45,10 @@ def export(
             help="Append the update: sgd, momentum, adam, adamw, or a class of torch.optim with its "
             "settings, as in adamw:lr=1e-3,betas=0.9/0.95 [the gradients are the outputs].",
         ),
-    ] = None,
+    ] = None
     dynamic_batch: Annotated[
         bool, typer.Option("--dynamic-batch", help="Leave the batch symbolic, as the dim batch.")
-    ] = False,
+    ] = False
     dynamic: Annotated[
         list[str] | None,
         typer.Option(
@@ -53,47 +57,46 @@ def export(
             help="Leave axes of an input symbolic, as in ids=batch,sequence; nothing between commas "
             "leaves one fixed [repeatable].",
         ),
-    ] = None,
+    ] = None
     params: Annotated[
         Literal["inputs", "initializers"],
         typer.Option("--params", help="Parameters are graph inputs, or stored in the model."),
-    ] = "inputs",
+    ] = "inputs"
     specialize: Annotated[
         bool,
         typer.Option(
             "--specialize",
             help="What the module's Python reads of tensors is as in the example inputs.",
         ),
-    ] = False,
+    ] = False
     external_data: Annotated[
         bool, typer.Option("--external-data", help="Store tensors beside the model, in FILE.data.")
-    ] = False,
+    ] = False
     sidecar: Annotated[
-        bool,
-        typer.Option("--sidecar", help="Write .inputs.json too: how to draw the inputs."),
-    ] = False,
+        bool, typer.Option("--sidecar", help="Write .inputs.json too: how to draw the inputs.")
+    ] = False
     autocast: Annotated[
         Literal["bf16", "fp16"] | None,
         typer.Option("--autocast", help="Trace under torch.autocast in this type."),
-    ] = None,
+    ] = None
     cast_for_cpu: Annotated[
         bool,
         typer.Option(
             "--cast-for-cpu",
             help="Casts around what the CPU has no bfloat16 kernel for, so that it runs there too.",
         ),
-    ] = False,
+    ] = False
     random: Annotated[
         Literal["graph", "inputs"],
         typer.Option("--random", help="Dropout masks and the like: drawn in the graph, or inputs."),
-    ] = "graph",
+    ] = "graph"
     no_check: Annotated[
         bool,
         typer.Option(
             "--no-check",
             help="Do not run PyTorch's own step beside the graph, at other values, to compare them.",
         ),
-    ] = False,
+    ] = False
     loss: Annotated[
         str | None,
         typer.Option(
@@ -102,7 +105,7 @@ def export(
             help="For a forward model: mse, cross_entropy (each of the first output, or as in "
             "mse:logits), or an output that is the loss.",
         ),
-    ] = None,
+    ] = None
     train: Annotated[
         list[str] | None,
         typer.Option(
@@ -111,7 +114,7 @@ def export(
             help="For a forward model: initializers to train; may be repeated [weights, scales and "
             "biases].",
         ),
-    ] = None,
+    ] = None
     freeze: Annotated[
         list[str] | None,
         typer.Option(
@@ -119,15 +122,42 @@ def export(
             metavar="PATTERN",
             help="For a forward model: initializers not to train; may be repeated.",
         ),
-    ] = None,
-    dim: o.Dims = None,
-    shape: o.Shapes = None,
+    ] = None
+
+    def of_forward(self, dims: Mapping[str, int]) -> dict[str, Any]:
+        """Arguments of `planner.export.forward.differentiate`."""
+        return {
+            "loss": self.loss,
+            "optimizer": self.optimizer,
+            "dims": dims,
+            "train": self.train or (),
+            "freeze": self.freeze or (),
+            "check": not self.no_check,
+        }
+
+
+_ONLY_TORCH = (
+    "dynamic_batch",
+    "dynamic",
+    "specialize",
+    "sidecar",
+    "autocast",
+    "cast_for_cpu",
+    "random",
+    "params",
+)
+_ONLY_FORWARD = ("loss", "train", "freeze")
+_FORWARD = "a forward model (MODEL.onnx), and this is a step in PyTorch"
+
+
+@o.asks("export")
+def export(
+    step: StepName,
+    *,
+    wanted: Exporting,
+    asked: o.Said,
     force: o.Force = False,
     json: o.Json = False,
-    memory_limit: o.MemoryLimit = None,
-    timeout: o.Timeout = None,
-    verbose: o.Verbose = False,
-    quiet: o.Quiet = False,
 ) -> None:
     """Write the training graph of a PyTorch module or a forward model: loss, gradients, maybe the update.
 
@@ -161,76 +191,39 @@ def export(
       planner export resnet.onnx -o model.onnx --loss cross_entropy --optimizer adamw --dim batch=8
       planner export train:step -o model.onnx --optimizer sgd:lr=0.1,momentum=0.9,nesterov=true
     """
-    only_forward = {
-        "--loss": loss,
-        "--train": train,
-        "--freeze": freeze,
-        "--dim": dim,
-        "--shape": shape,
-    }
-    if step.endswith(".onnx"):
-        only_torch = {
-            "--dynamic-batch": dynamic_batch,
-            "--dynamic": dynamic,
-            "--specialize": specialize,
-            "--sidecar": sidecar,
-            "--autocast": autocast,
-            "--cast-for-cpu": cast_for_cpu,
-            "--random": random != "graph",
-            "--params": params != "inputs",
-        }
-        _refuse(only_torch, "a step in PyTorch, and this is a forward model")
-        wanted = {
-            "loss": loss,
-            "optimizer": optimizer,
-            "dims": o.parse_dims(dim, shape),
-            "train": train or (),
-            "freeze": freeze or (),
-            "check": not no_check,
-        }
-        export_forward(
-            Path(step), output, wanted, external_data=external_data, force=force, json=json
-        )
+    if not step.endswith(".onnx"):
+        _refuse(wanted, _ONLY_FORWARD, _FORWARD)
+        if asked["dims"]:
+            raise UsageError(f"--dim and --shape are for {_FORWARD}")
+        _export_step(step, wanted, force=force, json=json)
         return
-    _refuse(only_forward, "a forward model (MODEL.onnx), and this is a step in PyTorch")
+    _refuse(wanted, _ONLY_TORCH, "a step in PyTorch, and this is a forward model")
+    export_forward(
+        Path(step),
+        wanted.output,
+        wanted.of_forward(asked["dims"] or {}),
+        external_data=wanted.external_data,
+        force=force,
+        json=json,
+    )
+
+
+def _export_step(step: str, wanted: Exporting, *, force: bool, json: bool) -> None:
+    """Trace a step of PyTorch's, write its graph, and say what it is."""
     from planner.export.torch_extra import require_torch
 
     require_torch()
-    from planner.export.callables import load_step
     from planner.export.files import data_path, sidecar_path
-    from planner.export.training import (
-        KernelWarning,
-        ModeWarning,
-        export_training_graph,
-        half_type,
-    )
+    from planner.export.training import KernelWarning, ModeWarning
 
-    beside = [data_path(output)] * external_data + [sidecar_path(output)] * sidecar
+    output, sidecar, external = wanted.output, wanted.sidecar, wanted.external_data
+    beside = [data_path(output)] * external + [sidecar_path(output)] * sidecar
     check_outputs(output, *beside, force=force)
     with progress() as report:
-        if report:
-            report(f"importing {step}")
-        arguments = load_step(step)
-        if optimizer is not None and arguments.setdefault("optimizer", optimizer) is not optimizer:
-            raise UsageError(
-                f"{step} returns an optimizer, and --optimizer names one: give one of both"
-            )
-        if report:
-            report("tracing")
         with warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")
-            graph = export_training_graph(
-                **arguments,
-                dynamic_batch=dynamic_batch,
-                dynamic=_axes(dynamic) if dynamic else None,
-                store_parameters=params == "initializers",
-                specialize=specialize,
-                autocast=half_type(autocast),
-                cast_for_cpu=cast_for_cpu,
-                random=random,
-                check=not no_check,
-            )
-        files = graph.save(output, external_data=external_data, sidecar=sidecar, force=force)
+            graph = _traced(step, wanted, report)
+        files = graph.save(output, external_data=external, sidecar=sidecar, force=force)
     for warning in said:
         if issubclass(warning.category, KernelWarning | ModeWarning):
             note(str(warning.message))
@@ -239,18 +232,48 @@ def export(
         emit_json(summary)
     elif not verbosity.quiet:
         _print(summary)
-        if graph.unchecked and not no_check:
+        if graph.unchecked and not wanted.no_check:
             note(f"not compared with PyTorch's own step: {graph.unchecked}")
         for line in graph.assumed:
             note(f"taken for granted, as the example inputs give it: {line}")
     note(f"wrote {', '.join(map(nearby, files))}")
 
 
-def _refuse(given: Mapping[str, object], what: str) -> None:
+def _traced(step: str, wanted: Exporting, report: Progress) -> ExportedGraph:
+    """The graph of a step.
+
+    Raises:
+        UsageError: it cannot be imported, or has an optimizer of its own beside the one that is named.
+    """
+    from planner.export.callables import load_step
+    from planner.export.training import export_training_graph, half_type
+
+    report(f"importing {step}")
+    arguments = load_step(step)
+    optimizer = wanted.optimizer
+    if optimizer is not None and arguments.setdefault("optimizer", optimizer) is not optimizer:
+        raise UsageError(
+            f"{step} returns an optimizer, and --optimizer names one: give one of both"
+        )
+    report("tracing")
+    return export_training_graph(
+        **arguments,
+        dynamic_batch=wanted.dynamic_batch,
+        dynamic=_axes(wanted.dynamic) if wanted.dynamic else None,
+        store_parameters=wanted.params == "initializers",
+        specialize=wanted.specialize,
+        autocast=half_type(wanted.autocast),
+        cast_for_cpu=wanted.cast_for_cpu,
+        random=wanted.random,
+        check=not wanted.no_check,
+    )
+
+
+def _refuse(wanted: Exporting, names: tuple[str, ...], what: str) -> None:
     """Raise UsageError where an option is given that is for something else."""
-    option = next((name for name, value in given.items() if value), None)
-    if option is not None:
-        raise UsageError(f"{option} is for {what}")
+    for each in fields(wanted):
+        if each.name in names and getattr(wanted, each.name) != each.default:
+            raise UsageError(f"--{each.name.replace('_', '-')} is for {what}")
 
 
 def _axes(options: list[str]) -> dict[str, dict[int, str]]:

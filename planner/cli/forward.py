@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from planner.cli.console import emit_json, note, progress, verbosity
+from planner.cli.console import emit, note, progress
 from planner.cli.outputs import check_outputs
 from planner.errors import UsageError
 from planner.report.plain import nearby
@@ -50,14 +50,12 @@ def export_forward(
         graph = differentiate(path, **wanted)
         files = graph.save(output, external_data=external_data, force=force)
     summary = summary_of(graph, files, "" if wanted["check"] else "it was not asked for")
-    if json:
-        emit_json(summary)
-    elif not verbosity.quiet:
-        typer.echo(
-            f"{summary['nodes']:,} nodes, {len(summary['graph_inputs']):,} inputs "
-            f"({', '.join(graph.inputs)}, then {len(graph.parameters):,} trained parameters: "
-            f"{some_of(list(graph.parameters), _SHOWN)}), {len(summary['graph_outputs']):,} outputs"
-        )
+    text = (
+        f"{summary['nodes']:,} nodes, {len(summary['graph_inputs']):,} inputs "
+        f"({', '.join(graph.inputs)}, then {len(graph.parameters):,} trained parameters: "
+        f"{some_of(list(graph.parameters), _SHOWN)}), {len(summary['graph_outputs']):,} outputs"
+    )
+    emit(summary, lambda _: typer.echo(text), json=json)
     note(f"wrote {', '.join(map(nearby, files))}")
 
 

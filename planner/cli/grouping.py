@@ -6,81 +6,34 @@ from typing import Any
 
 from typer.core import TyperCommand
 
-GROUPS: dict[str, tuple[str, ...]] = {
-    "Budget": (
-        "budget",
-        "budgets",
-        "points",
-        "max_slowdown",
-        "reserve",
-        "budget_of",
-        "host_budget",
-        "disk_budget",
-    ),
-    "Levers": (
-        "swap",
-        "recompute",
-        "resident",
-        "feeds",
-        "copies",
-        "disk",
-        "split",
-        "micro_batch",
-        "cast_saved",
-        "no_pattern",
-        "include",
-        "exclude",
-        "min_tensor",
-    ),
-    "Sizes": ("dim", "shape", "bound", "what_if"),
-    "Target and hardware": (
-        "device",
-        "order",
-        "no_ort_optimize",
-        "hardware",
-        "profile",
-        "calibrate",
-    ),
-    "Solver": ("time_limit", "seed", "workers", "reproducible", "jobs", "ray", "params"),
-    "Verification": (
-        "verify",
-        "no_verify",
-        "strict",
-        "inputs",
-        "fail_if_peak_above",
-        "fail_if_slower_than",
-    ),
-    "Output": ("output", "plan", "report", "trace", "dry_run", "force", "json", "verbose", "quiet"),
-    "The command itself": ("memory_limit", "timeout", "help"),
-}
-"""Options by group, by the names of the functions' parameters."""
+from planner.request.asking import GROUPS, ITSELF, OUTPUT
 
-OTHERS = "Other options"
+Row = tuple[str, str]
 
 
 class GroupedCommand(TyperCommand):
-    """A command whose help shows its options under the headings of `GROUPS`."""
+    """A command whose help shows its options under headings."""
 
     # the formatter's and the context's classes are Typer's own, which it does not export
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write arguments, then each group that has options of this command."""
-        records: dict[str, tuple[str, str]] = {}
-        arguments: list[tuple[str, str]] = []
-        for param in self.get_params(ctx):
-            record = param.get_help_record(ctx)
-            if record is None:
-                continue
-            if param.param_type_name == "argument":
-                arguments.append(record)
-            else:
-                records[str(param.name)] = record
-        grouped = {name for names in GROUPS.values() for name in names}
-        others = tuple(name for name in records if name not in grouped)
-        sections = {"Arguments": arguments} | {
-            title: [records[name] for name in names if name in records]
-            for title, names in {**GROUPS, OTHERS: others}.items()
-        }
-        for title, rows in sections.items():
-            if rows:
-                with formatter.section(title):
-                    formatter.write_dl(rows)
+        """Write the sections."""
+        for title, rows in sections_of(self, ctx).items():
+            with formatter.section(title):
+                formatter.write_dl(rows)
+
+
+def sections_of(command: TyperCommand, context: Any) -> dict[str, list[Row]]:
+    """Rows of help by heading; an option whose command names no heading for it is about output."""
+    is_grouped = isinstance(command, GroupedCommand)
+    found: dict[str, list[Row]] = {
+        title: [] for title in ("Arguments", *(GROUPS if is_grouped else ("Options",)))
+    }
+    for param in command.get_params(context):
+        row = param.get_help_record(context)
+        if row is None:
+            continue
+        default = ITSELF if param.name == "help" else OUTPUT
+        title = getattr(param, "rich_help_panel", None) or default
+        is_argument = param.param_type_name == "argument"
+        found["Arguments" if is_argument else title if is_grouped else "Options"].append(row)
+    return {title: rows for title, rows in found.items() if rows}

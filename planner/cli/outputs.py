@@ -1,4 +1,4 @@
-"""Which files a command writes, checked before any work is done.
+"""Which files a command reads and writes, checked before any work is done.
 
 `-o` names the rewritten model (or a folder for it); the plan and the report stand beside it. With
 no `-o` they go to the working folder, named after the model.
@@ -12,6 +12,7 @@ from pathlib import Path
 
 from planner.errors import UsageError
 from planner.files.writing import check_writable
+from planner.request.asking import is_file
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,3 +54,9 @@ def check_outputs(*paths: Path, inputs: tuple[Path | None, ...] = (), force: boo
             raise UsageError(f"output {path} is named twice")
         check_writable(path, force=force)
         seen.add(real)
+
+
+def check_input(path: Path | None, *, what: str) -> None:
+    """Raise UsageError where `path` is given and is not a regular file."""
+    if path is not None:
+        is_file(what)(path)

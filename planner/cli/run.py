@@ -3,29 +3,35 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from planner.cli import options as o
 from planner.cli.console import note
+from planner.cli.outputs import check_input
 from planner.errors import UsageError
 from planner.units import check_budget, check_time_limit, parse_bytes
 
+if TYPE_CHECKING:
+    from planner.running.opening import Wanted
 
-def run(
-    script: Annotated[
-        str,
-        typer.Argument(
-            metavar="SCRIPT", help="The script, or with -m a module.", show_default=False
-        ),
-    ],
-    arguments: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="ARGS", help="Its own arguments.", show_default=False),
-    ] = None,
+ScriptName = Annotated[
+    str,
+    typer.Argument(metavar="SCRIPT", help="The script, or with -m a module.", show_default=False),
+]
+Arguments = Annotated[
+    list[str] | None, typer.Argument(metavar="ARGS", help="Its own arguments.", show_default=False)
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plans:
+    """What is planned, and how the script's sessions are opened."""
+
     budget: Annotated[
         str | None,
         typer.Option(
@@ -34,7 +40,7 @@ def run(
             help="Plan models that planner has not written: 16GB, 12GiB, or 60% of a model's own peak.",
             show_default=False,
         ),
-    ] = None,
+    ] = None
     plan: Annotated[
         list[Path] | None,
         typer.Option(
@@ -43,25 +49,23 @@ def run(
             help="Open the model that this plan belongs to as the plan says (repeatable).",
             show_default=False,
         ),
-    ] = None,
-    module: Annotated[bool, typer.Option("-m", help="Run a module, as python -m does.")] = False,
+    ] = None
+    module: Annotated[bool, typer.Option("-m", help="Run a module, as python -m does.")] = False
     device: Annotated[
         Literal["cpu", "webgpu", "cuda", "any"] | None,
         typer.Option(
             "--device", help="What models are planned for [the device that a session opens on]."
         ),
-    ] = None,
-    dim: o.Dims = None,
-    shape: o.Shapes = None,
+    ] = None
     time_limit: Annotated[
         float,
         typer.Option(
             "--time-limit", metavar="SECONDS", help="Time for finding the plan of one model."
         ),
-    ] = 60.0,
+    ] = 60.0
     no_verify: Annotated[
         bool, typer.Option("--no-verify", help="Do not run planned models to compare numbers.")
-    ] = False,
+    ] = False
     pool: Annotated[
         str | None,
         typer.Option(
@@ -70,7 +74,7 @@ def run(
             help="Memory of sessions on files of planner's: a pool of exactly so many bytes (CPU).",
             show_default=False,
         ),
-    ] = None,
+    ] = None
     disk: Annotated[
         Path | None,
         typer.Option(
@@ -80,16 +84,51 @@ def run(
             "swap there [PLANNER_DISK, TMPDIR or /var/tmp].",
             show_default=False,
         ),
-    ] = None,
+    ] = None
     strict: Annotated[
         bool,
         typer.Option(
             "--strict", help="Raise an error in the script where a line would be printed."
         ),
-    ] = False,
+    ] = False
     explain: Annotated[
         bool, typer.Option("--explain", help="Say what was done to each session, on stderr.")
-    ] = False,
+    ] = False
+
+    def wanted(self, dims: Mapping[str, int]) -> Wanted:
+        """What each session is asked about.
+
+        Raises:
+            UsageError: an option cannot be meant; ModelError: a plan is none.
+        """
+        if self.budget is not None:
+            check_budget(self.budget)
+        if self.pool is not None:
+            parse_bytes(self.pool, what="--pool")
+        check_time_limit(self.time_limit)
+        for path in self.plan or ():
+            check_input(path, what="plan")
+
+        from planner.pipeline.record.assemble import read_plan
+        from planner.running.opening import Wanted
+
+        return Wanted(
+            budget=self.budget,
+            plans={read_plan(path).model_sha256: path for path in self.plan or ()},
+            device=self.device,
+            dims=dims,
+            verify=not self.no_verify,
+            time_limit_s=self.time_limit,
+            strict=self.strict,
+            explain=self.explain,
+            pool=self.pool,
+            disk=self.disk,
+        )
+
+
+@o.asks("run", limited=False)
+def run(
+    script: ScriptName, arguments: Arguments = None, *, plans: Plans, asked: o.Said
 ) -> Callable[[], None]:
     """Run a script as it is, with each session opened as its plan needs it.
 
@@ -112,34 +151,14 @@ def run(
       planner run --pool 1400MB train.py --epochs 3
       planner run --budget 16GB --device cuda --strict -m package.train --epochs 3
     """
-    if budget is not None:
-        check_budget(budget)
-    if pool is not None:
-        parse_bytes(pool, what="--pool")
-    check_time_limit(time_limit)
-    dims = o.parse_dims(dim, shape)
-    for path in plan or ():
-        o.check_input(path, what="plan")
-    if not module and not os.path.exists(script):
+    wanted = plans.wanted(asked["dims"] or {})
+    if not plans.module and not os.path.exists(script):
         raise UsageError(f"script {script} does not exist")
 
-    from planner.pipeline.record.assemble import read_plan
-    from planner.running.opening import Opener, Wanted
+    from planner.running.opening import Opener
     from planner.running.script import Script
 
-    wanted = Wanted(
-        budget=budget,
-        plans={read_plan(path).model_sha256: path for path in plan or ()},
-        device=device,
-        dims=dims,
-        verify=not no_verify,
-        time_limit_s=time_limit,
-        strict=strict,
-        explain=explain,
-        pool=pool,
-        disk=disk,
-    )
-    to_run = Script(name=script, arguments=tuple(arguments or ()), is_module=module)
+    to_run = Script(name=script, arguments=tuple(arguments or ()), is_module=plans.module)
 
     def start() -> None:
         from planner.running.classes import take_over

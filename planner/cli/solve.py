@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import json as jsonlib
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from planner.cli import options as o
-from planner.cli.console import emit_json, note, progress, verbosity
+from planner.cli.console import emit, note, progress, verbosity
 from planner.cli.ending import signals_raise
-from planner.cli.outputs import check_outputs
+from planner.cli.outputs import check_input, check_outputs
 from planner.cli.params import read_noting
 from planner.errors import InfeasibleBudgetError, UsageError
 from planner.report.plain import nearby
 from planner.units import (
     check_budget,
-    check_time_limit,
     format_both,
     format_budget,
     format_bytes,
@@ -29,8 +28,10 @@ from planner.units import (
 )
 
 if TYPE_CHECKING:
+    from planner.plan.candidate import Candidate
     from planner.plan.problem import Problem
     from planner.plan.solved import Solved
+    from planner.portfolio.table import Policy
 
 SOLUTION_FORMAT = "planner-solution"
 SOLUTION_VERSION = 1
@@ -47,13 +48,18 @@ def _print_params(value: bool) -> None:
         raise typer.Exit
 
 
-def solve(
-    problem: Annotated[
-        Path,
-        typer.Argument(
-            metavar="PROBLEM", help="The file that planner problem wrote.", show_default=False
-        ),
-    ],
+ProblemFile = Annotated[
+    Path,
+    typer.Argument(
+        metavar="PROBLEM", help="The file that planner problem wrote.", show_default=False
+    ),
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Changes:
+    """What is changed about the problem, and what is written."""
+
     budget: Annotated[
         str | None,
         typer.Option(
@@ -61,29 +67,26 @@ def solve(
             metavar="SIZE",
             help="Device memory: 16GB, 12GiB, or 60% of the base order's peak [the file's].",
         ),
-    ] = None,
+    ] = None
     output: Annotated[
         Path | None,
         typer.Option("-o", "--output", metavar="FILE", help="Write figures and schedule (JSON)."),
-    ] = None,
+    ] = None
     swap: Annotated[
         Literal["auto", "none", "only"],
         typer.Option(
             "--swap",
             help="Copy tensors to the host, where the file allows it: when it pays, never, or only that.",
         ),
-    ] = "auto",
+    ] = "auto"
     overlap: Annotated[
         bool | None,
         typer.Option(
             "--overlap/--no-overlap",
             help="Copies run beside the operations, or add to the step [the file's].",
         ),
-    ] = None,
-    time_limit: o.TimeLimit = 60.0,
-    seed: o.Seed = 0,
-    workers: o.Workers = None,
-    params: o.Params = None,
+    ] = None
+    params: o.Params = None
     print_params: Annotated[
         bool,
         typer.Option(
@@ -92,13 +95,24 @@ def solve(
             callback=_print_params,
             is_eager=True,
         ),
-    ] = False,
+    ] = False
+
+    def policy(self) -> Policy:
+        """The numbers of the search, with a note on those that change nothing here."""
+        from planner.portfolio.params import STAGES
+        from planner.portfolio.table import POLICY
+
+        return POLICY if self.params is None else read_noting(self.params, unused=tuple(STAGES))
+
+
+@o.asks("solve")
+def solve(
+    problem: ProblemFile,
+    *,
+    wanted: Changes,
+    asked: o.Said,
     force: o.Force = False,
     json: o.Json = False,
-    memory_limit: o.MemoryLimit = None,
-    timeout: o.Timeout = None,
-    verbose: o.Verbose = False,
-    quiet: o.Quiet = False,
 ) -> None:
     """Solve a planning problem: what to keep, recompute or swap to stay within a budget.
 
@@ -113,61 +127,60 @@ def solve(
       planner solve --print-params > params.toml
       planner solve problem.json --budget 60% --params params.toml
     """
-    if budget is not None:
-        check_budget(budget)
-    check_time_limit(time_limit)
-    o.check_input(problem, what="problem")
-    if output is not None:
-        check_outputs(output, inputs=(problem, params), force=force)
+    if wanted.budget is not None:
+        check_budget(wanted.budget)
+    check_input(problem, what="problem")
+    if wanted.output is not None:
+        check_outputs(wanted.output, inputs=(problem, wanted.params), force=force)
 
     from planner.order.reorder import peak_of
     from planner.plan.problemfile import read_problem
-    from planner.portfolio.params import STAGES
     from planner.portfolio.solve import solve as solve_problem
-    from planner.portfolio.table import POLICY
     from planner.search.state import SearchSettings
 
-    policy = POLICY if params is None else read_noting(params, unused=tuple(STAGES))
+    policy = wanted.policy()
     read = read_problem(problem)
     base_peak = peak_of(read, range(len(read.ops)))
-    asked = _asked(read, base_peak, budget, swap, overlap)
-    with progress(time_limit) as report_progress, signals_raise():
-        solved = solve_problem(
-            asked,
-            SearchSettings(limit_s=time_limit, seed=seed, workers=workers, keep_on_interrupt=True),
-            progress=report_progress,
-            policy=policy,
-        )
+    limited = _limited(read, base_peak, wanted)
+    limit_s, seed = asked["time_limit_s"], asked["seed"]
+    settings = SearchSettings(
+        limit_s=limit_s, seed=seed, workers=asked["workers"], keep_on_interrupt=True
+    )
+    with progress(limit_s) as report_progress, signals_raise():
+        solved = solve_problem(limited, settings, progress=report_progress, policy=policy)
     if solved.candidate is None:
-        raise _infeasible(asked, solved, time_limit)
-    figures = _figures(asked, solved, base_peak=base_peak, budget=budget, swap=swap, seed=seed)
-    if output is not None:
-        from planner.onnxio.save import atomic_write
-
-        actions = [[action.kind.value, action.target] for action in solved.candidate.actions]
-        with atomic_write(output) as temporary:
-            text = jsonlib.dumps({**figures, "actions": actions}, allow_nan=False) + "\n"
-            temporary.write_text(text, encoding="utf-8")
-    if json:
-        emit_json(figures)
-    elif not verbosity.quiet:
-        lines = _lines(figures)
-        if verbosity.verbose:
-            lines += _engine_lines(figures["engines"], figures["base_us"])
-        print("\n".join(lines))
-    if output is not None:
-        note(f"wrote {nearby(output)}")
+        raise _infeasible(limited, solved, limit_s)
+    figures = {
+        **_figures(limited, solved, base_peak),
+        "budget_text": wanted.budget,
+        "swap_mode": wanted.swap if limited.allow_swap else "none",
+        "seed": seed,
+    }
+    if wanted.output is not None:
+        _write(wanted.output, figures, solved.candidate)
+    emit(figures, _print, json=json)
+    if wanted.output is not None:
+        note(f"wrote {nearby(wanted.output)}")
 
 
-def _asked(
-    problem: Problem, base_peak: int, budget: str | None, swap: str, overlap: bool | None
-) -> Problem:
+def _write(output: Path, figures: dict[str, Any], candidate: Candidate) -> None:
+    """The solution file: the figures, and `actions` ([kind, index of operation or tensor])."""
+    from planner.onnxio.save import atomic_write
+
+    actions = [[action.kind.value, action.target] for action in candidate.actions]
+    with atomic_write(output) as temporary:
+        text = jsonlib.dumps({**figures, "actions": actions}, allow_nan=False) + "\n"
+        temporary.write_text(text, encoding="utf-8")
+
+
+def _limited(problem: Problem, base_peak: int, wanted: Changes) -> Problem:
     """The problem with what the options say."""
-    if budget is not None:
-        capacity = parse_budget(budget, baseline_bytes=base_peak)
+    swap = wanted.swap
+    if wanted.budget is not None:
+        capacity = parse_budget(wanted.budget, baseline_bytes=base_peak)
         problem = replace(problem, capacity_bytes=capacity)
-    if overlap is not None:
-        problem = replace(problem, overlap=overlap)
+    if wanted.overlap is not None:
+        problem = replace(problem, overlap=wanted.overlap)
     if swap == "none":
         return problem.without_swaps()
     if swap == "only" and not problem.allow_swap:
@@ -206,16 +219,10 @@ def _infeasible(problem: Problem, solved: Solved, time_limit_s: float) -> Infeas
     )
 
 
-def _figures(
-    problem: Problem,
-    solved: Solved,
-    *,
-    base_peak: int,
-    budget: str | None,
-    swap: str,
-    seed: int,
-) -> dict[str, Any]:
-    """What `--json` prints; with `actions` ([kind, index of operation or tensor]), the solution file."""
+def _figures(problem: Problem, solved: Solved, base_peak: int) -> dict[str, Any]:
+    """What `--json` prints, but for what was typed."""
+    from planner.report.views import picked
+
     assert solved.candidate is not None
     replay = solved.candidate.replay
     return {
@@ -224,28 +231,24 @@ def _figures(
         "problem": problem.name,
         "operations": len(problem.ops),
         "tensors": len(problem.tensors),
-        "budget_text": budget,
         "capacity_bytes": problem.capacity_bytes,
-        "swap_mode": swap if problem.allow_swap else "none",
         "overlap": problem.overlap,
         "base_peak_bytes": base_peak,
         "base_us": problem.base_duration_us,
-        "peak_bytes": replay.peak_bytes,
-        "time_us": replay.time_us,
-        "recomputed_ops": replay.recomputed_ops,
-        "recompute_us": replay.recompute_us,
-        "swap_out_bytes": replay.swap_out_bytes,
-        "swap_in_bytes": replay.swap_in_bytes,
-        "swap_us": replay.swap_us,
-        "bound_us": solved.bound_us,
-        "bound_class": solved.bound_class,
-        "gap": solved.gap,
-        "engine": solved.engine,
+        **picked(replay, "peak_bytes", "time_us", "recomputed_ops", "recompute_us"),
+        **picked(replay, "swap_out_bytes", "swap_in_bytes", "swap_us"),
+        **picked(solved, "bound_us", "bound_class", "gap", "engine"),
         "solve_s": round(solved.solve_s, 3),
         "engines": [asdict(engine) for engine in solved.engines],
         "interrupted": solved.is_interrupted,
-        "seed": seed,
     }
+
+
+def _print(figures: dict[str, Any]) -> None:
+    lines = _lines(figures)
+    if verbosity.verbose:
+        lines += _engine_lines(figures["engines"], figures["base_us"])
+    print("\n".join(lines))
 
 
 def _lines(figures: dict[str, Any]) -> list[str]:

@@ -14,6 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from planner.errors import ThresholdError, UsageError
+from planner.request.asking import VERIFICATION
 from planner.units import format_both, format_percent, parse_bytes, parse_percent
 
 PeakAbove = Annotated[
@@ -22,6 +23,7 @@ PeakAbove = Annotated[
         "--fail-if-peak-above",
         metavar="SIZE|PERCENT",
         help="Exit with 7 if the peak is larger (90%: of the peak before).",
+        rich_help_panel=VERIFICATION,
     ),
 ]
 SlowerThan = Annotated[
@@ -30,6 +32,7 @@ SlowerThan = Annotated[
         "--fail-if-slower-than",
         metavar="PERCENT",
         help="Exit with 7 if the step is slower than before by more than this.",
+        rich_help_panel=VERIFICATION,
     ),
 ]
 

@@ -8,11 +8,12 @@ from typing import Annotated
 import typer
 
 from planner.cli import options as o
-from planner.cli.console import emit_json, progress, verbosity
+from planner.cli.console import emit, progress
+from planner.cli.outputs import check_input
 from planner.errors import VerificationError
-from planner.units import check_budget
 
 
+@o.asks("verify")
 def verify(
     original: Annotated[
         Path, typer.Argument(metavar="ORIGINAL", help="The original model.", show_default=False)
@@ -20,28 +21,16 @@ def verify(
     rewritten: Annotated[
         Path, typer.Argument(metavar="REWRITTEN", help="The rewritten model.", show_default=False)
     ],
+    *,
     plan: Annotated[
         Path | None,
         typer.Option("--plan", metavar="FILE", help="The plan, to compare order and bytes with."),
     ] = None,
-    budget: Annotated[
-        str | None,
-        typer.Option("--budget", metavar="SIZE", help="The hard cap to run both under."),
-    ] = None,
-    dim: o.Dims = None,
-    shape: o.Shapes = None,
-    inputs: o.Inputs = None,
-    seed: o.Seed = 0,
-    device: o.RunOn = "cpu",
-    strict: o.Strict = False,
+    asked: o.Said,
     fast: Annotated[
         bool, typer.Option("--fast", help="Run each model once only, as `planner optimize` does.")
     ] = False,
     json: o.Json = False,
-    memory_limit: o.MemoryLimit = None,
-    timeout: o.Timeout = None,
-    verbose: o.Verbose = False,
-    quiet: o.Quiet = False,
 ) -> None:
     """Run two models on ONNX Runtime: same numbers, planned order, bytes, budget, step time.
 
@@ -53,39 +42,20 @@ def verify(
       planner verify model.onnx model.planned.onnx --budget 60% --json
       planner verify model.onnx model.planned.onnx --shape x=8x3x224x224
     """
-    if budget is not None:
-        check_budget(budget)
-    dims = o.parse_dims(dim, shape)
-    o.check_input(original, what="model")
-    o.check_input(rewritten, what="model")
-    o.check_input(plan, what="plan")
-    o.check_input(inputs, what="inputs")
+    check_input(original, what="model")
+    check_input(rewritten, what="model")
+    check_input(plan, what="plan")
 
     from planner import api
 
     with progress() as report_progress:
         verification = api.verify(
-            original,
-            rewritten,
-            plan=plan,
-            budget=budget,
-            dims=dims,
-            inputs=inputs,
-            seed=seed,
-            device=device,
-            strict=strict,
-            fast=fast,
-            progress=report_progress,
+            original, rewritten, **asked.typed, plan=plan, fast=fast, progress=report_progress
         )
     from planner.report.payload import verification_payload
+    from planner.report.terminal import print_verification
 
-    payload = verification_payload(verification)
-    if json:
-        emit_json(payload)
-    elif not verbosity.quiet:
-        from planner.report.terminal import print_verification
-
-        print_verification(payload)
+    emit(verification_payload(verification), print_verification, json=json)
     if not verification.passed:
         raise VerificationError(
             f"ONNX Runtime does not confirm {rewritten}: {verification.failures[0]}"

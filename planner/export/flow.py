@@ -28,7 +28,7 @@ _FIRST = '; of a tuple the first is the loss: return (loss, {"name": tensor, ...
 
 
 @dataclass(frozen=True, slots=True)
-class Flow:
+class GradientFlow:
     """The tensors that receive a gradient, all others, where operators are first used, and the names of
     the step's results, the loss first."""
 
@@ -38,7 +38,9 @@ class Flow:
     results: tuple[str, ...]
 
 
-def gradient_flow(functional: Functional, module: nn.Module, inputs: Mapping[str, Tensor]) -> Flow:
+def gradient_flow(
+    functional: Functional, module: nn.Module, inputs: Mapping[str, Tensor]
+) -> GradientFlow:
     """What a fake step tells of the gradients and the results."""
     parameters, buffers = dict(module.named_parameters()), dict(module.named_buffers())
     with FakeTensorMode(allow_non_fake_inputs=True):
@@ -67,7 +69,7 @@ def gradient_flow(functional: Functional, module: nn.Module, inputs: Mapping[str
     constant: dict[str, Tensor] = {}
     for name, tensor in parameters.items():
         (trained if name in reached else constant)[name] = tensor
-    return Flow(trained, constant | buffers, uses.lines, tuple(results))
+    return GradientFlow(trained, constant | buffers, uses.lines, tuple(results))
 
 
 @contextlib.contextmanager

@@ -142,32 +142,56 @@ def differentiate(
         if tensor.name not in parameters
     }
     names = (*(value.name for value in given), *parameters, *stored)
-    builder = _builder(names, nodes, gradients)
     kinds = {n: Trained(shape=a.shape, dtype=a.dtype) for n, a in parameters.items()}
-
-    def finished(results: Updated, state: Sequence[StateTensor] = ()) -> onnx.ModelProto:
-        of_parameters = [value_info(name, kind.dtype, kind.shape) for name, kind in kinds.items()]
-        of_state = [value_info(item.name, item.dtype, item.shape) for item in state]
-        outputs = [value_info(LOSS, np.dtype(np.float32), ())]
-        outputs += [value_info(name, kind.dtype, kind.shape) for name, kind in results]
-        read = builder.read_for(output.name for output in outputs)
-        kept = {name: array for name, array in stored.items() if name in read}
-        inputs = [*given, *of_parameters, *of_state]
-        return builder.finish(proto.graph.name, inputs, outputs, kept, opset=opset_of(proto))
-
-    model = finished([(f"{name}_grad", kind) for name, kind in kinds.items()])
+    parts = _Parts(
+        proto=proto,
+        given=given,
+        kinds=kinds,
+        stored=stored,
+        builder=_builder(names, nodes, gradients),
+    )
+    model = parts.finished([(f"{name}_grad", kind) for name, kind in kinds.items()])
     if check:
-        check_gradients(finished([]), model, parameters)
+        check_gradients(parts.finished([]), model, parameters)
     state: list[StateTensor] = []
     if optimizer is not None:
-        state, updated = OPTIMIZERS[optimizer].append(builder, kinds, "_grad", "_new")
-        model = finished(updated, state)
+        state, updated = OPTIMIZERS[optimizer].append(parts.builder, kinds, "_grad", "_new")
+        model = parts.finished(updated, state)
     return ForwardTraining(
         model=model,
         inputs=tuple(value.name for value in given),
         parameters=parameters,
         state=tuple(state),
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Parts:
+    """What a training graph is put together from.
+
+    Attributes:
+        given: inputs of the forward model that are not trained.
+        kinds: of the trained parameters; stored: values of the other initializers.
+        builder: has the nodes.
+    """
+
+    proto: onnx.ModelProto
+    given: Sequence[onnx.ValueInfoProto]
+    kinds: Mapping[str, Trained]
+    stored: Mapping[str, np.ndarray]
+    builder: Builder
+
+    def finished(self, results: Updated, state: Sequence[StateTensor] = ()) -> onnx.ModelProto:
+        """The model whose outputs are the loss and `results`."""
+        of_parameters = [value_info(n, kind.dtype, kind.shape) for n, kind in self.kinds.items()]
+        of_state = [value_info(item.name, item.dtype, item.shape) for item in state]
+        outputs = [value_info(LOSS, np.dtype(np.float32), ())]
+        outputs += [value_info(name, kind.dtype, kind.shape) for name, kind in results]
+        read = self.builder.read_for(output.name for output in outputs)
+        kept = {name: array for name, array in self.stored.items() if name in read}
+        inputs = [*self.given, *of_parameters, *of_state]
+        name, opset = self.proto.graph.name, opset_of(self.proto)
+        return self.builder.finish(name, inputs, outputs, kept, opset=opset)
 
 
 def _check_asked(optimizer: str | None) -> None:

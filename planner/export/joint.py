@@ -40,7 +40,7 @@ from planner.export.errors import (
     KeptTensor,
     TracerFailure,
 )
-from planner.export.flow import Flow, blank, data_dependent, gradient_flow
+from planner.export.flow import GradientFlow, blank, data_dependent, gradient_flow
 from planner.export.functional import Flat, Functional
 from planner.export.lending import undisturbed
 from planner.export.lines import line_of_user, lines_of
@@ -308,7 +308,7 @@ def _read_signature(
     signature: GraphSignature,
     original: Mapping[str, str],
     input_names: Sequence[str],
-    flow: Flow,
+    flow: GradientFlow,
     open: OpenDims,
 ) -> JointGraph:
     """Sort placeholders and results of the traced graph by what they are."""

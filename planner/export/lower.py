@@ -8,12 +8,12 @@ optimizer's state in place of the gradients.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
-from onnx import ModelProto
+from onnx import ModelProto, ValueInfoProto
 from torch import fx
 
 from planner.export.aten import Lowering
@@ -26,20 +26,14 @@ from planner.export.errors import ExportError, UnsupportedKernel
 from planner.export.joint import JointGraph
 from planner.export.kernels import missing_bfloat16, refusal, with_casts
 from planner.export.nodes import info_of, line_of, lower_nodes, output_of
-from planner.export.optim import (
-    GRADIENT_SUFFIX,
-    UPDATED_SUFFIX,
-    Optimizer,
-    StateTensor,
-    Trained,
-)
+from planner.export.optim import GRADIENT_SUFFIX, UPDATED_SUFFIX, Optimizer, StateTensor, Trained
 from planner.export.returned import LOSS
 from planner.export.update.traced import TracedUpdate
 from planner.export.update.write import write_update
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainingGraph:
+class LoweredStep:
     """A finished model and what its inputs and outputs are."""
 
     model: ModelProto
@@ -67,7 +61,7 @@ def lower(
     initializers: Mapping[str, np.ndarray] | None = None,
     cast_for_cpu: bool = False,
     random: Random = "graph",
-) -> TrainingGraph:
+) -> LoweredStep:
     """Write `joint` as an ONNX model called `name`.
 
     Args:
@@ -96,7 +90,43 @@ def lower(
         first_use=joint.first_use,
         lowered=lambda node: _check_open(node, joint),
     )
+    outputs, state = _outputs(joint, lowering, optimizer, names)
+    read = builder.read_for(output.name for output in outputs)
+    kept = [key for key in tensors if key in read]
+    state = [item for item in state if item.name in read]
+    draws = [draw for draw in lowering.draws if draw.name in read]
+    inputs = [
+        value_info(key, numpy_dtype(dtype_of(node)), named(shape_of(node), names))
+        for key, node in joint.inputs.items()
+    ]
+    inputs += [info_of(key, tensors[key]) for key in kept if key not in initializers]
+    of_state = [item for item in state if item.name not in joint.inputs]
+    inputs += [value_info(item.name, item.dtype, item.shape) for item in of_state]
+    inputs += [
+        value_info(draw.name, numpy_dtype(draw.dtype), named(draw.dims, names)) for draw in draws
+    ]
+    stored = {key: initializers[key] for key in kept if key in initializers}
+    model = builder.finish(name, inputs, outputs, stored)
+    model = with_casts(model, for_cpu=cast_for_cpu)
+    return LoweredStep(
+        model=model,
+        missing_on_cpu=missing_bfloat16(model),
+        draws=tuple(draws),
+        inputs=tuple(joint.inputs),
+        parameters=tuple(joint.parameters),
+        buffers=tuple(key for key in joint.buffers if key in read),
+        state=tuple(state),
+        results=tuple(joint.outputs),
+    )
 
+
+def _outputs(
+    joint: JointGraph,
+    lowering: Lowering,
+    optimizer: Optimizer | TracedUpdate | None,
+    names: Mapping[str, str],
+) -> tuple[list[ValueInfoProto], Sequence[StateTensor]]:
+    """(outputs in their order, with the nodes of the update written; the optimizer's state)."""
     outputs = [output_of(lowering, joint.loss, LOSS)]
     outputs += [output_of(lowering, node, key, names=names) for key, node in joint.outputs.items()]
     gradients = {
@@ -109,7 +139,7 @@ def lower(
         for key, node in joint.updated_buffers.items()
         if key not in rewritten
     ]
-    state: list[StateTensor] = []
+    state: Sequence[StateTensor] = ()
     if optimizer is None:
         outputs += gradients.values()
     elif isinstance(optimizer, TracedUpdate):
@@ -123,40 +153,9 @@ def lower(
             )
             for key, node in joint.parameters.items()
         }
-        state, made = optimizer.append(builder, trained, GRADIENT_SUFFIX, UPDATED_SUFFIX)
+        state, made = optimizer.append(lowering.builder, trained, GRADIENT_SUFFIX, UPDATED_SUFFIX)
         outputs += [value_info(key, item.dtype, item.shape) for key, item in made]
-    outputs += buffers
-
-    read = builder.read_for(output.name for output in outputs)
-    kept = [key for key in tensors if key in read]
-    inputs = [
-        value_info(key, numpy_dtype(dtype_of(node)), named(shape_of(node), names))
-        for key, node in joint.inputs.items()
-    ]
-    inputs += [info_of(key, tensors[key]) for key in kept if key not in initializers]
-    state = [item for item in state if item.name in read]
-    inputs += [
-        value_info(item.name, item.dtype, item.shape)
-        for item in state
-        if item.name not in joint.inputs
-    ]
-    draws = [draw for draw in lowering.draws if draw.name in read]
-    inputs += [
-        value_info(draw.name, numpy_dtype(draw.dtype), named(draw.dims, names)) for draw in draws
-    ]
-    stored = {key: initializers[key] for key in kept if key in initializers}
-    model = builder.finish(name, inputs, outputs, stored)
-    model = with_casts(model, for_cpu=cast_for_cpu)
-    return TrainingGraph(
-        model=model,
-        missing_on_cpu=missing_bfloat16(model),
-        draws=tuple(draws),
-        inputs=tuple(joint.inputs),
-        parameters=tuple(joint.parameters),
-        buffers=tuple(key for key in joint.buffers if key in read),
-        state=tuple(state),
-        results=tuple(joint.outputs),
-    )
+    return [*outputs, *buffers], state
 
 
 def _input_shapes(joint: JointGraph) -> dict[str, list[Dim]]:
@@ -171,7 +170,7 @@ def _check_open(node: fx.Node, joint: JointGraph) -> None:
         raise ExportError(f"{error}: at {describe(node)}, {node.target}") from error
 
 
-def check_kernels(graph: TrainingGraph, joint: JointGraph) -> None:
+def check_kernels(graph: LoweredStep, joint: JointGraph) -> None:
     """Raise ExportError where ONNX Runtime's CPU provider cannot run a node of the graph that `joint` was
     written as, naming what it was made of."""
     model = with_casts(graph.model, for_cpu=True) if graph.missing_on_cpu else graph.model

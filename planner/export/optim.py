@@ -92,7 +92,7 @@ class SGD:
     ) -> tuple[list[StateTensor], Updated]:
         """State: `<parameter>_momentum`, where there is momentum."""
         state = [_input(builder, LEARNING_RATE, _widest(parameters), self.lr)]
-        rate = _Shared(builder, LEARNING_RATE, state[0].dtype)
+        rate = _SharedScalar(builder, LEARNING_RATE, state[0].dtype)
         updated: Updated = []
         for key, parameter in parameters.items():
             at = _Arithmetic(builder, parameter)
@@ -144,13 +144,13 @@ class Adam:
         at = _Arithmetic(builder, kind)
         rest1 = self._bias(at, self.beta1, "beta1")
         made = at.add("Sqrt", [self._bias(at, self.beta2, "beta2")], "adamw.root")
-        rest2 = _Shared(builder, made, kind.dtype)
+        rest2 = _SharedScalar(builder, made, kind.dtype)
         made = at.add("Div", [LEARNING_RATE, rest1], "adamw.rate")
-        rate, keep = _Shared(builder, made, kind.dtype), None
+        rate, keep = _SharedScalar(builder, made, kind.dtype), None
         if self.decoupled:
             decay = at.scaled(LEARNING_RATE, self.weight_decay, "adamw.decay")
             made = at.add("Sub", [at.scalar(1), decay], "adamw.keep")
-            keep = _Shared(builder, made, kind.dtype)
+            keep = _SharedScalar(builder, made, kind.dtype)
         updated: Updated = []
         for key, parameter in parameters.items():
             at = _Arithmetic(builder, parameter)
@@ -236,7 +236,7 @@ class _Arithmetic:
         return self.add("Mul", [value, self.scalar(factor)], name)
 
 
-class _Shared:
+class _SharedScalar:
     """A scalar that every parameter's update reads, in the types that they are computed in."""
 
     def __init__(self, builder: Builder, name: Value, dtype: np.dtype) -> None:

@@ -28,7 +28,7 @@ from planner.export.initial import initial_specs
 from planner.export.inputs import InputSpec, write_specs
 from planner.export.joint import JointGraph, trace
 from planner.export.lending import as_it_was
-from planner.export.lower import TrainingGraph, check_kernels, lower
+from planner.export.lower import LoweredStep, check_kernels, lower
 from planner.export.optim import Optimizer, StateTensor
 from planner.export.step import Loss, TrainingStep
 from planner.export.update.build import traced_update
@@ -53,7 +53,7 @@ class ModeWarning(UserWarning):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExportedGraph(TrainingGraph):
+class ExportedGraph(LoweredStep):
     """A training graph, and how to draw its inputs."""
 
     recipes: Mapping[str, InputSpec]
@@ -334,7 +334,7 @@ def _stored(module: nn.Module, joint: JointGraph, *, everything: bool) -> dict[s
 
 
 def _recipes(
-    module: nn.Module, inputs: Mapping[str, Tensor], graph: TrainingGraph
+    module: nn.Module, inputs: Mapping[str, Tensor], graph: LoweredStep
 ) -> dict[str, InputSpec]:
     """How to draw each graph input: as the examples look, parameters as they are initialized."""
     recipes = {name: _like(tensor) for name, tensor in inputs.items()} | initial_specs(module)

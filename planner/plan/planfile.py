@@ -14,6 +14,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
+from planner.choices import BudgetOf, OrderTarget, Swap
 from planner.chunking import MAX_CHUNKS
 from planner.disk import Disk
 from planner.errors import ModelError
@@ -32,11 +33,6 @@ _UNBOUND = 4
 when it is needed."""
 MAX_RANK = 64
 
-Swap = Literal["none", "auto", "only"]
-OrderTarget = Literal["default", "priority"]
-BudgetOf = Literal["held", "live"]
-"""What a budget bounds: all that a session holds that `planner.open_session` opens, or the bytes of
-tensors that are alive."""
 Count = Annotated[int, Meta(ge=0, le=MAX_BYTES)]
 """Of bytes, operations, tensors or steps."""
 Amount = Annotated[float, Meta(ge=0, le=MAX_BYTES)]

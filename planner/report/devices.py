@@ -15,7 +15,7 @@ from planner.report.frontier import dims_text
 from planner.report.plain import nearby
 from planner.report.remarks import that_matter
 from planner.report.terminal import print_assumptions, print_line, print_table, wide_console
-from planner.report.views import number
+from planner.report.views import number, picked
 from planner.results import LeastPeak
 from planner.units import format_both, format_bytes, format_duration, format_percent
 
@@ -37,14 +37,8 @@ def fit_payload(found: DeviceFits) -> Payload:
         "schema": FIT_SCHEMA,
         "planner_version": __version__,
         "model": str(found.model_path),
-        "model_sha256": found.model_sha256,
-        "dims": found.dims,
+        **picked(found, "model_sha256", "dims", "sizes", "reserve", "seed", "seconds", "all_fit"),
         "dim": found.dim or None,
-        "sizes": list(found.sizes),
-        "reserve": found.reserve,
-        "seed": found.seed,
-        "seconds": found.seconds,
-        "all_fit": found.all_fit,
         "sentence": _sentence(found),
         "devices": [_device(device, found) for device in found.devices],
         "least": {
@@ -63,12 +57,8 @@ def fit_payload(found: DeviceFits) -> Payload:
 
 def _device(device: DeviceFit, found: DeviceFits) -> Payload:
     return {
-        "hardware": device.hardware,
-        "title": device.title,
-        "memory_bytes": device.memory_bytes,
-        "reserve_bytes": device.reserve_bytes,
-        "budget_bytes": device.budget_bytes,
-        "fits": device.fits,
+        **picked(device, "hardware", "title", "memory_bytes", "reserve_bytes", "budget_bytes"),
+        **picked(device, "fits"),
         "best": None if device.best is None else device.best.how,
         "verdict": _verdict(device, found),
         "ways": [_way(way, bool(found.dim)) for way in device.ways],
@@ -112,17 +102,11 @@ def _next(found: DeviceFits) -> str | None:
 
 def _way(way: Fit, has_dim: bool) -> Payload:
     return {
-        "how": way.how,
+        **picked(way, "how", "fits", "peak_bytes", "time_us", "slowdown", "per_second"),
+        **picked(way, "next_size", "next_is_impossible"),
         "what_if": way.how == "copies overlapped",
-        "fits": way.fits,
         "size": way.size if has_dim else None,
-        "peak_bytes": way.peak_bytes,
         "base_time_us": number(way.base_us),
-        "time_us": number(way.time_us),
-        "slowdown": way.slowdown,
-        "per_second": number(way.per_second),
-        "next_size": way.next_size,
-        "next_is_impossible": way.next_is_impossible,
     }
 
 

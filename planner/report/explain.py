@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from planner import __version__
 from planner.pipeline.record.explanation import Explanation, Interval
-from planner.report.views import number
+from planner.report.views import number, picked
 from planner.units import format_both, format_duration
 
 if TYPE_CHECKING:
@@ -47,15 +47,9 @@ def explain_payload(e: Explanation) -> Payload:
         "model_sha256": plan.model_sha256,
         "budget_bytes": plan.budget_bytes,
         "unchanged": plan.unchanged,
-        "tensor": e.tensor,
-        "buffer": e.buffer,
-        "bytes": e.bytes,
-        "category": e.category,
-        "dtype": e.dtype,
-        "shape": list(e.shape),
+        **picked(e, "tensor", "buffer", "bytes", "category", "dtype", "shape", "producer", "uses"),
+        **picked(e, "times_from"),
         "persistent": e.is_persistent,
-        "producer": e.producer,
-        "uses": list(e.uses),
         "before": {
             "steps": e.steps_before,
             "live": None if e.before is None else asdict(e.before),
@@ -69,7 +63,6 @@ def explain_payload(e: Explanation) -> Payload:
         "intervals": [{**asdict(i), "why": why(i)} for i in e.intervals],
         "returns": [asdict(absence) for absence in e.returns],
         "prices": prices,
-        "times_from": e.times_from,
         "plan_times_from": plan.cost_source,
     }
 
@@ -101,8 +94,7 @@ def print_explanation(payload: Payload, console: Console | None = None) -> None:
     print_line(out, payload["tensor"], "bold")
     shape = "×".join(map(str, payload["shape"])) or "scalar"
     print_line(
-        out,
-        f"{format_both(payload['bytes'])}, {payload['category']}, {payload['dtype']} {shape}",
+        out, f"{format_both(payload['bytes'])}, {payload['category']}, {payload['dtype']} {shape}"
     )
     if payload["buffer"] != payload["tensor"]:
         print_line(out, f"a view: it shares the buffer of {payload['buffer']}, shown here")

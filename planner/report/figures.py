@@ -62,10 +62,7 @@ class Axes:
 
 
 def page_figures(
-    views: dict[str, Payload],
-    *,
-    budget_bytes: int | None = None,
-    measured: Container[str] = (),
+    views: dict[str, Payload], *, budget_bytes: int | None = None, measured: Container[str] = ()
 ) -> dict[str, Any]:
     """Two figures for each view: `memory-<key>` and `ranges-<key>`, all on linked axes.
 
@@ -204,11 +201,7 @@ def _memory(view: Payload, axes: Axes, key: str, budget: int | None, *, is_measu
     tips = [("step", "@step"), ("runs", "@operation"), ("live", "@live"), ("largest", "@names")]
     plot.add_tools(
         HoverTool(
-            renderers=[quads],
-            mode="vline",
-            tooltips=tips,
-            attachment="horizontal",
-            visible=False,
+            renderers=[quads], mode="vline", tooltips=tips, attachment="horizontal", visible=False
         )
     )
     return plot

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from planner.files.structuring import fields_of
+from planner.report.views import picked
 from planner.results import DefaultBits, OptimizeResult, SessionCheck, Verification
 from planner.units import format_bytes
 
@@ -63,11 +64,7 @@ def sessions_payload(checks: Sequence[SessionCheck]) -> list[Payload]:
     """Each process, with the line that opened the model in it."""
     return [
         {
-            "model": check.model,
-            "options": check.options,
-            "opened": check.opened,
-            "grown_bytes": list(check.grown_bytes),
-            "results_bytes": check.results_bytes,
+            **picked(check, "model", "options", "opened", "grown_bytes", "results_bytes"),
             "failure": check.failure or None,
         }
         for check in checks
@@ -80,9 +77,7 @@ def default_bits_payload(bits: DefaultBits | None) -> Payload | None:
         return None
     others = bits.recommended_differ
     return {
-        "compared": bits.compared,
-        "differ": list(bits.differ),
-        "unstable": list(bits.unstable),
+        **picked(bits, "compared", "differ", "unstable"),
         "recommended_differ": None if others is None else list(others),
     }
 

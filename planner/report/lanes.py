@@ -23,12 +23,7 @@ KIND_NAMES = {
     "copy_in": "copies from the host",
 }
 LANE_NAMES = {2: "operations", 1: "to host", 0: "from host"}
-COLORS = {
-    "compute": "#7d8fa8",
-    "recompute": "#f0923b",
-    "copy_out": "#8b5fb0",
-    "copy_in": "#2d8f93",
-}
+COLORS = {"compute": "#7d8fa8", "recompute": "#f0923b", "copy_out": "#8b5fb0", "copy_in": "#2d8f93"}
 HATCHES = {
     "compute": " ",
     "recompute": "right_diagonal_line",
@@ -87,12 +82,7 @@ def _lanes(view: Payload, key: str, clock: Range1d, unit: str) -> Any:
     kinds = kinds_of(view)
     lowest = min(LANES[kind] for kind in kinds)
     plot = _plot(
-        f"lanes-{key}",
-        clock,
-        unit,
-        70 + 45 * (3 - lowest),
-        "",
-        Range1d(start=lowest, end=3),
+        f"lanes-{key}", clock, unit, 70 + 45 * (3 - lowest), "", Range1d(start=lowest, end=3)
     )
     lanes = range(lowest, 3)
     plot.yaxis.ticker = [lane + 0.5 for lane in lanes]

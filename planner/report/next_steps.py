@@ -6,16 +6,20 @@ A command runs where the plan was made. One that needs a device that is not here
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterator
 from typing import Any
 
 from planner.defaults import meant
 from planner.plan.planfile import Plan, SizeBound
 from planner.report.narrative import times_of
+from planner.request import options_of
 from planner.results import OptimizeResult
 from planner.targets import Target, target_named
 from planner.units import format_bytes, format_duration, format_percent
 
 Payload = dict[str, Any]
+Step = tuple[str, str | None]
+"""What may be done, and the command."""
 
 _FREE = 5e-4
 """A plan that adds less than this share of the step costs nothing worth a sentence."""
@@ -24,23 +28,31 @@ _WIDE_GAP = 0.01
 _MUCH_CHEAPER = 0.5
 _SPARE = 0.05
 
+_AS_IN_THE_PLAN = ("cast_saved", "pattern", "include", "exclude", "min_tensor")
+"""Options whose fields in the plan have their names and values."""
+
 ELSEWHERE = "On the GPU machine"
 """How a sentence begins whose command does not run here."""
 
 
 def next_steps(result: OptimizeResult, preview: Payload | None) -> list[Payload]:
     """Rows of `text` and `command` (None where there is nothing to type), most useful first."""
-    plan = result.plan
-    model = shlex.quote(str(result.model_path))
-    steps: list[Payload] = []
+    steps = [*_running(result)]
+    if preview is not None:
+        steps += _budgets(result, preview)
+    steps += _planning(result)
+    return [{"text": text, "command": command} for text, command in steps]
+
+
+def _running(result: OptimizeResult) -> Iterator[Step]:
+    """What has to run before the rewritten model is proved."""
+    plan, model = result.plan, shlex.quote(str(result.model_path))
     if plan.assumed and result.plan_path is not None:
-        steps.append(
-            _step(
-                f"{ELSEWHERE}: have the plan made again, within its budget, from what "
-                f"{target_named(plan.device).provider} does there, and verified. Where nodes run was "
-                "assumed here, and the rewritten model follows that.",
-                f"planner apply {model} {shlex.quote(str(result.plan_path))}",
-            )
+        yield (
+            f"{ELSEWHERE}: have the plan made again, within its budget, from what "
+            f"{target_named(plan.device).provider} does there, and verified. Where nodes run was "
+            "assumed here, and the rewritten model follows that.",
+            f"planner apply {model} {shlex.quote(str(result.plan_path))}",
         )
     elif result.verification is None and result.output_path is not None:
         rest = "".join(f" {word}" for word in _typed_dims(plan))
@@ -49,125 +61,90 @@ def next_steps(result: OptimizeResult, preview: Payload | None) -> list[Payload]
         said = "Nothing was run yet: verify the rewritten model on ONNX Runtime."
         if not _runs_here(target_named(plan.device)):
             said = f"{ELSEWHERE}: {said[0].lower()}{said[1:]}"
-        steps.append(
-            _step(
-                said,
-                f"planner verify {model} {shlex.quote(str(result.output_path))}{rest}"
-                + ("" if plan.device == "cpu" else f" --device {plan.device}"),
-            )
-        )
-    if preview is not None:
-        steps += _budgets(result, preview)
+        device = "" if plan.device == "cpu" else f" --device {plan.device}"
+        yield (said, f"planner verify {model} {shlex.quote(str(result.output_path))}{rest}{device}")
+
+
+def _planning(result: OptimizeResult) -> Iterator[Step]:
+    """What other searches may find, and where to read on."""
+    plan, model = result.plan, shlex.quote(str(result.model_path))
     spare = plan.budget_bytes - plan.reserve_bytes - plan.planned.peak_bytes
     is_swept = plan.micro is None and plan.disk is None
     if spare > _SPARE * plan.budget_bytes and plan.dims and is_swept:
         dim, size = next(iter(plan.dims.items()))
-        steps.append(
-            _step(
-                f"{format_bytes(spare)} of the budget are left: a larger {dim} may fit.",
-                f"planner sweep {model} {_typed_options(plan, but=dim)}--dim "
-                f"{shlex.quote(dim)}={size}:{2 * size}:{max(1, size // 4)} "
-                f"--budgets {plan.budget_bytes}B -o sweep.html",
-            )
+        yield (
+            f"{format_bytes(spare)} of the budget are left: a larger {dim} may fit.",
+            f"planner sweep {model} {_typed_options(plan, but=dim)}--dim "
+            f"{shlex.quote(dim)}={size}:{2 * size}:{max(1, size // 4)} "
+            f"--budgets {plan.budget_bytes}B -o sweep.html",
         )
     if plan.gap is not None and plan.gap > _WIDE_GAP:
-        steps.append(
-            _step(
-                f"The plan may take up to {format_percent(plan.gap)} more time than the best one in "
-                f"its base order ({times_of(plan.cost_source)}): a longer search may find a better plan, "
-                "or prove this one.",
-                _optimize(result, _typed(result), "--time-limit 600"),
-            )
+        yield (
+            f"The plan may take up to {format_percent(plan.gap)} more time than the best one in its base "
+            f"order ({times_of(plan.cost_source)}): a longer search may find a better plan, or prove "
+            "this one.",
+            _optimize(result, _typed(result), "--time-limit 600"),
         )
     if "roofline" in plan.cost_source and plan.device == "cpu":
-        steps.append(
-            _step(
-                "Times are modelled from a hardware profile: measure the operations where the model "
-                "will run, and plan with those.",
-                _optimize(result, _typed(result), "--calibrate"),
-            )
+        yield (
+            "Times are modelled from a hardware profile: measure the operations where the model will "
+            "run, and plan with those.",
+            _optimize(result, _typed(result), "--calibrate"),
         )
     if plan.decisions and result.plan_path is not None:
         largest = max(plan.decisions, key=lambda d: d.bytes)
-        steps.append(
-            _step(
-                "See all that was weighed for one tensor, kept ones too:",
-                f"planner explain {model} {shlex.quote(str(result.plan_path))} "
-                f"--tensor {shlex.quote(largest.tensor)}",
-            )
+        yield (
+            "See all that was weighed for one tensor, kept ones too:",
+            f"planner explain {model} {shlex.quote(str(result.plan_path))} "
+            f"--tensor {shlex.quote(largest.tensor)}",
         )
     if not plan.unchanged and is_swept:
-        steps.append(
-            _step(
-                "Compare many budgets, in every base order and on all cores:",
-                f"planner sweep {model} {_typed_options(plan)}-o sweep.html",
-            )
+        yield (
+            "Compare many budgets, in every base order and on all cores:",
+            f"planner sweep {model} {_typed_options(plan)}-o sweep.html",
         )
-    return steps
 
 
-def _budgets(result: OptimizeResult, preview: Payload) -> list[Payload]:
+def _budgets(result: OptimizeResult, preview: Payload) -> Iterator[Step]:
     """What the frontier says of other budgets, beside this plan, and what one more MiB is worth here."""
     points = [p for p in preview["frontier"]["points"] if p["peak_bytes"] is not None]
-    plan = result.plan
-    here = next((p for p in points if p["budget_bytes"] == plan.budget_bytes), None)
-    steps: list[Payload] = []
+    budget = result.plan.budget_bytes
+    here = next((p for p in points if p["budget_bytes"] == budget), None)
     if here is None:
-        return steps
+        return
     free = next((p for p in points if p["slowdown"] < _FREE), None)
     if here["slowdown"] >= _FREE:
-        roomier = [
-            p
-            for p in points
-            if p["budget_bytes"] > plan.budget_bytes
-            and p["slowdown"] <= _MUCH_CHEAPER * here["slowdown"]
-        ]
-        if roomier:
-            p = roomier[0]
-            steps.append(
-                _step(
-                    f"{format_bytes(p['budget_bytes'], up=True)} would save "
-                    f"{format_percent(here['slowdown'] - p['slowdown'])} of the model's own step "
-                    "(predicted, for live bytes).",
-                    _optimize(result, f"{p['budget_bytes']}B"),
-                )
+        most = _MUCH_CHEAPER * here["slowdown"]
+        roomier = (p for p in points if p["budget_bytes"] > budget and p["slowdown"] <= most)
+        found = next(roomier, None)
+        if found is not None:
+            yield (
+                f"{_up(found)} would save {format_percent(here['slowdown'] - found['slowdown'])} of the "
+                "model's own step (predicted, for live bytes).",
+                _optimize(result, f"{found['budget_bytes']}B"),
             )
-        if free and (not roomier or free is not roomier[0]):
-            steps.append(
-                _step(
-                    f"{format_bytes(free['budget_bytes'], up=True)} would cost no time at all.",
-                    None,
-                )
-            )
-    elif free and free["budget_bytes"] < plan.budget_bytes:
-        steps.append(
-            _step(
-                f"A budget of {format_bytes(free['budget_bytes'], up=True)} would cost no more time than "
-                "this one (predicted, for live bytes).",
-                _optimize(result, f"{free['budget_bytes']}B"),
-            )
+        if free and free is not found:
+            yield f"{_up(free)} would cost no time at all.", None
+    elif free and free["budget_bytes"] < budget:
+        yield (
+            f"A budget of {_up(free)} would cost no more time than this one (predicted, for live bytes).",
+            _optimize(result, f"{free['budget_bytes']}B"),
         )
     least = points[0]
-    if least["budget_bytes"] < plan.budget_bytes:
-        steps.append(
-            _step(
-                "The least budget looked at that has a plan is "
-                f"{format_bytes(least['budget_bytes'], up=True)}, for "
-                f"{format_percent(max(0.0, least['slowdown'] - here['slowdown']))} of the model's own "
-                "step more (predicted, for live bytes).",
-                None,
-            )
+    if least["budget_bytes"] < budget:
+        more = format_percent(max(0.0, least["slowdown"] - here["slowdown"]))
+        yield (
+            f"The least budget looked at that has a plan is {_up(least)}, for {more} of the model's own "
+            "step more (predicted, for live bytes).",
+            None,
         )
-    worth = preview["us_per_mib"]
-    if worth:
-        steps.append(
-            _step(
-                f"The budget binds: 1 MiB more takes {format_duration(worth)} off the bound on the "
-                "plan's time.",
-                None,
-            )
-        )
-    return steps
+    if worth := preview["us_per_mib"]:
+        off = format_duration(worth)
+        yield f"The budget binds: 1 MiB more takes {off} off the bound on the plan's time.", None
+
+
+def _up(point: Payload) -> str:
+    return format_bytes(point["budget_bytes"], up=True)
 
 
 def _optimize(result: OptimizeResult, budget: str, more: str = "") -> str:
@@ -176,15 +153,24 @@ def _optimize(result: OptimizeResult, budget: str, more: str = "") -> str:
     options = _typed_options(plan)
     if not _runs_here(target_named(plan.device)):
         options += "--no-verify "
-    if plan.order_target != "default":
-        options += f"--order {plan.order_target} "
-    if plan.cast_saved != "none":
-        options += f"--cast-saved {plan.cast_saved} "
-    if not plan.pattern:
-        options += "--no-pattern "
+    levers = {
+        "order": plan.order_target,
+        "recompute": "auto" if plan.recompute else "none",
+        "split": "auto" if plan.split else "none",
+        "host_budget": _size(plan.host_budget_bytes if plan.disk is None else None),
+        "disk_budget": _size(None if plan.disk is None else plan.host_budget_bytes),
+    }
+    for option in options_of("optimize"):
+        if option.name in (*levers, *_AS_IN_THE_PLAN):
+            value = levers.get(option.name, getattr(plan, option.name, None))
+            options += "".join(f"{word} " for word in option.typed(value))
     return (
         f"planner optimize {model} --budget {budget} {options}{more + ' ' if more else ''}--force"
     )
+
+
+def _size(size_bytes: int | None) -> str | None:
+    return None if size_bytes is None else f"{size_bytes}B"
 
 
 def _typed_options(plan: Plan, *, but: str = "") -> str:
@@ -240,7 +226,3 @@ def _typed(result: OptimizeResult) -> str:
     text = result.plan.budget_text
     typed = text if text[:1].isdigit() and " " not in text else f"{result.plan.budget_bytes}B"
     return shlex.quote(typed)
-
-
-def _step(text: str, command: str | None) -> Payload:
-    return {"text": text, "command": command}

@@ -12,20 +12,21 @@ from typing import Any
 from planner import __version__
 from planner.files.structuring import fields_of
 from planner.graph.rules import SWAP_OPERATORS
-from planner.plan.planfile import Decision, Plan, PredictedCost
+from planner.plan.planfile import Decision, Plan
 from planner.report import narrative
 from planner.report.frontier import frontier_payload
 from planner.report.held import default_bits_payload, held_headline, sessions_payload
 from planner.report.next_steps import next_steps
 from planner.report.session_code import arena_of, library_code, session_code, step_code
-from planner.report.views import micro_payload, number, view_payload
+from planner.report.views import micro_payload, number, picked, view_payload
 from planner.report.what_if import what_if_payload
 from planner.results import (
     Analysis,
     BudgetPreview,
     CopyCheck,
+    MemoryCheck,
+    MicroCheck,
     OptimizeResult,
-    OutputComparison,
     TimeCheck,
     Verification,
 )
@@ -110,7 +111,7 @@ def analysis_payload(analysis: Analysis) -> dict[str, Any]:
         "cost_source": analysis.cost_source,
         "ort_optimized": analysis.ort_optimized,
         "headline": {**headline, "sentence": narrative.analysis_sentence(headline)},
-        "best_order": _cost(analysis.best_order),
+        "best_order": picked(analysis.best_order),
         "view": view_payload(analysis.default),
         "budget_preview": _budget_preview(analysis.budget_preview),
         "what_if": what_if_payload(analysis),
@@ -140,15 +141,12 @@ def _headline(result: OptimizeResult) -> dict[str, Any]:
         "verdict": narrative.verdict(fits, plan, verification),
         "fits": fits,
         "verified": verification.passed if verification else None,
-        "unchanged": plan.unchanged,
-        "budget_text": plan.budget_text,
-        "budget_bytes": plan.budget_bytes,
-        "reserve_bytes": plan.reserve_bytes,
+        **picked(plan, "unchanged", "budget_text", "budget_bytes", "reserve_bytes", "budget_of"),
+        **picked(plan, "host_budget_bytes", "gap", "proved_optimal", "copies", "one_stream_us"),
         "peak_before_bytes": baseline.peak_bytes,
         "peak_after_bytes": planned.peak_bytes,
         "order_alone_peak_bytes": plan.best_order.peak_bytes,
         "peak_saved_bytes": baseline.peak_bytes - planned.peak_bytes,
-        "budget_of": plan.budget_of,
         **held,
         **_measured_peaks(verification),
         "time_before_us": number(baseline.time_us),
@@ -157,35 +155,13 @@ def _headline(result: OptimizeResult) -> dict[str, Any]:
         "measured_time_before_us": _least(time, "original"),
         "measured_time_after_us": _least(time, "rewritten"),
         "measured_time_ratio": number(time.ratio) if time else None,
-        "recomputed_ops": planned.recomputed_ops,
-        "recomputed_bytes": planned.recomputed_bytes,
-        "recompute_us": number(planned.recompute_us),
-        "swapped_tensors": planned.swapped_tensors,
-        "swap_out_bytes": planned.swap_out_bytes,
-        "swap_in_bytes": planned.swap_in_bytes,
-        "swap_us": number(planned.swap_us),
+        **picked(planned, but=("peak_bytes", "time_us")),
         "split_nodes": sum(len(r.nodes) for together in plan.split for r in together),
         "split_regions": sum(map(len, plan.split)),
         "split_chunks": max((r.chunks for together in plan.split for r in together), default=0),
-        "paged_tensors": planned.paged_tensors,
-        "page_in_bytes": planned.page_in_bytes,
-        "page_out_bytes": planned.page_out_bytes,
-        "page_us": number(planned.page_us),
         "cast_saved": plan.cast_saved if plan.halved else None,
-        "halved_tensors": planned.halved_tensors,
-        "halved_bytes": planned.halved_bytes,
-        "cast_us": number(planned.cast_us),
-        "pins_us": number(planned.pins_us),
-        "cache_us": number(planned.cache_us),
         "worst_rms_rel_diff": _worst_rms(verification),
-        "host_bytes": planned.host_bytes,
-        "file_bytes": planned.file_bytes,
-        "host_budget_bytes": plan.host_budget_bytes,
         "disk": None if plan.disk is None else fields_of(plan.disk),
-        "gap": number(plan.gap),
-        "proved_optimal": plan.proved_optimal,
-        "copies": plan.copies,
-        "one_stream_us": number(plan.one_stream_us),
         "copies_sentence": narrative.copies_sentence(plan),
         "micro": None
         if plan.micro is None
@@ -234,69 +210,24 @@ def _budget_preview(preview: BudgetPreview | None) -> dict[str, Any] | None:
 
 def _plan(plan: Plan) -> dict[str, Any]:
     return {
-        "version": plan.version,
-        "model_name": plan.model_name,
-        "model_sha256": plan.model_sha256,
+        **picked(plan, "version", "model_name", "model_sha256", "hardware", "cost_source"),
+        **picked(plan, "max_slowdown", "swap_mode", "copies", "resident", "cast_saved", "halved"),
+        **picked(plan, "pattern", "numbers", "feeds", "device", "assumed", "order_target"),
+        **picked(plan, "ort_optimized", "engine", "solve_s", "seed", "least_peak_bytes"),
+        **picked(plan, "least_peak_bound_bytes", "bound_us", "bound_class"),
         "dims": dict(plan.dims),
-        "hardware": plan.hardware,
-        "cost_source": plan.cost_source,
-        "max_slowdown": plan.max_slowdown,
         "binds": plan.binds or None,
-        "swap_mode": plan.swap_mode,
-        "copies": plan.copies,
-        "resident": list(plan.resident),
         "split": [[fields_of(region) for region in together] for together in plan.split],
-        "cast_saved": plan.cast_saved,
-        "halved": list(plan.halved),
-        "pattern": plan.pattern,
-        "numbers": plan.numbers,
-        "feeds": plan.feeds,
         "micro": None if plan.micro is None else micro_payload(plan.micro),
-        "device": plan.device,
-        "assumed": plan.assumed,
-        "order_target": plan.order_target,
-        "ort_optimized": plan.ort_optimized,
-        "engine": plan.engine,
-        "solve_s": number(plan.solve_s),
-        "seed": plan.seed,
-        "baseline": _cost(plan.baseline),
-        "best_order": _cost(plan.best_order),
-        "planned": _cost(plan.planned),
-        "least_peak_bytes": plan.least_peak_bytes,
-        "least_peak_bound_bytes": plan.least_peak_bound_bytes,
-        "bound_us": number(plan.bound_us),
-        "bound_class": plan.bound_class,
+        "baseline": picked(plan.baseline),
+        "best_order": picked(plan.best_order),
+        "planned": picked(plan.planned),
         "actions": len(plan.schedule),
         "binding": [{"tensor": name, "bytes": size} for name, size in plan.binding],
         "barred": [
             {"action": bar.action, "name": bar.name, "reason_code": bar.reason_code}
             for bar in plan.barred
         ],
-    }
-
-
-def _cost(cost: PredictedCost) -> dict[str, Any]:
-    return {
-        "peak_bytes": cost.peak_bytes,
-        "time_us": number(cost.time_us),
-        "recomputed_ops": cost.recomputed_ops,
-        "recompute_us": number(cost.recompute_us),
-        "recomputed_bytes": cost.recomputed_bytes,
-        "swapped_tensors": cost.swapped_tensors,
-        "swap_out_bytes": cost.swap_out_bytes,
-        "swap_in_bytes": cost.swap_in_bytes,
-        "swap_us": number(cost.swap_us),
-        "paged_tensors": cost.paged_tensors,
-        "page_in_bytes": cost.page_in_bytes,
-        "page_out_bytes": cost.page_out_bytes,
-        "page_us": number(cost.page_us),
-        "halved_tensors": cost.halved_tensors,
-        "halved_bytes": cost.halved_bytes,
-        "cast_us": number(cost.cast_us),
-        "pins_us": number(cost.pins_us),
-        "cache_us": number(cost.cache_us),
-        "host_bytes": cost.host_bytes,
-        "file_bytes": cost.file_bytes,
     }
 
 
@@ -319,92 +250,42 @@ def _decision(decision: Decision) -> dict[str, Any]:
 def verification_body(v: Verification) -> dict[str, Any]:
     """What ONNX Runtime said, check by check."""
     return {
-        "passed": v.passed,
-        "failures": list(v.failures),
-        "notes": list(v.notes),
-        "ort_version": v.ort_version,
-        "provider": v.provider,
-        "device": v.device,
-        "seed": v.seed,
-        "inputs_source": v.inputs_source,
-        "outputs": _outputs(v.outputs),
-        "orders": [
-            {
-                "level": o.level,
-                "queue": o.queue,
-                "equal": o.equal,
-                "executed": o.executed,
-                "planned": o.planned,
-                "first_difference": o.first_difference,
-            }
-            for o in v.orders
-        ],
-        "memory": [
-            {
-                "model": m.model,
-                "options": m.options,
-                "how": m.how,
-                "predicted_live_bytes": m.predicted_live_bytes,
-                "live_bytes": m.live_bytes,
-                "predicted_in_use_bytes": m.predicted_in_use_bytes,
-                "in_use_bytes": m.in_use_bytes,
-                "predicted_held_bytes": m.predicted_held_bytes,
-                "held_bytes": m.held_bytes,
-                "beside_bytes": m.beside_bytes,
-                "nodes": len(m.per_node),
-                "nodes_equal": sum(a == b for _, a, b in m.per_node),
-                "worst": [_node(*row) for row in m.worst[:_WORST_NODES]],
-                "per_node": {
-                    "node": [name for name, _, _ in m.per_node],
-                    "predicted_bytes": [predicted for _, predicted, _ in m.per_node],
-                    "measured_bytes": [measured for _, _, measured in m.per_node],
-                },
-            }
-            for m in v.memory
-        ],
-        "caps": [
-            {
-                "model": c.model,
-                "cap_bytes": c.cap_bytes,
-                "passed": c.passed,
-                "expected": c.expected,
-                "message": c.message,
-            }
-            for c in v.caps
-        ],
+        **picked(v, "passed", "failures", "notes", "ort_version", "provider", "device"),
+        **picked(v, "seed", "inputs_source"),
+        "outputs": [picked(o) for o in v.outputs],
+        "orders": [picked(o) for o in v.orders],
+        "memory": [_memory(m) for m in v.memory],
+        "caps": [picked(c, "model", "cap_bytes", "passed", "expected", "message") for c in v.caps],
         "sessions": sessions_payload(v.sessions),
         "default_bits": default_bits_payload(v.default_bits),
         "time": _time(v.time),
         "copies": _copies(v.copies),
-        "micro": None
-        if v.micro is None
-        else {
-            "runs": v.micro.runs,
-            "outputs": _outputs(v.micro.outputs),
-            "far": list(v.micro.far),
-            "worst": v.micro.worst or None,
-            "worst_share": number(v.micro.worst_share),
-            "by_rounding": v.micro.by_rounding,
-            "note": v.micro.note or None,
+        "micro": None if v.micro is None else _micro(v.micro),
+    }
+
+
+def _memory(check: MemoryCheck) -> dict[str, Any]:
+    nodes = check.per_node
+    return {
+        **picked(check, but=("per_node",)),
+        "nodes": len(nodes),
+        "nodes_equal": sum(a == b for _, a, b in nodes),
+        "worst": [_node(*row) for row in check.worst[:_WORST_NODES]],
+        "per_node": {
+            "node": [name for name, _, _ in nodes],
+            "predicted_bytes": [predicted for _, predicted, _ in nodes],
+            "measured_bytes": [measured for _, _, measured in nodes],
         },
     }
 
 
-def _outputs(found: tuple[OutputComparison, ...]) -> list[dict[str, Any]]:
-    return [
-        {
-            "name": o.name,
-            "dtype": o.dtype,
-            "shape": list(o.shape),
-            "identical": o.identical,
-            "is_near": o.is_near,
-            "max_abs_diff": number(o.max_abs_diff),
-            "max_rel_diff": number(o.max_rel_diff),
-            "rms_rel_diff": number(o.rms_rel_diff),
-            "has_nan": o.has_nan,
-        }
-        for o in found
-    ]
+def _micro(check: MicroCheck) -> dict[str, Any]:
+    return {
+        **picked(check),
+        "outputs": [picked(o) for o in check.outputs],
+        "worst": check.worst or None,
+        "note": check.note or None,
+    }
 
 
 def _copies(copies: CopyCheck | None) -> dict[str, Any] | None:

@@ -19,8 +19,8 @@ from planner.report.narrative import times_of
 from planner.report.plain import nearby
 from planner.report.remarks import that_matter
 from planner.report.terminal import print_assumptions, print_line, print_table, wide_console
-from planner.report.views import number
-from planner.results import Largest, Sweep
+from planner.report.views import picked
+from planner.results import Sweep
 from planner.units import format_bytes, format_duration, format_percent
 
 Payload = dict[str, Any]
@@ -34,35 +34,19 @@ def sweep_payload(sweep: Sweep) -> Payload:
         "schema": SWEEP_SCHEMA,
         "planner_version": __version__,
         "model": str(sweep.model_path),
-        "model_sha256": sweep.model_sha256,
-        "hardware": sweep.hardware,
-        "cost_source": sweep.cost_source,
+        **picked(sweep, "model_sha256", "hardware", "cost_source", "copies", "resident", "seed"),
+        **picked(sweep, "seconds"),
         "swap": sweep.swap_mode,
-        "copies": sweep.copies,
-        "resident": sweep.resident,
-        "seed": sweep.seed,
-        "seconds": sweep.seconds,
         "dim": sweep.dim or None,
         "sentence": _sentence(sweep),
         "frontiers": found,
-        "largest": [_largest(row) for row in sweep.largest],
+        "largest": [picked(row) for row in sweep.largest],
         "assumptions": [
             "each point is a plan replayed by the simulator: live bytes, without ONNX Runtime's "
             "fragmentation; `planner optimize` lowers and verifies one",
             "a bound holds for plans that first run the operations in one of the base orders named",
             *sweep.assumptions,
         ],
-    }
-
-
-def _largest(row: Largest) -> Payload:
-    return {
-        "budget_bytes": row.budget_bytes,
-        "size": row.size,
-        "slowdown": row.slowdown,
-        "time_us": number(row.time_us),
-        "next_size": row.next_size,
-        "next_is_impossible": row.next_is_impossible,
     }
 
 

@@ -6,6 +6,7 @@ Names from a model are shown as plain text: no markup, and control characters ma
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 from rich.console import Console
@@ -17,12 +18,7 @@ from planner.report.held import default_bits_text, grown_text, held_text
 from planner.report.narrative import budget_text, times_of
 from planner.report.plain import nearby, nearby_command, printable
 from planner.report.session_code import script_lines
-from planner.report.what_if import (
-    WHAT_IF_COLUMNS,
-    WHAT_IF_TITLE,
-    what_if_assumptions,
-    what_if_rows,
-)
+from planner.report.what_if import WHAT_IF_COLUMNS, WHAT_IF_TITLE, what_if_assumptions, what_if_rows
 from planner.units import format_both, format_budget, format_bytes, format_duration, format_percent
 
 Payload = dict[str, Any]
@@ -75,47 +71,13 @@ def print_optimize(payload: Payload, console: Console | None = None) -> None:
     print_line(out, head["verdict"], _GOOD if good else _BAD)
     print_line(out, head["sentence"])
     facts = _facts()
-    _fact(facts, "Budget", budget_text(head))
-    if plan["max_slowdown"] is not None:
-        limit = f"at most {format_percent(plan['max_slowdown'])} slower"
-        _fact(facts, "Limit", f"{limit}; the {plan['binds'] or 'budget'} binds")
-    if head["reserve_bytes"]:
-        _fact(facts, "Reserve", format_both(head["reserve_bytes"]))
-    _fact(facts, "Peak before", format_both(head["peak_before_bytes"]))
-    alone = "by order and casts alone" if head["halved_tensors"] else "by order alone"
-    _fact(facts, alone, format_both(head["order_alone_peak_bytes"]))
-    _fact(facts, "Peak after", format_both(head["peak_after_bytes"]))
-    if text := held_text(head):
-        _fact(facts, "Held", text)
-    if text := grown_text(head):
-        _fact(facts, "Process", text)
+    for name, text in _outcome(head, plan):
+        _fact(facts, name, text)
     regions = [payload[side]["one_region"] for side in ("before", "after")]
     _fact(facts, "In one region", " -> ".join(map(_region, regions)))
     _fact(facts, "Step time", _times(head))
-    if head["recomputed_ops"]:
-        what = f"{head['recomputed_ops']:,} operations, {_size(head['recomputed_bytes'])}"
-        _fact(facts, "Recomputed", f"{what}, {_duration(head['recompute_us'])}")
-    if head["swapped_tensors"]:
-        moved = f"{_size(head['swap_out_bytes'])} out, {_size(head['swap_in_bytes'])} in"
-        what = f"{head['swapped_tensors']:,} tensors, {moved}"
-        _fact(facts, "Swapped", f"{what}, {_duration(head['swap_us'])}")
-    if head["split_nodes"]:
-        what = f"{head['split_nodes']:,} nodes, in {head['split_regions']:,} regions"
-        _fact(facts, "In chunks", f"{what} of up to {head['split_chunks']} chunks of rows")
-    if head["paged_tensors"]:
-        moved = f"{_size(head['page_in_bytes'])} in, {_size(head['page_out_bytes'])} out"
-        what = f"{head['paged_tensors']:,} inputs and outputs, {moved}"
-        _fact(facts, "On the host", f"{what}, {_duration(head['page_us'])}")
-    if head["halved_tensors"]:
-        what = f"{head['halved_tensors']:,} in {head['cast_saved']}, {_size(head['halved_bytes'])}"
-        worst = head["worst_rms_rel_diff"]
-        lossy = "" if worst is None else f"; outputs differ by {float(worst):.2g} at most (RMS)"
-        _fact(facts, "In half, lossy", f"{what}, {_duration(head['cast_us'])}{lossy}")
-    if head["host_bytes"] or head["file_bytes"]:
-        most = f", at most {_size(head['host_budget_bytes'])}" if head["host_budget_bytes"] else ""
-        files = f"; {_size(head['file_bytes'])} more in files" if head["file_bytes"] else ""
-        where = "On disk" if head["disk"] else "Host memory"
-        _fact(facts, where, f"{_size(head['host_bytes'])} at once{most}{files}")
+    for name, text in _done(head):
+        _fact(facts, name, text)
     _fact(facts, "Search", _search(head, plan))
     out.print(facts)
     _decisions(out, payload["decisions"])
@@ -128,6 +90,52 @@ def print_optimize(payload: Payload, console: Console | None = None) -> None:
             print_line(out, f"{what}: {nearby(path)}")
     for line in script_lines(payload):
         out.print(Text(f"  {printable(line)}", style="cyan"), soft_wrap=True)
+
+
+def _outcome(head: Payload, plan: Payload) -> Iterator[tuple[str, str]]:
+    """Names and texts of what was asked for, and of the memory that came of it."""
+    yield "Budget", budget_text(head)
+    if plan["max_slowdown"] is not None:
+        limit = f"at most {format_percent(plan['max_slowdown'])} slower"
+        yield "Limit", f"{limit}; the {plan['binds'] or 'budget'} binds"
+    if head["reserve_bytes"]:
+        yield "Reserve", format_both(head["reserve_bytes"])
+    yield "Peak before", format_both(head["peak_before_bytes"])
+    alone = "by order and casts alone" if head["halved_tensors"] else "by order alone"
+    yield alone, format_both(head["order_alone_peak_bytes"])
+    yield "Peak after", format_both(head["peak_after_bytes"])
+    if text := held_text(head):
+        yield "Held", text
+    if text := grown_text(head):
+        yield "Process", text
+
+
+def _done(head: Payload) -> Iterator[tuple[str, str]]:
+    """Names and texts of what the plan does to tensors and operations."""
+    if head["recomputed_ops"]:
+        what = f"{head['recomputed_ops']:,} operations, {_size(head['recomputed_bytes'])}"
+        yield "Recomputed", f"{what}, {_duration(head['recompute_us'])}"
+    if head["swapped_tensors"]:
+        moved = f"{_size(head['swap_out_bytes'])} out, {_size(head['swap_in_bytes'])} in"
+        what = f"{head['swapped_tensors']:,} tensors, {moved}"
+        yield "Swapped", f"{what}, {_duration(head['swap_us'])}"
+    if head["split_nodes"]:
+        what = f"{head['split_nodes']:,} nodes, in {head['split_regions']:,} regions"
+        yield "In chunks", f"{what} of up to {head['split_chunks']} chunks of rows"
+    if head["paged_tensors"]:
+        moved = f"{_size(head['page_in_bytes'])} in, {_size(head['page_out_bytes'])} out"
+        what = f"{head['paged_tensors']:,} inputs and outputs, {moved}"
+        yield "On the host", f"{what}, {_duration(head['page_us'])}"
+    if head["halved_tensors"]:
+        what = f"{head['halved_tensors']:,} in {head['cast_saved']}, {_size(head['halved_bytes'])}"
+        worst = head["worst_rms_rel_diff"]
+        lossy = "" if worst is None else f"; outputs differ by {float(worst):.2g} at most (RMS)"
+        yield "In half, lossy", f"{what}, {_duration(head['cast_us'])}{lossy}"
+    if head["host_bytes"] or head["file_bytes"]:
+        most = f", at most {_size(head['host_budget_bytes'])}" if head["host_budget_bytes"] else ""
+        files = f"; {_size(head['file_bytes'])} more in files" if head["file_bytes"] else ""
+        where = "On disk" if head["disk"] else "Host memory"
+        yield where, f"{_size(head['host_bytes'])} at once{most}{files}"
 
 
 def _next(out: Console, steps: list[Payload]) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from planner.files.structuring import fields_of
@@ -50,6 +50,23 @@ def number(value: float | None) -> float | str | None:
     if value is None or math.isfinite(value):
         return value
     return str(float(value))
+
+
+def picked(made: Any, *names: str, but: Container[str] = ()) -> dict[str, Any]:
+    """Fields of a dataclass by name, as JSON allows them.
+
+    Args:
+        names: those that are wanted; all where there is none.
+        but: those that are not.
+    """
+    found = {name: getattr(made, name) for name in names} if names else fields_of(made)
+    return {name: _plain(value) for name, value in found.items() if name not in but}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, float):
+        return number(value)
+    return list(value) if isinstance(value, tuple) else value
 
 
 def taxonomy_of(composition: Mapping[Category, int]) -> dict[str, int]:

@@ -1,6 +1,7 @@
 """Grouped help and what a shell completes, as it asks for it."""
 
 import os
+import re
 import subprocess
 import sys
 
@@ -8,24 +9,23 @@ import pytest
 import typer
 
 from planner.cli.app import app
-from planner.cli.grouping import GROUPS, OTHERS
 from planner.cli.main import main
+from planner.request.asking import GROUPS
 from tests.process import PLANNER
 
 
-@pytest.mark.parametrize("command", ["analyze", "optimize", "sweep"])
-def test_every_option_is_in_one_group(command, capsys):
+@pytest.mark.parametrize("command", ["analyze", "optimize", "sweep", "fit"])
+def test_every_option_is_under_one_heading(command, capsys):
     assert main([command, "--help"]) == 0
     text = capsys.readouterr().out
-    assert f"{OTHERS}:" not in text and "\nOptions:" not in text
-    names = [name for group in GROUPS.values() for name in group]
-    assert len(names) == len(set(names))
-
-
-def test_every_name_in_a_group_is_an_option_of_some_command():
-    commands = typer.main.get_command(app).commands.values()  # pyright: ignore[reportAttributeAccessIssue]
-    known = {param.name for command in commands for param in command.params} | {"help"}
-    assert {name for group in GROUPS.values() for name in group} <= known
+    headings = [line[:-1] for line in text.splitlines() if line[:1].isalpha() and line[-1] == ":"]
+    assert headings == ["Arguments", *(title for title in GROUPS if title in headings)]
+    known = typer.main.get_command(app).commands[command].params  # pyright: ignore[reportAttributeAccessIssue]
+    for param in known:
+        if param.param_type_name == "option":
+            assert (
+                len(re.findall(rf"^  (?:-\w, )?{param.opts[-1]}(?![\w-])", text, re.MULTILINE)) == 1
+            )
 
 
 @pytest.mark.parametrize(

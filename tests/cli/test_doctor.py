@@ -107,7 +107,7 @@ def test_a_package_that_is_missing_points_to_the_doctor(monkeypatch, tmp_path, c
     def gone(*_: object, **__: object) -> None:
         raise ModuleNotFoundError("No module named 'onnxruntime'", name="onnxruntime")
 
-    monkeypatch.setattr(problem.o, "check_inputs", gone)
+    monkeypatch.setattr(problem, "check_input", gone)
     assert main(["problem", str(tmp_path / "m.onnx")]) == 2
     said = capsys.readouterr().err
     assert (

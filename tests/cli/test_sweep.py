@@ -13,9 +13,9 @@ from onnx import helper as h
 
 from models import zoo
 from planner.cli.main import main
-from planner.cli.sweep import parse_sizes
 from planner.errors import UsageError
 from planner.portfolio.table import POLICY
+from planner.positions import sizes_of
 
 
 @pytest.fixture(scope="module")
@@ -152,9 +152,9 @@ def test_the_table_and_the_page(chain, tmp_path, capsys):
 
 
 def test_sizes():
-    assert parse_sizes(["batch=8:32:8", "seq=128"]) == {"batch": [8, 16, 24, 32], "seq": [128]}
-    assert parse_sizes(["n=3:5"]) == {"n": [3, 4, 5]}
-    assert parse_sizes(["n=8,4,4"]) == {"n": [4, 8]}
+    assert sizes_of(["batch=8:32:8", "seq=128"]) == {"batch": [8, 16, 24, 32], "seq": [128]}
+    assert sizes_of(["n=3:5"]) == {"n": [3, 4, 5]}
+    assert sizes_of(["n=8,4,4"]) == {"n": [4, 8]}
 
 
 @pytest.mark.parametrize(
@@ -163,7 +163,7 @@ def test_sizes():
 )
 def test_sizes_that_are_not_understood(text):
     with pytest.raises(UsageError, match="--dim"):
-        parse_sizes([text])
+        sizes_of([text])
 
 
 @pytest.mark.parametrize(

@@ -30,9 +30,9 @@ import onnx
 import onnxruntime as ort
 
 import planner
+from planner.choices import BudgetOf
 from planner.errors import InfeasibleBudgetError, ModelError, VerificationError
 from planner.pipeline.prepare import settings
-from planner.plan.planfile import BudgetOf
 from planner.results import OptimizeResult
 from planner.runtime.memory.arena import packable_bytes
 from planner.runtime.memory.paged import PAGE_BYTES

@@ -13,11 +13,10 @@ from onnx import TensorProto as T
 from onnx import helper as h
 from onnx import numpy_helper
 
-from planner.cli.options import parse_dims
 from planner.errors import ModelError, UsageError
 from planner.onnxio.dims import dim_called
 from planner.onnxio.load import LoadedModel, load_model, read_model, value_types
-from planner.positions import Position, position_of, shape_dims
+from planner.positions import Position, dims_of, position_of, shape_dims
 from planner.runtime.feeds.inputs import make_inputs
 from planner.runtime.optimizers.shapes import runtime_types
 
@@ -48,7 +47,7 @@ def typed(options: list[str]) -> dict[str, int]:
     """The dims of options as they are typed."""
     pairs = list(zip(options[::2], options[1::2], strict=True))
     dims, shapes = ([v for w, v in pairs if w == what] for what in ("--dim", "--shape"))
-    return parse_dims(dims, shapes)
+    return dims_of(dims, shapes)
 
 
 # -- what is open --------------------------------------------------------------------------------

@@ -69,6 +69,31 @@ def test_every_command_is_one(changes, verified):
             assert read["reserve"] == f"{changes['reserve_bytes']}B"
 
 
+def test_another_budget_is_asked_of_the_same_levers():
+    """A command to copy plans with no lever that was forbidden, and with none fewer."""
+    changes = {
+        "recompute": False,
+        "include": ("layers 3.*", "op:Gemm"),
+        "exclude": ("op:Softmax",),
+        "min_tensor": "1MiB",
+        "cast_saved": "bf16",
+        "pattern": False,
+        "order_target": "priority",
+        "host_budget_bytes": 1 << 30,
+        "gap": 0.5,
+    }
+    result = examples.optimize_result()
+    result = dataclasses.replace(result, plan=dataclasses.replace(result.plan, **changes))
+    commands = [step["command"] for step in steps_of(result) if step["command"]]
+    again = [parsed(each) for each in commands if each.startswith("planner optimize ")]
+    assert again
+    for read in again:
+        assert (read["include"], read["exclude"]) == (["layers 3.*", "op:Gemm"], ["op:Softmax"])
+        assert (read["recompute"], read["min_tensor"]) == ("none", "1MiB")
+        assert (read["cast_saved"], read["no_pattern"], read["order"]) == ("bf16", True, "priority")
+        assert (read["host_budget"], read["disk_budget"]) == (f"{1 << 30}B", None)
+
+
 def test_a_budget_that_costs_no_time_is_named():
     result = examples.optimize_result()
     points = optimize_payload(result)["budget_preview"]["frontier"]["points"]

@@ -9,7 +9,7 @@ import numpy as np
 from onnx import ModelProto, TensorProto, ValueInfoProto, helper
 
 from planner.export.checking.eager import Arrays
-from planner.export.lower import TrainingGraph
+from planner.export.lower import LoweredStep
 
 _WIDE = "{}.as_float32"
 """What a result in bfloat16 is called between the graph and numpy."""
@@ -18,7 +18,7 @@ _WIDE = "{}.as_float32"
 class GraphSession:
     """A session of the exported step, its random tensors inputs."""
 
-    def __init__(self, graph: TrainingGraph) -> None:
+    def __init__(self, graph: LoweredStep) -> None:
         import onnxruntime as ort
 
         options = ort.SessionOptions()

@@ -16,7 +16,7 @@ from planner.export.checking.norms import is_equal, norm, off_by
 from planner.export.dtypes import HALF, array_of
 from planner.export.errors import UpdateFailure
 from planner.export.lines import line_of_user
-from planner.export.lower import TrainingGraph
+from planner.export.lower import LoweredStep
 from planner.export.optim import GRADIENT_SUFFIX, UPDATED_SUFFIX
 from planner.export.step import TrainingStep
 from planner.export.update.traced import State, TracedUpdate, lent_gradients, tensors_of
@@ -45,7 +45,7 @@ class EagerUpdate:
         graph: is fed and has run; it returns gradients as well.
     """
 
-    def __init__(self, update: TracedUpdate, step: TrainingStep, graph: TrainingGraph) -> None:
+    def __init__(self, update: TracedUpdate, step: TrainingStep, graph: LoweredStep) -> None:
         self._update, self._module = update, step.module
         self._state: Arrays = {
             item.name: np.full(item.shape, item.initial, item.dtype) for item in graph.state

@@ -22,17 +22,11 @@ from planner.export.update.gradients import Gradients
 from planner.export.update.graph import substituted
 from planner.export.update.joining import either, flat
 from planner.export.update.optimizers import Rates, check
-from planner.export.update.outcome import Installed, Key, Outcome, Update, key_of
+from planner.export.update.outcome import Installed, Key, Update, UpdateOutcome, key_of
 from planner.export.update.reach import Path, Reach, name_of
 from planner.export.update.redirect import plainly
 from planner.export.update.trace import Tracer
-from planner.export.update.traced import (
-    STARTED,
-    State,
-    TracedUpdate,
-    needed,
-    tensors_of,
-)
+from planner.export.update.traced import STARTED, State, TracedUpdate, needed, tensors_of
 
 
 def update_of(optimizer: Optimizer | Update) -> Update:
@@ -113,13 +107,10 @@ class _Building:
 
     @contextlib.contextmanager
     def _hooked(self, run: Any) -> Iterator[None]:
-        with (
-            self.ways.watched(run),
-            self.rates.hooked(self.rates.as_input(run)),
-        ):
+        with self.ways.watched(run), self.rates.hooked(self.rates.as_input(run)):
             yield
 
-    def _runs(self) -> tuple[Outcome, dict[Path, Installed], dict[Path, Tensor], bool]:
+    def _runs(self) -> tuple[UpdateOutcome, dict[Path, Installed], dict[Path, Tensor], bool]:
         """(what the update leaves, its state in places, their first values, whether `started` tells)"""
         tracer = self.tracer
         numbers: dict[Path, Installed] = {}
@@ -148,11 +139,11 @@ class _Building:
 
     def _joined(
         self,
-        first: Outcome,
-        second: Outcome,
+        first: UpdateOutcome,
+        second: UpdateOutcome,
         installed: dict[Path, Installed],
         values: dict[Path, Tensor],
-    ) -> tuple[Outcome, dict[Path, Installed], dict[Path, Tensor], bool]:
+    ) -> tuple[UpdateOutcome, dict[Path, Installed], dict[Path, Tensor], bool]:
         """The first run as the second with initial values; where it is none, one of both."""
         tracer = self.tracer
         put: dict[fx.Node, fx.Node] = {}
@@ -247,7 +238,7 @@ class _Building:
 
     def _finished(
         self,
-        outcome: Outcome,
+        outcome: UpdateOutcome,
         installed: Mapping[Path, Installed],
         initial: Mapping[Path, Tensor],
         started: bool,

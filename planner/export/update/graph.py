@@ -18,7 +18,7 @@ _SAME = frozenset({"alias", "clone", "detach", "lift_fresh", "lift_fresh_copy"})
 """Operators whose result is their operand, in a graph without writes."""
 
 
-class Merged:
+class MergedGraph:
     """The graph, and its constants.
 
     Attributes:
@@ -125,7 +125,7 @@ class Imported:
         made: by node of the run; the caller adds its placeholders.
     """
 
-    def __init__(self, merged: Merged, root: nn.Module) -> None:
+    def __init__(self, merged: MergedGraph, root: nn.Module) -> None:
         self._merged, self._root = merged, root
         self.made: dict[fx.Node, Any] = {}
         self._last: fx.Node | None = None
@@ -195,7 +195,7 @@ _FILLED = {"full": 1, "full_like": 1, "new_full": 2, "scalar_tensor": 0}
 
 
 def substituted(
-    merged: Merged,
+    merged: MergedGraph,
     nodes: Mapping[Any, fx.Node],
     put: Mapping[fx.Node, fx.Node],
     *,
@@ -225,7 +225,9 @@ def substituted(
     return {key: made[node] for key, node in nodes.items()}
 
 
-def _chosen(merged: Merged, condition: fx.Node, one: fx.Node, other: fx.Node) -> fx.Node | None:
+def _chosen(
+    merged: MergedGraph, condition: fx.Node, one: fx.Node, other: fx.Node
+) -> fx.Node | None:
     """What `where` gives, where the condition is a constant scalar."""
     known = merged.value_of(condition) if not condition.meta["val"].dim() else None
     return None if known is None else one if bool(known) else other

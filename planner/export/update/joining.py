@@ -7,11 +7,11 @@ from typing import Any
 from torch import fx
 
 from planner.export.errors import UpdateRefused
-from planner.export.update.outcome import Outcome
+from planner.export.update.outcome import UpdateOutcome
 from planner.export.update.trace import Tracer
 
 
-def flat(tracer: Tracer, outcome: Outcome, other: Outcome) -> dict[Any, fx.Node]:
+def flat(tracer: Tracer, outcome: UpdateOutcome, other: UpdateOutcome) -> dict[Any, fx.Node]:
     """Everything that an outcome leaves; what it does not touch and the other does as it was."""
     found: dict[Any, fx.Node] = {}
     for key in {**outcome.leaves, **other.leaves}:
@@ -20,7 +20,9 @@ def flat(tracer: Tracer, outcome: Outcome, other: Outcome) -> dict[Any, fx.Node]
     return found | {("result", name): node for name, node in outcome.results.items()}
 
 
-def either(tracer: Tracer, flag: fx.Node, one: Outcome, other: Outcome) -> Outcome:
+def either(
+    tracer: Tracer, flag: fx.Node, one: UpdateOutcome, other: UpdateOutcome
+) -> UpdateOutcome:
     """One outcome where the flag holds, the other where not."""
     yes, no = flat(tracer, one, other), flat(tracer, other, one)
     if yes.keys() != no.keys():
@@ -28,7 +30,7 @@ def either(tracer: Tracer, flag: fx.Node, one: Outcome, other: Outcome) -> Outco
             "what it does at the first step leaves other state than what it does later: take one step "
             "in PyTorch before the export"
         )
-    found = Outcome()
+    found = UpdateOutcome()
     into: dict[str, dict[Any, fx.Node]] = {
         "leaf": found.leaves,
         "place": found.places,

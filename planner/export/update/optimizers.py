@@ -103,10 +103,7 @@ class Rates:
                     group[key] = was
             changed.clear()
 
-        hooks = (
-            register_optimizer_step_pre_hook(before),
-            register_optimizer_step_post_hook(after),
-        )
+        hooks = (register_optimizer_step_pre_hook(before), register_optimizer_step_post_hook(after))
         try:
             yield
         finally:

@@ -37,7 +37,7 @@ class Installed:
 
 
 @dataclass(slots=True)
-class Outcome:
+class UpdateOutcome:
     """What a run, or several merged, leaves.
 
     Attributes:
@@ -54,7 +54,7 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class Branch:
     """A branch that a run came to, and how it went on."""
 
     condition: fx.Node

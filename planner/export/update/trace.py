@@ -30,9 +30,17 @@ from planner.export.decompose import decompositions
 from planner.export.errors import ExportError, UpdateFailure, UpdateRefused
 from planner.export.lines import line_of_user
 from planner.export.stand_ins import Scattering, StandIns
-from planner.export.update.graph import Imported, Merged
+from planner.export.update.graph import Imported, MergedGraph
 from planner.export.update.numbers import Numbers, python_takes_tensors
-from planner.export.update.outcome import Installed, Key, Leaf, Outcome, Question, Update, key_of
+from planner.export.update.outcome import (
+    Branch,
+    Installed,
+    Key,
+    Leaf,
+    Update,
+    UpdateOutcome,
+    key_of,
+)
 from planner.export.update.reach import Path, Reach
 from planner.export.update.redirect import Redirected, plainly
 from planner.export.update.schedules import schedules_refused
@@ -58,7 +66,7 @@ class Tracer:
     """
 
     def __init__(self, update: Update, reach: Reach, names: Mapping[Key, str]) -> None:
-        self.merged = Merged()
+        self.merged = MergedGraph()
         self.reach = reach
         self.leaves: dict[Key, Leaf] = {}
         self.absent: dict[Path, fx.Node] = {}
@@ -70,10 +78,10 @@ class Tracer:
     def run(
         self,
         installed: Mapping[Path, Installed],
-        hooked: Callable[[_Run], contextlib.AbstractContextManager[Any]],
+        hooked: Callable[[_Pass], contextlib.AbstractContextManager[Any]],
         *,
         is_trial: bool = False,
-    ) -> Outcome:
+    ) -> UpdateOutcome:
         """All ways through the function, merged.
 
         Args:
@@ -84,10 +92,10 @@ class Tracer:
         Raises:
             ExportError: it cannot be traced.
         """
-        ways: list[tuple[list[Question], Outcome]] = []
+        ways: list[tuple[list[Branch], UpdateOutcome]] = []
         forced: list[bool] | None = []
         while forced is not None:
-            run = _Run(self, forced)
+            run = _Pass(self, forced)
             try:
                 ways.append((run.questions, run.trace(self._update, installed, hooked)))
             finally:
@@ -101,14 +109,16 @@ class Tracer:
             forced = None if is_trial else _next(run.questions)
         return self._choice(ways, 0)
 
-    def _choice(self, ways: Sequence[tuple[list[Question], Outcome]], depth: int) -> Outcome:
+    def _choice(
+        self, ways: Sequence[tuple[list[Branch], UpdateOutcome]], depth: int
+    ) -> UpdateOutcome:
         """The outcome of several ways that share their first answers."""
         if len(ways) == 1:
             return ways[0][1]
         question = ways[0][0][depth]
         yes = self._choice([way for way in ways if way[0][depth].answer], depth + 1)
         no = self._choice([way for way in ways if not way[0][depth].answer], depth + 1)
-        found = Outcome(created=no.created | yes.created)
+        found = UpdateOutcome(created=no.created | yes.created)
         for key in {**yes.leaves, **no.leaves}:
             one, other = (o.leaves.get(key) or self.input_of(key) for o in (yes, no))
             found.leaves[key] = self._chosen(question, one, other, str(key))
@@ -121,7 +131,9 @@ class Tracer:
             found.results[name] = self._chosen(question, yes.results[name], no.results[name], name)
         return found
 
-    def _place(self, outcome: Outcome, path: Path, created: Mapping[Path, fx.Node]) -> fx.Node:
+    def _place(
+        self, outcome: UpdateOutcome, path: Path, created: Mapping[Path, fx.Node]
+    ) -> fx.Node:
         """What a place holds behind a run that may not have come by it."""
         if path in outcome.places:
             return outcome.places[path]
@@ -134,7 +146,7 @@ class Tracer:
             return outcome.leaves.get(key_of(place.value)) or self.input_of(key_of(place.value))
         return self.merged.full(float(place.value), self.blank((), torch.float64))
 
-    def _chosen(self, question: Question, one: fx.Node, other: fx.Node, what: str) -> fx.Node:
+    def _chosen(self, question: Branch, one: fx.Node, other: fx.Node, what: str) -> fx.Node:
         held, beside = one.meta["val"], other.meta["val"]
         if (held.shape, held.dtype) != (beside.shape, beside.dtype):
             raise UpdateRefused(
@@ -176,7 +188,7 @@ def _tracer() -> Any:
     return mode.tracer
 
 
-def _next(questions: Sequence[Question]) -> list[bool] | None:
+def _next(questions: Sequence[Branch]) -> list[bool] | None:
     """The answers of the next way, depth first; None behind the last."""
     answers = [question.answer for question in questions]
     while answers and not answers[-1]:
@@ -184,7 +196,7 @@ def _next(questions: Sequence[Question]) -> list[bool] | None:
     return [*answers[:-1], False] if answers else None
 
 
-class _Run:
+class _Pass:
     """One way through the function.
 
     Args:
@@ -193,7 +205,7 @@ class _Run:
 
     def __init__(self, tracer: Tracer, forced: Sequence[bool]) -> None:
         self.tracer = tracer
-        self.questions: list[Question] = []
+        self.questions: list[Branch] = []
         self._forced = forced
         self._stand_ins: dict[Key, FunctionalTensor] = {}
         self._held: list[Any] = []  # whose memory must not be used again meanwhile
@@ -205,9 +217,9 @@ class _Run:
         self,
         update: Update,
         installed: Mapping[Path, Installed],
-        hooked: Callable[[_Run], contextlib.AbstractContextManager[Any]],
-    ) -> Outcome:
-        outcome = Outcome()
+        hooked: Callable[[_Pass], contextlib.AbstractContextManager[Any]],
+    ) -> UpdateOutcome:
+        outcome = UpdateOutcome()
 
         def body() -> tuple[()]:
             self._imported = Imported(self.tracer.merged, _tracer().root)
@@ -308,7 +320,7 @@ class _Run:
                 return question.answer
         at = len(self.questions)
         answer = self._forced[at] if at < len(self._forced) else True
-        self.questions.append(Question(condition, answer, line))
+        self.questions.append(Branch(condition, answer, line))
         return answer
 
     def _install(self, installed: Mapping[Path, Installed]) -> None:
@@ -316,7 +328,7 @@ class _Run:
             self._installed[path] = self.fed(item.name, item.shape, item.dtype)
         self.tracer.reach.put(self._installed)
 
-    def _results(self, returned: Any, outcome: Outcome) -> None:
+    def _results(self, returned: Any, outcome: UpdateOutcome) -> None:
         if returned is not None and not isinstance(returned, Mapping):
             raise UsageError(
                 f"what runs after the backward pass returns a {type(returned).__name__}; return "
@@ -330,7 +342,7 @@ class _Run:
                 )
             outcome.results[str(name)] = self.node_of(value)
 
-    def _collect(self, held: Mapping[Path, Any], outcome: Outcome) -> None:
+    def _collect(self, held: Mapping[Path, Any], outcome: UpdateOutcome) -> None:
         for path, place in self.tracer.reach.places().items():
             value = place.value
             was = held.get(path)

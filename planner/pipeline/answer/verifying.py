@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from planner.choices import OrderTarget
 from planner.cost.measured import forget_times
 from planner.errors import ModelError, UsageError
 from planner.graph.model import TrainingGraph
@@ -17,7 +18,7 @@ from planner.pipeline.prepare.prepared import Prepared, Progress, prepare
 from planner.pipeline.prepare.settings import budget_of
 from planner.pipeline.record.modelviews import file_view
 from planner.pipeline.target.everywhere import devices_here
-from planner.plan.planfile import OrderTarget, Plan
+from planner.plan.planfile import Plan
 from planner.request import Costs, Request
 from planner.results import ModelView, Verification
 from planner.runtime.opened import Needs, metadata_of, needs_of

@@ -9,19 +9,8 @@ that library. Where it has been shown to give the same bits is in `planner.targe
 
 from __future__ import annotations
 
-from dataclasses import replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Literal
-
-from planner.disk import measured, room_in
 from planner.errors import UsageError
-from planner.targets import CPU, target_named
-
-if TYPE_CHECKING:
-    from planner.request import Levers
-
-Copies = Literal["serial", "overlapped", "auto"]
-COPIES: tuple[Copies, ...] = ("serial", "overlapped", "auto")
+from planner.targets import target_named
 
 BESIDE = (
     "copies run beside the operations, by planner's native library, which sessions of the file load"
@@ -41,15 +30,13 @@ def choose_copies(copies: str, swap: str, device: str) -> tuple[bool, str]:
     "auto" overlaps on a device where that has been shown to be safe.
 
     Args:
-        copies: one of `COPIES`.
+        copies: what `--copies` says.
         swap: what `--swap` says.
         device: where the model is to run.
 
     Raises:
-        UsageError: an unknown choice, or copies that overlap where none are allowed, or where the library
-            has no operators.
+        UsageError: copies overlap where the library has no operators.
     """
-    check_copies(copies, swap)
     target = target_named(device)
     if copies == "overlapped":
         if target.overlap == "never":
@@ -67,50 +54,3 @@ def choose_copies(copies: str, swap: str, device: str) -> tuple[bool, str]:
         "copies are planned on the stream of the operations: beside them they have not been shown to be "
         f"safe on {device}"
     )
-
-
-def to_disk(levers: Levers, device: str, folder: Path | None, budget: str | None) -> Levers:
-    """The levers with swaps to a file in a folder, whose disk is measured now; as they are where there is
-    no folder.
-
-    Args:
-        levers: with copies that overlap, where there is a folder.
-        budget: the most that swaps may take there: `"200GB"`; None for what is free.
-
-    Raises:
-        UsageError: what else is asked for contradicts it, or the folder cannot be written to.
-    """
-    if folder is None:
-        if budget is not None:
-            raise UsageError("--disk-budget is for swaps to a disk: give its folder with --disk")
-        return levers
-    if device != CPU.name:
-        raise UsageError(
-            f"--disk is for files that run on the CPU, and not on {device} yet: there, swaps go to the "
-            "host's memory; leave out --disk"
-        )
-    if levers.swap == "none":
-        raise UsageError("--disk needs swaps, which --swap none and --recompute only forbid")
-    if levers.resident == "host":
-        raise UsageError(
-            "--disk is for what is swapped within a step; what lives on the host lies in the CPU's "
-            "memory all the same: leave out --resident host"
-        )
-    if levers.host_budget is not None:
-        raise UsageError("with --disk nothing is swapped to the host: give --disk-budget")
-    return replace(
-        levers,
-        resident="device",
-        host_budget=f"{room_in(folder, budget)}B",
-        disk=measured(folder),
-    )
-
-
-def check_copies(copies: str, swap: str | None) -> None:
-    """Raise UsageError where `copies` is none of `COPIES`, or overlaps copies that `swap` forbids."""
-    if copies not in COPIES:
-        raise UsageError(f"--copies is serial, overlapped or auto, not {copies!r}")
-    if copies == "overlapped" and swap == "none":
-        raise UsageError(
-            "--copies overlapped needs copies, which --swap none forbids: leave out one of the two"
-        )

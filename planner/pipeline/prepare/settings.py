@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from planner.choices import BudgetOf, OrderTarget, Swap
 from planner.disk import remark_on
 from planner.errors import InfeasibleBudgetError, UsageError
 from planner.formulate import Allowed
 from planner.pipeline.prepare.copies import SHARED, choose_copies
 from planner.pipeline.prepare.prepared import Prepared
-from planner.plan.planfile import BudgetOf, OrderTarget, Plan, Swap
+from planner.plan.planfile import Plan
 from planner.runtime.build import has_pool
 from planner.runtime.memory.arena import packable_bytes
 from planner.search.patience import Patience

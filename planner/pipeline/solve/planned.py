@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from planner.choices import BudgetOf
 from planner.fit.demands import demands_of
 from planner.fit.search import first_region
 from planner.formulate import Formulation, with_loads
@@ -16,7 +17,7 @@ from planner.pipeline.prepare.prepared import Prepared
 from planner.pipeline.prepare.timelines import full_timeline
 from planner.pipeline.solve.orders import BaseOrder, Settings
 from planner.pipeline.solve.read_back import ReadBack, lowered_as, read_back
-from planner.plan.planfile import Arena, BudgetOf, Pool
+from planner.plan.planfile import Arena, Pool
 from planner.plan.problem import Action, ActionKind
 from planner.plan.solved import Solved
 from planner.runtime.build import has_pool

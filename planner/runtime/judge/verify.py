@@ -38,12 +38,12 @@ from typing import Any
 
 import numpy.typing as npt
 
+from planner.choices import BudgetOf
 from planner.errors import ModelError
 from planner.exactness import Numbers
 from planner.graph.effects import Effect
 from planner.graph.liveness import timeline
 from planner.graph.model import OpId, TrainingGraph
-from planner.plan.planfile import BudgetOf
 from planner.processes.children import quiet
 from planner.results import (
     CapCheck,

@@ -1,0 +1,370 @@
+"""What is asked of planner, as one frozen value.
+
+The command line and the public functions fill a `Request` (`planner.defaults.requested`), and every stage
+behind them reads it. Sizes and shares of the peak stay as they were typed:
+`planner.pipeline.prepare.settings` turns them into bytes, once, where the peak of the model as it is is
+known.
+
+Each field that can be asked for says here, and only here, how: `planner.request.asking`. The help of a
+field's option is its documentation.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Literal
+
+from planner.bounding import Bound, Given, bound_texts, bounds_of
+from planner.choices import BudgetOf, OrderTarget
+from planner.positions import dims_of, sizes_of, sizes_to_look_for
+from planner.request.asking import (
+    BUDGET,
+    PLANS,
+    READ_MODELS,
+    SIZES,
+    SOLVER,
+    TARGET,
+    VERIFICATION,
+    WITH_COPIES,
+    Command,
+    Flag,
+    Option,
+    is_file,
+    is_size,
+    option,
+    options_in,
+)
+from planner.request.levers import Levers
+from planner.targets import Device
+from planner.units import (
+    MAX_SEED,
+    check_budget,
+    check_seed,
+    check_time_limit,
+    parse_bytes,
+    parse_percent,
+    parse_slowdown,
+)
+
+Calibrate = Literal["auto", "always", "kept", "never"]
+"""Whether operation times are measured by a short run. "auto": where the model is planned for the cpu
+profile, no profile is given, and a run here takes some seconds and the memory that is free; times of an
+earlier run are taken where they were kept. "kept" takes those alone, and runs nothing. "always" measures
+anew."""
+
+AUTO_RESERVE = "auto"
+
+_LOOKED = "Whose graph and kernels are looked at [cpu, with the times of any --hardware]."
+
+
+def _is_reserve(text: str) -> None:
+    if parse_percent(text) is None:
+        parse_bytes(text, what="--reserve", zero_ok=True)
+
+
+def _as_calibrate(said: bool | None) -> Calibrate:
+    return "auto" if said is None else "always" if said else "never"
+
+
+def shipped_hardware() -> list[str]:
+    """The profiles that come with planner, for the shell to complete."""
+    from planner.cost.hardware import hardware_names
+
+    return list(hardware_names())
+
+
+_budget = partial(option, group=BUDGET)
+_size = partial(option, group=SIZES)
+_target = partial(option, group=TARGET, commands=WITH_COPIES)
+_limit = partial(option, group=SOLVER)
+_proof = partial(option, group=VERIFICATION)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Costs:
+    """Where the durations of the operations come from."""
+
+    hardware: Annotated[
+        str,
+        _target(
+            "--hardware",
+            "Hardware profile.",
+            commands=(*WITH_COPIES, "problem"),
+            metavar="NAME|FILE.toml",
+            more="A shipped one by its name, or a TOML file.",
+            completions=shipped_hardware,
+        ),
+    ] = "cpu"
+    profile: Annotated[
+        Path | None,
+        _target(
+            "--profile",
+            "Take times from a profile that ONNX Runtime wrote.",
+            commands=(*WITH_COPIES, "problem", "explain"),
+            metavar="FILE",
+            check=is_file("profile"),
+        ),
+    ] = None
+    calibrate: Annotated[
+        Calibrate,
+        _target(
+            "--calibrate/--no-calibrate",
+            "Measure operation times by a short run on this machine's CPU, or predict them. Left "
+            "out: measured where --hardware is cpu and a run takes seconds, and kept for the next "
+            "time.",
+            unsaid=None,
+            kind=bool,
+            take=_as_calibrate,
+        ),
+    ] = "auto"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What a search may take."""
+
+    time_limit_s: Annotated[
+        float,
+        _limit(
+            "--time-limit",
+            "Time for finding a plan; reading, writing and verifying the model come on top.",
+            commands=(*READ_MODELS, "solve"),
+            metavar="SECONDS",
+            check=check_time_limit,
+            unlike={"sweep": dict(unsaid=120.0), "fit": dict(unsaid=120.0)},
+        ),
+    ] = 60.0
+    workers: Annotated[
+        int | None,
+        _limit(
+            "--workers",
+            "Threads of the search [all cores].",
+            commands=("optimize", "solve"),
+            metavar="N",
+            least=1,
+            most=256,
+        ),
+    ] = None
+    reproducible: Annotated[
+        bool,
+        _limit(
+            "--reproducible",
+            "The same plan and file on any machine, however busy: operation times are predicted, "
+            "and --time-limit counts work in place of seconds.",
+            commands=(*WITH_COPIES, "fit"),
+        ),
+    ] = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """Everything that is asked, before anything is read.
+
+    Attributes:
+        model: an .onnx file.
+        budget_from: a phrase on where a budget is from that nobody typed.
+        costs: where durations come from; levers: what a plan may do; limits: what the search may take.
+    """
+
+    model: Path
+    budget: Annotated[
+        str | None,
+        _budget(
+            "--budget",
+            "Device memory: 16GB, 12GiB, or 60% of the model's own peak [with --device and "
+            "--hardware of a GPU: its memory, less --reserve].",
+            commands=("optimize", "verify"),
+            metavar="SIZE",
+            more="On other devices, with no --max-slowdown either: the peak itself.",
+            check=check_budget,
+            unlike={
+                "verify": dict(
+                    help="The hard cap to run both under.",
+                    more="None: the plan's, where there is one.",
+                )
+            },
+        ),
+    ] = None
+    budget_from: str = ""
+    max_slowdown: Annotated[
+        str | None,
+        _budget(
+            "--max-slowdown",
+            "The most time to add; without --budget: the least peak within it.",
+            metavar="PERCENT",
+            check=parse_slowdown,
+        ),
+    ] = None
+    reserve: Annotated[
+        str,
+        _budget(
+            "--reserve",
+            "Part of the budget to leave unused; where a GPU's memory is the budget, what of it no "
+            "plan may have. auto: nothing of a --budget, which stays as it was typed, and 1 GiB of "
+            "a GPU's memory, for driver, context and libraries.",
+            commands=("optimize", "sweep", "fit"),
+            unsaid=AUTO_RESERVE,
+            metavar="SIZE|PERCENT",
+            check=_is_reserve,
+            take=lambda text: "0B" if text == AUTO_RESERVE else text,
+            unlike={
+                "sweep": dict(
+                    help="Part of the budget to leave unused.",
+                    metavar="SIZE",
+                    unsaid="0B",
+                    check=is_size("--reserve", zero_ok=True),
+                ),
+                "fit": dict(
+                    help="Of each device's memory, for driver, context and libraries; auto: 1 GiB, "
+                    "or a tenth of the memory where that is less, as planner optimize sets aside "
+                    "where no --budget is given."
+                ),
+            },
+        ),
+    ] = "0B"
+    budget_of: Annotated[
+        BudgetOf,
+        _budget(
+            "--budget-of",
+            "What the budget bounds: all that a session holds that planner.open_session opens, "
+            "where that can be told, or the bytes of live tensors alone, as papers count them.",
+            more="It cannot be told of copies on the CPU, whose arena they share, nor on WebGPU.",
+        ),
+    ] = "held"
+    levers: Levers = field(default_factory=Levers)
+    dims: Annotated[
+        Mapping[str, int],
+        _size(
+            "--dim",
+            "The size of an open dim, by its name or its place (x:0=8); may be repeated.",
+            commands=(*READ_MODELS, "verify", "run", "export"),
+            unsaid=None,
+            metavar="NAME=N",
+            kind=list[str],
+            argument=Mapping[str, int],
+            beside=(
+                Flag(
+                    text="--shape",
+                    help="The size of every axis of an input: x=1x3x224x224; may be repeated.",
+                    metavar="INPUT=AxBxC",
+                    kind=list[str],
+                ),
+            ),
+            more='`{"x:0": 1}` is axis 0 of the input x.',
+            read=dims_of,
+            take=lambda given: given or {},
+            unlike={
+                "sweep": dict(
+                    help="The size of an open dim, by its name or its place (x:0=8); one may have "
+                    "several sizes.",
+                    metavar="NAME=N[,N...]|A:B[:STEP]",
+                    argument=Mapping[str, Sequence[int]],
+                    read=sizes_of,
+                ),
+                "fit": dict(
+                    help="The size of an open dim, by its name or its place (x:0=8). One may have "
+                    "several sizes, or none, to double from 1 on: the largest that fits is looked "
+                    "for.",
+                    metavar="NAME[=N[,N...]|=A:B[:STEP]]",
+                    argument=Mapping[str, Sequence[int]],
+                    more="It is taken that what is smaller than a size that fits, fits.",
+                    read=sizes_to_look_for,
+                ),
+            },
+        ),
+    ] = field(default_factory=dict)
+    bounds: Annotated[
+        tuple[Bound, ...],
+        _size(
+            "--bound",
+            "The most that a tensor may be whose size depends on data (elements, a shape, or "
+            "bytes), or what a node's bodies hold (bytes); may be repeated [as one run shows].",
+            commands=READ_MODELS,
+            unsaid=None,
+            metavar="NAME=N|AxBxC|SIZE",
+            kind=list[str],
+            argument=Mapping[str, Given],
+            read=bound_texts,
+            take=lambda given: bounds_of(given or {}),
+        ),
+    ] = ()
+    device: Annotated[
+        Device,
+        _target(
+            "--device",
+            "What the model is written for, and runs on; any: one file for all [cpu; to be given "
+            "beside --hardware of a GPU].",
+            commands=(*WITH_COPIES, "verify"),
+            unsaid=None,
+            unlike={
+                "analyze": dict(help=_LOOKED),
+                "sweep": dict(help=_LOOKED),
+                "verify": dict(help="What the models are run on, as in the plan.", unsaid="cpu"),
+            },
+        ),
+    ] = "cpu"
+    order: Annotated[
+        OrderTarget,
+        _target(
+            "--order", "The session's execution order that the file is made for.", commands=PLANS
+        ),
+    ] = "default"
+    ort_optimize: Annotated[
+        bool,
+        _target(
+            "--no-ort-optimize",
+            "Take the graph as it is, not as ONNX Runtime's optimizers leave it: for sessions that "
+            "are opened with ORT_DISABLE_ALL.",
+            commands=READ_MODELS,
+        ),
+    ] = True
+    costs: Costs = Costs()
+    limits: Limits = Limits()
+    seed: Annotated[
+        int,
+        _limit(
+            "--seed",
+            "Seed of search and inputs.",
+            commands=(*WITH_COPIES, "fit", "verify", "solve"),
+            metavar="N",
+            least=0,
+            most=MAX_SEED,
+            check=check_seed,
+        ),
+    ] = 0
+    strict: Annotated[
+        bool,
+        _proof(
+            "--strict",
+            "Other last bits in sessions of default options fail the verification, too (exit code 5).",
+            commands=("optimize", "verify"),
+        ),
+    ] = False
+    inputs: Annotated[
+        Path | None,
+        _proof(
+            "--inputs",
+            "Inputs to run with; seeded if absent.",
+            more="None: as the file beside the model says how to draw them, if there is one.",
+            commands=(*WITH_COPIES, "fit", "verify"),
+            metavar="FILE.npz",
+            check=is_file("inputs"),
+        ),
+    ] = None
+
+    @property
+    def aim(self) -> str:
+        """The budget as a plan file has it, or the slowdown where that was asked for instead; of one that
+        nobody typed, where it is from."""
+        if self.budget is None and self.max_slowdown is not None:
+            return f"{self.max_slowdown} slower"
+        return self.budget_from or self.budget or "100%"
+
+
+OPTIONS = tuple(options_in(Request))
+
+
+def options_of(command: Command) -> tuple[Option, ...]:
+    """The options that a command takes, as it has them."""
+    return tuple(option.of(command) for option in OPTIONS if command in option.commands)

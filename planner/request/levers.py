@@ -1,0 +1,195 @@
+"""What a plan may do, as it is asked for."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from planner.choices import Copies, Recompute, Swap
+from planner.chunking import SplitMode
+from planner.errors import UsageError
+from planner.files.writing import FileName
+from planner.halving import CastSaved
+from planner.request.asking import BUDGET, LEVERS, WITH_COPIES, is_size, option
+from planner.residing import Feeds, Reside
+from planner.units import parse_micro_batch
+
+if TYPE_CHECKING:
+    from planner.disk import Disk
+
+_lever = partial(option, group=LEVERS)
+
+
+def _is_recompute(said: object) -> None:
+    if said not in (True, False, "auto", "none", "only"):
+        raise UsageError(f"--recompute is auto, none or only, not {said!r}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Levers:
+    """What a plan may do besides running the operations in another order."""
+
+    swap: Annotated[
+        Swap,
+        _lever(
+            "--swap",
+            "Copy tensors to the host: when it pays, never, or only that [auto; none on a CPU, "
+            "whose memory is the host's].",
+            commands=(*WITH_COPIES, "problem"),
+            unsaid=None,
+        ),
+    ] = "auto"
+    recompute: Annotated[
+        bool,
+        _lever(
+            "--recompute",
+            "Run operations again: when it pays, never, or only that.",
+            unsaid="auto",
+            kind=Recompute,
+            argument=bool | Recompute,
+            more='True is "auto", False is "none".',
+            check=_is_recompute,
+            take=lambda said: said not in (False, "none"),
+        ),
+    ] = True
+    resident: Annotated[
+        Reside,
+        _lever(
+            "--resident",
+            "Where parameters, state, other inputs, gradients and new values live: on the device, "
+            "on the host, or each where it takes less time [auto; device where --swap is none].",
+            commands=WITH_COPIES,
+            unsaid=None,
+            more='On a CPU "auto" and "host" ask for copies (`planner.residing`).',
+        ),
+    ] = "device"
+    feeds: Annotated[
+        Feeds,
+        _lever(
+            "--feeds",
+            "Where the caller has what it feeds and wants: what the host has is copied in any case.",
+            commands=(*WITH_COPIES, "fit"),
+        ),
+    ] = "auto"
+    copies: Annotated[
+        Copies,
+        _lever(
+            "--copies",
+            "Copies add to the step, as ONNX Runtime runs its own, or run beside the operations, "
+            "by planner's native library (CPU and CUDA); auto: beside them where that was shown to "
+            "be safe [serial; overlapped with --disk].",
+            commands=WITH_COPIES,
+            unsaid=None,
+        ),
+    ] = "serial"
+    disk: Annotated[
+        "Disk | None",
+        _lever(
+            "--disk",
+            "Swap to a file in this folder, beside the operations (CPU); the budget then bounds "
+            "all that is held.",
+            kind=Path,
+            metavar="DIR",
+            argument=FileName,
+            more="Copies are priced with what is measured in the folder (`planner.disk`).",
+        ),
+    ] = None
+    split: Annotated[
+        SplitMode,
+        _lever(
+            "--split",
+            "Run operations that are too large in chunks of rows: never, or where no plan fits "
+            "without that or one takes less time.",
+        ),
+    ] = "none"
+    micro_batch: Annotated[
+        str,
+        _lever(
+            "--micro-batch",
+            "Make a step in K runs on parts of the batch, whose gradients add up; auto: as many as "
+            "take least time.",
+            unsaid=1,
+            metavar="auto|K",
+            argument=int | str,
+            more="The model needs a symbolic batch, bound with --dim. `result.plan.micro` says "
+            "which totals are fed back from run to run.",
+            check=lambda runs: parse_micro_batch(str(runs)),
+            take=str,
+        ),
+    ] = "1"
+    cast_saved: Annotated[
+        CastSaved,
+        _lever(
+            "--cast-saved",
+            "Lossy: store what is saved from forward to backward as bfloat16 or float16, where it pays.",
+            more="Gradients differ, and the verification says by how much.",
+        ),
+    ] = "none"
+    pattern: Annotated[
+        bool,
+        _lever(
+            "--no-pattern",
+            "Sessions with default options hold less: the smallest input's type becomes optional, "
+            "and ONNX Runtime leaves its memory pattern off.",
+        ),
+    ] = True
+    include: Annotated[
+        tuple[str, ...],
+        _lever(
+            "--include",
+            "Recompute and copy nothing else: 'layers.3.*', 'op:Softmax', 'category:activation'; "
+            "may be repeated.",
+            metavar="PATTERN",
+            kind=list[str],
+            argument=Sequence[str],
+            take=tuple,
+        ),
+    ] = ()
+    exclude: Annotated[
+        tuple[str, ...],
+        _lever(
+            "--exclude",
+            "Leave these as they are; may be repeated.",
+            metavar="PATTERN",
+            kind=list[str],
+            argument=Sequence[str],
+            take=tuple,
+        ),
+    ] = ()
+    min_tensor: Annotated[
+        str | None,
+        _lever(
+            "--min-tensor",
+            "Copy no tensor that is smaller.",
+            metavar="SIZE",
+            more="None: none that is not worth a copy.",
+            check=is_size("--min-tensor", zero_ok=True),
+        ),
+    ] = None
+    host_budget: Annotated[
+        str | None,
+        _lever(
+            "--host-budget",
+            "The most to have on the host at once.",
+            group=BUDGET,
+            metavar="SIZE",
+            more="It counts what lives there and what is swapped out, without what a file holds.",
+            check=is_size("--host-budget"),
+        ),
+    ] = None
+    disk_budget: Annotated[
+        str | None,
+        _lever(
+            "--disk-budget",
+            "The most that swaps may take in --disk [its free space less 1 GiB].",
+            group=BUDGET,
+            metavar="SIZE",
+            check=is_size("--disk-budget"),
+        ),
+    ] = None
+
+    @property
+    def residence(self) -> Reside:
+        """Where what outlives a step lives: where copies are forbidden, "auto" is the device."""
+        return "device" if self.resident == "auto" and self.swap == "none" else self.resident
