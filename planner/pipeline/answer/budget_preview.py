@@ -6,25 +6,22 @@ done with a plan meanwhile.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 
 from planner import clock
 from planner.pipeline.levers.residence import most_bound_us
-from planner.pipeline.prepare.copies import choose_copies
 from planner.pipeline.prepare.prepared import Prepared, Progress, silent
 from planner.pipeline.prepare.settings import Settings
 from planner.pipeline.solve.orders import BaseOrder, formulate_in
 from planner.pipeline.solve.planned import Planned
 from planner.plan.points import Point, PointPlan, monotone
 from planner.plan.problem import Problem
-from planner.portfolio.frontier import point_plan
+from planner.portfolio.frontier import point_of, point_plan
 from planner.portfolio.race import race
 from planner.portfolio.solve import solve
-from planner.processes.workers import Beside, beside
-from planner.request import Request
+from planner.processes.workers import Beside
 from planner.results import BindingStep, BudgetPreview, Frontier
 from planner.search.patience import begin
 from planner.search.shadow_prices import shadow_prices
@@ -224,28 +221,11 @@ class PreviewBeside:
         return self._answer.result().preview(question, _as_planned(planned, settings), step)
 
 
-@contextlib.contextmanager
-def helper_beside(request: Request) -> Iterator[Beside]:
-    """A process in which searches can be made, for the length of a block.
-
-    Raises:
-        UsageError: see `choose_copies`.
-    """
-    choose_copies(request.levers.copies, request.levers.swap, request.device)
-    with beside() as process:
-        process.begin(_get_ready, None)
-        yield process
-
-
 def _look_there(_: None, task: tuple[bool, Question]) -> Found:
     """`_looked_at`, as a call to another process, which counts work where this one does."""
     is_counted, question = task
     with clock.counting(is_asked=is_counted):
         return _looked_at(question)
-
-
-def _get_ready(_: None, __: None) -> None:
-    """Do nothing: another process that is asked to has imported what `preview_budgets` runs."""
 
 
 def _best_order(
@@ -295,14 +275,7 @@ def _point(question: Question, budget: int, *, time_limit_s: float) -> Point:
             patience=begin(_WORTH_PER_S),
         ),
     )
-    plan = None
-    if solved.candidate is not None:
-        plan = point_plan(solved.candidate, engine=solved.engine, order=0)
-    return Point(
-        capacity_bytes=budget,
-        plan=plan,
-        bound_us=float("inf") if solved.is_impossible else solved.bound_us,
-    )
+    return point_of(solved, budget)
 
 
 def _prices(problem: Problem, *, time_limit_s: float) -> tuple[tuple[str, float], ...] | None:

@@ -14,14 +14,13 @@ from planner.cost.hardware import Hardware
 from planner.cost.model import durations_of_changed, durations_us
 from planner.device_fits import HOWS, Fit, How
 from planner.formulate import NO_LIMIT
-from planner.pipeline.answer.sweep import Graphs, frontiers
+from planner.pipeline.answer.sweep import Graphs, frontiers, graphs_of
 from planner.pipeline.levers.ways import merged, ways_of
 from planner.pipeline.prepare.prepared import Prepared, Progress, prepare
-from planner.pipeline.prepare.settings import Settings, settings_of
+from planner.pipeline.prepare.settings import settings_of
 from planner.pipeline.solve.orders import (
     BaseOrder,
     base_orders,
-    formulate_in,
     least_found_peak,
     least_possible_peak,
 )
@@ -215,7 +214,9 @@ class Finder:
         for way in ways:
             settings = settings_of(way, budget_bytes=device.budget_bytes)
             limit_s = max(_MIN_S, share_s / len(ways))
-            graphs = self._graphs(way, settings, size, limit_s)
+            limits = replace(way.request.limits, time_limit_s=limit_s)
+            limited = replace(way, request=replace(way.request, limits=limits))
+            graphs = graphs_of(limited, settings, orders=self._orders_of(way, size))
             policy = self._near(graphs, device.budget_bytes)
             solved += frontiers(
                 [graphs],
@@ -233,18 +234,6 @@ class Finder:
         share = min(0.99, max(0.01, (budget_bytes - low) / max(1, high - low)))
         numbers = replace(self.policy.frontier, compared_shares=(share,), min_point_s=_MIN_S)
         return replace(self.policy, frontier=numbers)
-
-    def _graphs(self, way: Prepared, settings: Settings, size: int, limit_s: float) -> Graphs:
-        limits = replace(way.request.limits, time_limit_s=limit_s)
-        way = replace(way, request=replace(way.request, limits=limits))
-        orders = self._orders_of(way, size)
-        problems = (formulate_in(way, base.order, settings, NO_LIMIT).problem for base in orders)
-        return Graphs(
-            prepared=way,
-            orders=orders,
-            problems=tuple(problems),
-            baseline_bytes=way.baseline.peak_bytes,
-        )
 
     def _orders_of(self, way: Prepared, size: int) -> tuple[BaseOrder, ...]:
         """Base orders, which depend on bytes alone: the same for every device."""

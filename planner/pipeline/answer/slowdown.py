@@ -7,7 +7,7 @@ limit, it is given a little more memory.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from planner import clock
 from planner.errors import InfeasibleBudgetError
@@ -27,26 +27,11 @@ _MORE, _TRIES = 1.015, 6
 """A plan that comes out too slow is given so much more memory, so many times."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Within:
-    """The plan with the least budget found.
-
-    Attributes:
-        settings: with that budget.
-        impossible_bytes: no plan in any base order compared is fast enough within this; 0 where
-            nothing was proved.
-    """
-
-    planned: Planned
-    settings: Settings
-    impossible_bytes: int
-
-
 def plan_within(
     prepared: Prepared, settings: Settings, max_slowdown: float, progress: Progress
-) -> Within:
-    """The plan with the least peak found that adds at most `max_slowdown` (0.05 for 5%) to the time
-    of the model as it is.
+) -> tuple[Planned, Settings]:
+    """(the plan with the least peak found that adds at most `max_slowdown` (0.05 for 5%) to the time
+    of the model as it is; the settings with its budget).
 
     Args:
         settings: its budget is the most that may be used.
@@ -86,7 +71,7 @@ def plan_within(
     if found is not None:
         made = _made(graphs, settings, found, most_us, start, progress)
         if made is not None:
-            return Within(planned=made[0], settings=made[1], impossible_bytes=impossible)
+            return made
     proved = impossible >= settings.budget_bytes
     raise InfeasibleBudgetError(
         f"no plan {'' if proved else 'was found that '}fits {format_both(settings.budget_bytes)} and "

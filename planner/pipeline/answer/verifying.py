@@ -199,6 +199,7 @@ def _with_magnitudes(
     return replace(
         verification,
         passed=verification.passed and not over,
+        lacks_room=verification.lacks_room and not over,
         failures=(*failures, *verification.failures),
         notes=(*verification.notes, note),
     )
@@ -227,6 +228,7 @@ def _and_on(
     return replace(
         verification,
         passed=verification.passed and found.passed,
+        lacks_room=verification.lacks_room and (found.passed or found.lacks_room),
         failures=(*verification.failures, *(f"on {title}: {f}" for f in found.failures)),
         notes=(*verification.notes, *(f"on {title}: {n}" for n in found.notes)),
         orders=(*verification.orders, *found.orders),
