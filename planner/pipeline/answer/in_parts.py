@@ -18,6 +18,7 @@ from planner.files.temporary import temporary_folder
 from planner.micro.batch import batch_of, check_runs, divisors
 from planner.onnxio.load import load_model
 from planner.pipeline.answer.optimizing import OptimizeJob
+from planner.pipeline.answer.policy import ANSWERING
 from planner.pipeline.answer.verifying import Rewrite, check_can_hold, run_both
 from planner.pipeline.levers.dividing import Divisible, RunModel, divisible, run_model, step_notes
 from planner.pipeline.levers.table import check_levers
@@ -37,19 +38,6 @@ from planner.request import Request
 from planner.results import OptimizeResult, Verification
 from planner.units import format_bytes, format_duration, parse_micro_batch
 
-_SHARE, _MOST_S = 0.3, 20.0
-"""Of the time limit, for all searches of this module, and their most seconds."""
-
-_LOST, _LEAST_LOST = 1.1, 0.03
-"""Another plan breaks the arena up otherwise: a little more is set aside than was missing, and no less
-than a share of the budget."""
-
-_AGAIN = 3
-"""So many times at most; each sets twice as much aside as the one before."""
-
-_ORDERS_S, _SEARCH_S = 1.0, 2.0
-"""For the base orders of one number of runs, and for a plan of it."""
-
 
 def optimized(job: OptimizeJob) -> OptimizeResult:
     """What a job comes to, in as many runs as its request asks for. Where ONNX Runtime's arena was seen
@@ -63,7 +51,7 @@ def optimized(job: OptimizeJob) -> OptimizeResult:
     runs = parse_micro_batch(job.request.levers.micro_batch)
     with nullcontext(job) if runs == 1 else _in_parts(job, runs) as job:
         given: int | None = None
-        for again in range(_AGAIN):
+        for again in range(ANSWERING.again):
             try:
                 return job.run()
             except VerificationError as error:
@@ -88,8 +76,8 @@ def _with_reserve(job: OptimizeJob, result: OptimizeResult, given: int, again: i
     plan, found = result.plan, result.verification
     caps = found.caps if found is not None else ()
     lost = max((cap.over_budget_bytes for cap in caps), default=0)
-    least = int(_LEAST_LOST * 2**again * plan.budget_bytes)
-    reserve = max(int(_LOST * lost) + plan.reserve_bytes, given + least)
+    least = int(ANSWERING.least_lost * 2**again * plan.budget_bytes)
+    reserve = max(int(ANSWERING.lost * lost) + plan.reserve_bytes, given + least)
     job.progress(f"again, with {format_bytes(reserve)} in reserve, for what the arena loses")
     request = replace(job.request, reserve=f"{reserve}B")
     prepared = None if job.prepared is None else replace(job.prepared, request=request)
@@ -224,7 +212,7 @@ class _Choice:
         least = self._least_by_order(known)
         fewer = known if least is None else known[: known.index(least)]
         limit_s = whole.request.limits.time_limit_s
-        until = clock.now() + min(_MOST_S, _SHARE * limit_s)
+        until = clock.now() + min(ANSWERING.runs_s, ANSWERING.runs_share * limit_s)
         for runs in reversed(fewer):
             best = min(self.times.values(), default=float("inf"))
             if best < float("inf") and (len(self.times) > 1 and clock.now() > until):
@@ -280,7 +268,7 @@ class _Choice:
         none."""
         for way in self._ways(runs):
             settings = settings_of(way.prepared)
-            found_us = quick_us(way.prepared, way.order.order, settings, _SEARCH_S)
+            found_us = quick_us(way.prepared, way.order.order, settings, ANSWERING.run_search_s)
             if found_us < float("inf"):
                 return found_us
         return float("inf")
@@ -291,7 +279,7 @@ class _Choice:
             self.progress(f"looking at {runs} run(s) on {size} samples each")
             prepared = self.whole if runs == 1 else self._prepared(runs)
             self.ways[runs] = [
-                _Way(model, base_orders(model, time_limit_s=_ORDERS_S)[0])
+                _Way(model, base_orders(model, time_limit_s=ANSWERING.run_orders_s)[0])
                 for model in ways_of(prepared, settings_of(prepared))
             ]
         return self.ways[runs]

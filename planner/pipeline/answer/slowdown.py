@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from planner import clock
 from planner.errors import InfeasibleBudgetError
+from planner.pipeline.answer.policy import ANSWERING
 from planner.pipeline.answer.sweep import Graphs, graphs_of
 from planner.pipeline.prepare.prepared import Prepared, Progress
 from planner.pipeline.prepare.settings import Settings
@@ -18,13 +19,6 @@ from planner.pipeline.solve.planned import Planned
 from planner.pipeline.solve.planning import make_plan
 from planner.portfolio.frontier import solve_point
 from planner.units import format_both, format_bytes, format_percent
-
-_STEPS = 8
-_SEARCH = 0.6
-"""Share of the time for the bisection."""
-
-_MORE, _TRIES = 1.015, 6
-"""A plan that comes out too slow is given so much more memory, so many times."""
 
 
 def plan_within(
@@ -48,14 +42,14 @@ def plan_within(
     found = order_alone if order_alone <= high else None
     high = min(high, order_alone)
     impossible = 0
-    for step in range(_STEPS):
+    for step in range(ANSWERING.bisections):
         budget = high if found is None and not step else (low + high) // 2
         progress(f"searching for the least budget: {format_bytes(budget)}")
-        left_s = start + _SEARCH * settings.time_limit_s - clock.now()
+        left_s = start + ANSWERING.bisecting * settings.time_limit_s - clock.now()
         point = solve_point(
             graphs.problems,
             budget,
-            time_limit_s=max(1.0, left_s / (_STEPS - step)),
+            time_limit_s=max(1.0, left_s / (ANSWERING.bisections - step)),
             seed=settings.seed,
         )
         if point.bound_us > most_us:
@@ -90,7 +84,7 @@ def _made(
     progress: Progress,
 ) -> tuple[Planned, Settings] | None:
     """The plan, lowered, at the least budget from `budget` on at which it is fast enough."""
-    for _ in range(_TRIES):
+    for _ in range(ANSWERING.more_tries):
         left_s = settings.time_limit_s - (clock.now() - start)
         tight = replace(
             settings,
@@ -106,5 +100,5 @@ def _made(
             return planned, tight
         if budget >= settings.budget_bytes:
             return None
-        budget = int(_MORE * budget)
+        budget = int(ANSWERING.more_memory * budget)
     return None

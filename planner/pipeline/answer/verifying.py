@@ -13,6 +13,7 @@ from planner.errors import ModelError, UsageError
 from planner.graph.model import TrainingGraph
 from planner.graph.rules import COPIES
 from planner.halving import DTYPE, LARGEST
+from planner.pipeline.answer.policy import ANSWERING
 from planner.pipeline.prepare.prepared import Prepared, Progress, prepare
 from planner.pipeline.prepare.settings import budget_of
 from planner.pipeline.record.modelviews import file_view
@@ -31,13 +32,6 @@ if TYPE_CHECKING:
 
 
 _SHOWN = 3
-
-_PROFILED_US = 3.0
-"""What the profiler adds to a kernel's own time at most: next to all of it in graphs of tiny operations,
-which take as long whenever they are measured."""
-
-_TOO_LONG = 1.25
-"""Operation times that add up to so many times a step are dropped."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,8 +153,8 @@ def _on_kept_times(prepared: Prepared, verification: Verification) -> tuple[str,
     if verification.time is None or not prepared.times_key:
         return ()
     times_us, step_us = prepared.baseline.time_us, min(verification.time.original_us)
-    profiled_us = _PROFILED_US * len(prepared.baseline.graph.operations)
-    if times_us <= _TOO_LONG * step_us + profiled_us:
+    profiled_us = ANSWERING.profiled_us * len(prepared.baseline.graph.operations)
+    if times_us <= ANSWERING.too_long * step_us + profiled_us:
         return ()
     forget_times(prepared.times_key)
     return (
