@@ -347,6 +347,7 @@ class SessionCheck:
         results_bytes: of the arrays that a run returns, which the process holds beside the arena.
         held_bytes: of the pages of its pool that were in use at the most; None where it has no pool.
         failure: why it did not run; "" where it did.
+        has_room: whether its pool had room for it.
     """
 
     model: str
@@ -355,6 +356,7 @@ class SessionCheck:
     results_bytes: int = 0
     held_bytes: int | None = None
     failure: str = ""
+    has_room: bool = True
 
     @property
     def opened(self) -> str:
@@ -421,7 +423,11 @@ class MicroCheck:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verification:
-    """Everything ONNX Runtime said. `passed` is the verdict; `failures` say what did not hold."""
+    """Everything ONNX Runtime said. `passed` is the verdict; `failures` say what did not hold.
+
+    Attributes:
+        lacks_room: nothing failed but that the rewritten model has no room within the budget.
+    """
 
     ort_version: str
     provider: str
@@ -440,6 +446,7 @@ class Verification:
     micro: MicroCheck | None = None
     sessions: tuple[SessionCheck, ...] = ()
     default_bits: DefaultBits | None = None
+    lacks_room: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

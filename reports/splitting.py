@@ -25,8 +25,9 @@ import onnxruntime as ort
 
 from planner.errors import InfeasibleBudgetError
 from planner.pipeline.answer.optimizing import OptimizeJob
-from planner.pipeline.levers.split_within import split_within
-from planner.pipeline.levers.within_budget import PlanWithin
+from planner.pipeline.levers.choose import plan_with
+from planner.pipeline.levers.lever import Means
+from planner.pipeline.levers.table import levers_for
 from planner.pipeline.prepare.limiting import limited
 from planner.pipeline.prepare.prepared import prepare, silent
 from planner.pipeline.prepare.settings import settings_of
@@ -107,26 +108,13 @@ def planned_alone(request: Request) -> dict[str, Any]:
     """The figures of a plan that is not run."""
     prepared = limited(prepare(request))
 
-    def within(prepared, settings):
-        return PlanWithin(
-            prepared=prepared,
-            settings=settings,
-            progress=silent,
-            keep_on_interrupt=False,
-            helper=None,
-        ).run()
-
-    settings = settings_of(prepared)
-    if request.levers.split == "none":
-        prepared, planned = within(prepared, settings)
-    else:
-        prepared, planned = split_within(prepared, settings, silent, within)
-    candidate = planned.solved.candidate
-    assert candidate is not None
+    levers, prepared = levers_for(prepared)
+    planned = plan_with(levers, prepared, settings_of(prepared), Means())
+    prepared = planned.prepared
     regions = [region for together in prepared.split for region in together]
     return {
         "peak_bytes": planned.timeline.peak_bytes,
-        "time_ratio": candidate.time_us / prepared.baseline.time_us,
+        "time_ratio": planned.time_us / prepared.baseline.time_us,
         "regions": len(regions),
         "chunks": sorted({region.seed.chunks for region in regions}),
         "nodes": sum(len(region.ways) for region in regions),

@@ -52,13 +52,6 @@ def with_plain_pools(
         found[name] = ValueType(dtype=kind.dtype, shape=(batch * channels, 1, height, width))
         return name
 
-    def static(value: ir.Value) -> ir.Shape | None:
-        """The dims of `image_of`, where the file states those of the value."""
-        if value.shape is None or not all(isinstance(dim, int) for dim in value.shape):
-            return None
-        batch, channels, height, width = value.shape.numpy()
-        return ir.Shape([batch * channels, 1, height, width])
-
     apart = constant("planner__images_apart", [-1, 1, 0, 0])
     together: dict[int, ir.Value] = {}
     for pool in [node for node in graph if node.name in names]:
@@ -67,7 +60,7 @@ def with_plain_pools(
         channels = types[str(source.name)].shape[1]
         if channels not in together:
             together[channels] = constant("planner__images_together", [-1, channels, 0, 0])
-        single = ir.Value(name=image_of(source), shape=static(source), type=source.type)
+        single = ir.Value(name=image_of(source), shape=_static(source), type=source.type)
         pool.replace_input_with(0, single)
         whole = ir.Value(name=made.name, shape=made.shape, type=made.type)
         for use in list(made.uses()):
@@ -75,18 +68,21 @@ def with_plain_pools(
         for index, value in enumerate(graph.outputs):
             if value is made:
                 graph.outputs[index] = whole
-        made.shape = static(made)
+        made.shape = _static(made)
         made.name = image_of(whole)
-        before = ir.Node(
-            "", "Reshape", [source, apart], outputs=[single], name=fresh(f"{single.name}_node")
-        )
-        after = ir.Node(
-            "",
-            "Reshape",
-            [made, together[channels]],
-            outputs=[whole],
-            name=fresh(f"{made.name}_back"),
-        )
-        graph.insert_before(pool, before)
-        graph.insert_after(pool, after)
+        before, after = fresh(f"{single.name}_node"), fresh(f"{made.name}_back")
+        graph.insert_before(pool, _reshape(source, apart, single, before))
+        graph.insert_after(pool, _reshape(made, together[channels], whole, after))
     return clone, found
+
+
+def _static(value: ir.Value) -> ir.Shape | None:
+    """The dims of a value as images of one channel, where the file states the value's."""
+    if value.shape is None or not all(isinstance(dim, int) for dim in value.shape):
+        return None
+    batch, channels, height, width = value.shape.numpy()
+    return ir.Shape([batch * channels, 1, height, width])
+
+
+def _reshape(source: ir.Value, dims: ir.Value, made: ir.Value, name: str) -> ir.Node:
+    return ir.Node("", "Reshape", [source, dims], outputs=[made], name=name)

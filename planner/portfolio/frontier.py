@@ -13,6 +13,7 @@ from dataclasses import replace
 from planner.plan.candidate import Candidate
 from planner.plan.points import Point, PointPlan
 from planner.plan.problem import Problem
+from planner.plan.solved import Solved
 from planner.portfolio.race import solve_orders
 from planner.portfolio.table import POLICY, Policy
 
@@ -43,6 +44,15 @@ def solve_point(
         bound_us=found.bound_us,
         order_bound_us=found.solved.bound_us,
     )
+
+
+def point_of(solved: Solved, capacity_bytes: int) -> Point:
+    """What a search in one base order came to, at one budget."""
+    plan = None
+    if solved.candidate is not None:
+        plan = point_plan(solved.candidate, engine=solved.engine, order=0)
+    bound_us = float("inf") if solved.is_impossible else solved.bound_us
+    return Point(capacity_bytes=capacity_bytes, plan=plan, bound_us=bound_us)
 
 
 def point_plan(candidate: Candidate, *, engine: str, order: int) -> PointPlan:

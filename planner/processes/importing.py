@@ -12,6 +12,11 @@ def import_ahead(name: str) -> None:
     threading.Thread(target=_imported, args=(name,), daemon=True).start()
 
 
+def import_there(_: None, name: str) -> None:
+    """Import a module, as a call to another process."""
+    _imported(name)
+
+
 def _imported(name: str) -> None:
     try:
         import_module(name)

@@ -23,6 +23,7 @@ from typing import Any, BinaryIO, TypeVar
 from planner.errors import MemoryLimitError, PlannerError
 from planner.processes.children import child_environment, end_with_parent, in_background
 from planner.processes.garbage import collect_seldom
+from planner.processes.importing import import_there
 
 _GIVE_UP: signal.Signals | None = getattr(signal, "SIGURG", None)
 """Ends the call that a process is at; ignored by one that is only starting."""
@@ -133,9 +134,15 @@ class Beside:
 
 
 @contextlib.contextmanager
-def beside() -> Iterator[Beside]:
-    """A process beside this one for the length of a block, for one call at a time."""
+def beside(imports: str = "") -> Iterator[Beside]:
+    """A process beside this one for the length of a block, for one call at a time.
+
+    Args:
+        imports: a module that its calls need, which it imports at once; "" for none.
+    """
     helper = Beside()
+    if imports:
+        helper.begin(import_there, imports)
     try:
         yield helper
     finally:

@@ -240,24 +240,11 @@ def session_options(
     """
     import onnxruntime as ort
 
-    from planner.units import parse_bytes
-
     needs = needs_of(model, device=device)
     needs.check_here()
     if needs.assumed:
         warnings.warn(f"{needs.where}: {needs.why_not_settled}", stacklevel=2)
-    if pool is not None:
-        if arena is not None:
-            raise UsageError("a session has an arena or a pool, not both")
-        asked = Pool(bytes=parse_bytes(pool, what="pool"), is_proved=True)
-        needs = replace(needs, arena=None, pool=asked)
-    elif needs.pool is not None:
-        # what a script keeps of the last results lies in the pool, too
-        needs = replace(needs, pool=replace(needs.pool, is_proved=False))
-    if arena is not None:
-        most_bytes = parse_bytes(arena, what="arena")
-        arena_asked = Arena(max_bytes=most_bytes, first_region_bytes=0, is_proved=True)
-        needs = replace(needs, arena=arena_asked, pool=None)
+    needs = _as_asked(needs, arena, pool)
     options = ort.SessionOptions()
     for setting in needs.settings():
         if setting.of(options) != setting.needed:
@@ -275,6 +262,25 @@ def session_options(
     if needs.library or needs.pool is not None:
         register_library(options)
     return options
+
+
+def _as_asked(needs: Needs, arena: str | None, pool: str | None) -> Needs:
+    """What the file needs, with the arena or the pool that is asked for, as for `session_options`."""
+    from planner.units import parse_bytes
+
+    if pool is not None:
+        if arena is not None:
+            raise UsageError("a session has an arena or a pool, not both")
+        asked = Pool(bytes=parse_bytes(pool, what="pool"), is_proved=True)
+        needs = replace(needs, arena=None, pool=asked)
+    elif needs.pool is not None:
+        # what a script keeps of the last results lies in the pool, too
+        needs = replace(needs, pool=replace(needs.pool, is_proved=False))
+    if arena is not None:
+        most_bytes = parse_bytes(arena, what="arena")
+        arena_asked = Arena(max_bytes=most_bytes, first_region_bytes=0, is_proved=True)
+        needs = replace(needs, arena=arena_asked, pool=None)
+    return needs
 
 
 def register(options: ort.SessionOptions, arena: Arena, target: Target) -> None:

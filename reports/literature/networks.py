@@ -9,9 +9,9 @@ from typing import Any
 from planner.formulate import NO_LIMIT
 from planner.graph.what_if import parse_what_if
 from planner.pipeline.answer.what_if import estimated
-from planner.pipeline.levers.choose_halves import ranked
-from planner.pipeline.levers.choose_residence import everything_on_host
+from planner.pipeline.levers.halves import ranked
 from planner.pipeline.levers.halving import halved
+from planner.pipeline.levers.hosting import everything_on_host
 from planner.pipeline.prepare.prepared import Prepared, prepare
 from planner.pipeline.prepare.settings import Settings, settings_of
 from planner.pipeline.solve.orders import base_orders, formulate_in, least_found_peak
@@ -71,8 +71,7 @@ def least(path: Path, way: Way, limit_s: float) -> dict[str, Any]:
     prepared = prepare(Request(model=path, levers=levers))
     before, base_us = prepared.baseline.peak_bytes, prepared.baseline.time_us
     if way.in_half:
-        names = frozenset(name for name, _ in ranked(prepared, None))
-        prepared = halved(prepared, names, "bf16")
+        prepared = halved(prepared, frozenset(ranked(prepared, None)), "bf16")
     hardware = prepared.hardware
     settings = Settings(
         budget_bytes=NO_LIMIT,

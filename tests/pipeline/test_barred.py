@@ -146,15 +146,15 @@ def done(tmp_path_factory) -> tuple[OptimizeResult, str, str]:
     tensor = activation(prepared)
     assert tensor.producer is not None
     node = prepared.graph.operations[tensor.producer].name
-    plan_once, errors = planning._planned, [taken(copied=tensor.name, nodes=node)]
+    search_once, errors = planning._search, [taken(copied=tensor.name, nodes=node)]
 
-    def plan(*args):
+    def search(*args):
         if errors:
             raise errors.pop()
-        return plan_once(*args)
+        return search_once(*args)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(planning, "_planned", plan)
+        patch.setattr(planning, "_search", search)
         result = optimize(
             MODEL,
             budget="90%",

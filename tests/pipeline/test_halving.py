@@ -17,9 +17,13 @@ from planner.graph.model import Role
 from planner.graph.saved import may_be_halved
 from planner.halving import LARGEST
 from planner.pipeline.answer.explain import explain
-from planner.pipeline.levers.choose_halves import Made, Plan, ranked
+from planner.pipeline.levers.choose import plan_with
+from planner.pipeline.levers.halves import ranked
 from planner.pipeline.levers.halving import _has_casts, halved
+from planner.pipeline.levers.lever import Means
 from planner.pipeline.prepare.prepared import Prepared, prepare
+from planner.pipeline.prepare.settings import Settings
+from planner.pipeline.solve.planned import Planned
 from planner.report.payload import optimize_payload
 from planner.request import Levers, Request
 from planner.results import OptimizeResult
@@ -117,10 +121,9 @@ def test_where_an_exact_plan_costs_nothing_it_stays_exact(tmp_path: Path) -> Non
 def test_the_ranking_is_bytes_times_steps_over_the_budget() -> None:
     prepared = prepare(Request(model=MLP, levers=Levers(cast_saved="bf16")))
     found = ranked(prepared, None)
-    assert [name for name, _ in found[:3]] == ["relu", "relu_1", "relu_2"], "kept longest"
-    assert [score for _, score in found] == sorted((s for _, s in found), reverse=True)
+    assert found[:3] == ("relu", "relu_1", "relu_2"), "kept longest"
     sizes = {t.name: t.bytes for t in prepared.graph.tensors}
-    assert all(sizes[name] >= 4096 for name, _ in found)
+    assert all(sizes[name] >= 4096 for name in found)
 
 
 @pytest.mark.parametrize("name", ["gpt", "resnet18"])
@@ -128,7 +131,7 @@ def test_everything_in_half_is_what_casts_make_of_it(name: str, tmp_path: Path) 
     """All that may be: the forward pass keeps its bits, at every level; what is saved is half."""
     request = Request(model=MLP.with_name(f"{name}.onnx"))
     prepared = prepare(request)
-    names = frozenset(n for n, _ in ranked(prepared, None))
+    names = frozenset(ranked(prepared, None))
     made = halved(prepared, names, "fp16")
     assert made.numbers == "lossy" and set(made.halved) == names
     saved = {made.graph.tensors[s.buffer].name for s in may_be_halved(made.graph)}
@@ -175,11 +178,11 @@ def test_what_float16_cannot_hold_fails_by_name_and_bfloat16_holds_it(
     """With `scaled` in half whatever the budget: it reaches millions."""
     path = save(squares(scale=1e6), tmp_path)
 
-    def forced(prepared: Prepared, _settings: object, _progress: object, plan: Plan) -> Made:
+    def forced(_: object, prepared: Prepared, settings: Settings, means: Means) -> Planned:
         in_half = halved(prepared, frozenset({"scaled"}), prepared.request.levers.cast_saved)
-        return plan(in_half, 1.0)
+        return plan_with((), in_half, settings, means)
 
-    monkeypatch.setattr("planner.pipeline.answer.optimizing.plan_with_halves", forced)
+    monkeypatch.setattr("planner.pipeline.answer.optimizing.plan_with", forced)
     monkeypatch.setattr("planner.pipeline.record.assemble.fits_as_it_is", lambda *_: False)
     with pytest.raises(VerificationError, match=r"'scaled' reaches .* use --cast-saved bf16"):
         planned(path, "100%", tmp_path, cast_saved="fp16", **ALONE)

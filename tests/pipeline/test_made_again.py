@@ -14,6 +14,7 @@ from planner.pipeline.prepare.settings import Settings, settings_of
 from planner.pipeline.solve import planning, trying
 from planner.pipeline.solve.orders import BaseOrder
 from planner.pipeline.solve.planned import Planned
+from planner.pipeline.solve.policy import POLICY
 from planner.request import Costs, Request
 from planner.runtime.optimizers.fusion_pins import TakenError
 
@@ -62,7 +63,7 @@ def test_it_is_made_again_in_the_few_most_promising_orders(asked, monkeypatch) -
     planned = planning.make_plan(*asked, silent)
     assert planned.timeline.peak_bytes <= asked[1].budget_bytes
     first, second = seen
-    assert len(first) > planning._AGAIN == len(second)
+    assert len(first) > POLICY.again_orders == len(second)
     assert second[0] == lowered[0]
     assert set(second) < set(first)
 
@@ -72,11 +73,11 @@ def test_where_nothing_fits_in_these_all_are_searched_in(asked, monkeypatch) -> 
     solve_all = trying.TrialSearch.solve_all
 
     def solving(search: trying.TrialSearch) -> None:
-        if len(search.forms) == planning._AGAIN:
+        if len(search.forms) == POLICY.again_orders:
             raise InfeasibleBudgetError("nothing fits")
         solve_all(search)
 
     monkeypatch.setattr(trying.TrialSearch, "solve_all", solving)
     planned = planning.make_plan(*asked, silent)
     assert planned.timeline.peak_bytes <= asked[1].budget_bytes
-    assert [len(orders) for orders in seen] == [len(seen[0]), planning._AGAIN, len(seen[0])]
+    assert [len(orders) for orders in seen] == [len(seen[0]), POLICY.again_orders, len(seen[0])]

@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.pipeline.levers.choose_residence import choose_residence
-from planner.pipeline.prepare.prepared import Prepared, prepare, silent
+from planner.pipeline.levers.hosting import HOSTING
+from planner.pipeline.levers.lever import Case, Means
+from planner.pipeline.prepare.prepared import Prepared, prepare
 from planner.pipeline.prepare.settings import settings_of
-from planner.pipeline.solve.quick import between, found_there, next_between, quick_search
+from planner.pipeline.solve.quick import between, found_there, quick_search
 from planner.processes.workers import beside
 from planner.request import Costs, Levers, Request
 
@@ -27,7 +28,6 @@ def test_what_is_tried_next_lies_beside_the_best_in_the_wider_gap_first(tried, d
     above = min((n for n in tried if n > best), default=best)
     assert all(below < n < above and n not in tried for n in found)
     assert bool(found) == (best - below > 1 or above - best > 1)
-    assert next_between(tried, best) == (found[0] if found else None)
     if len(found) == 2 and best - below != above - best:
         assert (found[0] < best) == (best - below > above - best)
 
@@ -49,9 +49,10 @@ def test_a_search_beside_finds_what_it_finds_here(prepared: Prepared) -> None:
 
 def test_two_searches_at_once_choose_no_worse_than_one_after_the_other(prepared: Prepared) -> None:
     settings = settings_of(prepared)
-    alone = choose_residence(prepared, settings, silent)
+    (alone,) = HOSTING.rungs(Case(prepared=prepared, settings=settings))
     with beside() as helper:
-        both = choose_residence(prepared, settings, silent, helper=helper)
+        case = Case(prepared=prepared, settings=settings, means=Means(helper=helper))
+        (both,) = HOSTING.rungs(case)
     for chosen in (alone, both):
         assert chosen.prepared.resident
     times = [

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from planner.pipeline.solve.orders import BaseOrder
-from planner.pipeline.solve.trials import SHARES, Outcome, Trial, Trials
+from planner.pipeline.solve.policy import POLICY
+from planner.pipeline.solve.trials import Outcome, Trial, Trials
 
 ROOM = 1000
 
@@ -83,7 +84,7 @@ def test_a_capacity_that_the_plan_is_within_is_left_out() -> None:
     trials.add(order("only", 1200), 3.0)
     trials.retry(cheapest(trials), plan(3.0, 960), is_late=False)
     step = cheapest(trials).step
-    assert SHARES[step] * ROOM < 960 <= SHARES[step - 1] * ROOM
+    assert POLICY.capacities[step] * ROOM < 960 <= POLICY.capacities[step - 1] * ROOM
 
 
 @pytest.mark.parametrize("need", [1.0, 1.02, 1.1, 1.2])
@@ -93,8 +94,8 @@ def test_a_plan_that_needs_far_more_is_followed_by_a_far_lower_capacity(need: fl
     trials.retry(cheapest(trials), plan(3.0, ROOM, need), is_late=False)
     step = cheapest(trials).step
     most = min(1.04 / need, 1 - (need - 1) / 2)
-    assert SHARES[step] <= most
-    assert step == 1 or SHARES[step - 1] > most
+    assert POLICY.capacities[step] <= most
+    assert step == 1 or POLICY.capacities[step - 1] > most
 
 
 def test_an_order_ends_below_its_bound() -> None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from planner.pipeline.solve import working_ahead
-from planner.pipeline.solve.serial_first import solve
+from planner.pipeline.solve.serial_first import search_for
 from planner.pipeline.solve.working_ahead import (
     Judged,
     ToJudge,
@@ -24,11 +24,11 @@ from reports.solver.synthetic import irregular
 
 PROBLEM = with_budget(irregular(40), 80, "recompute", overlap=False)
 SOLVE = ToSolve(problem=PROBLEM, settings=SearchSettings(limit_s=60, workers=1), start=None)
-JUDGE = ToJudge(problem=PROBLEM, breaks_up=True, rough=None, time_limit_s=60)
+JUDGE = ToJudge(problem=PROBLEM, own_memory=True, rough=None, time_limit_s=60)
 
 
 def test_answers_are_those_that_would_be_found_here() -> None:
-    here = solve(PROBLEM, SOLVE.settings)
+    here = search_for(PROBLEM)(PROBLEM, SOLVE.settings)
     with beside() as process:
         ahead = WorkingAhead(process)
         ahead.expect([("solve", SOLVE), ("judge", JUDGE)])

@@ -14,6 +14,7 @@ from planner.graph.schedule import default_order
 from planner.results import Verification
 from planner.runtime.feeds.inputs import make_inputs
 from planner.runtime.judge.verify import CpuJob
+from planner.runtime.memory.memcheck import NO_ROOM
 from tests.runtime.support import chain_with_gradients, constant, model_of, op, save, tensor
 
 
@@ -58,6 +59,18 @@ def _verify(pair: _Pair, budget: int, **more: object) -> Verification:
         "threads": 1,
     }
     return CpuJob(**{**arguments, **more}).run()  # type: ignore[arg-type]
+
+
+def test_a_model_that_lacks_room_alone_is_told_from_one_that_is_wrong(pair: _Pair) -> None:
+    """By a field, which decides what is done about it. Live bytes fit, and what is held does not."""
+    low = pair.peaks[1]
+    small = _verify(pair, low, budget_of="held")
+    assert not small.passed and small.lacks_room
+    assert all(failure.startswith(NO_ROOM) for failure in small.failures)
+    planned = [pair.graphs[1].operations[v].name for v in reversed(pair.orders[1])]
+    wrong = _verify(pair, low, budget_of="held", planned=planned)
+    assert not wrong.passed and not wrong.lacks_room
+    assert not _verify(pair, 2 * low).lacks_room
 
 
 def test_a_better_order_passes_every_check(pair: _Pair) -> None:

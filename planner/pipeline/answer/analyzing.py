@@ -8,6 +8,7 @@ from dataclasses import replace
 from planner.graph.what_if import WhatIf
 from planner.native import library_path
 from planner.pipeline.answer.budget_preview import before_a_plan, preview_budgets
+from planner.pipeline.answer.policy import ANSWERING
 from planner.pipeline.answer.what_if import estimated
 from planner.pipeline.levers.residence import residence_note
 from planner.pipeline.levers.ways import merged, ways_of
@@ -17,10 +18,6 @@ from planner.pipeline.solve.orders import base_orders, least_found_peak, least_p
 from planner.plan.planfile import PredictedCost
 from planner.request import Request
 from planner.results import Analysis, BudgetPreview, LeastPeak, ModelView
-
-_ORDER_S, _MIN_S, _SHARE = 5.0, 2.0, 0.1
-"""Seconds for a better order and for the least feasible budget, and the share of the time limit that
-each of them takes at most."""
 
 
 def analyzed(
@@ -41,19 +38,21 @@ def analyzed(
     if on_model is not None:
         on_model(prepared.baseline.view)
     estimates = estimated(prepared.baseline, what_if)
-    share_s = _SHARE * request.limits.time_limit_s
+    share_s = ANSWERING.looking * request.limits.time_limit_s
+    order_s = min(ANSWERING.better_order_s, share_s)
+    least_s = min(ANSWERING.least_budget_s, share_s)
     progress("searching for a better order")
-    orders = base_orders(prepared, time_limit_s=min(_ORDER_S, share_s))
+    orders = base_orders(prepared, time_limit_s=order_s)
     settings = settings_of(prepared)
     progress("searching for the least budget")
-    least = least_found_peak(prepared, settings, orders, time_limit_s=min(_MIN_S, share_s))
+    least = least_found_peak(prepared, settings, orders, time_limit_s=least_s)
     previews: list[BudgetPreview] = []
     on_host, notes = None, []
     for way in ways_of(prepared, settings):
         notes += residence_note(way)
         if way.resident:
-            orders = base_orders(way, time_limit_s=min(_ORDER_S, share_s))
-            found = least_found_peak(way, settings, orders, time_limit_s=min(_MIN_S, share_s))
+            orders = base_orders(way, time_limit_s=order_s)
+            found = least_found_peak(way, settings, orders, time_limit_s=least_s)
             on_host = LeastPeak(found_bytes=found, bound_bytes=least_possible_peak(way))
         progress("comparing base orders")
         question = before_a_plan(way, settings, orders)

@@ -6,14 +6,13 @@ done with a plan meanwhile.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 
 from planner import clock
+from planner.pipeline.answer.policy import ANSWERING
 from planner.pipeline.levers.residence import most_bound_us
-from planner.pipeline.prepare.copies import choose_copies
 from planner.pipeline.prepare.prepared import Prepared, Progress, silent
 from planner.pipeline.prepare.settings import Settings
 from planner.pipeline.record.assemble import planned_cost
@@ -21,31 +20,15 @@ from planner.pipeline.solve.orders import BaseOrder, formulate_in
 from planner.pipeline.solve.planned import Planned
 from planner.plan.points import Point, PointPlan, Written, monotone, whole_step
 from planner.plan.problem import Problem
-from planner.portfolio.frontier import point_plan
+from planner.portfolio.frontier import point_of, point_plan
 from planner.portfolio.race import race
 from planner.portfolio.solve import solve
-from planner.processes.workers import Beside, beside
-from planner.request import Request
+from planner.processes.workers import Beside
 from planner.results import BindingStep, BudgetPreview, Frontier
 from planner.search.patience import begin
 from planner.search.shadow_prices import shadow_prices
 from planner.search.state import SearchSettings
 from planner.units import format_bytes
-
-_SHARES = (0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2)
-"""Budgets looked at, as shares of the model's own peak."""
-
-_PRICING, _RACING = 0.2, 0.3
-"""Shares of the time for the prices of the bound, and for finding a base order."""
-
-_MIN_POINT_S = 0.2
-
-_WORTH_PER_S = 1e-2
-"""A preview: a second of waiting must promise so much of a step's time."""
-
-_PLAIN_S, _POINT_S_PER_OP, _MOST = 8.0, 3e-4, 0.4
-"""A short search takes some seconds with 10,000 operations; never more than this share of the time limit
-goes into all of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,7 +119,7 @@ def before_a_plan(prepared: Prepared, settings: Settings, orders: Sequence[BaseO
     """
     start = clock.now()
     limit_s = _limit_s(prepared)
-    base = _best_order(prepared, settings, orders, time_limit_s=_RACING * limit_s)
+    base = _best_order(prepared, settings, orders, time_limit_s=ANSWERING.racing * limit_s)
     left_s = limit_s - (clock.now() - start)
     return _question(prepared, settings, orders, base, time_limit_s=left_s)
 
@@ -163,7 +146,7 @@ def _question(
 ) -> Question:
     own = prepared.baseline.peak_bytes
     problem = formulate_in(prepared, base.order, settings, own).problem
-    budgets = sorted({int(share * own) for share in _SHARES})
+    budgets = sorted({int(share * own) for share in ANSWERING.preview_shares})
     return Question(
         problem=problem,
         frontier=Frontier(
@@ -199,13 +182,13 @@ def _looked_at(question: Question, progress: Progress = silent) -> Found:
     prices = None
     if question.planned is not None:
         progress("finding what binds the budget")
-        prices = _prices(question.planned, time_limit_s=_PRICING * question.time_limit_s)
+        prices = _prices(question.planned, time_limit_s=ANSWERING.pricing * question.time_limit_s)
     points: list[Point] = []
     count = len(question.budgets)
     for done, budget in enumerate(question.budgets):
         left_s = question.time_limit_s - (clock.now() - start)
         progress(f"what {format_bytes(budget)} would cost ({done + 1} of {count})")
-        share_s = max(_MIN_POINT_S, left_s / (count - done))
+        share_s = max(ANSWERING.point_s, left_s / (count - done))
         points.append(_point(question, budget, time_limit_s=share_s))
     return Found(points=tuple(points), prices=prices, seconds=clock.now() - start)
 
@@ -244,28 +227,11 @@ class PreviewBeside:
         )
 
 
-@contextlib.contextmanager
-def helper_beside(request: Request) -> Iterator[Beside]:
-    """A process in which searches can be made, for the length of a block.
-
-    Raises:
-        UsageError: see `choose_copies`.
-    """
-    choose_copies(request.levers.copies, request.levers.swap, request.device)
-    with beside() as process:
-        process.begin(_get_ready, None)
-        yield process
-
-
 def _look_there(_: None, task: tuple[bool, Question]) -> Found:
     """`_looked_at`, as a call to another process, which counts work where this one does."""
     is_counted, question = task
     with clock.counting(is_asked=is_counted):
         return _looked_at(question)
-
-
-def _get_ready(_: None, __: None) -> None:
-    """Do nothing: another process that is asked to has imported what `preview_budgets` runs."""
 
 
 def _best_order(
@@ -274,14 +240,19 @@ def _best_order(
     """The order that a race finds best half way down to what may be possible."""
     middle = (prepared.baseline.peak_bytes + min(base.least_bound_bytes for base in orders)) // 2
     problems = [formulate_in(prepared, base.order, settings, middle).problem for base in orders]
-    raced = race(problems, time_limit_s=time_limit_s, patience=begin(_WORTH_PER_S))
+    raced = race(problems, time_limit_s=time_limit_s, patience=begin(ANSWERING.preview_worth_per_s))
     return orders[raced[0].index]
 
 
 def _limit_s(prepared: Prepared) -> float:
     """How long to look at other budgets, beside all that the request's time limit is for."""
-    points_s = _POINT_S_PER_OP * len(prepared.graph.operations) * len(_SHARES)
-    return min(_MOST * prepared.request.limits.time_limit_s, max(_PLAIN_S, points_s))
+    points_s = (
+        ANSWERING.point_s_per_op * len(prepared.graph.operations) * len(ANSWERING.preview_shares)
+    )
+    return min(
+        ANSWERING.preview_most * prepared.request.limits.time_limit_s,
+        max(ANSWERING.preview_s, points_s),
+    )
 
 
 def _as_it_is(needed: int, base_us: float) -> Point:
@@ -312,17 +283,10 @@ def _point(question: Question, budget: int, *, time_limit_s: float) -> Point:
             seed=question.seed,
             workers=question.workers,
             thorough=False,
-            patience=begin(_WORTH_PER_S),
+            patience=begin(ANSWERING.preview_worth_per_s),
         ),
     )
-    plan = None
-    if solved.candidate is not None:
-        plan = point_plan(solved.candidate, engine=solved.engine, order=0)
-    return Point(
-        capacity_bytes=budget,
-        plan=plan,
-        bound_us=float("inf") if solved.is_impossible else solved.bound_us,
-    )
+    return point_of(solved, budget)
 
 
 def _prices(problem: Problem, *, time_limit_s: float) -> tuple[tuple[str, float], ...] | None:

@@ -14,43 +14,20 @@ from planner.cost.hardware import Hardware
 from planner.cost.model import durations_of_changed, durations_us
 from planner.device_fits import HOWS, Fit, How
 from planner.formulate import NO_LIMIT
-from planner.pipeline.answer.sweep import Graphs, frontiers
+from planner.pipeline.answer.policy import ANSWERING
+from planner.pipeline.answer.sweep import Graphs, frontiers, graphs_of
 from planner.pipeline.levers.ways import merged, ways_of
 from planner.pipeline.prepare.prepared import Prepared, Progress, prepare
-from planner.pipeline.prepare.settings import Settings, settings_of
+from planner.pipeline.prepare.settings import settings_of
 from planner.pipeline.solve.orders import (
     BaseOrder,
     base_orders,
-    formulate_in,
     least_found_peak,
     least_possible_peak,
 )
 from planner.portfolio.table import POLICY, Policy
 from planner.request import Request
 from planner.results import Frontier, LeastPeak
-
-_MAX_SIZE = 1 << 20
-"""Doubling ends here."""
-
-_PARTS = 4
-"""Between the last size of a doubling that fits and the next, so many steps are told apart."""
-
-_LEAST_S = 2.0
-"""For the least peak, at most."""
-
-_RUNS_OF_SIZES = 5
-"""Searches that are expected for each device and lever where there are several sizes."""
-
-_MIN_S = 0.3
-"""No search gets less, however many there are."""
-
-_LAST_SHARE = 0.6
-"""Of the time, for a longer search at the largest size that fits; the rest is for finding that size."""
-
-_KEPT_WAYS = 4
-"""Each is a whole model; more than these are made again when they are asked for."""
-
-_SAME = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,9 +102,13 @@ class Finder:
     def better(self, device: Device, how: How, size: int) -> Found:
         """What a longer search finds where a short one, on the way to this size, found a plan."""
         known = self.found(device, how, size)
-        if not self.dim or known.time_us is None or known.time_us <= known.base_us * (1 + _SAME):
+        if (
+            not self.dim
+            or known.time_us is None
+            or known.time_us <= known.base_us * (1 + ANSWERING.same)
+        ):
             return known
-        limit_s = _LAST_SHARE * self.request.limits.time_limit_s
+        limit_s = ANSWERING.last_share * self.request.limits.time_limit_s
         share_s = limit_s / (len(self.devices) * (len(HOWS) - 1))
         again = self._find(device, how, size, share_s=share_s)
         if again.time_us is not None and again.time_us < known.time_us:
@@ -144,7 +125,7 @@ class Finder:
         for way in (here, *([there] if there.resident else [])):
             self.progress("searching for the least budget")
             orders = self._orders_of(way, size)
-            limit_s = min(_LEAST_S, 0.1 * self.request.limits.time_limit_s)
+            limit_s = min(ANSWERING.least_peak_s, 0.1 * self.request.limits.time_limit_s)
             least = least_found_peak(way, settings, orders, time_limit_s=limit_s)
             least = min(least, way.baseline.peak_bytes)
             found.append(LeastPeak(found_bytes=least, bound_bytes=least_possible_peak(way)))
@@ -180,7 +161,7 @@ class Finder:
         if (
             known is not None
             and known.time_us is not None
-            and known.time_us <= base_us * (1 + _SAME)
+            and known.time_us <= base_us * (1 + ANSWERING.same)
         ):
             return known
         where = f", {self.dim} = {size}" if self.dim else ""
@@ -206,7 +187,7 @@ class Finder:
         limit_s = self.request.limits.time_limit_s
         if clock.now() - self.began > limit_s:
             return 0.0
-        return limit_s * ((1 - _LAST_SHARE) if self.dim else 1.0) / self.searches
+        return limit_s * ((1 - ANSWERING.last_share) if self.dim else 1.0) / self.searches
 
     def _solved(self, device: Device, how: How, size: int, share_s: float) -> Frontier:
         """The quickest plan that fits, of any way to have what outlives a step."""
@@ -214,8 +195,10 @@ class Finder:
         solved: list[Frontier] = []
         for way in ways:
             settings = settings_of(way, budget_bytes=device.budget_bytes)
-            limit_s = max(_MIN_S, share_s / len(ways))
-            graphs = self._graphs(way, settings, size, limit_s)
+            limit_s = max(ANSWERING.device_s, share_s / len(ways))
+            limits = replace(way.request.limits, time_limit_s=limit_s)
+            limited = replace(way, request=replace(way.request, limits=limits))
+            graphs = graphs_of(limited, settings, orders=self._orders_of(way, size))
             policy = self._near(graphs, device.budget_bytes)
             solved += frontiers(
                 [graphs],
@@ -231,20 +214,10 @@ class Finder:
         """The policy, with base orders compared at this budget alone."""
         low, high = graphs.least_bound_bytes, graphs.orders[0].peak_bytes
         share = min(0.99, max(0.01, (budget_bytes - low) / max(1, high - low)))
-        numbers = replace(self.policy.frontier, compared_shares=(share,), min_point_s=_MIN_S)
-        return replace(self.policy, frontier=numbers)
-
-    def _graphs(self, way: Prepared, settings: Settings, size: int, limit_s: float) -> Graphs:
-        limits = replace(way.request.limits, time_limit_s=limit_s)
-        way = replace(way, request=replace(way.request, limits=limits))
-        orders = self._orders_of(way, size)
-        problems = (formulate_in(way, base.order, settings, NO_LIMIT).problem for base in orders)
-        return Graphs(
-            prepared=way,
-            orders=orders,
-            problems=tuple(problems),
-            baseline_bytes=way.baseline.peak_bytes,
+        numbers = replace(
+            self.policy.frontier, compared_shares=(share,), min_point_s=ANSWERING.device_s
         )
+        return replace(self.policy, frontier=numbers)
 
     def _orders_of(self, way: Prepared, size: int) -> tuple[BaseOrder, ...]:
         """Base orders, which depend on bytes alone: the same for every device."""
@@ -268,7 +241,7 @@ class Finder:
             )
             prepared = replace(prepared, request=replace(prepared.request, levers=levers))
             settings = settings_of(prepared, budget_bytes=device.budget_bytes)
-            while len(self._ways) >= _KEPT_WAYS:
+            while len(self._ways) >= ANSWERING.kept_ways:
                 del self._ways[next(iter(self._ways))]
             self._ways[key] = ways_of(prepared, settings)
         return self._ways[key]
@@ -285,7 +258,7 @@ class Finder:
 
 def searches_of(devices: int, has_sizes: bool) -> int:
     """How many searches are expected."""
-    return devices * (len(HOWS) - 1) * (_RUNS_OF_SIZES if has_sizes else 1)
+    return devices * (len(HOWS) - 1) * (ANSWERING.runs_of_sizes if has_sizes else 1)
 
 
 def fits_of(finder: Finder, device: Device, sizes: Sequence[int]) -> tuple[Fit, ...]:
@@ -354,10 +327,14 @@ def _doubled(finder: Finder, device: Device, how: How, known: Sequence[int]) -> 
         known: sizes that were looked at with fewer levers.
     """
     size = 1
-    while size < _MAX_SIZE and finder.found(device, how, size).time_us is not None:
+    while size < ANSWERING.largest_size and finder.found(device, how, size).time_us is not None:
         size *= 2
     last = size // 2
-    between = [last + last * part // _PARTS for part in range(1, _PARTS)] if size > 1 else []
+    between = (
+        [last + last * part // ANSWERING.size_steps for part in range(1, ANSWERING.size_steps)]
+        if size > 1
+        else []
+    )
     powers = [1 << k for k in range(size.bit_length())]
     return sorted({*known, *powers, *(n for n in between if last < n < size)})
 

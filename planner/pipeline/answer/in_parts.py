@@ -7,6 +7,8 @@ copies: quick searches for a plan of one run tell, as long as the operations alo
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -16,87 +18,80 @@ from planner.files.temporary import temporary_folder
 from planner.micro.batch import batch_of, check_runs, divisors
 from planner.onnxio.load import load_model
 from planner.pipeline.answer.optimizing import OptimizeJob
+from planner.pipeline.answer.policy import ANSWERING
 from planner.pipeline.answer.verifying import Rewrite, check_can_hold, run_both
 from planner.pipeline.levers.dividing import Divisible, RunModel, divisible, run_model, step_notes
+from planner.pipeline.levers.table import check_levers
 from planner.pipeline.levers.ways import ways_of
 from planner.pipeline.levers.whole_step import WholeStep
 from planner.pipeline.prepare.limiting import limited
 from planner.pipeline.prepare.prepared import Prepared, Progress, prepare
 from planner.pipeline.prepare.settings import budget_of, settings_of
 from planner.pipeline.record.assemble import fits_as_it_is
-from planner.pipeline.record.bounds import check_levers
 from planner.pipeline.record.modelviews import file_view
 from planner.pipeline.record.rebuild import run_as_planned
 from planner.pipeline.solve.orders import BaseOrder, base_orders
-from planner.pipeline.solve.quick import WORTH, quick_us
+from planner.pipeline.solve.policy import POLICY
+from planner.pipeline.solve.quick import quick_us
 from planner.plan.planfile import Plan
 from planner.request import Request
 from planner.results import OptimizeResult, Verification
-from planner.runtime.memory.memcheck import NO_ROOM
 from planner.units import format_bytes, format_duration, parse_micro_batch
-
-_SHARE, _MOST_S = 0.3, 20.0
-"""Of the time limit, for all searches of this module, and their most seconds."""
-
-_LOST, _LEAST_LOST = 1.1, 0.03
-"""Another plan breaks the arena up otherwise: a little more is set aside than was missing, and no less
-than a share of the budget."""
-
-_AGAIN = 3
-"""So many times at most; each sets twice as much aside as the one before."""
-
-_ORDERS_S, _SEARCH_S = 1.0, 2.0
-"""For the base orders of one number of runs, and for a plan of it."""
-
-
-def held(job: OptimizeJob) -> OptimizeResult:
-    """What a job comes to. Where ONNX Runtime's arena was seen to have no room for its plan after all,
-    though its replay had, the job is done again with as much of the budget in reserve as was missing, and
-    more where that did not do.
-
-    Raises:
-        what `OptimizeJob.run` raises.
-    """
-    given: int | None = None
-    for again in range(_AGAIN):
-        try:
-            return job.run()
-        except VerificationError as error:
-            result = error.result
-            if not isinstance(result, OptimizeResult) or not _has_no_room(result):
-                raise
-            plan, found = result.plan, result.verification
-            given = plan.reserve_bytes if given is None else given
-            caps = found.caps if found is not None else ()
-            lost = max((cap.over_budget_bytes for cap in caps), default=0)
-            least = int(_LEAST_LOST * 2**again * plan.budget_bytes)
-            reserve = max(int(_LOST * lost) + plan.reserve_bytes, given + least)
-            job.progress(
-                f"again, with {format_bytes(reserve)} in reserve, for what the arena loses"
-            )
-            request = replace(job.request, reserve=f"{reserve}B")
-            prepared = None if job.prepared is None else replace(job.prepared, request=request)
-            job = replace(job, request=request, prepared=prepared)
-    return job.run()
-
-
-def _has_no_room(result: OptimizeResult) -> bool:
-    """Whether nothing failed but that the arena took another region."""
-    found = result.verification
-    return found is not None and all(why.startswith(NO_ROOM) for why in found.failures)
 
 
 def optimized(job: OptimizeJob) -> OptimizeResult:
-    """What a job comes to, in as many runs as its request asks for.
+    """What a job comes to, in as many runs as its request asks for. Where ONNX Runtime's arena was seen
+    to have no room for its plan after all, though its replay had, the job is done again with as much of
+    the budget in reserve as was missing, and more where that did not do.
 
     Raises:
         UsageError, ModelError: the step cannot be made in parts, or not in so many.
         and what `OptimizeJob.run` raises.
     """
+    runs = parse_micro_batch(job.request.levers.micro_batch)
+    with nullcontext(job) if runs == 1 else _in_parts(job, runs) as job:
+        given: int | None = None
+        for again in range(ANSWERING.again):
+            try:
+                return job.run()
+            except VerificationError as error:
+                result = error.result
+                if not isinstance(result, OptimizeResult) or (found := result.verification) is None:
+                    raise
+                if not found.lacks_room:
+                    raise
+                given = result.plan.reserve_bytes if given is None else given
+                job = _with_reserve(job, result, given, again)
+        return job.run()
+
+
+def _with_reserve(job: OptimizeJob, result: OptimizeResult, given: int, again: int) -> OptimizeJob:
+    """The job with more in reserve.
+
+    Args:
+        result: of the last time.
+        given: bytes in reserve the first time.
+        again: how often it was done again before.
+    """
+    plan, found = result.plan, result.verification
+    caps = found.caps if found is not None else ()
+    lost = max((cap.over_budget_bytes for cap in caps), default=0)
+    least = int(ANSWERING.least_lost * 2**again * plan.budget_bytes)
+    reserve = max(int(ANSWERING.lost * lost) + plan.reserve_bytes, given + least)
+    job.progress(f"again, with {format_bytes(reserve)} in reserve, for what the arena loses")
+    request = replace(job.request, reserve=f"{reserve}B")
+    prepared = None if job.prepared is None else replace(job.prepared, request=request)
+    return replace(job, request=request, prepared=prepared)
+
+
+@contextmanager
+def _in_parts(job: OptimizeJob, runs: int | None) -> Iterator[OptimizeJob]:
+    """The job for one run of a step, whose files last as long as the block.
+
+    Args:
+        runs: of a step; None for as many as are quickest.
+    """
     request = job.request
-    runs = parse_micro_batch(request.levers.micro_batch)
-    if runs == 1:
-        return held(job)
     _check_request(job, runs)
     loaded = load_model(request.model, dims=request.dims)
     batch = batch_of(loaded)
@@ -112,12 +107,12 @@ def optimized(job: OptimizeJob) -> OptimizeResult:
             runs, note = choice.runs()
             known = choice.made.get(runs)
         if runs == 1:
-            return held(replace(job, prepared=whole, notes=(note,)))
+            yield replace(job, prepared=whole, notes=(note,))
+            return
         if known is None:
             made = run_model(divided, request, runs, _new(folder / "run"))
-            prepared = limited(prepare(made.request, progress=job.progress))
-        else:
-            made, prepared = known
+            known = made, limited(prepare(made.request, progress=job.progress))
+        made, prepared = known
         step = WholeStep(
             prepared=whole,
             run=made.request.model,
@@ -128,7 +123,7 @@ def optimized(job: OptimizeJob) -> OptimizeResult:
         for_run = step.run_request(made.request, prepared)
         prepared = replace(prepared, request=for_run)
         try:
-            return held(replace(job, request=for_run, prepared=prepared, step=step))
+            yield replace(job, request=for_run, prepared=prepared, step=step)
         except InfeasibleBudgetError as error:
             size = batch.size // runs
             error.args = (f"in {runs} runs on {size} samples each, {error}",)
@@ -217,12 +212,12 @@ class _Choice:
         least = self._least_by_order(known)
         fewer = known if least is None else known[: known.index(least)]
         limit_s = whole.request.limits.time_limit_s
-        until = clock.now() + min(_MOST_S, _SHARE * limit_s)
+        until = clock.now() + min(ANSWERING.runs_s, ANSWERING.runs_share * limit_s)
         for runs in reversed(fewer):
             best = min(self.times.values(), default=float("inf"))
             if best < float("inf") and (len(self.times) > 1 and clock.now() > until):
                 break
-            if runs * sum(self._ways(runs)[0].prepared.duration_us) < (1 - WORTH) * best:
+            if runs * sum(self._ways(runs)[0].prepared.duration_us) < (1 - POLICY.worth) * best:
                 self.times[runs] = runs * self._searched(runs)
         return self._chosen()
 
@@ -235,7 +230,7 @@ class _Choice:
                 f"{runs} need least"
             )
         least = min(found.values())
-        runs = min(k for k, t in found.items() if t <= (1 + WORTH) * least)
+        runs = min(k for k, t in found.items() if t <= (1 + POLICY.worth) * least)
         looked = ", ".join(
             f"{k}: {format_duration(t)}" if t < float("inf") else f"{k}: no plan"
             for k, t in sorted(self.times.items())
@@ -263,8 +258,7 @@ class _Choice:
     def _fits(self, runs: int) -> bool:
         """Whether an order alone is enough, of which the time is kept then."""
         for way in self._ways(runs):
-            settings = settings_of(way.prepared)
-            if way.order.peak_bytes <= settings.budget_bytes - settings.reserve_bytes:
+            if way.order.peak_bytes <= settings_of(way.prepared).room_bytes:
                 self.times[runs] = runs * sum(way.prepared.duration_us)
                 return True
         return False
@@ -274,7 +268,7 @@ class _Choice:
         none."""
         for way in self._ways(runs):
             settings = settings_of(way.prepared)
-            found_us = quick_us(way.prepared, way.order.order, settings, _SEARCH_S)
+            found_us = quick_us(way.prepared, way.order.order, settings, ANSWERING.run_search_s)
             if found_us < float("inf"):
                 return found_us
         return float("inf")
@@ -285,7 +279,7 @@ class _Choice:
             self.progress(f"looking at {runs} run(s) on {size} samples each")
             prepared = self.whole if runs == 1 else self._prepared(runs)
             self.ways[runs] = [
-                _Way(model, base_orders(model, time_limit_s=_ORDERS_S)[0])
+                _Way(model, base_orders(model, time_limit_s=ANSWERING.run_orders_s)[0])
                 for model in ways_of(prepared, settings_of(prepared))
             ]
         return self.ways[runs]

@@ -13,21 +13,20 @@ from planner.errors import InfeasibleBudgetError, UsageError, VerificationError
 from planner.lower.rewrite import Rewritten
 from planner.native import library_path
 from planner.onnxio.save import Together, written_together
-from planner.pipeline.answer.budget_preview import PreviewBeside, helper_beside
+from planner.pipeline.answer.budget_preview import PreviewBeside
 from planner.pipeline.answer.original_ahead import OriginalAhead
 from planner.pipeline.answer.slowdown import plan_within
 from planner.pipeline.answer.verifying import Rewrite, check_can_hold, run_both
-from planner.pipeline.levers.choose_halves import plan_with_halves
-from planner.pipeline.levers.choose_residence import at_no_cost
-from planner.pipeline.levers.halving import check_can_halve
-from planner.pipeline.levers.split_within import split_within
+from planner.pipeline.levers.choose import plan_with
+from planner.pipeline.levers.lever import Means
+from planner.pipeline.levers.table import check_levers, levers_for
+from planner.pipeline.levers.ways import ways_of
 from planner.pipeline.levers.whole_step import WholeStep
-from planner.pipeline.levers.within_budget import PlanWithin
+from planner.pipeline.prepare.copies import choose_copies
 from planner.pipeline.prepare.limiting import limited
 from planner.pipeline.prepare.prepared import Prepared, Progress, prepare
 from planner.pipeline.prepare.settings import Settings, settings_of
 from planner.pipeline.record import assemble as plans
-from planner.pipeline.record.bounds import check_levers
 from planner.pipeline.record.comparing import compared
 from planner.pipeline.record.files import Files, save_rewritten
 from planner.pipeline.record.modelviews import rewritten_view
@@ -37,7 +36,7 @@ from planner.pipeline.solve.planned import Planned
 from planner.pipeline.target.placing import check_can_run
 from planner.plan.planfile import Plan
 from planner.processes.importing import import_ahead
-from planner.processes.workers import Beside
+from planner.processes.workers import Beside, beside
 from planner.request import Request
 from planner.results import ModelView, OptimizeResult
 from planner.targets import target_named
@@ -66,17 +65,6 @@ class Made:
     after: ModelView
     rewritten: Rewritten | None = None
     original: Profiled | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Chosen:
-    """A plan, what it was made for, the settings that it was found with, and what binds: "budget",
-    "slowdown", or nothing."""
-
-    prepared: Prepared
-    planned: Planned
-    settings: Settings
-    binds: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +99,7 @@ class OptimizeJob:
         """
         with ExitStack() as stack:
             ahead = OriginalAhead(self.request, stack)
-            helper = stack.enter_context(helper_beside(self.request))
+            helper = stack.enter_context(beside(imports=PreviewBeside.__module__))
             prepared = self._prepared(ahead)
             settings = settings_of(prepared)
             preview = None
@@ -145,6 +133,10 @@ class OptimizeJob:
 
     def _prepared(self, ahead: OriginalAhead) -> Prepared:
         """The model, read and analysed."""
+        levers = self.request.levers
+        choose_copies(
+            levers.copies, levers.swap, self.request.device
+        )  # raises what is wrong with it
         if self.verify:
             check_can_run(target_named(self.request.device))
         library_path()  # without it nothing can be planned
@@ -161,7 +153,6 @@ class OptimizeJob:
                 )
             )
         check_levers(prepared)
-        check_can_halve(prepared)
         if self.verify:
             check_can_hold(prepared)
         return prepared
@@ -178,41 +169,85 @@ class OptimizeJob:
         if not self.verify or self.files.model is None:
             prepared = compared(prepared, progress=self.progress)
         with (self.search_context or nullcontext)():
-            chosen = self._chosen(prepared, settings, helper)
+            if self.request.budget is None:
+                most = self._most_slowdown()
+                cheapest = ways_of(prepared, settings)[0]
+                planned, settings = plan_within(cheapest, settings, most, self.progress)
+                binds = "slowdown"
+            else:
+                levers, prepared = levers_for(prepared)
+                planned = plan_with(levers, prepared, settings, self._means(helper))
+                binds = self._binds(planned, settings)
             if preview is not None:
-                preview.begin(chosen.settings, chosen.planned)
-            planned = self._loosened(chosen)
+                preview.begin(settings, planned)
+            planned = self._loosened(planned, settings)
             if preview is not None:
                 preview.settle(planned)
-        prepared, most = chosen.prepared, self.request.max_slowdown
-        found = plans.assemble(prepared, chosen.settings, planned)
-        # at other sizes than those that were bound, another arena or pool is needed
-        will_run = bool(self.verify) and self.files.model is not None and not found.dims
-        run_plan = replace(
-            found,
-            arena=None if found.arena is None else replace(found.arena, is_proved=will_run),
-            pool=found.pool
-            if will_run or found.pool is None
-            else replace(found.pool, is_proved=False),
-            max_slowdown=None if most is None else parse_slowdown(most),
-            binds=chosen.binds,
-        )
-        plan = self._as_step(run_plan, prepared)
+        found = plans.assemble(planned.prepared, settings, planned)
+        plan = replace(self._as_run(found), binds=binds)
+        whole_plan = self._as_step(plan, planned.prepared)
         return Made(
-            prepared=prepared,
-            plan=plan,
-            rewritten=with_metadata(planned.rewritten, plan, prepared),
-            after=rewritten_view(planned, run_plan, prepared.target),
+            prepared=planned.prepared,
+            plan=whole_plan,
+            rewritten=with_metadata(planned.rewritten, whole_plan, planned.prepared),
+            after=rewritten_view(planned, plan, prepared.target),
         )
 
-    def _loosened(self, chosen: _Chosen) -> Planned:
+    def _means(self, helper: Beside) -> Means:
+        return Means(
+            progress=self.progress,
+            keep_on_interrupt=self.search_context is not None,
+            helper=helper,
+        )
+
+    def _most_slowdown(self) -> float:
+        """The slowdown that is all that is asked for."""
+        if self.request.max_slowdown is None:
+            raise UsageError("give a --budget, a --max-slowdown, or both")
+        if self.request.levers.cast_saved != "none":
+            raise UsageError("--cast-saved needs a --budget: what has to fit says what is cast")
+        return parse_slowdown(self.request.max_slowdown)
+
+    def _binds(self, planned: Planned, settings: Settings) -> str:
+        """What binds a plan that was made for a budget: "budget", or nothing.
+
+        Raises:
+            InfeasibleBudgetError: it is slower than was asked for.
+        """
+        most, time_us = self.request.max_slowdown, planned.prepared.baseline.time_us
+        added = planned.added_us / time_us
+        if most is not None and added > parse_slowdown(most):
+            bound = planned.solved.bound_us / time_us - 1
+            raise InfeasibleBudgetError(
+                f"within {format_both(settings.budget_bytes)} the plan found is "
+                f"{format_percent(added)} slower, more than {most} (in its base order none is below "
+                f"{format_percent(max(0.0, bound))}): the slowdown binds; allow more of it, or a "
+                "larger budget"
+            )
+        return "budget" if added > 1e-9 else ""
+
+    def _as_run(self, plan: Plan) -> Plan:
+        """The plan, whose arena or pool is proved where it is run at the sizes that it is for."""
+        most = self.request.max_slowdown
+        # at other sizes than those that were bound, another arena or pool is needed
+        will_run = bool(self.verify) and self.files.model is not None and not plan.dims
+        pool = plan.pool
+        if pool is not None and not will_run:
+            pool = replace(pool, is_proved=False)
+        return replace(
+            plan,
+            arena=None if plan.arena is None else replace(plan.arena, is_proved=will_run),
+            pool=pool,
+            max_slowdown=None if most is None else parse_slowdown(most),
+        )
+
+    def _loosened(self, planned: Planned, settings: Settings) -> Planned:
         """The plan, pinned by fewer nodes than while plans were compared; as it was after Ctrl-C."""
-        planned = chosen.planned
         if planned.solved.is_interrupted:
             return planned
         self.progress("leaving out what need not pin the order")
         try:
-            return loosened(planned, chosen.settings)
+            return loosened(planned, settings)
         except KeyboardInterrupt:
             if self.search_context is None:
                 raise
@@ -222,60 +257,6 @@ class OptimizeJob:
         """The plan, which is one for all runs of a step where there are several."""
         plan = replace(plan, assumptions=(*self.notes, *plan.assumptions))
         return plan if self.step is None else self.step.planned(plan, prepared)
-
-    def _chosen(self, prepared: Prepared, settings: Settings, helper: Beside) -> _Chosen:
-        """The fastest plan within the budget or, with a slowdown alone, the one with the least peak."""
-        most = self.request.max_slowdown
-        if self.request.budget is None:
-            if most is None:
-                raise UsageError("give a --budget, a --max-slowdown, or both")
-            if self.request.levers.cast_saved != "none":
-                raise UsageError("--cast-saved needs a --budget: what has to fit says what is cast")
-            prepared = at_no_cost(prepared, settings)
-            within = plan_within(prepared, settings, parse_slowdown(most), self.progress)
-            return _Chosen(
-                prepared=prepared,
-                planned=within.planned,
-                settings=within.settings,
-                binds="slowdown",
-            )
-
-        def plan(prepared: Prepared, share: float) -> tuple[Prepared, Planned]:
-            part = replace(settings, time_limit_s=share * settings.time_limit_s)
-            return self._within(prepared, part, helper)
-
-        prepared, planned = plan_with_halves(prepared, settings, self.progress, plan)
-        time_us = prepared.baseline.time_us
-        assert planned.solved.candidate is not None
-        added = planned.solved.candidate.time_us / time_us - 1
-        if most is not None and added > parse_slowdown(most):
-            bound = planned.solved.bound_us / time_us - 1
-            raise InfeasibleBudgetError(
-                f"within {format_both(settings.budget_bytes)} the plan found is "
-                f"{format_percent(added)} slower, more than {most} (in its base order none is below "
-                f"{format_percent(max(0.0, bound))}): the slowdown binds; allow more of it, or a "
-                "larger budget"
-            )
-        binds = "budget" if added > 1e-9 else ""
-        return _Chosen(prepared=prepared, planned=planned, settings=settings, binds=binds)
-
-    def _within(
-        self, prepared: Prepared, settings: Settings, helper: Beside
-    ) -> tuple[Prepared, Planned]:
-        """The fastest plan within the budget, in chunks of rows where that may be and pays."""
-
-        def within(prepared: Prepared, settings: Settings) -> tuple[Prepared, Planned]:
-            return PlanWithin(
-                prepared=prepared,
-                settings=settings,
-                progress=self.progress,
-                keep_on_interrupt=self.search_context is not None,
-                helper=helper,
-            ).run()
-
-        if self.request.levers.split == "none":
-            return within(prepared, settings)
-        return split_within(prepared, settings, self.progress, within)
 
     def _write_and_verify(
         self, result: OptimizeResult, made: Made, together: Together

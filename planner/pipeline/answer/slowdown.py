@@ -7,10 +7,11 @@ limit, it is given a little more memory.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from planner import clock
 from planner.errors import InfeasibleBudgetError
+from planner.pipeline.answer.policy import ANSWERING
 from planner.pipeline.answer.sweep import Graphs, graphs_of
 from planner.pipeline.prepare.prepared import Prepared, Progress
 from planner.pipeline.prepare.settings import Settings
@@ -19,34 +20,12 @@ from planner.pipeline.solve.planning import make_plan
 from planner.portfolio.frontier import solve_point
 from planner.units import format_both, format_bytes, format_percent
 
-_STEPS = 8
-_SEARCH = 0.6
-"""Share of the time for the bisection."""
-
-_MORE, _TRIES = 1.015, 6
-"""A plan that comes out too slow is given so much more memory, so many times."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Within:
-    """The plan with the least budget found.
-
-    Attributes:
-        settings: with that budget.
-        impossible_bytes: no plan in any base order compared is fast enough within this; 0 where
-            nothing was proved.
-    """
-
-    planned: Planned
-    settings: Settings
-    impossible_bytes: int
-
 
 def plan_within(
     prepared: Prepared, settings: Settings, max_slowdown: float, progress: Progress
-) -> Within:
-    """The plan with the least peak found that adds at most `max_slowdown` (0.05 for 5%) to the time
-    of the model as it is.
+) -> tuple[Planned, Settings]:
+    """(the plan with the least peak found that adds at most `max_slowdown` (0.05 for 5%) to the time
+    of the model as it is; the settings with its budget).
 
     Args:
         settings: its budget is the most that may be used.
@@ -63,14 +42,14 @@ def plan_within(
     found = order_alone if order_alone <= high else None
     high = min(high, order_alone)
     impossible = 0
-    for step in range(_STEPS):
+    for step in range(ANSWERING.bisections):
         budget = high if found is None and not step else (low + high) // 2
         progress(f"searching for the least budget: {format_bytes(budget)}")
-        left_s = start + _SEARCH * settings.time_limit_s - clock.now()
+        left_s = start + ANSWERING.bisecting * settings.time_limit_s - clock.now()
         point = solve_point(
             graphs.problems,
             budget,
-            time_limit_s=max(1.0, left_s / (_STEPS - step)),
+            time_limit_s=max(1.0, left_s / (ANSWERING.bisections - step)),
             seed=settings.seed,
         )
         if point.bound_us > most_us:
@@ -86,7 +65,7 @@ def plan_within(
     if found is not None:
         made = _made(graphs, settings, found, most_us, start, progress)
         if made is not None:
-            return Within(planned=made[0], settings=made[1], impossible_bytes=impossible)
+            return made
     proved = impossible >= settings.budget_bytes
     raise InfeasibleBudgetError(
         f"no plan {'' if proved else 'was found that '}fits {format_both(settings.budget_bytes)} and "
@@ -105,7 +84,7 @@ def _made(
     progress: Progress,
 ) -> tuple[Planned, Settings] | None:
     """The plan, lowered, at the least budget from `budget` on at which it is fast enough."""
-    for _ in range(_TRIES):
+    for _ in range(ANSWERING.more_tries):
         left_s = settings.time_limit_s - (clock.now() - start)
         tight = replace(
             settings,
@@ -121,5 +100,5 @@ def _made(
             return planned, tight
         if budget >= settings.budget_bytes:
             return None
-        budget = int(_MORE * budget)
+        budget = int(ANSWERING.more_memory * budget)
     return None

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -41,6 +41,11 @@ class Graphs:
     baseline_bytes: int
 
     @property
+    def time_limit_s(self) -> float:
+        """Of the request: for everything that is asked of the model."""
+        return self.prepared.request.limits.time_limit_s
+
+    @property
     def least_bound_bytes(self) -> int:
         """No plan in any of the orders has a peak below this."""
         return min(order.least_bound_bytes for order in self.orders)
@@ -64,11 +69,17 @@ class _Task:
 
 
 def graphs_of(
-    prepared: Prepared, settings: Settings, numbers: FrontierPolicy = POLICY.frontier
+    prepared: Prepared,
+    settings: Settings,
+    numbers: FrontierPolicy = POLICY.frontier,
+    *,
+    orders: tuple[BaseOrder, ...] = (),
 ) -> Graphs:
-    """The base orders of a prepared model, each with its problem."""
-    share_s = numbers.orders_share * settings.time_limit_s
-    orders = base_orders(prepared, time_limit_s=min(numbers.max_orders_s, share_s))
+    """The base orders of a prepared model, which are looked for where none are given, each with its
+    problem."""
+    if not orders:
+        share_s = numbers.orders_share * settings.time_limit_s
+        orders = base_orders(prepared, time_limit_s=min(numbers.max_orders_s, share_s))
     return Graphs(
         prepared=prepared,
         orders=orders,
@@ -113,12 +124,15 @@ def frontiers(
     if ray_address is None:
         cores = min(cores, len(graphs) * len(budgets))
     with _mapped([g.problems for g in graphs], cores, ray_address) as run:
-        samples = _comparisons(graphs, cores, policy)
-        chosen: dict[int, set[int]] = {i: {0} for i in range(len(graphs))}
+        every = [range(len(g.orders)) for g in graphs]
+        compared = [_compared(g, policy.frontier) for g in graphs]
+        share, all_s = policy.frontier.comparing_share, cores * graphs[0].time_limit_s
+        samples = _tasks(graphs, compared, every, share * all_s, policy)
+        chosen: list[set[int]] = [{0} for _ in graphs]
         for done, (graph, best) in enumerate(run(_compare, samples), start=1):
             chosen[graph].update(best)
             progress(f"compared base orders at {done} of {len(samples)} budgets")
-        tasks = _points(graphs, budgets, chosen, cores, policy)
+        tasks = _tasks(graphs, [budgets] * len(graphs), chosen, (1 - share) * all_s, policy)
         found: dict[int, list[Point]] = {i: [] for i in range(len(graphs))}
         for done, (graph, point) in enumerate(run(_solve, tasks), start=1):
             found[graph].append(point)
@@ -168,50 +182,37 @@ def largest(found: Sequence[Frontier], dim: str, budgets: Sequence[int]) -> tupl
     return tuple(rows)
 
 
-def _comparisons(graphs: Sequence[Graphs], cores: int, policy: Policy) -> list[_Task]:
-    """All orders of each size, at a few budgets."""
-    request, numbers = graphs[0].prepared.request, policy.frontier
-    whole_s = numbers.comparing_share * request.limits.time_limit_s * cores
-    each_s = whole_s / (len(graphs) * len(numbers.compared_shares))
-    found: list[_Task] = []
-    for i, graph in enumerate(graphs):
-        low, high = graph.least_bound_bytes, graph.orders[0].peak_bytes
-        found += [
-            _Task(
-                graph=i,
-                capacity_bytes=int(low + share * (high - low)),
-                orders=tuple(range(len(graph.orders))),
-                time_limit_s=max(numbers.min_point_s, each_s),
-                seed=request.seed,
-                policy=policy,
-            )
-            for share in numbers.compared_shares
-        ]
-    return found
+def _compared(graph: Graphs, numbers: FrontierPolicy) -> list[int]:
+    """A few budgets, at which all orders of a size are compared."""
+    low, high = graph.least_bound_bytes, graph.orders[0].peak_bytes
+    return [int(low + share * (high - low)) for share in numbers.compared_shares]
 
 
-def _points(
+def _tasks(
     graphs: Sequence[Graphs],
-    budgets: Sequence[int],
-    chosen: Mapping[int, set[int]],
-    cores: int,
+    budgets: Sequence[Sequence[int]],
+    orders: Sequence[Iterable[int]],
+    whole_s: float,
     policy: Policy,
 ) -> list[_Task]:
-    """The chosen orders of each size, at every budget."""
-    request, numbers = graphs[0].prepared.request, policy.frontier
-    whole_s = (1 - numbers.comparing_share) * request.limits.time_limit_s * cores
-    each_s = whole_s / max(1, len(graphs) * len(budgets))
+    """A task for each budget of each size, in so many seconds of all cores together.
+
+    Args:
+        budgets, orders: by size.
+    """
+    seed = graphs[0].prepared.request.seed
+    each_s = whole_s / max(1, sum(map(len, budgets)))
     return [
         _Task(
             graph=i,
             capacity_bytes=budget,
-            orders=tuple(sorted(chosen[i])),
-            time_limit_s=max(numbers.min_point_s, each_s),
-            seed=request.seed,
+            orders=tuple(sorted(orders[i])),
+            time_limit_s=max(policy.frontier.min_point_s, each_s),
+            seed=seed,
             policy=policy,
         )
         for i in range(len(graphs))
-        for budget in budgets
+        for budget in budgets[i]
     ]
 
 

@@ -14,6 +14,7 @@ from planner.errors import ModelError, UsageError
 from planner.graph.model import TrainingGraph
 from planner.graph.rules import COPIES
 from planner.halving import DTYPE, LARGEST
+from planner.pipeline.answer.policy import ANSWERING
 from planner.pipeline.prepare.prepared import Prepared, Progress, prepare
 from planner.pipeline.prepare.settings import budget_of
 from planner.pipeline.record.modelviews import file_view
@@ -32,13 +33,6 @@ if TYPE_CHECKING:
 
 
 _SHOWN = 3
-
-_PROFILED_US = 3.0
-"""What the profiler adds to a kernel's own time at most: next to all of it in graphs of tiny operations,
-which take as long whenever they are measured."""
-
-_TOO_LONG = 1.25
-"""Operation times that add up to so many times a step are dropped."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,8 +154,8 @@ def _on_kept_times(prepared: Prepared, verification: Verification) -> tuple[str,
     if verification.time is None or not prepared.times_key:
         return ()
     times_us, step_us = prepared.baseline.time_us, min(verification.time.original_us)
-    profiled_us = _PROFILED_US * len(prepared.baseline.graph.operations)
-    if times_us <= _TOO_LONG * step_us + profiled_us:
+    profiled_us = ANSWERING.profiled_us * len(prepared.baseline.graph.operations)
+    if times_us <= ANSWERING.too_long * step_us + profiled_us:
         return ()
     forget_times(prepared.times_key)
     return (
@@ -200,6 +194,7 @@ def _with_magnitudes(
     return replace(
         verification,
         passed=verification.passed and not over,
+        lacks_room=verification.lacks_room and not over,
         failures=(*failures, *verification.failures),
         notes=(*verification.notes, note),
     )
@@ -228,6 +223,7 @@ def _and_on(
     return replace(
         verification,
         passed=verification.passed and found.passed,
+        lacks_room=verification.lacks_room and (found.passed or found.lacks_room),
         failures=(*verification.failures, *(f"on {title}: {f}" for f in found.failures)),
         notes=(*verification.notes, *(f"on {title}: {n}" for n in found.notes)),
         orders=(*verification.orders, *found.orders),

@@ -25,6 +25,7 @@ from planner.micro.sink import values_to_add_up
 from planner.onnxio.load import LoadedModel, value_types
 from planner.onnxio.names import name_nodes
 from planner.onnxio.save import write_model
+from planner.pipeline.levers.policy import POLICY
 from planner.pipeline.prepare.graphs import analysed_graph
 from planner.pipeline.prepare.prepared import Progress
 from planner.plan.planfile import MicroBatches
@@ -36,9 +37,6 @@ from planner.units import format_bytes
 
 if TYPE_CHECKING:
     import numpy.typing as npt
-
-_TIMES_PEAK = 3
-"""One run on the whole batch may hold so many times its live peak, in the arena and in kept results."""
 
 _SHOWN = 3
 
@@ -104,7 +102,7 @@ def _why_not_tried(loaded: LoadedModel, batch: Batch) -> str | None:
         return None
     graph = analysed_graph(loaded.model, {**loaded.dims, batch.dim: SAMPLES})
     peak = timeline(graph, default_order(graph)).peak_bytes
-    if _TIMES_PEAK * peak <= free:
+    if POLICY.times_peak * peak <= free:
         return None
     return (
         f"micro-batches: how its totals add up was told from its operators, and not measured: a run on "

@@ -13,7 +13,8 @@ from planner.exactness import least_exact
 from planner.graph.model import Category, OpId, Role, TensorId, TrainingGraph
 from planner.graph.saved import Saved, may_be_halved
 from planner.halving import DTYPE, OPSET, CastSaved
-from planner.lower.halved import Halved, with_halves
+from planner.lower.halved import with_halves
+from planner.pipeline.levers.changed import as_before
 from planner.pipeline.prepare.graphs import typed_graph
 from planner.pipeline.prepare.prepared import Prepared
 from planner.pipeline.prepare.timelines import workspace_of
@@ -35,9 +36,12 @@ def halved(prepared: Prepared, names: Set[str], kind: CastSaved) -> Prepared:
     dtype = ir.DataType[DTYPE[kind].upper()]
     made = with_halves(prepared.model, prepared.types, prepared.graph, saved, dtype)
     placement = prepared.placement
-    graph = _as_before(
-        typed_graph(made.model, made.types, placement=placement), prepared.graph, made
+    graph = typed_graph(made.model, made.types, placement=placement)
+    added = (
+        replace(t, category=Category.ACTIVATION) if t.name in made.made else t
+        for t in graph.tensors
     )
+    graph = as_before(replace(graph, tensors=tuple(added)), prepared.graph)
     order = (prepared.graph.operations[op].name for op in prepared.order)
     return replace(
         prepared,
@@ -51,7 +55,6 @@ def halved(prepared: Prepared, names: Set[str], kind: CastSaved) -> Prepared:
         ),
         numbers=least_exact(prepared.numbers, "lossy"),
         halved=tuple(sorted(names)),
-        cast_saved=kind,
     )
 
 
@@ -108,20 +111,6 @@ def _note(graph: TrainingGraph, kind: str) -> str:
         f"{DTYPE[kind]} from forward to backward ({size}, half of what they are); the backward pass "
         "reads rounded values, and gradients differ"
     )
-
-
-def _as_before(graph: TrainingGraph, before: TrainingGraph, made: Halved) -> TrainingGraph:
-    """Categories and bars as they were; what was added is saved from forward to backward, too."""
-    known = {t.name: (t.category, t.barred) for t in before.tensors}
-    once = {op.name: op.barred for op in before.operations if op.barred is not None}
-    added = (Category.ACTIVATION, None)
-    tensors = tuple(
-        replace(t, category=category, barred=barred)
-        for t in graph.tensors
-        for category, barred in [added if t.name in made.made else known[t.name]]
-    )
-    operations = tuple(replace(op, barred=once.get(op.name)) for op in graph.operations)
-    return replace(graph, tensors=tensors, operations=operations)
 
 
 def in_order(graph: TrainingGraph, names: Iterable[str]) -> tuple[OpId, ...]:

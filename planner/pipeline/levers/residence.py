@@ -9,6 +9,7 @@ from planner.cost.model import durations_of_changed
 from planner.graph.model import OpId, Role, TrainingGraph
 from planner.graph.reasons import WhyStay
 from planner.lower.residence import Resided, with_residence
+from planner.pipeline.levers.changed import as_before
 from planner.pipeline.prepare.graphs import typed_graph
 from planner.pipeline.prepare.prepared import Prepared
 from planner.pipeline.prepare.timelines import workspace_of
@@ -125,29 +126,15 @@ def _fed_us(
 def _as_before(graph: TrainingGraph, before: TrainingGraph, made: Resided) -> TrainingGraph:
     """Categories and bars as they were: names tell them, and what is on the device has another. It need
     not be copied to the host again, either."""
-    known = {t.name: t.category for t in before.tensors}
+    tensors, known = list(graph.tensors), {t.name: t.category for t in before.tensors}
     for op in graph.operations:
         host = made.page_ins.get(op.name) or made.page_outs.get(op.name)
-        if host is not None:
-            known.update((graph.tensors[t].name, known[host]) for t in (*op.inputs, *op.outputs))
-    stay = {t.name: t.barred for t in before.tensors if t.barred is not None}
-    once = {op.name: op.barred for op in before.operations if op.barred is not None}
-    paged = {
-        graph.tensors[t].name
-        for op in graph.operations
-        if op.name in made.page_ins
-        for t in op.outputs
-    }
-    tensors = tuple(
-        replace(
-            t,
-            category=known.get(t.name, t.category),
-            barred=WhyStay.PAGED if t.name in paged else stay.get(t.name),
-        )
-        for t in graph.tensors
-    )
-    operations = tuple(replace(op, barred=once.get(op.name)) for op in graph.operations)
-    return replace(graph, tensors=tensors, operations=operations)
+        for t in (*op.inputs, *op.outputs) if host is not None else ():
+            tensors[t] = replace(tensors[t], category=known[str(host)])
+    graph = as_before(replace(graph, tensors=tuple(tensors)), before)
+    paged = {t for op in graph.operations if op.name in made.page_ins for t in op.outputs}
+    stay = (replace(t, barred=WhyStay.PAGED) if t.id in paged else t for t in graph.tensors)
+    return replace(graph, tensors=tuple(stay))
 
 
 def in_order(graph: TrainingGraph, names: Iterable[str]) -> tuple[OpId, ...]:

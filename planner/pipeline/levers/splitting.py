@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TypeVar
 
 from planner.cost.model import durations_us
 from planner.errors import ModelError
@@ -15,13 +14,12 @@ from planner.graph.reasons import WhyStay
 from planner.lower.chunked_model import Split
 from planner.lower.regions import Ground, Region, Seed, grow
 from planner.lower.split import with_split
+from planner.pipeline.levers.changed import as_before
 from planner.pipeline.prepare.graphs import typed_graph
 from planner.pipeline.prepare.limiting import least_copied
 from planner.pipeline.prepare.prepared import Prepared
 from planner.pipeline.prepare.timelines import workspace_of
 from planner.plan.planfile import SplitRegion
-
-_T = TypeVar("_T")
 
 
 def ground_of(prepared: Prepared) -> Ground:
@@ -40,7 +38,7 @@ def split(prepared: Prepared, regions: Sequence[Region]) -> Prepared:
     before = prepared.graph
     order = [before.operations[op].name for op in prepared.order]
     made = with_split(ground_of(prepared), regions, order)
-    graph = _as_before(typed_graph(made.model, made.types), before, made)
+    graph = as_before(typed_graph(made.model, made.types), before, made.values, made.nodes)
     graph = _without_small(graph, least_copied(prepared.request.levers))
     ids = {op.name: op.id for op in graph.operations}
     return replace(
@@ -125,27 +123,6 @@ def _durations(prepared: Prepared, graph: TrainingGraph, made: Split) -> tuple[f
     )
 
 
-def _as_before(graph: TrainingGraph, before: TrainingGraph, made: Split) -> TrainingGraph:
-    """Categories and bars as they were: a chunk's are those of the whole."""
-    tensors = {t.name: t for t in before.tensors}
-    operations = {op.name: op for op in before.operations}
-    return replace(
-        graph,
-        tensors=tuple(
-            t
-            if (old := _of(tensors, t.name, made.values)) is None
-            else replace(t, category=old.category, barred=old.barred)
-            for t in graph.tensors
-        ),
-        operations=tuple(
-            op
-            if (old := _of(operations, op.name, made.nodes)) is None
-            else replace(op, barred=old.barred)
-            for op in graph.operations
-        ),
-    )
-
-
 def _without_small(graph: TrainingGraph, least_bytes: int) -> TrainingGraph:
     """The graph, where chunks that are too small to be copied stay."""
     tensors = tuple(
@@ -153,8 +130,3 @@ def _without_small(graph: TrainingGraph, least_bytes: int) -> TrainingGraph:
         for t in graph.tensors
     )
     return replace(graph, tensors=tensors)
-
-
-def _of(known: Mapping[str, _T], name: str, parts: Mapping[str, str]) -> _T | None:
-    """What is known of a name, or of what it is a part of."""
-    return known.get(name) or known.get(parts.get(name, ""))

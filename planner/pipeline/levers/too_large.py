@@ -15,21 +15,11 @@ from planner.chunking import MAX_CHUNKS
 from planner.graph.model import TensorId
 from planner.lower.regions import Ground, Region, Seed, grow
 from planner.order.min_peak import min_peak_order
+from planner.pipeline.levers.policy import POLICY
+from planner.pipeline.levers.residence import resided
 from planner.pipeline.levers.splitting import ground_of, split
 from planner.pipeline.prepare.prepared import Prepared
 from planner.pipeline.solve.orders import least_possible_peak
-
-_BORDERS = (4, 10)
-"""What is so many times smaller than all that the operation holds may be at the region's border."""
-
-_GAIN = 0.97
-"""A region is one only where the operation holds at most this share of what it held."""
-
-_MAX_NODES = 6000
-"""Of all regions together, by chunks."""
-
-_MAX_ROUNDS = 4
-"""Regions of the graph with regions in chunks, and so on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,30 +50,23 @@ def split_to_fit(prepared: Prepared, lean: Prepared, room_bytes: int) -> Prepare
         lean: the same model, with on the host what may be there.
         room_bytes: what each operation may hold.
     """
-    left, least = _MAX_NODES, least_possible_peak(lean)
+    left, least = POLICY.most_nodes, least_possible_peak(lean)
     moved = frozenset(prepared.resident)
     hosted = frozenset(lean.resident) - moved
-    for _ in range(_MAX_ROUNDS):
+    for _ in range(POLICY.most_rounds):
         if least <= room_bytes:
             break
         regions = regions_for(prepared, lean, room_bytes, most_nodes=left)
         if not regions:
             break
         after = split(prepared, regions)
-        lean_after = with_hosted(after, hosted)
+        lean_after = resided(after, hosted)
         least_after = least_possible_peak(lean_after)
-        if least_after > _GAIN * least and prepared.split:
+        if least_after > POLICY.gain * least and prepared.split:
             break
         left -= len(after.graph.operations) - len(prepared.graph.operations)
         prepared, lean, least = after, lean_after, least_after
     return prepared
-
-
-def with_hosted(prepared: Prepared, names: frozenset[str]) -> Prepared:
-    """The model with the named tensors on the host."""
-    from planner.pipeline.levers.residence import resided
-
-    return resided(prepared, names)
 
 
 def too_large(lean: Prepared, room_bytes: int) -> list[Large]:
@@ -143,7 +126,7 @@ def _best(
     if enough:
         return min(enough, key=lambda c: (c.moved_bytes, c.nodes))
     best = min(candidates, key=lambda c: (c.most_bytes, c.moved_bytes, c.nodes), default=None)
-    return best if best is not None and best.most_bytes <= _GAIN * large.own_bytes else None
+    return best if best is not None and best.most_bytes <= POLICY.gain * large.own_bytes else None
 
 
 def _candidates(
@@ -154,7 +137,7 @@ def _candidates(
     if tensor is None:
         return
     for axis, rows in enumerate(ground.types[tensor].shape):
-        for border in _BORDERS:
+        for border in POLICY.borders:
             chunks, best = 2, None
             while chunks <= min(rows, MAX_CHUNKS):
                 seed = Seed(
@@ -167,7 +150,7 @@ def _candidates(
                 if region is None:
                     break
                 found = sizes.candidate(region)
-                if best is None or found.most_bytes < _GAIN * best.most_bytes:
+                if best is None or found.most_bytes < POLICY.gain * best.most_bytes:
                     best = found
                 if found.most_bytes <= room:
                     break

@@ -1,6 +1,6 @@
 """The ways of a model to have what outlives a step, side by side: on the device, and on the host.
 
-`optimize` chooses tensor by tensor for one budget (`planner.pipeline.levers.choose_residence`). Where
+`optimize` chooses tensor by tensor for one budget (`planner.pipeline.levers.hosting`). Where
 many are looked at, the two ends of that choice are: as much on the host as costs nothing, and all that
 may be. What the choice in between finds can only be quicker.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from planner.pipeline.levers.choose_residence import at_no_cost, candidates_of
+from planner.pipeline.levers.hosting import HOSTING, candidates_of, residence_of
 from planner.pipeline.levers.residence import resided
 from planner.pipeline.prepare.prepared import Prepared
 from planner.pipeline.prepare.settings import Settings
@@ -20,15 +20,17 @@ from planner.results import Frontier
 
 def ways_of(prepared: Prepared, settings: Settings) -> tuple[Prepared, ...]:
     """The model with as much on the host as its request allows at no cost and, where there is more that
-    may be there, with all of it.
+    may be there, with all of it: the ends of what `Hosting` chooses from.
 
     Raises:
         UsageError: the host is asked for, and ONNX Runtime here has no copies.
     """
-    if prepared.request.levers.residence != "auto" or prepared.why_no_swaps is not None:
-        return (at_no_cost(prepared, settings),)
+    HOSTING.supports(prepared)
+    if (lever := residence_of(prepared)) == "device":
+        return (prepared,)
     found = candidates_of(prepared, settings)
-    counts = sorted({0, len(found.ranked)})
+    every = len(found.ranked)
+    counts = [every] if lever == "host" else sorted({0, every})
     return tuple(resided(prepared, found.first(count)) for count in counts)
 
 

@@ -16,6 +16,7 @@ from planner.micro.draws import random_nodes, without_draws
 from planner.micro.flow import ACCUMULATORS
 from planner.onnxio.load import read_model
 from planner.onnxio.save import write_model
+from planner.pipeline.levers.policy import POLICY
 from planner.pipeline.levers.residence import feeds_are_copied
 from planner.pipeline.prepare.prepared import Prepared
 from planner.pipeline.prepare.settings import budget_of
@@ -26,9 +27,6 @@ from planner.runtime.judge.micro_proof import MicroJob
 from planner.runtime.options import Opening
 from planner.runtime.timing import available_bytes
 from planner.units import format_bytes, format_percent, parse_slowdown
-
-_TIMES_PEAK = 3
-"""One run on the whole batch may hold so many times its live peak, in the arena and in kept results."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,7 +135,7 @@ class WholeStep:
             ),
         )
         free = available_bytes()
-        if free is not None and _TIMES_PEAK * self.prepared.baseline.peak_bytes > free:
+        if free is not None and POLICY.times_peak * self.prepared.baseline.peak_bytes > free:
             why = (
                 f"a run on the whole batch may take more than the {format_bytes(free)} of memory that "
                 "are free here"
@@ -151,6 +149,7 @@ class WholeStep:
         return replace(
             changed,
             passed=verification.passed and not check.far,
+            lacks_room=verification.lacks_room and not check.far,
             failures=tuple(failures),
             notes=tuple(notes),
             time=None if self.prepared.target.own_memory else time,

@@ -15,7 +15,6 @@ from planner.formulate import Formulation, OpCosts, Room, formulate
 from planner.graph.model import OpId, Placement, TrainingGraph
 from planner.graph.reasons import WhyClosed
 from planner.graph.schedule import default_order
-from planner.halving import CastSaved
 from planner.lower.regions import Region
 from planner.onnxio.load import (
     LoadedModel,
@@ -23,7 +22,7 @@ from planner.onnxio.load import (
     load_model,
 )
 from planner.pipeline.prepare.baseline import Baseline
-from planner.pipeline.prepare.costing import Costing, can_be_timed
+from planner.pipeline.prepare.costing import Costed, Costing, can_be_timed
 from planner.pipeline.prepare.graphs import typed_graph
 from planner.pipeline.prepare.optimized import Optimized, optimized
 from planner.pipeline.prepare.original import as_written, original_orders, with_draws_in_order
@@ -79,7 +78,7 @@ class Prepared:
         bounds: of values whose size depends on data, by name; inner_bytes: what the bodies of nodes are
             taken to hold where that does; shown: names of those of both that one run showed.
         resident: names of inputs, initializers and outputs that live on the host.
-        halved: names of tensors that are stored in half from forward to backward, `cast_saved` as which.
+        halved: names of tensors that are stored in half from forward to backward.
         numbers: how close the numbers of `model` are to the original's.
         split: regions that run in chunks, those of one rewriting together.
         why_no_swaps: why ONNX Runtime here cannot copy to the host; None where it can.
@@ -110,12 +109,16 @@ class Prepared:
     shown: tuple[str, ...] = ()
     resident: tuple[str, ...] = ()
     halved: tuple[str, ...] = ()
-    cast_saved: CastSaved = "none"
     numbers: Numbers = "exact"
     split: tuple[tuple[Region, ...], ...] = ()
     _formulated: dict[int, Formulation] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
+
+    def noted(self, *texts: str) -> Prepared:
+        """The same, with more among its assumptions."""
+        graph = self.graph
+        return replace(self, graph=replace(graph, assumptions=(*graph.assumptions, *texts)))
 
     def formulated(self, granularity: int = 1) -> Formulation:
         """The problem in `order`, with no limits and nothing but recompute allowed; made once.
@@ -172,7 +175,7 @@ def prepare(
     if written is not None:  # a session is being created beside
         kinds.infer_now()
     found = optimized(kinds, target, to_rewrite=to_rewrite, progress=progress, written=written)
-    plain, original, (order, *others) = _graphs(found, kinds)
+    graphs = _graphs(found, kinds)
     if found.found.confirmed is not None and (later := found.found.confirmed()) is not None:
         kinds = Sizes(loaded, request)
         found = optimized(
@@ -183,9 +186,9 @@ def prepare(
             written=written,
             confirmed=later,
         )
-        plain, original, (order, *others) = _graphs(found, kinds)
+        graphs = _graphs(found, kinds)
+    _, original, (order, *_) = graphs
     progress(f"{len(original.operations)} operations")
-    first = found.found.first
     costed = Costing(
         request=request,
         loaded=loaded,
@@ -193,10 +196,27 @@ def prepare(
         target=target,
         graph=original,
         order=order,
-        optimized=first or found.found.model,
+        optimized=found.found.first or found.found.model,
         level=found.level,
         progress=progress,
     ).costed()
+    return _prepared(found, graphs, kinds, target, costed)
+
+
+_Graphs = tuple[PlannedGraph, TrainingGraph, tuple[tuple[OpId, ...], ...]]
+
+
+def _prepared(
+    found: Optimized, graphs: _Graphs, kinds: Sizes, target: Target, costed: Costed
+) -> Prepared:
+    """The model, changed as planner does before it plans.
+
+    Args:
+        graphs: as `_graphs` has them.
+        costed: the original's durations.
+    """
+    plain, original, (order, *others) = graphs
+    loaded = kinds.loaded
     planned = planned_graph(found, plain, original, kinds, target)
     no_swaps = why_no_copies(target.name)
     graph = replace(
@@ -211,7 +231,7 @@ def prepare(
     )
     in_file = order if graph.operations is original.operations else default_order(graph)
     return Prepared(
-        request=request,
+        request=kinds.request,
         loaded=loaded,
         baseline=Baseline(
             graph=original,
@@ -260,9 +280,7 @@ def _loaded(request: Request, target: Target) -> LoadedModel:
     return loaded
 
 
-def _graphs(
-    found: Optimized, kinds: Sizes
-) -> tuple[PlannedGraph, TrainingGraph, tuple[tuple[OpId, ...], ...]]:
+def _graphs(found: Optimized, kinds: Sizes) -> _Graphs:
     """The graph that the target runs, as it is; that of the file's own session; and orders of that."""
     plain = _plain(found, kinds.request)
     first = found.found.first

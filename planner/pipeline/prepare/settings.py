@@ -55,6 +55,11 @@ class Settings:
     since: float | None = None
 
     @property
+    def room_bytes(self) -> int:
+        """The budget without its reserve."""
+        return self.budget_bytes - self.reserve_bytes
+
+    @property
     def allowed(self) -> Allowed:
         """The levers, as a formulation takes them."""
         return Allowed(

@@ -17,9 +17,8 @@ from planner.files.structuring import Source, fields_of, read_json, structured
 from planner.formulate import Allowed, Formulation, OpCosts, Room, formulate, with_loads
 from planner.graph.liveness import Timeline
 from planner.graph.model import Category, Role, TrainingGraph
-from planner.pipeline.levers.host_budget import host_budget_of, host_memory_of
-from planner.pipeline.levers.residence import feeds_are_copied, is_paged_at_a_price, residence_note
-from planner.pipeline.levers.splitting import planned_regions
+from planner.pipeline.levers.host_budget import host_memory_of
+from planner.pipeline.levers.table import bound_classes, lever_notes, recorded
 from planner.pipeline.prepare.prepared import Prepared
 from planner.pipeline.prepare.settings import Settings, disk_note, live_note, shared_note
 from planner.pipeline.record.barring import barred_in, barred_note
@@ -88,7 +87,7 @@ def assemble(prepared: Prepared, settings: Settings, planned: Planned) -> Plan:
             *_copies_note(settings, replay, cost),
             *_shared_note(prepared, replay),
             *disk_note(prepared),
-            *residence_note(prepared),
+            *lever_notes(prepared),
             *live_note(prepared),
             *_room_note(planned),
             *barred_note(barred),
@@ -100,12 +99,7 @@ def assemble(prepared: Prepared, settings: Settings, planned: Planned) -> Plan:
 def _bound_class(settings: Settings, planned: Planned) -> str:
     """What the bound holds for: where fragmentation takes a part of the budget, plans within the rest."""
     capacity, said = planned.formulation.problem.capacity_bytes, planned.solved.bound_class
-    if is_paged_at_a_price(planned.prepared):
-        said = f"{said}, with the same inputs and outputs on the host"
-    if planned.prepared.split:
-        said = f"{said}, with the same operations in chunks"
-    if planned.prepared.halved:
-        said = f"{said}, with the same tensors in half"
+    said = ", ".join((said, *bound_classes(planned.prepared)))
     if capacity < settings.budget_bytes:
         said = f"{said}, within {format_bytes(capacity)} of live bytes"
     return said
@@ -129,18 +123,12 @@ def _as_asked(prepared: Prepared, settings: Settings) -> Plan:
         device=prepared.target.name,
         assumed=is_assumed(prepared.target),
         copies="overlapped" if settings.overlap else "serial",
-        resident=prepared.resident,
-        split=planned_regions(prepared),
-        cast_saved=request.levers.cast_saved,
-        halved=prepared.halved,
         pattern=request.levers.pattern,
         numbers=prepared.numbers,
-        feeds="host" if feeds_are_copied(prepared) else "device",
         recompute=request.levers.recompute,
         include=request.levers.include,
         exclude=request.levers.exclude,
         min_tensor=request.levers.min_tensor,
-        host_budget_bytes=host_budget_of(prepared),
         disk=request.levers.disk,
         order_target=settings.order_target,
         ort_optimized=prepared.ort_optimized,
@@ -149,6 +137,7 @@ def _as_asked(prepared: Prepared, settings: Settings) -> Plan:
         baseline=cost,
         best_order=cost,
         planned=cost,
+        **recorded(prepared),
     )
 
 
@@ -210,7 +199,7 @@ def fits_as_it_is(prepared: Prepared, settings: Settings) -> bool:
     budget = prepared.request.budget
     if budget is None:
         return False
-    room = settings.budget_bytes - settings.reserve_bytes
+    room = settings.room_bytes
     if settings.budget_of == "held":
         held = prepared.baseline.view.held_bytes("default")
         return held is not None and max(held, prepared.baseline.worst_peak_bytes) <= room

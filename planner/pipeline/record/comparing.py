@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from planner.graph.liveness import timeline
@@ -42,5 +41,4 @@ def compared(prepared: Prepared, *, progress: Progress) -> Prepared:
         peak_bytes=timeline(baseline.graph, baseline.order).peak_bytes,
     )
     said = same_numbers(subject, feeds, seed=request.seed)
-    graph = replace(prepared.graph, assumptions=(*prepared.graph.assumptions, said))
-    return replace(prepared, graph=graph)
+    return prepared.noted(said)

@@ -14,15 +14,11 @@ from planner.errors import ModelError, UsageError
 from planner.files.structuring import fields_of
 from planner.files.temporary import temporary_folder
 from planner.formulate import Formulation
-from planner.graph.saved import may_be_halved
 from planner.lower.annotate import annotate
-from planner.lower.residence import may_live_on_host
 from planner.lower.rewrite import Rewritten
 from planner.onnxio.load import load_model, model_digest
 from planner.pipeline.levers.dividing import RunModel, as_planned, run_model
-from planner.pipeline.levers.halving import check_can_halve, halved, name_of
-from planner.pipeline.levers.residence import resided
-from planner.pipeline.levers.splitting import split_as_planned
+from planner.pipeline.levers.table import replayed
 from planner.pipeline.prepare.costing import MEASURED
 from planner.pipeline.prepare.limiting import limited
 from planner.pipeline.prepare.prepared import Prepared, Progress, prepare, silent
@@ -185,31 +181,7 @@ def _prepared(
         )
     if compare:
         compared(prepared, progress=progress)
-    prepared = _in_half(prepared, plan)
-    prepared = split_as_planned(prepared, plan.split)
-    known = {t.name for t in may_live_on_host(prepared.graph)}
-    strange = next((name for name in plan.resident if name not in known), None)
-    if strange is not None:
-        raise ModelError(f"the plan has {strange!r} on the host, which cannot live there")
-    return resided(prepared, frozenset(plan.resident))
-
-
-def _in_half(prepared: Prepared, plan: Plan) -> Prepared:
-    """The model with what the plan stores in half.
-
-    Raises:
-        ModelError: the plan names what cannot be stored so.
-    """
-    if not plan.halved:
-        return prepared
-    if plan.cast_saved == "none":
-        raise ModelError(f"the plan has {plan.halved[0]!r} in half, and does not say in which type")
-    check_can_halve(prepared)
-    known = {name_of(prepared, saved) for saved in may_be_halved(prepared.graph)}
-    strange = next((name for name in plan.halved if name not in known), None)
-    if strange is not None:
-        raise ModelError(f"the plan has {strange!r} in half, which cannot be stored so")
-    return halved(prepared, frozenset(plan.halved), plan.cast_saved)
+    return replayed(prepared, plan)
 
 
 def rebuild(prepared: Prepared, plan: Plan) -> Rebuilt:

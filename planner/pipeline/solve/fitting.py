@@ -13,19 +13,11 @@ from planner.graph.schedule import with_folded
 from planner.pipeline.prepare.prepared import Prepared
 from planner.pipeline.solve.orders import BaseOrder, Settings
 from planner.pipeline.solve.planned import Planned, lowered_plan
+from planner.pipeline.solve.policy import POLICY
 from planner.plan.candidate import Candidate
 from planner.plan.problem import Problem
 from planner.runtime.device.forecast import arena_room
 from planner.simulate.simulate import candidate_of
-
-FIT_S = 0.6
-"""For an order that the arena has room for: it is found in less than 0.4 s or not."""
-
-_ROUNDS = 3
-"""Another order may be pinned by other nodes, whose few bytes lie elsewhere: then it is fitted again."""
-
-_SLOWER = 1 + 1e-9
-"""Copies that run beside the operations may have to wait in another order: then it is none."""
 
 
 def fitted_plan(
@@ -46,7 +38,7 @@ def fitted_plan(
         return None, planned.needed_bytes / max(1, planned.room_bytes)
     if planned.is_ordered:
         return None, _fit(planned, settings, 0.0, 0).need
-    for turn in range(_ROUNDS):
+    for turn in range(POLICY.fit_rounds):
         found = _fit(planned, settings, deadline - clock.now(), turn)
         need = need or found.need
         if found.order is None:
@@ -70,7 +62,7 @@ def with_room(planned: Planned, settings: Settings) -> tuple[Planned, int]:
     """
     if planned.holds:
         return planned, settings.budget_bytes
-    fitted, need = fitted_plan(planned, settings, time_limit_s=FIT_S)
+    fitted, need = fitted_plan(planned, settings, time_limit_s=POLICY.fit_s)
     return fitted or planned, held_in(planned, settings, need)
 
 
@@ -94,7 +86,7 @@ def in_order(
     solved, form = planned.solved, planned.formulation
     assert solved.candidate is not None
     candidate = candidate_of(form.problem, [solved.candidate.actions[unit] for unit in units])
-    if candidate.time_us > _SLOWER * solved.candidate.time_us:
+    if candidate.time_us > POLICY.fit_slower * solved.candidate.time_us:
         return None
     if candidate.peak_bytes > most_bytes:
         return None
@@ -132,7 +124,7 @@ def _fit(planned: Planned, settings: Settings, time_limit_s: float, seed: int) -
     target = planned.prepared.target
     return fit(
         demands_of(graph, planned.order, units, rewritten.like, target),
-        arena_room(graph, settings.budget_bytes - settings.reserve_bytes, target),
+        arena_room(graph, settings.room_bytes, target),
         time_limit_s=time_limit_s,
         more_in_use_bytes=(
             planned.formulation.problem.capacity_bytes - planned.solved.candidate.peak_bytes

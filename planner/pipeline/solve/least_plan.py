@@ -18,16 +18,12 @@ from planner.pipeline.solve.orders import (
     pinning_bytes,
 )
 from planner.pipeline.solve.planned import Planned, lowered_plan
-from planner.pipeline.solve.serial_first import solve
+from planner.pipeline.solve.policy import POLICY
+from planner.pipeline.solve.serial_first import search_for
 from planner.plan.candidate import Candidate
 from planner.plan.solved import Solved
 from planner.portfolio.min_peak import min_peak_of
 from planner.units import format_both, format_budget, format_bytes
-
-_LATE = 0.1
-"""Share of the time limit for each search beyond its end."""
-
-_MIN_S = 1.0
 
 _ELSEWHERE = " while parameters, state, inputs and outputs stay on the device (--resident)"
 """What else would help, where it was not allowed, and the host has a memory of its own."""
@@ -35,13 +31,6 @@ _ELSEWHERE = " while parameters, state, inputs and outputs stay on the device (-
 _IN_CHUNKS = "; --split auto runs operations that are too large in chunks of rows"
 
 _AS_HELD = " with all that a session holds (--budget-of live bounds live bytes alone)"
-
-_HELD_TRIES, _HELD_STEP = 4, 1.003
-"""Budgets that are tried for the least plan, and by how much each is above the one before at least, and
-the one that is named above the last."""
-
-_OF_ALL_S = 30.0
-"""For the least peak over all base orders, at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +70,6 @@ def least_plan(
     Raises:
         InfeasibleBudgetError: it is not.
     """
-    room = settings.budget_bytes - settings.reserve_bytes
     tried: list[tuple[int, LeastPeak]] = []
     for some in found:
         for least in sorted(some, key=lambda least: least.candidate.peak_bytes):
@@ -89,7 +77,7 @@ def least_plan(
                 continue
             planned = _lower_least(prepared, settings, least, orders)
             peak_bytes = planned.timeline.peak_bytes
-            if peak_bytes <= room and least.candidate.time_us <= settings.most_us:
+            if peak_bytes <= settings.room_bytes and least.candidate.time_us <= settings.most_us:
                 planned = with_room(planned, settings)[0]
                 if planned.holds:
                     return planned
@@ -116,14 +104,14 @@ def _held_in(
     Args:
         budget_bytes: that its live bytes are within.
     """
-    for _ in range(_HELD_TRIES):
+    for _ in range(POLICY.held_tries):
         asked = replace(settings, budget_bytes=budget_bytes)
         planned = _lower_least(prepared, asked, least, orders)
         planned, needed_bytes = with_room(planned, asked)
         if planned.has_room:
             break
-        budget_bytes = max(needed_bytes, int(_HELD_STEP * budget_bytes))
-    return int(_HELD_STEP * budget_bytes)
+        budget_bytes = max(needed_bytes, int(POLICY.held_step * budget_bytes))
+    return int(POLICY.held_step * budget_bytes)
 
 
 def least_peaks(
@@ -142,9 +130,9 @@ def least_peaks(
     """
     if is_late:
         yield [known]
-    limit_s = max(_MIN_S, (_LATE if is_late else 0.5) * settings.time_limit_s)
+    limit_s = max(POLICY.least_peak_s, (POLICY.late if is_late else 0.5) * settings.time_limit_s)
     alone = _least_alone(prepared, settings, tuple(forms), limit_s)
-    yield [known, alone, _least_of(forms, min(_OF_ALL_S, 2 * limit_s))]
+    yield [known, alone, _least_of(forms, min(POLICY.least_of_all_s, 2 * limit_s))]
 
 
 def _lower_least(
@@ -168,7 +156,7 @@ def _least_alone(
     found, so that the least budget which an error names has a plan."""
     base = least_bound_order(orders)
     form = formulate_in(prepared, base.order, settings, 1)
-    solved = solve(form.problem, settings.search(limit_s))
+    solved = search_for(form.problem)(form.problem, settings.search(limit_s))
     return LeastPeak(base, form, solved.least)
 
 

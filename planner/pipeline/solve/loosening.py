@@ -10,23 +10,11 @@ from planner.graph.model import OpId, Role
 from planner.pipeline.solve.fitting import fitted_plan, in_order
 from planner.pipeline.solve.orders import Settings
 from planner.pipeline.solve.planned import Planned
+from planner.pipeline.solve.policy import POLICY
 from planner.runtime.memory.missed import missed_bytes
 from planner.runtime.optimizers.fusion_pins import TakenError
 
-_SEARCH_S, _FIT_S = 1.0, 0.5
-_EXPECTED = 0.5
-"""Share of the nodes that pin an order that can go, about."""
-
 _COPIES = frozenset({Role.SWAP_OUT, Role.SWAP_IN, Role.PAGE_IN, Role.PAGE_OUT})
-
-_QUICK_NODES = 1_000
-"""A file of so many nodes is written at once, for whatever that saves."""
-
-_WORTH_PER_S = 1e-4
-"""A second of waiting must promise so much of a step's time."""
-
-_SECONDS_PER_NODE = 1e-3
-"""A file of so many nodes takes so long to write and to read back, at most."""
 
 
 def loosened(planned: Planned, settings: Settings) -> Planned:
@@ -40,10 +28,10 @@ def loosened(planned: Planned, settings: Settings) -> Planned:
     if settings.order_target != "default" or graph.shapes_follow or planned.is_ordered:
         return planned  # nothing is pinned; or what pins runs elsewhere than it is visited
     nodes = len(graph.operations)
-    gain_us = _EXPECTED * planned.rewritten.anchors * planned.prepared.pin_us
+    gain_us = POLICY.pins_can_go * planned.rewritten.anchors * planned.prepared.pin_us
     base_us = planned.formulation.problem.base_duration_us
-    wait_s = _SEARCH_S + _SECONDS_PER_NODE * nodes
-    if nodes > _QUICK_NODES and gain_us <= _WORTH_PER_S * wait_s * base_us:
+    wait_s = POLICY.looser_s + POLICY.written_s_per_node * nodes
+    if nodes > POLICY.quick_nodes and gain_us <= POLICY.worth_per_s * wait_s * base_us:
         return planned
     return _looser(planned, settings) or planned
 
@@ -68,7 +56,7 @@ def _looser(planned: Planned, settings: Settings) -> Planned | None:
         demands_of(graph, planned.order, place, rewritten.like, planned.prepared.target),
         planned.room_bytes if planned.first_region_bytes is not None else None,
         cost_us,
-        time_limit_s=_SEARCH_S,
+        time_limit_s=POLICY.looser_s,
     )
     if not fewer:
         return None
@@ -78,7 +66,7 @@ def _looser(planned: Planned, settings: Settings) -> Planned | None:
     try:
         found = in_order(planned, settings, units, most_bytes=settings.budget_bytes)
         if found is not None and planned.has_room and not found.has_room:
-            found, _ = fitted_plan(found, settings, time_limit_s=_FIT_S)
+            found, _ = fitted_plan(found, settings, time_limit_s=POLICY.looser_fit_s)
     except TakenError:
         return None
     if found is None:

@@ -20,6 +20,7 @@ from planner.order.moves import improve_order, pull_early, push_late, updates_la
 from planner.order.reorder import Lives, reorder
 from planner.pipeline.prepare.prepared import Prepared
 from planner.pipeline.prepare.settings import Settings
+from planner.pipeline.solve.policy import POLICY
 from planner.plan.problem import Problem
 from planner.portfolio.min_peak import min_peak_of
 from planner.processes.sharing import share_out
@@ -56,16 +57,6 @@ class BaseOrder:
     pins_us: float = 0.0
 
 
-_MAX_LATE = 4
-"""Base orders that are kept, besides ONNX Runtime's own, where making them took all the time."""
-
-_PINS_LEFT = 0.5
-"""Share of the nodes that pin an order that are left once it was loosened (`loosening`), about."""
-
-_ROOMY = 0.85
-"""Share of the room that leaves enough of it for the arena to break up: what is below needs no plan."""
-
-
 def base_orders(
     prepared: Prepared, *, time_limit_s: float, room_bytes: int | None = None
 ) -> tuple[BaseOrder, ...]:
@@ -94,7 +85,7 @@ def base_orders(
     for name, start in starts.items():
         found.setdefault(start, name)
     look_at(found)
-    is_roomy = room_bytes is not None and min(peaks.values()) <= _ROOMY * room_bytes
+    is_roomy = room_bytes is not None and min(peaks.values()) <= POLICY.roomy * room_bytes
     if not is_roomy:
         for name, start in starts.items():
             if not late():
@@ -105,7 +96,7 @@ def base_orders(
         found.setdefault(deepest, f"{found[flat]}, outputs late")
         look_at(found)
     if is_large or is_roomy:  # each takes as long again to be bounded and to be made a problem of
-        least = sorted(found, key=peaks.__getitem__)[:_MAX_LATE]
+        least = sorted(found, key=peaks.__getitem__)[: POLICY.late_orders]
         found = {order: found[order] for order in (starts[OWN], *least)}
     random = {op.id for op in prepared.graph.operations if op.effect in SHARED_GENERATOR}
     drawn = [i for i, op in enumerate(whole.ops) if op in random]
@@ -133,7 +124,7 @@ def with_pins(
     """
     if not prepared.pin_us or prepared.request.order != "default":
         return tuple(orders)
-    each_us = _PINS_LEFT * prepared.pin_us
+    each_us = POLICY.pins_left * prepared.pin_us
     found: dict[BaseOrder, float] = {}
     tasks = (_ToPin(prepared.graph, tuple(part), until) for part in (orders[::2], orders[1::2]))
 

@@ -16,6 +16,7 @@ from planner.lower.rewrite import Rewritten
 from planner.pipeline.prepare.prepared import Prepared
 from planner.pipeline.prepare.timelines import full_timeline
 from planner.pipeline.solve.orders import BaseOrder, Settings
+from planner.pipeline.solve.policy import POLICY
 from planner.pipeline.solve.read_back import ReadBack, lowered_as, read_back
 from planner.plan.planfile import Arena, Pool
 from planner.plan.problem import Action, ActionKind
@@ -30,12 +31,6 @@ from planner.simulate.loads import begun_early
 from planner.simulate.simulate import candidate_of
 from planner.simulate.waits import with_waits
 from planner.targets import Target
-
-MAX_SLOWER = 1.25
-"""A plan with room in a device's arena may take so many times as long as one without."""
-
-_UNKNOWN_PIN_US = 1.0
-"""What a node that pins is thought to take where that was not measured: fewer are better all the same."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,11 +119,16 @@ class Planned:
         return self.solved.candidate.time_us
 
     @property
+    def added_us(self) -> float:
+        """What it adds to the time of the model as it is, where that is kept in the same places."""
+        return self.time_us + self.prepared.views_us - self.prepared.baseline.time_us
+
+    @property
     def pins_us(self) -> float:
         """What the nodes take that pin the order, in microseconds."""
-        return self.rewritten.anchors * (self.prepared.pin_us or _UNKNOWN_PIN_US)
+        return self.rewritten.anchors * (self.prepared.pin_us or POLICY.unknown_pin_us)
 
-    def is_better(self, other: Planned, *, most_slower: float = MAX_SLOWER) -> bool:
+    def is_better(self, other: Planned, *, most_slower: float = POLICY.slower_with_room) -> bool:
         """Whether this one is quicker, or the arena has room for it alone and it is not much slower.
 
         Args:
@@ -206,8 +206,7 @@ def lowered_plan(
     def read(rewritten: Rewritten) -> Planned:
         back = read_back(prepared, rewritten, order_target=settings.order_target)
         graph, order = back.graph, back.order
-        live_room_bytes = settings.budget_bytes - settings.reserve_bytes
-        room_bytes = arena_room(graph, live_room_bytes, target)
+        room_bytes = arena_room(graph, settings.room_bytes, target)
         needed_bytes, region_bytes = None, None
         if target.own_memory:
             region_bytes = _first_region(back, room_bytes, settings.budget_of, target)
@@ -224,7 +223,7 @@ def lowered_plan(
             timeline=full_timeline(graph, order, target),
             orders=orders,
             budget_of=settings.budget_of,
-            live_room_bytes=live_room_bytes,
+            live_room_bytes=settings.room_bytes,
             room_bytes=room_bytes,
             needed_bytes=needed_bytes,
             first_region_bytes=region_bytes,

@@ -31,20 +31,15 @@ from planner.pipeline.solve.orders import (
     with_pins,
 )
 from planner.pipeline.solve.planned import Planned
-from planner.pipeline.solve.trying import LATE, TrialSearch
+from planner.pipeline.solve.policy import POLICY
+from planner.pipeline.solve.trying import TrialSearch
 from planner.pipeline.solve.working_ahead import WorkingAhead, may_work_ahead
 from planner.plan.solved import Solved
 from planner.portfolio.race import Means, race
-from planner.portfolio.table import POLICY
+from planner.portfolio.table import POLICY as PORTFOLIO
 from planner.processes.workers import Beside
 from planner.runtime.optimizers.fusion_pins import TakenError
 from planner.search.patience import Patience
-
-_AGAIN = 4
-"""Base orders in which a search is made again, where nodes of its plan were taken."""
-
-_WORTH_PER_S = 1e-4
-"""A second of waiting must promise so much of a step's time: after ten seconds, 0.1% is let go."""
 
 
 def make_plan(
@@ -76,7 +71,13 @@ def make_plan(
     while True:
         try:
             keep = kept if keep_on_interrupt else None
-            return _planned(prepared, settings, progress, course, keep, ahead)
+            search = _search(prepared, settings, progress, course, keep, ahead)
+            try:
+                search.solve_all()
+            except TakenError:
+                course.few = search.promising(POLICY.again_orders)
+                raise
+            return _accepted(search)
         except KeyboardInterrupt:
             if not kept:
                 raise
@@ -113,7 +114,7 @@ class _Course:
 
 def _for_the_rest(settings: Settings, deadline: float) -> Settings:
     """Settings of a search that is made again, in the time that is left, or some beyond it."""
-    least_s = LATE * settings.time_limit_s
+    least_s = POLICY.late * settings.time_limit_s
     return replace(settings, time_limit_s=max(deadline - clock.now(), least_s))
 
 
@@ -149,15 +150,16 @@ def _barred(prepared: Prepared, error: TakenError) -> Prepared:
     return replace(prepared, graph=changed)
 
 
-def _planned(
+def _search(
     prepared: Prepared,
     settings: Settings,
     progress: Progress,
     course: _Course,
     kept: list[Planned] | None,
     ahead: WorkingAhead,
-) -> Planned:
-    """`make_plan` without what starts it again; each better plan is put into `kept`, if there is such.
+) -> TrialSearch:
+    """The search, once base orders are found and raced; each better plan is put into `kept`, if there is
+    such.
 
     Args:
         course: what is known of the base orders, which is added to.
@@ -167,19 +169,19 @@ def _planned(
         orders = course.given
         if not orders:
             progress("searching for base orders")
-            orders = base_orders(
-                prepared,
-                time_limit_s=orders_s,
-                room_bytes=settings.budget_bytes - settings.reserve_bytes,
-            )
+            room = settings.room_bytes
+            orders = base_orders(prepared, time_limit_s=orders_s, room_bytes=room)
         until = start + orders_s
         course.orders = with_pins(prepared, orders, until=until, helper=ahead.process)
     orders = course.few or course.orders
     room = settings.budget_bytes
     forms = {base: formulate_in(prepared, base.order, settings, room) for base in orders}
     since = start if settings.since is None else settings.since
-    deadline, patience = start + settings.time_limit_s, Patience(since=since, per_s=_WORTH_PER_S)
-    search = TrialSearch(
+    deadline, patience = (
+        start + settings.time_limit_s,
+        Patience(since=since, per_s=POLICY.worth_per_s),
+    )
+    return TrialSearch(
         prepared=prepared,
         settings=settings,
         progress=progress,
@@ -190,11 +192,15 @@ def _planned(
         patience=patience,
         deadline=deadline,
     )
-    try:
-        search.solve_all()
-    except TakenError:
-        course.few = search.promising(_AGAIN)
-        raise
+
+
+def _accepted(search: TrialSearch) -> Planned:
+    """The plan that a search came to, or the one with the least peak.
+
+    Raises:
+        InfeasibleBudgetError: neither is within the budget.
+    """
+    prepared, settings, forms = search.prepared, search.settings, search.forms
     planned = search.accepted
     if planned is not None:
         planned, _ = with_room(planned, settings)
@@ -202,10 +208,11 @@ def _planned(
         return planned
     assert search.least is not None
     # where live bytes fit, a plan is near: the one that an error would name is searched for as ever
-    is_late = clock.now() > deadline and planned is None
+    is_late = clock.now() > search.deadline and planned is None
     found = least_peaks(prepared, settings, search.least, forms, is_late=is_late)
+    held_bytes = search.least_held_bytes
     return least_plan(
-        prepared, settings, found, orders, held_bytes=search.least_held_bytes, is_late=is_late
+        prepared, settings, found, tuple(forms), held_bytes=held_bytes, is_late=is_late
     )
 
 
@@ -228,7 +235,7 @@ def _race(
 
     left_s = deadline - clock.now()
     problems = [forms[base].problem for base in orders]
-    share_s = POLICY.race.share * left_s
+    share_s = PORTFOLIO.race.share * left_s
     runners = race(
         problems,
         time_limit_s=share_s,

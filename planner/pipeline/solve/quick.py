@@ -11,23 +11,15 @@ from planner.pipeline.prepare.prepared import Prepared
 from planner.pipeline.prepare.settings import Settings
 from planner.pipeline.solve.orders import formulate_in
 from planner.pipeline.solve.planned import Planned
+from planner.pipeline.solve.policy import POLICY
 from planner.plan.problem import Problem
 from planner.portfolio.solve import solve
 from planner.search.state import SearchSettings
 
-WORTH = 0.01
-"""Share of the step's time by which a plan of a changed model must be quicker."""
-
-_MIN_BYTES = 4096
-"""What is smaller stays as it is: its copy or cast takes as long as a node takes to start."""
-
-_OF_PEAK = 1 / 2000
-"""So does what is smaller than this share of the peak."""
-
 
 def least_bytes(prepared: Prepared) -> int:
     """What is smaller is not worth a node of its own, in bytes."""
-    return max(_MIN_BYTES, int(_OF_PEAK * prepared.baseline.peak_bytes))
+    return max(POLICY.least_bytes, int(POLICY.least_of_peak * prepared.baseline.peak_bytes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +57,6 @@ def found_there(_: None, search: QuickSearch) -> float:
     return search.time_us()
 
 
-def next_between(tried: Iterable[int], best: int) -> int | None:
-    """The number in the middle of the wider gap beside the best of those tried; None where there is none
-    between it and its neighbours."""
-    return next(iter(between(tried, best)), None)
-
-
 def between(tried: Iterable[int], best: int) -> list[int]:
     """The numbers in the middle of the gaps beside the best of those tried, of the wider gap first."""
     known = sorted(tried)
@@ -84,10 +70,8 @@ def is_slow(prepared: Prepared, planned: Planned) -> bool:
     """Whether another plan has enough to gain.
 
     Args:
-        prepared: the model as it was, whose time the plan's is compared with.
+        prepared: the model as it was.
     """
     if planned.solved.is_interrupted:
         return False
-    base_us = prepared.baseline.time_us
-    added_us = planned.time_us + planned.prepared.views_us - base_us
-    return not planned.has_room or added_us > WORTH * base_us
+    return not planned.has_room or planned.added_us > POLICY.worth * prepared.baseline.time_us

@@ -7,16 +7,20 @@ looked for first, and the search with overlap begins from it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
+from planner.pipeline.solve.policy import POLICY
 from planner.plan.problem import Problem
 from planner.plan.solved import Solved
 from planner.portfolio import solve as solver
 from planner.search.state import SearchSettings
 from planner.simulate.simulate import candidate_of
 
-_SERIAL = 0.35
-"""Share of the time for the serial search."""
+
+def search_for(problem: Problem) -> Callable[..., Solved]:
+    """What solves a problem: `planner.portfolio.solve.solve`, or `solve` where copies overlap."""
+    return solve if problem.overlap and problem.allow_swap else solver.solve
 
 
 def solve(
@@ -31,11 +35,11 @@ def solve(
     Args:
         settings: of both searches together.
     """
-    is_done = start is not None and start.is_tight
-    if is_done or not (problem.overlap and problem.allow_swap):
+    if start is not None and start.is_tight:
         return solver.solve(problem, settings, start=start, progress=progress)
     first, then = (
-        replace(settings, limit_s=share * settings.limit_s) for share in (_SERIAL, 1 - _SERIAL)
+        replace(settings, limit_s=share * settings.limit_s)
+        for share in (POLICY.serial, 1 - POLICY.serial)
     )
     serial = solver.solve(replace(problem, overlap=False), first, progress=progress)
     start = _better(problem, start, serial)

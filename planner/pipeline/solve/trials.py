@@ -5,18 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from planner.pipeline.solve.orders import BaseOrder
-
-SHARES = (1.0, 0.995, 0.98, 0.965, 0.95, 0.935, 0.92, 0.9, 0.87, 0.83, 0.78)
-"""Capacities to try, as shares of the budget, until ONNX Runtime's arena fits the budget too."""
-
-_MENDED = 1.04
-"""A plan that needs no more than so many times the arena may be mended, or one much like it fit."""
-
-_OVER = 1.1
-"""Another plan is pinned by other nodes: a little more room is left for them than the last one took."""
-
-MENDABLE = 1.07
-"""The same of a plan that is not lowered yet, of which the need is not known as exactly."""
+from planner.pipeline.solve.policy import POLICY
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +13,7 @@ class Trial:
     """A base order, and a capacity that was not solved for in it.
 
     Attributes:
-        step: of `SHARES`.
+        step: of `POLICY.capacities`.
         added_us: what a plan is expected to add to the time of the operations; None where nothing
             is known.
         is_judged: it is known how the arena breaks up in this order.
@@ -86,7 +75,7 @@ class Trials:
 
     def capacity_bytes(self, trial: Trial) -> int:
         """What is solved for."""
-        return int(self.room * SHARES[trial.step])
+        return int(self.room * POLICY.capacities[trial.step])
 
     def take(self, *, left: float, lowest: bool = False) -> Trial | None:
         """The trial that is expected to add the least time, those last of which nothing is known.
@@ -116,10 +105,10 @@ class Trials:
             need: how many times the arena it needs in this order, as far as can be told.
             added_us: what a rough plan adds; None where there is none.
         """
-        if need <= MENDABLE:
+        if need <= POLICY.mendable:
             self.open.append(replace(trial, added_us=added_us, is_judged=True))
         else:
-            most = int(self.room / need * _MENDED)
+            most = int(self.room / need * POLICY.mended)
             self.put_off.append(replace(trial, added_us=added_us, is_judged=True))
             self._lower(trial, added_us, most, step=trial.step + 1)
 
@@ -158,18 +147,22 @@ class Trials:
         """
         tried = self.capacity_bytes(trial)
         if outcome.over_bytes:
-            self.room = max(1, min(tried, outcome.peak_bytes) - int(_OVER * outcome.over_bytes))
+            self.room = max(
+                1, min(tried, outcome.peak_bytes) - int(POLICY.over * outcome.over_bytes)
+            )
             self._lower(trial, outcome.added_us, self.room, step=trial.step)
             return
-        most = tried * min(1.0 - (outcome.need - 1.0) / 2, _MENDED / outcome.need)
+        most = tried * min(1.0 - (outcome.need - 1.0) / 2, POLICY.mended / outcome.need)
         most = self.room if is_late else min(int(most), outcome.peak_bytes - 1)
         self._lower(trial, outcome.added_us, most, step=trial.step + 1 + is_late)
 
     def _lower(self, trial: Trial, added_us: float | None, most: int, *, step: int) -> None:
         """Add the trial at the first capacity from `step` on that is no more than `most`, if there is
         one. What a plan adds is taken to grow as the bytes do that it has to save."""
-        capacities = [int(self.room * share) for share in SHARES]
-        found = next((i for i in range(step, len(SHARES)) if capacities[i] <= most), None)
+        capacities = [int(self.room * share) for share in POLICY.capacities]
+        found = next(
+            (i for i in range(step, len(POLICY.capacities)) if capacities[i] <= most), None
+        )
         if found is None or capacities[found] < trial.base.least_bound_bytes:
             return
         saved = trial.base.peak_bytes - self.capacity_bytes(trial)

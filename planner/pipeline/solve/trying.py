@@ -10,7 +10,6 @@ from planner.formulate import Formulation
 from planner.pipeline.prepare.prepared import Prepared, Progress
 from planner.pipeline.prepare.settings import Settings
 from planner.pipeline.solve.fitting import (
-    FIT_S,
     fitted_plan,
     held_in,
     need_before_planning,
@@ -18,45 +17,16 @@ from planner.pipeline.solve.fitting import (
 )
 from planner.pipeline.solve.least_plan import LeastPeak
 from planner.pipeline.solve.orders import BaseOrder, formulate_in, least_bound_order
-from planner.pipeline.solve.planned import MAX_SLOWER, Planned, lowered_plan
-from planner.pipeline.solve.serial_first import solve
-from planner.pipeline.solve.trials import MENDABLE, Outcome, Trial, Trials
+from planner.pipeline.solve.planned import Planned, lowered_plan
+from planner.pipeline.solve.policy import POLICY
+from planner.pipeline.solve.serial_first import search_for
+from planner.pipeline.solve.trials import Outcome, Trial, Trials
 from planner.pipeline.solve.working_ahead import ToJudge, ToSolve, WorkingAhead, judged
 from planner.plan.candidate import Candidate
 from planner.plan.solved import Solved
 from planner.search.patience import Patience
 from planner.search.state import SearchSettings
 from planner.units import format_bytes
-
-_MIN_SEARCH_S = 2.0
-
-_FIRST, _LATER = 0.5, 0.3
-"""Shares of the time left that the first search may take, and each of those after it."""
-
-_UNTIL = 0.85  # share of the time after which no lower capacity is tried, if there is a plan
-
-_PRESSED = 0.5
-"""Share of the time that is left when lower capacities come first, as long as no plan holds."""
-
-LATE = 0.1  # share of the time that a search gets beyond its end, while nothing is accepted
-
-_MOST_LATE = (
-    3  # so many trials at most begin beyond the end; twice as many where some plan nearly holds
-)
-
-_AHEAD = 8  # so many trials at most are worked on before their turn
-
-_JUDGE = 0.02  # share of the time left for a rough plan
-
-_CUT = 0.8  # of its time, that a search must have taken to be ended by it
-
-_EXACT = 1.03  # what a plan is thought to need is as a rule as near as this
-
-_MUCH_SLOWER = 1.1
-"""So many times as long as another plan, one that the arena has no room for either is not good enough."""
-
-_FAR_GAP = 0.1
-"""A rough plan farther than that from its bound holds other things than the plan that a search finds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +137,7 @@ class TrialSearch:
         have no room for it, or somewhat quicker where it has none for what is accepted."""
         trials = self.trials
         if self.accepted is not None:
-            slower = self._most_slower if self.accepted.has_room else _MUCH_SLOWER
+            slower = self._most_slower if self.accepted.has_room else POLICY.much_slower
             accepted_us = self.accepted.time_us + self.accepted.base.pins_us
             trials.restore(most_us=accepted_us / slower - self._base_us, left=self.left)
         elif not any(t.added_us is not None for t in trials.open):
@@ -186,14 +156,14 @@ class TrialSearch:
     def _most_slower(self) -> float:
         """So many times as long a plan may take that the arena alone has room for: where that is what the
         budget bounds, no other is one."""
-        return float("inf") if self.settings.budget_of == "held" else MAX_SLOWER
+        return float("inf") if self.settings.budget_of == "held" else POLICY.slower_with_room
 
     @property
     def _is_pressed(self) -> bool:
         """Whether any plan that holds is wanted by now, whatever it costs."""
         if self.accepted is None or self.accepted.holds:
             return False
-        return clock.now() > self.deadline - _PRESSED * self.settings.time_limit_s
+        return clock.now() > self.deadline - POLICY.pressed * self.settings.time_limit_s
 
     @property
     def _base_us(self) -> float:
@@ -208,9 +178,9 @@ class TrialSearch:
         now = clock.now()
         if self.accepted is None or not self.accepted.holds:
             self.late += now > self.deadline
-            most = _MOST_LATE if self.accepted is None else 2 * _MOST_LATE
+            most = POLICY.late_trials if self.accepted is None else 2 * POLICY.late_trials
             return now <= self.deadline or (has_plan and self.late <= most)
-        if now > self.deadline - (1 - _UNTIL) * self.settings.time_limit_s:
+        if now > self.deadline - (1 - POLICY.lower_until) * self.settings.time_limit_s:
             return False
         accepted_us = self.accepted.time_us + self.accepted.base.pins_us
         expected_us = self._base_us + trial.expected_us(left=self.left)
@@ -234,18 +204,13 @@ class TrialSearch:
             need = 1.0
         self.trials.judge(trial, self.underrated * need, self._added_us(found.rough))
 
-    @property
-    def _breaks_up(self) -> bool:
-        """Whether memory that lies in pieces is lost: a device's arena, and not the pool on the CPU."""
-        return self.prepared.target.own_memory
-
     def _to_judge(self, base: BaseOrder) -> ToJudge:
         left_s = max(0.0, self.deadline - clock.now())
         return ToJudge(
             problem=self.forms[base].problem,
-            breaks_up=self._breaks_up,
+            own_memory=self.prepared.target.own_memory,
             rough=known if (known := self.raced.get(base)) and known.candidate else None,
-            time_limit_s=min(self.longest_s, _JUDGE * left_s),
+            time_limit_s=min(self.longest_s, POLICY.judging * left_s),
         )
 
     def _added_us(self, solved: Solved | None) -> float | None:
@@ -267,17 +232,17 @@ class TrialSearch:
         # what comes to little at a lower capacity leaves time for the whole budget
         limits = self._limits(is_first=is_first and not trial.step)
         if solved is None:
-            solved = solve(
+            solved = search_for(form.problem)(
                 form.problem,
                 limits,
                 start=self._start(trial.base, capacity),
                 progress=lambda text: self.progress(f"solving: {text}"),
             )
         if is_first:  # what ended early is good: no other gets much longer
-            self.longest_s = 2 * max(_MIN_SEARCH_S, clock.now() - begun)
+            self.longest_s = 2 * max(POLICY.least_search_s, clock.now() - begun)
         if solved.candidate is not None:
             self.found[trial.base] = solved
-        is_cut = solved.solve_s >= _CUT * limits.limit_s
+        is_cut = solved.solve_s >= POLICY.cut * limits.limit_s
         found = _Found(trial.base, form, solved, is_cut=is_cut)
         try:
             outcome = self._follow_up(found, trial, is_first=is_first)
@@ -307,7 +272,7 @@ class TrialSearch:
         """Have what comes next worked on, unless a plan is accepted that is better: the next trial, and
         how the arena breaks up in those behind it."""
         expected: list[tuple[Hashable, ToSolve | ToJudge]] = []
-        for trial in self.trials.ranked(left=self.left)[:_AHEAD]:
+        for trial in self.trials.ranked(left=self.left)[: POLICY.ahead]:
             if not trial.is_judged:
                 expected.append((trial.base, self._to_judge(trial.base)))
             elif not expected and self._is_worth(trial, has_plan=True):
@@ -335,9 +300,12 @@ class TrialSearch:
     def _limits(self, *, is_first: bool) -> SearchSettings:
         """What one search may take of the time that is left."""
         left_s = self.deadline - clock.now()
-        share_s = min(self.longest_s, max(1.0, left_s * (_FIRST if is_first else _LATER)))
+        share_s = min(
+            self.longest_s,
+            max(1.0, left_s * (POLICY.first_search if is_first else POLICY.later_search)),
+        )
         if left_s < 0:
-            share_s = max(share_s, LATE * self.settings.time_limit_s)
+            share_s = max(share_s, POLICY.late * self.settings.time_limit_s)
         return self.settings.search(
             share_s, patience=self.patience, keep_on_interrupt=self.kept == []
         )
@@ -354,10 +322,13 @@ class TrialSearch:
         if not _could_beat(self.accepted, found, self._most_slower):
             return self._outcome(candidate)
         need = 1.0
-        if self._breaks_up:
+        if self.prepared.target.own_memory:
             problem = self.forms[found.base].problem
             need = need_of_plan(problem, candidate, underrated=self.underrated)
-        if need <= MENDABLE or MAX_SLOWER * candidate.time_us < self.accepted.time_us:
+        if (
+            need <= POLICY.mendable
+            or POLICY.slower_with_room * candidate.time_us < self.accepted.time_us
+        ):
             return self._lower(found)
         passed = self.passed.solved.candidate if self.passed is not None else None
         if passed is None or candidate.time_us < passed.time_us:
@@ -389,9 +360,9 @@ class TrialSearch:
         if not planned.has_room:
             self._take(planned, is_cut=found.is_cut)
             self.progress("looking for an order that the arena has room for")
-            fitted, need = fitted_plan(planned, settings, time_limit_s=FIT_S)
+            fitted, need = fitted_plan(planned, settings, time_limit_s=POLICY.fit_s)
             estimated = need_of_plan(self.forms[found.base].problem, candidate)
-            self.underrated = max(self.underrated, need / (_EXACT * estimated))
+            self.underrated = max(self.underrated, need / (POLICY.exact * estimated))
             self._was_over(held_in(planned, settings, need))
             planned = fitted or planned
         self._take(planned, is_cut=found.is_cut)
@@ -419,7 +390,7 @@ class TrialSearch:
         if left_s < 1 or accepted.solved.is_tight or not is_worth:
             return
         self.progress(f"improving the plan for {format_bytes(problem.capacity_bytes)}")
-        better = solve(
+        better = search_for(problem)(
             problem,
             self.settings.search(left_s, patience=self.patience),
             start=accepted.solved,
@@ -433,7 +404,7 @@ def _is_far(rough: Solved | None) -> bool:
     """Whether a search will come to a much better plan than a rough one."""
     if rough is None or rough.candidate is None:
         return False
-    return rough.candidate.time_us > (1 + _FAR_GAP) * rough.bound_us
+    return rough.candidate.time_us > (1 + POLICY.far) * rough.bound_us
 
 
 def _could_beat(accepted: Planned, found: _Found, most_slower: float) -> bool:

@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 
 from planner.pipeline.solve.fitting import need_of_plan
-from planner.pipeline.solve.serial_first import solve
+from planner.pipeline.solve.serial_first import search_for
 from planner.plan.problem import Problem
 from planner.plan.solved import Solved
 from planner.portfolio.race import rough_plan
@@ -33,12 +33,12 @@ class ToJudge:
 
     Attributes:
         problem: in that order, with the whole budget for a capacity.
-        breaks_up: memory that lies in pieces is lost.
+        own_memory: of the target: memory of a device that lies in pieces is lost.
         rough: a plan in it; None where one is to be looked for, for `time_limit_s`.
     """
 
     problem: Problem
-    breaks_up: bool
+    own_memory: bool
     rough: Solved | None
     time_limit_s: float
 
@@ -60,7 +60,7 @@ def judged(task: ToJudge) -> Judged:
     rough = task.rough or rough_plan(task.problem, task.time_limit_s)
     if rough.candidate is None:
         return Judged(rough=rough, need=None)
-    need = need_of_plan(task.problem, rough.candidate) if task.breaks_up else 1.0
+    need = need_of_plan(task.problem, rough.candidate) if task.own_memory else 1.0
     return Judged(rough=rough, need=need)
 
 
@@ -143,4 +143,4 @@ def _answer_there(_: None, task: ToSolve | ToJudge) -> Solved | Judged:
     """An answer, as a call to another process."""
     if isinstance(task, ToJudge):
         return judged(task)
-    return solve(task.problem, task.settings, start=task.start)
+    return search_for(task.problem)(task.problem, task.settings, start=task.start)

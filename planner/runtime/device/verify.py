@@ -14,7 +14,7 @@ What is asked differs from the CPU (`planner.runtime.judge.verify`), because a d
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -29,6 +29,7 @@ from planner.results import (
     CopyCheck,
     MemoryCheck,
     OrderCheck,
+    OutputComparison,
     TimeCheck,
     Verification,
 )
@@ -105,35 +106,12 @@ class DeviceJob:
             keep=1,
         )
         tight = spared(self.target, self.rewritten.path, self.inputs, opening)
-        judge = OutputJudge(
-            target=self.target,
-            summed=summed_outputs(self.original.graph, self.original.order, self.target),
-            failures=self.failures,
-            notes=self.notes,
-            numbers=self.numbers,
-        )
-        drawn = drawn_outputs(self.original.graph)
-        if drawn:
-            self.notes.append(f"{described(self.original.graph)}: they were not compared")
-        first, second, new, cpu = (
-            {name: array for name, array in outputs.items() if name not in drawn}
-            for outputs in (*before.outputs[:2], after.outputs[0], known.cpu)
-        )
-        outputs = judge.judge((first, second), new, cpu)
+        outputs = self._judged_outputs(known, after)
         orders = () if self.is_copy else (*self._orders(after), *self._loads())
         copies = self._copies(after)
-        runs: tuple[tuple[Memory, DeviceRun | None, DeviceRun | None], ...] = (
-            ("default", before, after),
-            ("recommended", known.spared, tight),
-        )
-        memory = tuple(
-            self._memory(name, side, run, options)
-            for options, *both in runs
-            for name, side, run in (
-                ("original", self.original, both[0]),
-                ("rewritten", self.rewritten, both[1]),
-            )
-            if run is not None
+        memory = (
+            *self._memories("default", before, after),
+            *self._memories("recommended", known.spared, tight),
         )
         caps = (
             self._caps(before, after)
@@ -156,6 +134,33 @@ class DeviceJob:
             time=self._time(),
             copies=copies,
         )
+
+    def _judged_outputs(self, known: Reference, after: DeviceRun) -> tuple[OutputComparison, ...]:
+        """The rewritten model's outputs, compared with the original's."""
+        judge = OutputJudge(
+            target=self.target,
+            summed=summed_outputs(self.original.graph, self.original.order, self.target),
+            failures=self.failures,
+            notes=self.notes,
+            numbers=self.numbers,
+        )
+        drawn = drawn_outputs(self.original.graph)
+        if drawn:
+            self.notes.append(f"{described(self.original.graph)}: they were not compared")
+        first, second, new, cpu = (
+            {name: array for name, array in outputs.items() if name not in drawn}
+            for outputs in (*known.device.outputs[:2], after.outputs[0], known.cpu)
+        )
+        return judge.judge((first, second), new, cpu)
+
+    def _memories(
+        self, options: Memory, before: DeviceRun | None, after: DeviceRun | None
+    ) -> Iterator[MemoryCheck]:
+        """Bytes of each model that was run with these options."""
+        sides = (("original", self.original, before), ("rewritten", self.rewritten, after))
+        for name, side, run in sides:
+            if run is not None:
+                yield self._memory(name, side, run, options)
 
     # -- order and copies ----------------------------------------------------------------------
 

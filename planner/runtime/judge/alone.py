@@ -76,6 +76,7 @@ class Alone:
         results_bytes: of the arrays that a run returns, which the process holds beside the arena.
         held_bytes: of its pool's pages, at the most; None where it has no pool.
         failure: why it did not run; "" where it did.
+        has_room: whether its pool had room for it.
     """
 
     digests: tuple[Mapping[str, str], ...] = ()
@@ -83,6 +84,7 @@ class Alone:
     results_bytes: int = 0
     held_bytes: int | None = None
     failure: str = ""
+    has_room: bool = True
 
     def check(self, model: str, options: Memory) -> SessionCheck:
         """What a verification keeps of it."""
@@ -93,6 +95,7 @@ class Alone:
             results_bytes=self.results_bytes,
             held_bytes=self.held_bytes,
             failure=self.failure,
+            has_room=self.has_room,
         )
 
 
@@ -133,10 +136,10 @@ class Process:
             return Alone(failure=f"the process ended with status {done.returncode}: {tail}")
         answer = json.loads(done.stdout.strip().splitlines()[-1])
         if "failure" in answer:
-            said = answer["failure"]
-            return Alone(
-                failure=f"{NO_ROOM}: {shortened(said)}" if is_refusal(said) else shortened(said)
-            )
+            said = shortened(answer["failure"])
+            if is_refusal(answer["failure"]):
+                return Alone(failure=f"{NO_ROOM}: {said}", has_room=False)
+            return Alone(failure=said)
         return Alone(
             digests=tuple(answer["digests"]),
             grown_bytes=tuple(answer["grown_bytes"]),
@@ -195,7 +198,7 @@ def judged_alone(
     is a failure where that is asked for (`strict`)."""
     failures = [
         check.failure
-        if check.failure.startswith(NO_ROOM)
+        if not check.has_room
         else f"{check.opened} does not run the {check.model} model: {check.failure}"
         for check in sessions
         if check.failure

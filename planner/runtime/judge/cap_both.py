@@ -15,11 +15,12 @@ import numpy.typing as npt
 
 from planner.graph.liveness import timeline
 from planner.graph.model import OpId, TrainingGraph
-from planner.results import CapCheck, MemoryCheck
+from planner.results import CapCheck, MemoryCheck, SessionCheck
 from planner.runtime.judge.cap import Capped, run_capped
 from planner.runtime.memory.arena import arena_cap
 from planner.runtime.memory.paged import in_pages, pool_bytes
 from planner.runtime.memory.workspace import workspace
+from planner.runtime.opened import needs_of
 from planner.runtime.options import Level, Opening, Order, most_threads
 from planner.units import format_bytes
 
@@ -69,6 +70,20 @@ class CapsFound:
     checks: tuple[CapCheck, CapCheck]
     failures: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+
+
+def in_its_pool(path: Path, opened: SessionCheck | None) -> tuple[int, Capped] | None:
+    """(the pool that the rewritten model's file asks for, how it fared there); None where it asks for
+    none that refuses what it has no room for.
+
+    Args:
+        opened: the file as `planner.open_session` opens it; None where that was not seen.
+    """
+    pool = needs_of(path).pool
+    if opened is None or pool is None or not pool.is_proved:
+        return None
+    said = opened.failure
+    return pool.bytes, Capped(passed=not said, message=said, refused=not opened.has_room)
 
 
 def capped_by(

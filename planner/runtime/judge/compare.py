@@ -11,6 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from planner.exactness import RELATIVE, Numbers
+from planner.graph.effects import Effect
+from planner.graph.model import TrainingGraph
 from planner.results import OrderCheck, OutputComparison
 
 _CHUNK = 1 << 22  # elements compared at a time: a few temporaries of 32 MiB at most
@@ -188,3 +190,15 @@ def judged(
         f"of the difference is at most {worst.rms_rel_diff:.3g} of the output's own, in {worst.name!r}"
     )
     return failures, [note]
+
+
+def threads_to_compare(graph: TrainingGraph, threads: int) -> tuple[int, tuple[str, ...]]:
+    """(threads to compare outputs with, a note): one, where a kernel's threads add in any order, so that
+    the original differs from itself."""
+    racing = {op.op_type for op in graph.operations if op.effect is Effect.ANY_ORDER}
+    if not racing or threads == 1:
+        return threads, ()
+    return 1, (
+        f"outputs were compared with one thread: {', '.join(sorted(racing))} adds in an order "
+        "that differs from run to run with several",
+    )

@@ -41,14 +41,12 @@ import numpy.typing as npt
 from planner.choices import BudgetOf
 from planner.errors import ModelError
 from planner.exactness import Numbers
-from planner.graph.effects import Effect
 from planner.graph.liveness import timeline
 from planner.graph.model import OpId, TrainingGraph
 from planner.processes.children import quiet
 from planner.results import (
     CapCheck,
     CopyCheck,
-    MemoryCheck,
     OrderCheck,
     OutputComparison,
     SessionCheck,
@@ -57,9 +55,9 @@ from planner.results import (
 )
 from planner.runtime.build import has_pool
 from planner.runtime.judge.alone import BothAlone, has_room_beside, judged_alone
-from planner.runtime.judge.cap import Capped
-from planner.runtime.judge.cap_both import Contestant, capped_by
-from planner.runtime.judge.compare import KeptResults, compare_orders, judged
+from planner.runtime.judge.bytes_seen import BytesSeen
+from planner.runtime.judge.cap_both import Contestant, capped_by, in_its_pool
+from planner.runtime.judge.compare import KeptResults, compare_orders, judged, threads_to_compare
 from planner.runtime.judge.draws import compare_draws, drawn_outputs
 from planner.runtime.judge.sizes import exceeded
 from planner.runtime.judge.swaps import (
@@ -70,8 +68,7 @@ from planner.runtime.judge.swaps import (
     link_for,
     watched,
 )
-from planner.runtime.memory import memcheck
-from planner.runtime.opened import needs_of
+from planner.runtime.memory.memcheck import NO_ROOM
 from planner.runtime.optimizers.settled import executed_order
 from planner.runtime.optimizers.written import as_left, with_own, written_inputs
 from planner.runtime.options import Level, Memory, Opening, Order, default_threads
@@ -141,11 +138,15 @@ class CpuJob:
     progress: Callable[[str], None] = lambda _: None
     failures: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    memory: list[MemoryCheck] = field(default_factory=list)
     order_checks: list[OrderCheck] = field(default_factory=list)
     _sessions: Sessions = field(init=False)
     _as_run: Path | None = field(default=None, init=False)
     _copies: CopyCheck | None = field(default=None, init=False)
+    _bytes: BytesSeen = field(init=False)
+    _room_failures: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        self._bytes = BytesSeen(graphs=self.graphs, has_swaps=self.has_swaps)
 
     def run(self) -> Verification:
         """Run everything.
@@ -184,9 +185,10 @@ class CpuJob:
             bits, sessions = alone.found()
         opened = next((check for check in sessions if check.options == "recommended"), None)
         if opened is not None:
-            self._add_pool(opened)
+            self._bytes.add_pool(opened, self.orders["rewritten"])
         failures, notes = judged_alone(bits, sessions, strict=self.strict)
         self.failures += failures
+        self._room_failures += sum(not check.has_room for check in sessions)
         self.notes += notes
         time = self._time() if self.is_timed else None
         caps = self._caps(opened)
@@ -202,12 +204,13 @@ class CpuJob:
             notes=tuple(self.notes),
             outputs=outputs,
             orders=tuple(sorted(self.order_checks, key=lambda c: _LEVELS.index(c.level))),
-            memory=tuple(self.memory),
+            memory=tuple(self._bytes.checks),
             caps=caps,
             time=time,
             copies=self._copies,
             sessions=sessions,
             default_bits=bits,
+            lacks_room=0 < self._room_failures == len(self.failures),
         )
 
     def _at_other_levels(self) -> None:
@@ -264,7 +267,7 @@ class CpuJob:
         )
         if not all(found):
             raise ModelError(f"ONNX Runtime's profile of {self.paths[model]} has no node in it")
-        is_timed_so = opening == self._opening(model, self._default_level)
+        is_timed_so = opening == self._opening_of(model)
         keep = self.is_timed and is_timed_so and may_stay(found)
         self._sessions.finish(model, session, keep=keep)
         if session.copy is not None and holds_run(session.copy, found[0]):
@@ -274,19 +277,20 @@ class CpuJob:
     def _outputs(self) -> tuple[OutputComparison, ...]:
         written = written_inputs(self.graphs["original"])
         self.progress("original model, default options: outputs and bytes")
-        threads = self._threads_to_compare()
-        opening = replace(self._opening("rewritten", self._default_level), threads=threads)
+        threads, note = threads_to_compare(self.graphs["original"], self.threads)
+        self.notes += note
+        opening = replace(self._opening_of("rewritten"), threads=threads)
         self._begin_rewritten(opening)
         results, own = KeptResults(), with_own(self.inputs, written)
         runs = self._profile(
             "original",
-            replace(self._opening("original", self._default_level), threads=threads),
+            replace(self._opening_of("original"), threads=threads),
             on_outputs=lambda names, arrays: results.keep(_named(names, arrays, own, written)),
             inputs=own,
         )
         self._adopt_order(runs[0])
         self.failures += exceeded(self.graphs["original"], runs[0], "original")
-        self._add_memory("original", "default", runs)
+        self._bytes.add("original", self.orders["original"], runs, self._opening_of("original"))
         self.progress("rewritten model, default options: outputs, order and bytes")
         feeds = with_own(self.inputs, written)
         bits: dict[str, str] = {}
@@ -302,7 +306,7 @@ class CpuJob:
             self._watch_swaps(runs[0], opening, bits)
         self._check_order(self._default_level, runs[0])
         self.failures += exceeded(self.graphs["rewritten"], runs[0], "rewritten")
-        self._add_memory("rewritten", "default", runs)
+        self._bytes.add("rewritten", self.orders["rewritten"], runs, self._opening_of("rewritten"))
         self.failures += results.failures
         comparisons = self._with_draws(results.comparisons, threads)
         self._judge_outputs(comparisons)
@@ -341,8 +345,8 @@ class CpuJob:
             (self.paths["original"], self.paths["rewritten"]),
             lambda: with_own(self.inputs, written),
             openings=(
-                self._opening("original", self._default_level),
-                self._opening("rewritten", self._default_level),
+                self._opening_of("original"),
+                self._opening_of("rewritten"),
             ),
             threads=threads,
             seed=self.seed,
@@ -350,18 +354,6 @@ class CpuJob:
         self.notes.append(note)
         rest = (found.get(c.name) if c.name in drawn else c for c in comparisons)
         return tuple(c for c in rest if c is not None)
-
-    def _threads_to_compare(self) -> int:
-        """One, where a kernel's threads add in any order: the original differs from itself."""
-        operations = self.graphs["original"].operations
-        racing = {op.op_type for op in operations if op.effect is Effect.ANY_ORDER}
-        if not racing or self.threads == 1:
-            return self.threads
-        self.notes.append(
-            f"outputs were compared with one thread: {', '.join(sorted(racing))} adds in an order "
-            "that differs from run to run with several"
-        )
-        return 1
 
     def _adopt_order(self, run: Run) -> None:
         """Compare the original's bytes with the prediction for the order in which it really ran."""
@@ -377,35 +369,22 @@ class CpuJob:
     def _recommended(self) -> None:
         if self.thorough:
             self.progress("original model, recommended options: bytes")
-            opening = self._opening("original", self._default_level, "recommended")
+            opening = self._opening_of("original", "recommended")
             runs = self._profile("original", opening)
-            self._add_memory("original", "recommended", runs)
+            self._bytes.add("original", self.orders["original"], runs, opening)
         self.progress("rewritten model, recommended options: order and bytes")
-        opening = self._opening("rewritten", self._default_level, "recommended")
+        opening = self._opening_of("rewritten", "recommended")
         runs = self._profile("rewritten", opening)
         if self._optimized:
             self._check_order(opening.level, runs[0])
-        self._add_memory("rewritten", "recommended", runs)
-
-    def _add_pool(self, opened: SessionCheck) -> None:
-        """What the rewritten model held as `planner.open_session` opens it, where that is in a pool."""
-        held = opened.held_bytes
-        if held is None or self.has_swaps:
-            return
-        graph, order = self.graphs["rewritten"], self.orders["rewritten"]
-        self.memory = [
-            memcheck.in_pool(check, graph, order, held)
-            if (check.model, check.options) == ("rewritten", "recommended")
-            else check
-            for check in self.memory
-        ]
+        self._bytes.add("rewritten", self.orders["rewritten"], runs, opening)
 
     def _begin_rewritten(self, opening: Opening) -> None:
         """Have the rewritten model's sessions created beside the original's: this one, and that under
         recommended options."""
         if may_create_beside(len(self.graphs["rewritten"].operations)) and not self.thorough:
             self._sessions.begin("rewritten", opening)
-            recommended = self._opening("rewritten", self._default_level, "recommended")
+            recommended = self._opening_of("rewritten", "recommended")
             self._sessions.begin("rewritten", recommended)
 
     def _check_order(self, level: str, run: Run) -> None:
@@ -419,55 +398,34 @@ class CpuJob:
                 f"executed order at level {level} is not the planned one: {check.first_difference}"
             )
 
-    def _add_memory(self, model: str, options: Memory, runs: Sequence[Run]) -> None:
-        graph, order = self.graphs[model], self.orders[model]
-        swaps = self.has_swaps and model == "rewritten"
-        if swaps or runs[0][0].requested_in_use is None:
-            check = memcheck.replayed(runs[0], graph, order, model=model, options=options)
-        else:
-            opening = self._opening(model, self._default_level, options)
-            check = memcheck.measured(runs, graph, order, model=model, opening=opening)
-        self.memory.append(check)
-
     def _judge_memory(self) -> None:
-        for check in self.memory:
-            self.notes += memcheck.off_notes(check, self.graphs[check.model])
-            self.failures += memcheck.over_budget(check, self.budget_bytes)
-            if self.budget_of == "held":
-                opened: Memory = "default" if self.is_copy else "recommended"
-                self.failures += memcheck.over_held(check, self.budget_bytes, opened)
-        if self.has_swaps:
-            self.notes.append(
-                "host copies share the CPU's arena: live bytes are replayed from the executed "
-                "order, and there is no hard cap to run under"
-            )
+        opened: Memory = "default" if self.is_copy else "recommended"
+        self.notes += self._bytes.notes()
+        self.failures += self._bytes.over_live(self.budget_bytes)
+        self._refuse(self._bytes.over_held(self.budget_bytes, self.budget_of, opened))
+
+    def _refuse(self, said: Sequence[str]) -> None:
+        """Failures that are nothing but too little room."""
+        self.failures += said
+        self._room_failures += len(said)
 
     def _time(self) -> TimeCheck:
         self.progress("both models in turns: time")
         with quiet():
-            level = self._default_level
             check, note = time_in_turns(
                 (
-                    self._sessions.timed("original", self._opening("original", level)),
-                    self._sessions.timed("rewritten", self._opening("rewritten", level)),
+                    self._sessions.timed("original", self._opening_of("original")),
+                    self._sessions.timed("rewritten", self._opening_of("rewritten")),
                 ),
                 self.inputs,
                 length=THOROUGH if self.thorough else QUICK,
-                held_bytes=sum(c.held_bytes or 0 for c in self.memory if c.options == "default"),
+                held_bytes=sum(
+                    c.held_bytes or 0 for c in self._bytes.checks if c.options == "default"
+                ),
             )
         if note:
             self.notes.append(note)
         return check
-
-    def _in_its_pool(self, opened: SessionCheck | None) -> tuple[int, Capped] | None:
-        """(the pool that the rewritten model's file asks for, how it fared there); None where it asks for
-        none that refuses what it has no room for."""
-        pool = needs_of(self.paths["rewritten"]).pool
-        if opened is None or pool is None or not pool.is_proved:
-            return None
-        refused = opened.failure.startswith(memcheck.NO_ROOM)
-        found = Capped(passed=not opened.failure, message=opened.failure, refused=refused)
-        return pool.bytes, found
 
     def _caps(self, opened: SessionCheck | None) -> tuple[CapCheck, ...]:
         if self.has_swaps:
@@ -481,13 +439,15 @@ class CpuJob:
         found = capped_by(
             self.budget_bytes,
             self._contestant("original"),
-            replace(self._contestant("rewritten"), opened=self._in_its_pool(opened)),
-            [check for check in self.memory if check.model == "original"],
+            replace(
+                self._contestant("rewritten"), opened=in_its_pool(self.paths["rewritten"], opened)
+            ),
+            [check for check in self._bytes.checks if check.model == "original"],
         )
         self.failures += found.failures
         over = found.checks[1].over_budget_bytes
         if over and self.budget_of == "held" and not self.is_copy:
-            self.failures.append(f"{memcheck.NO_ROOM}: it takes {format_bytes(over)} more")
+            self._refuse([f"{NO_ROOM}: it takes {format_bytes(over)} more"])
         else:
             self.notes += found.notes
         return found.checks
@@ -511,6 +471,10 @@ class CpuJob:
         if model == "original" and self._as_run is not None:
             return self._as_run, "disabled", "priority"
         return self.paths[model], self._default_level, self._order_of(model)
+
+    def _opening_of(self, model: str, memory: Memory = "default") -> Opening:
+        """A session of a model, at the level that it is loaded at."""
+        return self._opening(model, self._default_level, memory)
 
     def _opening(self, model: str, level: Level, memory: Memory = "default") -> Opening:
         """A session of a model, in the order that it is made for."""

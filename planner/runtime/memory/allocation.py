@@ -54,13 +54,7 @@ def place(
         kind[target] = Kind.SHARED
 
     def size_class(tensor: TensorId) -> tuple[object, ...]:
-        return (t := tensors[tensor]).shape, t.bytes, t.on_host, is_apart(t)
-
-    def is_apart(tensor: Tensor) -> bool:
-        """Whether it has a buffer that no other tensor has: its dims are not known before it is made.
-        SwapIn tells none (planner/native/operators.cpp)."""
-        maker = None if tensor.producer is None else graph.operations[tensor.producer]
-        return tensor.unsized or (maker is not None and maker.op_type == SWAP_IN)
+        return (t := tensors[tensor]).shape, t.bytes, t.on_host, _is_apart(graph, t)
 
     for step, op in enumerate(order):
         operation = graph.operations[op]
@@ -83,7 +77,11 @@ def place(
         for tensor in (*operation.inputs, *operation.outputs):
             root = buffer[tensor]
             uses[root] -= 1
-            if uses[root] == 0 and kind.get(root) is Kind.OWN and not is_apart(tensors[root]):
+            if (
+                uses[root] == 0
+                and kind.get(root) is Kind.OWN
+                and not _is_apart(graph, tensors[root])
+            ):
                 free.setdefault(size_class(root), []).append(root)
         for tensor in operation.inputs:
             last[buffer[tensor]] = step
@@ -92,6 +90,13 @@ def place(
         if kind.get(root) is Kind.OWN:
             freed[step].append(root)
     return AllocationPlan(kind=kind, freed_after=freed, buffer=buffer)
+
+
+def _is_apart(graph: TrainingGraph, tensor: Tensor) -> bool:
+    """Whether it has a buffer that no other tensor has: its dims are not known before it is made. SwapIn
+    tells none (planner/native/operators.cpp)."""
+    maker = None if tensor.producer is None else graph.operations[tensor.producer]
+    return tensor.unsized or (maker is not None and maker.op_type == SWAP_IN)
 
 
 def _inplace_source(

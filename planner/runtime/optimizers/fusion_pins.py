@@ -127,19 +127,32 @@ def pinned(
             added = _added(rewritten.model, survivors, targets)
             if not taken and not added:
                 return found.result()
-            more = pins | {str(v.name) for node in taken for v in node.outputs if v.name}
-            if not taken:
-                more = pins | _around(rewritten.model, added)
-                if more == pins:
-                    _refuse(added, loaded)
-            if more == pins:  # a sum is taken into the convolution that it reads
-                more = pins | _made_for(taken)
+            more = _more_pins(rewritten, pins, taken, added)
+            if more == pins and not taken:
+                _refuse(added, loaded)
             if more == pins:
                 break
         pins = more
         rewritten = lower(pins)
+    raise _taken_error(rewritten, taken, loaded)
+
+
+def _more_pins(
+    rewritten: Rewritten,
+    pins: frozenset[str],
+    taken: list[ir.Node],
+    added: Sequence[str],
+) -> frozenset[str]:
+    """The pins, and more of what was taken, or of what is around nodes that nobody planned."""
+    if not taken:
+        return pins | _around(rewritten.model, added)
+    more = pins | {str(v.name) for node in taken for v in node.outputs if v.name}
+    return more if more != pins else pins | _made_for(taken)  # a sum, into the convolution it reads
+
+
+def _taken_error(rewritten: Rewritten, taken: Sequence[ir.Node], loaded: LoadedModel) -> TakenError:
     names = ", ".join(repr(node.name) for node in taken[:3])
-    raise TakenError(
+    return TakenError(
         f"ONNX Runtime's optimizers keep rewriting {names} in {loaded.path}",
         frozenset(
             copied

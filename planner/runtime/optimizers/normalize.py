@@ -32,7 +32,7 @@ from planner.onnxio.names import name_nodes
 from planner.runtime.device.client import optimize
 from planner.runtime.device.copies import name_copies
 from planner.runtime.messages import explain
-from planner.runtime.optimizers.large_fills import large_fills, with_fills, without_fills
+from planner.runtime.optimizers.large_fills import Fill, large_fills, with_fills, without_fills
 from planner.runtime.optimizers.roundings import keep_roundings
 from planner.runtime.optimizers.settled import settle
 from planner.runtime.optimizers.shapes import without_large_initializers
@@ -106,21 +106,13 @@ def normalize_for(
         ModelError: ONNX Runtime cannot load the model, with its reason.
     """
     placed: dict[str, bool] = {}
+    external = loaded.has_external_data and not is_of_large_files(loaded)
     with temporary_folder() as folder:
-        source, before = loaded.path, _node_keys(loaded.model)
-        in_files = is_of_large_files(loaded)
-        if in_files:
-            source = folder / "without_data.onnx"
-            ir.save(without_large_initializers(loaded.model), source)
-        fills = () if level == "disabled" or loaded.has_external_data else large_fills(loaded.model)
-        if fills:
-            source = folder / "without_fills.onnx"
-            ir.save(without_fills(loaded.model, fills), source)
-        model = first = loaded.model
-        output = source
+        source, fills = _source(loaded, level, folder)
+        before = _node_keys(loaded.model)
+        model, first, output = loaded.model, loaded.model, source
         for number in range(passes):
             output = folder / f"optimized_{number}.onnx"
-            external = loaded.has_external_data and not in_files
             if number < len(written) and (number or source == loaded.path):
                 output = written[number]()
             elif target.own_memory:
@@ -129,15 +121,10 @@ def normalize_for(
                 optimize_file(source, output, external=external, level=level)
             if number and filecmp.cmp(source, output, shallow=False):
                 break
-            model = read_model(output)
-            if level == "all":
-                settle(model, loaded.model)
+            model, output = _read_pass(
+                loaded, target, level, output, folder / f"kept_{number}.onnx"
+            )
             first = first if number else model
-            if keep_roundings(model):
-                output = folder / f"kept_{number}.onnx"
-                ir.save(model, output)
-            if target.own_memory and name_nodes(model):
-                ir.save(model, output)  # where a node runs is asked by its name
             after = _node_keys(model)
             if after == before:
                 break
@@ -146,21 +133,70 @@ def normalize_for(
             # fusions come after placement: what they made is placed when the file is read again
             placed |= optimize(target, output, folder / "placed.onnx", level="disabled")
         for made in (model, first) if _is_another(first, model) else (model,):
-            if in_files:
-                _list_initializers(made, loaded.model)
-            with_fills(made, fills)
-            _restore(made, loaded.model)
-    if not target.own_memory:
-        executed = tuple(next(str(v.name) for v in n.outputs if v.name) for n in first.graph)
-        name_nodes(model)
-        if not _is_another(first, model):
-            return Normalized(model=model, placement=None, executed=executed)
-        name_nodes(first)
-        return Normalized(model=model, placement=None, first=first, executed=executed)
+            _put_back(made, loaded, fills)
+    if target.own_memory:
+        return _of_device(model, target, placed)
+    return _of_one_memory(model, first)
+
+
+def _of_device(model: ir.Model, target: Target, placed: Mapping[str, bool]) -> Normalized:
+    """The model, its nodes placed.
+
+    Args:
+        placed: whether a node runs on the device, by name.
+    """
     renamed = name_copies(model, target.provider)
     on_cpu = frozenset(name for name in _names(model) if not placed[name])
     placement = Placement(on_cpu=on_cpu, inplace=target.inplace)
     return Normalized(model=model, placement=placement, renamed=renamed)
+
+
+def _put_back(made: ir.Model, loaded: LoadedModel, fills: tuple[Fill, ...]) -> None:
+    """Put back what `_source` left out, and the original's tensors."""
+    if is_of_large_files(loaded):
+        _list_initializers(made, loaded.model)
+    with_fills(made, fills)
+    _restore(made, loaded.model)
+
+
+def _source(loaded: LoadedModel, level: Level, folder: Path) -> tuple[Path, tuple[Fill, ...]]:
+    """(the file that is optimized: the model's own, or without what would make it large; the fills that
+    are left out)."""
+    source = loaded.path
+    fills = () if level == "disabled" or loaded.has_external_data else large_fills(loaded.model)
+    if is_of_large_files(loaded):
+        source = folder / "without_data.onnx"
+        ir.save(without_large_initializers(loaded.model), source)
+    if fills:
+        source = folder / "without_fills.onnx"
+        ir.save(without_fills(loaded.model, fills), source)
+    return source, fills
+
+
+def _read_pass(
+    loaded: LoadedModel, target: Target, level: Level, output: Path, kept: Path
+) -> tuple[ir.Model, Path]:
+    """(the model that a pass wrote to `output`, as it is planned; its file, which is `kept` where it had
+    to be changed)."""
+    model = read_model(output)
+    if level == "all":
+        settle(model, loaded.model)
+    if keep_roundings(model):
+        output = kept
+        ir.save(model, output)
+    if target.own_memory and name_nodes(model):
+        ir.save(model, output)  # where a node runs is asked by its name
+    return model, output
+
+
+def _of_one_memory(model: ir.Model, first: ir.Model) -> Normalized:
+    """The model that all passes left, and what the first did."""
+    executed = tuple(next(str(v.name) for v in n.outputs if v.name) for n in first.graph)
+    name_nodes(model)
+    if not _is_another(first, model):
+        return Normalized(model=model, placement=None, executed=executed)
+    name_nodes(first)
+    return Normalized(model=model, placement=None, first=first, executed=executed)
 
 
 def normalize_ahead(loaded: LoadedModel, written: Path) -> Normalized:

@@ -1,0 +1,42 @@
+"""What a changed graph keeps of the one before it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TypeVar
+
+from planner.graph.model import TrainingGraph
+
+_T = TypeVar("_T")
+
+
+def as_before(
+    graph: TrainingGraph,
+    before: TrainingGraph,
+    like_tensor: Mapping[str, str] | None = None,
+    like_node: Mapping[str, str] | None = None,
+) -> TrainingGraph:
+    """The graph, with categories and bars as they were.
+
+    Args:
+        like_tensor, like_node: for what is new, by name, what has them for it; others keep their own.
+    """
+    known = {t.name: t for t in before.tensors}
+    once = {op.name: op for op in before.operations}
+    tensors = tuple(
+        t
+        if (old := _of(known, t.name, like_tensor)) is None
+        else replace(t, category=old.category, barred=old.barred)
+        for t in graph.tensors
+    )
+    operations = tuple(
+        op if (old := _of(once, op.name, like_node)) is None else replace(op, barred=old.barred)
+        for op in graph.operations
+    )
+    return replace(graph, tensors=tensors, operations=operations)
+
+
+def _of(known: Mapping[str, _T], name: str, like: Mapping[str, str] | None) -> _T | None:
+    """What is known of a name, or of what it is like."""
+    return known.get(name) or known.get((like or {}).get(name, ""))

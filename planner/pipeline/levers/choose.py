@@ -1,0 +1,255 @@
+"""How much of each lever a plan takes: one search for all levers.
+
+The plan without a lever comes first, where there may be one: where it takes hardly more time than the
+model as it is, it is the plan. Else the lever says which models to plan in earnest in its place
+(`Lever.rungs`), and one of these has to be better. For a lever that may be used on few or many tensors,
+quick searches say on how many (`climb`). Levers that a request does not ask for are in no list here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from planner import clock
+from planner.errors import InfeasibleBudgetError
+from planner.graph.schedule import with_folded
+from planner.pipeline.levers.lever import Case, Ladder, Lever, Means, Rung, Trouble
+from planner.pipeline.levers.policy import POLICY
+from planner.pipeline.prepare.prepared import Prepared
+from planner.pipeline.prepare.settings import Settings
+from planner.pipeline.solve.orders import BaseOrder, base_orders
+from planner.pipeline.solve.planned import Planned
+from planner.pipeline.solve.planning import make_plan
+from planner.pipeline.solve.policy import POLICY as SOLVING
+from planner.pipeline.solve.quick import (
+    QuickSearch,
+    between,
+    found_there,
+    is_slow,
+    quick_search,
+)
+from planner.pipeline.solve.working_ahead import may_work_ahead
+from planner.processes.sharing import share_out
+from planner.runtime.optimizers.fusion_pins import TakenError
+
+
+def plan_with(
+    levers: Sequence[Lever],
+    prepared: Prepared,
+    settings: Settings,
+    means: Means,
+    orders: tuple[BaseOrder, ...] = (),
+) -> Planned:
+    """The fastest plan of a model within the budget, with as much of each lever as pays.
+
+    Args:
+        levers: that may be used, each chosen with the plans that those behind it allow.
+        orders: base orders of the model, where they are known.
+
+    Raises:
+        InfeasibleBudgetError: no plan fits the budget.
+        TakenError: ONNX Runtime's optimizers take nodes of every plan away.
+    """
+    if not levers:
+        return make_plan(
+            prepared,
+            settings,
+            means.progress,
+            orders=orders,
+            keep_on_interrupt=means.keep_on_interrupt,
+            helper=means.helper,
+        )
+    case = Case(prepared=prepared, settings=settings, means=means, began=clock.now())
+    return _Choice(levers[0], levers[1:], case).run()
+
+
+@dataclass(slots=True)
+class _Choice:
+    """One lever, those behind it, and what it is chosen for."""
+
+    lever: Lever
+    rest: Sequence[Lever]
+    case: Case
+
+    def run(self) -> Planned:
+        """See `plan_with`."""
+        lever, case, plain = self.lever, self.case, None
+        errors: list[InfeasibleBudgetError | TakenError] = []
+        if lever.goes_without(case):
+            if lever.said:
+                case.means.progress(lever.said)
+            try:
+                first = Rung(prepared=case.prepared, may_add=False)
+                plain = self._made(first, lever.shares.plain)
+            except InfeasibleBudgetError as error:
+                errors.append(error)
+            if plain is not None and not is_slow(case.prepared, plain):
+                return plain
+            self.case = case = replace(case, plain=plain, is_tried=True)
+        try:
+            for rung in lever.rungs(case):
+                try:
+                    made = self._made(rung)
+                except (InfeasibleBudgetError, TakenError) as error:
+                    if plain is None and rung.prepared is case.prepared:
+                        raise  # nothing is left to try
+                    errors.append(error)
+                    if plain is not None:
+                        break
+                    continue
+                if plain is None or lever.prefers(case, made, plain):
+                    return made
+                return plain.interrupted() if made.solved.is_interrupted else plain
+        except KeyboardInterrupt:
+            if plain is None:
+                raise
+            return plain.interrupted()
+        if plain is not None:
+            return plain
+        refused = [error for error in errors if isinstance(error, InfeasibleBudgetError)]
+        if refused:
+            raise lever.refusal(case, refused)
+        return self._made(Rung(prepared=case.prepared))  # which says what there is to say
+
+    def _made(self, rung: Rung, share: float | None = None) -> Planned:
+        """The plan of a rung, or of what the lever puts in its place once it is seen what comes of it.
+
+        Args:
+            share: of the time limit, that may have gone by at its end; None as the lever has it.
+        """
+        while True:
+            found: Trouble
+            try:
+                settings = self._settings(share)
+                found = plan_with(self.rest, rung.prepared, settings, self.case.means, rung.orders)
+            except (InfeasibleBudgetError, TakenError) as error:
+                found = error
+            again = self.lever.mended(self.case, rung, found)
+            if again is not None:
+                rung = again
+            elif isinstance(found, Planned):
+                return found
+            else:
+                raise found
+
+    def _settings(self, share: float | None) -> Settings:
+        """With the time that is left."""
+        case, shares = self.case, self.lever.shares
+        limit_s = case.settings.time_limit_s
+        until = shares.until if share is None else share
+        left_s = until * limit_s - (clock.now() - case.began)
+        settings = replace(case.settings, time_limit_s=max(shares.rest * limit_s, left_s))
+        return replace(settings, since=case.began) if shares.is_one_wait else settings
+
+
+def climb(lever: Lever, case: Case, ladder: Ladder, order_of: Prepared) -> Prepared | None:
+    """The model with the lever used on so many tensors of its ladder as are quickest; None where that is
+    no better than none of them.
+
+    Args:
+        order_of: the model in whose order with the least peak quick searches are made, where there is no
+            plain plan.
+    """
+    return _Climb(lever, case, ladder, order_of).found()
+
+
+@dataclass(slots=True)
+class _Climb:
+    """Quick searches with a lever used on more or fewer tensors.
+
+    Attributes:
+        names: of the operations of the model without the lever, in the order that is searched in.
+        times: what plans add to the model's time by how many tensors, in microseconds; infinite where
+            nothing fits.
+        made: the count that is quickest so far, and its model.
+        until: when the searches end.
+    """
+
+    lever: Lever
+    case: Case
+    ladder: Ladder
+    order_of: Prepared
+    names: list[str] = field(default_factory=list)
+    times: dict[int, float] = field(default_factory=dict)
+    made: tuple[int, Prepared] | None = None
+    until: float = 0.0
+
+    def found(self) -> Prepared | None:
+        """See `climb`."""
+        case, shares, none = self.case, self.lever.shares, float("inf")
+        quick_s = shares.quick_s(case.settings.time_limit_s)
+        self.until = clock.now() + quick_s
+        if case.plain is None:
+            of, order = self.order_of, base_orders(self.order_of, time_limit_s=quick_s)[0].order
+        else:
+            of, order = case.plain.prepared, case.plain.base.order
+        mine = {op.name for op in case.prepared.graph.operations}
+        names = (of.graph.operations[op].name for op in with_folded(of.graph, order))
+        self.names = [name for name in names if name in mine]
+        plain_us = none if case.plain is None else case.plain.added_us
+        self._search(plain_us)
+        base_us = case.prepared.baseline.time_us
+        best_us = min(self.times.values())
+        count = len(self.ladder.ranked)
+        if best_us < none:
+            near_us = best_us + shares.slower * base_us
+            count = min(n for n, us in self.times.items() if us <= near_us)
+        if case.plain is not None and shares.gives_up:
+            if self.times[count] > plain_us - SOLVING.worth * base_us:
+                return None
+        elif not count and case.is_tried:
+            return None
+        if self.made is not None and self.made[0] == count:
+            return self.made[1]
+        return self.lever.apply(case.prepared, self.ladder.first(count))
+
+    def _search(self, plain_us: float) -> None:
+        """All are tried, then half of them (none, where that was not planned), then what lies between the
+        best and its neighbours."""
+        most, shares = len(self.ladder.ranked), self.lever.shares
+        self._try([most, most // 2 if self.case.is_tried else 0])
+        if self.case.plain is not None:
+            if shares.gives_up and min(self.times.values()) > plain_us:
+                return
+            self.times[0] = plain_us
+        settings = self.case.settings
+        is_alone = self.case.means.helper is None or not may_work_ahead(settings.workers)
+        at_once = 1 if is_alone else 2
+        while shares.searches - len(self.times) >= at_once and clock.now() < self.until:
+            counts = between({0, *self.times}, self._best())[:at_once]
+            if not counts:
+                break
+            self._try(counts)
+
+    def _best(self) -> int:
+        return min(self.times, key=lambda n: (self.times[n], n))
+
+    def _try(self, counts: Sequence[int]) -> None:
+        """Search with the lever used on so many; of two counts, with one in the process beside."""
+        made: dict[int, tuple[int, Prepared]] = {}  # by the search's id: it alone is sent
+        new = [
+            n
+            for n in dict.fromkeys(counts)
+            if n not in self.times and (n or not self.case.is_tried)
+        ]
+        settings, means = self.case.settings, self.case.means
+
+        def searches() -> Iterator[QuickSearch]:
+            for count in new:
+                prepared = self.lever.apply(self.case.prepared, self.ladder.first(count))
+                order = self.lever.in_order(prepared.graph, self.names)
+                left_s = (self.until - clock.now()) / self.lever.shares.searches
+                limit_s = max(POLICY.least_quick_s, left_s)
+                search = quick_search(prepared, order, settings, limit_s)
+                made[id(search)] = count, prepared
+                yield search
+
+        def note(search: QuickSearch, found_us: float) -> None:
+            count, prepared = made[id(search)]
+            self.times[count] = found_us - prepared.baseline.time_us
+            if self._best() == count:
+                self.made = made[id(search)]
+
+        helper = means.helper if may_work_ahead(settings.workers) else None
+        share_out(searches(), found_there, note, helper, at_least=len(new))

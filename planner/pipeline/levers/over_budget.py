@@ -1,0 +1,30 @@
+"""The steps of a model at which it holds more than there is room for."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from planner.graph.liveness import timeline
+from planner.pipeline.prepare.prepared import Prepared
+
+
+class OverBudget:
+    """Those steps in the model's order; its peak alone, where there is room for all.
+
+    Args:
+        room_bytes: None counts every step.
+
+    Attributes:
+        peak: a step of the peak. `step` is that of each operation, by OpId.
+    """
+
+    def __init__(self, prepared: Prepared, room_bytes: int | None) -> None:
+        live = np.asarray(timeline(prepared.graph, prepared.order).live_bytes)
+        high = live > min(-1 if room_bytes is None else room_bytes, int(live.max()) - 1)
+        self._before = np.concatenate([[0], np.cumsum(high)])
+        self.peak = int(live.argmax())
+        self.step = {op: i for i, op in enumerate(prepared.order)}
+
+    def between(self, begin: int, end: int | None = None) -> int:
+        """How many of them lie in half-open steps; None goes to the last."""
+        return int(self._before[-1 if end is None else end] - self._before[begin])

@@ -1,0 +1,73 @@
+"""All levers, and what is done with each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from planner.errors import UsageError
+from planner.graph.effects import Effect
+from planner.pipeline.levers.chunks import Chunks
+from planner.pipeline.levers.halves import Halves
+from planner.pipeline.levers.hosting import HOSTING
+from planner.pipeline.levers.lever import Lever
+from planner.pipeline.prepare.prepared import Prepared
+from planner.plan.planfile import Plan
+
+LEVERS: tuple[Lever, ...] = (Halves(), Chunks(), HOSTING)
+"""In the order in which they change a model, each chosen with the plans that those behind it allow."""
+
+
+def check_levers(prepared: Prepared) -> None:
+    """Raise UsageError where a lever is asked for that the model cannot have."""
+    asked = prepared.request.levers
+    options = [lever.option for lever in LEVERS if lever.is_asked(asked) and lever.rewrites]
+    options += ["--micro-batch"] if asked.micro_batch != "1" else []
+    graph = prepared.graph
+    node = next((op for op in graph.operations if op.effect is Effect.CONTROL_FLOW), None)
+    if options and (node is not None or prepared.bounds):
+        what = f"tensor {next(iter(prepared.bounds), '')!r}, whose size depends on data"
+        if node is not None:
+            what = f"node {node.name!r} ({node.op_type}), which runs graphs of its own"
+        raise UsageError(f"{options[0]} does not go with {what}: leave it out")
+    for lever in LEVERS:
+        if lever.is_asked(asked):
+            lever.supports(prepared)
+
+
+def levers_for(prepared: Prepared) -> tuple[tuple[Lever, ...], Prepared]:
+    """(the levers that a plan of the model may use, the model with notes on those that it cannot)."""
+    found: list[Lever] = []
+    for lever in LEVERS:
+        if lever.is_asked(prepared.request.levers):
+            why = lever.supports(prepared)
+            if why is None:
+                found.append(lever)
+            else:
+                prepared = prepared.noted(why)
+    return tuple(found), prepared
+
+
+def recorded(prepared: Prepared) -> dict[str, Any]:
+    """Fields of the plan file that say how the levers were used."""
+    return {name: value for lever in LEVERS for name, value in lever.record(prepared).items()}
+
+
+def replayed(prepared: Prepared, plan: Plan) -> Prepared:
+    """The model, changed as a plan file says.
+
+    Raises:
+        ModelError: it cannot be changed so.
+    """
+    for lever in LEVERS:
+        prepared = lever.replay(prepared, plan)
+    return prepared
+
+
+def lever_notes(prepared: Prepared) -> tuple[str, ...]:
+    """Assumptions of a plan that its levers make."""
+    return tuple(note for lever in LEVERS for note in lever.note(prepared))
+
+
+def bound_classes(prepared: Prepared) -> tuple[str, ...]:
+    """What the plans have in common for which a bound holds."""
+    return tuple(said for lever in reversed(LEVERS) if (said := lever.bound_class(prepared)))
