@@ -8,6 +8,7 @@
 #include <mutex>
 
 #include "cuda_driver.h"
+#include "fused/operator.h"
 #include "operators.h"
 #include "pools.h"
 #include "swaps.h"
@@ -85,6 +86,7 @@ void register_all(ort::SessionOptions* options) {
   succeed(api->DisableMemPattern(options));  // Hold says why
   if (!before.empty()) return;  // ONNX Runtime takes a domain once
   succeed(api->AddCustomOpDomain(options, domain_of(settings)));
+  succeed(api->AddCustomOpDomain(options, fused::domain()));
   succeed(api->AddSessionConfigEntry(options, kRegistered, kind.c_str()));
 }
 
