@@ -14,6 +14,7 @@ from planner.chunking import SplitMode, check_split
 from planner.defaults import AUTO_RESERVE, card_budget, card_of, meant
 from planner.errors import ModelError, UsageError
 from planner.files.writing import FileName, path_or_none
+from planner.fusing import FuseMode, check_fuse
 from planner.graph.what_if import parse_what_if
 from planner.halving import CastSaved, check_cast_saved
 from planner.onnxio.load import model_digest
@@ -157,6 +158,7 @@ def optimize(
     micro_batch: int | str = 1,
     split: SplitMode = "none",
     cast_saved: CastSaved = "none",
+    fuse: FuseMode = "none",
     pattern: bool = True,
     order: OrderTarget = "default",
     reserve: str = AUTO_RESERVE,
@@ -212,6 +214,9 @@ def optimize(
         cast_saved: "bf16" or "fp16": tensors that are saved from forward to backward may be stored so,
             where that is quicker or nothing else fits. It is lossy: gradients differ, and the
             verification says by how much.
+        fuse: "exact" or "auto" lets element operations become one node each, where that is predicted to
+            take less time or fits the budget alone: the file then needs planner's native library.
+            "exact" keeps every bit, "auto" differs in rounding. For the CPU.
         pattern: False writes the file so that sessions with default options leave ONNX Runtime's memory
             pattern off, and hold less: the type of the smallest input becomes optional.
         order: the session option the file is written for.
@@ -283,6 +288,7 @@ def optimize(
             micro_batch=str(micro_batch),
             split=split,
             cast_saved=cast_saved,
+            fuse=fuse,
             pattern=pattern,
         ),
         order=order,
@@ -292,6 +298,7 @@ def optimize(
     request = replace(request, levers=levers)
     check_split(split, budget)
     check_cast_saved(cast_saved)
+    check_fuse(fuse, budget=request.budget, device=request.device)
     if cast_saved != "none" and request.levers.micro_batch != "1":
         raise UsageError(
             "--cast-saved is lossy, and --micro-batch is proved up to rounding: give one of them"

@@ -16,6 +16,7 @@ from planner.bounding import Bound
 from planner.chunking import SplitMode
 from planner.disk import Disk
 from planner.errors import UsageError
+from planner.fusing import FuseMode
 from planner.halving import CastSaved
 from planner.pipeline.prepare.copies import Copies
 from planner.plan.planfile import BudgetOf, OrderTarget, Swap
@@ -92,6 +93,7 @@ class Levers:
         micro_batch: in how many runs on parts of the batch a step is made: "4", or "auto" for the number
             that takes least time.
         split: operations that are too large may run in chunks of rows; see `planner.chunking`.
+        fuse: which element operations may become one node each (`planner.fusing`).
         pattern: sessions with default options may use ONNX Runtime's memory pattern; False writes the
             file so that they do not, see `planner.lower.optional_input`.
     """
@@ -109,6 +111,7 @@ class Levers:
     micro_batch: str = "1"
     split: SplitMode = "none"
     cast_saved: CastSaved = "none"
+    fuse: FuseMode = "none"
     pattern: bool = True
 
     @property

@@ -27,6 +27,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "split",
         "micro_batch",
         "cast_saved",
+        "fuse",
         "no_pattern",
         "include",
         "exclude",

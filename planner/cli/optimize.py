@@ -88,6 +88,7 @@ def optimize(
     micro_batch: o.MicroBatch = "1",
     split: o.Split = "none",
     cast_saved: o.CastSaved = "none",
+    fuse: o.Fuse = "none",
     no_pattern: o.NoPattern = False,
     order: Annotated[
         Literal["default", "priority"],
@@ -209,6 +210,7 @@ def optimize(
                 micro_batch=micro_batch,
                 split=split,
                 cast_saved=cast_saved,
+                fuse=fuse,
                 pattern=not no_pattern,
                 order=order,
                 reserve=reserve,

@@ -13,6 +13,7 @@ from planner.cli.console import verbosity
 from planner.cli.limits import limit_memory, limit_time
 from planner.errors import UsageError
 from planner.files.reading import shown, why_not_a_file
+from planner.fusing import FuseMode
 from planner.halving import CastSaved as CastSavedAs
 from planner.positions import shape_dims
 from planner.residing import Feeds as Fed
@@ -297,6 +298,14 @@ CastSaved = Annotated[
     typer.Option(
         "--cast-saved",
         help="Lossy: store what is saved from forward to backward as bfloat16 or float16, where it pays.",
+    ),
+]
+Fuse = Annotated[
+    FuseMode,
+    typer.Option(
+        "--fuse",
+        help="Run element operations together, as nodes of planner's native library, where that takes "
+        "less time or fits alone: none, those that keep every bit, or others too. For the CPU.",
     ),
 ]
 NoPattern = Annotated[

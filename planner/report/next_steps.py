@@ -179,6 +179,8 @@ def _optimize(result: OptimizeResult, budget: str, more: str = "") -> str:
         options += "--no-verify "
     if plan.order_target != "default":
         options += f"--order {plan.order_target} "
+    if plan.fuse != "none":
+        options += f"--fuse {plan.fuse} "
     if plan.cast_saved != "none":
         options += f"--cast-saved {plan.cast_saved} "
     if not plan.pattern:

@@ -106,6 +106,8 @@ def print_optimize(payload: Payload, console: Console | None = None) -> None:
         moved = f"{_size(head['page_in_bytes'])} in, {_size(head['page_out_bytes'])} out"
         what = f"{head['paged_tensors']:,} inputs and outputs, {moved}"
         _fact(facts, "On the host", f"{what}, {_duration(head['page_us'])}")
+    if head["fused_nodes"]:
+        _fact(facts, "Fused", f"{head['fused_nodes']:,} nodes of planner's native library")
     if head["halved_tensors"]:
         what = f"{head['halved_tensors']:,} in {head['cast_saved']}, {_size(head['halved_bytes'])}"
         worst = head["worst_rms_rel_diff"]

@@ -19,6 +19,7 @@ from planner.pipeline.answer.slowdown import plan_within
 from planner.pipeline.answer.verifying import Rewrite, check_can_hold, run_both
 from planner.pipeline.levers.choose_halves import plan_with_halves
 from planner.pipeline.levers.choose_residence import at_no_cost
+from planner.pipeline.levers.fusing import plan_fused
 from planner.pipeline.levers.halving import check_can_halve
 from planner.pipeline.levers.split_within import split_within
 from planner.pipeline.levers.whole_step import WholeStep
@@ -115,7 +116,7 @@ class OptimizeJob:
             prepared = self._prepared(ahead)
             settings = settings_of(prepared)
             preview = None
-            if plans.fits_as_it_is(prepared, settings):
+            if self.request.levers.fuse == "none" and plans.fits_as_it_is(prepared, settings):
                 plan = self._as_step(plans.unchanged_plan(prepared, settings), prepared)
                 made = Made(prepared=prepared, plan=plan, after=prepared.baseline.view)
             else:
@@ -244,7 +245,13 @@ class OptimizeJob:
             part = replace(settings, time_limit_s=share * settings.time_limit_s)
             return self._within(prepared, part, helper)
 
-        prepared, planned = plan_with_halves(prepared, settings, self.progress, plan)
+        def plan_in_half(prepared: Prepared, share: float) -> tuple[Prepared, Planned]:
+            part = replace(settings, time_limit_s=share * settings.time_limit_s)
+            return plan_with_halves(
+                prepared, part, self.progress, lambda prepared, of: plan(prepared, of * share)
+            )
+
+        prepared, planned = plan_fused(prepared, self.progress, plan_in_half)
         time_us = prepared.baseline.time_us
         assert planned.solved.candidate is not None
         added = planned.solved.candidate.time_us / time_us - 1

@@ -17,6 +17,7 @@ from planner.files.structuring import Source, fields_of, read_json, structured
 from planner.formulate import Allowed, Formulation, OpCosts, Room, formulate, with_loads
 from planner.graph.liveness import Timeline
 from planner.graph.model import Category, Role, TrainingGraph
+from planner.pipeline.levers.fusing import fused_nodes
 from planner.pipeline.levers.host_budget import host_budget_of, host_memory_of
 from planner.pipeline.levers.residence import feeds_are_copied, is_paged_at_a_price, residence_note
 from planner.pipeline.levers.splitting import planned_regions
@@ -106,6 +107,8 @@ def _bound_class(settings: Settings, planned: Planned) -> str:
         said = f"{said}, with the same operations in chunks"
     if planned.prepared.halved:
         said = f"{said}, with the same tensors in half"
+    if planned.prepared.fuse != "none":
+        said = f"{said}, with the same operations fused"
     if capacity < settings.budget_bytes:
         said = f"{said}, within {format_bytes(capacity)} of live bytes"
     return said
@@ -133,6 +136,8 @@ def _as_asked(prepared: Prepared, settings: Settings) -> Plan:
         split=planned_regions(prepared),
         cast_saved=request.levers.cast_saved,
         halved=prepared.halved,
+        fuse=prepared.fuse,
+        fused_nodes=fused_nodes(prepared),
         pattern=request.levers.pattern,
         numbers=prepared.numbers,
         feeds="host" if feeds_are_copied(prepared) else "device",
@@ -334,6 +339,7 @@ def plan_digest(plan: Plan) -> str:
     core += [[plan.micro.runs, plan.micro.dim]] if plan.micro is not None else []
     core += [fields_of(region) for together in plan.split for region in together]
     core += [[plan.cast_saved, sorted(plan.halved)]] if plan.halved else []
+    core += [["fuse", plan.fuse, plan.fused_nodes]] if plan.fused_nodes else []
     core += [] if plan.pattern else ["no pattern"]
     core += [] if plan.disk is None else ["disk"]
     core += [[a.kind, a.target] for a in plan.schedule]
