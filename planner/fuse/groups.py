@@ -87,7 +87,7 @@ class Ground:
         row = row_of(op.op_type, op.domain)
         if row is None or (self.only_exact and not row.exact) or len(op.outputs) != 1:
             return None
-        if row.reduces and op.id not in self.axes:
+        if row.reduces and op.id not in self.axes or (row.swaps and len(op.inputs) != 2):
             return None
         if op.effect is not Effect.PURE or op.role is not Role.ORIGINAL or op.on_cpu:
             return None

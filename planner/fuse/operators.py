@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from planner.graph.effects import ONNX_DOMAINS
 
 FLOATS = frozenset({"float", "double"})
@@ -49,6 +51,9 @@ class Row:
         emit: writes its steps.
         types: of its inputs, a condition or an exponent aside.
         exact: the bits are those of ONNX Runtime's kernel.
+        swaps: its kernel takes the operands the other way round where the first is broadcast along the
+            last axis (`ProcessBroadcastSpanFuncs` in core/providers/cpu/math/element_wise_ops.cc), which
+            shows in the sign of a zero.
         reduces: it adds up, or so, over its last axes.
         flops: arithmetic for each element, as `planner.cost.work` counts it.
     """
@@ -56,6 +61,7 @@ class Row:
     emit: Emit
     types: frozenset[str] = NUMBERS
     exact: bool = True
+    swaps: bool = False
     reduces: bool = False
     flops: int = 1
 
@@ -86,11 +92,16 @@ def _hard_sigmoid(
     writer: Writer, values: Sequence[str], dtype: str, attributes: Mapping[str, object]
 ) -> str:
     """max(0, min(1, alpha x + beta))."""
-    alpha = writer.constant(dtype, repr(attributes.get("alpha", 0.2)))
-    beta = writer.constant(dtype, repr(attributes.get("beta", 0.5)))
+    alpha = writer.constant(dtype, _single(attributes.get("alpha", 0.2)))
+    beta = writer.constant(dtype, _single(attributes.get("beta", 0.5)))
     line = writer.step("add", writer.step("mul", values[0], alpha), beta)
     low = writer.step("minimum", line, writer.constant(dtype, "1"))
     return writer.step("maximum", low, writer.constant(dtype, "0"))
+
+
+def _single(value: object) -> str:
+    """An attribute, which is a float32 whatever reads it."""
+    return repr(float(np.float32(str(value))))
 
 
 def _reciprocal(writer: Writer, values: Sequence[str], dtype: str, _attributes: object) -> str:
@@ -109,8 +120,8 @@ OPERATORS: Mapping[str, Row] = {
     "Mul": Row(emit=_plain("mul")),
     "Div": Row(emit=_plain("div"), types=FLOATS),
     "Sum": Row(emit=_folded("add"), types=FLOATS),
-    "Max": Row(emit=_folded("maximum")),
-    "Min": Row(emit=_folded("minimum")),
+    "Max": Row(emit=_plain("maximum"), swaps=True),
+    "Min": Row(emit=_plain("minimum"), swaps=True),
     "Neg": Row(emit=_plain("neg")),
     "Abs": Row(emit=_plain("abs")),
     "Sqrt": Row(emit=_plain("sqrt"), types=FLOATS, flops=_T),
@@ -125,18 +136,28 @@ OPERATORS: Mapping[str, Row] = {
     "Or": Row(emit=_plain("or"), types=BOOL),
     "Xor": Row(emit=_plain("xor"), types=BOOL),
     "Not": Row(emit=_plain("not"), types=BOOL),
-    "Where": Row(emit=_plain("where"), types=TYPES),
+    "Where": Row(emit=_plain("where")),
     "Cast": Row(emit=_cast, types=TYPES),
     "Exp": Row(emit=_plain("exp"), types=FLOATS, exact=False, flops=_T),
     "Log": Row(emit=_plain("log"), types=FLOATS, exact=False, flops=_T),
     "Tanh": Row(emit=_plain("tanh"), types=FLOATS, exact=False, flops=_T),
-    "Erf": Row(emit=_plain("erf"), types=FLOATS, exact=False, flops=_T),
+    "Erf": Row(emit=_plain("erf"), types=frozenset({"float"}), exact=False, flops=_T),
     "Sigmoid": Row(emit=_plain("sigmoid"), types=FLOATS, exact=False, flops=_T),
-    "HardSigmoid": Row(emit=_hard_sigmoid, types=FLOATS, exact=False, flops=4),
+    "HardSigmoid": Row(emit=_hard_sigmoid, types=FLOATS, flops=4),
     "ReduceSum": Row(emit=_plain("sum"), types=FLOATS, exact=False, reduces=True),
     "ReduceMean": Row(emit=_plain("mean"), types=FLOATS, exact=False, reduces=True),
     "ReduceMax": Row(emit=_plain("max"), types=FLOATS, exact=False, reduces=True),
 }
+
+
+def is_swapped(row: Row, first: Sequence[int], second: Sequence[int]) -> bool:
+    """Whether the kernel takes two operands of these shapes the other way round."""
+    if not row.swaps:
+        return False
+    for one, other in zip(reversed((1, *first)), reversed((1, *second)), strict=False):
+        if one != 1 or other != 1:
+            return one == 1
+    return len(first) < len(second)
 
 
 def row_of(op_type: str, domain: str) -> Row | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from planner.fuse.groups import Ground, Group, Shape, Space
-from planner.fuse.operators import Writer
+from planner.fuse.operators import Writer, is_swapped
 from planner.graph.model import Tensor, TensorId
 
 
@@ -81,6 +81,10 @@ def _write(ground: Ground, group: Group, writer: Writer, names: dict[TensorId, s
                     graph.tensors[tensor].dtype, ground.constants[tensor]
                 )
             values.append(names[tensor])
+        if len(values) == 2:
+            shapes = [graph.tensors[t].shape for t in operation.inputs]
+            if is_swapped(row, *shapes):
+                values.reverse()
         dtype = graph.tensors[operation.inputs[0]].dtype
         made = row.emit(writer, values, dtype, operation.attributes or {})
         names[operation.outputs[0]] = made

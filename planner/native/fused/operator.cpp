@@ -85,13 +85,7 @@ void set_output(ort::ShapeContext* context, size_t i, int type, const Dims& dims
   succeed(api->ShapeInferContext_SetOutputTypeShape(context, i, made));
 }
 
-void infer(ort::ShapeContext* context) {
-  Program program;
-  try {
-    program = program_of(context);
-  } catch (const std::exception&) {
-    return set_output(context, 0, ort::kFloat, {1});  // any: the kernel's creation says what is wrong
-  }
+std::vector<Dims> input_dims(ort::ShapeContext* context, const Program& program) {
   size_t count = 0;
   succeed(api->ShapeInferContext_GetInputCount(context, &count));
   check_count(count, program);
@@ -102,10 +96,28 @@ void infer(ort::ShapeContext* context) {
     check_type(program, i, type_of(info));
     dims.push_back(planner::dims_of(info));
   }
-  Space space = space_of(program, dims);
+  return dims;
+}
+
+void infer(ort::ShapeContext* context) {
+  Program program = program_of(context);
+  Space space = space_of(program, input_dims(context, program));
   for (size_t i = 0; i < program.outputs.size(); i++) {
     const Variable& variable = program.variables[size_t(program.outputs[i].variable)];
     set_output(context, i, onnx_type(variable.type), dims_of(program, space, i));
+  }
+}
+
+// What is wrong is said by the kernel: ONNX Runtime tells nobody what inference says. Without types,
+// it would not come to the kernel.
+void infer_or_leave(ort::ShapeContext* context) {
+  try {
+    return infer(context);
+  } catch (const std::exception&) {
+  }
+  try {
+    for (size_t i = 0;; i++) set_output(context, i, ort::kFloat, {1});
+  } catch (const std::exception&) {  // there are no more outputs
   }
 }
 
@@ -194,7 +206,7 @@ ort::CustomOp* described() {
   };
   op->KernelDestroy = [](void* program) { delete static_cast<Program*>(program); };
   op->InferOutputShapeFn = [](const ort::CustomOp*, ort::ShapeContext* context) {
-    return guarded([&] { infer(context); });
+    return guarded([&] { infer_or_leave(context); });
   };
   op->GetMayInplace = first_in_place;
   op->ReleaseMayInplace = [](int* in, int* out) { std::free(in), std::free(out); };
