@@ -8,7 +8,7 @@ back into the second: the graph of the groups then has no cycle, and each of the
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from planner.fuse.operators import TYPES, Row, row_of
@@ -87,7 +87,7 @@ class Ground:
         row = row_of(op.op_type, op.domain)
         if row is None or (self.only_exact and not row.exact) or len(op.outputs) != 1:
             return None
-        if row.reduces and op.id not in self.axes or (row.swaps and len(op.inputs) != 2):
+        if (row.reduces and op.id not in self.axes) or (row.swaps and len(op.inputs) != 2):
             return None
         if op.effect is not Effect.PURE or op.role is not Role.ORIGINAL or op.on_cpu:
             return None
@@ -139,6 +139,29 @@ def groups_of(ground: Ground) -> list[Group]:
     return merging.groups()
 
 
+def held_bytes(graph: TrainingGraph, ops: Collection[OpId]) -> int:
+    """What operations hold together while they run as one: what they read and others made, and what
+    others read of what they make."""
+    members = set(ops)
+    read = {t for op in members for t in graph.operations[op].inputs}
+    made = {t for op in members for t in graph.operations[op].outputs}
+    left = {
+        t
+        for t in made
+        if graph.tensors[t].is_output or not members.issuperset(graph.tensors[t].consumers)
+    }
+    fed = {t for t in read - made if not graph.tensors[t].is_persistent}
+    return sum(graph.tensors[t].bytes for t in fed | left)
+
+
+def most_held_bytes(graph: TrainingGraph) -> int:
+    """What the largest operation holds: no group holds more, so that whatever budget could be met still
+    can."""
+    return max(
+        (held_bytes(graph, (op.id,)) for op in graph.operations if not op.is_view), default=0
+    )
+
+
 def _producers(graph: TrainingGraph, op: Operation) -> Iterator[OpId]:
     for tensor in op.inputs:
         producer = graph.tensors[tensor].producer
@@ -158,6 +181,7 @@ class _Merging:
         self.bits = [1 << op for op in range(count)]
         self.before, self.behind = [0] * count, [0] * count
         self.space = [ground.space(op) for op in graph.operations]
+        self.most_bytes = most_held_bytes(graph)
         for op in graph.operations:
             for producer in _producers(graph, op):
                 self.before[op.id] |= self.before[producer] | 1 << producer
@@ -172,7 +196,10 @@ class _Merging:
         if one == other or mine is None or theirs is None:
             return
         space = joined(mine, theirs)
-        if space is None or len(self.members[one]) + len(self.members[other]) > MOST_OPERATIONS:
+        both = (*self.members[one], *self.members[other])
+        if space is None or len(both) > MOST_OPERATIONS:
+            return
+        if held_bytes(self.ground.graph, both) > self.most_bytes:
             return
         if self.behind[one] & self.before[other] & ~self.bits[one] & ~self.bits[other]:
             return  # a path leads out, and back in

@@ -114,7 +114,7 @@ def with_fusion(
     name_of = {op.id: op.name for op in graph.operations}
     for group, program in programs:
         name = build.put(group, program)
-        does = [name_of[op] for op in sorted((*group.operations, *group.again))]
+        does = [graph.operations[op].name for op in sorted((*group.operations, *group.again))]
         members[name] = Members(operations=tuple(does), text=program.text)
         name_of.update(dict.fromkeys(group.operations, name))
     gone = fused - {op for group in groups for op in group.operations}

@@ -55,6 +55,7 @@ def explain_payload(e: Explanation) -> Payload:
         "shape": list(e.shape),
         "persistent": e.is_persistent,
         "producer": e.producer,
+        "program": e.program or None,
         "uses": list(e.uses),
         "before": {
             "steps": e.steps_before,
@@ -110,6 +111,8 @@ def print_explanation(payload: Payload, console: Console | None = None) -> None:
         print_line(out, "a graph input or initializer: on the device throughout, not planned")
     else:
         print_line(out, f"made by {payload['producer']}")
+    for line in (payload["program"] or "").splitlines():
+        print_line(out, f"    {line}")
     print_line(out, f"read by {', '.join(payload['uses']) or 'nobody'}")
     _print_lives(out, payload)
     rows = [_interval_row(i) for i in payload["intervals"]]

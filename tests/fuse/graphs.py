@@ -41,8 +41,13 @@ def session(model: onnx.ModelProto, threads: int = 1) -> ort.InferenceSession:
 
 def pointwise(program: str, feeds: Mapping[str, Array], threads: int = 1) -> list[Array]:
     """What a program makes of arrays, which are its inputs in order."""
-    names = [f"out{i}" for i in range(sum(line.split()[:1] == ["output"] for line in program.splitlines()))]
-    node = helper.make_node("Pointwise", list(feeds), names, domain="planner.fused", program=program)
+    names = [
+        f"out{i}"
+        for i in range(sum(line.split()[:1] == ["output"] for line in program.splitlines()))
+    ]
+    node = helper.make_node(
+        "Pointwise", list(feeds), names, domain="planner.fused", program=program
+    )
     return session(model_of([node], feeds, names), threads).run(None, dict(feeds))
 
 

@@ -1,4 +1,5 @@
-// The loops, compiled twice on x86: for every processor, and for those with AVX2.
+// The loops, compiled three times on x86: for every processor, for AVX2 with FMA, and for AVX-512. The
+// two with FMA give the same bits.
 #include "fused/loops.h"
 
 #include <cmath>
@@ -29,15 +30,28 @@ namespace plain {
 #if defined(__x86_64__)
 #undef PLANNER_FMA
 #define PLANNER_FMA(a, b, c) __builtin_fmaf(a, b, c)
+
 #if defined(__clang__)
 #pragma clang attribute push(__attribute__((target("avx2,fma"))), apply_to = function)
 #else
 #pragma GCC push_options
 #pragma GCC target("avx2,fma")
 #endif
-namespace wide {
+namespace avx2 {
 #include "fused/loops.inc"
-}  // namespace wide
+}  // namespace avx2
+#if defined(__clang__)
+#pragma clang attribute pop
+#pragma clang attribute push( \
+    __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,fma"))), apply_to = function)
+#else
+#pragma GCC pop_options
+#pragma GCC push_options
+#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,fma,prefer-vector-width=512")
+#endif
+namespace avx512 {
+#include "fused/loops.inc"
+}  // namespace avx512
 #if defined(__clang__)
 #pragma clang attribute pop
 #else
@@ -45,12 +59,12 @@ namespace wide {
 #endif
 
 namespace {
-bool is_wide() {
-  static const bool found = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-  return found;
-}
+const bool kHasFma = __builtin_cpu_supports("fma") && __builtin_cpu_supports("avx2");
+const bool kHasAvx512 = kHasFma && __builtin_cpu_supports("avx512f") &&
+                        __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+                        __builtin_cpu_supports("avx512vl");
 }  // namespace
-#define PLANNER_CHOOSE(what) (is_wide() ? wide::what : plain::what)
+#define PLANNER_CHOOSE(what) (kHasAvx512 ? avx512::what : kHasFma ? avx2::what : plain::what)
 #else
 #define PLANNER_CHOOSE(what) plain::what
 #endif

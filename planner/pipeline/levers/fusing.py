@@ -8,9 +8,11 @@ from dataclasses import replace
 from planner.cost.model import fused_us
 from planner.errors import InfeasibleBudgetError, ModelError, UsageError
 from planner.exactness import least_exact
-from planner.fuse.rewrite import Members, with_fusion
+from planner.fuse.rewrite import Fused, Members, with_fusion
 from planner.fusing import FuseMode
-from planner.graph.model import TrainingGraph
+from planner.graph.model import Operation, TrainingGraph
+from planner.graph.rules import FUSED_DOMAIN
+from planner.pipeline.levers.fused_times import measured_us
 from planner.pipeline.prepare.graphs import typed_graph
 from planner.pipeline.prepare.prepared import Prepared, Progress
 from planner.pipeline.prepare.timelines import workspace_of
@@ -27,8 +29,11 @@ _FUSED = 0.6
 """Share of the time limit for the fused model, where the other is planned, too."""
 
 
-def fused(prepared: Prepared, mode: FuseMode) -> Prepared | None:
+def fused(prepared: Prepared, mode: FuseMode, *, measure: bool = False) -> Prepared | None:
     """The same model with groups of element operations fused; None where there is none.
+
+    Args:
+        measure: the times of fused nodes, too, where those of the others are measured.
 
     Raises:
         UsageError: the target has no kernel for what is fused.
@@ -47,7 +52,7 @@ def fused(prepared: Prepared, mode: FuseMode) -> Prepared | None:
         graph=replace(graph, assumptions=(*before.assumptions, _note(graph, before, made.members))),
         order=tuple(ids[name] for name in made.order),
         workspace_bytes=workspace_of(graph, prepared.target),
-        duration_us=_durations_us(prepared, graph, made.members),
+        duration_us=_durations_us(prepared, graph, made, measure=measure),
         numbers=prepared.numbers if mode == "exact" else least_exact(prepared.numbers, "rounding"),
         fuse=mode,
     )
@@ -65,7 +70,7 @@ def plan_fused(prepared: Prepared, progress: Progress, plan: PlanFor) -> Made:
     mode = prepared.request.levers.fuse
     if mode == "none":
         return plan(prepared, 1.0)
-    other = fused(prepared, mode)
+    other = fused(prepared, mode, measure=True)
     if other is None:
         return plan(
             _noted(prepared, f"nothing was fused (--fuse {mode}): no two operations go"), 1.0
@@ -106,8 +111,6 @@ def fused_as_planned(prepared: Prepared, plan: Plan) -> Prepared:
 
 def fused_nodes(prepared: Prepared) -> int:
     """How many nodes are fused."""
-    from planner.graph.rules import FUSED_DOMAIN
-
     return sum(op.domain == FUSED_DOMAIN for op in prepared.graph.operations)
 
 
@@ -137,21 +140,26 @@ def _as_before(
 
 
 def _durations_us(
-    prepared: Prepared, graph: TrainingGraph, members: Mapping[str, Members]
+    prepared: Prepared, graph: TrainingGraph, made: Fused, *, measure: bool
 ) -> tuple[float, ...]:
-    """Microseconds by OpId: as they were, and of fused nodes what is left of their operations'."""
-    before = prepared.graph
+    """Microseconds by OpId: as they were; of fused nodes as measured, or what is left of their
+    operations'."""
+    before, members = prepared.graph, made.members
     by_name = {op.name: op for op in before.operations}
+    known = {
+        op.name: prepared.duration_us[by_name[op.name].id]
+        for op in graph.operations
+        if op.name not in members
+    }
+    found = measured_us(prepared, made.model, known, members.keys()) if measure else {}
+
+    def of(op: Operation) -> float:
+        moved = sum(graph.tensors[t].bytes for t in (*op.inputs, *op.outputs))
+        does = [by_name[name] for name in members[op.name].operations]
+        return fused_us(before, does, prepared.duration_us, moved, prepared.hardware)
+
     return tuple(
-        fused_us(
-            before,
-            [by_name[name] for name in members[op.name].operations],
-            prepared.duration_us,
-            sum(graph.tensors[t].bytes for t in (*op.inputs, *op.outputs)),
-            prepared.hardware,
-        )
-        if op.name in members
-        else prepared.duration_us[by_name[op.name].id]
+        known[op.name] if op.name in known else found.get(op.name) or of(op)
         for op in graph.operations
     )
 
