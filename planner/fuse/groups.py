@@ -100,9 +100,15 @@ class Ground:
         return row if first.dtype in row.types else None
 
     def read(self, op: Operation) -> tuple[TensorId, ...]:
-        """Inputs whose elements its steps read: not the axes of a reduction."""
+        """Inputs whose elements its steps read: not the axes of a reduction, nor an exponent."""
         row = row_of(op.op_type, op.domain)
-        return op.inputs[:1] if row is not None and row.reduces else op.inputs
+        return op.inputs[:1] if row is not None and row.reads_one else op.inputs
+
+    def exponent(self, op: Operation) -> float | None:
+        """The constant exponent of a Pow; None where it is none, or makes the result larger."""
+        x, y = (self.graph.tensors[t] for t in op.inputs)
+        text = self.constants.get(y.id)
+        return float(text) if text is not None and len(y.shape) <= len(x.shape) else None
 
     def made(self, op: OpId) -> Tensor:
         """What an operation makes."""

@@ -55,6 +55,7 @@ class Row:
             last axis (`ProcessBroadcastSpanFuncs` in core/providers/cpu/math/element_wise_ops.cc), which
             shows in the sign of a zero.
         reduces: it adds up, or so, over its last axes.
+        reads_one: its steps read the first input alone: what the second one is, is known.
         flops: arithmetic for each element, as `planner.cost.work` counts it.
     """
 
@@ -63,6 +64,7 @@ class Row:
     exact: bool = True
     swaps: bool = False
     reduces: bool = False
+    reads_one: bool = False
     flops: int = 1
 
 
@@ -108,6 +110,17 @@ def _reciprocal(writer: Writer, values: Sequence[str], dtype: str, _attributes: 
     return writer.step("div", writer.constant(dtype, "1"), values[0])
 
 
+def _power(
+    writer: Writer, values: Sequence[str], _type: str, attributes: Mapping[str, object]
+) -> str:
+    """x x or x (x x), as ONNX Runtime's kernel (core/providers/cpu/math/element_wise_ops.cc)."""
+    square = writer.step("mul", values[0], values[0])
+    return square if attributes["exponent"] == 2 else writer.step("mul", values[0], square)
+
+
+POWERS = (2.0, 3.0)
+"""Exponents that are products; others are not fused."""
+
 CASTS = {1: "float", 11: "double", 6: "int32", 7: "int64", 9: "bool"}
 """Types by number (onnx.TensorProto.DataType)."""
 
@@ -122,6 +135,7 @@ OPERATORS: Mapping[str, Row] = {
     "Sum": Row(emit=_folded("add"), types=FLOATS),
     "Max": Row(emit=_plain("maximum"), swaps=True),
     "Min": Row(emit=_plain("minimum"), swaps=True),
+    "Pow": Row(emit=_power, types=FLOATS, reads_one=True),
     "Neg": Row(emit=_plain("neg")),
     "Abs": Row(emit=_plain("abs")),
     "Sqrt": Row(emit=_plain("sqrt"), types=FLOATS, flops=_T),
@@ -144,9 +158,9 @@ OPERATORS: Mapping[str, Row] = {
     "Erf": Row(emit=_plain("erf"), types=frozenset({"float"}), exact=False, flops=_T),
     "Sigmoid": Row(emit=_plain("sigmoid"), types=FLOATS, exact=False, flops=_T),
     "HardSigmoid": Row(emit=_hard_sigmoid, types=FLOATS, flops=4),
-    "ReduceSum": Row(emit=_plain("sum"), types=FLOATS, exact=False, reduces=True),
-    "ReduceMean": Row(emit=_plain("mean"), types=FLOATS, exact=False, reduces=True),
-    "ReduceMax": Row(emit=_plain("max"), types=FLOATS, exact=False, reduces=True),
+    "ReduceSum": Row(emit=_plain("sum"), types=FLOATS, exact=False, reduces=True, reads_one=True),
+    "ReduceMean": Row(emit=_plain("mean"), types=FLOATS, exact=False, reduces=True, reads_one=True),
+    "ReduceMax": Row(emit=_plain("max"), types=FLOATS, exact=False, reduces=True, reads_one=True),
 }
 
 

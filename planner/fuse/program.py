@@ -81,12 +81,15 @@ def _write(ground: Ground, group: Group, writer: Writer, names: dict[TensorId, s
                     graph.tensors[tensor].dtype, ground.constants[tensor]
                 )
             values.append(names[tensor])
-        if len(values) == 2:
+        if row.swaps:
             shapes = [graph.tensors[t].shape for t in operation.inputs]
             if is_swapped(row, *shapes):
                 values.reverse()
         dtype = graph.tensors[operation.inputs[0]].dtype
-        made = row.emit(writer, values, dtype, operation.attributes or {})
+        attributes = dict(operation.attributes or {})
+        if operation.op_type == "Pow":
+            attributes["exponent"] = ground.exponent(operation)
+        made = row.emit(writer, values, dtype, attributes)
         names[operation.outputs[0]] = made
 
 

@@ -11,7 +11,7 @@ import pytest
 from onnx import helper
 from scipy import special
 
-from planner.fuse.operators import CASTS, OPERATORS, Writer, is_swapped
+from planner.fuse.operators import CASTS, OPERATORS, POWERS, Writer, is_swapped
 from tests.fuse.graphs import Array, model_of, pointwise, same_bits, session, ulps
 
 DTYPES = {"float": "f4", "double": "f8", "int32": "i4", "int64": "i8", "bool": "?"}
@@ -75,7 +75,8 @@ def both(
 
 
 CASES = [(name, dtype) for name, row in OPERATORS.items() for dtype in sorted(row.types)]
-EXACT = [(name, dtype) for name, dtype in CASES if OPERATORS[name].exact and name != "Cast"]
+APART = ("Cast", "Pow")
+EXACT = [(name, dtype) for name, dtype in CASES if OPERATORS[name].exact and name not in APART]
 INEXACT = [(name, dtype) for name, dtype in CASES if not OPERATORS[name].exact]
 
 
@@ -95,6 +96,18 @@ def test_exact_rows_have_them_where_an_operand_is_a_single_element(op_type: str,
             single = {place: np.array([value], dtype=DTYPES[kind])}
             wanted, found = both(op_type, dtype, single)
             assert same_bits(wanted, found), (place, value)
+
+
+@pytest.mark.parametrize("exponent", POWERS)
+@pytest.mark.parametrize("dtype", ["float", "double"])
+def test_powers_have_the_bits_of_onnxruntime(dtype: str, exponent: float):
+    x = values(dtype, 0)
+    feeds = {"x": x, "y": np.array([exponent], dtype=x.dtype)}
+    model = model_of([helper.make_node("Pow", ["x", "y"], ["out"])], feeds, ["out"])
+    writer = Writer()
+    made = OPERATORS["Pow"].emit(writer, ["x"], dtype, {"exponent": exponent})
+    lines = [f"x = input {dtype}", *writer.lines, f"output {made}"]
+    assert same_bits(session(model).run(None, feeds)[0], pointwise("\n".join(lines), {"x": x})[0])
 
 
 @pytest.mark.parametrize("to", CASTS)
