@@ -77,11 +77,7 @@ def built(folder: Path, *sanitize: str) -> Built:
     command = [*compiler(), *FLAGS, *sanitize, "-fPIC", "-shared", HERE / "fake_driver.cpp"]
     subprocess.run([*map(str, command), "-o", str(driver)], check=True)
     unit = folder / "unit.cpp"
-    parts = [
-        *sorted(SOURCES.glob("*.cpp")),
-        *sorted(SOURCES.glob("fused/*.cpp")),
-        HERE / "streams.cpp",
-    ]
+    parts = [*sorted(SOURCES.glob("*.cpp")), HERE / "streams.cpp"]
     unit.write_text("".join(f'#include "{part}"\n' for part in parts))
     command = [*compiler(), *FLAGS, *sanitize, *TEST_BUILD, f"-I{SOURCES}", unit, driver, "-ldl"]
     subprocess.run([*map(str, command), "-o", str(program)], check=True)

@@ -1,3 +1,5 @@
+// PLANNER_PLAIN_LOOPS, for tests, leaves the first alone.
+//
 // The loops, compiled three times on x86: for every processor, for AVX2 with FMA, and for AVX-512. The
 // two with FMA give the same bits.
 #include "fused/loops.h"
@@ -27,7 +29,7 @@ namespace plain {
 #include "fused/loops.inc"
 }  // namespace plain
 
-#if defined(__x86_64__)
+#if defined(__x86_64__) && !defined(PLANNER_PLAIN_LOOPS)
 #undef PLANNER_FMA
 #define PLANNER_FMA(a, b, c) __builtin_fmaf(a, b, c)
 
