@@ -18,8 +18,7 @@ from pathlib import Path
 
 SOURCES = Path(__file__).parent
 FLAGS = (
-    *("-O2", "-ftree-vectorize", "-fvect-cost-model=dynamic"),
-    *("-std=c++17", "-fPIC", "-shared", "-s", "-fvisibility=hidden", "-pthread"),
+    *("-O3", "-std=c++17", "-fPIC", "-shared", "-s", "-fvisibility=hidden", "-pthread"),
     "-ffp-contract=off",  # the search finds the same plans on every machine, and fusion the same bits
     *("-fno-math-errno", "-fno-trapping-math"),  # loops become vectors; no value changes
 )
