@@ -70,22 +70,27 @@ def plan_fused(prepared: Prepared, progress: Progress, plan: PlanFor) -> Made:
     mode = prepared.request.levers.fuse
     if mode == "none":
         return plan(prepared, 1.0)
+
+    def unfused(why: str, share: float = 1.0) -> Made:
+        return plan(_noted(prepared, f"nothing is fused (--fuse {mode}): {why}"), share)
+
+    if prepared.loaded.dims:
+        # a dim that is 1 here and not elsewhere would give what is inside of a group another shape
+        return unfused("not yet with open dims, whose sizes may be others when the file runs")
     other = fused(prepared, mode, measure=True)
     if other is None:
-        return plan(
-            _noted(prepared, f"nothing was fused (--fuse {mode}): no two operations go"), 1.0
-        )
+        return unfused("no two element operations of the model can run as one")
     progress("planning with operations fused")
     try:
         made = plan(other, _FUSED)
     except InfeasibleBudgetError:
         progress("planning without fused operations: with them no plan fits")
-        return plan(_noted(prepared, f"nothing is fused (--fuse {mode}): no plan fits so"), 1.0)
+        return unfused("with fused operations no plan fits")
     if made[1].solved.is_interrupted or made[1].time_us <= sum(prepared.duration_us):
         return made  # no plan of the model as it is takes less
     progress("planning without fused operations")
     try:
-        plain = plan(_noted(prepared, f"nothing is fused (--fuse {mode}): slower so"), 1 - _FUSED)
+        plain = unfused("that takes more time", 1 - _FUSED)
     except InfeasibleBudgetError:
         return made
     return plain if plain[1].is_better(made[1]) else made
