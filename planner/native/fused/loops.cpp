@@ -1,7 +1,5 @@
-// PLANNER_PLAIN_LOOPS, for tests, leaves the first alone.
-//
-// The loops, compiled three times on x86: for every processor, for AVX2 with FMA, and for AVX-512. The
-// two with FMA give the same bits.
+// The loops, compiled three times on x86: for every processor, for AVX2 with FMA, and for AVX-512.
+// The two with FMA give the same bits. PLANNER_PLAIN_LOOPS, for tests, leaves the first alone.
 #include "fused/loops.h"
 
 #include <cmath>

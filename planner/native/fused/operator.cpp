@@ -108,8 +108,8 @@ void infer(ort::ShapeContext* context) {
   }
 }
 
-// What is wrong is said by the kernel: ONNX Runtime tells nobody what inference says. Without types,
-// it would not come to the kernel.
+// The kernel says what is wrong: ONNX Runtime tells nobody what inference says. Without types, it
+// would not come to the kernel.
 void infer_or_leave(ort::ShapeContext* context) {
   try {
     return infer(context);
@@ -188,7 +188,8 @@ ort::CustomOp* described() {
   op->GetName = [](const ort::CustomOp*) { return "Pointwise"; };
   op->GetExecutionProviderType = [](const ort::CustomOp*) { return "CPUExecutionProvider"; };
   op->GetInputTypeCount = op->GetOutputTypeCount = [](const ort::CustomOp*) -> size_t { return 1; };
-  op->GetInputType = op->GetOutputType = [](const ort::CustomOp*, size_t) { return ort::kUndefined; };
+  op->GetInputType =
+      op->GetOutputType = [](const ort::CustomOp*, size_t) { return ort::kUndefined; };
   op->GetInputCharacteristic =
       op->GetOutputCharacteristic = [](const ort::CustomOp*, size_t) { return ort::kVariadic; };
   op->GetInputMemoryType = [](const ort::CustomOp*, size_t) { return ort::kMemoryDefault; };

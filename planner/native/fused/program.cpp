@@ -42,7 +42,8 @@ class Parser {
  private:
   void must(bool holds, const std::string& otherwise) const {
     if (holds) return;
-    std::string where = line_.empty() ? "" : "line " + std::to_string(number_) + ", '" + line_ + "': ";
+    std::string where;
+    if (!line_.empty()) where = "line " + std::to_string(number_) + ", '" + line_ + "': ";
     throw std::runtime_error("planner.fused: " + where + otherwise);
   }
 

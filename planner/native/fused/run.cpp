@@ -104,7 +104,8 @@ class Job {
       readers_.emplace_back(mine, is_row ? rows : space.dims, width_of(variable.type), inputs[i]);
       if (std::count(outputs.begin(), outputs.end(), inputs[i])) readers_.back().keep();
     }
-    for (const Variable& variable : program.variables) width_ = std::max(width_, width_of(variable.type));
+    for (const Variable& variable : program.variables)
+      width_ = std::max(width_, width_of(variable.type));
     block_rows_ = std::max<size_t>(1, kBlock / std::max<size_t>(1, space.columns));
     slot_bytes_ = (block_rows_ * std::max<size_t>(1, space.columns) * width_ + 63) / 64 * 64;
     for (void* output : outputs)
@@ -121,7 +122,8 @@ class Job {
     static thread_local std::vector<Operand> places;
     scratch.resize(std::max(scratch.size(), size_t(program_.slots) * slot_bytes_ + 64));
     places.resize(program_.variables.size());
-    auto aligned = reinterpret_cast<char*>((reinterpret_cast<uintptr_t>(scratch.data()) + 63) / 64 * 64);
+    auto begins = reinterpret_cast<uintptr_t>(scratch.data());
+    auto aligned = reinterpret_cast<char*>((begins + 63) / 64 * 64);
     size_t first = task * task_blocks() * block_rows_;
     size_t end = std::min(space_.rows, first + task_blocks() * block_rows_);
     for (; first < end; first += block_rows_)
@@ -231,8 +233,10 @@ Space space_of(const Program& program, const std::vector<Dims>& inputs) {
       if (whole == 1 || mine >= 0) whole = mine;
     }
   }
-  for (size_t i = 0; i < rank; i++)
-    (i + program.axes < rank ? space.rows : space.columns) *= size_t(std::max<int64_t>(0, space.dims[i]));
+  for (size_t i = 0; i < rank; i++) {
+    size_t& count = i + program.axes < rank ? space.rows : space.columns;
+    count *= size_t(std::max<int64_t>(0, space.dims[i]));
+  }
   return space;
 }
 
