@@ -15,6 +15,7 @@ from planner.chunking import SplitMode
 from planner.defaults import requested
 from planner.errors import ModelError, UsageError
 from planner.files.writing import FileName, path_or_none
+from planner.fusing import FuseMode
 from planner.graph.what_if import parse_what_if
 from planner.halving import CastSaved
 from planner.onnxio.load import model_digest
@@ -121,6 +122,7 @@ def optimize(
     micro_batch: int | str = 1,
     split: SplitMode = "none",
     cast_saved: CastSaved = "none",
+    fuse: FuseMode = "none",
     pattern: bool = True,
     order: OrderTarget = "default",
     reserve: str = AUTO_RESERVE,

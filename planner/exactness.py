@@ -2,7 +2,8 @@
 
 numbers    "exact": the same bits. Recompute, copies and another order change none.
            "rounding": the same up to rounding: what was added in one piece is added in several, or
-           a kernel takes another path for fewer rows. Each output has to be within `RELATIVE`.
+           a kernel takes another path for fewer rows, or a fused node has another polynomial. Each
+           output has to be within `RELATIVE`.
            "lossy": something was stored in a smaller type, as was asked for. What that does to each
            output is measured and said; only a NaN or an infinity that the original does not have
            is a failure.

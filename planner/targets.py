@@ -51,8 +51,11 @@ SESSION_KEYS = (
 """Metadata of a file that planner wrote: what for, and what its sessions need
 (`planner.runtime.opened`)."""
 
-NEEDS_SWAPS = "planner.swap 1"
-"""The domain and version of the operators that a file with copies beside the operations needs."""
+NEEDS_SWAPS, NEEDS_FUSED = "planner.swap 1", "planner.fused 1"
+"""The domain and version of the operators that a file with copies beside the operations needs, and one
+with fused operations."""
+NEEDS = (NEEDS_SWAPS, NEEDS_FUSED, f"{NEEDS_FUSED}, {NEEDS_SWAPS}")
+"""What files may need of the native library."""
 
 HALF = frozenset({"float16", "bfloat16"})
 _SCATTERS = frozenset({"ScatterElements", "ScatterND"})

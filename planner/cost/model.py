@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 from planner.cost.hardware import Hardware
 from planner.cost.work import Unit, Work, work_of
@@ -47,6 +48,31 @@ def durations_of_changed(
         else _modelled_us(work_of(graph, op), graph, op, hardware)
         for op in graph.operations
     )
+
+
+def fused_us(
+    graph: TrainingGraph,
+    members: Sequence[Operation],
+    known_us: Sequence[float],
+    moved_bytes: int,
+    hardware: Hardware,
+) -> float:
+    """Microseconds of one node that does several operations: the share of their time that the bytes have
+    which are still moved, and no less than their arithmetic takes.
+
+    Args:
+        graph, known_us: of the operations, and what they take by OpId.
+        moved_bytes: what the node reads and writes.
+    """
+    work = [work_of(graph, op) for op in members]
+    moving_us = sum(max(0.0, known_us[op.id] - hardware.op_overhead_us) for op in members)
+    share = min(1.0, moved_bytes / max(1, sum(one.bytes for one in work)))
+    arithmetic_us = sum(
+        duration_us(replace(one, bytes=0), _rate_name(graph, op), hardware)
+        - hardware.op_overhead_us
+        for one, op in zip(work, members, strict=True)
+    )
+    return max(share * moving_us, arithmetic_us) + hardware.op_overhead_us
 
 
 def _modelled_us(work: Work, graph: TrainingGraph, op: Operation, hardware: Hardware) -> float:

@@ -128,6 +128,7 @@ _TABLE: Mapping[Effect, Mapping[str, str]] = {
             SampleOp ScaledSiLU SimplifiedLayerNormalization SkipGroupNorm SkipLayerNormalization
             SkipSimplifiedLayerNormalization SparseToDenseMatMul Tokenizer TorchEmbedding
             TransposeMatMul Trilu UnfoldTensor Unique WordConvEmbedding""",
+        "planner.fused": "Pointwise",
         "com.microsoft.nchwc": """
             AveragePool Conv GlobalAveragePool GlobalMaxPool MaxPool ReorderInput ReorderOutput
             Upsample""",

@@ -30,6 +30,9 @@ SWAP_IN, SWAP_IN_DONE, LOAD_IN = "SwapIn", "SwapInDone", "LoadIn"
 
 SWAP_OPERATORS = frozenset({SWAP_BEGIN, SWAP_OUT, SWAP_OUT_DONE, SWAP_IN, SWAP_IN_DONE, LOAD_IN})
 
+FUSED_DOMAIN, POINTWISE = "planner.fused", "Pointwise"
+"""A program over elements: the operator of `planner.native` that `planner.fuse` writes."""
+
 COMING_IN = frozenset({SWAP_IN, LOAD_IN})
 """What these make is not there before SwapInDone. Its dims are told nowhere: its buffer must be no other
 tensor's (planner/native/swaps.h, `Hold`)."""
@@ -109,6 +112,8 @@ def inplace_pairs(op_type: str, domain: str, dtype: str) -> tuple[tuple[int, int
         return ()
     if (domain, op_type) in _SUM_INTO:
         return ((3, 0),)
+    if domain == FUSED_DOMAIN:
+        return ((0, 0),)  # `first_in_place` in planner/native/fused/operator.cpp
     return ((0, 0),) if domain in ONNX_DOMAINS and op_type in INPLACE_UNARY else ()
 
 

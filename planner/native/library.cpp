@@ -8,6 +8,7 @@
 #include <mutex>
 
 #include "cuda_driver.h"
+#include "fused/operator.h"
 #include "operators.h"
 #include "pools.h"
 #include "swaps.h"
@@ -85,6 +86,9 @@ void register_all(ort::SessionOptions* options) {
   succeed(api->DisableMemPattern(options));  // Hold says why
   if (!before.empty()) return;  // ONNX Runtime takes a domain once
   succeed(api->AddCustomOpDomain(options, domain_of(settings)));
+#ifndef PLANNER_TEST_BUILD  // whose subject is copies
+  succeed(api->AddCustomOpDomain(options, fused::domain()));
+#endif
   succeed(api->AddSessionConfigEntry(options, kRegistered, kind.c_str()));
 }
 

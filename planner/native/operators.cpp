@@ -10,6 +10,7 @@
 
 #include "pools.h"
 #include "swaps.h"
+#include "tensors.h"
 
 namespace planner {
 namespace {
@@ -63,22 +64,6 @@ size_t width_bytes(int type) {
   must(known, "tensors of element type " + std::to_string(type) + " cannot be swapped");
   return widths[type];
 }
-
-int type_of(const ort::TypeAndShape* info) {
-  int type = ort::kUndefined;
-  succeed(api->GetTensorElementType(info, &type));
-  return type;
-}
-
-std::vector<int64_t> dims_of(const ort::TypeAndShape* info) {  // -1 where a dim is not known
-  size_t rank = 0;
-  succeed(api->GetDimensionsCount(info, &rank));
-  std::vector<int64_t> dims(rank);
-  succeed(api->GetDimensions(info, dims.data(), rank));
-  return dims;
-}
-
-using Info = std::unique_ptr<ort::TypeAndShape, void (*)(ort::TypeAndShape*)>;
 
 struct Facts {
   int type = ort::kUndefined;

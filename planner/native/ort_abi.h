@@ -31,10 +31,11 @@ struct Allocator;
 
 // Enumerations of the C interface, which are passed as int.
 constexpr int kFail = 1, kInvalidArgument = 2;
-constexpr int kUndefined = 0, kUint8 = 2;
-constexpr int kRequired = 0, kOptional = 1;
+constexpr int kUndefined = 0, kFloat = 1, kUint8 = 2, kInt32 = 6, kInt64 = 7, kBool = 9;
+constexpr int kDouble = 11;
+constexpr int kRequired = 0, kOptional = 1, kVariadic = 2;
 constexpr int kMemoryCpuInput = -2, kMemoryDefault = 0, kDeviceAllocator = 0;
-constexpr int kAttributeInt = 1, kAttributeInts = 2;
+constexpr int kAttributeInt = 1, kAttributeInts = 2, kAttributeString = 5;
 constexpr int kSequence = 2, kLogWarning = 2;
 
 // X(name, slot, result, arguments)
@@ -58,6 +59,10 @@ constexpr int kSequence = 2, kLogWarning = 2;
   X(GetTensorTypeAndShape, 65, Status*, (const Value*, TypeAndShape**))                        \
   X(CreateMemoryInfo, 68, Status*, (const char*, int, int, int, MemoryInfo**))                 \
   X(CreateValue, 82, Status*, (const Value* const*, size_t, int, Value**))                     \
+  X(KernelInfoGetAttribute_string, 87, Status*,                                                \
+    (const KernelInfo*, const char*, char*, size_t*))                                          \
+  X(KernelContext_GetInputCount, 88, Status*, (const KernelContext*, size_t*))                 \
+  X(KernelContext_GetOutputCount, 89, Status*, (const KernelContext*, size_t*))                \
   X(KernelContext_GetInput, 90, Status*, (const KernelContext*, size_t, const Value**))        \
   X(KernelContext_GetOutput, 91, Status*,                                                      \
     (KernelContext*, size_t, const int64_t*, size_t, Value**))                                 \
@@ -71,6 +76,7 @@ constexpr int kSequence = 2, kLogWarning = 2;
   X(HasSessionConfigEntry, 237, Status*, (const SessionOptions*, const char*, int*))           \
   X(GetSessionConfigEntry, 238, Status*, (const SessionOptions*, const char*, char*, size_t*)) \
   X(KernelInfo_GetOutputTypeInfo, 235, Status*, (const KernelInfo*, size_t, TypeInfo**))       \
+  X(ShapeInferContext_GetInputCount, 267, Status*, (const ShapeContext*, size_t*))             \
   X(ShapeInferContext_GetInputTypeShape, 268, Status*,                                         \
     (const ShapeContext*, size_t, TypeAndShape**))                                             \
   X(ShapeInferContext_GetAttribute, 269, Status*,                                              \
@@ -78,7 +84,9 @@ constexpr int kSequence = 2, kLogWarning = 2;
   X(ShapeInferContext_SetOutputTypeShape, 270, Status*,                                        \
     (const ShapeContext*, size_t, const TypeAndShape*))                                        \
   X(SetSymbolicDimensions, 271, Status*, (TypeAndShape*, const char**, size_t))                \
-  X(ReadOpAttr, 272, Status*, (const Attribute*, int, void*, size_t, size_t*))
+  X(ReadOpAttr, 272, Status*, (const Attribute*, int, void*, size_t, size_t*))                 \
+  X(KernelContext_ParallelFor, 274, Status*,                                                   \
+    (const KernelContext*, void (*)(void*, size_t), size_t, size_t, void*))
 
 // The functions above, read from the table that ONNX Runtime gives.
 struct Functions {

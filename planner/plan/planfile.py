@@ -20,6 +20,7 @@ from planner.disk import Disk
 from planner.errors import ModelError
 from planner.exactness import Numbers
 from planner.files.reading import MAX_BYTES, shown
+from planner.fusing import FuseMode
 from planner.halving import CastSaved
 from planner.plan.problem import ActionKind
 from planner.plan.statistics import EngineStatistics
@@ -323,6 +324,8 @@ class Plan:
             together, each list in the model that the ones before it left.
         cast_saved: as what tensors might be stored from forward to backward ("none", "bf16", "fp16"), and
             `halved`: names of those that are.
+        fuse: how element operations of the model were fused ("none", "exact", "auto"), into
+            `fused_nodes` nodes.
         pattern: sessions with default options may use the memory pattern; where not, an input of the
             rewritten model may be left out.
         numbers: how close the rewritten model's outputs are to the original's (`planner.exactness`).
@@ -379,6 +382,8 @@ class Plan:
     split: tuple[tuple[SplitRegion, ...], ...] = ()
     cast_saved: CastSaved = "none"
     halved: tuple[str, ...] = ()
+    fuse: FuseMode = "none"
+    fused_nodes: Count = 0
     pattern: bool = True
     numbers: Numbers = "exact"
     default_differ: tuple[str, ...] | None = None

@@ -190,6 +190,8 @@ def done(payload: Payload) -> str:
         found.append(f"{head['paged_tensors']:,} inputs and outputs on the host ({size} copied)")
     if head["split_nodes"]:
         found.append(f"{head['split_nodes']:,} nodes in up to {head['split_chunks']} chunks")
+    if head["fused_nodes"]:
+        found.append(f"{head['fused_nodes']:,} fused nodes")
     if head["halved_tensors"]:
         found.append(f"{head['halved_tensors']:,} saved tensors in {head['cast_saved']}, lossy")
     if _is_reordered(payload):

@@ -50,6 +50,7 @@ def explain_payload(e: Explanation) -> Payload:
         **picked(e, "tensor", "buffer", "bytes", "category", "dtype", "shape", "producer", "uses"),
         **picked(e, "times_from"),
         "persistent": e.is_persistent,
+        "program": e.program or None,
         "before": {
             "steps": e.steps_before,
             "live": None if e.before is None else asdict(e.before),
@@ -102,6 +103,8 @@ def print_explanation(payload: Payload, console: Console | None = None) -> None:
         print_line(out, "a graph input or initializer: on the device throughout, not planned")
     else:
         print_line(out, f"made by {payload['producer']}")
+    for line in (payload["program"] or "").splitlines():
+        print_line(out, f"    {line}")
     print_line(out, f"read by {', '.join(payload['uses']) or 'nobody'}")
     _print_lives(out, payload)
     rows = [_interval_row(i) for i in payload["intervals"]]

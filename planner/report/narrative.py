@@ -70,6 +70,8 @@ def _at_what_cost(headline: dict[str, Any]) -> str:
             if headline["paged_tensors"] == 1
             else f"keeping {headline['paged_tensors']:,} inputs and outputs on the host"
         )
+    if headline["fused_nodes"]:
+        done.append(f"fusing operations into {_count(headline['fused_nodes'], 'node')}")
     if headline["halved_tensors"]:
         count = _count(headline["halved_tensors"], "saved tensor")
         done.append(f"storing {count} in {headline['cast_saved']}, which is lossy")

@@ -28,7 +28,7 @@ _WIDE_GAP = 0.01
 _MUCH_CHEAPER = 0.5
 _SPARE = 0.05
 
-_AS_IN_THE_PLAN = ("cast_saved", "pattern", "include", "exclude", "min_tensor")
+_AS_IN_THE_PLAN = ("cast_saved", "fuse", "pattern", "include", "exclude", "min_tensor")
 """Options whose fields in the plan have their names and values."""
 
 ELSEWHERE = "On the GPU machine"

@@ -159,6 +159,7 @@ def _headline(result: OptimizeResult) -> dict[str, Any]:
         "split_nodes": sum(len(r.nodes) for together in plan.split for r in together),
         "split_regions": sum(map(len, plan.split)),
         "split_chunks": max((r.chunks for together in plan.split for r in together), default=0),
+        "fused_nodes": plan.fused_nodes,
         "cast_saved": plan.cast_saved if plan.halved else None,
         "worst_rms_rel_diff": _worst_rms(verification),
         "disk": None if plan.disk is None else fields_of(plan.disk),
@@ -212,6 +213,7 @@ def _plan(plan: Plan) -> dict[str, Any]:
     return {
         **picked(plan, "version", "model_name", "model_sha256", "hardware", "cost_source"),
         **picked(plan, "max_slowdown", "swap_mode", "copies", "resident", "cast_saved", "halved"),
+        **picked(plan, "fuse", "fused_nodes"),
         **picked(plan, "pattern", "numbers", "feeds", "device", "assumed", "order_target"),
         **picked(plan, "ort_optimized", "engine", "solve_s", "seed", "least_peak_bytes"),
         **picked(plan, "least_peak_bound_bytes", "bound_us", "bound_class"),

@@ -126,6 +126,8 @@ def _done(head: Payload) -> Iterator[tuple[str, str]]:
         moved = f"{_size(head['page_in_bytes'])} in, {_size(head['page_out_bytes'])} out"
         what = f"{head['paged_tensors']:,} inputs and outputs, {moved}"
         yield "On the host", f"{what}, {_duration(head['page_us'])}"
+    if head["fused_nodes"]:
+        yield "Fused", f"{head['fused_nodes']:,} nodes of planner's native library"
     if head["halved_tensors"]:
         what = f"{head['halved_tensors']:,} in {head['cast_saved']}, {_size(head['halved_bytes'])}"
         worst = head["worst_rms_rel_diff"]

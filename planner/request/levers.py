@@ -10,6 +10,7 @@ from planner.choices import Copies, Recompute, Swap
 from planner.chunking import SplitMode
 from planner.errors import UsageError
 from planner.files.writing import FileName
+from planner.fusing import FuseMode
 from planner.halving import CastSaved
 from planner.request.asking import BUDGET, LEVERS, WITH_COPIES, is_size, option
 from planner.residing import Feeds, Reside
@@ -124,6 +125,15 @@ class Levers:
             "--cast-saved",
             "Lossy: store what is saved from forward to backward as bfloat16 or float16, where it pays.",
             more="Gradients differ, and the verification says by how much.",
+        ),
+    ] = "none"
+    fuse: Annotated[
+        FuseMode,
+        _lever(
+            "--fuse",
+            "Run element operations together, as nodes of planner's native library, where that takes "
+            "less time or fits alone: none, those that keep every bit, or others too. For the CPU.",
+            more='"auto" differs in rounding (`planner.fusing`).',
         ),
     ] = "none"
     pattern: Annotated[

@@ -33,6 +33,8 @@ def _problems(said: Mapping[str, Any]) -> Iterator[str]:
         yield "--disk-budget is for swaps to a disk: give its folder with --disk"
     if said.get("reproducible"):
         yield from _of_reproducible(said)
+    if said.get("fuse", "none") != "none":
+        yield from _of_fuse(said)
     if said.get("cast_saved", "none") != "none" and str(said.get("micro_batch", 1)) != "1":
         yield "--cast-saved is lossy, and --micro-batch is proved up to rounding: give one of them"
 
@@ -73,6 +75,17 @@ def _of_disk(said: Mapping[str, Any]) -> Iterator[str]:
         )
     if said.get("host_budget") is not None:
         yield "with --disk nothing is swapped to the host: give --disk-budget"
+
+
+def _of_fuse(said: Mapping[str, Any]) -> Iterator[str]:
+    mode, device = said["fuse"], said.get("device")
+    if device not in (None, "cpu"):
+        yield (
+            f"--fuse {mode} is for the CPU alone: planner's native library has no kernel of "
+            f"planner.fused::Pointwise for {device} yet; use --fuse none, or --device cpu"
+        )
+    if said.get("budget") is None:
+        yield f"--fuse {mode} needs a --budget (100% is one)"
 
 
 def _of_reproducible(said: Mapping[str, Any]) -> Iterator[str]:

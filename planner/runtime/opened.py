@@ -9,7 +9,7 @@
     pkg.planner.pool                 the pool in which it runs on the CPU (`planner.native`)
     pkg.planner.block_channels       of the layout that its weights are in, which belongs to a processor
     pkg.planner.assumed              "1" where it was made without its device's provider
-    pkg.planner.needs                "planner.swap 1" where sessions load planner's native library
+    pkg.planner.needs                "planner.swap 1", "planner.fused 1": of planner's native library
     pkg.planner.disk_bytes           of the file that its swaps go to, where they go to a disk
 
 Besides, no file is opened with memory pattern or buffer reuse, which hold more than what is alive.
@@ -37,8 +37,8 @@ from planner.targets import (
     ASSUMED_KEY,
     BLOCK_KEY,
     LEVEL_KEY,
+    NEEDS,
     NEEDS_KEY,
-    NEEDS_SWAPS,
     OPTIONS_KEY,
     ORDER_KEY,
     PACKED_KEY,
@@ -200,7 +200,7 @@ def needs_of(model: Path | str | bytes, *, device: str | None = None) -> Needs:
         pool=_pool(props[POOL_KEY], where) if POOL_KEY in props and has_pool() else None,
         budget_bytes=_budget(props.get(_BUDGET_KEY)),
         assumed=one_of(ASSUMED_KEY, "1") is not None,
-        library=one_of(NEEDS_KEY, NEEDS_SWAPS) is not None,
+        library=one_of(NEEDS_KEY, *NEEDS) is not None,
         disk_bytes=disk_bytes_of(props, where),
         props=props,
     )

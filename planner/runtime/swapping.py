@@ -1,8 +1,8 @@
 """Sessions that load `planner.native`: of files whose copies run beside the operations, to the host's
-memory or to a disk, and of those that are given a memory pool of a size.
+memory or to a disk, of those with fused operations, and of those that are given a memory pool of a size.
 
-A file with such copies says so in its metadata (`pkg.planner.needs`), and has nodes of the domain
-`planner.swap`, which ONNX Runtime knows from the library alone.
+A file with such copies or operations says so in its metadata (`pkg.planner.needs`), and has nodes of the
+domain `planner.swap` or `planner.fused`, which ONNX Runtime knows from the library alone.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 from planner.disk import default_folder, kind_of, remark_on
 from planner.errors import UsageError
 from planner.files.reading import MAX_BYTES, shown
-from planner.graph.rules import SWAP_DOMAIN
+from planner.graph.rules import FUSED_DOMAIN, SWAP_DOMAIN
 from planner.native import library_path
 from planner.onnxio.metadata import read_metadata
 from planner.runtime.build import has_pool
 from planner.runtime.messages import first_line
-from planner.targets import ANY, CPU, DISK_KEY, NEEDS_KEY, NEEDS_SWAPS, Target
+from planner.targets import ANY, CPU, DISK_KEY, NEEDS, NEEDS_FUSED, NEEDS_KEY, NEEDS_SWAPS, Target
 from planner.units import parse_whole
 
 if TYPE_CHECKING:
@@ -42,8 +42,15 @@ CHECK_SWAPS, LINK_MBPS, LINK_JITTER_US = (
 
 
 def has_swaps(model: ir.Model) -> bool:
-    """Whether a model has nodes of the library."""
+    """Whether a model has copies beside the operations."""
     return SWAP_DOMAIN in model.graph.opset_imports
+
+
+def needs_of_graph(model: ir.Model) -> str:
+    """What of the library a model needs, as its metadata say it; "" for nothing."""
+    imports = model.graph.opset_imports
+    needs = ((FUSED_DOMAIN, NEEDS_FUSED), (SWAP_DOMAIN, NEEDS_SWAPS))
+    return ", ".join(text for domain, text in needs if domain in imports)
 
 
 def put_pool(options: ort.SessionOptions, pool: Pool, target: Target) -> None:
@@ -132,7 +139,7 @@ def register_for(options: ort.SessionOptions, model: Path) -> None:
             props = read_metadata(file)
     except (OSError, ValueError):
         return
-    needs = props.get(NEEDS_KEY) == NEEDS_SWAPS
+    needs = props.get(NEEDS_KEY) in NEEDS
     if needs and (disk_bytes := disk_bytes_of(props, str(model))) is not None:
         put_disk(options, disk_bytes)
     if needs or _has_entry(options, _POOL_BYTES):

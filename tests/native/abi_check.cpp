@@ -83,11 +83,18 @@ static_assert(our::kApiVersion <= ORT_API_VERSION);
 static_assert(our::kFail == ORT_FAIL && our::kInvalidArgument == ORT_INVALID_ARGUMENT);
 static_assert(our::kUndefined == ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED);
 static_assert(our::kUint8 == ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT8);
-static_assert(our::kRequired == INPUT_OUTPUT_REQUIRED && our::kOptional == INPUT_OUTPUT_OPTIONAL);
+static_assert(our::kFloat == ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT &&
+              our::kDouble == ONNX_TENSOR_ELEMENT_DATA_TYPE_DOUBLE &&
+              our::kInt32 == ONNX_TENSOR_ELEMENT_DATA_TYPE_INT32 &&
+              our::kInt64 == ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64 &&
+              our::kBool == ONNX_TENSOR_ELEMENT_DATA_TYPE_BOOL);
+static_assert(our::kRequired == INPUT_OUTPUT_REQUIRED && our::kOptional == INPUT_OUTPUT_OPTIONAL &&
+              our::kVariadic == INPUT_OUTPUT_VARIADIC);
 static_assert(our::kMemoryCpuInput == OrtMemTypeCPUInput &&
               our::kMemoryDefault == OrtMemTypeDefault);
 static_assert(our::kDeviceAllocator == OrtDeviceAllocator);
-static_assert(our::kAttributeInt == ORT_OP_ATTR_INT && our::kAttributeInts == ORT_OP_ATTR_INTS);
+static_assert(our::kAttributeInt == ORT_OP_ATTR_INT && our::kAttributeInts == ORT_OP_ATTR_INTS &&
+              our::kAttributeString == ORT_OP_ATTR_STRING);
 static_assert(our::kSequence == ONNX_TYPE_SEQUENCE &&
               our::kLogWarning == ORT_LOGGING_LEVEL_WARNING);
 

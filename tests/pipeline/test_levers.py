@@ -55,7 +55,7 @@ def test_a_lever_that_is_off_is_in_no_stack(
 
 
 def test_what_is_asked_is_what_may_be_chosen() -> None:
-    asked = Levers(resident="auto", split="auto", cast_saved="fp16")
+    asked = Levers(resident="auto", split="auto", cast_saved="fp16", fuse="exact")
     prepared = prepare(Request(model=MLP, costs=Costs(calibrate="never"), levers=asked))
     found, noted = levers_for(prepared)
     assert found == LEVERS and noted is prepared

@@ -11,6 +11,7 @@ from planner.errors import UsageError
 from planner.files.reading import closest
 from planner.formulate import with_free_loads
 from planner.graph.model import Tensor, TensorId, TrainingGraph
+from planner.graph.rules import FUSED_DOMAIN
 from planner.pipeline.prepare.prepared import Prepared, Progress, silent
 from planner.pipeline.prepare.settings import settings_as_planned
 from planner.pipeline.prepare.timelines import full_timeline
@@ -95,6 +96,7 @@ def _explained(
         shape=tensor.shape,
         is_persistent=buffer.is_persistent,
         producer=None if buffer.producer is None else graph.operations[buffer.producer].name,
+        program=_program(graph, buffer),
         uses=_uses(graph, buffer, state, index),
         steps_before=steps_before,
         steps_after=steps_after,
@@ -110,6 +112,14 @@ def _explained(
     )
 
 
+def _program(graph: TrainingGraph, tensor: Tensor) -> str:
+    """The program of the fused node that makes a tensor; "" where none does."""
+    if tensor.producer is None:
+        return ""
+    op = graph.operations[tensor.producer]
+    return str((op.attributes or {}).get("program", "")) if op.domain == FUSED_DOMAIN else ""
+
+
 def _find(name: str, prepared: Prepared) -> Tensor:
     graph = prepared.graph
     try:
@@ -118,6 +128,11 @@ def _find(name: str, prepared: Prepared) -> Tensor:
         pass
     names = [t.name for t in graph.tensors]
     hint = closest(name, names, "names are", most=_CLOSEST)
+    if name in {t.name for t in prepared.baseline.graph.tensors} and prepared.fuse != "none":
+        raise UsageError(
+            f"tensor {name!r} is worked out inside of a fused node (--fuse {prepared.fuse}), and nobody "
+            f"stores it{hint}"
+        )
     values = {str(v.name) for node in prepared.loaded.model.graph for v in node.outputs}
     if name in values:
         raise UsageError(

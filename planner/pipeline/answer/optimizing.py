@@ -103,7 +103,7 @@ class OptimizeJob:
             prepared = self._prepared(ahead)
             settings = settings_of(prepared)
             preview = None
-            if plans.fits_as_it_is(prepared, settings):
+            if self.request.levers.fuse == "none" and plans.fits_as_it_is(prepared, settings):
                 plan = self._as_step(plans.unchanged_plan(prepared, settings), prepared)
                 made = Made(prepared=prepared, plan=plan, after=prepared.baseline.view)
             else:

@@ -26,7 +26,6 @@ from planner.pipeline.solve.quick import (
     QuickSearch,
     between,
     found_there,
-    is_slow,
     quick_search,
 )
 from planner.pipeline.solve.working_ahead import may_work_ahead
@@ -84,7 +83,7 @@ class _Choice:
                 plain = self._made(first, lever.shares.plain)
             except InfeasibleBudgetError as error:
                 errors.append(error)
-            if plain is not None and not is_slow(case.prepared, plain):
+            if plain is not None and lever.is_enough(case, plain):
                 return plain
             self.case = case = replace(case, plain=plain, is_tried=True)
         try:

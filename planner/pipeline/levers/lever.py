@@ -19,6 +19,7 @@ from planner.pipeline.prepare.settings import Settings
 from planner.pipeline.solve.orders import BaseOrder
 from planner.pipeline.solve.planned import Planned
 from planner.pipeline.solve.policy import POLICY as SOLVING
+from planner.pipeline.solve.quick import is_slow
 from planner.plan.planfile import Plan
 from planner.processes.workers import Beside
 from planner.request import Levers
@@ -127,6 +128,10 @@ class Lever:
     def goes_without(self, case: Case) -> bool:
         """Whether a plan without it is looked for first, which another has to beat."""
         return True
+
+    def is_enough(self, case: Case, plain: Planned) -> bool:
+        """Whether the plan without it is taken at once: another has little to gain."""
+        return not is_slow(case.prepared, plain)
 
     def rungs(self, case: Case) -> Iterator[Rung]:
         """Models to plan in earnest, what promises most first; none where the plain plan is as good."""

@@ -56,6 +56,7 @@ class LeverPolicy:
         plain=0.5, until=0.5, rest=0.5, quick=0.15, most_quick_s=10.0, slower=0.002, gives_up=False
     )
     chunks: Shares = Shares(plain=0.6, quick=0.08, most_quick_s=6.0)
+    fuse: Shares = Shares(plain=0.4, quick=0.0, most_quick_s=0.0)
     host: Shares = Shares(plain=0.6, quick=0.1, most_quick_s=8.0, is_one_wait=True)
     least_quick_s: float = 0.3
     small: float = 0.02

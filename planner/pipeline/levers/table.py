@@ -7,13 +7,14 @@ from typing import Any
 from planner.errors import UsageError
 from planner.graph.effects import Effect
 from planner.pipeline.levers.chunks import Chunks
+from planner.pipeline.levers.fusing import Fusing
 from planner.pipeline.levers.halves import Halves
 from planner.pipeline.levers.hosting import HOSTING
 from planner.pipeline.levers.lever import Lever
 from planner.pipeline.prepare.prepared import Prepared
 from planner.plan.planfile import Plan
 
-LEVERS: tuple[Lever, ...] = (Halves(), Chunks(), HOSTING)
+LEVERS: tuple[Lever, ...] = (Fusing(), Halves(), Chunks(), HOSTING)
 """In the order in which they change a model, each chosen with the plans that those behind it allow."""
 
 

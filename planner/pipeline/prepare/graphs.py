@@ -14,7 +14,7 @@ from planner.onnxio.load import ValueType, value_types
 from planner.runtime.build import is_training_build
 from planner.runtime.memory.within import with_bodies
 from planner.runtime.optimizers.shapes import runtime_types, unsized_values
-from planner.runtime.swapping import has_swaps
+from planner.runtime.swapping import needs_of_graph
 
 
 def analysed_graph(
@@ -53,5 +53,5 @@ def typed_graph(
         with_bodies(graph, model, types),
         shapes_follow=is_training_build(),
         # the library turns it off
-        pattern=not has_optional_input(model) and not has_swaps(model),
+        pattern=not has_optional_input(model) and not needs_of_graph(model),
     )

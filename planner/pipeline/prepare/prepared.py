@@ -12,6 +12,7 @@ from planner.cost.measured import Cache
 from planner.errors import ModelError, UsageError
 from planner.exactness import Numbers
 from planner.formulate import Formulation, OpCosts, Room, formulate
+from planner.fusing import FuseMode
 from planner.graph.model import OpId, Placement, TrainingGraph
 from planner.graph.reasons import WhyClosed
 from planner.graph.schedule import default_order
@@ -81,6 +82,7 @@ class Prepared:
         halved: names of tensors that are stored in half from forward to backward.
         numbers: how close the numbers of `model` are to the original's.
         split: regions that run in chunks, those of one rewriting together.
+        fuse: how operations of `model` were fused; "none" where they were not.
         why_no_swaps: why ONNX Runtime here cannot copy to the host; None where it can.
     """
 
@@ -111,6 +113,7 @@ class Prepared:
     halved: tuple[str, ...] = ()
     numbers: Numbers = "exact"
     split: tuple[tuple[Region, ...], ...] = ()
+    fuse: FuseMode = "none"
     _formulated: dict[int, Formulation] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )

@@ -86,6 +86,7 @@ class Explanation:
 
     Attributes:
         buffer: the tensor whose storage this one uses: its own name unless it is a view.
+        program: of the fused node that makes it; "" where none does.
         uses: nodes that read the buffer, in the plan's base order.
         before: where it is on the device in the original, in ONNX Runtime's default order of
             `steps_before` steps; None where only planner's copy of the model has it.
@@ -106,6 +107,7 @@ class Explanation:
     shape: tuple[int, ...]
     is_persistent: bool
     producer: str | None
+    program: str
     uses: tuple[str, ...]
     steps_before: int
     steps_after: int

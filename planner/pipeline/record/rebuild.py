@@ -32,7 +32,7 @@ from planner.plan.planfile import Plan
 from planner.plan.problem import Action
 from planner.request import Costs, Levers, Request
 from planner.runtime.device.sessions import why_missing
-from planner.runtime.swapping import has_swaps
+from planner.runtime.swapping import has_swaps, needs_of_graph
 from planner.targets import (
     ARENA_KEY,
     ASSUMED_KEY,
@@ -40,7 +40,6 @@ from planner.targets import (
     DISK_KEY,
     LEVEL_KEY,
     NEEDS_KEY,
-    NEEDS_SWAPS,
     ORDER_KEY,
     PACKED_KEY,
     POOL_KEY,
@@ -145,6 +144,7 @@ def request_of(model: Path, plan: Plan, *, profile: Path | None = None) -> Reque
             disk=plan.disk,
             split="auto" if plan.split else "none",
             cast_saved=plan.cast_saved,
+            fuse=plan.fuse,
             pattern=plan.pattern,
         ),
         order=plan.order_target,
@@ -237,10 +237,10 @@ def with_metadata(rewritten: Rewritten, plan: Plan, prepared: Prepared) -> Rewri
         props[PACKED_KEY] = "0"
     if plan.assumed:
         props[ASSUMED_KEY] = "1"
-    if has_swaps(rewritten.model):
-        props[NEEDS_KEY] = NEEDS_SWAPS
-        if plan.disk is not None:
-            props[DISK_KEY] = str(plan.planned.host_bytes)
+    if needs := needs_of_graph(rewritten.model):
+        props[NEEDS_KEY] = needs
+    if has_swaps(rewritten.model) and plan.disk is not None:
+        props[DISK_KEY] = str(plan.planned.host_bytes)
     if plan.block_channels:
         props[BLOCK_KEY] = str(plan.block_channels)
     if plan.pool is not None:

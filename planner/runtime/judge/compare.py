@@ -181,7 +181,8 @@ def judged(
         return failures, []
     worst = max(off, key=lambda c: c.rms_rel_diff)
     why = {
-        "rounding": "what is split is added in another order: these differ in rounding, within "
+        "rounding": "what is split or fused is added in another order, or worked out by other "
+        "polynomials: these differ in rounding, within "
         f"{RELATIVE['float32']:g} of the largest element",
         "lossy": "lossy, as asked for",
     }[numbers]

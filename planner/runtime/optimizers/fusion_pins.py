@@ -27,7 +27,7 @@ from planner.runtime.device.client import optimize
 from planner.runtime.messages import first_line
 from planner.runtime.optimizers.shapes import without_large_initializers
 from planner.runtime.options import asking_options
-from planner.runtime.swapping import has_swaps, register_library
+from planner.runtime.swapping import needs_of_graph, register_library
 from planner.targets import CPU, Target
 
 T = TypeVar("T")
@@ -244,7 +244,7 @@ def _optimized_nodes(model: ir.Model, target: Target) -> set[str]:
             return _names_in(path)
         options = asking_options("all")
         options.optimized_model_filepath = str(path)
-        if has_swaps(light):
+        if needs_of_graph(light):
             register_library(options)
         try:
             ort.InferenceSession(

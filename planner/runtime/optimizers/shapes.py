@@ -21,7 +21,7 @@ from planner.onnxio.load import InferredTypes, ValueType
 from planner.runtime.build import is_training_build
 from planner.runtime.messages import first_line
 from planner.runtime.options import asking_options
-from planner.runtime.swapping import has_swaps, register_library
+from planner.runtime.swapping import needs_of_graph, register_library
 
 _SMALL_BYTES = 1024
 
@@ -99,7 +99,7 @@ def unsized_values(model: ir.Model, types: Mapping[str, ValueType]) -> set[str]:
         kind = onnx.TypeProto(tensor_type=onnx.TypeProto.Tensor(elem_type=int(types[name].dtype)))
         proto.graph.output.append(onnx.ValueInfoProto(name=name, type=kind))
     options = asking_options("disabled")
-    if has_swaps(model):
+    if needs_of_graph(model):
         register_library(options)
     try:
         session = ort.InferenceSession(

@@ -1,0 +1,138 @@
+"""What the readers of a group work out again, so that nobody has to store it.
+
+    forward   v = 1 + erf(x / c);  y = x v        x and v are stored
+    backward  g = dy (v + ...)                    reads v
+
+    after     y = x (1 + erf(x / c))              x alone is stored
+              g = dy (1 + erf(x / c) + ...)
+
+A value is worked out again where every reader outside of its group is another group that can do so from
+what it reads anyway, or from what is there for the whole step. That costs arithmetic, and no memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence, Set
+from dataclasses import replace
+
+import numpy as np
+
+from planner.fuse.groups import Ground, Group, joined
+from planner.fuse.program import outside
+from planner.graph.model import OpId, TensorId
+
+MOST_AGAIN = 16
+"""A group works out no more operations again."""
+
+
+def with_again(ground: Ground, groups: Sequence[Group]) -> list[Group]:
+    """The groups, with what each of them works out again, and without what nobody reads any more."""
+    spreading = _Spreading(ground, groups)
+    for number, group in enumerate(groups):
+        for op in reversed(group.operations):
+            spreading.spread(number, op)
+    return _live(ground, spreading.groups)
+
+
+class _Spreading:
+    def __init__(self, ground: Ground, groups: Sequence[Group]) -> None:
+        self.ground = ground
+        self.groups = list(groups)
+        self.group_of = {op: i for i, group in enumerate(groups) for op in group.operations}
+        self.reads = [set(outside(ground, group)) for group in groups]
+
+    def spread(self, number: int, op: OpId) -> None:
+        """Have all readers of what one operation makes work it out again, where they all can."""
+        made = self.ground.made(op)
+        readers = {self.group_of.get(c, -1) for c in made.consumers} - {number}
+        readers |= {i for i, read in enumerate(self.reads) if made.id in read}
+        if made.is_output or not readers or -1 in readers:
+            return
+        source = {*self.groups[number].operations, *self.groups[number].again}
+        changed = {i: self._with(self.groups[i], made.id, source) for i in readers}
+        if any(group is None or not self._broadcasts(group) for group in changed.values()):
+            return
+        for reader, group in changed.items():
+            assert group is not None
+            self.groups[reader] = group
+            self.reads[reader] = set(outside(self.ground, group))
+
+    def _broadcasts(self, group: Group) -> bool:
+        """Whether what a group reads is broadcast to its space."""
+        tensors = self.ground.graph.tensors
+        read = [tensors[t].shape for t in outside(self.ground, group)]
+        return bool(read) and np.broadcast_shapes(*read) == group.space.shape
+
+    def _with(self, group: Group, wanted: TensorId, source: set[OpId]) -> Group | None:
+        """A group that works out a value, and what it needs for that; None where it cannot.
+
+        Args:
+            source: operations of the group that makes it: others are not done again.
+        """
+        graph = self.ground.graph
+        has = set(outside(self.ground, group)) - {wanted}
+        again = dict.fromkeys(group.again)
+        space = group.space
+        stack = [wanted]
+        while stack:
+            tensor = stack.pop()
+            producer = graph.tensors[tensor].producer
+            is_there = graph.tensors[tensor].is_persistent or tensor in self.ground.constants
+            if tensor in has or is_there or producer in again or producer in group.operations:
+                continue
+            if producer is None or producer not in source:
+                return None
+            row = self.ground.row(graph.operations[producer])
+            own = self.ground.space(graph.operations[producer])
+            both = None if own is None else joined(space, own)
+            if row is None or row.reduces or both is None or len(again) >= MOST_AGAIN:
+                return None
+            space = both
+            again[producer] = None
+            stack += self.ground.read(graph.operations[producer])
+        return replace(group, space=space, again=tuple(sorted(again)))
+
+
+def outputs_of(ground: Ground, groups: Sequence[Group], fused: Set[OpId]) -> list[tuple[OpId, ...]]:
+    """By group, its operations whose results others read, or the caller.
+
+    Args:
+        fused: operations of all groups, those too that nobody needs any more.
+    """
+    needed = {t for group in groups for t in outside(ground, group)}
+
+    def is_left(op: OpId) -> bool:
+        made = ground.made(op)
+        return made.is_output or made.id in needed or any(c not in fused for c in made.consumers)
+
+    return [tuple(op for op in group.operations if is_left(op)) for group in groups]
+
+
+def _live(ground: Ground, groups: Sequence[Group]) -> list[Group]:
+    """The groups without operations that nobody needs."""
+    fused = {op for group in groups for op in group.operations}
+    now = list(groups)
+    while True:
+        roots = outputs_of(ground, now, fused)
+        after = [_with_live(ground, g, op) for g, op in zip(now, roots, strict=True)]
+        if after == now:
+            return after
+        now = after
+
+
+def _with_live(ground: Ground, group: Group, outputs: Sequence[OpId]) -> Group:
+    """A group with what its outputs need alone."""
+    members = {*group.operations, *group.again}
+    live: set[OpId] = set()
+    stack = list(outputs)
+    while stack:
+        op = stack.pop()
+        live.add(op)
+        read = ground.read(ground.graph.operations[op])
+        made = (ground.graph.tensors[t].producer for t in read)
+        stack += [p for p in made if p is not None and p in members and p not in live]
+    return replace(
+        group,
+        operations=tuple(op for op in group.operations if op in live),
+        again=tuple(op for op in group.again if op in live),
+    )

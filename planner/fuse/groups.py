@@ -1,0 +1,244 @@
+"""Which operations go together: convex groups of element operations over one space.
+
+A space is a shape; of a group with reductions, its last axes make a row, and values that a row has once
+belong to it, too. Two groups are merged where one reads the other and no path leads out of the first and
+back into the second: the graph of the groups then has no cycle, and each of them can be one node.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from planner.fuse.operators import TYPES, Row, row_of
+from planner.graph.effects import Effect
+from planner.graph.model import Operation, OpId, Role, Tensor, TensorId, TrainingGraph
+
+Shape = tuple[int, ...]
+
+MOST_OPERATIONS = 48
+"""A group has no more: its values would leave the L1 cache."""
+
+MOST_COLUMNS = 1 << 14
+"""Rows are no longer: a block is whole rows, and each value of it takes so many elements."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Space:
+    """What a program runs over.
+
+    Attributes:
+        shape: of its full values.
+        axes: the last so many make a row; 0 where there are no rows.
+    """
+
+    shape: Shape
+    axes: int = 0
+
+    @property
+    def row_shape(self) -> Shape | None:
+        """The shape of what a row has once; None where there are no rows."""
+        if not self.axes:
+            return None
+        return (*self.shape[: -self.axes], *(1,) * self.axes)
+
+    def with_rows(self, axes: int) -> Space | None:
+        """The space with rows of so many axes; None where it has others, or they are too long."""
+        if self.axes == axes:
+            return self
+        columns = math.prod(self.shape[-axes:])
+        if self.axes or not 1 < columns <= MOST_COLUMNS:
+            return None
+        return replace(self, axes=axes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """Operations that become one node, in the order of the file.
+
+    Attributes:
+        again: operations of other groups that this one does again for itself.
+    """
+
+    space: Space
+    operations: tuple[OpId, ...]
+    again: tuple[OpId, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ground:
+    """The graph to be looked at.
+
+    Attributes:
+        constants: initializers of one element that a program may have as constants, as it writes them.
+        axes: the axes over which each reduction that could be fused goes: the last so many, which stay
+            with size 1.
+        only_exact: operators whose bits may differ are left alone.
+    """
+
+    graph: TrainingGraph
+    constants: Mapping[TensorId, str]
+    axes: Mapping[OpId, int]
+    only_exact: bool
+
+    def row(self, op: Operation) -> Row | None:
+        """The row of an operation that may be fused; None of any other."""
+        row = row_of(op.op_type, op.domain)
+        if row is None or (self.only_exact and not row.exact) or len(op.outputs) != 1:
+            return None
+        if (row.reduces and op.id not in self.axes) or (row.swaps and len(op.inputs) != 2):
+            return None
+        if op.effect is not Effect.PURE or op.role is not Role.ORIGINAL or op.on_cpu:
+            return None
+        tensors = [self.graph.tensors[t] for t in (*self.read(op), *op.outputs)]
+        if any(t.dtype not in TYPES or t.unsized or not math.prod(t.shape) for t in tensors):
+            return None
+        if all(t in self.constants for t in self.read(op)):
+            return None
+        first = self.graph.tensors[op.inputs[1 if op.op_type == "Where" else 0]]
+        return row if first.dtype in row.types else None
+
+    def read(self, op: Operation) -> tuple[TensorId, ...]:
+        """Inputs whose elements its steps read: not the axes of a reduction, nor an exponent."""
+        row = row_of(op.op_type, op.domain)
+        return op.inputs[:1] if row is not None and row.reads_one else op.inputs
+
+    def exponent(self, op: Operation) -> float | None:
+        """The constant exponent of a Pow; None where it is none, or makes the result larger."""
+        x, y = (self.graph.tensors[t] for t in op.inputs)
+        text = self.constants.get(y.id)
+        return float(text) if text is not None and len(y.shape) <= len(x.shape) else None
+
+    def made(self, op: OpId) -> Tensor:
+        """What an operation makes."""
+        return self.graph.tensors[self.graph.operations[op].outputs[0]]
+
+    def space(self, op: Operation) -> Space | None:
+        """The space of an operation alone; None where it has none."""
+        row = self.row(op)
+        if row is None:
+            return None
+        if not row.reduces:
+            return Space(shape=self.made(op.id).shape)
+        return Space(shape=self.graph.tensors[op.inputs[0]].shape).with_rows(self.axes[op.id])
+
+
+def joined(one: Space, other: Space) -> Space | None:
+    """The space in which both run; None where there is none."""
+    if one.shape == other.shape:
+        if one.axes and other.axes and one.axes != other.axes:
+            return None
+        return one if one.axes else other
+    for space, rows in ((one, other), (other, one)):
+        if space.axes and not rows.axes and space.row_shape == rows.shape:
+            return space
+    return None
+
+
+def groups_of(ground: Ground) -> list[Group]:
+    """All groups, those of one operation too, in the order of their first operations."""
+    merging = _Merging(ground)
+    for op in ground.graph.operations:
+        for producer in _producers(ground.graph, op):
+            merging.try_merge(producer, op.id)
+    return merging.groups()
+
+
+def held_bytes(graph: TrainingGraph, ops: Collection[OpId]) -> int:
+    """What operations hold together while they run as one: what they read and others made, and what
+    others read of what they make."""
+    members = set(ops)
+    read = {t for op in members for t in graph.operations[op].inputs}
+    made = {t for op in members for t in graph.operations[op].outputs}
+    left = {
+        t
+        for t in made
+        if graph.tensors[t].is_output or not members.issuperset(graph.tensors[t].consumers)
+    }
+    fed = {t for t in read - made if not graph.tensors[t].is_persistent}
+    return sum(graph.tensors[t].bytes for t in fed | left)
+
+
+def most_held_bytes(graph: TrainingGraph) -> int:
+    """What the largest operation holds: no group holds more, so that whatever budget could be met still
+    can."""
+    return max(
+        (held_bytes(graph, (op.id,)) for op in graph.operations if not op.is_view), default=0
+    )
+
+
+def _producers(graph: TrainingGraph, op: Operation) -> Iterator[OpId]:
+    for tensor in op.inputs:
+        producer = graph.tensors[tensor].producer
+        if producer is not None:
+            yield producer
+
+
+class _Merging:
+    """Groups of one operation at first. Sets of operations are the bits of whole numbers."""
+
+    def __init__(self, ground: Ground) -> None:
+        graph = ground.graph
+        count = len(graph.operations)
+        self.ground = ground
+        self.unit = list(range(count))  # by operation: the first one of its group
+        self.members: dict[int, tuple[OpId, ...]] = {op: (OpId(op),) for op in range(count)}
+        self.bits = [1 << op for op in range(count)]
+        self.before, self.behind = [0] * count, [0] * count
+        self.space = [ground.space(op) for op in graph.operations]
+        self.most_bytes = most_held_bytes(graph)
+        for op in graph.operations:
+            for producer in _producers(graph, op):
+                self.before[op.id] |= self.before[producer] | 1 << producer
+        for op in reversed(graph.operations):
+            for producer in _producers(graph, op):
+                self.behind[producer] |= self.behind[op.id] | 1 << op.id
+
+    def try_merge(self, producer: OpId, reader: OpId) -> None:
+        """Merge the groups of two operations, where that may be."""
+        one, other = self.unit[producer], self.unit[reader]
+        mine, theirs = self.space[one], self.space[other]
+        if one == other or mine is None or theirs is None:
+            return
+        space = joined(mine, theirs)
+        both = (*self.members[one], *self.members[other])
+        if space is None or len(both) > MOST_OPERATIONS:
+            return
+        if held_bytes(self.ground.graph, both) > self.most_bytes:
+            return
+        if self.behind[one] & self.before[other] & ~self.bits[one] & ~self.bits[other]:
+            return  # a path leads out, and back in
+        self._merge(one, other, space)
+
+    def _merge(self, one: int, other: int, space: Space) -> None:
+        first, gone = min(one, other), max(one, other)
+        for op in self.members[gone]:
+            self.unit[op] = first
+        self.members[first] = tuple(sorted((*self.members[first], *self.members.pop(gone))))
+        self.space[first] = space
+        bits = self.bits[first] | self.bits[gone]
+        before = (self.before[first] | self.before[gone]) & ~bits
+        behind = (self.behind[first] | self.behind[gone]) & ~bits
+        self.bits[first], self.before[first], self.behind[first] = bits, before, behind
+        for unit in self._units(before):
+            self.behind[unit] |= behind | bits
+        for unit in self._units(behind):
+            self.before[unit] |= before | bits
+
+    def _units(self, bits: int) -> set[int]:
+        found: set[int] = set()
+        while bits:
+            low = bits & -bits
+            unit = self.unit[low.bit_length() - 1]
+            found.add(unit)
+            bits &= ~(self.bits[unit] | low)
+        return found
+
+    def groups(self) -> list[Group]:
+        """Those of operations that may be fused."""
+        return [
+            Group(space=space, operations=members)
+            for first, members in sorted(self.members.items())
+            if (space := self.space[first]) is not None
+        ]

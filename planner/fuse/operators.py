@@ -1,0 +1,179 @@
+"""ONNX operators as operations of `planner.fused::Pointwise`: one row each.
+
+A row is exact where every step is IEEE-exact and done in the order of ONNX Runtime's kernel, so that the
+bits are the same; tests/fuse/test_operators.py holds each row against ONNX Runtime, special values
+included. The others differ in last bits: polynomials of other terms, sums of another order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from planner.graph.effects import ONNX_DOMAINS
+
+FLOATS = frozenset({"float", "double"})
+NUMBERS = FLOATS | {"int32", "int64"}
+BOOL = frozenset({"bool"})
+TYPES = NUMBERS | BOOL
+"""Element types of a program's values, as `planner.graph.model.Tensor` names them."""
+
+Emit = Callable[["Writer", Sequence[str], str, Mapping[str, object]], str]
+"""Writes the steps of one operator: (writer, its inputs, type of its first input, attributes)."""
+
+
+@dataclass(slots=True)
+class Writer:
+    """The lines of a program so far."""
+
+    lines: list[str] = field(default_factory=list)
+    _count: int = 0
+
+    def step(self, operation: str, *values: str) -> str:
+        """Add a step, and return the name of what it computes."""
+        name = f"t{self._count}"
+        self._count += 1
+        self.lines.append(f"{name} = {operation} {' '.join(values)}")
+        return name
+
+    def constant(self, dtype: str, value: str) -> str:
+        """Add a constant; its name."""
+        return self.step("constant", dtype, value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """An operator.
+
+    Attributes:
+        emit: writes its steps.
+        types: of its inputs, a condition or an exponent aside.
+        exact: the bits are those of ONNX Runtime's kernel.
+        swaps: its kernel takes the operands the other way round where the first is broadcast along the
+            last axis (`ProcessBroadcastSpanFuncs` in core/providers/cpu/math/element_wise_ops.cc), which
+            shows in the sign of a zero.
+        reduces: it adds up, or so, over its last axes.
+        reads_one: its steps read the first input alone: what the second one is, is known.
+        flops: arithmetic for each element, as `planner.cost.work` counts it.
+    """
+
+    emit: Emit
+    types: frozenset[str] = NUMBERS
+    exact: bool = True
+    swaps: bool = False
+    reduces: bool = False
+    reads_one: bool = False
+    flops: int = 1
+
+
+def _plain(operation: str) -> Emit:
+    return lambda writer, values, _type, _attributes: writer.step(operation, *values)
+
+
+def _folded(operation: str) -> Emit:
+    """Of any number of inputs, from the first on."""
+
+    def emit(writer: Writer, values: Sequence[str], _type: str, _attributes: object) -> str:
+        result = values[0]
+        for value in values[1:]:
+            result = writer.step(operation, result, value)
+        return result
+
+    return emit
+
+
+def _cast(
+    writer: Writer, values: Sequence[str], _type: str, attributes: Mapping[str, object]
+) -> str:
+    return writer.step("cast", CASTS[int(str(attributes["to"]))], values[0])
+
+
+def _hard_sigmoid(
+    writer: Writer, values: Sequence[str], dtype: str, attributes: Mapping[str, object]
+) -> str:
+    """max(0, min(1, alpha x + beta))."""
+    alpha = writer.constant(dtype, _single(attributes.get("alpha", 0.2)))
+    beta = writer.constant(dtype, _single(attributes.get("beta", 0.5)))
+    line = writer.step("add", writer.step("mul", values[0], alpha), beta)
+    low = writer.step("minimum", line, writer.constant(dtype, "1"))
+    return writer.step("maximum", low, writer.constant(dtype, "0"))
+
+
+def _single(value: object) -> str:
+    """An attribute, which is a float32 whatever reads it."""
+    return repr(float(np.float32(str(value))))
+
+
+def _reciprocal(writer: Writer, values: Sequence[str], dtype: str, _attributes: object) -> str:
+    return writer.step("div", writer.constant(dtype, "1"), values[0])
+
+
+def _power(
+    writer: Writer, values: Sequence[str], _type: str, attributes: Mapping[str, object]
+) -> str:
+    """x x or x (x x), as ONNX Runtime's kernel (core/providers/cpu/math/element_wise_ops.cc)."""
+    square = writer.step("mul", values[0], values[0])
+    return square if attributes["exponent"] == 2 else writer.step("mul", values[0], square)
+
+
+POWERS = (2.0, 3.0)
+"""Exponents that are products; others are not fused."""
+
+CASTS = {1: "float", 11: "double", 6: "int32", 7: "int64", 9: "bool"}
+"""Types by number (onnx.TensorProto.DataType)."""
+
+_T = 10
+"""Flops of an exponential and its like, as `planner.cost.work` has it."""
+
+OPERATORS: Mapping[str, Row] = {
+    "Add": Row(emit=_plain("add")),
+    "Sub": Row(emit=_plain("sub")),
+    "Mul": Row(emit=_plain("mul")),
+    "Div": Row(emit=_plain("div"), types=FLOATS),
+    "Sum": Row(emit=_folded("add"), types=FLOATS),
+    "Max": Row(emit=_plain("maximum"), swaps=True),
+    "Min": Row(emit=_plain("minimum"), swaps=True),
+    "Pow": Row(emit=_power, types=FLOATS, reads_one=True),
+    "Neg": Row(emit=_plain("neg")),
+    "Abs": Row(emit=_plain("abs")),
+    "Sqrt": Row(emit=_plain("sqrt"), types=FLOATS, flops=_T),
+    "Reciprocal": Row(emit=_reciprocal, types=FLOATS),
+    "Relu": Row(emit=_plain("relu"), types=FLOATS),
+    "Equal": Row(emit=_plain("equal"), types=TYPES),
+    "Less": Row(emit=_plain("less")),
+    "LessOrEqual": Row(emit=_plain("less_equal")),
+    "Greater": Row(emit=_plain("greater")),
+    "GreaterOrEqual": Row(emit=_plain("greater_equal")),
+    "And": Row(emit=_plain("and"), types=BOOL),
+    "Or": Row(emit=_plain("or"), types=BOOL),
+    "Xor": Row(emit=_plain("xor"), types=BOOL),
+    "Not": Row(emit=_plain("not"), types=BOOL),
+    "Where": Row(emit=_plain("where")),
+    "Cast": Row(emit=_cast, types=TYPES),
+    "Exp": Row(emit=_plain("exp"), types=FLOATS, exact=False, flops=_T),
+    "Log": Row(emit=_plain("log"), types=FLOATS, exact=False, flops=_T),
+    "Tanh": Row(emit=_plain("tanh"), types=FLOATS, exact=False, flops=_T),
+    "Erf": Row(emit=_plain("erf"), types=frozenset({"float"}), exact=False, flops=_T),
+    "Sigmoid": Row(emit=_plain("sigmoid"), types=FLOATS, exact=False, flops=_T),
+    "HardSigmoid": Row(emit=_hard_sigmoid, types=FLOATS, flops=4),
+    "ReduceSum": Row(emit=_plain("sum"), types=FLOATS, exact=False, reduces=True, reads_one=True),
+    "ReduceMean": Row(emit=_plain("mean"), types=FLOATS, exact=False, reduces=True, reads_one=True),
+    "ReduceMax": Row(emit=_plain("max"), types=FLOATS, exact=False, reduces=True, reads_one=True),
+}
+
+
+def is_swapped(row: Row, first: Sequence[int], second: Sequence[int]) -> bool:
+    """Whether the kernel takes two operands of these shapes the other way round."""
+    if not row.swaps:
+        return False
+    for one, other in zip(reversed((1, *first)), reversed((1, *second)), strict=False):
+        if one != 1 or other != 1:
+            return one == 1
+    return len(first) < len(second)
+
+
+def row_of(op_type: str, domain: str) -> Row | None:
+    """The operator's row; None where it has none."""
+    return OPERATORS.get(op_type) if domain in ONNX_DOMAINS else None

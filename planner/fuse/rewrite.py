@@ -1,0 +1,198 @@
+"""A clone of a model with one node of `planner.fused` in place of each group."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import networkx as nx
+import numpy as np
+import onnx_ir as ir
+
+from planner.fuse.again import outputs_of, with_again
+from planner.fuse.groups import Ground, Group, groups_of
+from planner.fuse.operators import TYPES
+from planner.fuse.program import Program, outside, program_of
+from planner.graph.model import Operation, OpId, TensorId, TrainingGraph
+from planner.graph.rules import FUSED_DOMAIN, POINTWISE
+from planner.onnxio.bodies import reads
+from planner.onnxio.names import FreeNames
+
+_MOST_AXES = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Members:
+    """What one node does: names of the operations that it stands for, those among them that other nodes
+    do, too, and its program."""
+
+    operations: tuple[str, ...]
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fused:
+    """A model with groups fused.
+
+    Attributes:
+        members: of each new node, by its name.
+        order: names of all nodes, in an order in which they can run near the one that was given.
+    """
+
+    model: ir.Model
+    members: Mapping[str, Members]
+    order: tuple[str, ...]
+
+
+def ground_of(model: ir.Model, graph: TrainingGraph, *, only_exact: bool) -> Ground:
+    """What groups are looked for in.
+
+    Args:
+        graph: of `model`, operations in the order of its nodes.
+    """
+    nodes = list(model.graph)
+    values = {t.name: t for t in graph.tensors}
+    constants: dict[TensorId, str] = {}
+    for name, value in model.graph.initializers.items():
+        tensor = values.get(name)
+        if tensor is None or tensor.is_input or value.const_value is None:
+            continue
+        if tensor.dtype in TYPES and math.prod(tensor.shape) == 1:
+            constants[tensor.id] = _text(value.const_value.numpy())
+    axes: dict[OpId, int] = {}
+    for op in graph.operations:
+        if op.op_type.startswith("Reduce") and (found := _last_axes(nodes[op.id], graph, op)):
+            axes[op.id] = found
+    return Ground(graph=graph, constants=constants, axes=axes, only_exact=only_exact)
+
+
+def _text(array: np.ndarray) -> str:
+    """A constant as a program has it: read again, it is the same number."""
+    item = array.reshape(-1)[0]
+    return str(int(item)) if array.dtype.kind in "biu" else str(item)
+
+
+def _last_axes(node: ir.Node, graph: TrainingGraph, op: Operation) -> int:
+    """Over how many last axes a reduction goes that keeps them; 0 where it is another one."""
+    rank = len(graph.tensors[op.inputs[0]].shape)
+    given = node.attributes.get("axes")
+    if given is not None:
+        axes: Sequence[int] | None = list(given.as_ints())
+    else:
+        value = node.inputs[1] if len(node.inputs) > 1 else None
+        fixed = value is not None and not value.is_graph_input() and value.const_value is not None
+        axes = value.const_value.numpy().reshape(-1).tolist() if fixed else None  # type: ignore[union-attr]
+    kept = node.attributes.get("keepdims")
+    if not axes or (kept is not None and not kept.as_int()):
+        return 0
+    last = sorted(axis % rank for axis in axes)
+    is_last = last == list(range(rank - len(last), rank)) and len(last) <= _MOST_AXES
+    return len(last) if is_last else 0
+
+
+def with_fusion(
+    model: ir.Model, graph: TrainingGraph, order: Sequence[OpId], *, only_exact: bool
+) -> Fused | None:
+    """Fuse all groups; None where there is none.
+
+    Args:
+        model: what `graph` was built of; not changed.
+        order: of the graph's operations.
+        only_exact: with ONNX Runtime's own bits alone.
+    """
+    ground = ground_of(model, graph, only_exact=only_exact)
+    found = groups_of(ground)
+    fused = frozenset(op for group in found for op in group.operations)
+    groups = with_again(ground, found)
+    programs = _programs(ground, groups, fused)
+    if not programs:
+        return None
+    build = _Builder(model.clone(), graph)
+    members: dict[str, Members] = {}
+    name_of = {op.id: op.name for op in graph.operations}
+    for group, program in programs:
+        name = build.put(group, program)
+        does = [graph.operations[op].name for op in sorted((*group.operations, *group.again))]
+        members[name] = Members(operations=tuple(does), text=program.text)
+        name_of.update(dict.fromkeys(group.operations, name))
+    gone = fused - {op for group in groups for op in group.operations}
+    build.remove({*gone, *(op for group, _ in programs for op in group.operations)})
+    place = {name_of[op]: i for i, op in enumerate(order)}  # the last of a group's
+    return Fused(model=build.model, members=members, order=build.sort(place))
+
+
+def _programs(
+    ground: Ground, groups: Sequence[Group], fused: frozenset[OpId]
+) -> list[tuple[Group, Program]]:
+    """Each group that becomes a node, with its program: one operation alone is left as it is."""
+    graph = ground.graph
+    reads = Counter(t for group in groups for t in outside(ground, group))
+    found: list[tuple[Group, Program]] = []
+    for group, outputs in zip(groups, outputs_of(ground, groups, fused), strict=True):
+        if len(group.operations) + len(group.again) < 2:
+            continue
+        mine = set(group.operations)
+        dying = frozenset(
+            t
+            for t in outside(ground, group)
+            if reads[t] == 1 and mine.issuperset(c for c in graph.tensors[t].consumers)
+        )
+        made = tuple(graph.operations[op].outputs[0] for op in outputs)
+        program = program_of(ground, group, made, dying)
+        if program is not None:
+            found.append((group, program))
+    return found
+
+
+class _Builder:
+    """Puts nodes into one model in place of others."""
+
+    def __init__(self, model: ir.Model, graph: TrainingGraph) -> None:
+        self.model, self.graph = model, graph
+        self._nodes = list(model.graph)
+        self._names = FreeNames(model)
+        inputs = (*model.graph.inputs, *model.graph.initializers.values())
+        made = (value for node in self._nodes for value in node.outputs)
+        self._values = {str(v.name): v for v in (*inputs, *made) if v.name}
+        model.graph.opset_imports[FUSED_DOMAIN] = 1
+
+    def put(self, group: Group, program: Program) -> str:
+        """Add the node of a group; its name. What it makes is read from it, from then on."""
+        tensors = self.graph.tensors
+        first = self.graph.operations[group.operations[0]].name
+        before = [self._values[tensors[t].name] for t in program.outputs]
+        node = ir.Node(
+            FUSED_DOMAIN,
+            POINTWISE,
+            [self._values[tensors[t].name] for t in program.inputs],
+            attributes=[ir.AttrString("program", program.text)],
+            outputs=[ir.Value(shape=value.shape, type=value.type) for value in before],
+            version=1,
+            name=self._names.fresh(f"{first}__fused"),
+        )
+        for old, new in zip(before, node.outputs, strict=True):
+            name, old.name = str(old.name), None
+            ir.convenience.replace_all_uses_with(old, new, replace_graph_outputs=True)
+            new.name = name
+            self._values[name] = new
+        self.model.graph.append(node)
+        return str(node.name)
+
+    def remove(self, operations: Iterable[OpId]) -> None:
+        """Remove nodes that nothing reads any more."""
+        self.model.graph.remove([self._nodes[op] for op in operations])
+
+    def sort(self, place: Mapping[str, int]) -> tuple[str, ...]:
+        """Put the nodes in an order in which they can run, near their places; their names in it."""
+        nodes = {str(node.name): node for node in self.model.graph}
+        made = {value: name for name, node in nodes.items() for value in node.outputs}
+        graph: nx.DiGraph[str] = nx.DiGraph()
+        graph.add_nodes_from(nodes)
+        for name, node in nodes.items():
+            graph.add_edges_from((made[value], name) for value in reads(node) if value in made)
+        order = tuple(nx.lexicographical_topological_sort(graph, place.__getitem__))
+        self.model.graph.remove(list(nodes.values()))
+        self.model.graph.extend(nodes[name] for name in order)
+        return order

@@ -1,0 +1,94 @@
+// The loops, compiled three times on x86: for every processor, for AVX2 with FMA, and for AVX-512.
+// The two with FMA give the same bits. PLANNER_PLAIN_LOOPS, for tests, leaves the first alone.
+#include "fused/loops.h"
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <map>
+#include <type_traits>
+
+namespace planner::fused {
+namespace {
+
+struct Row {
+  size_t arity;
+  Loop loops[5];  // by Type, of the last operand
+  bool compares, reduces;
+};
+using Rows = std::map<std::string, Row>;
+using Casts = Loop[5][5];
+
+}  // namespace
+
+#define PLANNER_FMA(a, b, c) ((a) * (b) + (c))
+namespace plain {
+#include "fused/loops.inc"
+}  // namespace plain
+
+#if defined(__x86_64__) && !defined(PLANNER_PLAIN_LOOPS)
+#undef PLANNER_FMA
+#define PLANNER_FMA(a, b, c) __builtin_fmaf(a, b, c)
+
+#if defined(__clang__)
+#pragma clang attribute push(__attribute__((target("avx2,fma"))), apply_to = function)
+#else
+#pragma GCC push_options
+#pragma GCC target("avx2,fma")
+#endif
+namespace avx2 {
+#include "fused/loops.inc"
+}  // namespace avx2
+#if defined(__clang__)
+#pragma clang attribute pop
+#pragma clang attribute push( \
+    __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,fma"))), apply_to = function)
+#else
+#pragma GCC pop_options
+#pragma GCC push_options
+#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,fma,prefer-vector-width=512")
+#endif
+namespace avx512 {
+#include "fused/loops.inc"
+}  // namespace avx512
+#if defined(__clang__)
+#pragma clang attribute pop
+#else
+#pragma GCC pop_options
+#endif
+
+namespace {
+const bool kHasFma = __builtin_cpu_supports("fma") && __builtin_cpu_supports("avx2");
+const bool kHasAvx512 = kHasFma && __builtin_cpu_supports("avx512f") &&
+                        __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+                        __builtin_cpu_supports("avx512vl");
+}  // namespace
+#define PLANNER_CHOOSE(what) (kHasAvx512 ? avx512::what : kHasFma ? avx2::what : plain::what)
+#else
+#define PLANNER_CHOOSE(what) plain::what
+#endif
+
+size_t arity_of(const std::string& name) {
+  if (name == "cast") return 1;
+  auto& all = plain::rows();
+  auto found = all.find(name);
+  return found == all.end() ? 0 : found->second.arity;
+}
+
+Choice choose(const std::string& name, const std::vector<Type>& types) {
+  auto& all = PLANNER_CHOOSE(rows());
+  auto found = all.find(name);
+  if (found == all.end()) return {};
+  const auto& row = found->second;
+  bool selects = name == "where";
+  for (size_t i = 1; i < types.size(); i++)  // all of one type, a condition aside
+    if (types[i] != types[selects ? 1 : 0]) return {};
+  if (selects && types[0] != Type::kBool) return {};
+  Type type = types.back();
+  return {row.loops[int(type)], row.compares ? Type::kBool : type, row.reduces};
+}
+
+Loop cast_loop(Type from, Type to) { return PLANNER_CHOOSE(casts())[int(from)][int(to)]; }
+
+}  // namespace planner::fused

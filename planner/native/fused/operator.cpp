@@ -1,0 +1,229 @@
+#include "fused/operator.h"
+
+#include <cstdlib>
+
+#include "fused/run.h"
+#include "tensors.h"
+
+namespace planner::fused {
+namespace {
+
+struct Known {
+  int onnx;
+  Type type;
+};
+constexpr Known kKnown[] = {{ort::kFloat, Type::kFloat},
+                            {ort::kDouble, Type::kDouble},
+                            {ort::kInt32, Type::kInt32},
+                            {ort::kInt64, Type::kInt64},
+                            {ort::kBool, Type::kBool}};
+
+int onnx_type(Type type) {
+  for (const Known& known : kKnown)
+    if (known.type == type) return known.onnx;
+  return ort::kUndefined;
+}
+
+const Variable& input_of(const Program& program, size_t i) {
+  return program.variables[size_t(program.inputs[i])];
+}
+
+void check(bool holds, const std::string& otherwise) {
+  if (!holds) throw std::runtime_error("planner.fused: " + otherwise);
+}
+
+void check_count(size_t inputs, const Program& program) {
+  check(inputs == program.inputs.size(), "the node has " + std::to_string(inputs) +
+                                             " inputs and its program reads " +
+                                             std::to_string(program.inputs.size()));
+}
+
+void check_type(const Program& program, size_t i, int found) {
+  const Variable& variable = input_of(program, i);
+  check(found == onnx_type(variable.type),
+        "input '" + variable.name + "' is of element type " + std::to_string(found) +
+            ", and the program says " + std::to_string(onnx_type(variable.type)));
+}
+
+template <typename Work>
+ort::Status* guarded(const Work& work) {
+  try {
+    check(!is_forked(), forked_text());
+    work();
+    return nullptr;
+  } catch (const std::exception& error) {
+    return api->CreateStatus(ort::kFail, error.what());
+  }
+}
+
+Program program_of(const ort::KernelInfo* info) {
+  size_t size = 0;
+  ort::Status* asked = api->KernelInfoGetAttribute_string(info, "program", nullptr, &size);
+  if (asked) api->ReleaseStatus(asked);  // what the size is, it says by failing
+  std::string text(size, '\0');
+  succeed(api->KernelInfoGetAttribute_string(info, "program", text.data(), &size));
+  return parse(text.c_str());
+}
+
+Program program_of(ort::ShapeContext* context) {
+  const ort::Attribute* found = nullptr;
+  succeed(api->ShapeInferContext_GetAttribute(context, "program", &found));
+  size_t size = 0;
+  ort::Status* asked = api->ReadOpAttr(found, ort::kAttributeString, nullptr, 0, &size);
+  if (asked) api->ReleaseStatus(asked);
+  std::string text(size + 1, '\0');
+  succeed(api->ReadOpAttr(found, ort::kAttributeString, text.data(), size, &size));
+  return parse(text.c_str());
+}
+
+void set_output(ort::ShapeContext* context, size_t i, int type, const Dims& dims) {
+  ort::TypeAndShape* made = nullptr;
+  succeed(api->CreateTensorTypeAndShapeInfo(&made));
+  Info info(made, api->ReleaseTensorTypeAndShapeInfo);
+  succeed(api->SetTensorElementType(made, type));
+  succeed(api->SetDimensions(made, dims.data(), dims.size()));
+  succeed(api->ShapeInferContext_SetOutputTypeShape(context, i, made));
+}
+
+std::vector<Dims> input_dims(ort::ShapeContext* context, const Program& program) {
+  size_t count = 0;
+  succeed(api->ShapeInferContext_GetInputCount(context, &count));
+  check_count(count, program);
+  std::vector<Dims> dims;
+  for (size_t i = 0; i < count; i++) {
+    ort::TypeAndShape* info = nullptr;  // the context's own
+    succeed(api->ShapeInferContext_GetInputTypeShape(context, i, &info));
+    check_type(program, i, type_of(info));
+    dims.push_back(planner::dims_of(info));
+  }
+  return dims;
+}
+
+void infer(ort::ShapeContext* context) {
+  Program program = program_of(context);
+  Space space = space_of(program, input_dims(context, program));
+  for (size_t i = 0; i < program.outputs.size(); i++) {
+    const Variable& variable = program.variables[size_t(program.outputs[i].variable)];
+    set_output(context, i, onnx_type(variable.type), dims_of(program, space, i));
+  }
+}
+
+// The kernel says what is wrong: ONNX Runtime tells nobody what inference says. Without types, it
+// would not come to the kernel.
+void infer_or_leave(ort::ShapeContext* context) {
+  try {
+    return infer(context);
+  } catch (const std::exception&) {
+  }
+  try {
+    for (size_t i = 0;; i++) set_output(context, i, ort::kFloat, {1});
+  } catch (const std::exception&) {  // there are no more outputs
+  }
+}
+
+struct Value {
+  Dims dims;
+  int type = ort::kUndefined;
+  void* data = nullptr;
+};
+
+void* data_of(const ort::Value* value) {
+  void* data = nullptr;
+  succeed(api->GetTensorMutableData(const_cast<ort::Value*>(value), &data));
+  return data;
+}
+
+Value input_value(ort::KernelContext* context, size_t i) {
+  const ort::Value* value = nullptr;
+  succeed(api->KernelContext_GetInput(context, i, &value));
+  check(value, "input " + std::to_string(i) + " is missing");
+  ort::TypeAndShape* found = nullptr;
+  succeed(api->GetTensorTypeAndShape(value, &found));
+  Info info(found, api->ReleaseTensorTypeAndShapeInfo);
+  return {planner::dims_of(found), type_of(found), data_of(value)};
+}
+
+void compute(const Program& program, ort::KernelContext* context) {
+  size_t count = 0, made = 0;
+  succeed(api->KernelContext_GetInputCount(context, &count));
+  succeed(api->KernelContext_GetOutputCount(context, &made));
+  check_count(count, program);
+  check(made == program.outputs.size(), "the node has " + std::to_string(made) +
+                                            " outputs and its program makes " +
+                                            std::to_string(program.outputs.size()));
+  std::vector<Dims> dims;
+  std::vector<const void*> inputs;
+  for (size_t i = 0; i < count; i++) {
+    Value value = input_value(context, i);
+    check_type(program, i, value.type);
+    dims.push_back(value.dims), inputs.push_back(value.data);
+  }
+  Space space = space_of(program, dims);
+  std::vector<void*> outputs;
+  for (size_t i = 0; i < made; i++) {
+    Dims output = dims_of(program, space, i);
+    ort::Value* value = nullptr;
+    succeed(api->KernelContext_GetOutput(context, i, output.data(), output.size(), &value));
+    check(value, "output " + std::to_string(i) + " is left out");
+    outputs.push_back(data_of(value));
+  }
+  auto parallel = [context](size_t tasks, const std::function<void(size_t)>& work) {
+    auto call = [](void* work, size_t i) { (*static_cast<std::function<void(size_t)>*>(work))(i); };
+    void* data = const_cast<std::function<void(size_t)>*>(&work);
+    succeed(api->KernelContext_ParallelFor(context, call, tasks, 0, data));
+  };
+  run(program, space, dims, inputs, outputs, parallel);
+}
+
+// The first output may be written over the first input, where their shapes and types agree.
+size_t first_in_place(int** in, int** out) {
+  *in = static_cast<int*>(std::calloc(1, sizeof(int)));
+  *out = static_cast<int*>(std::calloc(1, sizeof(int)));
+  return *in && *out ? 1 : 0;
+}
+
+ort::CustomOp* described() {
+  auto op = new ort::CustomOp{};  // ONNX Runtime keeps it
+  op->version = ort::kApiVersion;
+  op->GetName = [](const ort::CustomOp*) { return "Pointwise"; };
+  op->GetExecutionProviderType = [](const ort::CustomOp*) { return "CPUExecutionProvider"; };
+  op->GetInputTypeCount = op->GetOutputTypeCount = [](const ort::CustomOp*) -> size_t { return 1; };
+  op->GetInputType =
+      op->GetOutputType = [](const ort::CustomOp*, size_t) { return ort::kUndefined; };
+  op->GetInputCharacteristic =
+      op->GetOutputCharacteristic = [](const ort::CustomOp*, size_t) { return ort::kVariadic; };
+  op->GetInputMemoryType = [](const ort::CustomOp*, size_t) { return ort::kMemoryDefault; };
+  op->GetVariadicInputMinArity =
+      op->GetVariadicOutputMinArity = [](const ort::CustomOp*) { return 1; };
+  op->GetVariadicInputHomogeneity =
+      op->GetVariadicOutputHomogeneity = [](const ort::CustomOp*) { return 0; };
+  op->GetStartVersion = op->GetEndVersion = [](const ort::CustomOp*) { return 1; };
+  op->CreateKernelV2 = [](const ort::CustomOp*, const ort::Api*, const ort::KernelInfo* info,
+                          void** made) {
+    return guarded([&] { *made = new Program(program_of(info)); });
+  };
+  op->KernelComputeV2 = [](void* program, ort::KernelContext* context) {
+    return guarded([&] { compute(*static_cast<Program*>(program), context); });
+  };
+  op->KernelDestroy = [](void* program) { delete static_cast<Program*>(program); };
+  op->InferOutputShapeFn = [](const ort::CustomOp*, ort::ShapeContext* context) {
+    return guarded([&] { infer_or_leave(context); });
+  };
+  op->GetMayInplace = first_in_place;
+  op->ReleaseMayInplace = [](int* in, int* out) { std::free(in), std::free(out); };
+  return op;
+}
+
+}  // namespace
+
+ort::CustomOpDomain* domain() {
+  static auto* made = [] {
+    ort::CustomOpDomain* created = nullptr;
+    succeed(api->CreateCustomOpDomain("planner.fused", &created));
+    succeed(api->CustomOpDomain_Add(created, described()));
+    return created;
+  }();
+  return made;
+}
+
+}  // namespace planner::fused

@@ -1,0 +1,198 @@
+"""What fusing element operations gives: `python -m reports.fusion [--graphs DIR] [MODEL.onnx...]`.
+
+    python -m reports.fusion                     the committed samples
+    python -m reports.fusion --graphs DIR gpt_s.onnx    graphs of a folder beside them
+
+Each is planned for the CPU on the graph that ONNX Runtime's optimizers leave; that graph and the fused
+one, exact and not, then run warm and in turns in one process. Of the step there is the ratio of wall
+times (medians) and of processor times (least of all runs), which other work on the machine disturbs
+less. Predicted: bytes that are read and written outside of matrix products and convolutions, and the
+least peak that a short search finds. Rows go to `reports/fusion.json`, the page to `reports/fusion.md`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import onnxruntime as ort
+
+from planner import clock
+from planner.cost.work import Unit, work_of
+from planner.fusing import FuseMode
+from planner.graph.model import TrainingGraph
+from planner.native import library_path
+from planner.pipeline.levers.fusing import fused, fused_nodes
+from planner.pipeline.prepare.prepared import Prepared, prepare
+from planner.pipeline.prepare.settings import settings_of
+from planner.pipeline.solve.orders import base_orders, least_found_peak
+from planner.request import Costs, Levers, Request
+from planner.runtime.feeds.inputs import make_inputs
+from planner.runtime.machine import BUSY, waited_s, waited_share
+from planner.runtime.options import default_threads
+from planner.units import format_bytes, format_percent
+
+FOLDER = Path(__file__).parent
+RESULT, PAGE = FOLDER / "fusion.json", FOLDER / "fusion.md"
+ZOO = FOLDER.parent / "models" / "zoo"
+MODES: tuple[FuseMode, ...] = ("exact", "auto")
+_WARM_UPS, _LEAST_RUNS, _MOST_RUNS, _RUNS_S = 2, 5, 40, 20.0
+_SEARCH_S = 4.0
+
+Row = dict[str, Any]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure and write."""
+    assert __doc__ is not None
+    parser = argparse.ArgumentParser(prog="reports.fusion", description=__doc__.split("\n")[0])
+    parser.add_argument("models", nargs="*", type=Path)
+    parser.add_argument("--graphs", type=Path, help="folder of the models that are named")
+    options = parser.parse_args(arguments)
+    asked = [(options.graphs or Path()) / model for model in options.models]
+    rows: dict[str, Row] = json.loads(RESULT.read_text()) if RESULT.exists() else {}
+    for model in asked or sorted(ZOO.glob("*.onnx")):
+        rows[model.stem] = measured(model)
+        print(model.stem, json.dumps(rows[model.stem]), flush=True)
+        RESULT.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+        PAGE.write_text(page(rows), encoding="utf-8")
+    return 0
+
+
+def measured(model: Path) -> Row:
+    """The row of one model."""
+    request = Request(
+        model=model, budget="100%", costs=Costs(calibrate="never"), levers=Levers(swap="none")
+    )
+    prepared = prepare(request)
+    row: Row = {"operations": len(prepared.graph.operations)} | _facts(prepared)
+    feeds, _ = make_inputs(model, 0, prepared.loaded.dims, None)
+    for mode in MODES:
+        made = fused(prepared, mode)
+        if made is not None:
+            row[mode] = _facts(made) | {"nodes": fused_nodes(made)} | _timed(prepared, made, feeds)
+    return row
+
+
+def _facts(prepared: Prepared) -> Row:
+    """What is predicted: bytes that are moved, and the least peak."""
+    with clock.counting():  # the same on a busy machine
+        orders = base_orders(prepared, time_limit_s=_SEARCH_S)
+        least = least_found_peak(prepared, settings_of(prepared), orders, time_limit_s=_SEARCH_S)
+    return {
+        "moved_bytes": moved_bytes(prepared.graph),
+        "least_peak_bytes": min(least, prepared.baseline.peak_bytes),
+        "predicted_us": sum(prepared.duration_us),
+    }
+
+
+def moved_bytes(graph: TrainingGraph) -> int:
+    """What operations other than products and convolutions read and write in a step."""
+    work = [work_of(graph, op) for op in graph.operations]
+    return sum(one.bytes for one in work if one.unit is not Unit.MATRIX)
+
+
+def _timed(plain: Prepared, made: Prepared, feeds: dict[str, Any]) -> Row:
+    """The step of both graphs, in turns, and how far their results are apart."""
+    with tempfile.TemporaryDirectory() as folder:
+        sessions = [
+            _session(one, Path(folder) / f"{i}.onnx") for i, one in enumerate((plain, made))
+        ]
+        results = [session.run(None, feeds) for session in sessions]
+        same = sum(np.array_equal(a, b, equal_nan=True) for a, b in zip(*results, strict=True))
+        wall: tuple[list[float], list[float]] = ([], [])
+        processor: tuple[list[float], list[float]] = ([], [])
+        began, waited = time.perf_counter(), waited_s()
+        for index in range(_MOST_RUNS):
+            for which in (0, 1) if index % 2 else (1, 0):
+                start = time.perf_counter(), time.process_time()
+                sessions[which].run(None, feeds)
+                if index >= _WARM_UPS:
+                    wall[which].append(time.perf_counter() - start[0])
+                    processor[which].append(time.process_time() - start[1])
+            if time.perf_counter() - began > _RUNS_S and index >= _LEAST_RUNS + _WARM_UPS:
+                break
+        busy = waited_share(waited, time.perf_counter() - began, default_threads())
+    return {
+        "outputs": len(results[0]),
+        "same": int(same),
+        "wall": statistics.median(wall[1]) / statistics.median(wall[0]),
+        "processor": min(processor[1]) / min(processor[0]),
+        "runs": len(wall[0]),
+        "busy": busy if busy > BUSY else 0.0,
+    }
+
+
+def _session(prepared: Prepared, path: Path) -> ort.InferenceSession:
+    ir.save(prepared.model, path)
+    options = ort.SessionOptions()
+    options.log_severity_level = 3
+    options.enable_mem_pattern = options.enable_mem_reuse = False
+    options.intra_op_num_threads = default_threads()
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    options.register_custom_ops_library(str(library_path()))
+    return ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+
+
+def page(rows: dict[str, Row]) -> str:
+    """The text of the page."""
+    assert __doc__ is not None
+    busy = max((row[m]["busy"] for row in rows.values() for m in MODES if m in row), default=0.0)
+    said = (
+        f"**The machine was busy while steps were timed**: threads waited for a core for up to "
+        f"{format_percent(busy)} of the time. Ratios of processor times are the ones to read."
+        if busy
+        else "Nothing else kept a core busy while steps were timed."
+    )
+    head = (
+        "| model | fused | operations -> nodes | moved outside of products | least peak | step, "
+        "processor time | step, wall time | outputs with the same bits |\n"
+        "|---|---|---:|---:|---:|---:|---:|---:|\n"
+    )
+    lines = [_line(name, mode, row) for name, row in rows.items() for mode in MODES if mode in row]
+    return f"""# Fused operations on the CPU
+
+From `python -m reports.fusion`, on onnxruntime {ort.__version__}, {default_threads()} threads. A row is
+one graph as ONNX Runtime's optimizers leave it, and the same with element operations fused (`--fuse`).
+Times are fused / unfused, both warm, in turns in one process. Bytes that are moved outside of matrix
+products and convolutions, and the least peak that a search of some seconds finds with recompute and
+order, are predicted: unfused -> fused. {said}
+
+{head}{chr(10).join(lines)}
+
+`exact` fuses what keeps every bit; `auto` adds exponentials, error functions and sums over rows, which
+differ in rounding. `planner optimize --fuse` prices fused nodes by what they take on the machine, and
+plans without them where that is predicted to take less time, or fits alone.
+"""
+
+
+def _line(name: str, mode: str, row: Row) -> str:
+    one = row[mode]
+
+    def from_to(key: str) -> str:
+        share = format_percent(one[key] / row[key] - 1)
+        return f"{format_bytes(row[key])} -> {format_bytes(one[key])} ({share})"
+
+    cells = [
+        name,
+        mode,
+        f"{row['operations']:,}, {one['nodes']:,} nodes fused",
+        from_to("moved_bytes"),
+        from_to("least_peak_bytes"),
+        f"{one['processor']:.3f}",
+        f"{one['wall']:.3f}",
+        f"{one['same']} of {one['outputs']}",
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,167 @@
+"""Groups of random graphs: the fused model against the one that it was made of, on ONNX Runtime."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from onnx import TensorProto as T
+from onnx import helper as h
+
+from planner.fuse.again import with_again
+from planner.fuse.groups import groups_of
+from planner.fuse.program import outside
+from planner.fuse.rewrite import Fused, ground_of, with_fusion
+from planner.graph.model import TrainingGraph
+from planner.graph.schedule import default_order
+from tests.fuse.graphs import Array, same_bits, session
+from tests.graphs import graph_of
+
+ROWS, COLUMNS = 6, 16
+FULL, ROW = (ROWS, COLUMNS), (ROWS, 1)
+UNARY = {True: ["Neg", "Abs", "Relu"], False: ["Neg", "Abs", "Relu", "Tanh", "Erf", "Sigmoid"]}
+
+
+def drawn(seed: int, *, exact: bool) -> tuple[onnx.ModelProto, dict[str, Array]]:
+    """A random graph of element operations, sums over rows, products, views, and shared values."""
+    rng = np.random.default_rng(seed)
+    nodes: list[onnx.NodeProto] = []
+    shapes: dict[str, tuple[int, ...]] = {"x": FULL, "y": FULL, "r": ROW, "v": (COLUMNS,)}
+    fixed = {
+        "half": np.array(0.5, "f4"),
+        "one": np.array([1.0], "f4"),
+        "last": np.array([-1], "i8"),
+    }
+    fixed["w"] = rng.standard_normal((COLUMNS, COLUMNS)).astype("f4") / 4
+    shapes |= {"half": (), "one": (1,)}
+    for i in range(30):
+        names, name = list(shapes), f"t{i}"
+        a, b = (names[j] for j in rng.integers(0, len(names), 2))
+        shape = np.broadcast_shapes(shapes[a], shapes[b])
+        kind = rng.integers(0, 8)
+        if kind == 0 and shapes[a] == FULL:
+            nodes.append(h.make_node("MatMul", [a, "w"], [name], name=name))
+            shape = FULL
+        elif kind == 1 and shapes[a] == FULL:
+            op_type = str(rng.choice(["ReduceMean", "ReduceMax"]))
+            nodes.append(h.make_node(op_type, [a, "last"], [name], name=name, keepdims=1))
+            shape = ROW
+        elif kind == 2:
+            op_type = str(rng.choice(UNARY[exact]))
+            nodes.append(h.make_node(op_type, [a], [name], name=name))
+            shape = shapes[a]
+        elif kind == 3:
+            nodes.append(h.make_node("Less", [a, b], [f"{name}b"], name=f"{name}b"))
+            nodes.append(h.make_node("Where", [f"{name}b", a, b], [name], name=name))
+        else:
+            op_type = str(rng.choice(["Add", "Sub", "Mul", "Max", "Min"]))
+            nodes.append(h.make_node(op_type, [a, b], [name], name=name))
+        shapes[name] = shape
+    feeds = {n: rng.standard_normal(shapes[n]).astype("f4") for n in ("x", "y", "r", "v")}
+    made = [f"t{i}" for i in range(30) if shapes[f"t{i}"] == FULL] or ["t29"]
+    outputs = {made[-1], made[len(made) // 2], "t29"}
+    info = [h.make_tensor_value_info(n, T.FLOAT, shapes[n]) for n in shapes if n.startswith("t")]
+    graph = h.make_graph(
+        nodes,
+        "drawn",
+        [h.make_tensor_value_info(n, T.FLOAT, x.shape) for n, x in feeds.items()],
+        [v for v in info if v.name in outputs],
+        [onnx.numpy_helper.from_array(x, n) for n, x in fixed.items()],
+        value_info=[v for v in info if v.name not in outputs],
+    )
+    return h.make_model(graph, opset_imports=[h.make_opsetid("", 18)], ir_version=9), feeds
+
+
+def fuse(proto: onnx.ModelProto, *, exact: bool) -> tuple[TrainingGraph, Fused | None]:
+    model, graph = graph_of(proto)
+    return graph, with_fusion(model, graph, default_order(graph), only_exact=exact)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_an_exactly_fused_model_gives_the_same_bits(seed: int):
+    proto, feeds = drawn(seed, exact=True)
+    _, made = fuse(proto, exact=True)
+    assert made is not None and made.members
+    one, other = (session(p).run(None, feeds) for p in (proto, ir.to_proto(made.model)))
+    assert all(map(same_bits, one, other))
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_any_fused_model_is_within_rounding(seed: int):
+    proto, feeds = drawn(seed, exact=False)
+    _, made = fuse(proto, exact=False)
+    if made is None:
+        pytest.skip("no two operations of this graph go together")
+    one, other = (session(p).run(None, feeds) for p in (proto, ir.to_proto(made.model)))
+    for a, b in zip(one, other, strict=True):
+        assert np.array_equal(np.isnan(a), np.isnan(b))
+        scale = float(np.abs(np.nan_to_num(a)).max(initial=1.0))
+        np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-3 * scale)
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_groups_have_no_path_out_and_back_and_do_all_that_is_needed(seed: int):
+    proto, _ = drawn(seed, exact=False)
+    model, graph = graph_of(proto)
+    ground = ground_of(model, graph, only_exact=False)
+    groups = groups_of(ground)
+    behind: dict[int, set[int]] = {op.id: set() for op in graph.operations}
+    for op in reversed(graph.operations):
+        for tensor in op.outputs:
+            for reader in graph.tensors[tensor].consumers:
+                behind[op.id] |= {reader, *behind[reader]}
+    for group in groups:
+        mine = set(group.operations)
+        out = {o for op in mine for o in behind[op]} - mine
+        assert not any(behind[o] & mine for o in out), "a path leads out and back in"
+    fused = {op for group in groups for op in group.operations}
+    after = with_again(ground, groups)
+    needed = {t for group in after for t in outside(ground, group)}
+    made = {graph.operations[op].outputs[0] for group in after for op in group.operations}
+    for op in fused:
+        tensor = ground.made(op)
+        is_read = tensor.is_output or any(c not in fused for c in tensor.consumers)
+        assert tensor.id in made or not (is_read or tensor.id in needed)
+
+
+def test_a_value_that_its_readers_can_work_out_again_is_not_stored():
+    """A GELU and its gradient, with a product between: x alone is stored."""
+    text = h.make_graph(
+        [
+            h.make_node("Erf", ["x"], ["e"], name="e"),
+            h.make_node("Add", ["e", "one"], ["v"], name="v"),
+            h.make_node("Mul", ["x", "v"], ["y"], name="y"),
+            h.make_node("MatMul", ["y", "w"], ["z"], name="z"),
+            h.make_node("Mul", ["z", "v"], ["g"], name="g"),
+            h.make_node("Mul", ["g", "x"], ["out"], name="out"),
+        ],
+        "gelu",
+        [h.make_tensor_value_info("x", T.FLOAT, FULL)],
+        [h.make_tensor_value_info("out", T.FLOAT, FULL)],
+        [
+            onnx.numpy_helper.from_array(np.array(1, "f4"), "one"),
+            onnx.numpy_helper.from_array(np.eye(COLUMNS, dtype="f4"), "w"),
+        ],
+    )
+    proto = h.make_model(text, opset_imports=[h.make_opsetid("", 18)], ir_version=9)
+    _, made = fuse(proto, exact=False)
+    assert made is not None
+    found = [set(m.operations) for m in made.members.values()]
+    assert found == [{"e", "v", "y"}, {"e", "v", "g", "out"}]
+    names = {v.name for node in made.model.graph for v in node.outputs}
+    assert names == {"y", "z", "out"}
+    x = np.random.default_rng(0).standard_normal(FULL).astype("f4")
+    one, other = (session(p).run(None, {"x": x}) for p in (proto, ir.to_proto(made.model)))
+    np.testing.assert_allclose(one[0], other[0], rtol=1e-5, atol=1e-6)
+
+
+def test_a_graph_without_element_operations_is_left_alone():
+    graph = h.make_graph(
+        [h.make_node("MatMul", ["x", "x"], ["out"], name="m")],
+        "product",
+        [h.make_tensor_value_info("x", T.FLOAT, (4, 4))],
+        [h.make_tensor_value_info("out", T.FLOAT, (4, 4))],
+    )
+    proto = h.make_model(graph, opset_imports=[h.make_opsetid("", 18)], ir_version=9)
+    assert fuse(proto, exact=False)[1] is None

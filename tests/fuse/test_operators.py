@@ -1,0 +1,147 @@
+"""Each row of the table against ONNX Runtime's own kernel, on ordinary and on special values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+from scipy import special
+
+from planner.fuse.operators import CASTS, OPERATORS, POWERS, Writer, is_swapped
+from tests.fuse.graphs import Array, model_of, pointwise, same_bits, session, ulps
+
+DTYPES = {"float": "f4", "double": "f8", "int32": "i4", "int64": "i8", "bool": "?"}
+ONE = "Neg Abs Sqrt Reciprocal Relu Not Cast Exp Log Tanh Erf Sigmoid HardSigmoid"
+ARITY = {"Where": 3} | dict.fromkeys([*ONE.split(), "ReduceSum", "ReduceMean", "ReduceMax"], 1)
+MOST_ULPS = {"Exp": 2, "Log": 2, "Tanh": 3, "Erf": 3, "Sigmoid": 3}
+"""Of our functions against float64; `docs/native.md` states them."""
+TRUE = {
+    "Exp": np.exp,
+    "Log": np.log,
+    "Tanh": np.tanh,
+    "Erf": special.erf,
+    "Sigmoid": special.expit,
+}
+
+
+def values(dtype: str, seed: int, count: int = 3001) -> Array:
+    """Ordinary values and, of floats, the special ones."""
+    rng = np.random.default_rng(seed)
+    if dtype == "bool":
+        return rng.integers(0, 2, count).astype(bool)
+    if dtype.startswith("int"):
+        return rng.integers(-50, 50, count).astype(DTYPES[dtype])
+    found = (rng.standard_normal(count) * 10.0 ** rng.integers(-3, 3, count)).astype(DTYPES[dtype])
+    tiny = np.finfo(found.dtype).smallest_subnormal
+    edges = [0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, np.nan, tiny, -tiny, np.finfo(found.dtype).max]
+    found[: 2 * len(edges)] = [*edges, *rng.permutation(edges)]
+    return rng.permutation(found)
+
+
+def both(
+    op_type: str, dtype: str, single: Mapping[int, Array] | None = None, **attributes: Any
+) -> tuple[Array, Array]:
+    """What ONNX Runtime's kernel makes of arrays, and what the row's program makes.
+
+    Args:
+        single: by the place of an input, the one element that it has.
+    """
+    row = OPERATORS[op_type]
+    kinds = [dtype] * ARITY.get(op_type, 2)
+    if op_type == "Where":
+        kinds[0] = "bool"
+    feeds = {f"x{i}": values(kind, i) for i, kind in enumerate(kinds)}
+    feeds |= {f"x{i}": value for i, value in (single or {}).items()}
+    nodes = [helper.make_node(op_type, list(feeds), ["out"], **attributes)]
+    if row.reduces:
+        feeds = {"x0": np.nan_to_num(feeds["x0"], posinf=3, neginf=-2)[:3000].reshape(30, 100)}
+        axes = helper.make_node("Constant", [], ["axes"], value_ints=[1])
+        nodes = [axes, helper.make_node(op_type, ["x0", "axes"], ["out"], keepdims=1)]
+    (wanted,) = session(model_of(nodes, feeds, ["out"])).run(None, dict(feeds))
+    writer = Writer()
+    read = list(feeds)
+    if len(read) == 2 and is_swapped(row, *(x.shape for x in feeds.values())):
+        read.reverse()
+    made = row.emit(writer, read, kinds[-1], attributes)
+    head = [f"x{i} = input {kind}" for i, kind in enumerate(kinds)]
+    tail = f"output {made}{' keep' if row.reduces else ''}"
+    text = "\n".join([*(["axes 1"] if row.reduces else []), *head, *writer.lines, tail])
+    (found,) = pointwise(text, feeds)
+    return wanted, found
+
+
+CASES = [(name, dtype) for name, row in OPERATORS.items() for dtype in sorted(row.types)]
+APART = ("Cast", "Pow")
+EXACT = [(name, dtype) for name, dtype in CASES if OPERATORS[name].exact and name not in APART]
+INEXACT = [(name, dtype) for name, dtype in CASES if not OPERATORS[name].exact]
+
+
+@pytest.mark.parametrize(("op_type", "dtype"), EXACT)
+def test_exact_rows_have_the_bits_of_onnxruntime(op_type: str, dtype: str):
+    wanted, found = both(op_type, dtype)
+    assert same_bits(wanted, found), [
+        (a, b) for a, b in zip(wanted.flat, found.flat, strict=True) if a != b
+    ][:5]
+
+
+@pytest.mark.parametrize(("op_type", "dtype"), [c for c in EXACT if ARITY.get(c[0], 2) > 1])
+def test_exact_rows_have_them_where_an_operand_is_a_single_element(op_type: str, dtype: str):
+    kinds = ["bool", dtype, dtype] if op_type == "Where" else [dtype, dtype]
+    for place, kind in enumerate(kinds):
+        for value in (0.0, -0.0, np.nan, -np.inf) if kind in ("float", "double") else (0, 1):
+            single = {place: np.array([value], dtype=DTYPES[kind])}
+            wanted, found = both(op_type, dtype, single)
+            assert same_bits(wanted, found), (place, value)
+
+
+@pytest.mark.parametrize("exponent", POWERS)
+@pytest.mark.parametrize("dtype", ["float", "double"])
+def test_powers_have_the_bits_of_onnxruntime(dtype: str, exponent: float):
+    x = values(dtype, 0)
+    feeds = {"x": x, "y": np.array([exponent], dtype=x.dtype)}
+    model = model_of([helper.make_node("Pow", ["x", "y"], ["out"])], feeds, ["out"])
+    writer = Writer()
+    made = OPERATORS["Pow"].emit(writer, ["x"], dtype, {"exponent": exponent})
+    lines = [f"x = input {dtype}", *writer.lines, f"output {made}"]
+    assert same_bits(session(model).run(None, feeds)[0], pointwise("\n".join(lines), {"x": x})[0])
+
+
+@pytest.mark.parametrize("to", CASTS)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_casts_have_the_bits_of_onnxruntime(dtype: str, to: int):
+    wanted, found = both("Cast", dtype, to=to)
+    if dtype in ("float", "double") and CASTS[to].startswith("int"):  # undefined in C++ beyond
+        x = values(dtype, 0).astype("f8")
+        fits = np.abs(x) < 2.0**31
+        wanted, found = wanted[fits], found[fits]
+    assert same_bits(wanted, found)
+
+
+@pytest.mark.parametrize(("op_type", "dtype"), INEXACT)
+def test_other_rows_are_within_rounding_of_onnxruntime(op_type: str, dtype: str):
+    wanted, found = both(op_type, dtype)
+    assert np.array_equal(np.isnan(wanted), np.isnan(found))
+    wide = 1e-5 if dtype == "float" else 1e-12
+    scale = (
+        np.abs(np.where(np.isfinite(wanted), wanted, 0)).max() if OPERATORS[op_type].reduces else 1
+    )
+    np.testing.assert_allclose(found, wanted, rtol=wide, atol=wide * scale * 1e-2)
+
+
+@pytest.mark.parametrize("op_type", MOST_ULPS)
+def test_functions_are_within_their_ulps_of_float64(op_type: str):
+    rng = np.random.default_rng(1)
+    x = np.concatenate([rng.uniform(-12, 12, 60_000), 10.0 ** rng.uniform(-30, 1.5, 40_000)])
+    x = x.astype(np.float32)
+    x = np.abs(x) if op_type == "Log" else x
+    (found,) = pointwise(f"x = input float\nt = {op_type.lower()} x\noutput t", {"x": x})
+    assert ulps(found, TRUE[op_type](x.astype(np.float64))) <= MOST_ULPS[op_type]
+
+
+def test_every_operator_that_the_table_calls_exact_is_one_of_onnx():
+    for op_type in OPERATORS:
+        assert onnx.defs.has(op_type)
