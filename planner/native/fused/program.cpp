@@ -1,5 +1,7 @@
 #include "fused/program.h"
 
+#include <locale.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <cstdlib>
@@ -18,6 +20,12 @@ const std::map<std::string, Type>& types() {
                                                            {"int64", Type::kInt64},
                                                            {"bool", Type::kBool}};
   return *all;
+}
+
+// Numbers have a point in programs, whatever the process's locale writes.
+locale_t point() {
+  static const locale_t made = newlocale(LC_NUMERIC_MASK, "C", nullptr);
+  return made;
 }
 
 // Of one program; each function reads a line.
@@ -104,8 +112,8 @@ class Parser {
     char* end = nullptr;
     auto put = [&](auto value) { std::memcpy(made.constant.data(), &value, sizeof value); };
     switch (made.type) {
-      case Type::kFloat: put(std::strtof(text, &end)); break;
-      case Type::kDouble: put(std::strtod(text, &end)); break;
+      case Type::kFloat: put(strtof_l(text, &end, point())); break;
+      case Type::kDouble: put(strtod_l(text, &end, point())); break;
       case Type::kInt32: put(int32_t(whole(words[4], INT32_MIN, INT32_MAX))); break;
       case Type::kInt64: put(whole(words[4], INT64_MIN, INT64_MAX)); break;
       case Type::kBool: put(static_cast<unsigned char>(whole(words[4], 0, 1))); break;
