@@ -20,7 +20,7 @@ from planner.export.files import save
 from planner.export.initial import initial_specs
 from planner.export.inputs import InputSpec, write_specs
 from planner.export.joint import trace
-from planner.export.lower import TrainingGraph, lower
+from planner.export.lower import LoweredStep, lower
 from planner.export.optim import OPTIMIZERS
 from planner.export.step import TrainingStep
 
@@ -32,7 +32,7 @@ def build(
     optimizer: str | None = None,
     dynamic_batch: bool = False,
     store_parameters: bool = False,
-) -> tuple[TrainingGraph, dict[str, InputSpec]]:
+) -> tuple[LoweredStep, dict[str, InputSpec]]:
     """The training graph of a step, and a recipe for each of its inputs."""
     inputs = {
         key: torch.empty(spec.shape, dtype=getattr(torch, spec.dtype), device="meta")

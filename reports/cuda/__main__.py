@@ -2,7 +2,7 @@
 
 python -m reports.cuda.facts                       on the device: cuda_facts.json
 python -m reports.device cuda                      device_cuda.json
-python -m reports.cuda.large GRAPH.onnx ...        cuda_large.json
+reports.cuda.large of revision 77b3e6b             cuda_large.json (now: python -m reports.gpu)
 python -m reports.cuda.convolutions GRAPH.onnx     cuda_convolutions.json
 python -m reports.cuda                             anywhere: the page
 """

@@ -183,7 +183,7 @@ def test_a_plan_of_other_micro_batches_is_refused(net: Path, four: OptimizeResul
         ({"micro_batch": "half"}, "auto or a number of runs"),
         ({"micro_batch": 3}, "does not divide into 3 parts"),
         ({"micro_batch": "auto", "budget": None, "max_slowdown": "5%"}, "give a --budget"),
-        ({"micro_batch": 2, "profile": Path("profile.json")}, "--profile has the times"),
+        ({"micro_batch": 2, "profile": Path(__file__)}, "--profile has the times"),
     ],
 )
 def test_bad_wishes_are_refused(options: dict[str, object], said: str, net: Path) -> None:
