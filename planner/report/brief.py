@@ -40,7 +40,7 @@ def print_optimize_brief(payload: Payload, console: Console | None = None) -> No
     head, verification = payload["headline"], payload["verification"]
     good = head["fits"] and head["verified"] is not False
     print_whole(out, _outcome(head), _GOOD if good else _BAD)
-    print_row(out, "Verified", verified(verification), "" if verification else _NOTE)
+    print_row(out, "Verified", verified(verification, head), "" if verification else _NOTE)
     for failure in verification["failures"] if verification else ():
         print_row(out, "Failed", failure, "red")
     print_row(out, "Budget", _budget(head, payload["plan"]))
@@ -138,7 +138,13 @@ def print_notes(out: Console, notes: list[str]) -> None:
         print_row(out, "Note", note, _NOTE)
 
 
-def verified(v: Payload | None) -> str:
+def _needs_library(head: Payload) -> bool:
+    """Whether the rewritten file has operators of planner's: a bare session does not open it."""
+    moved = head["swapped_tensors"] or head["paged_tensors"]
+    return bool(head["fused_nodes"] or (head["copies"] == "overlapped" and moved))
+
+
+def verified(v: Payload | None, head: Payload) -> str:
     """What ONNX Runtime was seen to do, in a line."""
     if v is None:
         return "no: nothing was run on ONNX Runtime, these are predictions"
@@ -147,7 +153,10 @@ def verified(v: Payload | None) -> str:
         same = sum(o["identical"] for o in v["outputs"])
         said.append(f"{same:,} of {len(v['outputs']):,} outputs bit-identical")
     if v["default_bits"]:
-        said.append(f"{default_bits_text(v['default_bits'])} in plain sessions of both files")
+        where = "in plain sessions of both files"
+        if _needs_library(head):
+            where = "under default options, planner's library loaded for the rewritten file"
+        said.append(f"{default_bits_text(v['default_bits'])} {where}")
     if v["micro"] and v["micro"]["outputs"]:
         near = len(v["micro"]["outputs"]) - len(v["micro"]["far"])
         said.append(f"{near:,} of {len(v['micro']['outputs']):,} totals within rounding")
