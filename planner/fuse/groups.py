@@ -11,7 +11,7 @@ import math
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from planner.fuse.operators import TYPES, Row, row_of
+from planner.fuse.operators import POWERS, TYPES, Row, row_of
 from planner.graph.effects import Effect
 from planner.graph.model import Operation, OpId, Role, Tensor, TensorId, TrainingGraph
 
@@ -88,6 +88,8 @@ class Ground:
         if row is None or (self.only_exact and not row.exact) or len(op.outputs) != 1:
             return None
         if (row.reduces and op.id not in self.axes) or (row.swaps and len(op.inputs) != 2):
+            return None
+        if op.op_type == "Pow" and self.exponent(op) not in POWERS:
             return None
         if op.effect is not Effect.PURE or op.role is not Role.ORIGINAL or op.on_cpu:
             return None

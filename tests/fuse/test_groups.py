@@ -100,6 +100,50 @@ def test_any_fused_model_is_within_rounding(seed: int):
         np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-3 * scale)
 
 
+@pytest.mark.parametrize(
+    ("op_type", "more", "is_fused"),
+    [
+        *(
+            ("Pow", [exponent], exponent in (2.0, 3.0))
+            for exponent in (-1.0, 0.5, 1.0, 2.0, 3.0, 4.0)
+        ),
+        ("Pow", ["y"], False),
+        ("Sum", [], True),
+        ("Sum", ["y", "y"], True),
+        ("Max", [], False),
+        ("Max", ["y"], True),
+        ("Min", ["y", "x"], False),
+    ],
+)
+def test_what_an_operator_does_depends_on_its_inputs(
+    op_type: str, more: list[str | float], is_fused: bool
+):
+    fixed = {f"c{i}": np.array(v, "f4") for i, v in enumerate(more) if isinstance(v, float)}
+    inputs = ["a", *(v if isinstance(v, str) else f"c{i}" for i, v in enumerate(more))]
+    info = {name: h.make_tensor_value_info(name, T.FLOAT, FULL) for name in "xyabz"}
+    graph = h.make_graph(
+        [
+            h.make_node("Abs", ["x"], ["a"], name="a"),
+            h.make_node(op_type, inputs, ["b"], name="b"),
+            h.make_node("Add", ["b", "x"], ["z"], name="z"),
+        ],
+        "one",
+        [info["x"], info["y"]],
+        [info["z"]],
+        [onnx.numpy_helper.from_array(value, name) for name, value in fixed.items()],
+        value_info=[info["a"], info["b"]],
+    )
+    proto = h.make_model(graph, opset_imports=[h.make_opsetid("", 18)], ir_version=9)
+    _, made = fuse(proto, exact=True)
+    kinds = {"Abs", op_type, "Add"} if made is None else {n.op_type for n in made.model.graph}
+    assert (op_type not in kinds) == is_fused
+    if made is not None:
+        rng = np.random.default_rng(0)
+        feeds = {name: rng.standard_normal(FULL).astype("f4") for name in "xy"}
+        wanted = session(proto).run(None, feeds)[0]
+        assert same_bits(wanted, session(ir.to_proto(made.model)).run(None, feeds)[0])
+
+
 @pytest.mark.parametrize("seed", range(25))
 def test_groups_have_no_path_out_and_back_and_do_all_that_is_needed(seed: int):
     proto, _ = drawn(seed, exact=False)
