@@ -88,8 +88,8 @@ class DeviceFit:
 
     @property
     def best(self) -> Fit | None:
-        """The largest size that fits in a way that ONNX Runtime runs today, with as little as it takes
-        and, of what takes more, the quickest; None where nothing fits."""
+        """The way that fits the largest size, of those the quickest; None where nothing fits. Overlapped
+        copies do not count: no card has run them."""
         ways = [way for way in self.ways if way.fits and way.how != "copies overlapped"]
         return max(ways, key=lambda w: (w.size or 0, -(w.slowdown or 0.0)), default=None)
 
@@ -100,11 +100,11 @@ class DeviceFit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sharded:
-    """What each of several devices would hold of the model as it is, by arithmetic; see
-    `planner.pipeline.answer.sharding`.
+    """The peak of each of several devices over which state is sharded, by arithmetic
+    (`planner.pipeline.answer.sharding`).
 
     Attributes:
-        devices: how many train data-parallel, each on the model's own batch.
+        devices: number of devices that train data-parallel, each on the model's own batch.
         stage: of ZeRO: 1 shards the optimizer's state, 2 gradients too, 3 parameters too.
     """
 

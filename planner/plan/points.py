@@ -46,8 +46,8 @@ class Point:
         return self.bound_us == float("inf")
 
 
-def whole_step(point: Point, views_us: float) -> Point:
-    """The point with what a step takes beside its schedule, in the plan and in the bounds."""
+def with_views(point: Point, views_us: float) -> Point:
+    """Add the nodes that no schedule names to the times of a point's plan and bounds."""
     plan = point.plan
     return replace(
         point,
@@ -59,10 +59,10 @@ def whole_step(point: Point, views_us: float) -> Point:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Written:
-    """What one plan's file takes beside its schedule, and what others are taken to.
+    """The step of one written file, as a measure for plans that are not written.
 
-    Nodes that pin the order, and what the caches save, are known of a file that is written. Of another
-    plan they are taken to be in proportion to the time it adds, and no more than here.
+    A written file has nodes that pin its order, and its caches save some time. Another plan is assumed to
+    have both in proportion to the time that it adds, and no more of them than this file has.
 
     Attributes:
         base_us: of the model as it is.
@@ -75,7 +75,7 @@ class Written:
     step_us: float
 
     def us(self, schedule_us: float) -> float:
-        """Of another schedule; infinity stays."""
+        """Estimate the step of another schedule; infinity stays."""
         added_us = self.schedule_us - self.base_us
         if added_us <= 0:
             return schedule_us
@@ -83,7 +83,7 @@ class Written:
         return schedule_us + share * max(self.step_us - self.schedule_us, -added_us)
 
     def of(self, point: Point) -> Point:
-        """The point's plan and bounds as files."""
+        """Estimate the steps of a point's plan and bounds."""
         plan = point.plan
         return replace(
             point,

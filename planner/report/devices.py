@@ -12,7 +12,7 @@ from planner.defaults import AUTO_RESERVE
 from planner.device_fits import HOWS, DeviceFit, DeviceFits, Fit
 from planner.report.brief import print_notes, print_row
 from planner.report.frontier import dims_text
-from planner.report.plain import nearby
+from planner.report.plain import nearby, nearby_command
 from planner.report.remarks import that_matter
 from planner.report.terminal import print_assumptions, print_line, print_table, wide_console
 from planner.report.views import number, picked
@@ -80,18 +80,18 @@ def _verdict(device: DeviceFit, found: DeviceFits) -> str:
 
 
 def _next(found: DeviceFits) -> str | None:
-    """What to run, for the first device that needs a plan, or has none; None where all hold it as it
-    is."""
-    dims = {name: size for name, size in found.dims.items()}
+    """The command for the first device that needs a plan or has none; None where every device holds the
+    model as it is."""
+    dims = dict(found.dims)
     for device in found.devices:
         best = device.best
         if best is not None and best.how == HOWS[0] and not found.dim:
             continue
         if found.dim:
             dims[found.dim] = found.least_size if best is None or best.size is None else best.size
-        words = ["planner", "optimize", nearby(str(found.model_path))]
+        words = ["planner", "optimize", str(found.model_path)]
         words += [word for name, size in dims.items() for word in ("--dim", f"{name}={size}")]
-        words += ["--hardware", nearby(device.hardware)]
+        words += ["--hardware", device.hardware]
         words += [] if device.way("copies") is None else ["--device", "cuda"]
         words += ["--budget", f"{device.budget_bytes}B"]
         if best is None:
@@ -165,7 +165,7 @@ def print_fit(payload: Payload, console: Console | None = None, *, in_full: bool
         print_row(out, "Sharded", _sharded_text(payload["sharded"]))
     print_row(out, "Reserve", _reserve(payload["reserve"]))
     if payload["next"] is not None:
-        print_row(out, "Next", payload["next"], "cyan")
+        print_row(out, "Next", nearby_command(payload["next"]), "cyan")
     if in_full:
         print_assumptions(out, payload["assumptions"])
         return
@@ -189,7 +189,7 @@ def _name(device: Payload) -> str:
 
 
 def _summed_up(device: Payload) -> list[object]:
-    """A device in a line: the way that fits best, or the model as it is where none does."""
+    """A device in a line: the best way to fit, or the model as it is where nothing fits."""
     best = next((way for way in device["ways"] if way["how"] == device["best"]), None)
     head = [_name(device), format_bytes(device["budget_bytes"]), device["verdict"]]
     if best is None:
@@ -203,7 +203,7 @@ def _summed_up(device: Payload) -> list[object]:
 
 
 def _sharded_text(rows: list[Payload]) -> str:
-    """Those of the most devices."""
+    """The peaks for the largest number of devices."""
     most = max(row["devices"] for row in rows)
     peaks = ", ".join(
         f"ZeRO-{row['zero_stage']} {format_bytes(row['peak_bytes'])}"

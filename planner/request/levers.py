@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from planner.disk import Disk
 
 _lever = partial(option, group=LEVERS)
+_patterns = partial(_lever, metavar="PATTERN", kind=list[str], argument=Sequence[str], take=tuple)
 
 
 def _is_recompute(said: object) -> None:
@@ -146,25 +147,17 @@ class Levers:
     ] = True
     include: Annotated[
         tuple[str, ...],
-        _lever(
+        _patterns(
             "--include",
             "Recompute and copy nothing else: 'layers.3.*', 'op:Softmax', 'category:activation'; "
             "may be repeated.",
-            metavar="PATTERN",
-            kind=list[str],
-            argument=Sequence[str],
-            take=tuple,
         ),
     ] = ()
     exclude: Annotated[
         tuple[str, ...],
-        _lever(
+        _patterns(
             "--exclude",
             "Leave these as they are; may be repeated.",
-            metavar="PATTERN",
-            kind=list[str],
-            argument=Sequence[str],
-            take=tuple,
         ),
     ] = ()
     min_tensor: Annotated[

@@ -15,10 +15,9 @@ from planner.pipeline.answer.policy import ANSWERING
 from planner.pipeline.levers.residence import most_bound_us
 from planner.pipeline.prepare.prepared import Prepared, Progress, silent
 from planner.pipeline.prepare.settings import Settings
-from planner.pipeline.record.assemble import planned_cost
 from planner.pipeline.solve.orders import BaseOrder, formulate_in
 from planner.pipeline.solve.planned import Planned
-from planner.plan.points import Point, PointPlan, Written, monotone, whole_step
+from planner.plan.points import Point, PointPlan, Written, monotone, with_views
 from planner.plan.problem import Problem
 from planner.portfolio.frontier import point_of, point_plan
 from planner.portfolio.race import race
@@ -88,7 +87,7 @@ class Found:
             step_us: of the plan, as its file is written.
         """
         points = [*self.points, *([planned] if planned is not None else [])]
-        points = [question.as_it_is, *(whole_step(p, question.views_us) for p in points)]
+        points = [question.as_it_is, *(with_views(p, question.views_us) for p in points)]
         if planned is not None and planned.plan is not None and step_us is not None:
             written = Written(
                 base_us=question.frontier.base_us,
@@ -212,19 +211,18 @@ class PreviewBeside:
         assert self._asked is not None
         self._asked = *self._asked[:2], planned
 
-    def result(self) -> BudgetPreview | None:
-        """The answer, waited for; None where nothing was asked."""
+    def result(self, step_us: float) -> BudgetPreview | None:
+        """Wait for the answer; None where nothing was asked.
+
+        Args:
+            step_us: of the plan, as its file is written.
+        """
         if self._answer is None or self._asked is None:
             return None
         question, settings, planned = self._asked
         step = {name: i for i, name in enumerate(planned.rewritten.planned_order)}
-        assert planned.solved.candidate is not None
-        return self._answer.result().preview(
-            question,
-            _as_planned(planned, settings),
-            step,
-            planned_cost(planned, planned.solved.candidate).step_us,
-        )
+        found = self._answer.result()
+        return found.preview(question, _as_planned(planned, settings), step, step_us)
 
 
 def _look_there(_: None, task: tuple[bool, Question]) -> Found:

@@ -19,7 +19,7 @@ from planner.pipeline.answer.slowdown import plan_within
 from planner.pipeline.answer.verifying import Rewrite, check_can_hold, run_both
 from planner.pipeline.levers.choose import plan_with
 from planner.pipeline.levers.lever import Means
-from planner.pipeline.levers.table import check_levers, levers_for
+from planner.pipeline.levers.table import check_levers, levers_for, may_quicken
 from planner.pipeline.levers.ways import ways_of
 from planner.pipeline.levers.whole_step import WholeStep
 from planner.pipeline.prepare.copies import choose_copies
@@ -103,7 +103,7 @@ class OptimizeJob:
             prepared = self._prepared(ahead)
             settings = settings_of(prepared)
             preview = None
-            if self.request.levers.fuse == "none" and plans.fits_as_it_is(prepared, settings):
+            if plans.fits_as_it_is(prepared, settings) and not may_quicken(prepared):
                 plan = self._as_step(plans.unchanged_plan(prepared, settings), prepared)
                 made = Made(prepared=prepared, plan=plan, after=prepared.baseline.view)
             else:
@@ -318,7 +318,7 @@ class OptimizeJob:
         if preview is not None:
             self.progress("drawing the report; then waiting for what other budgets would cost")
             draft = draft_of(result)
-            result = replace(result, budget_preview=preview.result())
+            result = replace(result, budget_preview=preview.result(result.plan.planned.step_us))
         self.progress("writing the report")
         page = page_of(result, draft)
         with together.writing(report) as path:

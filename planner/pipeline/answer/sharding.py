@@ -1,9 +1,9 @@
-"""What each of several devices would hold, were state sharded over them: arithmetic, no plan.
+"""Peaks of devices over which a model's state is sharded: arithmetic, no plan.
 
 ZeRO (Rajbhandari and others, 2020, arXiv:1910.02054, section 5) keeps 1/N of the optimizer's state on
-each of N data-parallel devices (stage 1), of gradients too (stage 2), of parameters too (stage 3). Taken
-off is what the model's own peak holds of them, at that step. What is gathered or sent on the way comes
-on top, and is not known here.
+each of N data-parallel devices (stage 1), of gradients too (stage 2), of parameters too (stage 3). The
+other devices' shares are taken off the model's own peak, as far as they are alive at that step. Gathered
+parameters and communication buffers come on top, and are not known here.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ _STAGES = (1, 2, 3)
 
 
 def sharded(baseline: Baseline) -> tuple[Sharded, ...]:
-    """Peaks by devices and stage. Gradients count where they are results of the step: those that its own
-    optimizer reads are gone by its peak, or are not told from others."""
+    """Compute the peaks for each number of devices and each stage. Only gradients that are results of the
+    step count: others cannot be told from gradients of activations."""
     graph, line = baseline.graph, baseline.timeline
     step = line.peak_step
     results = set(graph.outputs)

@@ -20,7 +20,7 @@ from planner.pipeline.levers.residence import most_bound_us
 from planner.pipeline.prepare.prepared import Prepared, Progress
 from planner.pipeline.prepare.settings import Settings
 from planner.pipeline.solve.orders import BaseOrder, base_orders, formulate_in
-from planner.plan.points import Point, monotone, whole_step
+from planner.plan.points import Point, monotone, with_views
 from planner.plan.problem import Problem
 from planner.portfolio.frontier import solve_point
 from planner.portfolio.policies import FrontierPolicy
@@ -153,7 +153,7 @@ def frontiers(
 
 def _bounded(graphs: Graphs, points: Sequence[Point]) -> list[Point]:
     """The points as whole steps, no bound higher than copies that hide allow."""
-    points = [whole_step(point, graphs.prepared.views_us) for point in points]
+    points = [with_views(point, graphs.prepared.views_us) for point in points]
     if not graphs.problems[0].overlap:
         return points
     most_us = most_bound_us(graphs.prepared, overlap=True)

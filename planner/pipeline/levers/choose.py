@@ -21,7 +21,6 @@ from planner.pipeline.prepare.settings import Settings
 from planner.pipeline.solve.orders import BaseOrder, base_orders
 from planner.pipeline.solve.planned import Planned
 from planner.pipeline.solve.planning import make_plan
-from planner.pipeline.solve.policy import POLICY as SOLVING
 from planner.pipeline.solve.quick import (
     QuickSearch,
     between,
@@ -195,7 +194,7 @@ class _Climb:
             near_us = best_us + shares.slower * base_us
             count = min(n for n, us in self.times.items() if us <= near_us)
         if case.plain is not None and shares.gives_up:
-            if self.times[count] > plain_us - SOLVING.worth * base_us:
+            if self.times[count] > case.most_added_us:
                 return None
         elif not count and case.is_tried:
             return None

@@ -20,7 +20,6 @@ from planner.pipeline.levers.splitting import planned_regions, split_as_planned
 from planner.pipeline.levers.too_large import split_to_fit
 from planner.pipeline.prepare.prepared import Prepared
 from planner.pipeline.solve.orders import base_orders, least_possible_peak
-from planner.pipeline.solve.policy import POLICY as SOLVING
 from planner.pipeline.solve.quick import quick_us
 from planner.plan.planfile import Plan
 from planner.request import Levers
@@ -58,10 +57,8 @@ class Chunks(Lever):
         found.reverse()
         found.sort(key=lambda pair: pair[0])
         for added_us, one in found:
-            if case.plain is not None:
-                most_us = case.plain.added_us - SOLVING.worth * case.prepared.baseline.time_us
-                if added_us > most_us:
-                    return
+            if added_us > case.most_added_us:
+                return
             yield Rung(prepared=one)
 
     def record(self, prepared: Prepared) -> dict[str, Any]:

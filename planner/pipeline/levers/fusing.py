@@ -32,6 +32,7 @@ class Fusing(Lever):
 
     option = "--fuse"
     shares = POLICY.fuse
+    quickens = True
     said = "planning without fused operations"
 
     def is_asked(self, levers: Levers) -> bool:
@@ -46,10 +47,6 @@ class Fusing(Lever):
             f"nothing is fused (--fuse {mode}): not yet with open dims, whose sizes may be others when "
             "the file runs"
         )
-
-    def is_enough(self, case: Case, plain: Planned) -> bool:
-        """Fused operations may take less time than the model as it is."""
-        return plain.solved.is_interrupted
 
     def rungs(self, case: Case) -> Iterator[Rung]:
         found = fused(case.prepared, case.prepared.request.levers.fuse, measure=True)

@@ -58,6 +58,14 @@ class Case:
     began: float = 0.0
 
     @property
+    def most_added_us(self) -> float:
+        """The most time that a plan may add which is worth more than the plain one; infinite where there
+        is no plain plan."""
+        if self.plain is None:
+            return float("inf")
+        return self.plain.added_us - SOLVING.worth * self.prepared.baseline.time_us
+
+    @property
     def until(self) -> float:
         """When the time limit is over."""
         return self.began + self.settings.time_limit_s
@@ -108,6 +116,8 @@ class Lever:
     option: str
     """That asks for it."""
     shares: Shares
+    quickens: bool = False
+    """Whether a model that fits as it is may take less time with it."""
     rewrites: bool = True
     """Whether it changes operations, which it cannot do in bodies, nor where sizes depend on data."""
     said: str = ""
@@ -131,6 +141,8 @@ class Lever:
 
     def is_enough(self, case: Case, plain: Planned) -> bool:
         """Whether the plan without it is taken at once: another has little to gain."""
+        if self.quickens:
+            return plain.solved.is_interrupted
         return not is_slow(case.prepared, plain)
 
     def rungs(self, case: Case) -> Iterator[Rung]:
@@ -155,8 +167,7 @@ class Lever:
 
     def prefers(self, case: Case, made: Planned, plain: Planned) -> bool:
         """Whether a plan with it is worth more than the plain one."""
-        most_us = plain.added_us - SOLVING.worth * case.prepared.baseline.time_us
-        return made.added_us <= most_us and made.has_room >= plain.has_room
+        return made.added_us <= case.most_added_us and made.has_room >= plain.has_room
 
     def refusal(self, case: Case, errors: Sequence[InfeasibleBudgetError]) -> InfeasibleBudgetError:
         """The error where no plan fits, of that of the plain plan and those of the rungs, in order."""

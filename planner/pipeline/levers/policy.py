@@ -23,8 +23,8 @@ class Shares:
     plain: float
     until: float = 1.0
     rest: float = 0.2
-    quick: float
-    most_quick_s: float
+    quick: float = 0.0
+    most_quick_s: float = 0.0
     searches: int = 8
     slower: float = 0.0
     gives_up: bool = True
@@ -56,7 +56,7 @@ class LeverPolicy:
         plain=0.5, until=0.5, rest=0.5, quick=0.15, most_quick_s=10.0, slower=0.002, gives_up=False
     )
     chunks: Shares = Shares(plain=0.6, quick=0.08, most_quick_s=6.0)
-    fuse: Shares = Shares(plain=0.4, quick=0.0, most_quick_s=0.0)
+    fuse: Shares = Shares(plain=0.4)
     host: Shares = Shares(plain=0.6, quick=0.1, most_quick_s=8.0, is_one_wait=True)
     least_quick_s: float = 0.3
     small: float = 0.02

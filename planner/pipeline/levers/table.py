@@ -35,6 +35,11 @@ def check_levers(prepared: Prepared) -> None:
             lever.supports(prepared)
 
 
+def may_quicken(prepared: Prepared) -> bool:
+    """Whether a request asks for a lever from which a model that fits as it is may gain."""
+    return any(lever.quickens and lever.is_asked(prepared.request.levers) for lever in LEVERS)
+
+
 def levers_for(prepared: Prepared) -> tuple[tuple[Lever, ...], Prepared]:
     """(the levers that a plan of the model may use, the model with notes on those that it cannot)."""
     found: list[Lever] = []

@@ -137,10 +137,9 @@ class Prepared:
 
     @property
     def views_us(self) -> float:
-        """Microseconds of nodes that no schedule names, since they move no bytes: a step takes its
+        """Microseconds of the nodes that no schedule names (`planner.formulate`). A step takes its
         schedule and these."""
-        scheduled, durations = set(self.formulated().ops), self.duration_us
-        return sum(durations[op.id] for op in self.graph.operations if op.id not in scheduled)
+        return sum(self.duration_us[op.id] for op in self.graph.operations if op.is_folded)
 
     @property
     def ort_optimized(self) -> bool:

@@ -54,7 +54,7 @@ def assemble(prepared: Prepared, settings: Settings, planned: Planned) -> Plan:
     candidate = planned.solved.candidate
     assert candidate is not None
     problem = planned.formulation.problem
-    replay, cost = candidate.replay, planned_cost(planned, candidate)
+    replay, cost = candidate.replay, _planned_cost(planned, candidate)
     barred = barred_in(planned.prepared.graph)
     bound = planned.solved.bound_us
     return replace(
@@ -244,7 +244,7 @@ def peak_moment(graph: TrainingGraph, line: Timeline, like: Mapping[str, str]) -
     )
 
 
-def planned_cost(planned: Planned, candidate: Candidate) -> PredictedCost:
+def _planned_cost(planned: Planned, candidate: Candidate) -> PredictedCost:
     """What a plan's file is predicted to hold and to take."""
     replay, actions = candidate.replay, candidate.actions
     form, graph = planned.formulation, planned.prepared.graph

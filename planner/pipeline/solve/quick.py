@@ -24,15 +24,21 @@ def least_bytes(prepared: Prepared) -> int:
 
 @dataclass(frozen=True, slots=True)
 class QuickSearch:
-    """A short search in one order: plain values, which another process can be given."""
+    """A short search in one order: plain values, which another process can be given.
+
+    Attributes:
+        views_us: that a step takes beside its schedule.
+    """
 
     problem: Problem
     settings: SearchSettings
+    views_us: float
 
     def time_us(self) -> float:
-        """Of the plan that it finds, in microseconds; infinite where it finds none."""
+        """Search, and return a step's time with the plan found, in microseconds; infinite where none is
+        found."""
         found = solve(self.problem, self.settings).candidate
-        return float("inf") if found is None else found.time_us
+        return float("inf") if found is None else found.time_us + self.views_us
 
 
 def quick_search(
@@ -41,14 +47,14 @@ def quick_search(
     """A short search for a plan within the budget, in one order."""
     form = formulate_in(prepared, order, settings, settings.budget_bytes)
     search = SearchSettings(limit_s=limit_s, workers=settings.workers, thorough=False)
-    return QuickSearch(form.problem, search)
+    return QuickSearch(form.problem, search, prepared.views_us)
 
 
 def quick_us(
     prepared: Prepared, order: Sequence[OpId], settings: Settings, limit_s: float
 ) -> float:
-    """Time of a plan that a short search finds in one order, in microseconds; infinite where it finds
-    none."""
+    """Time of a step with the plan that a short search finds in one order, in microseconds; infinite
+    where it finds none."""
     return quick_search(prepared, order, settings, limit_s).time_us()
 
 
