@@ -48,7 +48,7 @@ OPTIONAL = (
         "planner export of operators without a rule",
         "onnx-planner[torch]",
     ),
-    ("transformers", "transformers", "the networks under models/", "onnx-planner[models]"),
+    ("transformers", "transformers", "planner fit hf:CONFIG", "onnx-planner[models]"),
     ("onnxruntime-ep-webgpu", "onnxruntime_ep_webgpu", "--device webgpu", "onnx-planner[webgpu]"),
     ("ray", "ray", "planner sweep --ray", "onnx-planner[ray]"),
 )

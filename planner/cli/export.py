@@ -16,6 +16,7 @@ from planner.cli.forward import export_forward, summary_of
 from planner.cli.outputs import check_outputs
 from planner.errors import UsageError
 from planner.report.plain import nearby
+from planner.request.asking import HUB
 
 if TYPE_CHECKING:
     from planner.export.training import ExportedGraph
@@ -23,8 +24,8 @@ if TYPE_CHECKING:
 StepName = Annotated[
     str,
     typer.Argument(
-        metavar="MODULE:CALLABLE|MODEL.onnx",
-        help="What makes the step, or a forward model; see below.",
+        metavar="MODULE:CALLABLE|hf:CONFIG|MODEL.onnx",
+        help="What makes the step, a configuration of transformers, or a forward model; see below.",
         show_default=False,
     ),
 ]
@@ -172,6 +173,10 @@ def export(
 
     Needs PyTorch: pip install "onnx-planner[torch]".
 
+    hf:CONFIG is a model of transformers by its configuration alone, without weights: a config.json, its
+    folder, or a kind (hf:gpt2). --dim batch=8 --dim seq=512 are its sizes; such a graph is planned, and
+    its parameters are yours to feed.
+
     MODEL.onnx is a forward model, differentiated without PyTorch: pip install "onnx-planner[onnxsim]".
     Its weights become inputs; FILE.initial.npz has what they start from. Normalizations keep their
     statistics, and no dropout comes back.
@@ -188,14 +193,15 @@ def export(
     Examples:
       planner export train.py:step -o model.onnx
       planner export train:step -o model.onnx --optimizer adamw --dynamic-batch --sidecar
+      planner export hf:gpt2 -o gpt2.onnx --optimizer adamw --dim batch=8 --dim seq=512
       planner export resnet.onnx -o model.onnx --loss cross_entropy --optimizer adamw --dim batch=8
       planner export train:step -o model.onnx --optimizer sgd:lr=0.1,momentum=0.9,nesterov=true
     """
     if not step.endswith(".onnx"):
         _refuse(wanted, _ONLY_FORWARD, _FORWARD)
-        if asked["dims"]:
-            raise UsageError(f"--dim and --shape are for {_FORWARD}")
-        _export_step(step, wanted, force=force, json=json)
+        if asked["dims"] and not step.startswith(HUB):
+            raise UsageError(f"--dim and --shape are for hf:CONFIG, or {_FORWARD}")
+        _export_step(step, wanted, asked["dims"] or {}, force=force, json=json)
         return
     _refuse(wanted, _ONLY_TORCH, "a step in PyTorch, and this is a forward model")
     export_forward(
@@ -208,7 +214,9 @@ def export(
     )
 
 
-def _export_step(step: str, wanted: Exporting, *, force: bool, json: bool) -> None:
+def _export_step(
+    step: str, wanted: Exporting, dims: Mapping[str, int], *, force: bool, json: bool
+) -> None:
     """Trace a step of PyTorch's, write its graph, and say what it is."""
     from planner.export.torch_extra import require_torch
 
@@ -222,7 +230,7 @@ def _export_step(step: str, wanted: Exporting, *, force: bool, json: bool) -> No
     with progress() as report:
         with warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")
-            graph = _traced(step, wanted, report)
+            graph = _traced(step, wanted, dims, report)
         files = graph.save(output, external_data=external, sidecar=sidecar, force=force)
     for warning in said:
         if issubclass(warning.category, KernelWarning | ModeWarning):
@@ -239,17 +247,25 @@ def _export_step(step: str, wanted: Exporting, *, force: bool, json: bool) -> No
     note(f"wrote {', '.join(map(nearby, files))}")
 
 
-def _traced(step: str, wanted: Exporting, report: Progress) -> ExportedGraph:
+def _traced(
+    step: str, wanted: Exporting, dims: Mapping[str, int], report: Progress
+) -> ExportedGraph:
     """The graph of a step.
+
+    Args:
+        dims: of a configuration (`hf:CONFIG`).
 
     Raises:
         UsageError: it cannot be imported, or has an optimizer of its own beside the one that is named.
     """
     from planner.export.callables import load_step
+    from planner.export.configured import configured_step
     from planner.export.training import export_training_graph, half_type
 
     report(f"importing {step}")
-    arguments = load_step(step)
+    config = step.removeprefix(HUB)
+    arguments = load_step(step) if config == step else configured_step(config, dims)
+    dynamic_batch = arguments.pop("dynamic_batch", False)
     optimizer = wanted.optimizer
     if optimizer is not None and arguments.setdefault("optimizer", optimizer) is not optimizer:
         raise UsageError(
@@ -258,7 +274,7 @@ def _traced(step: str, wanted: Exporting, report: Progress) -> ExportedGraph:
     report("tracing")
     return export_training_graph(
         **arguments,
-        dynamic_batch=wanted.dynamic_batch,
+        dynamic_batch=dynamic_batch or wanted.dynamic_batch,
         dynamic=_axes(wanted.dynamic) if wanted.dynamic else None,
         store_parameters=wanted.params == "initializers",
         specialize=wanted.specialize,

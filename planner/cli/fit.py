@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import shlex
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
 from planner.cli import options as o
-from planner.cli.console import emit, progress, verbosity
+from planner.cli.console import Progress, emit, note, progress, verbosity
 from planner.cli.outputs import check_input
-from planner.errors import InfeasibleBudgetError
+from planner.errors import InfeasibleBudgetError, UsageError
 from planner.request import shipped_hardware
-from planner.request.asking import TARGET
+from planner.request.asking import HUB, TARGET
+
+_OPTIMIZER = "adamw"
 
 
 @o.asks("fit")
@@ -38,24 +46,33 @@ def fit(
     code is 4 where one of the devices holds the model in no way that was run on a card (copies that
     overlap were not yet, and do not count).
 
+    MODEL may be a configuration of transformers, without weights: hf:config.json, its folder, or a kind
+    (hf:gpt2). Its step in float32 with AdamW is traced on shapes (planner export makes others), with the
+    dims batch (1) and, of text, seq. Needs PyTorch and transformers.
+
     \b
     Examples:
       planner fit model.onnx --hardware h100
+      planner fit hf:llama/config.json --hardware h100,h200 --dim batch --dim seq=2048
       planner fit model.onnx --hardware t4,rtx-4090,a100-40gb --reserve 2GB
       planner fit model.onnx --hardware all --dim batch
       planner fit model.onnx --hardware mine.toml --dim batch=8:64:8 --json
     """
     names = [name.strip() for text in hardware for name in text.split(",")]
-    check_input(model, what="model")
+    if not str(model).startswith(HUB):
+        check_input(model, what="model")
 
     from planner import api_devices
 
-    with progress(asked["time_limit_s"]) as report_progress:
-        found = api_devices.fit_devices(model, names, **asked.typed, progress=report_progress)
+    with progress(asked["time_limit_s"]) as report, _graph_of(model, asked, report) as graph:
+        found = api_devices.fit_devices(graph.path, names, **graph.options, progress=report)
+        found = replace(found, model_path=graph.called)
         from planner.report.devices import fit_payload, print_fit
 
         payload = fit_payload(found)
     emit(payload, partial(print_fit, in_full=verbosity.verbose), json=json)
+    if graph.made_by:
+        note(f"{graph.called} is the graph that this makes: {graph.made_by}")
     missing = [device.hardware for device in found.devices if not device.fits]
     if missing:
         raise InfeasibleBudgetError(
@@ -63,3 +80,54 @@ def fit(
             "--reserve less",
             least_peak_bytes=(found.least_on_host or found.least_peak).found_bytes,
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Graph:
+    """The graph that is looked at.
+
+    Attributes:
+        called: as the report names it.
+        options: arguments of `fit_devices`.
+        made_by: the command that writes it, where it was made for this alone.
+    """
+
+    path: Path
+    called: Path
+    options: Mapping[str, Any]
+    made_by: str = ""
+
+
+@contextmanager
+def _graph_of(model: Path, asked: o.Said, report: Progress) -> Iterator[_Graph]:
+    """The model itself, or the graph of a configuration in a folder that goes afterwards."""
+    source = str(model)
+    if not source.startswith(HUB):
+        yield _Graph(path=model, called=model, options=asked.typed)
+        return
+    from planner.export.torch_extra import require_torch
+
+    require_torch()
+    from planner.export.configured import BATCH, SEQ, configured_step, name_of
+    from planner.export.training import export_training_graph
+
+    dims = dict(asked["dims"] or {})
+    batch, seq = dims.pop(BATCH, [1]), dims.pop(SEQ, None)
+    if seq is not None and len(seq) != 1:
+        raise UsageError(
+            f"--dim {SEQ} has one size in a graph of {HUB}CONFIG; the batch has several"
+        )
+    if report:
+        report(f"tracing {source}")
+    fixed = {name: sizes[0] for name, sizes in dims.items() if sizes} | (
+        {SEQ: seq[0]} if seq else {}
+    )
+    step = configured_step(source.removeprefix(HUB), fixed)
+    called = Path(f"{name_of(source)}.onnx")
+    words = ["planner", "export", source, "-o", str(called), "--optimizer", _OPTIMIZER]
+    words += ["--dim", f"{SEQ}={seq[0]}"] if seq else []
+    with tempfile.TemporaryDirectory(prefix="planner-") as folder:
+        path = Path(folder) / called
+        export_training_graph(**step, optimizer=_OPTIMIZER).save(path)
+        options = {**asked.typed, "dims": {BATCH: batch}}
+        yield _Graph(path=path, called=called, options=options, made_by=shlex.join(words))

@@ -155,11 +155,17 @@ def option(text: str, help: str, *, beside: tuple[Flag, ...] = (), **rest: Any) 
     return Option(flags=(Flag(text=text, help=help, **shown), *beside), **rest)
 
 
+HUB = "hf:"
+"""Before a configuration of transformers, in place of a model."""
+
+
 def is_file(what: str) -> Callable[[FileName], None]:
     """A check that a path is that of a regular file, which is called `what`."""
 
     def check(path: FileName) -> None:
         if why := why_not_a_file(Path(path)):
+            if str(path).startswith(HUB):
+                why = f"is a configuration: planner export {path} -o model.onnx makes its graph"
             raise UsageError(f"{what} {path} {why}")
 
     return check

@@ -49,6 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             device=options.device,
             hardware=options.hardware,
             built=options.built,
+            fused=not options.no_fusion,
             partitioner=options.device == "cpu" and not options.no_partitioner,
         )
         for name in names:
@@ -77,6 +78,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--hardware", default="cpu", help="planner's profile; the CPU is measured")
     parser.add_argument("--built", type=Path, help="folder of graphs exported before: NETWORK.onnx")
     parser.add_argument("--no-partitioner", action="store_true", help="leave the partitioner out")
+    parser.add_argument("--no-fusion", action="store_true", help="leave plans of --fuse auto out")
     parser.add_argument("--page-only", action="store_true", help="measure nothing")
     parser.add_argument("--folder", type=Path, default=FOLDER, help="where the results lie")
     return parser

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import importlib
+import itertools
+import math
 import multiprocessing
 import os
 import shutil
@@ -20,6 +24,7 @@ import numpy as np
 import onnx
 
 from planner.cost.measured import device_names, processor
+from planner.fusing import FuseMode
 from planner.targets import Device
 from reports.peers.networks import Network
 from reports.peers.numbers import Arrays, apart
@@ -27,10 +32,14 @@ from reports.peers.plans import PlanSettings, Row, device_peak_bytes, export, pl
 from reports.peers.pytorch import COMPILE, EAGER, SAVE_ON_CPU, VARIANTS
 
 AS_IT_IS = "onnxruntime"
-PLANNED = "planned "
-"""Contestants: PyTorch's variants, the exported graph as it is, `planned VARIANT` at that one's peak."""
+PLANNED, FUSED = "planned ", "fused "
+"""Contestants: PyTorch's variants, the exported graph as it is, `planned VARIANT` at that one's peak, and
+`fused VARIANT`, which is planned with `--fuse auto`."""
 
 WARM_UPS = 2
+PRODUCT = (1024, 512, 2048)
+"""Rows, inner size and columns of the product by which the runtimes' libraries are told apart."""
+
 _MOST_SHARES = 6
 
 
@@ -45,6 +54,7 @@ class Settings:
         hardware: planner's profile of the machine; on the CPU times are measured.
         built: a folder of graphs that were exported before, by network.
         partitioner: whether PyTorch's partitioner is compared with planner's solver.
+        fused: whether each plan is made with `--fuse auto`, too; planner's kernel is the CPU's.
     """
 
     variants: Sequence[str] = VARIANTS
@@ -54,6 +64,7 @@ class Settings:
     device: Device = "cpu"
     hardware: str = "cpu"
     partitioner: bool = True
+    fused: bool = True
     built: Path | None = None
     say: Callable[[str], None] = lambda text: print(text, file=sys.stderr, flush=True)
 
@@ -92,6 +103,8 @@ def measure(name: str, network: Network, settings: Settings) -> Row:
             "contestants": bench.found,
             "times_us": bench.in_turns(),
         }
+    if settings.device == "cpu":
+        row["products"] = products(settings.threads)
     if settings.partitioner:
         settings.say("PyTorch's partitioner and planner's solver on one problem")
         with _process() as apart_from:
@@ -99,6 +112,16 @@ def measure(name: str, network: Network, settings: Settings) -> Row:
                 _partitioner_rows, network, settings.threads, min(settings.limit_s, 30.0)
             ).result()
     return {**row, "seconds": round(time.monotonic() - began)}
+
+
+def products(threads: int) -> Row:
+    """GFLOP/s of one product of matrices by either runtime, each in a process of its own."""
+    found: Row = {"sizes": list(PRODUCT)}
+    for runtime in ("pytorch", "runtime"):
+        with _process() as apart_from:
+            seconds = apart_from.submit(_product_seconds, runtime, threads).result()
+        found[runtime] = 2 * math.prod(PRODUCT) / seconds / 1e9
+    return found
 
 
 class _Bench:
@@ -169,20 +192,26 @@ class _Bench:
             threads=self.settings.threads,
             limit_s=self.settings.limit_s,
         )
+        kinds: dict[str, FuseMode] = {PLANNED: "none"}
+        if self.settings.fused and self.settings.device == "cpu":
+            kinds[FUSED] = "auto"
         planning: dict[str, tuple[Path, Future[Row]]] = {}
-        for variant in [v for v in self.found if v not in (EAGER, AS_IT_IS, SAVE_ON_CPU)]:
-            name, budget = PLANNED + variant, int(self.found[variant]["peak"])
-            if self.settings.device == "cpu" and self.found[AS_IT_IS]["peak"] <= budget:
+        peers = [v for v in self.found if v not in (EAGER, AS_IT_IS, SAVE_ON_CPU)]
+        for variant, (kind, fuse) in itertools.product(peers, kinds.items()):
+            name, budget = kind + variant, int(self.found[variant]["peak"])
+            on_cpu = self.settings.device == "cpu"
+            if on_cpu and fuse == "none" and self.found[AS_IT_IS]["peak"] <= budget:
                 self.found[name] = {"asked_bytes": budget, "same_as": AS_IT_IS}
                 continue
             self.settings.say(
-                f"planner: planning for {budget / 2**20:,.0f} MiB, the peak of {variant}"
+                f"planner: planning for {budget / 2**20:,.0f} MiB, the peak of {variant}, "
+                f"--fuse {fuse}"
             )
             output = self.folder / f"planned{len(planning)}.onnx"
             planner = self._stack.enter_context(_process())
-            planning[name] = output, planner.submit(planned, asked, budget, output)
-            if not self._at_once:
-                wait([planning[name][1]])
+            asked_here = dataclasses.replace(asked, fuse=fuse)
+            planning[name] = output, planner.submit(planned, asked_here, budget, output)
+            planner.shutdown(wait=not self._at_once)  # what it holds is wanted for the next
         opening: dict[str, tuple[Row, Future[Row]]] = {}
         for name, (output, plan) in planning.items():
             row = plan.result()
@@ -327,6 +356,11 @@ def _turn_seconds() -> float:
     """A step that brings the caches back, and one that counts."""
     _held[0].seconds()
     return _held[0].seconds()
+
+
+def _product_seconds(runtime: str, threads: int) -> float:
+    module = importlib.import_module(f"reports.peers.{runtime}")
+    return module.product_seconds(*PRODUCT, threads)
 
 
 def _partitioner_rows(network: Network, threads: int, limit_s: float) -> list[Row]:

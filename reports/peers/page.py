@@ -10,7 +10,10 @@ from reports.peers import prose
 
 Row = Mapping[str, Any]
 MIB = 2**20
-EAGER, AS_IT_IS, PLANNED, COMPILE = "eager", "onnxruntime", "planned ", "compile "
+EAGER, AS_IT_IS, COMPILE = "eager", "onnxruntime", "compile "
+KINDS = {"planned ": "planner", "fused ": "planner `--fuse auto`"}
+"""Of plans, by how a contestant's name begins; the peer's follows."""
+
 SAVE_ON_CPU = "save_on_cpu"
 _LEVEL = 0.02
 """Ratios of times this near to 1 are called level."""
@@ -41,9 +44,8 @@ def page(rows: Mapping[str, Row], device: str) -> str:
         "",
         prose.line(prose.COLUMNS),
         "",
-        "| network | peer | peak MiB | step | planner's peak | step | planner / peer | runtime | plan "
-        "| |",
-        "|---|---|---:|---:|---:|---:|---:|---:|---:|---|",
+        "| network | peer | peak MiB | step | ours | peak MiB | step | ours / peer | runtime | plan | |",
+        "|---|---|---:|---:|---|---:|---:|---:|---:|---:|---|",
     ]
     text += [line for row in rows.values() for line in _conclusions(row)]
     for name, row in rows.items():
@@ -76,9 +78,14 @@ def _spread(row: Row, name: str, by: str) -> str:
     return f"×{_least_ratio(row, name, by):.2f} ({low:.2f}–{high:.2f})"
 
 
+def _kind(name: str) -> str:
+    """How a plan's name begins; "" of another contestant."""
+    return next((kind for kind in KINDS if name.startswith(kind)), "")
+
+
 def _title(name: str) -> str:
-    if name.startswith(PLANNED):
-        return f"planner, at the peak of {name.removeprefix(PLANNED)}"
+    if kind := _kind(name):
+        return f"{KINDS[kind]}, at the peak of {name.removeprefix(kind)}"
     if name.startswith(COMPILE):
         return f"`torch.compile`, budget {name.removeprefix(COMPILE)}"
     return _TITLES[name]
@@ -93,9 +100,9 @@ def _conclusions(row: Row) -> list[str]:
     network = row["title"].split(",")[0]
     lines = []
     for name, plan in found.items():
-        if not name.startswith(PLANNED):
+        if not (kind := _kind(name)):
             continue
-        peer = name.removeprefix(PLANNED)
+        peer = name.removeprefix(kind)
         runs = plan.get("same_as", name)
         ratios = {
             "peer": _least_ratio(row, peer, EAGER),
@@ -111,6 +118,7 @@ def _conclusions(row: Row) -> list[str]:
             _title(peer),
             _mib(found[peer]["peak"]),
             f"×{ratios['peer']:.2f}",
+            KINDS[kind],
             _mib(found[runs]["peak"]),
             f"×{ratios['ours']:.2f}",
             f"**{_spread(row, runs, peer)}**",
@@ -120,7 +128,7 @@ def _conclusions(row: Row) -> list[str]:
         ]
         lines.append("| " + " | ".join(cells) + " |")
     for name, why in row["skipped"].items():
-        lines.append(f"| {network} | {_title(name)} | | | | | | | | not measured: {why} |")
+        lines.append(f"| {network} | {_title(name)} | | | | | | | | | not measured: {why} |")
     return lines
 
 
@@ -169,7 +177,7 @@ def _network(row: Row) -> list[str]:
             *(f"{apart[key]:.0e}" for key in ("loss", "gradients", "worst")),
         ]
         lines.append("| " + " | ".join(cells) + " |")
-    plans = [held for name, held in found.items() if name.startswith(PLANNED) and "passed" in held]
+    plans = [held for name, held in found.items() if _kind(name) and "passed" in held]
     if plans:
         passed = sum(held["passed"] for held in plans)
         bits = sum(held["identical"] == held["outputs"] for held in plans)
@@ -180,12 +188,20 @@ def _network(row: Row) -> list[str]:
         ]
     lines += [
         "With operations left whole, no plan was found within the peak of "
-        f"{name.removeprefix(PLANNED)}: the least peak found is {_mib(held['least_whole_bytes'])} MiB, "
-        f"and none can be below {_mib(held['least_whole_bound_bytes'])}. "
+        f"{name.removeprefix(_kind(name))}: the least peak found is "
+        f"{_mib(held['least_whole_bytes'])} MiB, and none can be below "
+        f"{_mib(held['least_whole_bound_bytes'])}. "
         + ("Its row has a plan with 2% more." if held.get("is_above") else _in_chunks(held))
         for name, held in found.items()
         if "least_whole_bytes" in held
     ]
+    if "products" in row:
+        sizes, by = row["products"]["sizes"], row["products"]
+        lines += [
+            "",
+            f"One product of {sizes[0]}×{sizes[1]} by {sizes[1]}×{sizes[2]} on this machine: "
+            f"PyTorch {by['pytorch']:,.0f} GFLOP/s, ONNX Runtime {by['runtime']:,.0f}.",
+        ]
     if "shares" in eager:
         lines += [
             "",

@@ -11,6 +11,7 @@ from typing import Any
 from planner import export_training_graph, optimize
 from planner.chunking import SplitMode
 from planner.errors import InfeasibleBudgetError, PlannerError
+from planner.fusing import FuseMode
 from planner.results import OptimizeResult, Verification
 from planner.targets import Device
 from reports.peers.networks import Network, drawn
@@ -30,6 +31,7 @@ class PlanSettings:
         model, feeds: the exported graph, and an .npz with what it is fed.
         hardware: planner's profile; on the CPU times are measured (`calibrate`).
         limit_s: of each search.
+        fuse: element operations of a plan (`--fuse`).
     """
 
     model: Path
@@ -38,6 +40,7 @@ class PlanSettings:
     hardware: str
     threads: int
     limit_s: float
+    fuse: FuseMode = "none"
 
 
 def export(network: Network, model: Path) -> Row:
@@ -110,6 +113,7 @@ def _optimized(
         hardware=settings.hardware,
         calibrate=on_cpu,
         split=split,
+        fuse=settings.fuse,
         swap="none" if on_cpu else "auto",
         device=settings.device,
         inputs=settings.feeds,
@@ -130,6 +134,7 @@ def _figures(result: OptimizeResult) -> Row:
         "recomputed_ops": plan.planned.recomputed_ops,
         "unchanged": plan.unchanged,
         "regions": sum(map(len, plan.split)),
+        "fused_nodes": plan.fused_nodes,
         "numbers": plan.numbers,
         "gap": plan.gap,
         "passed": check.passed,

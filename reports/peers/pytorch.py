@@ -154,3 +154,18 @@ def _compiled(step: DrawnStep, budget: float) -> Callable[[], Tensor]:
 
     compiled = torch.compile(whole)
     return lambda: compiled(step.input, step.target)
+
+
+def product_seconds(rows: int, inner: int, columns: int, threads: int) -> float:
+    """As `reports.peers.runtime.product_seconds`, by PyTorch."""
+    from reports.peers.runtime import PRODUCTS
+
+    torch.set_num_threads(threads)
+    a, b = torch.randn(rows, inner), torch.randn(inner, columns)
+
+    def once() -> float:
+        start = time.perf_counter()
+        torch.mm(a, b)
+        return time.perf_counter() - start
+
+    return min(once() for _ in range(PRODUCTS))

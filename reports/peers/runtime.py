@@ -10,12 +10,16 @@ from typing import Any
 import numpy as np
 import onnx
 import onnxruntime as ort
+from onnx import TensorProto, helper
 
 from planner.runtime.device.sessions import create
 from planner.runtime.options import Opening
 from planner.runtime.profile import create_session, profile, run_session
 from planner.targets import target_named
 from reports.peers.numbers import Arrays
+
+PRODUCTS = 30
+"""Times that the product is run, of which the least counts."""
 
 
 class OrtStep:
@@ -106,3 +110,31 @@ def shares(model: Path, feeds: Path, threads: int) -> dict[str, float]:
         total[event.op_type] += event.duration_us
     whole = sum(total.values()) or 1
     return {name: us / whole for name, us in total.most_common()}
+
+
+def product_seconds(rows: int, inner: int, columns: int, threads: int) -> float:
+    """The least of some runs of one product of matrices in float32: what the runtime alone gives."""
+    infos = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+        for name, shape in (("a", (rows, inner)), ("b", (inner, columns)), ("c", (rows, columns)))
+    ]
+    node = helper.make_node("MatMul", ["a", "b"], ["c"])
+    model = helper.make_model(
+        helper.make_graph([node], "product", infos[:2], infos[2:]),
+        opset_imports=[helper.make_opsetid("", 17)],
+        ir_version=8,
+    )
+    options = Opening(threads=threads).options()
+    session = ort.InferenceSession(model.SerializeToString(), options)
+    draw = np.random.default_rng(0).standard_normal
+    feeds = {
+        "a": draw((rows, inner), dtype=np.float32),
+        "b": draw((inner, columns), dtype=np.float32),
+    }
+
+    def once() -> float:
+        start = time.perf_counter()
+        session.run(None, feeds)
+        return time.perf_counter() - start
+
+    return min(once() for _ in range(PRODUCTS))
