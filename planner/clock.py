@@ -53,6 +53,9 @@ SOLVER_S = 8.0
 FITTED_S = 2e-7
 """Of a unit of an order whose arena is replayed."""
 
+GROWN_S = 1e-5
+"""Of a node that is looked at for a region of chunks."""
+
 LOWERED_S = 3e-4
 """Of an operation of a model that is written and read back."""
 

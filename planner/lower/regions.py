@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import onnx_ir as ir
 
+from planner import clock
 from planner.graph.effects import Effect
 from planner.graph.model import TrainingGraph
 from planner.graph.reasons import WhyOnce
@@ -75,6 +76,23 @@ class Region:
         return first, behind
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cut:
+    """A way of a node, with what it reads and makes.
+
+    Attributes:
+        read, made: the tensors that are there, each with the axis along which it is cut; None for whole.
+        bytes: of the tensors that are cut.
+        units: the greatest common divisor of the axes' sizes.
+    """
+
+    way: Way
+    read: tuple[tuple[str, int | None], ...]
+    made: tuple[tuple[str, int | None], ...]
+    bytes: int
+    units: int
+
+
 class Ground:
     """A model, looked at for regions."""
 
@@ -109,17 +127,30 @@ class Ground:
             and not op.per_reader
             and not unsized & {graph.tensors[t].name for t in (*op.inputs, *op.outputs)}
         }
-        self._ways: dict[str, tuple[Way, ...]] = {}
+        self.bytes = {name: found.bytes for name, found in types.items()}
+        self._cuts: dict[str, tuple[Cut, ...]] = {}
 
-    def ways(self, name: str) -> tuple[Way, ...]:
+    def cuts(self, name: str) -> tuple[Cut, ...]:
         """The ways of a node in which everything that is cut can be."""
-        if name not in self._ways:
+        if name not in self._cuts:
             found: tuple[Way, ...] = ()
             if name in self.splittable:
                 subject = self._subject(self.nodes[name])
                 found = tuple(way for way in ways_of(subject) if self._can_cut(name, way))
-            self._ways[name] = found
-        return self._ways[name]
+            self._cuts[name] = tuple(self._cut(name, way) for way in found)
+        return self._cuts[name]
+
+    def _cut(self, name: str, way: Way) -> Cut:
+        read = tuple((t, axis) for t, axis in zip(self.read(name), way.inputs, strict=True) if t)
+        made = tuple((t, axis) for t, axis in zip(self.made(name), way.outputs, strict=True) if t)
+        cut = [(t, axis) for t, axis in (*read, *made) if axis is not None]
+        return Cut(
+            way=way,
+            read=read,
+            made=made,
+            bytes=sum(self.bytes[t] for t, _ in cut),
+            units=math.gcd(*(self.types[t].shape[axis] for t, axis in cut)),
+        )
 
     def read(self, name: str) -> list[str]:
         """Names of a node's inputs by position; "" for what is absent."""
@@ -202,7 +233,7 @@ class _Growing:
     reads: dict[str, set[int]] = field(default_factory=dict)
 
     def run(self, without: Set[str]) -> None:
-        ground, types = self.ground, self.ground.types
+        ground = self.ground
         self.reads[self.seed.tensor] = {self.seed.axis}
         queue, seen = deque([self.seed.tensor]), {self.seed.tensor}
         while queue:
@@ -211,78 +242,56 @@ class _Growing:
             for name in beside:
                 if name is None or name in self.ways or name in without:
                     continue
-                way = self._way(name, tensor)
-                if way is None:
+                clock.spend(clock.GROWN_S)
+                cut = self._cut(name, tensor)
+                if cut is None:
                     continue
-                for other in self._add(name, way):
+                for other in self._add(name, cut):
                     # what no node makes is there whatever is cut
                     is_large = (
-                        other in ground.producer and types[other].bytes >= self.seed.large_bytes
+                        other in ground.producer and ground.bytes[other] >= self.seed.large_bytes
                     )
                     if is_large and other not in seen:
                         seen.add(other)
                         queue.append(other)
 
-    def _way(self, name: str, tensor: str) -> Way | None:
+    def _cut(self, name: str, tensor: str) -> Cut | None:
         """The way of a node that goes with the axes so far and cuts the most bytes."""
-        fitting = [way for way in self.ground.ways(name) if self._fits(name, way, tensor)]
-        return max(fitting, key=lambda way: self._cut_bytes(name, way), default=None)
+        fitting = [cut for cut in self.ground.cuts(name) if self._fits(cut, tensor)]
+        return max(fitting, key=lambda cut: cut.bytes, default=None)
 
-    def _fits(self, name: str, way: Way, tensor: str) -> bool:
-        ground = self.ground
-        is_touched, units = False, self.units
-        for t, axis in zip(ground.read(name), way.inputs, strict=True):
-            if not t:
-                continue
+    def _fits(self, cut: Cut, tensor: str) -> bool:
+        if math.gcd(self.units, cut.units) < self.seed.chunks:
+            return False
+        is_touched = False
+        for t, axis in cut.read:
             known = self.cuts.get(t)
             if axis is None:
                 # to be read whole, it is put together
-                if known is not None and ground.types[t].bytes >= self.seed.large_bytes:
+                if known is not None and self.ground.bytes[t] >= self.seed.large_bytes:
                     return False
                 continue
             if known is not None and known != axis:
                 return False
             if t == tensor:
                 is_touched = is_touched or axis in self.reads.get(t, ()) or known == axis
-            units = math.gcd(units, ground.types[t].shape[axis])
-        for t, axis in zip(ground.made(name), way.outputs, strict=True):
-            if not t:
-                continue
-            wanted = self.reads.get(t, set())
+        for t, axis in cut.made:
             if axis is None:
                 if t == tensor:
                     return False
                 continue
-            if wanted - {axis}:
+            if self.reads.get(t, set()) - {axis}:
                 return False
-            if t == tensor:
-                is_touched = True
-            units = math.gcd(units, ground.types[t].shape[axis])
-        return is_touched and units >= self.seed.chunks
+            is_touched = is_touched or t == tensor
+        return is_touched
 
-    def _cut_bytes(self, name: str, way: Way) -> int:
-        ground = self.ground
-        sides = ((ground.read(name), way.inputs), (ground.made(name), way.outputs))
-        return sum(
-            ground.types[t].bytes
-            for names, axes in sides
-            for t, axis in zip(names, axes, strict=True)
-            if t and axis is not None
-        )
-
-    def _add(self, name: str, way: Way) -> list[str]:
+    def _add(self, name: str, cut: Cut) -> list[str]:
         """Take a node in; the tensors that it cuts."""
-        ground = self.ground
-        self.ways[name] = way
-        found: list[str] = []
-        for t, axis in zip(ground.read(name), way.inputs, strict=True):
-            if t and axis is not None:
-                self.reads.setdefault(t, set()).add(axis)
-                self.units = math.gcd(self.units, ground.types[t].shape[axis])
-                found.append(t)
-        for t, axis in zip(ground.made(name), way.outputs, strict=True):
-            if t and axis is not None:
-                self.cuts[t] = axis
-                self.units = math.gcd(self.units, ground.types[t].shape[axis])
-                found.append(t)
-        return found
+        self.ways[name] = cut.way
+        self.units = math.gcd(self.units, cut.units)
+        read = [(t, axis) for t, axis in cut.read if axis is not None]
+        made = [(t, axis) for t, axis in cut.made if axis is not None]
+        for t, axis in read:
+            self.reads.setdefault(t, set()).add(axis)
+        self.cuts.update(made)
+        return [t for t, _ in (*read, *made)]

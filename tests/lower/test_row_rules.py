@@ -74,7 +74,7 @@ def check(case: Case, chunks: int) -> int:
     whole = run(proto, case.feeds)
     ground = ground_of(proto)
     count = 0
-    for way in ground.ways("node"):
+    for way in (cut.way for cut in ground.cuts("node")):
         region = region_of(ground, way, chunks)
         if region.seed.chunks < 2:
             continue

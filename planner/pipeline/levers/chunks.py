@@ -94,9 +94,11 @@ def _splits(case: Case, lean: Prepared) -> Iterator[Prepared]:
     """By room, what is split for it, where it is something else each time and has room."""
     room = case.settings.room_bytes
     hosted = frozenset(lean.resident)
+    # where nothing fits without chunks, looking for them may take as long again
+    until = case.until + (case.settings.time_limit_s if case.plain is None else 0.0)
     known: list[object] = [()]
     for share in POLICY.rooms:
-        one = split_to_fit(case.prepared, lean, int(share * room))
+        one = split_to_fit(case.prepared, lean, int(share * room), until=until)
         if one.split in known:
             continue
         known.append(one.split)

@@ -8,9 +8,11 @@ border, in 2, 4, 8, … chunks, the least number with which what each of its nod
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from planner import clock
 from planner.chunking import MAX_CHUNKS
 from planner.graph.model import TensorId
 from planner.lower.regions import Ground, Region, Seed, grow
@@ -43,12 +45,15 @@ class _Candidate:
     nodes: int
 
 
-def split_to_fit(prepared: Prepared, lean: Prepared, room_bytes: int) -> Prepared:
+def split_to_fit(
+    prepared: Prepared, lean: Prepared, room_bytes: int, *, until: float = math.inf
+) -> Prepared:
     """The model with what is too large in chunks, as far as that can be; itself, where nothing can.
 
     Args:
         lean: the same model, with on the host what may be there.
         room_bytes: what each operation may hold.
+        until: no further region is looked for from then on (`planner.clock.now`).
     """
     left, least = POLICY.most_nodes, least_possible_peak(lean)
     moved = frozenset(prepared.resident)
@@ -56,7 +61,7 @@ def split_to_fit(prepared: Prepared, lean: Prepared, room_bytes: int) -> Prepare
     for _ in range(POLICY.most_rounds):
         if least <= room_bytes:
             break
-        regions = regions_for(prepared, lean, room_bytes, most_nodes=left)
+        regions = regions_for(prepared, lean, room_bytes, most_nodes=left, until=until)
         if not regions:
             break
         after = split(prepared, regions)
@@ -90,12 +95,13 @@ def too_large(lean: Prepared, room_bytes: int) -> list[Large]:
 
 
 def regions_for(
-    prepared: Prepared, lean: Prepared, room_bytes: int, *, most_nodes: int
+    prepared: Prepared, lean: Prepared, room_bytes: int, *, most_nodes: int, until: float
 ) -> tuple[Region, ...]:
     """Regions that make room for what is too large; no two have a node in common.
 
     Args:
         most_nodes: that they may add, all together.
+        until: no further one is looked for from then on.
     """
     ground = ground_of(prepared)
     sizes = _Sizes(prepared, ground)
@@ -104,6 +110,8 @@ def regions_for(
     for large in too_large(lean, room_bytes):
         if large.name not in ground.nodes or large.name in taken:
             continue
+        if clock.now() > until:
+            break
         best = _best(ground, sizes, large, room_bytes, frozenset(taken))
         if best is None or best.nodes > most_nodes:
             continue
@@ -184,6 +192,7 @@ class _Sizes:
 
     def candidate(self, region: Region) -> _Candidate:
         """What a region's nodes hold, the largest chunk's."""
+        clock.spend(clock.GROWN_S * len(region.ways))
         share = -(-region.units // region.seed.chunks) / region.units
         most = moved = 0
         seen: set[tuple[str, int]] = set()
@@ -195,7 +204,7 @@ class _Sizes:
                 if not t or self._buffer(t) in counted:
                     continue
                 counted.add(self._buffer(t))
-                size = self.ground.types[t].bytes if axis is not None else self.bytes(t)
+                size = self.ground.bytes[t] if axis is not None else self.bytes(t)
                 held += size * (share if axis is not None else 1)
                 if axis is not None and t not in region.cuts and (t, axis) not in seen:
                     seen.add((t, axis))
