@@ -43,6 +43,7 @@ def page(rows: Mapping[str, Row], device: str) -> str:
         "## planner at each peer's peak",
         "",
         prose.line(prose.COLUMNS),
+        *_earlier(rows),
         "",
         "| network | peer | peak MiB | step | ours | peak MiB | step | ours / peer | runtime | plan | |",
         "|---|---|---:|---:|---|---:|---:|---:|---:|---:|---|",
@@ -53,6 +54,18 @@ def page(rows: Mapping[str, Row], device: str) -> str:
     if any("partitioner" in row for row in rows.values()):
         text += ["", *_partitioner(rows)]
     return "\n".join(text) + "\n"
+
+
+def _earlier(rows: Mapping[str, Row]) -> list[str]:
+    """What to say of rows that were measured before plans of `--fuse auto` were."""
+    old = [name for name, row in rows.items() if row["device"] == "cpu" and "products" not in row]
+    if not old or len(old) == len(rows):
+        return []
+    return [
+        "",
+        f"Rows of {', '.join(old)} are of an earlier revision, on another machine: compare within a "
+        "network alone.",
+    ]
 
 
 def _ratios(row: Row, name: str, by: str) -> list[float]:
