@@ -41,11 +41,22 @@ def parse_bytes(text: str, *, what: str = "size", zero_ok: bool = False) -> int:
         hint = "give a number with a unit, such as 16GB (10^9 bytes) or 16GiB (2^30 bytes)"
         if re.fullmatch(r"\s*[\d.]+\s*[KMGTP]?\s*", text):
             hint = f"{text.strip()} is ambiguous: {hint}"
+        if what == "budget" and (share := _share(text)):
+            hint += f", or {share}, a share of the peak"
         raise UsageError(f"{what} {text!r} is not understood; {hint}")
     size = math.floor(Fraction(match[1]) * _BY_LOWER[match[2].lower()])
     if size <= 0 and not (zero_ok and Fraction(match[1]) == 0):
         raise UsageError(f"{what} {text!r} must be more than 0 bytes")
     return size
+
+
+def _share(text: str) -> str:
+    """`"0.6"` -> "60%"; "" of what is no share."""
+    try:
+        share = Fraction(text)
+    except (ValueError, ZeroDivisionError):
+        return ""
+    return f"{float(100 * share):g}%" if 0 < share <= 1 else ""
 
 
 def parse_whole(text: str) -> int | None:

@@ -175,3 +175,11 @@ def test_keys_that_no_field_has_are_refused_or_left_out(change: dict[str, Any], 
 def test_what_is_shown_of_a_value_is_short():
     assert shown("x" * 1000) == "'" + "x" * 36 + "..."
     assert shown(10**5000) == "a int"
+
+
+def test_a_file_of_nearly_the_same_name_is_named(tmp_path: Path) -> None:
+    (tmp_path / "model.onnx").touch()
+    said = "does not exist; the closest name there is 'model.onnx'"
+    assert why_not_a_file(tmp_path / "modell.onnx") == said
+    assert why_not_a_file(tmp_path / "other.onnx") == "does not exist"
+    assert why_not_a_file(tmp_path / "none" / "model.onnx") == "does not exist"

@@ -127,3 +127,15 @@ def test_durations(microseconds, shown):
 
 def test_percentages():
     assert format_percent(0.0312) == "3.12%"
+
+
+@pytest.mark.parametrize(("text", "share"), [("0.6", "60%"), ("1", "100%"), (".25", "25%")])
+def test_a_bare_share_is_offered_as_a_percentage(text: str, share: str) -> None:
+    with pytest.raises(UsageError, match=f"or {share}, a share of the peak"):
+        parse_budget(text, baseline_bytes=1000)
+
+
+def test_a_bare_number_that_is_no_share_is_not() -> None:
+    with pytest.raises(UsageError) as error:
+        parse_budget("16", baseline_bytes=1000)
+    assert "share" not in str(error.value)

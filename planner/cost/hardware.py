@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from planner.errors import UsageError
-from planner.files.reading import MAX_BYTES, read_text, shown
+from planner.files.reading import MAX_BYTES, closest, read_text, shown
 
 DTYPES = ("fp64", "fp32", "fp16", "bf16")
 _RATE = (1.0, 1e24)
@@ -99,8 +99,9 @@ def load_hardware(name_or_path: str | Path) -> Hardware:
         return _parse(text, path.stem, str(path))
     known = hardware_names()
     if text not in known:
+        near = closest(text, known, "is", most=1, cutoff=0.6)
         raise UsageError(
-            f"unknown hardware {text!r}; bundled: {', '.join(known)}; or give a .toml file"
+            f"unknown hardware {text!r}{near}; bundled: {', '.join(known)}; or give a .toml file"
         )
     source = resources.files("planner.cost") / "profiles" / f"{text}.toml"
     return _parse(source.read_text(), text, f"profile {text}")

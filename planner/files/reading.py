@@ -23,6 +23,8 @@ MAX_TEXT_BYTES = 1 << 30
 """The largest text file that is read."""
 
 _SHOWN = 40
+_NEARLY = 0.8
+"""How much a file's name looks like the one that was meant (`closest`)."""
 
 
 def why_not_a_file(path: Path) -> str:
@@ -30,7 +32,7 @@ def why_not_a_file(path: Path) -> str:
     try:
         mode = path.stat().st_mode
     except (FileNotFoundError, NotADirectoryError):
-        return "does not exist"
+        return f"does not exist{_like(path)}"
     except (OSError, ValueError) as error:
         return f"cannot be read: {_reason(error)}"
     if stat.S_ISREG(mode):
@@ -38,6 +40,15 @@ def why_not_a_file(path: Path) -> str:
     if stat.S_ISDIR(mode):
         return "is a folder; name a file"
     return "is no regular file (a pipe, a socket or a device); copy it to a file first"
+
+
+def _like(path: Path) -> str:
+    """The end of a message that names the file beside `path` whose name is nearly the same."""
+    try:
+        names = sorted(each.name for each in path.parent.iterdir())
+    except OSError:
+        return ""
+    return closest(path.name, names, "name there is", most=1, cutoff=_NEARLY)
 
 
 def read_bytes(
@@ -85,16 +96,17 @@ def shown(value: Any) -> str:
     return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."
 
 
-def closest(wish: str, known: Sequence[str], said: str, *, most: int) -> str:
+def closest(wish: str, known: Sequence[str], said: str, *, most: int, cutoff: float = 0.4) -> str:
     """The end of a message that names what looks most like `wish`; "" where nothing does.
 
     Args:
         said: what comes before them: "are", "names are".
         most: so many at most.
+        cutoff: how much they have to look like it, from 0 to 1 (`difflib.get_close_matches`).
     """
     import difflib
 
-    close = difflib.get_close_matches(wish, known, n=most, cutoff=0.4)
+    close = difflib.get_close_matches(wish, known, n=most, cutoff=cutoff)
     return f"; the closest {said} {', '.join(map(repr, close))}" if close else ""
 
 

@@ -35,8 +35,12 @@ def test_a_bundled_profile_is_complete_and_says_where_it_is_from(name: str) -> N
 
 
 def test_an_unknown_name_is_answered_with_the_known_ones() -> None:
-    with pytest.raises(UsageError, match=r"unknown hardware 'a100'; bundled: a100-40gb, a100-80gb"):
-        load_hardware("a100")
+    with pytest.raises(
+        UsageError, match=r"unknown hardware 'abacus'; bundled: a100-40gb, a100-80gb"
+    ):
+        load_hardware("abacus")
+    with pytest.raises(UsageError, match=r"unknown hardware 'h10'; the closest is 'h100'; bundled"):
+        load_hardware("h10")
 
 
 def _edited(tmp_path: Path, old: str, new: str) -> Path:
