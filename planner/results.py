@@ -133,6 +133,11 @@ class BindingStep:
     step: int
     us_per_byte: float
 
+    @property
+    def us_per_mib(self) -> float:
+        """The same of a MiB."""
+        return self.us_per_byte * (1 << 20)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetPreview:
@@ -250,6 +255,14 @@ class OrderCheck:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ExtraCopy:
+    """A copy between host and device that nobody planned."""
+
+    node: str
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CopyCheck:
     """Copies between host and device that ran, against those that were planned.
 
@@ -257,14 +270,14 @@ class CopyCheck:
         planned, planned_bytes: nodes of the rewritten model that copy, and their bytes.
         ran: of those, how many ran with the planned direction and bytes.
         missing: names of the others.
-        extra: (name, bytes) of copies that nobody planned.
+        extra: copies that nobody planned.
     """
 
     planned: int
     planned_bytes: int
     ran: int
     missing: tuple[str, ...] = ()
-    extra: tuple[tuple[str, int], ...] = ()
+    extra: tuple[ExtraCopy, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -381,6 +394,11 @@ class DefaultBits:
     unstable: tuple[str, ...] = ()
     recommended_differ: tuple[str, ...] | None = None
 
+    @property
+    def same(self) -> int:
+        """How many are the same bits."""
+        return self.compared - len(self.differ) - len(self.unstable)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeCheck:
@@ -393,9 +411,19 @@ class TimeCheck:
     rewritten_us: tuple[float, ...]
 
     @property
+    def original_least_us(self) -> float:
+        """Least time of the original."""
+        return min(self.original_us)
+
+    @property
+    def rewritten_least_us(self) -> float:
+        """Least time of the rewritten model."""
+        return min(self.rewritten_us)
+
+    @property
     def ratio(self) -> float:
         """Least time of the rewritten model over that of the original."""
-        return min(self.rewritten_us) / min(self.original_us)
+        return self.rewritten_least_us / self.original_least_us
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -406,19 +434,24 @@ class MicroCheck:
         outputs: of the original, each against the last run's, or against all runs' joined.
         far: names of those that differ by more than rounding.
         worst: name of the output with the largest difference, which is `worst_share` of its largest
-            element; "" where all are identical.
+            element; None where all are identical.
         by_rounding: outputs that are rounding alone: they change by as much in the original where the
             samples are in another order.
-        note: how it was done; why not, where `outputs` is empty.
+        note: how it was done; why not, where `outputs` is empty; None where there is nothing to say.
     """
 
     runs: int
     outputs: tuple[OutputComparison, ...] = ()
     far: tuple[str, ...] = ()
-    worst: str = ""
+    worst: str | None = None
     worst_share: float = 0.0
     by_rounding: int = 0
-    note: str = ""
+    note: str | None = None
+
+    @property
+    def near(self) -> int:
+        """How many outputs differ by rounding at most."""
+        return len(self.outputs) - len(self.far)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

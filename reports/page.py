@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import io
-import json
 import re
 import shutil
 import sys
@@ -18,14 +17,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from playwright.sync_api import Browser, Page, ViewportSize, sync_playwright
 from rich.console import Console
 
 from models.build import main as build
 from planner import analyze, optimize
-from planner.report.brief import print_analysis_brief, print_optimize_brief
-from planner.report.html import render_page, write_report
-from planner.report.payload import analysis_payload, optimize_payload
+from planner.files.structuring import json_text
+from planner.report.document import D, Document
+from planner.report.document.analysis import analyze_document
+from planner.report.document.outcome import optimize_document
+from planner.report.page import render_page, write_page
+from planner.report.terminal.brief import print_analysis_brief, print_optimize_brief
 
 FOLDER = Path(__file__).parent
 SAMPLE = FOLDER.parent / "models" / "zoo" / "gpt.onnx"
@@ -47,7 +50,7 @@ def measured(layers: int, folder: Path, browser: Browser) -> dict[str, Any]:
         model, budget="60%", swap="none", report_path=report, force=True, progress=_progress
     )
     start = time.perf_counter()
-    write_report(result, report)
+    write_page(optimize_document(result), report)
     written_s = time.perf_counter() - start
     times = [_times(browser, report) for _ in range(RUNS)]
     return {
@@ -103,7 +106,7 @@ def pictures(browser: Browser, folder: Path) -> None:
         report_path=report,
         progress=_progress,
     )
-    shown = _renamed(optimize_payload(result), folder)
+    shown = _renamed(optimize_document(result), folder)
     report.write_text(render_page(shown), encoding="utf-8")
     for scheme in ("light", "dark"):
         page = _opened(browser, report, color_scheme=scheme)
@@ -117,23 +120,24 @@ def pictures(browser: Browser, folder: Path) -> None:
                 page.wait_for_timeout(500)
                 page.screenshot(path=PICTURES / f"{part}-{scheme}.png")
         page.close()
-    analysis = _renamed(analysis_payload(analyze(model, progress=_progress)), folder)
+    analysis = _renamed(analyze_document(analyze(model, progress=_progress)), folder)
     _terminal("analyze", "planner analyze gpt.onnx", print_analysis_brief, analysis)
     title = "planner optimize gpt.onnx --budget 60%"
     _terminal("optimize", title, print_optimize_brief, shown)
 
 
-def _renamed(payload: dict[str, Any], folder: Path) -> dict[str, Any]:
+def _renamed(document: D, folder: Path) -> D:
     """The document without the folder in which it was made."""
-    return json.loads(json.dumps(payload).replace(f"{folder}/", ""))
+    text = json_text(document).replace(f"{folder}/", "")
+    return msgspec.json.decode(text, type=type(document))
 
 
-def _terminal(name: str, title: str, show: Callable[..., None], payload: dict[str, Any]) -> None:
+def _terminal(name: str, title: str, show: Callable[..., None], document: Document) -> None:
     console = Console(
         record=True, width=112, highlight=False, markup=False, emoji=False, file=io.StringIO(),
         force_terminal=True,
     )  # fmt: skip
-    show(payload, console)
+    show(document, console)
     svg = re.sub(r"@font-face \{.*?\}\n", "", console.export_svg(title=title), flags=re.DOTALL)
     # no font is fetched
     (PICTURES / f"{name}.svg").write_text(svg, encoding="utf-8")

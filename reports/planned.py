@@ -8,12 +8,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from planner import optimize
 from planner.choices import BudgetOf
 from planner.errors import InfeasibleBudgetError, PlannerError
-from planner.report.held import held_headline
+from planner.report.document.headline import held
 from planner.results import OptimizeResult
 from reports.session import MORE
 
@@ -89,5 +90,5 @@ def _figures(result: OptimizeResult) -> Row:
         "added": result.plan.planned.time_us / result.plan.baseline.time_us - 1,
         "budget_bytes": result.plan.budget_bytes,
         "budget_of": result.plan.budget_of,
-        **held_headline(result),
+        **msgspec.to_builtins(held(result)),
     }

@@ -28,9 +28,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from planner import optimize
 from planner.errors import InfeasibleBudgetError, PlannerError
-from planner.report.held import held_headline
+from planner.report.document.headline import held
 from planner.results import OptimizeResult
 
 FOLDER = Path(__file__).parent
@@ -148,7 +150,7 @@ def figures(result: OptimizeResult) -> Row:
         "unstable": list(bits.unstable) if bits else [],
         "ratio": verification.time.ratio if verification.time else None,
         "ort_version": verification.ort_version,
-        **held_headline(result),
+        **msgspec.to_builtins(held(result)),
     }
 
 

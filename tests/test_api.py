@@ -11,7 +11,7 @@ import pytest
 import planner
 from planner import analyze, optimize, verify
 from planner.errors import InfeasibleBudgetError, ModelError, UsageError
-from planner.report.payload import optimize_payload
+from planner.report.document.outcome import optimize_document
 from planner.results import Frontier, OptimizeResult, Verification
 
 ZOO = Path(__file__).parents[1] / "models" / "zoo"
@@ -167,19 +167,19 @@ def test_a_budget_above_the_baseline_changes_nothing(budget, budget_of, tmp_path
 def test_an_unchanged_model_is_confirmed_and_holds_what_a_plain_session_does(tmp_path):
     done = optimize(ZOO / "mlp_adamw.onnx", budget="1GB", output=tmp_path / "out.onnx")
     assert done.plan.unchanged and confirmed(done).passed
-    head = optimize_payload(done)["headline"]
-    assert head["verdict"] == "Fits as it is"
-    assert head["held_bytes"] == head["default_held_bytes"] > head["peak_after_bytes"]
-    assert head["measured_held_bytes"] == head["measured_default_held_before_bytes"]
+    head = optimize_document(done).headline
+    assert head.verdict == "Fits as it is"
+    assert head.held_bytes == head.default_held_bytes > head.peak_after_bytes
+    assert head.measured_held_bytes == head.measured_default_held_before_bytes
 
 
 def test_a_model_whose_plain_session_holds_more_than_the_budget_is_planned(tmp_path):
     """Its peak of live bytes is within it."""
     done = optimize(ZOO / "mlp_adamw.onnx", budget="100%", output=tmp_path / "out.onnx")
     assert not done.plan.unchanged and confirmed(done).passed
-    head = optimize_payload(done)["headline"]
-    assert head["measured_default_held_before_bytes"] > head["budget_bytes"]
-    assert head["measured_held_bytes"] <= 1.001 * head["budget_bytes"]
+    head = optimize_document(done).headline
+    assert head.measured_default_held_before_bytes > head.budget_bytes
+    assert head.measured_held_bytes <= 1.001 * head.budget_bytes
 
 
 def test_a_dry_run_writes_nothing(tmp_path):

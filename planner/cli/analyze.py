@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -16,6 +16,7 @@ from planner.report.plain import nearby
 from planner.request.asking import SIZES
 
 if TYPE_CHECKING:
+    from planner.report.document.analysis import AnalyzeDocument
     from planner.results import ModelView
 
 
@@ -65,28 +66,29 @@ def analyze(
             progress=report_progress,
             on_model=partial(_print_peak, model) if is_awaited else None,
         )
+        from planner.report.document.analysis import analyze_document
+
+        document = analyze_document(analysis)
         if output is not None:
-            from planner.report.html import write_report
+            from planner.report.page import write_page
 
-            write_report(analysis, output)
-    from planner.report.payload import analysis_payload
-
-    emit(analysis_payload(analysis), partial(_print, is_awaited=is_awaited), json=json)
+            write_page(document, output)
+    emit(document, partial(_print, is_awaited=is_awaited), json=json)
     if output is not None:
         note(f"wrote {nearby(output)}")
 
 
-def _print(payload: dict[str, Any], *, is_awaited: bool) -> None:
-    from planner.report.brief import print_analysis_brief, print_possible_brief
-    from planner.report.terminal import print_analysis
+def _print(document: AnalyzeDocument, *, is_awaited: bool) -> None:
+    from planner.report.terminal.brief import print_analysis_brief, print_possible_brief
+    from planner.report.terminal.whole import print_analysis
 
     brief = print_possible_brief if is_awaited else print_analysis_brief
-    (print_analysis if verbosity.verbose else brief)(payload)
+    (print_analysis if verbosity.verbose else brief)(document)
 
 
 def _print_peak(model: Path, view: ModelView) -> None:
     """The peak, and what it is made of."""
-    from planner.report.brief import print_peak_brief
-    from planner.report.views import peak_payload
+    from planner.report.document.views import peak_document
+    from planner.report.terminal.brief import print_peak_brief
 
-    print_peak_brief(str(model), peak_payload(view))
+    print_peak_brief(str(model), peak_document(view))

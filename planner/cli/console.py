@@ -6,11 +6,10 @@ Data goes to stdout. Progress goes to stderr, and only where stderr is a termina
 from __future__ import annotations
 
 import contextlib
-import json
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeVar
 
 from planner.cli.stages import Stages
 from planner.errors import InfeasibleBudgetError, Interrupted, PlannerError
@@ -18,6 +17,7 @@ from planner.report.plain import printable
 from planner.units import format_bytes
 
 Progress = Callable[[str], None]
+T = TypeVar("T")
 _MAX_BINDING = 5
 
 
@@ -65,14 +65,14 @@ def error_line(error: PlannerError) -> str:
     return f"planner: error: {printable(text)}"
 
 
-def emit_json(document: dict[str, Any]) -> None:
-    """Print `document` as the only thing on stdout; ASCII, so that any locale can carry it."""
-    json.dump(document, sys.stdout, allow_nan=False, separators=(",", ":"))
-    sys.stdout.write("\n")
-    sys.stdout.flush()
+def emit_json(document: object) -> None:
+    """Print a document as the only thing on stdout."""
+    from planner.files.structuring import json_text
+
+    print(json_text(document), flush=True)
 
 
-def emit(document: dict[str, Any], show: Callable[[dict[str, Any]], object], *, json: bool) -> None:
+def emit(document: T, show: Callable[[T], object], *, json: bool) -> None:
     """Print a document: as JSON, or as `show` does, which -q silences."""
     if json:
         emit_json(document)

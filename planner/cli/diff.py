@@ -40,7 +40,8 @@ def diff(
     check_input(b, what="plan")
 
     from planner.pipeline.record.assemble import read_plan
-    from planner.report.diff import diff_payload, print_diff
+    from planner.report.document.diff import diff_document
+    from planner.report.terminal.diff import print_diff
 
     before, after = read_plan(a), read_plan(b)
     if before.model_sha256 != after.model_sha256 and not across_models:
@@ -48,8 +49,5 @@ def diff(
             f"the plans are of different models: {a} of {before.model_sha256}, {b} of "
             f"{after.model_sha256}; pass --across-models to compare them by name"
         )
-    payload = diff_payload(before, after, paths=(a, b))
-    emit(payload, print_diff, json=json)
-    planned = payload["planned"]
-    first, second = ({name: planned[name][side] for name in planned} for side in ("a", "b"))
-    check_compared(thresholds, first, second)
+    emit(diff_document(before, after, paths=(a, b)), print_diff, json=json)
+    check_compared(thresholds, before.planned, after.planned)

@@ -38,7 +38,8 @@ def explain(
     check_input(plan, what="plan")
 
     from planner.pipeline.answer.explain import explain as explain_tensor
-    from planner.report.explain import explain_payload, print_explanation
+    from planner.report.document.explain import explain_document
+    from planner.report.terminal.explain import print_explanation
 
     with progress() as report_progress:
         found = explain_tensor(
@@ -49,5 +50,4 @@ def explain(
             time_limit_s=time_limit,
             progress=report_progress,
         )
-    payload = explain_payload(found)
-    emit(payload, print_explanation, json=json)
+    emit(explain_document(found), print_explanation, json=json)

@@ -67,10 +67,11 @@ def fit(
     with progress(asked["time_limit_s"]) as report, _graph_of(model, asked, report) as graph:
         found = api_devices.fit_devices(graph.path, names, **graph.options, progress=report)
         found = replace(found, model_path=graph.called)
-        from planner.report.devices import fit_payload, print_fit
+        from planner.report.document.fit import fit_document
+        from planner.report.terminal.fit import print_fit
 
-        payload = fit_payload(found)
-    emit(payload, partial(print_fit, in_full=verbosity.verbose), json=json)
+        document = fit_document(found)
+    emit(document, partial(print_fit, in_full=verbosity.verbose), json=json)
     if graph.made_by:
         note(f"{graph.called} is the graph that this makes: {graph.made_by}")
     missing = [device.hardware for device in found.devices if not device.fits]

@@ -7,12 +7,12 @@ import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from planner.cli import options as o
-from planner.cli.console import emit_json, note, progress, verbosity
+from planner.cli.console import emit, note, progress, verbosity
 from planner.cli.ending import signals_raise
 from planner.cli.outputs import Outputs, check_input, check_outputs, name_outputs
 from planner.cli.thresholds import PeakAbove, SlowerThan, check_optimized, parse_thresholds
@@ -21,6 +21,7 @@ from planner.report.plain import nearby
 from planner.request.asking import VERIFICATION
 
 if TYPE_CHECKING:
+    from planner.report.document.outcome import OptimizeDocument
     from planner.results import OptimizeResult
 
 
@@ -137,7 +138,7 @@ def optimize(model: o.Model, *, asked: o.Said, wanted: Written) -> None:
             search_context=lambda: signals_raise(signal.SIGINT),
             progress=report_progress,
         )
-    payload = show(result, json=wanted.json)
+    document = show(result, json=wanted.json)
     if wanted.trace is not None and not wanted.dry_run:
         note(f"wrote {nearby(wanted.trace)}")
     if wanted.dry_run:
@@ -146,7 +147,7 @@ def optimize(model: o.Model, *, asked: o.Said, wanted: Written) -> None:
         note(INTERRUPTED)
     if result.verification is not None and not result.verification.passed:
         raise typer.Exit(VerificationError.exit_code)
-    check_optimized(thresholds, payload["headline"])
+    check_optimized(thresholds, document.headline)
 
 
 def _check_card(asked: o.Said) -> None:
@@ -174,16 +175,17 @@ def failures_shown(*, json: bool) -> Iterator[None]:
         raise
 
 
-def show(result: OptimizeResult, *, json: bool) -> dict[str, Any]:
+def show(result: OptimizeResult, *, json: bool) -> OptimizeDocument:
     """Print what came of planning; returns the document of `--json`."""
-    from planner.report.payload import optimize_payload
+    from planner.report.document.outcome import optimize_document
 
-    payload = optimize_payload(result)
-    if json:
-        emit_json(payload)
-    elif not verbosity.quiet:
-        from planner.report.brief import print_optimize_brief
-        from planner.report.terminal import print_optimize
+    document = optimize_document(result)
+    emit(document, _print, json=json)
+    return document
 
-        (print_optimize if verbosity.verbose else print_optimize_brief)(payload)
-    return payload
+
+def _print(document: OptimizeDocument) -> None:
+    from planner.report.terminal.brief import print_optimize_brief
+    from planner.report.terminal.whole import print_optimize
+
+    (print_optimize if verbosity.verbose else print_optimize_brief)(document)

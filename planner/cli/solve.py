@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as jsonlib
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -36,6 +35,10 @@ if TYPE_CHECKING:
 SOLUTION_FORMAT = "planner-solution"
 SOLUTION_VERSION = 1
 _MAX_BINDING = 20
+_OF_REPLAY = (
+    "peak_bytes", "time_us", "recomputed_ops", "recompute_us", "swap_out_bytes", "swap_in_bytes",
+    "swap_us",
+)  # fmt: skip
 _LEAST_S = 5.0
 """At most, where a proof has ended the search at once: what is the least that can be had?"""
 
@@ -165,11 +168,12 @@ def solve(
 
 def _write(output: Path, figures: dict[str, Any], candidate: Candidate) -> None:
     """The solution file: the figures, and `actions` ([kind, index of operation or tensor])."""
+    from planner.files.structuring import json_text
     from planner.onnxio.save import atomic_write
 
     actions = [[action.kind.value, action.target] for action in candidate.actions]
     with atomic_write(output) as temporary:
-        text = jsonlib.dumps({**figures, "actions": actions}, allow_nan=False) + "\n"
+        text = json_text({**figures, "actions": actions}) + "\n"
         temporary.write_text(text, encoding="utf-8")
 
 
@@ -221,8 +225,6 @@ def _infeasible(problem: Problem, solved: Solved, time_limit_s: float) -> Infeas
 
 def _figures(problem: Problem, solved: Solved, base_peak: int) -> dict[str, Any]:
     """What `--json` prints, but for what was typed."""
-    from planner.report.views import picked
-
     assert solved.candidate is not None
     replay = solved.candidate.replay
     return {
@@ -235,9 +237,8 @@ def _figures(problem: Problem, solved: Solved, base_peak: int) -> dict[str, Any]
         "overlap": problem.overlap,
         "base_peak_bytes": base_peak,
         "base_us": problem.base_duration_us,
-        **picked(replay, "peak_bytes", "time_us", "recomputed_ops", "recompute_us"),
-        **picked(replay, "swap_out_bytes", "swap_in_bytes", "swap_us"),
-        **picked(solved, "bound_us", "bound_class", "gap", "engine"),
+        **{name: getattr(replay, name) for name in _OF_REPLAY},
+        **{name: getattr(solved, name) for name in ("bound_us", "bound_class", "gap", "engine")},
         "solve_s": round(solved.solve_s, 3),
         "engines": [asdict(engine) for engine in solved.engines],
         "interrupted": solved.is_interrupted,

@@ -105,11 +105,14 @@ def sweep(
             params=params,
             progress=report_progress,
         )
-        from planner.report.sweep import print_sweep, sweep_payload, write_sweep
+        from planner.report.document.sweep import sweep_document
+        from planner.report.terminal.sweep import print_sweep
 
-        payload = sweep_payload(found)
+        document = sweep_document(found)
         if output is not None:
-            write_sweep(payload, output)
-    emit(payload, partial(print_sweep, in_full=verbosity.verbose), json=json)
+            from planner.report.page.sweep import write_sweep
+
+            write_sweep(document, output)
+    emit(document, partial(print_sweep, in_full=verbosity.verbose), json=json)
     if output is not None:
         note(f"wrote {nearby(output)}")

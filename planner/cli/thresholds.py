@@ -6,16 +6,19 @@ at the threshold passes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from planner.errors import ThresholdError, UsageError
 from planner.request.asking import VERIFICATION
 from planner.units import format_both, format_percent, parse_bytes, parse_percent
+
+if TYPE_CHECKING:
+    from planner.plan.planfile import PredictedCost
+    from planner.report.document.headline import Headline
 
 PeakAbove = Annotated[
     str | None,
@@ -79,41 +82,40 @@ def parse_thresholds(peak_above: str | None, slower_than: str | None) -> Thresho
     return Thresholds(peak_bytes=size, peak_share=share, slower=slower)
 
 
-def check_optimized(thresholds: Thresholds, headline: Mapping[str, Any]) -> None:
+def check_optimized(thresholds: Thresholds, headline: Headline) -> None:
     """Compare the planned figures of `planner optimize`, and those that were measured.
 
     Raises:
         ThresholdError: one is above its threshold; the message names all that are.
     """
-    before = headline["peak_before_bytes"]
-    peaks = [("planned peak", headline["peak_after_bytes"])]
-    if headline["measured_peak_after_bytes"] is not None:
-        how = headline["measured_peak_after_how"]
-        peaks.append((f"{how} peak", headline["measured_peak_after_bytes"]))
+    peaks = [("planned peak", headline.peak_after_bytes)]
+    if headline.measured_peak_after_bytes is not None:
+        found = f"{headline.measured_peak_after_how} peak"
+        peaks.append((found, headline.measured_peak_after_bytes))
     times = [
-        ("predicted step time", headline["predicted_time_ratio"]),
-        ("measured step time", headline["measured_time_ratio"]),
+        ("predicted step time", headline.predicted_time_ratio),
+        ("measured step time", headline.measured_time_ratio),
     ]
-    _check(thresholds, before, peaks, times, than="the original's")
+    _check(thresholds, headline.peak_before_bytes, peaks, times, than="the original's")
 
 
-def check_compared(thresholds: Thresholds, a: Mapping[str, Any], b: Mapping[str, Any]) -> None:
-    """Compare the planned figures of plan b with those of plan a (`planned` of either).
+def check_compared(thresholds: Thresholds, a: PredictedCost, b: PredictedCost) -> None:
+    """Compare the planned figures of plan b with those of plan a.
 
     Raises:
         ThresholdError: one is above its threshold.
     """
-    ratio = b["step_us"] / a["step_us"] if a["step_us"] else None
-    peaks = [("planned peak of the second plan", b["peak_bytes"])]
+    ratio = b.step_us / a.step_us if a.step_us else None
+    peaks = [("planned peak of the second plan", b.peak_bytes)]
     times = [("predicted step time of the second plan", ratio)]
-    _check(thresholds, a["peak_bytes"], peaks, times, than="the first's")
+    _check(thresholds, a.peak_bytes, peaks, times, than="the first's")
 
 
 def _check(
     thresholds: Thresholds,
     before_bytes: int,
     peaks: list[tuple[str, int]],
-    times: list[tuple[str, float | str | None]],
+    times: list[tuple[str, float | None]],
     *,
     than: str,
 ) -> None:
@@ -128,10 +130,10 @@ def _check(
     if thresholds.slower is not None:
         most = 1 + float(thresholds.slower)
         above += [
-            f"the {what} is {format_percent(float(ratio) - 1)} above {than}, more than "
+            f"the {what} is {format_percent(ratio - 1)} above {than}, more than "
             f"{format_percent(float(thresholds.slower))} (--fail-if-slower-than)"
             for what, ratio in times
-            if ratio is not None and not float(ratio) <= most
+            if ratio is not None and not ratio <= most
         ]
     if above:
         raise ThresholdError("; ".join(above))

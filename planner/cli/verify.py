@@ -52,10 +52,10 @@ def verify(
         verification = api.verify(
             original, rewritten, **asked.typed, plan=plan, fast=fast, progress=report_progress
         )
-    from planner.report.payload import verification_payload
-    from planner.report.terminal import print_verification
+    from planner.report.document.verification import verify_document
+    from planner.report.terminal.whole import print_verification
 
-    emit(verification_payload(verification), print_verification, json=json)
+    emit(verify_document(verification), print_verification, json=json)
     if not verification.passed:
         raise VerificationError(
             f"ONNX Runtime does not confirm {rewritten}: {verification.failures[0]}"

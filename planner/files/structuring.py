@@ -1,4 +1,4 @@
-"""JSON to values of stated types, by msgspec: nothing is turned into the type that is wanted.
+"""JSON to values of stated types, by msgspec, and back: nothing is turned into the type that is wanted.
 
 Not a text of digits into a number, not true into 1, not 1.5 into 1. What is not as it should be becomes
 one line that names the file and the place in it: "$.ops[1].name".
@@ -7,6 +7,7 @@ one line that names the file and the place in it: "$.ops[1].name".
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 import re
 from collections.abc import Iterator
@@ -87,6 +88,24 @@ def structured(
     for fault in _faults(data, made, source.path, only_known_keys):
         raise source.error(f"{source.where} is not {source.what}: {fault}")
     return made
+
+
+def json_text(value: object) -> str:
+    """A value of stated types as JSON, in a line of ASCII, so that any locale can carry it; a number that
+    JSON cannot hold is "nan", "inf" or "-inf"."""
+    plain = msgspec.to_builtins(value)
+    try:
+        return json.dumps(plain, allow_nan=False, separators=(",", ":"))
+    except ValueError:
+        return json.dumps(_finite(plain), allow_nan=False, separators=(",", ":"))
+
+
+def _finite(plain: Any) -> Any:
+    if isinstance(plain, dict):
+        return {key: _finite(item) for key, item in plain.items()}
+    if isinstance(plain, list | tuple):
+        return [_finite(item) for item in plain]
+    return str(plain) if isinstance(plain, float) and not math.isfinite(plain) else plain
 
 
 def fields_of(made: Any) -> dict[str, Any]:

@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from planner.plan.planfile import Plan
+from planner.report.document import Document
 from planner.results import Analysis, Verification
-from planner.units import format_both, format_bytes, format_duration, format_percent
+from planner.units import format_bytes, format_duration, format_percent
+
+if TYPE_CHECKING:
+    from planner.report.document.analysis import AnalysisHeadline
+    from planner.report.document.headline import Headline
+
+
+class ProvenanceRow(Document, frozen=True):
+    """How a number was obtained: proved, measured, predicted or another way."""
+
+    number: str
+    how: str
+    detail: str
 
 
 def verdict(fits: bool, plan: Plan, verification: Verification | None) -> str:
@@ -21,22 +34,22 @@ def verdict(fits: bool, plan: Plan, verification: Verification | None) -> str:
     return f"{how}, lossy" if plan.numbers == "lossy" else how
 
 
-def optimize_sentence(headline: dict[str, Any]) -> str:
+def optimize_sentence(headline: Headline) -> str:
     """The outcome of `planner optimize` in one sentence (two where something went wrong)."""
-    before, after = headline["peak_before_bytes"], headline["peak_after_bytes"]
-    budget = format_bytes(headline["budget_bytes"])
-    if headline["unchanged"] and headline["micro"] is None:
+    before, after = headline.peak_before_bytes, headline.peak_after_bytes
+    budget = format_bytes(headline.budget_bytes)
+    if headline.is_copy:
         return (
             f"The model's peak of {format_bytes(before)} is already within the budget of {budget}; "
             "it was copied unchanged."
         )
-    saved = format_percent(1 - after / before) if before else "0%"
-    fit = "within" if headline["fits"] else "over"
+    saved = format_percent(headline.saved_share)
+    fit = "within" if headline.fits else "over"
     text = (
         f"Peak device memory goes from {format_bytes(before)} to {format_bytes(after)} "
         f"({saved} less), {fit} the budget of {budget}, {_at_what_cost(headline)}"
     )
-    return " ".join(filter(None, (f"{text}.", headline["copies_sentence"], _proof(headline))))
+    return " ".join(filter(None, (f"{text}.", headline.copies_sentence, _proof(headline))))
 
 
 def copies_sentence(plan: Plan) -> str:
@@ -50,70 +63,60 @@ def copies_sentence(plan: Plan) -> str:
     )
 
 
-def _at_what_cost(headline: dict[str, Any]) -> str:
-    measured, predicted = headline["measured_time_ratio"], headline["predicted_time_ratio"]
+def _at_what_cost(headline: Headline) -> str:
+    measured, predicted = headline.measured_time_ratio, headline.predicted_time_ratio
     ratio, how = (measured, "measured") if measured is not None else (predicted, "predicted")
     done = []
-    if headline["micro"] is not None:
-        runs, samples = headline["micro"]["runs"], headline["micro"]["samples"]
+    if headline.micro is not None:
+        runs, samples = headline.micro.runs, headline.micro.samples
         done.append(f"making the step in {runs} runs on {_count(samples, 'sample')} each")
-    if headline["recomputed_ops"]:
-        done.append(f"recomputing {_count(headline['recomputed_ops'], 'operation')}")
-    if headline["swapped_tensors"]:
-        moved = format_bytes(headline["swap_out_bytes"] + headline["swap_in_bytes"])
-        done.append(f"swapping {_count(headline['swapped_tensors'], 'tensor')} ({moved} copied)")
-    if headline["split_nodes"]:
-        done.append(f"running {_count(headline['split_nodes'], 'node')} in chunks of rows")
-    if headline["paged_tensors"]:
+    if headline.recomputed_ops:
+        done.append(f"recomputing {_count(headline.recomputed_ops, 'operation')}")
+    if headline.swapped_tensors:
+        moved = format_bytes(headline.swapped_bytes)
+        done.append(f"swapping {_count(headline.swapped_tensors, 'tensor')} ({moved} copied)")
+    if headline.split_nodes:
+        done.append(f"running {_count(headline.split_nodes, 'node')} in chunks of rows")
+    if headline.paged_tensors:
         done.append(
-            f"keeping {_count(headline['paged_tensors'], 'input and output')} on the host"
-            if headline["paged_tensors"] == 1
-            else f"keeping {headline['paged_tensors']:,} inputs and outputs on the host"
+            f"keeping {_count(headline.paged_tensors, 'input and output')} on the host"
+            if headline.paged_tensors == 1
+            else f"keeping {headline.paged_tensors:,} inputs and outputs on the host"
         )
-    if headline["fused_nodes"]:
-        done.append(f"fusing operations into {_count(headline['fused_nodes'], 'node')}")
-    if headline["halved_tensors"]:
-        count = _count(headline["halved_tensors"], "saved tensor")
-        done.append(f"storing {count} in {headline['cast_saved']}, which is lossy")
+    if headline.fused_nodes:
+        done.append(f"fusing operations into {_count(headline.fused_nodes, 'node')}")
+    if headline.halved_tensors:
+        count = _count(headline.halved_tensors, "saved tensor")
+        done.append(f"storing {count} in {headline.cast_saved}, which is lossy")
     by = " and ".join(done) if done else "by a better order of the same operations"
-    if not isinstance(ratio, int | float):
-        return by
-    return f"{by}, at {ratio:.3f} times the step time ({how})"
+    return by if ratio is None else f"{by}, at {ratio:.3f} times the step time ({how})"
 
 
-def _proof(headline: dict[str, Any]) -> str:
-    if headline["verified"] is None:
+def _proof(headline: Headline) -> str:
+    if headline.verified is None:
         return "Nothing was run on ONNX Runtime: these are predictions."
-    if headline["verified"]:
+    if headline.verified:
         return "ONNX Runtime confirmed it."
     return "ONNX Runtime did not confirm it: see the verification."
 
 
-def analysis_sentence(headline: dict[str, Any]) -> str:
+def analysis_sentence(headline: AnalysisHeadline) -> str:
     """The outcome of `planner analyze` in one sentence."""
-    peak, best = headline["peak_bytes"], headline["best_order_peak_bytes"]
+    peak, best = headline.peak_bytes, headline.best_order_peak_bytes
     text = f"Peak device memory is {format_bytes(peak)} in ONNX Runtime's default order"
     if best < peak:
         text += f"; a better order of the same operations needs {format_bytes(best)}"
-    least = headline["least_peak_bytes"]
+    least = headline.least_peak_bytes
     if least is not None:
         text += (
-            f", and with {headline['least_peak_levers']} {format_bytes(least, up=True)} is feasible"
+            f", and with {headline.least_peak_levers} {format_bytes(least, up=True)} is feasible"
         )
-    least_of_all = format_bytes(headline["least_peak_bound_bytes"])
+    least_of_all = format_bytes(headline.least_peak_bound_bytes)
     text += f"; no plan with inputs and outputs on the device needs less than {least_of_all}"
-    on_host = headline["least_peak_on_host_bytes"]
+    on_host = headline.least_peak_on_host_bytes
     if on_host is not None:
         text += f", and with them on the host {format_bytes(on_host, up=True)} is feasible"
     return f"{text}."
-
-
-def budget_text(headline: dict[str, Any]) -> str:
-    """The budget: in both units, with the share that was typed, or where it is from."""
-    said, size = headline["budget_text"], format_both(headline["budget_bytes"])
-    if "%" in said:
-        return f"{said} = {size}"
-    return size if not said or said[0].isdigit() else f"{size}: {said}"
 
 
 def times_of(cost_source: str) -> str:
@@ -126,8 +129,8 @@ def times_of(cost_source: str) -> str:
 
 
 def provenance(
-    headline: dict[str, Any], plan: Plan, verification: Verification | None
-) -> list[dict[str, str]]:
+    headline: Headline, plan: Plan, verification: Verification | None
+) -> tuple[ProvenanceRow, ...]:
     """How each number of the headline was obtained."""
     cost = f"cost model: {plan.cost_source or plan.hardware or 'unknown'}"
     rows = [
@@ -143,8 +146,10 @@ def provenance(
         where += " and the same nodes in chunks"
     rows.append(("Least feasible peak (bound)", "proved", f"no plan with {where} can be below it"))
     if verification is not None:
-        for key, label in (("before", "original"), ("after", "rewritten model")):
-            how = headline[f"measured_peak_{key}_how"]
+        for how, label in (
+            (headline.measured_peak_before_how, "original"),
+            (headline.measured_peak_after_how, "rewritten model"),
+        ):
             if how:
                 rows.append((f"Live peak of the {label}", how, _HOW.get(how, "")))
         if verification.time is not None:
@@ -174,7 +179,7 @@ _HOW = {
 }
 
 
-def analysis_provenance(analysis: Analysis) -> list[dict[str, str]]:
+def analysis_provenance(analysis: Analysis) -> tuple[ProvenanceRow, ...]:
     """How each number of an analysis was obtained."""
     return _rows(
         [
@@ -189,8 +194,8 @@ def analysis_provenance(analysis: Analysis) -> list[dict[str, str]]:
     )
 
 
-def _rows(rows: list[tuple[str, str, str]]) -> list[dict[str, str]]:
-    return [{"number": n, "how": how, "detail": detail} for n, how, detail in rows]
+def _rows(rows: list[tuple[str, str, str]]) -> tuple[ProvenanceRow, ...]:
+    return tuple(ProvenanceRow(*row) for row in rows)
 
 
 def _count(n: int, noun: str) -> str:

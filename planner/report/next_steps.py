@@ -7,19 +7,24 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator
-from typing import Any
 
 from planner.defaults import meant
 from planner.plan.planfile import Plan, SizeBound
+from planner.report.document import Document
+from planner.report.document.budgets import PreviewDocument
 from planner.report.narrative import times_of
 from planner.request import options_of
 from planner.results import OptimizeResult
 from planner.targets import Target, target_named
 from planner.units import format_bytes, format_duration, format_percent
 
-Payload = dict[str, Any]
-Step = tuple[str, str | None]
-"""What may be done, and the command."""
+
+class StepRow(Document, frozen=True):
+    """What may be done, and the command; None where there is nothing to type."""
+
+    text: str
+    command: str | None
+
 
 _FREE = 5e-4
 """A plan that adds less than this share of the step costs nothing worth a sentence."""
@@ -35,20 +40,19 @@ ELSEWHERE = "On the GPU machine"
 """How a sentence begins whose command does not run here."""
 
 
-def next_steps(result: OptimizeResult, preview: Payload | None) -> list[Payload]:
-    """Rows of `text` and `command` (None where there is nothing to type), most useful first."""
-    steps = [*_running(result)]
+def next_steps(result: OptimizeResult, preview: PreviewDocument | None) -> Iterator[StepRow]:
+    """What may be done, most useful first."""
+    yield from _running(result)
     if preview is not None:
-        steps += _budgets(result, preview)
-    steps += _planning(result)
-    return [{"text": text, "command": command} for text, command in steps]
+        yield from _budgets(result, preview)
+    yield from _planning(result)
 
 
-def _running(result: OptimizeResult) -> Iterator[Step]:
+def _running(result: OptimizeResult) -> Iterator[StepRow]:
     """What has to run before the rewritten model is proved."""
     plan, model = result.plan, shlex.quote(str(result.model_path))
     if plan.assumed and result.plan_path is not None:
-        yield (
+        yield StepRow(
             f"{ELSEWHERE}: have the plan made again, within its budget, from what "
             f"{target_named(plan.device).provider} does there, and verified. Where nodes run was "
             "assumed here, and the rewritten model follows that.",
@@ -62,89 +66,91 @@ def _running(result: OptimizeResult) -> Iterator[Step]:
         if not _runs_here(target_named(plan.device)):
             said = f"{ELSEWHERE}: {said[0].lower()}{said[1:]}"
         device = "" if plan.device == "cpu" else f" --device {plan.device}"
-        yield (said, f"planner verify {model} {shlex.quote(str(result.output_path))}{rest}{device}")
+        written = shlex.quote(str(result.output_path))
+        yield StepRow(said, f"planner verify {model} {written}{rest}{device}")
 
 
-def _planning(result: OptimizeResult) -> Iterator[Step]:
+def _planning(result: OptimizeResult) -> Iterator[StepRow]:
     """What other searches may find, and where to read on."""
     plan, model = result.plan, shlex.quote(str(result.model_path))
     spare = plan.budget_bytes - plan.reserve_bytes - plan.planned.peak_bytes
     is_swept = plan.micro is None and plan.disk is None
     if spare > _SPARE * plan.budget_bytes and plan.dims and is_swept:
         dim, size = next(iter(plan.dims.items()))
-        yield (
+        yield StepRow(
             f"{format_bytes(spare)} of the budget are left: a larger {dim} may fit.",
             f"planner sweep {model} {_typed_options(plan, but=dim)}--dim "
             f"{shlex.quote(dim)}={size}:{2 * size}:{max(1, size // 4)} "
             f"--budgets {plan.budget_bytes}B -o sweep.html",
         )
     if plan.gap is not None and plan.gap > _WIDE_GAP:
-        yield (
+        yield StepRow(
             f"The plan may take up to {format_percent(plan.gap)} more time than the best one in its base "
             f"order ({times_of(plan.cost_source)}): a longer search may find a better plan, or prove "
             "this one.",
             _optimize(result, _typed(result), "--time-limit 600"),
         )
     if "roofline" in plan.cost_source and plan.device == "cpu":
-        yield (
+        yield StepRow(
             "Times are modelled from a hardware profile: measure the operations where the model will "
             "run, and plan with those.",
             _optimize(result, _typed(result), "--calibrate"),
         )
     if plan.decisions and result.plan_path is not None:
         largest = max(plan.decisions, key=lambda d: d.bytes)
-        yield (
+        yield StepRow(
             "See all that was weighed for one tensor, kept ones too:",
             f"planner explain {model} {shlex.quote(str(result.plan_path))} "
             f"--tensor {shlex.quote(largest.tensor)}",
         )
     if not plan.unchanged and is_swept:
-        yield (
+        yield StepRow(
             "Compare many budgets, in every base order and on all cores:",
             f"planner sweep {model} {_typed_options(plan)}-o sweep.html",
         )
 
 
-def _budgets(result: OptimizeResult, preview: Payload) -> Iterator[Step]:
+def _budgets(result: OptimizeResult, preview: PreviewDocument) -> Iterator[StepRow]:
     """What the frontier says of other budgets, beside this plan, and what one more MiB is worth here."""
-    points = [p for p in preview["frontier"]["points"] if p["peak_bytes"] is not None]
-    budget = result.plan.budget_bytes
-    here = next((p for p in points if p["budget_bytes"] == budget), None)
-    if here is None:
+    points, budget = preview.frontier.planned, result.plan.budget_bytes
+    slowdown = next((slow for size, slow, _ in points if size == budget), None)
+    if slowdown is None:
         return
-    free = next((p for p in points if p["slowdown"] < _FREE), None)
-    if here["slowdown"] >= _FREE:
-        most = _MUCH_CHEAPER * here["slowdown"]
-        roomier = (p for p in points if p["budget_bytes"] > budget and p["slowdown"] <= most)
-        found = next(roomier, None)
+    free = next((size for size, slow, _ in points if slow < _FREE), None)
+    if slowdown >= _FREE:
+        most = _MUCH_CHEAPER * slowdown
+        roomier = ((size, slow) for size, slow, _ in points if size > budget and slow <= most)
+        found, less = next(roomier, (None, 0.0))
         if found is not None:
-            yield (
-                f"{_up(found)} would save {format_percent(here['slowdown'] - found['slowdown'])} of the "
+            yield StepRow(
+                f"{_up(found)} would save {format_percent(slowdown - less)} of the "
                 "model's own step (predicted, for live bytes).",
-                _optimize(result, f"{found['budget_bytes']}B"),
+                _optimize(result, f"{found}B"),
             )
-        if free and free is not found:
-            yield f"{_up(free)} would cost no time at all.", None
-    elif free and free["budget_bytes"] < budget:
-        yield (
+        if free and free != found:
+            yield StepRow(f"{_up(free)} would cost no time at all.", None)
+    elif free and free < budget:
+        yield StepRow(
             f"A budget of {_up(free)} would cost no more time than this one (predicted, for live bytes).",
-            _optimize(result, f"{free['budget_bytes']}B"),
+            _optimize(result, f"{free}B"),
         )
-    least = points[0]
-    if least["budget_bytes"] < budget:
-        more = format_percent(max(0.0, least["slowdown"] - here["slowdown"]))
-        yield (
+    least, most, _ = points[0]
+    if least < budget:
+        more = format_percent(max(0.0, most - slowdown))
+        yield StepRow(
             f"The least budget looked at that has a plan is {_up(least)}, for {more} of the model's own "
             "step more (predicted, for live bytes).",
             None,
         )
-    if worth := preview["us_per_mib"]:
+    if worth := preview.us_per_mib:
         off = format_duration(worth)
-        yield f"The budget binds: 1 MiB more takes {off} off the bound on the plan's time.", None
+        yield StepRow(
+            f"The budget binds: 1 MiB more takes {off} off the bound on the plan's time.", None
+        )
 
 
-def _up(point: Payload) -> str:
-    return format_bytes(point["budget_bytes"], up=True)
+def _up(budget_bytes: int) -> str:
+    return format_bytes(budget_bytes, up=True)
 
 
 def _optimize(result: OptimizeResult, budget: str, more: str = "") -> str:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
+from planner.disk import Disk
 from planner.plan.planfile import Arena, MicroBatches, Plan
 from planner.report.plain import nearby
 from planner.results import Verification
@@ -149,12 +149,10 @@ def library_code(model: str) -> str:
     return _WITH_LIBRARY.format(model=model)
 
 
-def script_lines(payload: dict[str, Any]) -> tuple[str, ...]:
-    """Python that opens the rewritten model of `planner optimize` as it was proved, to paste into a
-    script; none where no model was written."""
-    path, disk = payload["outputs"]["model"], payload["headline"]["disk"]
-    where = f", disk={disk['folder']!r}" if disk else ""
-    return () if path is None else (f"session = planner.open_session({nearby(path)!r}{where})",)
+def script_line(path: str, disk: Disk | None) -> str:
+    """Python that opens a rewritten model as it was proved, to paste into a script."""
+    where = f", disk={disk.folder!r}" if disk else ""
+    return f"session = planner.open_session({nearby(path)!r}{where})"
 
 
 def _session(model: str, module: str, providers: list[object]) -> str:

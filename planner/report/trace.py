@@ -17,7 +17,7 @@ from typing import Any
 
 from planner.graph.model import Category, Operation, Role, TrainingGraph
 from planner.plan.planfile import Decision
-from planner.report.views import starts_us
+from planner.report.document.views import starts_us
 from planner.results import ModelView, OptimizeResult
 
 Event = dict[str, Any]

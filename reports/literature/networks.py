@@ -16,7 +16,7 @@ from planner.pipeline.prepare.prepared import Prepared, prepare
 from planner.pipeline.prepare.settings import Settings, settings_of
 from planner.pipeline.solve.orders import base_orders, formulate_in, least_found_peak
 from planner.portfolio.min_peak import min_peak_of
-from planner.report.views import taxonomy_of
+from planner.report.document.views import taxonomy_of
 from planner.request import Costs, Levers, Request
 
 

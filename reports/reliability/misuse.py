@@ -40,9 +40,9 @@ _IMPORTED_ONCE = (
     "planner.api_sweep",
     "planner.cli.main",
     "planner.pipeline.answer.explain",
-    "planner.report.html",
-    "planner.report.payload",
-    "planner.report.terminal",
+    "planner.report.page",
+    "planner.report.document.outcome",
+    "planner.report.terminal.whole",
     "planner.runtime.judge.verify",
 )
 """Each case is a fork of a process that has imported these and done no more."""

@@ -12,7 +12,7 @@ from planner.cli.main import main
 from planner.graph.model import Role
 from planner.graph.reasons import WhyClosed
 from planner.pipeline.answer.explain import explain
-from planner.report.explain import explain_payload
+from planner.report.document.explain import explain_document
 from planner.results import OptimizeResult
 
 ZOO = Path(__file__).parents[2] / "models" / "zoo"
@@ -105,16 +105,16 @@ def test_a_lever_that_was_not_asked_for_has_its_code(gone, done):
 
 
 def test_prices_add_up(gone):
-    payload = explain_payload(gone)
-    prices = payload["prices"]
-    assert prices["us_per_mib"] == pytest.approx(sum(c["us_per_mib"] for c in prices["cuts"]))
-    assert 0 <= prices["us_per_mib_where_it_waits"] <= prices["us_per_mib"] * (1 + 1e-9)
-    assert prices["us_per_mib"] > 0
-    rents = sum(i["rent_us"] for i in payload["intervals"])
-    assert rents == pytest.approx(prices["us_per_mib_where_it_waits"] * gone.bytes / (1 << 20))
+    payload = explain_document(gone)
+    prices = payload.prices
+    assert prices.us_per_mib == pytest.approx(sum(c.us_per_mib for c in prices.cuts))
+    assert 0 <= prices.us_per_mib_where_it_waits <= prices.us_per_mib * (1 + 1e-9)
+    assert prices.us_per_mib > 0
+    rents = sum(i.rent_us for i in payload.intervals)
+    assert rents == pytest.approx(prices.us_per_mib_where_it_waits * gone.bytes / (1 << 20))
     assert gone.bound_us is not None
     assert gone.bound_us <= gone.plan.planned.time_us * (1 + 1e-6)
-    assert "not of the plan" in prices["what"] or "of the bound" in prices["what"]
+    assert "not of the plan" in prices.what or "of the bound" in prices.what
 
 
 def test_inputs_and_views(done):

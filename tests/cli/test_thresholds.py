@@ -4,19 +4,21 @@ import dataclasses
 from fractions import Fraction
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 
 import planner
 from planner.cli.main import main
 from planner.cli.thresholds import Thresholds, check_compared, check_optimized, parse_thresholds
 from planner.errors import ThresholdError, UsageError
-from planner.report.payload import optimize_payload
+from planner.plan.planfile import PredictedCost
+from planner.report.document.outcome import optimize_document
 from tests.report import examples
 
 
 @pytest.fixture(scope="module")
 def headline():
-    return optimize_payload(examples.optimize_result())["headline"]
+    return optimize_document(examples.optimize_result()).headline
 
 
 def test_texts_are_read():
@@ -41,22 +43,22 @@ def test_what_is_no_share_is_refused(slower):
 
 
 def test_a_figure_at_its_threshold_passes(headline):
-    peak = max(headline["peak_after_bytes"], headline["measured_peak_after_bytes"])
+    peak = max(headline.peak_after_bytes, headline.measured_peak_after_bytes)
     check_optimized(parse_thresholds(f"{peak}B", "200%"), headline)
     check_optimized(parse_thresholds(None, None), headline)
     check_optimized(parse_thresholds("100%", None), headline)
 
 
 def test_the_planned_and_the_measured_peak_are_checked_and_named(headline):
-    assert headline["measured_peak_after_bytes"] > headline["peak_after_bytes"]
+    assert headline.measured_peak_after_bytes > headline.peak_after_bytes
     with pytest.raises(ThresholdError, match=r"^the replayed peak, .* is above [^;]*$"):
-        check_optimized(parse_thresholds(f"{headline['peak_after_bytes']}B", None), headline)
+        check_optimized(parse_thresholds(f"{headline.peak_after_bytes}B", None), headline)
     with pytest.raises(ThresholdError, match=r"the planned peak.*; the replayed peak"):
         check_optimized(parse_thresholds("1B", None), headline)
 
 
 def test_the_predicted_and_the_measured_time_are_checked(headline):
-    predicted, measured = headline["predicted_time_ratio"], headline["measured_time_ratio"]
+    predicted, measured = headline.predicted_time_ratio, headline.measured_time_ratio
     assert measured < predicted
     between = f"{50 * (predicted + measured) - 100:.4f}%"
     with pytest.raises(ThresholdError, match=r"^the predicted step time is .* above the original"):
@@ -67,11 +69,17 @@ def test_the_predicted_and_the_measured_time_are_checked(headline):
 
 def test_a_time_that_is_no_number_fails(headline):
     with pytest.raises(ThresholdError, match="measured"):
-        check_optimized(parse_thresholds(None, "999%"), {**headline, "measured_time_ratio": "nan"})
+        check_optimized(
+            parse_thresholds(None, "999%"),
+            msgspec.structs.replace(headline, measured_time_ratio=float("nan")),
+        )
 
 
 def test_a_plan_is_compared_with_another():
-    a, b = {"peak_bytes": 100, "step_us": 10.0}, {"peak_bytes": 110, "step_us": 10.5}
+    a, b = (
+        PredictedCost(peak_bytes=100, time_us=10.0),
+        PredictedCost(peak_bytes=110, time_us=10.5),
+    )
     check_compared(parse_thresholds("110%", "5%"), a, b)
     with pytest.raises(ThresholdError, match="planned peak of the second plan"):
         check_compared(parse_thresholds("109%", None), a, b)

@@ -17,7 +17,7 @@ from planner.pipeline.answer.explain import explain
 from planner.pipeline.levers.fusing import fused, fused_nodes
 from planner.pipeline.prepare.prepared import Prepared, prepare
 from planner.pipeline.solve.orders import least_possible_peak
-from planner.report.payload import optimize_payload
+from planner.report.document.outcome import optimize_document
 from planner.request import Costs, Request
 from planner.results import OptimizeResult
 from planner.runtime.opened import session_options
@@ -62,8 +62,8 @@ def test_a_gpt_is_planned_with_fused_operations_and_keeps_every_bit(
     props = {p.key: p.value for p in rewritten.metadata_props}
     assert props["pkg.planner.needs"] == "planner.fused 1"
     assert any("nodes of planner.fused" in said for said in plan.assumptions)
-    head = optimize_payload(result)["headline"]
-    assert head["fused_nodes"] == plan.fused_nodes
+    head = optimize_document(result).headline
+    assert head.fused_nodes == plan.fused_nodes
 
 
 def test_the_plan_file_makes_the_same_model_again(

@@ -21,10 +21,10 @@ from planner.pipeline.prepare.settings import Settings, settings_of
 from planner.pipeline.record.assemble import plan_to_json, read_plan, schedule_of
 from planner.pipeline.solve.orders import base_orders, formulate_in
 from planner.plan.problem import ActionKind
-from planner.report.html import render_page
-from planner.report.payload import optimize_payload
+from planner.report.document.outcome import optimize_document
+from planner.report.page import render_page
 from planner.report.remarks import that_matter
-from planner.report.terminal import print_optimize
+from planner.report.terminal.whole import print_optimize
 from planner.report.trace import COPY_IN, COPY_OUT, trace_events
 from planner.request import Levers, Request
 from planner.results import OptimizeResult
@@ -145,22 +145,22 @@ def test_apply_makes_the_same_bytes(done, tmp_path):
 
 
 def test_text_json_and_page_say_so(done, capsys):
-    payload = optimize_payload(done)
-    head = payload["headline"]
-    assert head["copies"] == payload["plan"]["copies"] == "overlapped"
-    assert "Copies run beside the operations" in head["sentence"]
-    assert head["one_stream_us"] == done.plan.one_stream_us
+    payload = optimize_document(done)
+    head = payload.headline
+    assert head.copies == payload.plan.copies == "overlapped"
+    assert "Copies run beside the operations" in head.sentence
+    assert head.one_stream_us == done.plan.one_stream_us
     print_optimize(payload)
     assert "Copies run beside" in " ".join(capsys.readouterr().out.split())
-    assert head["copies_sentence"] in render_page(payload)
-    assert "session = planner.open_session('out.onnx')" in payload["session_code"]
+    assert head.copies_sentence in render_page(payload)
+    assert "session = planner.open_session('out.onnx')" in payload.session_code
 
 
 def test_lanes_show_the_copies_beside_the_operations(done):
-    view = optimize_payload(done)["after"]
-    line, kinds = view["timeline"], view["time_by_kind_us"]
-    ends = [a + d for a, d in zip(line["start_us"], line["duration_us"], strict=True)]
-    assert max(ends) == pytest.approx(view["time_us"]) == pytest.approx(done.plan.planned.time_us)
+    view = optimize_document(done).after
+    line, kinds = view.timeline, view.time_by_kind_us
+    ends = [a + d for a, d in zip(line.start_us, line.duration_us, strict=True)]
+    assert max(ends) == pytest.approx(view.time_us) == pytest.approx(done.plan.planned.time_us)
     assert kinds["copies_overlapped"] > 0
     slices = [e for e in trace_events(done) if e["ph"] == "X" and e["cat"] == "Node"]
     assert {COPY_OUT, COPY_IN} <= {e["tid"] for e in slices}

@@ -18,8 +18,7 @@ from planner.disk import Disk
 from planner.errors import UsageError
 from planner.native import counts, pool
 from planner.pipeline.prepare.limiting import least_copied
-from planner.report.payload import optimize_payload
-from planner.report.session_code import script_lines
+from planner.report.document.outcome import optimize_document
 from planner.request import Levers
 from planner.results import OptimizeResult
 from planner.runtime.feeds.inputs import make_inputs
@@ -209,7 +208,7 @@ def test_the_command_line_and_the_document(made, tmp_path, capsys):
     assert "swaps cannot go to" in capsys.readouterr().err
     assert main([*words, "--disk", str(tmp_path), "--disk-budget", "2"]) == 2
     assert "--disk-budget '2' is not understood" in capsys.readouterr().err
-    document = optimize_payload(made)
-    assert document["headline"]["disk"]["folder"] == made.plan.disk.folder
-    assert any("measured in" in said for said in document["assumptions"])
-    assert script_lines(document)[0].endswith(f"disk={made.plan.disk.folder!r})")
+    document = optimize_document(made)
+    assert document.headline.disk.folder == made.plan.disk.folder
+    assert any("measured in" in said for said in document.assumptions)
+    assert document.script.endswith(f"disk={made.plan.disk.folder!r})")

@@ -24,7 +24,7 @@ from planner.pipeline.levers.lever import Means
 from planner.pipeline.prepare.prepared import Prepared, prepare
 from planner.pipeline.prepare.settings import Settings
 from planner.pipeline.solve.planned import Planned
-from planner.report.payload import optimize_payload
+from planner.report.document.outcome import optimize_document
 from planner.request import Levers, Request
 from planner.results import OptimizeResult
 from planner.targets import CPU, CUDA, WEBGPU
@@ -78,13 +78,13 @@ def test_what_it_does_to_each_output_is_said(half: tuple[OptimizeResult, Path]) 
     assert outputs["loss"].identical, "the forward pass is exact"
     changed = [o for o in outputs.values() if not o.identical]
     assert changed and all(0 < o.rms_rel_diff < 0.05 for o in changed)
-    payload = optimize_payload(result)
-    head = payload["headline"]
-    assert head["verdict"] == "Fits, verified, lossy"
-    assert "in bf16, which is lossy" in head["sentence"]
-    assert head["worst_rms_rel_diff"] == max(o.rms_rel_diff for o in changed)
-    assert payload["plan"]["halved"] == list(result.plan.halved)
-    assert any("lossy, as asked for" in text for text in payload["assumptions"])
+    payload = optimize_document(result)
+    head = payload.headline
+    assert head.verdict == "Fits, verified, lossy"
+    assert "in bf16, which is lossy" in head.sentence
+    assert head.worst_rms_rel_diff == max(o.rms_rel_diff for o in changed)
+    assert payload.plan.halved == result.plan.halved
+    assert any("lossy, as asked for" in text for text in payload.assumptions)
     assert any("the largest magnitude seen is" in note for note in result.verification.notes)
 
 

@@ -12,8 +12,10 @@ import pytest
 from planner import api
 from planner.cli.main import main
 from planner.errors import InfeasibleBudgetError, UsageError, VerificationError
-from planner.report.payload import optimize_payload
-from planner.report.terminal import print_optimize
+from planner.files.structuring import json_text
+from planner.report.document.headline import Runs
+from planner.report.document.outcome import optimize_document
+from planner.report.terminal.whole import print_optimize
 from planner.results import OptimizeResult
 from tests.micro.nets import IGNORED, Graph, Mlp, assert_same, feeds_of, outputs, session_of
 
@@ -82,7 +84,7 @@ def test_a_plan_is_applied_to_the_byte_and_verified(net: Path, four: OptimizeRes
 
 
 def test_the_code_in_the_report_makes_the_step(net: Path, four: OptimizeResult) -> None:
-    code = optimize_payload(four)["session_code"]
+    code = optimize_document(four).session_code
     code = code.replace("'planned.onnx'", repr(str(net.with_name("planned.onnx"))))
     code = code.replace("'plan.json'", repr(str(net.with_name("plan.json"))))
     names: dict[str, object] = {}
@@ -95,13 +97,13 @@ def test_the_code_in_the_report_makes_the_step(net: Path, four: OptimizeResult) 
 def test_what_is_shown_says_how_the_step_is_made(
     four: OptimizeResult, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    payload = optimize_payload(four)
-    assert payload["headline"]["micro"] == {"runs": 4, "samples": BATCH // 4}
-    assert "making the step in 4 runs on 256 samples each" in payload["headline"]["sentence"]
-    assert payload["plan"]["micro"]["dim"] == "batch"
-    assert json.dumps(payload)
-    for step in payload["next_steps"]:
-        command = step["command"] or ""
+    payload = optimize_document(four)
+    assert payload.headline.micro == Runs(runs=4, samples=BATCH // 4)
+    assert "making the step in 4 runs on 256 samples each" in payload.headline.sentence
+    assert payload.plan.micro.dim == "batch"
+    assert json_text(payload)
+    for step in payload.next_steps:
+        command = step.command or ""
         assert "sweep" not in command
         assert "optimize" not in command or f"--dim batch={BATCH} --micro-batch 4" in command
     print_optimize(payload)

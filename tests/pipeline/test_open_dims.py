@@ -20,7 +20,7 @@ from planner.api_sweep import sweep
 from planner.cli.main import main
 from planner.errors import ModelError, UsageError
 from planner.pipeline.record.assemble import read_plan
-from planner.report.payload import optimize_payload
+from planner.report.document.outcome import optimize_document
 from planner.results import OptimizeResult
 from tests.pipeline.test_devices import device
 
@@ -114,8 +114,8 @@ def test_a_plan_file_keeps_the_dims_for_apply_verify_and_explain(done, tmp_path,
 
 
 def test_next_steps_give_the_dims_as_they_are_typed(done):
-    payload = optimize_payload(done)
-    commands = [step["command"] for step in payload["next_steps"] if step["command"]]
+    payload = optimize_document(done)
+    commands = [step.command for step in payload.next_steps if step.command]
     typed = [words for words in map(shlex.split, commands) if words[1] in ("sweep", "optimize")]
     (name,) = done.plan.dims
     assert typed

@@ -22,7 +22,7 @@ from planner.pipeline.prepare.limiting import limited
 from planner.pipeline.prepare.prepared import prepare
 from planner.pipeline.prepare.settings import settings_of
 from planner.plan.planfile import Plan
-from planner.report.payload import optimize_payload
+from planner.report.document.outcome import optimize_document
 from planner.request import Costs, Levers, Request
 from planner.results import OptimizeResult
 from tests.micro.nets import Mlp
@@ -83,9 +83,9 @@ def test_the_plan_file_says_what_lives_where_and_is_applied_to_the_byte(
     result, folder = half
     again = api.apply(MLP, folder / "plan.json", output=tmp_path / "again.onnx")
     assert again.read_bytes() == (folder / "planned.onnx").read_bytes()
-    headline = optimize_payload(result)["headline"]
-    assert headline["paged_tensors"] == len(result.plan.resident)
-    assert headline["host_bytes"] > 0
+    headline = optimize_document(result).headline
+    assert headline.paged_tensors == len(result.plan.resident)
+    assert headline.host_bytes > 0
     if not result.plan.proved_optimal:
         return
     assert "the same inputs and outputs on the host" in result.plan.bound_class

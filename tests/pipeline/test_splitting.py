@@ -17,7 +17,7 @@ from planner.pipeline.levers.chunks import why_no_split
 from planner.pipeline.levers.too_large import split_to_fit, too_large
 from planner.pipeline.prepare.prepared import prepare
 from planner.pipeline.solve.orders import least_possible_peak
-from planner.report.payload import optimize_payload
+from planner.report.document.outcome import optimize_document
 from planner.request import Request
 from planner.results import OptimizeResult
 from tests.lower.test_split import classifier
@@ -74,10 +74,10 @@ def test_the_plan_file_says_what_is_split_and_is_applied_to_the_byte(
     result, folder = below
     again = api.apply(model, folder / "plan.json", output=tmp_path / "again.onnx")
     assert again.read_bytes() == (folder / "planned.onnx").read_bytes()
-    head = optimize_payload(result)["headline"]
+    head = optimize_document(result).headline
     regions = [region for together in result.plan.split for region in together]
-    assert head["split_regions"] == len(regions)
-    assert head["split_nodes"] == sum(len(region.nodes) for region in regions)
+    assert head.split_regions == len(regions)
+    assert head.split_nodes == sum(len(region.nodes) for region in regions)
     assert any("chunks of rows" in text for text in result.plan.assumptions)
 
 

@@ -6,8 +6,11 @@ others swapped. The numbers are those of the graphs; what ONNX Runtime says is m
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
+from planner.files.structuring import json_text
 from planner.graph.liveness import timeline
 from planner.graph.model import Category, Operation, OpId, Role, Tensor, TensorId, TrainingGraph
 from planner.pipeline.answer.sweep import largest
@@ -42,6 +45,11 @@ ODD_NAMES = (
     "</script><script>x",
     "[red]{{ 7 * 7 }}$$x$$",
 )
+
+
+def as_json(document: object) -> Any:
+    """A document as a reader of `--json` has it."""
+    return json.loads(json_text(document))
 
 
 class GraphBuilder:

@@ -16,10 +16,12 @@ import pytest
 from planner import optimize, sweep
 from planner.cli.main import main
 from planner.plan.points import Point, PointPlan, Written
-from planner.report.brief import print_optimize_brief
-from planner.report.payload import optimize_payload
-from planner.report.terminal import print_optimize, wide_console
+from planner.report.document.outcome import OptimizeDocument, optimize_document
+from planner.report.terminal import wide_console
+from planner.report.terminal.brief import print_optimize_brief
+from planner.report.terminal.whole import print_optimize
 from planner.units import format_bytes, format_duration, format_percent
+from tests.report.examples import as_json
 
 ZOO = Path(__file__).parents[2] / "models" / "zoo"
 
@@ -35,10 +37,10 @@ class Run(NamedTuple):
     difference: dict[str, Any]
 
 
-def _printed(show, payload: dict[str, Any]) -> str:
+def _printed(show, document: OptimizeDocument) -> str:
     console = wide_console()
     with console.capture() as capture:
-        show(payload, console)
+        show(document, console)
     return " ".join(capture.get().split())
 
 
@@ -62,16 +64,16 @@ def run(request, tmp_path_factory) -> Run:
         seed=1,
         verify=False,
     )
-    payload = json.loads(json.dumps(optimize_payload(result)))
+    document = optimize_document(result)
     text = re.sub(r"<(script|style).*?</\1>", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
     with contextlib.redirect_stdout(io.StringIO()) as difference:
         assert main(["diff", str(plan), str(plan), "--json"]) == 0
     return Run(
-        payload=payload,
+        payload=as_json(document),
         plan=json.loads(plan.read_text(encoding="utf-8")),
         page=" ".join(html.unescape(re.sub("<[^>]+>", " ", text)).split()),
-        brief=_printed(print_optimize_brief, payload),
-        whole=_printed(print_optimize, payload),
+        brief=_printed(print_optimize_brief, document),
+        whole=_printed(print_optimize, document),
         difference=json.loads(difference.getvalue()),
     )
 

@@ -11,16 +11,17 @@ from rich.console import Console
 import planner
 from planner.api import optimize
 from planner.report import remarks
-from planner.report.brief import (
+from planner.report.document.analysis import analyze_document
+from planner.report.document.outcome import optimize_document
+from planner.report.document.views import peak_document
+from planner.report.remarks import ROUTINE, that_matter
+from planner.report.terminal.brief import (
     print_analysis_brief,
     print_optimize_brief,
     print_peak_brief,
     print_possible_brief,
 )
-from planner.report.payload import analysis_payload, optimize_payload
-from planner.report.remarks import ROUTINE, that_matter
-from planner.report.terminal import print_optimize
-from planner.report.views import peak_payload
+from planner.report.terminal.whole import print_optimize
 from tests.report import examples
 
 ZOO = Path(__file__).parents[2] / "models" / "zoo"
@@ -43,19 +44,19 @@ def rows(payload):
 
 
 def test_optimize(snapshot):
-    assert printed(print_optimize_brief, optimize_payload(examples.optimize_result())) == snapshot
+    assert printed(print_optimize_brief, optimize_document(examples.optimize_result())) == snapshot
 
 
 def test_analyze(snapshot):
-    assert printed(print_analysis_brief, analysis_payload(examples.analysis())) == snapshot
+    assert printed(print_analysis_brief, analyze_document(examples.analysis())) == snapshot
 
 
 def test_what_is_known_first_can_be_printed_first():
     analysis = examples.analysis()
-    payload = analysis_payload(analysis)
+    payload = analyze_document(analysis)
     first = printed(
-        lambda view, out: print_peak_brief(payload["model"], view, out),
-        peak_payload(analysis.default),
+        lambda view, out: print_peak_brief(payload.model, view, out),
+        peak_document(analysis.default),
     )
     rest = printed(print_possible_brief, payload)
     assert first + rest == printed(print_analysis_brief, payload)
@@ -63,7 +64,7 @@ def test_what_is_known_first_can_be_printed_first():
 
 
 def test_the_outcome_takes_about_ten_lines_and_says_what_matters():
-    payload = optimize_payload(examples.optimize_result())
+    payload = optimize_document(examples.optimize_result())
     lines = printed(print_optimize_brief, payload).splitlines()
     assert lines[0].startswith("Does not fit: ")
     named = dict(rows(payload))
@@ -77,7 +78,7 @@ def test_the_outcome_takes_about_ten_lines_and_says_what_matters():
 
 def test_a_plan_that_nothing_verified_says_so():
     result = dataclasses.replace(examples.optimize_result(), verification=None)
-    named = dict(rows(optimize_payload(result)))
+    named = dict(rows(optimize_document(result)))
     assert named["Verified"].startswith("no: nothing was run on ONNX Runtime")
     assert "not measured" in named["Time"]
 
@@ -86,7 +87,7 @@ def test_every_check_that_failed_has_its_line():
     result = examples.optimize_result()
     assert result.verification is not None
     bad = dataclasses.replace(result.verification, passed=False, failures=("order", "bytes"))
-    found = rows(optimize_payload(dataclasses.replace(result, verification=bad)))
+    found = rows(optimize_document(dataclasses.replace(result, verification=bad)))
     assert [text for name, text in found if name == "Failed"] == ["order", "bytes"]
     assert dict(found)["Verified"].startswith("NO: ")
 
@@ -105,7 +106,7 @@ def test_every_check_that_failed_has_its_line():
     ],
 )  # fmt: skip
 def test_what_changes_the_meaning_of_the_numbers_is_a_line_of_its_own(text):
-    payload = optimize_payload(changed(assumptions=(text, "operation times are a roofline of X")))
+    payload = optimize_document(changed(assumptions=(text, "operation times are a roofline of X")))
     notes = [said for name, said in rows(payload) if name == "Note"]
     assert text in notes and not any("roofline" in note for note in notes)
 
@@ -113,17 +114,17 @@ def test_what_changes_the_meaning_of_the_numbers_is_a_line_of_its_own(text):
 def test_the_gap_says_of_which_times_it_is():
     proved = changed(gap=0.0001, proved_optimal=False, cost_source="roofline of a100-40gb")
     text = "at most 0.01% above the bound (in predicted times: roofline of a100-40gb)"
-    assert text in dict(rows(optimize_payload(proved)))["Search"]
-    assert text in " ".join(printed(print_optimize, optimize_payload(proved)).split())
+    assert text in dict(rows(optimize_document(proved)))["Search"]
+    assert text in " ".join(printed(print_optimize, optimize_document(proved)).split())
     measured = changed(gap=0.0001, proved_optimal=False, cost_source="measured on this machine")
     assert (
         "in operation times measured on this machine"
-        in dict(rows(optimize_payload(measured)))["Search"]
+        in dict(rows(optimize_document(measured)))["Search"]
     )
 
 
 def test_what_is_left_out_is_printed_in_full():
-    payload = optimize_payload(examples.optimize_result())
+    payload = optimize_document(examples.optimize_result())
     full = printed(print_optimize, payload)
     for heading in ("Largest decisions", "Memory on ONNX Runtime", "Assumed", "What to do next"):
         assert heading in full and heading not in printed(print_optimize_brief, payload)
@@ -137,13 +138,13 @@ def test_names_of_files_below_the_working_folder_are_relative(tmp_path, monkeypa
         output_path=tmp_path / "out" / "small.onnx",
         plan_path=tmp_path.parent / "p.json",
     )
-    payload = optimize_payload(result)
+    payload = optimize_document(result)
     for function in (print_optimize_brief, print_optimize):
         text = printed(function, payload)
         assert "out/small.onnx" in text and str(tmp_path / "out") not in text
         assert str(tmp_path.parent / "p.json") in text
         assert "planner optimize 'in/a b.onnx' --budget" in text
-    assert payload["model"] == str(tmp_path / "in" / "a b.onnx")  # the document says where it is
+    assert payload.model == str(tmp_path / "in" / "a b.onnx")  # the document says where it is
 
 
 def test_what_a_real_run_remarks_as_a_matter_of_course_is_left_out(tmp_path):
@@ -155,8 +156,8 @@ def test_what_a_real_run_remarks_as_a_matter_of_course_is_left_out(tmp_path):
         resident="device",
         time_limit_s=5,
     )
-    payload = optimize_payload(result)
-    said = [*payload["assumptions"], *payload["verification"]["notes"]]
+    payload = optimize_document(result)
+    said = [*payload.assumptions, *payload.verification.notes]
     assert any(text.startswith("operation times are a roofline") for text in said)
     due = ("the budget bounds live bytes", "the machine was busy")  # as this machine has it
     assert not {text for text in that_matter(said) if not any(part in text for part in due)}

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import io
-import json
 from pathlib import Path
 
+import msgspec
 import pytest
 from rich.console import Console
 
+from planner.files.structuring import json_text
 from planner.plan.planfile import (
     Decision,
     PeakMoment,
@@ -18,7 +19,15 @@ from planner.plan.planfile import (
     PredictedCost,
     Resident,
 )
-from planner.report.diff import diff_payload, print_diff
+from planner.report.document.diff import (
+    DiffDocument,
+    FirstDifference,
+    Moment,
+    Pair,
+    Sides,
+    diff_document,
+)
+from planner.report.terminal.diff import print_diff
 
 MIB = 1 << 20
 
@@ -69,9 +78,9 @@ def plan(residents: dict[str, int], order: str = "abcdef", again: str = "", **ch
     return Plan(**fields)
 
 
-def diff(a: Plan, b: Plan):
-    payload = diff_payload(a, b, paths=(Path("a.json"), Path("b.json")))
-    json.dumps(payload, allow_nan=False)
+def diff(a: Plan, b: Plan) -> DiffDocument:
+    payload = diff_document(a, b, paths=(Path("a.json"), Path("b.json")))
+    assert msgspec.json.decode(json_text(payload), type=DiffDocument) == payload
     return payload
 
 
@@ -84,18 +93,18 @@ def text_of(payload) -> str:
 def test_a_plan_does_what_it_does():
     same = plan({"x": 5})
     payload = diff(same, dataclasses.replace(same, solve_s=9.0))
-    assert payload["sentence"] == "Both plans do the same."
-    assert payload["same_schedule"] and payload["base_order"]["equal"]
-    assert payload["settings"] == payload["tensors"] == payload["peak"]["terms"] == []
+    assert payload.sentence == "Both plans do the same."
+    assert payload.same_schedule and payload.base_order.equal
+    assert payload.settings == payload.tensors == payload.peak.terms == ()
 
 
 def test_the_step_time_that_is_compared_has_the_caches_in_it():
     a = plan({"x": 5}, planned=PredictedCost(peak_bytes=20, time_us=100.0))
     b = plan({"x": 5}, planned=PredictedCost(peak_bytes=10, time_us=110.0, cache_us=-20.0))
     payload = diff(a, b)
-    assert payload["planned"]["step_us"] == {"a": 100.0, "b": 90.0, "difference": -10.0}
-    assert payload["planned"]["time_us"]["b"] == 110.0
-    assert "from 100.0 µs to 90.0 µs (-10.00%)" in payload["sentence"]
+    assert payload.planned["step_us"] == Pair(100.0, 90.0, -10.0)
+    assert payload.planned["time_us"].b == 110.0
+    assert "from 100.0 µs to 90.0 µs (-10.00%)" in payload.sentence
     (row,) = (
         line for line in text_of(payload).splitlines() if "step time" in line and "from" not in line
     )
@@ -123,9 +132,7 @@ def test_fates_are_compared_by_tensor_and_by_how_often():
             decision("often", "swap", 2 * MIB, start=40),
         ),
     )
-    rows = {
-        c["tensor"]: (c["a"], c["b"], c["cost_us"]["difference"]) for c in diff(a, b)["tensors"]
-    }
+    rows = {c.tensor: (c.a, c.b, c.cost_us.difference) for c in diff(a, b).tensors}
     assert rows == {
         "x": ("recomputed", "swapped", 2.0),
         "often": ("recomputed", "recomputed 2 times and swapped", 10.0),
@@ -147,50 +154,50 @@ def test_fates_are_compared_by_tensor_and_by_how_often():
     ],
 )
 def test_base_orders_are_compared(a, b, moved, only_a, only_b, first):
-    order = diff(plan({}, a), plan({}, b))["base_order"]
-    assert (order["moved"], order["only_a"], order["only_b"]) == (moved, [*only_a], [*only_b])
-    assert (order["first_difference"] or {"at": None})["at"] == first
-    assert order["equal"] == (first is None)
+    order = diff(plan({}, a), plan({}, b)).base_order
+    assert (order.moved, order.only_a, order.only_b) == (moved, (*only_a,), (*only_b,))
+    assert (order.first_difference and order.first_difference.at) == first
+    assert order.equal == (first is None)
 
 
 def test_a_schedule_may_differ_in_the_same_order():
     payload = diff(plan({}, again="a"), plan({}, again="b"))
-    assert payload["base_order"]["equal"] and not payload["schedule"]["equal"]
-    assert payload["schedule"]["first_difference"] == {"at": 6, "a": "run a", "b": "run b"}
+    assert payload.base_order.equal and not payload.schedule.equal
+    assert payload.schedule.first_difference == FirstDifference(6, "run a", "run b")
     assert "Schedule: first difference at action 6: run a / run b" in text_of(payload)
 
 
 def test_why_the_peak_moved_adds_up():
     a = plan({"x": 100, "y": 50, "z__recompute_1": 8, "z": 8})
     b = plan({"x__swap_in_1": 100, "y": 70, "w": 30, "z": 8})
-    peak = diff(a, b)["peak"]
-    assert {t["tensor"]: t["difference"] for t in peak["terms"]} == {"w": 30, "y": 20, "z": -8}
-    assert peak["complete"] and peak["not_known_bytes"] == 0
-    assert peak["difference"] == 42 == sum(t["difference"] for t in peak["terms"])
+    peak = diff(a, b).peak
+    assert {t.tensor: t.difference for t in peak.terms} == {"w": 30, "y": 20, "z": -8}
+    assert peak.complete and peak.not_known_bytes == 0
+    assert peak.difference == 42 == sum(t.difference for t in peak.terms)
 
 
 def test_parameters_and_workspace_are_terms_too():
     a = plan({"x": 100})
     other = PeakMoment(step=9, node="f", persistent_bytes=40, workspace_bytes=0, residents=())
     cost = PredictedCost(peak_bytes=40, time_us=100.0)
-    peak = diff(a, dataclasses.replace(a, peak=other, planned=cost))["peak"]
-    assert [(t["tensor"], t["difference"]) for t in peak["terms"]] == [
+    peak = diff(a, dataclasses.replace(a, peak=other, planned=cost)).peak
+    assert [(t.tensor, t.difference) for t in peak.terms] == [
         ("x", -100),
         ("(graph inputs and initializers)", 30),
         ("(workspace of the node that runs)", -2),
     ]
-    assert peak["at"] == {"a": {"step": 3, "node": "d"}, "b": {"step": 9, "node": "f"}}
+    assert peak.at == Sides(Moment(3, "d"), Moment(9, "f"))
 
 
 def test_what_older_files_do_not_tell_is_said():
     a = plan({"x": 100, "y": 50, "s": 9}, peak=None)
     b = plan({"x": 100, "w": 80, "t": 3})
     payload = diff(a, b)
-    peak = payload["peak"]
-    assert not peak["complete"]
+    peak = payload.peak
+    assert not peak.complete
     # y may be below what b lists; w would be listed in a if it were there
-    assert [(t["tensor"], t["difference"]) for t in peak["terms"]] == [("w", 80)]
-    assert peak["not_known_bytes"] == peak["difference"] - 80 == 24 - 80
+    assert [(t.tensor, t.difference) for t in peak.terms] == [("w", 80)]
+    assert peak.not_known_bytes == peak.difference - 80 == 24 - 80
     assert "-56 B" in text_of(payload) and "not known: a file lists only" in text_of(payload)
 
 
@@ -201,7 +208,7 @@ def test_a_model_left_as_it_is_has_no_schedule():
 
 def test_different_models_are_said_to_be():
     payload = diff(plan({}), plan({}, model_sha256="cd" * 32))
-    assert not payload["same_model"]
+    assert not payload.same_model
     assert "ab" * 32 in text_of(payload) and "cd" * 32 in text_of(payload)
 
 
@@ -224,4 +231,4 @@ def test_large_plans_are_compared_at_once():
     nodes = [f"n{i}" for i in range(20_000)]
     a = plan({}, schedule=tuple(PlannedAction(kind="run", target=n) for n in nodes))
     b = plan({}, schedule=tuple(PlannedAction(kind="run", target=n) for n in reversed(nodes)))
-    assert diff(a, b)["base_order"]["moved"] == 19_999
+    assert diff(a, b).base_order.moved == 19_999

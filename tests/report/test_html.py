@@ -5,11 +5,13 @@ import json
 import re
 from html.parser import HTMLParser
 
+import msgspec
 import pytest
 
 from planner.errors import UsageError
-from planner.report.html import embedded_json, render_page, write_report
-from planner.report.payload import analysis_payload, optimize_payload
+from planner.report.document.analysis import analyze_document
+from planner.report.document.outcome import optimize_document
+from planner.report.page import embedded_json, render_page, write_page
 from tests.report import examples
 
 
@@ -37,7 +39,7 @@ class Page(HTMLParser):
 
 @pytest.fixture(scope="module")
 def payload():
-    return optimize_payload(examples.optimize_result())
+    return optimize_document(examples.optimize_result())
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +73,7 @@ def test_our_own_text_names_no_address(source):
 def test_every_number_of_the_headline_is_on_the_page(page, payload):
     headline = {
         key: value
-        for key, value in payload["headline"].items()
+        for key, value in msgspec.structs.asdict(payload.headline).items()
         if isinstance(value, int | float) and not isinstance(value, bool)
     }
     assert len(headline) > 15
@@ -79,21 +81,21 @@ def test_every_number_of_the_headline_is_on_the_page(page, payload):
     shown_where_not_zero = {"reserve_bytes"}
     for key in headline.keys() - shown_as_percent - shown_where_not_zero:
         assert str(headline[key]) in page.values, key
-    assert payload["headline"]["sentence"] in page.text
+    assert payload.headline.sentence in page.text
     assert "at most 1.01% above" in page.text
 
 
 def test_every_number_of_an_analysis_headline_is_on_the_page():
-    payload = analysis_payload(examples.analysis())
+    payload = analyze_document(examples.analysis())
     page = Page(render_page(payload))
-    for key, value in payload["headline"].items():
+    for key, value in msgspec.structs.asdict(payload.headline).items():
         if isinstance(value, int | float):
             assert str(value) in page.values, key
-    assert payload["headline"]["sentence"] in page.text
+    assert payload.headline.sentence in page.text
 
 
 def test_names_are_shown_as_text(page, payload):
-    shown = {r["tensor"] for r in payload["before"]["live_ranges"]}
+    shown = {r.tensor for r in payload.before.live_ranges}
     for name in examples.ODD_NAMES:
         assert name in shown
         visible = name.replace("\n", r"\n").replace("\x1b", r"\x1b")
@@ -107,8 +109,8 @@ def test_embedded_data_cannot_end_its_element(page, source, payload):
     assert "<script>alert" not in source
     data = [s for s in page.scripts if s.lstrip().startswith(("[[", "{"))]
     rows = json.loads(next(s for s in data if s.startswith("[[")))
-    assert len(rows) == len(payload["decisions"])
-    assert {row[1][1] for row in rows} == {d["tensor"] for d in payload["decisions"]}
+    assert len(rows) == len(payload.decisions)
+    assert {row[1][1] for row in rows} == {d.tensor for d in payload.decisions}
 
 
 def test_embedded_json_round_trips():
@@ -122,7 +124,7 @@ def test_embedded_json_round_trips():
 @pytest.mark.parametrize("swaps", [True, False])
 def test_pages_with_and_without_swaps_and_verification(verified, swaps):
     page = Page(
-        render_page(optimize_payload(examples.optimize_result(verified=verified, swaps=swaps)))
+        render_page(optimize_document(examples.optimize_result(verified=verified, swaps=swaps)))
     )
     assert ("Not run: the model was planned with verification off" in page.text) != verified
     assert (("i", {"class": "swapped"}) in page.elements) == swaps
@@ -131,7 +133,7 @@ def test_pages_with_and_without_swaps_and_verification(verified, swaps):
 def test_a_failed_verification_says_so_first():
     result = examples.optimize_result()
     bad = examples.verification(result.before, result.after, passed=False)
-    text = Page(render_page(optimize_payload(dataclasses.replace(result, verification=bad)))).text
+    text = Page(render_page(optimize_document(dataclasses.replace(result, verification=bad)))).text
     assert "Verification failed" in text[: text.index("Peak device memory goes")]
     assert "output dx0 differs by inf" in text
     assert "ONNX Runtime confirmed it" not in text
@@ -145,8 +147,8 @@ def test_default_options_over_the_budget_are_not_hidden(held_bytes, said):
     )
     memory = (*result.verification.memory, default)
     verification = dataclasses.replace(result.verification, memory=memory)
-    payload = optimize_payload(dataclasses.replace(result, verification=verification))
-    assert payload["headline"]["measured_default_held_bytes"] == held_bytes
+    payload = optimize_document(dataclasses.replace(result, verification=verification))
+    assert payload.headline.measured_default_held_bytes == held_bytes
     page = Page(render_page(payload))
     assert str(held_bytes) in page.values
     assert ("more than the budget" in page.text) == said
@@ -159,7 +161,7 @@ def test_a_plan_that_changed_nothing():
         budget_bytes=result.plan.baseline.peak_bytes, gap=None, bound_us=None,
     )  # fmt: skip
     text = Page(
-        render_page(optimize_payload(dataclasses.replace(result, plan=plan, after=result.before)))
+        render_page(optimize_document(dataclasses.replace(result, plan=plan, after=result.before)))
     ).text
     assert "it was copied unchanged" in text
     assert "Every tensor is kept." in text
@@ -170,21 +172,22 @@ def test_a_graph_without_operations():
     empty = examples.view(examples.GraphBuilder().build("empty"))
     plan = dataclasses.replace(result.plan, decisions=())
     result = dataclasses.replace(result, plan=plan, before=empty, after=empty, verification=None)
-    assert "at step 0 of 0" in Page(render_page(optimize_payload(result))).text
+    assert "at step 0 of 0" in Page(render_page(optimize_document(result))).text
 
 
 def test_thousands_of_steps_make_a_page_of_a_few_megabytes():
-    source = render_page(optimize_payload(examples.optimize_result(2600)))
+    source = render_page(optimize_document(examples.optimize_result(2600)))
     assert len(source) < 5e6
 
 
 def test_written_whole_or_not_at_all(tmp_path, monkeypatch):
     path = tmp_path / "report.html"
-    write_report(examples.analysis(), path)
+    document = analyze_document(examples.analysis())
+    write_page(document, path)
     assert path.read_text(encoding="utf-8").endswith("</html>\n")
-    monkeypatch.setattr("planner.report.html.render_page", lambda *_: 1 / 0)
+    monkeypatch.setattr("planner.report.page.render_page", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        write_report(examples.analysis(), tmp_path / "other.html")
+        write_page(document, tmp_path / "other.html")
     with pytest.raises((UsageError, ZeroDivisionError)):
-        write_report(examples.analysis(), tmp_path / "no" / "other.html")
+        write_page(document, tmp_path / "no" / "other.html")
     assert [p.name for p in tmp_path.iterdir()] == ["report.html"]

@@ -11,8 +11,8 @@ import typer.main
 from planner.cli.app import app
 from planner.cli.main import main
 from planner.defaults import meant
+from planner.report.document.outcome import optimize_document
 from planner.report.next_steps import ELSEWHERE, next_steps
-from planner.report.payload import optimize_payload
 from planner.runtime.device.sessions import is_installed
 from planner.targets import TARGETS
 from tests.report import examples
@@ -22,7 +22,7 @@ COMMANDS = typer.main.get_command(app)
 
 
 def steps_of(result):
-    return next_steps(result, optimize_payload(result)["budget_preview"])
+    return list(next_steps(result, optimize_document(result).budget_preview))
 
 
 def parsed(command: str):
@@ -47,7 +47,7 @@ def parsed(command: str):
 def test_every_command_is_one(changes, verified):
     result = examples.optimize_result(verified=verified)
     result = dataclasses.replace(result, plan=dataclasses.replace(result.plan, **changes))
-    commands = [step["command"] for step in steps_of(result) if step["command"]]
+    commands = [step.command for step in steps_of(result) if step.command]
     assert commands
     for command in commands:
         read = parsed(command)
@@ -84,7 +84,7 @@ def test_another_budget_is_asked_of_the_same_levers():
     }
     result = examples.optimize_result()
     result = dataclasses.replace(result, plan=dataclasses.replace(result.plan, **changes))
-    commands = [step["command"] for step in steps_of(result) if step["command"]]
+    commands = [step.command for step in steps_of(result) if step.command]
     again = [parsed(each) for each in commands if each.startswith("planner optimize ")]
     assert again
     for read in again:
@@ -96,10 +96,10 @@ def test_another_budget_is_asked_of_the_same_levers():
 
 def test_a_budget_that_costs_no_time_is_named():
     result = examples.optimize_result()
-    points = optimize_payload(result)["budget_preview"]["frontier"]["points"]
-    assert points[-1]["slowdown"] == 0
-    wanted = f"--budget {points[-1]['budget_bytes']}B"
-    assert any(wanted in (step["command"] or "") for step in steps_of(result))
+    points = optimize_document(result).budget_preview.frontier.points
+    assert points[-1].slowdown == 0
+    wanted = f"--budget {points[-1].budget_bytes}B"
+    assert any(wanted in (step.command or "") for step in steps_of(result))
 
 
 def test_a_tight_plan_is_not_asked_for_more_time():
@@ -107,18 +107,18 @@ def test_a_tight_plan_is_not_asked_for_more_time():
     for gap, asked in ((0.0, False), (0.5, True)):
         plan = dataclasses.replace(result.plan, gap=gap)
         steps = steps_of(dataclasses.replace(result, plan=plan))
-        assert any("--time-limit" in (step["command"] or "") for step in steps) == asked
+        assert any("--time-limit" in (step.command or "") for step in steps) == asked
 
 
 def test_an_unverified_model_is_to_be_verified_first():
     first = steps_of(examples.optimize_result(verified=False))[0]
-    assert first["command"].startswith("planner verify ")
+    assert first.command.startswith("planner verify ")
     result = examples.optimize_result(verified=False)
     plan = dataclasses.replace(result.plan, dims={"in x:0": 8})
     alone = steps_of(dataclasses.replace(result, plan=plan, plan_path=None))[0]
-    assert parsed(alone["command"])["dim"] == ["in x:0=8"]
+    assert parsed(alone.command)["dim"] == ["in x:0=8"]
     assert not any(
-        "planner verify" in (step["command"] or "") for step in steps_of(examples.optimize_result())
+        "planner verify" in (step.command or "") for step in steps_of(examples.optimize_result())
     )
 
 
@@ -135,13 +135,13 @@ def test_a_command_runs_here_or_says_where(device, verified):
     steps = steps_of(dataclasses.replace(result, plan=plan))
     names = set()
     for step in steps:
-        if not step["command"]:
+        if not step.command:
             continue
-        _, name, *_ = shlex.split(step["command"])
+        _, name, *_ = shlex.split(step.command)
         names.add(name)
-        read = parsed(step["command"])
+        read = parsed(step.command)
         runs = name == "verify" or (name == "optimize" and not read["no_verify"])
-        assert step["text"].startswith(ELSEWHERE) == (runs and not is_here), step
+        assert step.text.startswith(ELSEWHERE) == (runs and not is_here), step
         if name == "optimize" and is_here:
             assert not read["no_verify"]
     assert {"optimize", "sweep"} <= names and ("verify" in names) != verified

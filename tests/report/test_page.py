@@ -11,11 +11,13 @@ from pathlib import Path
 import pytest
 
 from planner import optimize
-from planner.report.figures import CATEGORY_COLORS
-from planner.report.html import write_report
-from planner.report.lanes import KIND_NAMES
-from planner.report.payload import optimize_payload
-from planner.report.sweep import sweep_payload, write_sweep
+from planner.report.document.analysis import analyze_document
+from planner.report.document.outcome import optimize_document
+from planner.report.document.sweep import sweep_document
+from planner.report.page import write_page
+from planner.report.page.figures import CATEGORY_COLORS
+from planner.report.page.lanes import KIND_NAMES
+from planner.report.page.sweep import write_sweep
 from planner.units import format_bytes, format_duration, format_percent
 from tests.report import examples
 
@@ -59,6 +61,14 @@ def browser():
         found = p.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
         yield found
         found.close()
+
+
+def write_report(result, path):
+    write_page(optimize_document(result), path)
+
+
+def document_of(result):
+    return examples.as_json(optimize_document(result))
 
 
 @functools.cache
@@ -127,7 +137,7 @@ def test_every_figure_is_drawn(open_page, scheme):
 
 
 def test_an_analysis_is_drawn(open_page):
-    page = open_page(examples.analysis())
+    page = open_page(analyze_document(examples.analysis()), write=write_page)
     for name in ("memory-view", "ranges-view", "lanes-view", "clock-view", "frontier"):
         assert page.evaluate(PAINTED, f"figure-{name}") > 4, name
 
@@ -144,7 +154,7 @@ def test_the_page_of_a_real_plan(open_page, tmp_path):
     page = open_page(result)
     for name in (*FIGURES, *TIMED, "frontier"):
         assert page.evaluate(PAINTED, f"figure-{name}") > 4, name
-    document = optimize_payload(result)
+    document = document_of(result)
     text = page.inner_text("body")
     assert document["headline"]["sentence"] in text
     for group, size in document["before"]["taxonomy_at_peak"].items():
@@ -167,14 +177,14 @@ def test_hover_shows_names_as_text(open_page):
 def test_a_click_lists_what_is_resident_there(open_page):
     result = example()
     page = open_page(result)
-    view = optimize_payload(result)["after"]
+    view = document_of(result)["after"]
     assert page.input_value("#step-at") == str(view["peak_step"])
     page.locator("#figure-memory-before").scroll_into_view_if_needed()
     box = page.locator("#figure-memory-before").bounding_box()
     page.mouse.click(box["x"] + box["width"] * 0.4, box["y"] + box["height"] * 0.5)
     page.wait_for_function("document.getElementById('step-view').value === 'before'")
     step = int(page.input_value("#step-at"))
-    ranges = optimize_payload(result)["before"]["live_ranges"]
+    ranges = document_of(result)["before"]["live_ranges"]
     here = [r for r in ranges if r["start"] <= step < r["end"]]
     here.sort(key=lambda r: -r["bytes"])
     shown = page.locator("#step-residents tbody tr").all_inner_texts()
@@ -189,7 +199,7 @@ def test_every_live_range_is_a_rectangle_where_the_arena_has_it(open_page):
     result = examples.optimize_result(30)
     page = open_page(result)
     for key in ("before", "after"):
-        view = optimize_payload(result)[key]
+        view = document_of(result)[key]
         drawn = [
             (*corners, size)
             for fate in ("kept", "recomputed", "swapped")
@@ -217,7 +227,7 @@ def test_every_live_range_is_a_rectangle_where_the_arena_has_it(open_page):
 def test_operations_and_copies_lie_one_after_another_in_time(open_page):
     result = example()
     page = open_page(result)
-    view = optimize_payload(result)["after"]
+    view = document_of(result)["after"]
     slices = []
     for kind in ("compute", "recompute", "copy_out", "copy_in"):
         data = page.evaluate(DATA, f"lanes-after-{kind}")
@@ -238,7 +248,7 @@ def test_operations_and_copies_lie_one_after_another_in_time(open_page):
 def test_the_frontier_and_what_binds(open_page):
     result = example()
     page = open_page(result)
-    document = optimize_payload(result)
+    document = document_of(result)
     page.locator("text=Every budget looked at").click()
     text = page.inner_text("body")
     for point in document["budget_preview"]["frontier"]["points"]:
@@ -296,7 +306,7 @@ def test_a_long_timeline_is_drawn_in_bins_that_keep_the_peak_and_in_steps_where_
 ):
     result = examples.optimize_result(1100)
     page = open_page(result)
-    view = optimize_payload(result)["after"]
+    view = document_of(result)["after"]
     steps, line = view["steps"], view["timeline"]
     assert steps > 1500
 
@@ -334,7 +344,7 @@ def test_a_long_timeline_is_drawn_in_bins_that_keep_the_peak_and_in_steps_where_
 def test_what_is_drawn_is_what_the_document_says(open_page):
     result = example()
     page = open_page(result)
-    document = optimize_payload(result)
+    document = document_of(result)
     for key in ("before", "after"):
         line = document[key]["timeline"]
         drawn = page.evaluate(DATA, f"areas-{key}")
@@ -395,8 +405,8 @@ def test_copy_button_and_print(open_page, tmp_path):
 
 
 def test_a_sweep_draws_its_frontier_and_the_largest_sizes(open_page):
-    document = sweep_payload(examples.swept())
-    page = open_page(document, write=write_sweep)
+    swept = sweep_document(examples.swept())
+    page, document = open_page(swept, write=write_sweep), examples.as_json(swept)
     for name in ("frontier", "largest"):
         assert page.evaluate(PAINTED, f"figure-{name}") > 10
     text = page.inner_text("body")

@@ -2,16 +2,19 @@
 
 import ast
 import dataclasses
-import json
 import subprocess
 import sys
 
+import msgspec
 import pytest
 
+from planner.files.structuring import json_text
 from planner.plan.planfile import Arena
-from planner.report.payload import analysis_payload, optimize_payload, verification_payload
-from planner.report.session_code import script_lines, session_code
-from planner.report.views import view_payload
+from planner.report.document.analysis import analyze_document
+from planner.report.document.outcome import OptimizeDocument, optimize_document
+from planner.report.document.verification import verify_document
+from planner.report.document.views import view_document
+from planner.report.session_code import script_line, session_code
 from tests.report import examples
 
 
@@ -22,7 +25,7 @@ def result():
 
 @pytest.fixture(scope="module")
 def payload(result):
-    return optimize_payload(result)
+    return examples.as_json(optimize_document(result))
 
 
 def shape_of(value):
@@ -36,22 +39,25 @@ def shape_of(value):
 
 def test_the_shape_of_each_document(payload, result, snapshot):
     assert shape_of(payload) == snapshot(name="optimize")
-    assert shape_of(analysis_payload(examples.analysis())) == snapshot(name="analyze")
-    assert shape_of(verification_payload(result.verification)) == snapshot(name="verify")
+    analysis = examples.as_json(analyze_document(examples.analysis()))
+    assert shape_of(analysis) == snapshot(name="analyze")
+    verification = examples.as_json(verify_document(result.verification))
+    assert shape_of(verification) == snapshot(name="verify")
 
 
 @pytest.mark.parametrize("verified", [True, False])
-def test_documents_are_json(verified):
-    document = optimize_payload(examples.optimize_result(verified=verified))
-    assert json.loads(json.dumps(document, allow_nan=False)) == document
+def test_a_document_that_is_read_again_is_the_same(verified):
+    document = optimize_document(examples.optimize_result(verified=verified))
+    text = json_text(document)
+    assert text.isascii()
+    assert msgspec.json.decode(text, type=OptimizeDocument) == document
 
 
 def test_what_json_cannot_hold_is_text():
     before = examples.view(examples.chain(4))
-    document = verification_payload(examples.verification(before, before, passed=False))
-    worst = document["outputs"][0]
+    document = verify_document(examples.verification(before, before, passed=False))
+    worst = examples.as_json(document)["outputs"][0]
     assert (worst["max_abs_diff"], worst["max_rel_diff"]) == ("inf", "nan")
-    json.dumps(document, allow_nan=False)
 
 
 def test_headline_is_the_plan(payload, result):
@@ -124,8 +130,8 @@ def test_durations_are_by_step():
         duration_us=tuple(float(i) for i in range(steps)),
         timeline=dataclasses.replace(view.timeline, order=view.timeline.order[::-1]),
     )
-    found = view_payload(view)["timeline"]["duration_us"]
-    assert found == [float(i) for i in reversed(range(steps))]
+    found = view_document(view).timeline.duration_us
+    assert list(found) == [float(i) for i in reversed(range(steps))]
 
 
 @pytest.mark.parametrize("key", ["before", "after"])
@@ -137,7 +143,7 @@ def test_residents_at_the_peak_are_all_there_is(payload, key):
 
 
 def test_residents_left_out_are_counted():
-    view = optimize_payload(examples.optimize_result(300))["before"]
+    view = examples.as_json(optimize_document(examples.optimize_result(300)))["before"]
     omitted = view["residents_at_peak_omitted"]
     assert omitted["count"] > 0
     assert len(view["residents_at_peak"]) == 200
@@ -175,15 +181,15 @@ def test_verdicts(changes, verified, verdict):
     if verification:
         verification = dataclasses.replace(verification, passed=bool(verified))
     result = dataclasses.replace(result, plan=plan, verification=verification)
-    assert optimize_payload(result)["headline"]["verdict"] == verdict
+    assert optimize_document(result).headline.verdict == verdict
 
 
 def test_no_claim_of_proof_without_a_run():
-    headline = optimize_payload(examples.optimize_result(verified=False))["headline"]
-    assert headline["sentence"].endswith("these are predictions.")
-    assert headline["verified"] is None
-    assert headline["measured_time_ratio"] is None
-    assert "(predicted)" in headline["sentence"]
+    headline = optimize_document(examples.optimize_result(verified=False)).headline
+    assert headline.sentence.endswith("these are predictions.")
+    assert headline.verified is None
+    assert headline.measured_time_ratio is None
+    assert "(predicted)" in headline.sentence
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
@@ -197,13 +203,6 @@ def test_session_code_compiles_and_quotes_the_name(device, order):
     arena = Arena(max_bytes=456, first_region_bytes=78)
     code = session_code("m.onnx", device=device, budget_bytes=123, arena=arena)
     assert '"max_mem": 456, "initial_chunk_size_bytes": 78' in code
-
-
-def written_lines(path, **plan):
-    """The lines of an outcome that wrote `path`."""
-    plan = {"device": "cpu", "order_target": "default", **plan}
-    headline = {"disk": None}
-    return script_lines({"outputs": {"model": str(path)}, "plan": plan, "headline": headline})
 
 
 def relu_of(code: str, folder) -> str:
@@ -226,15 +225,13 @@ def test_session_code_runs(tmp_path):
     assert relu_of(session_code("m.onnx", order_target="priority"), tmp_path) == "[0. 2.]"
 
 
-def test_the_lines_for_a_script_run(tmp_path, monkeypatch):
+def test_the_line_for_a_script_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (line,) = written_lines(tmp_path / "m.onnx")
+    line = script_line(str(tmp_path / "m.onnx"), None)
     assert "'m.onnx'" in line
     assert relu_of("\n".join(["import planner", line]), tmp_path) == "[0. 2.]"
 
 
-def test_the_lines_for_a_script_name_the_file_whatever_it_is_called():
-    assert script_lines({"outputs": {"model": None}, "headline": {"disk": None}}) == ()
-    (line,) = written_lines("a 'b'.onnx")
-    call = ast.parse(line).body[0].value  # type: ignore[attr-defined]
+def test_the_line_for_a_script_names_the_file_whatever_it_is_called():
+    call = ast.parse(script_line("a 'b'.onnx", None)).body[0].value  # type: ignore[attr-defined]
     assert [ast.literal_eval(argument) for argument in call.args] == ["a 'b'.onnx"]

@@ -141,7 +141,7 @@ class OptimizeJob:
             check_can_run(target_named(self.request.device))
         library_path()  # without it nothing can be planned
         if self.files.report is not None:
-            import_ahead("planner.report.html")
+            import_ahead("planner.report.page")
         prepared = self.prepared
         if prepared is None:
             will_run = self.verify and self.files.model is not None
@@ -311,16 +311,19 @@ class OptimizeJob:
         together: Together,
     ) -> OptimizeResult:
         """The page; most of it is drawn while other budgets are looked at."""
-        from planner.report.html import draft_of, page_of
+        from planner.report.document.outcome import optimize_document, with_preview
+        from planner.report.page import drafted, render_page
 
         result = replace(result, report_path=report)
-        draft = None
+        document = optimize_document(result)
+        self.progress("drawing the report")
+        draft = drafted(document)
         if preview is not None:
-            self.progress("drawing the report; then waiting for what other budgets would cost")
-            draft = draft_of(result)
+            self.progress("waiting for what other budgets would cost")
             result = replace(result, budget_preview=preview.result(result.plan.planned.step_us))
+            document = with_preview(document, result)
         self.progress("writing the report")
-        page = page_of(result, draft)
+        page = render_page(document, draft)
         with together.writing(report) as path:
             path.write_text(page, encoding="utf-8")
         return result

@@ -164,7 +164,7 @@ class WholeStep:
         feeds, _ = make_inputs(loaded.path, request.seed, loaded.dims, request.inputs)
         level = "all" if plan.ort_optimized else "disabled"
         order = "priority" if plan.order_target == "priority" else "default"
-        original, run, note = loaded.path, rewritten, ""
+        original, run, note = loaded.path, rewritten, None
         if prepared.target.own_memory:
             run, note = (
                 self.run,

@@ -79,6 +79,11 @@ class Instant:
     us_per_byte: float
     waits: bool
 
+    @property
+    def us_per_mib(self) -> float:
+        """The same of a MiB."""
+        return self.us_per_byte * (1 << 20)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:

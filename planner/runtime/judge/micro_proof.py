@@ -61,7 +61,7 @@ class MicroJob:
     batches: MicroBatches
     feeds: Mapping[str, Array]
     own: Mapping[str, str] = field(default_factory=dict)
-    note: str = ""
+    note: str | None = None
 
     def check(self) -> tuple[MicroCheck, TimeCheck]:
         """Compare, and time both.
@@ -91,13 +91,13 @@ class MicroJob:
             far = [n for n in far if not _agrees(expected[n], found[n], floors[n])]
         comparisons = tuple(compare(n, expected[n], found[n]) for n in names)
         shares = {c.name: _share(c, expected[c.name]) for c in comparisons if not c.identical}
-        worst = max(shares, key=shares.__getitem__, default="")
+        worst = max(shares, key=shares.__getitem__, default=None)
         check = MicroCheck(
             runs=self.batches.runs,
             outputs=comparisons,
             far=(*far, *(n for n in expected if n not in found)),
             worst=worst,
-            worst_share=shares.get(worst, 0.0),
+            worst_share=shares[worst] if worst else 0.0,
             by_rounding=rounding - len(far),
             note=self.note,
         )

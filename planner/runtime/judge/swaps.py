@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from planner.graph.model import TrainingGraph
 from planner.graph.rules import COMING_IN, COPIES, SWAP_OPERATORS, SWAP_OUT
-from planner.results import CopyCheck
+from planner.results import CopyCheck, ExtraCopy
 from planner.running.digest import digest_of
 from planner.runtime.options import Opening
 from planner.runtime.profile import NodeEvent, create_session, run_session
@@ -52,13 +52,17 @@ def copy_check(graph: TrainingGraph, run: Sequence[NodeEvent]) -> CopyCheck:
         planned_bytes=moved,
         ran=len(planned) - len(missing),
         missing=missing,
-        extra=tuple((name, size) for name, (_, size) in ran.items() if name not in planned),
+        extra=tuple(
+            ExtraCopy(node=name, bytes=size)
+            for name, (_, size) in ran.items()
+            if name not in planned
+        ),
     )
 
 
 def copy_failures(check: CopyCheck) -> list[str]:
     """What to say of copies that did not run, or that nobody planned."""
-    extra = [name for name, _ in check.extra]
+    extra = tuple(copy.node for copy in check.extra)
     both = (("did not run", check.missing), ("ran unplanned", extra))
     return [f"{len(names)} copies {what}, first {names[0]!r}" for what, names in both if names]
 

@@ -8,12 +8,10 @@ from typing import Any
 
 from bokeh.models import ColumnDataSource, HoverTool, NumeralTickFormatter, Span
 
-from planner.report.figures import blank_plot, byte_ticker
-from planner.report.frontier import dims_text
+from planner.report.document.budgets import FrontierDocument
+from planner.report.page.figures import blank_plot, byte_ticker
 from planner.report.plain import printable
 from planner.units import format_bytes, format_percent
-
-Payload = dict[str, Any]
 
 COLORS = ("#2f6fb3", "#c4572c", "#3f8f5b", "#8b5fb0", "#b38b1d", "#2d8f93", "#b04a78", "#6b7280")
 _DASHES = ("solid", "dashed", "dotdash", "dotted")
@@ -26,7 +24,10 @@ def budget_plot(name: str, what: str, height: int = 420) -> Any:
 
 
 def frontier_figure(
-    frontiers: Sequence[Payload], *, chosen: tuple[int, float] | None = None, height: int = 420
+    frontiers: Sequence[FrontierDocument],
+    *,
+    chosen: tuple[int, float] | None = None,
+    height: int = 420,
 ) -> Any:
     """Slowdown over budget: a line for what was found, down to the bound a band.
 
@@ -36,20 +37,19 @@ def frontier_figure(
     plot = budget_plot("frontier", "time added", height)
     plot.yaxis.formatter = NumeralTickFormatter(format="0.[0]%")
     lines = []
-    top = max(f["baseline_peak_bytes"] for f in frontiers)
+    top = max(f.baseline_peak_bytes for f in frontiers)
     for i, frontier in enumerate(frontiers):
-        points = [p for p in frontier["points"] if p["peak_bytes"] is not None]
-        label = dims_text(frontier["dims"]) or "time added"
+        points, label = frontier.planned, frontier.at or "time added"
         color, dash = COLORS[i % len(COLORS)], _DASHES[i % len(_DASHES)]
         source = ColumnDataSource(
             {
-                "budget": [p["budget_bytes"] for p in points],
-                "slowdown": [p["slowdown"] for p in points],
-                "least": [p["least_slowdown_in_order"] for p in points],
+                "budget": [budget for budget, _, _ in points],
+                "slowdown": [slowdown for _, slowdown, _ in points],
+                "least": [least for _, _, least in points],
                 "said": [
-                    f"{label}: {format_bytes(p['budget_bytes'])}: +{format_percent(p['slowdown'])}, "
-                    f"at least +{format_percent(p['least_slowdown_in_order'])} in its base order"
-                    for p in points
+                    f"{label}: {format_bytes(budget)}: +{format_percent(slowdown)}, "
+                    f"at least +{format_percent(least)} in its base order"
+                    for budget, slowdown, least in points
                 ],
             }
         )
@@ -64,7 +64,7 @@ def frontier_figure(
         )  # fmt: skip
         lines.append(plot.scatter("budget", "slowdown", source=source, size=7, color=color))
         plot.add_layout(
-            Span(location=frontier["baseline_peak_bytes"], dimension="height", line_color=color,
+            Span(location=frontier.baseline_peak_bytes, dimension="height", line_color=color,
                  line_dash="dotted", line_alpha=0.7)
         )  # fmt: skip
     if chosen is not None:
@@ -77,11 +77,11 @@ def frontier_figure(
     return plot
 
 
-def _band(points: list[Payload]) -> dict[str, list[float]]:
+def _band(points: Sequence[tuple[int, float, float]]) -> dict[str, list[float]]:
     """From what was found down to the bound: a plan holds for larger budgets, a bound for smaller."""
     x, low, high = [], [], []
-    for here, after in itertools.pairwise(points):
-        x += [here["budget_bytes"], after["budget_bytes"]]
-        low += [after["least_slowdown_in_order"]] * 2
-        high += [here["slowdown"]] * 2
+    for (here, slowdown, _), (after, _, least) in itertools.pairwise(points):
+        x += [here, after]
+        low += [least] * 2
+        high += [slowdown] * 2
     return {"x": x, "y1": low, "y2": high}

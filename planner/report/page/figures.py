@@ -21,9 +21,8 @@ from bokeh.models import (
 )
 from bokeh.plotting import figure
 
+from planner.report.document.views import ViewDocument
 from planner.units import format_bytes
-
-Payload = dict[str, Any]
 
 CATEGORY_COLORS = {
     "parameter": "#4c78a8",
@@ -62,16 +61,19 @@ class Axes:
 
 
 def page_figures(
-    views: dict[str, Payload], *, budget_bytes: int | None = None, measured: Container[str] = ()
+    views: dict[str, ViewDocument],
+    *,
+    budget_bytes: int | None = None,
+    measured: Container[str] = (),
 ) -> dict[str, Any]:
     """Two figures for each view: `memory-<key>` and `ranges-<key>`, all on linked axes.
 
     Args:
-        views: `view_payload` documents by key, such as "before" and "after".
+        views: by key, such as "before" and "after".
         measured: keys of which there is a line of what ONNX Runtime showed.
     """
-    steps = max((v["steps"] for v in views.values()), default=0)
-    top = max([v["peak_bytes"] for v in views.values()] + [budget_bytes or 0, 1])
+    steps = max((v.steps for v in views.values()), default=0)
+    top = max([v.peak_bytes for v in views.values()] + [budget_bytes or 0, 1])
     axes = Axes(
         steps=Range1d(start=0, end=max(steps, 1), bounds=(0, max(steps, 1))),
         live_bytes=Range1d(start=0, end=1.08 * top),
@@ -95,9 +97,9 @@ def byte_ticker(axis: Any, top: float) -> None:
     axis.major_label_overrides = {t: format_bytes(t).replace(".00 ", " ") for t in ticks}
 
 
-def categories_of(views: dict[str, Payload]) -> list[str]:
+def categories_of(views: dict[str, ViewDocument]) -> list[str]:
     """Categories with any bytes in any view, in stacking order."""
-    used = {c for v in views.values() for c in v["timeline"]["by_category"]}
+    used = {c for v in views.values() for c in v.timeline.by_category}
     return [c for c in CATEGORY_COLORS if c in used] + sorted(used - CATEGORY_COLORS.keys())
 
 
@@ -162,7 +164,9 @@ def _figure(axes: Axes, *, name: str, y_range: Range1d, height: int, what: str) 
     return plot
 
 
-def _memory(view: Payload, axes: Axes, key: str, budget: int | None, *, is_measured: bool) -> Any:
+def _memory(
+    view: ViewDocument, axes: Axes, key: str, budget: int | None, *, is_measured: bool
+) -> Any:
     """Live bytes at each step, stacked by category, with the budget and the peak.
 
     The page's script fills `areas-<key>` and `hover-<key>`, anew where the reader zooms in.
@@ -170,7 +174,7 @@ def _memory(view: Payload, axes: Axes, key: str, budget: int | None, *, is_measu
     plot = _figure(
         axes, name=f"memory-{key}", y_range=axes.live_bytes, height=270, what="live bytes"
     )
-    if not view["steps"]:
+    if not view.steps:
         return plot
     areas = ColumnDataSource(name=f"areas-{key}")
     for i, category in enumerate(categories_of({key: view})):
@@ -188,8 +192,8 @@ def _memory(view: Payload, axes: Axes, key: str, budget: int | None, *, is_measu
     if budget is not None:
         budget_line(plot, budget)
     plot.text(
-        [view["peak_step"] + 0.5],
-        [view["peak_bytes"]],
+        [view.peak_step + 0.5],
+        [view.peak_bytes],
         ["▼"],
         text_color=_BUDGET,
         text_font_size="13px",
@@ -207,7 +211,7 @@ def _memory(view: Payload, axes: Axes, key: str, budget: int | None, *, is_measu
     return plot
 
 
-def _ranges(view: Payload, axes: Axes, key: str) -> Any:
+def _ranges(view: ViewDocument, axes: Axes, key: str) -> Any:
     """Live ranges as rectangles, step by offset in one region; persistent tensors lie at the bottom.
 
     The page's script fills the sources `ranges-<key>-<fate>`, from the data that the lists of residents
@@ -216,7 +220,7 @@ def _ranges(view: Payload, axes: Axes, key: str) -> Any:
     plot = _figure(
         axes, name=f"ranges-{key}", y_range=axes.arena_bytes, height=330, what="offset in the arena"
     )
-    steps, floor = view["steps"], view["persistent_bytes"]
+    steps, floor = view.steps, view.persistent_bytes
     if floor:
         plot.quad(
             left=0, right=steps, bottom=0, top=floor, fill_color="#4c78a8", fill_alpha=0.35,
@@ -224,13 +228,13 @@ def _ranges(view: Payload, axes: Axes, key: str) -> Any:
         )  # fmt: skip
     if not steps:
         return plot
-    arena = view["one_region"]
-    axes.arena_bytes.end = max(axes.arena_bytes.end, 1.04 * arena["bytes"])
-    fates = {r["fate"] for r in view["live_ranges"]} | ({"kept"} if arena["workspace"] else set())
+    arena = view.one_region
+    axes.arena_bytes.end = max(axes.arena_bytes.end, 1.04 * arena.bytes)
+    fates = {r.fate for r in view.live_ranges} | ({"kept"} if arena.workspace else set())
     for fate, hatch in HATCHES.items():
         if fate in fates:
             _rectangles(plot, f"ranges-{key}-{fate}", fate, hatch)
-    peak = view["peak_step"]
+    peak = view.peak_step
     plot.add_layout(BoxAnnotation(left=peak, right=peak + 1, fill_color=_BUDGET, fill_alpha=0.35))
     return plot
 

@@ -7,6 +7,7 @@ every other source. Text from a model is escaped by the template, and in the emb
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,31 +18,32 @@ from bokeh.resources import Resources
 from markupsafe import Markup
 
 from planner.onnxio.save import atomic_write
-from planner.report.figures import (
+from planner.report.document.analysis import AnalyzeDocument
+from planner.report.document.outcome import DecisionRow, OptimizeDocument
+from planner.report.document.views import ViewDocument
+from planner.report.narrative import times_of
+from planner.report.page.budgets import frontier_figure
+from planner.report.page.columns import view_columns
+from planner.report.page.figures import (
     CATEGORY_COLORS,
     GROUP_COLORS,
     HATCHES,
     categories_of,
     page_figures,
 )
-from planner.report.frontier_figure import frontier_figure
-from planner.report.lanes import KIND_NAMES, kinds_of, time_figures
-from planner.report.narrative import times_of
-from planner.report.pagedata import view_columns
-from planner.report.payload import ANALYZE_SCHEMA, analysis_payload, optimize_payload
+from planner.report.page.lanes import KIND_NAMES, kinds_of, time_figures
 from planner.report.plain import printable
-from planner.results import Analysis, OptimizeResult
 from planner.units import format_bytes, format_duration, format_percent, format_share
 
-Payload = dict[str, Any]
+Report = OptimizeDocument | AnalyzeDocument
 ROWS_SHOWN = 100
 _BLANK = Markup('<span class="none">–</span>')
 
 
-def write_report(result: OptimizeResult | Analysis, path: Path) -> None:
-    """Write the page of `result` to `path`, whole or not at all."""
+def write_page(document: Report, path: Path) -> None:
+    """Write the page of a document, whole or not at all."""
     with atomic_write(path) as temporary:
-        temporary.write_text(page_of(result), encoding="utf-8")
+        temporary.write_text(render_page(document), encoding="utf-8")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,20 +57,19 @@ class Draft:
         is_timed: operations and copies are drawn against time.
     """
 
-    views: dict[str, Payload]
-    measured: dict[str, Any]
-    figures: Payload
+    views: dict[str, ViewDocument]
+    measured: dict[str, Sequence[int]]
+    figures: dict[str, Any]
     is_timed: bool
 
 
-def drafted(payload: Payload) -> Draft:
-    """The figures of an optimize or analyze document but that of other budgets, which may be missing."""
-    if payload["schema"] == ANALYZE_SCHEMA:
-        views, budget, measured = {"view": payload["view"]}, None, {}
+def drafted(document: Report) -> Draft:
+    """The figures of a document but that of other budgets, which may be missing."""
+    if isinstance(document, AnalyzeDocument):
+        views, budget, measured = {"view": document.view}, None, {}
     else:
-        views = {"before": payload["before"], "after": payload["after"]}
-        budget = payload["headline"]["budget_bytes"]
-        measured = _measured_lines(payload)
+        views = {"before": document.before, "after": document.after}
+        budget, measured = document.headline.budget_bytes, _measured_lines(document)
     figures = page_figures(views, budget_bytes=budget, measured=measured)
     last, last_view = list(views.items())[-1]
     timed = time_figures(last_view, last, budget_bytes=budget)
@@ -80,44 +81,30 @@ def drafted(payload: Payload) -> Draft:
     )
 
 
-def draft_of(result: OptimizeResult) -> Draft:
-    """`drafted`, of a result whose other budgets are still looked at."""
-    return drafted(optimize_payload(result))
-
-
-def page_of(result: OptimizeResult | Analysis, draft: Draft | None = None) -> str:
-    """The page of `result`.
+def render_page(document: Report, draft: Draft | None = None) -> str:
+    """The page of a document.
 
     Args:
         draft: what was drawn of it already.
     """
-    analysed = isinstance(result, Analysis)
-    return render_page(analysis_payload(result) if analysed else optimize_payload(result), draft)
-
-
-def render_page(payload: Payload, draft: Draft | None = None) -> str:
-    """The page of an optimize or analyze document.
-
-    Args:
-        draft: what was drawn of it already.
-    """
-    draft = draft or drafted(payload)
+    draft = draft or drafted(document)
     views, measured, figures = draft.views, draft.measured, draft.figures
     last, last_view = list(views.items())[-1]
-    preview = payload["budget_preview"]
+    preview = document.budget_preview
     if preview is not None:
-        frontier = frontier_figure([preview["frontier"]], chosen=_chosen(payload), height=320)
+        frontier = frontier_figure([preview.frontier], chosen=_chosen(document), height=320)
         more = embedded_figures({"frontier": frontier}, document="budgets")
         figures = {
             "docs": figures["docs"] | more["docs"],
             "items": figures["items"] + more["items"],
         }
-    decisions = payload.get("decisions", [])
+    optimized = document if isinstance(document, OptimizeDocument) else None
     return (
         environment()
         .get_template("report.html.j2")
         .render(
-            p=payload,
+            p=document,
+            optimizes=optimized is not None,
             views=views,
             titles={"before": "Before", "after": "After", "view": "The model as it is"},
             measured=measured,
@@ -126,10 +113,9 @@ def render_page(payload: Payload, draft: Draft | None = None) -> str:
             groups=GROUP_COLORS,
             timed=last if draft.is_timed else None,
             kind_names=KIND_NAMES,
-            sections=_sections(payload, is_timed=draft.is_timed),
+            sections=_sections(document, is_timed=draft.is_timed),
             kinds=kinds_of(last_view) if draft.is_timed else [],
-            fates=[f for f in HATCHES if any(_has_fate(v, f) for v in views.values())],
-            largest=sorted(decisions, key=lambda d: -d["bytes"])[:ROWS_SHOWN],
+            fates=[f for f in HATCHES if any(v.has_fate(f) for v in views.values())],
             rows_shown=ROWS_SHOWN,
             steps_json=embedded_json(
                 {
@@ -137,7 +123,9 @@ def render_page(payload: Payload, draft: Draft | None = None) -> str:
                     for key, view in views.items()
                 }
             ),
-            decisions_json=embedded_json([_row(d) for d in decisions]),
+            decisions_json=embedded_json(
+                [_row(d) for d in optimized.decisions] if optimized else []
+            ),
             figures_json=embedded_json(figures),
             bokeh_js=bokeh_scripts(),
         )
@@ -152,7 +140,7 @@ def embedded_json(value: object) -> Markup:
     return Markup(text)
 
 
-def embedded_figures(figures: dict[str, Any], *, document: str = "page") -> Payload:
+def embedded_figures(figures: dict[str, Any], *, document: str = "page") -> dict[str, Any]:
     """What `Bokeh.embed.embed_items` takes: each figure goes into the element `figure-<name>`.
 
     Args:
@@ -173,13 +161,10 @@ def bokeh_scripts() -> list[Markup]:
     return [Markup(js) for js in resources.js_raw]
 
 
-def _has_fate(view: Payload, fate: str) -> bool:
-    return any(r["fate"] == fate for r in view["live_ranges"])
-
-
-def _sections(payload: Payload, *, is_timed: bool) -> list[tuple[str, str]]:
+def _sections(document: Report, *, is_timed: bool) -> list[tuple[str, str]]:
     """(id, title) of what the page has."""
-    optimizes, preview = "plan" in payload, payload["budget_preview"]
+    preview = document.budget_preview
+    optimizes = isinstance(document, OptimizeDocument)
     has = [
         ("memory", "Memory", True),
         ("ranges", "Live ranges", True),
@@ -187,8 +172,8 @@ def _sections(payload: Payload, *, is_timed: bool) -> list[tuple[str, str]]:
         ("peak", "Peak", True),
         ("decisions-title", "Decisions", optimizes),
         ("budgets", "Other budgets" if optimizes else "Budgets", preview is not None),
-        ("binds", "What binds", preview is not None and preview["binds"] is not None),
-        ("next", "Next", optimizes and bool(payload["next_steps"])),
+        ("binds", "What binds", preview is not None and preview.binds is not None),
+        ("next", "Next", optimizes and bool(document.next_steps)),
         ("verification", "Verification", optimizes),
         ("run", "How to run it", optimizes),
         ("trust", "How obtained", True),
@@ -196,48 +181,42 @@ def _sections(payload: Payload, *, is_timed: bool) -> list[tuple[str, str]]:
     return [(id_, title) for id_, title, there in has if there]
 
 
-def _chosen(payload: Payload) -> tuple[int, float] | None:
+def _chosen(document: Report) -> tuple[int, float] | None:
     """Budget and slowdown of the plan, among the points of the frontier."""
-    budget = payload["headline"].get("budget_bytes")
-    points = payload["budget_preview"]["frontier"]["points"]
-    here = [p for p in points if p["budget_bytes"] == budget and p["peak_bytes"] is not None]
-    return (budget, here[0]["slowdown"]) if here else None
+    preview = document.budget_preview
+    if preview is None or isinstance(document, AnalyzeDocument):
+        return None
+    points = ((budget, slowdown) for budget, slowdown, _ in preview.frontier.planned)
+    return next((p for p in points if p[0] == document.headline.budget_bytes), None)
 
 
-def _row(decision: Payload) -> list[object]:
+def _row(d: DecisionRow) -> list[object]:
     """A decision as the table's script wants it: what is shown, then what is sorted by."""
-    d = decision
+    costs = (d.cost_us, d.recompute_us, d.swap_us)
     return [
-        [d["action"], d["action"]],
-        [printable(d["tensor"]), d["tensor"]],
-        [format_bytes(d["bytes"]), d["bytes"]],
-        [d["category"], d["category"]],
-        [f"[{d['start']:,}, {d['end']:,})", d["start"]],
-        *[[_duration_text(d[key]), _sortable(d[key])] for key in _COSTS],
-        [printable(d["why"]), d["why"]],
+        [d.action, d.action],
+        [printable(d.tensor), d.tensor],
+        [format_bytes(d.bytes), d.bytes],
+        [d.category, d.category],
+        [f"[{d.start:,}, {d.end:,})", d.start],
+        *(["–", -1.0] if us is None else [format_duration(us), us] for us in costs),
+        [printable(d.why), d.why],
     ]
 
 
-_COSTS = ("cost_us", "recompute_us", "swap_us")
-
-
-def _sortable(value: float | str | None) -> float:
-    return value if isinstance(value, int | float) else -1.0
-
-
-def _duration_text(value: float | str | None) -> str:
-    return "–" if value is None else format_duration(float(value))
-
-
-def _measured_lines(payload: Payload) -> dict[str, list[int]]:
+def _measured_lines(document: OptimizeDocument) -> dict[str, Sequence[int]]:
     """Live bytes that were measured at every step, where the executed nodes are the schedule's."""
-    found: dict[str, list[int]] = {}
-    checks = payload["verification"]["memory"] if payload["verification"] else []
-    for key, model in (("before", "original"), ("after", "rewritten")):
-        names = payload[key]["timeline"]["operation"]
-        for check in sorted(checks, key=lambda c: c["options"] != "recommended"):
-            if check["model"] == model and check["per_node"]["node"] == names and key not in found:
-                found[key] = check["per_node"]["measured_bytes"]
+    found: dict[str, Sequence[int]] = {}
+    for key, model, view in (
+        ("before", "original", document.before),
+        ("after", "rewritten", document.after),
+    ):
+        checks = (
+            document.verification.memory_of(model, "recommended") if document.verification else []
+        )
+        for check in checks:
+            if check.per_node.node == view.timeline.operation:
+                found.setdefault(key, check.per_node.measured_bytes)
     return found
 
 
@@ -253,20 +232,20 @@ def _size(value: int | None, up: bool = False) -> Markup:
     return Markup('<data value="{}" title="{}">{}</data>').format(value, exact, text)
 
 
-def _duration(value: float | str | None) -> Markup:
+def _duration(value: float | None) -> Markup:
     if value is None:
         return _BLANK
-    return Markup('<data value="{}">{}</data>').format(value, format_duration(float(value)))
+    return Markup('<data value="{}">{}</data>').format(value, format_duration(value))
 
 
-def _ratio(value: float | str | None) -> Markup:
+def _ratio(value: float | None) -> Markup:
     if value is None:
         return _BLANK
-    return Markup('<data value="{}">×{:.3f}</data>').format(value, float(value))
+    return Markup('<data value="{}">×{:.3f}</data>').format(value, value)
 
 
-def _difference(value: float | str) -> str:
-    return "0" if value == 0 else f"{float(value):.3g}"
+def _difference(value: float) -> str:
+    return "0" if value == 0 else f"{value:.3g}"
 
 
 def _share(part: float, whole: float) -> str:
@@ -277,7 +256,7 @@ def _share(part: float, whole: float) -> str:
 def environment() -> jinja2.Environment:
     """The templates of this folder, and the filters that they use."""
     environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("planner.report"),
+        loader=jinja2.PackageLoader("planner.report.page"),
         autoescape=True,
         keep_trailing_newline=True,
         trim_blocks=True,
@@ -287,11 +266,11 @@ def environment() -> jinja2.Environment:
     environment.filters.update(
         size=_size,
         budget=_budget,
-        budget_share=lambda value: format_share(float(value)),
+        budget_share=format_share,
         bytes=format_bytes,
         duration=_duration,
         ratio=_ratio,
-        percent=lambda value: format_percent(float(value)),
+        percent=format_percent,
         count=lambda value: Markup('<data value="{}">{:,}</data>').format(value, value),
         difference=_difference,
         plain=printable,

@@ -10,9 +10,8 @@ from typing import Any
 
 from bokeh.models import ColumnDataSource, HoverTool, Range1d
 
-from planner.report.figures import OUTLINE, budget_line, byte_ticker, wide_plot
-
-Payload = dict[str, Any]
+from planner.report.document.views import ViewDocument
+from planner.report.page.figures import OUTLINE, budget_line, byte_ticker, wide_plot
 
 LANES = {"compute": 2, "recompute": 2, "copy_out": 1, "copy_in": 0}
 KINDS = tuple(LANES)
@@ -33,7 +32,7 @@ HATCHES = {
 _UNITS = ((1e6, "s"), (1e3, "ms"), (1.0, "µs"))
 
 
-def time_figures(view: Payload, key: str, *, budget_bytes: int | None) -> dict[str, Any]:
+def time_figures(view: ViewDocument, key: str, *, budget_bytes: int | None) -> dict[str, Any]:
     """`lanes-<key>` and `clock-<key>`, on one axis of time; none where no step takes time."""
     whole_us = total_us(view)
     if whole_us <= 0:
@@ -46,14 +45,10 @@ def time_figures(view: Payload, key: str, *, budget_bytes: int | None) -> dict[s
     }
 
 
-def total_us(view: Payload) -> float:
+def total_us(view: ViewDocument) -> float:
     """From the start of the first step to the end of the last one."""
-    line = view["timeline"]
-    ends = (
-        _number(start) + _number(duration)
-        for start, duration in zip(line["start_us"], line["duration_us"], strict=True)
-    )
-    return max(ends, default=0.0)
+    line = view.timeline
+    return max(map(sum, zip(line.start_us, line.duration_us, strict=True)), default=0.0)
 
 
 def time_unit(whole_us: float) -> tuple[float, str]:
@@ -61,9 +56,9 @@ def time_unit(whole_us: float) -> tuple[float, str]:
     return next(((us, name) for us, name in _UNITS if whole_us >= us), _UNITS[-1])
 
 
-def kinds_of(view: Payload) -> list[str]:
+def kinds_of(view: ViewDocument) -> list[str]:
     """Kinds of slices that the view has, in the order of `LANES`."""
-    return [kind for kind in KINDS if _number(view["time_by_kind_us"][kind]) > 0]
+    return [kind for kind in KINDS if view.time_by_kind_us[kind] > 0]
 
 
 def _plot(name: str, clock: Range1d, unit: str, height: int, what: str, y_range: Range1d) -> Any:
@@ -78,7 +73,7 @@ def _plot(name: str, clock: Range1d, unit: str, height: int, what: str, y_range:
     )
 
 
-def _lanes(view: Payload, key: str, clock: Range1d, unit: str) -> Any:
+def _lanes(view: ViewDocument, key: str, clock: Range1d, unit: str) -> Any:
     kinds = kinds_of(view)
     lowest = min(LANES[kind] for kind in kinds)
     plot = _plot(
@@ -111,9 +106,9 @@ def _lanes(view: Payload, key: str, clock: Range1d, unit: str) -> Any:
     return plot
 
 
-def _live(view: Payload, key: str, clock: Range1d, unit: str, budget_bytes: int | None) -> Any:
+def _live(view: ViewDocument, key: str, clock: Range1d, unit: str, budget_bytes: int | None) -> Any:
     """Live bytes as time passes."""
-    top = 1.08 * max(view["peak_bytes"], budget_bytes or 0, 1)
+    top = 1.08 * max(view.peak_bytes, budget_bytes or 0, 1)
     plot = _plot(f"clock-{key}", clock, unit, 170, "live bytes", Range1d(start=0, end=top))
     plot.varea_step(
         x="x",
@@ -128,7 +123,3 @@ def _live(view: Payload, key: str, clock: Range1d, unit: str, budget_bytes: int 
         budget_line(plot, budget_bytes)
     byte_ticker(plot.yaxis, top)
     return plot
-
-
-def _number(value: float | str | None) -> float:
-    return value if isinstance(value, int | float) else 0.0

@@ -1,0 +1,126 @@
+"""The document of `planner analyze`: the model as it is, and what is possible."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from planner import __version__
+from planner.plan.planfile import PredictedCost
+from planner.report import narrative
+from planner.report.document import Document, told, unique
+from planner.report.document.budgets import PreviewDocument, preview_document
+from planner.report.document.views import (
+    ViewDocument,
+    composition_of,
+    taxonomy_of,
+    view_document,
+)
+from planner.report.narrative import ProvenanceRow
+from planner.results import Analysis, LeastPeak
+
+
+class AnalysisHeadline(Document, frozen=True):
+    """The peak, and what may be had: bounds with all on the device, and with what may be on the host
+    there."""
+
+    peak_bytes: int
+    persistent_bytes: int
+    time_us: float
+    best_order_peak_bytes: int
+    best_order_name: str
+    least_peak_bytes: int | None
+    least_peak_levers: str
+    least_peak_bound_bytes: int
+    least_peak_on_host_bytes: int | None
+    least_peak_on_host_bound_bytes: int | None
+    sentence: str
+
+    @property
+    def on_host(self) -> LeastPeak | None:
+        """The least peak with what may be on the host there; None where nothing may."""
+        found, bound = self.least_peak_on_host_bytes, self.least_peak_on_host_bound_bytes
+        if found is None or bound is None:
+            return None
+        return LeastPeak(found_bytes=found, bound_bytes=bound)
+
+
+class WhatIfRow(Document, frozen=True):
+    """What the model would take if its tensors were stored as `what_if` says."""
+
+    what_if: str = msgspec.field(name="as")
+    peak_bytes: int
+    peak_step: int
+    peak_saved_bytes: int
+    composition_at_peak: dict[str, int]
+    taxonomy_at_peak: dict[str, int]
+    assumptions: tuple[str, ...]
+
+
+class AnalyzeDocument(Document, kw_only=True, frozen=True):
+    """The document of `planner analyze`."""
+
+    schema: Literal["planner.analyze/1"] = "planner.analyze/1"
+    planner_version: str = __version__
+    model: str
+    model_sha256: str
+    dims: dict[str, int]
+    hardware: str
+    cost_source: str
+    ort_optimized: bool
+    headline: AnalysisHeadline
+    best_order: PredictedCost
+    view: ViewDocument
+    budget_preview: PreviewDocument | None
+    what_if: tuple[WhatIfRow, ...]
+    assumptions: tuple[str, ...]
+    provenance: tuple[ProvenanceRow, ...]
+
+    @property
+    def what_if_assumptions(self) -> tuple[str, ...]:
+        """What is assumed of other ways to store it."""
+        return unique(*(row.assumptions for row in self.what_if))
+
+
+def analyze_document(analysis: Analysis) -> AnalyzeDocument:
+    """The document of `planner analyze`."""
+    line = analysis.default.timeline
+    return told(
+        AnalyzeDocument,
+        analysis,
+        model=str(analysis.model_path),
+        headline=_headline(analysis),
+        view=view_document(analysis.default),
+        budget_preview=preview_document(analysis.budget_preview),
+        what_if=[
+            WhatIfRow(
+                what_if=estimate.what_if,
+                peak_bytes=estimate.peak_bytes,
+                peak_step=estimate.peak_step,
+                peak_saved_bytes=line.peak_bytes - estimate.peak_bytes,
+                composition_at_peak=composition_of(estimate.composition),
+                taxonomy_at_peak=taxonomy_of(estimate.composition),
+                assumptions=estimate.assumptions,
+            )
+            for estimate in analysis.what_if
+        ],
+        assumptions=unique(analysis.assumptions, analysis.default.graph.assumptions),
+        provenance=narrative.analysis_provenance(analysis),
+    )
+
+
+def _headline(analysis: Analysis) -> AnalysisHeadline:
+    line, on_host = analysis.default.timeline, analysis.on_host
+    head = told(
+        AnalysisHeadline,
+        analysis,
+        line,
+        time_us=analysis.default.time_us,
+        best_order_peak_bytes=analysis.best_order.peak_bytes,
+        least_peak_levers=" and ".join(analysis.levers),
+        least_peak_on_host_bytes=on_host.found_bytes if on_host else None,
+        least_peak_on_host_bound_bytes=on_host.bound_bytes if on_host else None,
+        sentence="",
+    )
+    return msgspec.structs.replace(head, sentence=narrative.analysis_sentence(head))

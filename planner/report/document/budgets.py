@@ -1,0 +1,133 @@
+"""What other budgets cost: frontiers between memory and time."""
+
+from __future__ import annotations
+
+import msgspec
+
+from planner.plan.points import Point
+from planner.report.document import Document
+from planner.results import BudgetPreview, Frontier
+
+
+class PointRow(Document, kw_only=True, frozen=True):
+    """One budget; what is of its plan is None where there is none."""
+
+    budget_bytes: int
+    budget_share: float
+    impossible: bool
+    slowdown: float | None
+    least_slowdown: float | None
+    least_slowdown_in_order: float | None
+    peak_bytes: int | None = None
+    time_us: float | None = None
+    engine: str | None = None
+    order: str | None = None
+    recomputed_ops: int | None = None
+    recompute_us: float | None = None
+    swap_out_bytes: int | None = None
+    swap_in_bytes: int | None = None
+
+    @property
+    def copied_bytes(self) -> int:
+        """Both ways."""
+        return (self.swap_out_bytes or 0) + (self.swap_in_bytes or 0)
+
+
+class FrontierDocument(Document, frozen=True):
+    """Budget against time at one size of the model."""
+
+    dims: dict[str, int]
+    baseline_peak_bytes: int
+    order_alone_peak_bytes: int
+    least_peak_bound_bytes: int
+    base_time_us: float
+    orders: tuple[str, ...]
+    points: tuple[PointRow, ...]
+
+    @property
+    def at(self) -> str:
+        """The size, as in `batch=8, seq=128`."""
+        return dims_text(self.dims)
+
+    @property
+    def planned(self) -> list[tuple[int, float, float]]:
+        """Each budget that has a plan, its slowdown, and the least that is proved in its base order."""
+        return [
+            (p.budget_bytes, p.slowdown, p.least_slowdown_in_order or 0.0)
+            for p in self.points
+            if p.slowdown is not None
+        ]
+
+
+class BindingRow(Document, frozen=True):
+    """A step that binds the budget, and what another MiB takes off the bound there."""
+
+    node: str
+    step: int
+    us_per_mib: float
+
+
+class PreviewDocument(Document, frozen=True):
+    """What other budgets would cost; `binds` and its sum are None where that is not known."""
+
+    frontier: FrontierDocument
+    us_per_mib: float | None
+    binds: tuple[BindingRow, ...] | None
+    seconds: float
+
+
+def dims_text(dims: dict[str, int]) -> str:
+    """`batch=8, seq=128`."""
+    return ", ".join(f"{name}={size}" for name, size in dims.items())
+
+
+def frontier_document(frontier: Frontier) -> FrontierDocument:
+    """A frontier, as part of a document."""
+    return FrontierDocument(
+        dims=frontier.dims,
+        baseline_peak_bytes=frontier.baseline_bytes,
+        order_alone_peak_bytes=frontier.order_alone_bytes,
+        least_peak_bound_bytes=frontier.least_bound_bytes,
+        base_time_us=frontier.base_us,
+        orders=frontier.orders,
+        points=tuple(_point(frontier, p) for p in frontier.points),
+    )
+
+
+def _point(frontier: Frontier, point: Point) -> PointRow:
+    row = PointRow(
+        budget_bytes=point.capacity_bytes,
+        budget_share=point.capacity_bytes / (frontier.baseline_bytes or 1),
+        impossible=point.is_impossible,
+        slowdown=frontier.slowdown(point),
+        least_slowdown=frontier.least_slowdown(point),
+        least_slowdown_in_order=frontier.least_slowdown_in_order(point),
+    )
+    if (plan := point.plan) is None:
+        return row
+    return msgspec.structs.replace(
+        row,
+        peak_bytes=plan.peak_bytes,
+        time_us=plan.time_us,
+        engine=plan.engine,
+        order=frontier.orders[plan.order],
+        recomputed_ops=plan.recomputed_ops,
+        recompute_us=plan.recomputed_us,
+        swap_out_bytes=plan.swap_out_bytes,
+        swap_in_bytes=plan.swap_in_bytes,
+    )
+
+
+def preview_document(preview: BudgetPreview | None) -> PreviewDocument | None:
+    """The preview, where there is one."""
+    if preview is None:
+        return None
+    binding = preview.binding
+    return PreviewDocument(
+        frontier=frontier_document(preview.frontier),
+        us_per_mib=None if binding is None else sum(b.us_per_mib for b in binding),
+        binds=None
+        if binding is None
+        else tuple(BindingRow(b.node, b.step, b.us_per_mib) for b in binding),
+        seconds=preview.seconds,
+    )

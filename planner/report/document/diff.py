@@ -1,0 +1,341 @@
+"""Two plan files compared: what was decided otherwise, what that costs, and why the peak moved.
+
+Everything comes from the two files. Differences are b - a: positive where b has more.
+"""
+
+from __future__ import annotations
+
+import itertools
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Generic, Literal, TypeVar
+
+import msgspec
+
+from planner import __version__
+from planner.disk import Disk
+from planner.plan.planfile import Plan, PredictedCost
+from planner.report.document import Document
+from planner.units import format_bytes, format_duration, format_percent
+
+T = TypeVar("T")
+Number = TypeVar("Number", int, float)
+_SETTINGS = (
+    "planner_version",
+    "model_name",
+    "model_sha256",
+    "dims",
+    "budget_text",
+    "budget_bytes",
+    "reserve_bytes",
+    "hardware",
+    "cost_source",
+    "swap_mode",
+    "assumed",
+    "copies",
+    "disk",
+    "pattern",
+    "order_target",
+    "ort_optimized",
+    "engine",
+    "seed",
+)
+_FIGURES = (*PredictedCost.__dataclass_fields__, "step_us")
+_PERSISTENT = "graph inputs and initializers"
+_WORKSPACE = "workspace of the node that runs"
+_PAST = {"recompute": "recomputed", "swap": "swapped"}
+
+Amounts = dict[str, int]
+
+
+class Sides(Document, Generic[T], frozen=True):
+    """Something of both plans."""
+
+    a: T
+    b: T
+
+
+class Pair(Sides[T], frozen=True):
+    """A number of both plans, and b - a."""
+
+    difference: T
+
+
+class SettingRow(Document, frozen=True):
+    """A setting in which the plans differ."""
+
+    setting: str
+    a: Any
+    b: Any
+
+
+class FateRow(Document, frozen=True):
+    """A tensor with which the plans do different things."""
+
+    tensor: str
+    bytes: int
+    category: str
+    a: str
+    b: str
+    cost_us: Pair[float]
+
+
+class FirstDifference(Document, frozen=True):
+    """The place from which two series differ; None for one that has ended."""
+
+    at: int
+    a: str | None
+    b: str | None
+
+
+class OrderChange(Document, frozen=True):
+    """Two base orders; `moved` is the least number of nodes that must be taken elsewhere to get b's."""
+
+    equal: bool
+    nodes: Sides[int]
+    moved: int
+    only_a: tuple[str, ...]
+    only_b: tuple[str, ...]
+    first_difference: FirstDifference | None
+
+
+class ScheduleChange(Document, frozen=True):
+    """Two schedules."""
+
+    equal: bool
+    actions: Pair[int]
+    first_difference: FirstDifference | None
+
+
+class TermRow(Document, frozen=True):
+    """What one tensor has at both peaks."""
+
+    tensor: str
+    a: int
+    b: int
+    difference: int
+
+
+class Moment(Document, frozen=True):
+    """When a peak is reached."""
+
+    step: int
+    node: str
+
+
+class PeakChange(Pair[int], frozen=True):
+    """Two peaks: terms that add up to their difference, with what the files don't tell as one."""
+
+    at: Sides[Moment | None]
+    terms: tuple[TermRow, ...]
+    complete: bool
+    not_known_bytes: int
+
+
+class DiffDocument(Document, kw_only=True, frozen=True):
+    """The document of `planner diff`."""
+
+    schema: Literal["planner.diff/1"] = "planner.diff/1"
+    planner_version: str = __version__
+    a: str
+    b: str
+    sentence: str
+    same_model: bool
+    same_schedule: bool
+    settings: tuple[SettingRow, ...]
+    planned: dict[str, Pair[int | float]]
+    baseline_peak_bytes: Pair[int]
+    bound_us: Sides[float | None]
+    tensors: tuple[FateRow, ...]
+    base_order: OrderChange
+    schedule: ScheduleChange
+    peak: PeakChange
+
+
+def diff_document(a: Plan, b: Plan, *, paths: tuple[Path, Path]) -> DiffDocument:
+    """The document of `planner diff`."""
+    document = DiffDocument(
+        a=str(paths[0]),
+        b=str(paths[1]),
+        sentence="",
+        same_model=a.model_sha256 == b.model_sha256,
+        same_schedule=a.schedule == b.schedule,
+        settings=tuple(
+            SettingRow(name, of_a, of_b)
+            for name in _SETTINGS
+            if (of_a := _setting(a, name)) != (of_b := _setting(b, name))
+        ),
+        planned={
+            name: _pair(getattr(a.planned, name), getattr(b.planned, name)) for name in _FIGURES
+        },
+        baseline_peak_bytes=_pair(a.baseline.peak_bytes, b.baseline.peak_bytes),
+        bound_us=Sides(a.bound_us, b.bound_us),
+        tensors=tuple(_fates(a, b)),
+        base_order=_order(_base_order(a), _base_order(b)),
+        schedule=_schedule(a, b),
+        peak=_peak(a, b),
+    )
+    return msgspec.structs.replace(document, sentence=_sentence(document))
+
+
+def _setting(plan: Plan, name: str) -> Any:
+    """What a plan says of a setting."""
+    value = getattr(plan, name)
+    return value.speeds if isinstance(value, Disk) else value
+
+
+def _pair(a: Number, b: Number) -> Pair[Number]:
+    return Pair(a, b, b - a)
+
+
+# -- decisions and order -----------------------------------------------------------------------
+
+
+def _fates(a: Plan, b: Plan) -> list[FateRow]:
+    """Tensors with another fate, or the same one another number of times; largest first."""
+    facts = {d.tensor: d for plan in (a, b) for d in plan.decisions}
+    counts = [Counter((d.tensor, d.action) for d in plan.decisions) for plan in (a, b)]
+    cost_us: tuple[dict[str, float], dict[str, float]] = ({}, {})
+    for plan, sums in zip((a, b), cost_us, strict=True):
+        for d in plan.decisions:
+            sums[d.tensor] = sums.get(d.tensor, 0.0) + d.cost_us
+    rows = []
+    for tensor, decision in facts.items():
+        fates = [{x: c[tensor, x] for x in _PAST if c[tensor, x]} for c in counts]
+        if fates[0] == fates[1]:
+            continue
+        rows.append(
+            FateRow(
+                tensor=tensor,
+                bytes=decision.bytes,
+                category=decision.category,
+                a=_fate(fates[0]),
+                b=_fate(fates[1]),
+                cost_us=_pair(*(sums.get(tensor, 0.0) for sums in cost_us)),
+            )
+        )
+    return sorted(rows, key=lambda row: (-row.bytes, row.tensor))
+
+
+def _fate(times: dict[str, int]) -> str:
+    if not times:
+        return "kept"
+    return " and ".join(
+        _PAST[action] if n == 1 else f"{_PAST[action]} {n} times" for action, n in times.items()
+    )
+
+
+def _base_order(plan: Plan) -> tuple[str, ...]:
+    """Nodes in the order of their first run; nothing for a model that is left as it is."""
+    return tuple(s.target for s in plan.schedule if s.kind == "run" and s.copy == 0)
+
+
+def _order(a: Sequence[str], b: Sequence[str]) -> OrderChange:
+    place = {node: i for i, node in enumerate(a)}
+    both = [place[node] for node in b if node in place]
+    ends: list[int] = []  # the longest ascending subsequence is what can stay
+    for at in both:
+        spot = bisect_left(ends, at)
+        ends[spot : spot + 1] = [at]
+    there = set(b)
+    return OrderChange(
+        equal=tuple(a) == tuple(b),
+        nodes=Sides(len(a), len(b)),
+        moved=len(both) - len(ends),
+        only_a=tuple(node for node in a if node not in there),
+        only_b=tuple(node for node in b if node not in place),
+        first_difference=_first_difference(a, b),
+    )
+
+
+def _first_difference(a: Sequence[str], b: Sequence[str]) -> FirstDifference | None:
+    for i, (here, there) in enumerate(itertools.zip_longest(a, b)):
+        if here != there:
+            return FirstDifference(i, here, there)
+    return None
+
+
+def _schedule(a: Plan, b: Plan) -> ScheduleChange:
+    texts = [[f"{s.kind} {s.target}" for s in plan.schedule] for plan in (a, b)]
+    return ScheduleChange(
+        equal=a.schedule == b.schedule,
+        actions=_pair(len(a.schedule), len(b.schedule)),
+        first_difference=_first_difference(*texts),
+    )
+
+
+# -- the peak ----------------------------------------------------------------------------------
+
+
+def _peak(a: Plan, b: Plan) -> PeakChange:
+    difference = b.planned.peak_bytes - a.planned.peak_bytes
+    complete = a.peak is not None and b.peak is not None
+    if complete:
+        here, there = _residents(a), _residents(b)
+        names = {*here, *there}
+    else:
+        here, there = dict(a.binding), dict(b.binding)
+        names = {name for name in {*here, *there} if _is_known(name, a, b)}
+    pairs = ((name, _pair(here.get(name, 0), there.get(name, 0))) for name in names)
+    terms = [TermRow(name, p.a, p.b, p.difference) for name, p in pairs if p.difference]
+    terms.sort(key=lambda term: (-abs(term.difference), term.tensor))
+    return PeakChange(
+        a=a.planned.peak_bytes,
+        b=b.planned.peak_bytes,
+        difference=difference,
+        at=Sides(_moment(a), _moment(b)),
+        terms=tuple(terms),
+        complete=complete,
+        not_known_bytes=difference - sum(term.difference for term in terms),
+    )
+
+
+def _moment(plan: Plan) -> Moment | None:
+    return None if plan.peak is None else Moment(plan.peak.step, plan.peak.node)
+
+
+def _residents(plan: Plan) -> Amounts:
+    """Bytes by tensor at the planned peak, copies of one tensor together."""
+    assert plan.peak is not None
+    found: Counter[str] = Counter()
+    for resident in plan.peak.residents:
+        found[resident.tensor] += resident.bytes
+    found[f"({_PERSISTENT})"] += plan.peak.persistent_bytes
+    found[f"({_WORKSPACE})"] += plan.peak.workspace_bytes
+    return dict(found)
+
+
+def _is_known(name: str, a: Plan, b: Plan) -> bool:
+    """Whether older files, which list the largest residents only, tell where a tensor is resident:
+    it is listed in both, or it would be listed if it were there."""
+    for plan, other in ((a, b), (b, a)):
+        listed = dict(plan.binding)
+        if name in listed:
+            continue
+        least = min(listed.values(), default=0)
+        if sum(listed.values()) < plan.planned.peak_bytes and dict(other.binding)[name] <= least:
+            return False
+    return True
+
+
+def _sentence(document: DiffDocument) -> str:
+    peak, time, changed = document.peak, document.planned["step_us"], len(document.tensors)
+    if document.same_schedule and not changed and not peak.difference:
+        return "Both plans do the same."
+    ratio = f" ({_signed_percent(time.b / time.a - 1)})" if time.a else ""
+    text = (
+        f"The planned peak goes from {format_bytes(peak.a)} to {format_bytes(peak.b)} "
+        f"({signed_bytes(peak.difference)}), the predicted step time from "
+        f"{format_duration(time.a)} to {format_duration(time.b)}{ratio}"
+    )
+    return f"{text}; {changed:,} {'tensor has' if changed == 1 else 'tensors have'} another fate."
+
+
+def signed_bytes(size: int) -> str:
+    return ("+" if size > 0 else "") + format_bytes(size)
+
+
+def _signed_percent(ratio: float) -> str:
+    return ("+" if ratio > 0 else "") + format_percent(ratio)

@@ -1,0 +1,292 @@
+"""One model's view: its timeline, residents and live ranges.
+
+Steps are positions in the schedule, from 0; ranges are half-open: [start, end).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+
+from planner.graph.model import Category, Role, Tensor
+from planner.plan.planfile import Decision
+from planner.report.document import Document, told
+from planner.results import ArenaForecast, ModelView
+
+MAX_RESIDENTS = 200
+
+TAXONOMY = {
+    "model": (Category.PARAMETER, Category.CONSTANT),
+    "optimizer": (Category.OPTIMIZER_STATE,),
+    "gradients": (Category.GRADIENT,),
+    "activations": (Category.ACTIVATION, Category.TEMPORARY),
+    "workspace": (Category.WORKSPACE,),
+    "inputs and outputs": (Category.INPUT, Category.OUTPUT),
+}
+"""The parts in which the literature on low-memory training counts (ZeRO, Rajbhandari et al. 2020,
+section 3: model states and residual states; MONeT, Shah et al. 2021: workspace), from categories."""
+
+KIND_OF_ROLE: dict[str, str] = {
+    Role.RECOMPUTE: "recompute",
+    Role.SWAP_OUT: "copy_out",
+    Role.SWAP_IN: "copy_in",
+    Role.PAGE_IN: "copy_in",
+    Role.PAGE_OUT: "copy_out",
+}
+"""What a step's time goes into; "compute" for every other role."""
+
+
+class ResidentRow(Document, frozen=True):
+    """A tensor on the device at the peak, and the steps in which it is."""
+
+    tensor: str
+    bytes: int
+    category: str
+    dtype: str
+    shape: tuple[int, ...]
+    start: int
+    end: int
+    persistent: bool
+
+
+class PeakDocument(Document, frozen=True):
+    """What is known of a model as soon as it is analysed; `residents_at_peak` are largest first."""
+
+    steps: int
+    peak_bytes: int
+    peak_step: int
+    peak_operation: str
+    composition_at_peak: dict[str, int]
+    residents_at_peak: tuple[ResidentRow, ...]
+
+    @property
+    def parts(self) -> list[tuple[str, int, float]]:
+        """Category, bytes and share of the peak, largest first."""
+        parts = sorted(self.composition_at_peak.items(), key=lambda item: -item[1])
+        return [(name, size, size / (self.peak_bytes or 1)) for name, size in parts]
+
+
+class LeftOut(Document, frozen=True):
+    """Residents at the peak that are not listed."""
+
+    count: int
+    bytes: int
+
+
+class TimelineColumns(Document, frozen=True):
+    """Columns of the steps."""
+
+    operation: tuple[str, ...]
+    op_type: tuple[str, ...]
+    role: tuple[str, ...]
+    duration_us: tuple[float, ...]
+    start_us: tuple[float, ...]
+    live_bytes: tuple[int, ...]
+    by_category: dict[str, tuple[int, ...]]
+
+
+class RangeRow(Document, frozen=True):
+    """A buffer: its live range, and its place in one region of the arena; `fate` (kept, recomputed or
+    swapped) is the tensor's, or its copy's."""
+
+    tensor: str
+    bytes: int
+    start: int
+    end: int
+    offset: int
+    category: str
+    fate: str
+
+
+class WorkspaceRow(Document, frozen=True):
+    """A kernel's own scratch memory, and its place in one region of the arena."""
+
+    step: int
+    bytes: int
+    offset: int
+
+
+class RegionFigures(Document, frozen=True):
+    """All live ranges in one region of the arena."""
+
+    bytes: int
+    fragmentation: float
+    alignment_bytes: int
+    workspace: tuple[WorkspaceRow, ...]
+
+
+class ViewDocument(PeakDocument, frozen=True):
+    """All that is said of one model; `residents_at_peak` has `MAX_RESIDENTS` at most."""
+
+    name: str
+    operations: int
+    tensors: int
+    persistent_bytes: int
+    time_us: float
+    taxonomy_at_peak: dict[str, int]
+    time_by_kind_us: dict[str, float]
+    residents_at_peak_omitted: LeftOut
+    timeline: TimelineColumns
+    live_ranges: tuple[RangeRow, ...]
+    arena: tuple[ArenaForecast, ...]
+    one_region: RegionFigures
+
+    def has_fate(self, fate: str) -> bool:
+        """Whether a buffer has this fate."""
+        return any(r.fate == fate for r in self.live_ranges)
+
+    @property
+    def residents(self) -> int:
+        """How many tensors are on the device at the peak."""
+        return len(self.residents_at_peak) + self.residents_at_peak_omitted.count
+
+
+def taxonomy_of(composition: Mapping[Category, int]) -> dict[str, int]:
+    """Bytes by the parts in which the literature counts, from bytes by category."""
+    return {
+        group: sum(composition.get(c, 0) for c in categories)
+        for group, categories in TAXONOMY.items()
+    }
+
+
+def composition_of(composition: Mapping[Category, int]) -> dict[str, int]:
+    """Bytes by name of category, of those that have any."""
+    return {str(c): size for c, size in sorted(composition.items()) if size}
+
+
+def peak_document(view: ModelView) -> PeakDocument:
+    """What a view says of the peak."""
+    line = view.timeline
+    peak = view.graph.operations[line.order[line.peak_step]].name if line.order else ""
+    return PeakDocument(
+        steps=len(line.order),
+        peak_bytes=line.peak_bytes,
+        peak_step=line.peak_step,
+        peak_operation=peak,
+        composition_at_peak=composition_of(_at_peak(view)),
+        residents_at_peak=tuple(_residents(view)),
+    )
+
+
+def _at_peak(view: ModelView) -> dict[Category, int]:
+    """Bytes at the peak, by category."""
+    line = view.timeline
+    return {c: int(part[line.peak_step]) for c, part in line.by_category.items() if len(part)}
+
+
+def view_document(view: ModelView, decisions: Sequence[Decision] = ()) -> ViewDocument:
+    """All that is said of one model, with the fates that the decisions give its tensors."""
+    graph, line, peak = view.graph, view.timeline, peak_document(view)
+    left_out = peak.residents_at_peak[MAX_RESIDENTS:]
+    return told(
+        ViewDocument,
+        view,
+        peak,
+        name=graph.name,
+        operations=len(graph.operations),
+        tensors=len(graph.tensors),
+        persistent_bytes=line.persistent_bytes,
+        taxonomy_at_peak=taxonomy_of(_at_peak(view)),
+        time_by_kind_us=_time_by_kind(view),
+        residents_at_peak=peak.residents_at_peak[:MAX_RESIDENTS],
+        residents_at_peak_omitted=LeftOut(len(left_out), sum(r.bytes for r in left_out)),
+        timeline=_columns(view),
+        live_ranges=_ranges(view, decisions),
+        one_region=told(
+            RegionFigures,
+            view.region,
+            workspace=[WorkspaceRow(*row) for row in view.region.workspace],
+        ),
+    )
+
+
+def _columns(view: ModelView) -> TimelineColumns:
+    line = view.timeline
+    ops = [view.graph.operations[op] for op in line.order]
+    used = {str(c): a.tolist() for c, a in sorted(line.by_category.items()) if a.any()}
+    return TimelineColumns(
+        operation=tuple(op.name for op in ops),
+        op_type=tuple(op.op_type for op in ops),
+        role=tuple(str(op.role) for op in ops),
+        duration_us=tuple(view.duration_us[op.id] for op in ops),
+        start_us=tuple(starts_us(view)),
+        live_bytes=tuple(line.live_bytes.tolist()),
+        by_category={category: tuple(sizes) for category, sizes in used.items()},
+    )
+
+
+def _time_by_kind(view: ModelView) -> dict[str, float]:
+    """Microseconds of the step: operations for the first time, recomputes, copies each way, and how
+    much of the copies runs beside operations."""
+    total: dict[str, float] = dict.fromkeys(("compute", "recompute", "copy_out", "copy_in"), 0.0)
+    for op in view.graph.operations:
+        total[KIND_OF_ROLE.get(op.role, "compute")] += view.duration_us[op.id]
+    # without starts of their own, all steps follow each other, as on ONNX Runtime's one stream
+    beside = max(0.0, sum(total.values()) - view.time_us) if view.start_us else 0.0
+    return total | {"copies_overlapped": beside}
+
+
+def starts_us(view: ModelView) -> list[float]:
+    """When each step starts, in the order of the steps."""
+    if view.start_us:
+        return [view.start_us[op] for op in view.timeline.order]
+    durations = (view.duration_us[op] for op in view.timeline.order)
+    return list(itertools.accumulate(durations, initial=0.0))[:-1]
+
+
+def _residents(view: ModelView) -> list[ResidentRow]:
+    """Tensors that occupy the device at the peak, persistent ones included, largest first."""
+    tensors, line = view.graph.tensors, view.timeline
+    rows = [
+        _resident(t, t.bytes, 0, len(line.order))
+        for t in tensors
+        if t.is_persistent and not t.on_host and t.buffer == t.id and t.bytes
+    ]
+    rows += [
+        _resident(tensors[r.tensor], r.bytes, r.start, r.end)
+        for r in line.resident_at(line.peak_step)
+    ]
+    return sorted(rows, key=lambda row: (-row.bytes, row.tensor))
+
+
+def _resident(tensor: Tensor, size: int, start: int, end: int) -> ResidentRow:
+    return ResidentRow(
+        tensor=tensor.name,
+        bytes=size,
+        category=str(tensor.category),
+        dtype=tensor.dtype,
+        shape=tensor.shape,
+        start=start,
+        end=end,
+        persistent=tensor.is_persistent,
+    )
+
+
+_PAST = {"recompute": "recomputed", "swap": "swapped", "page-in": "swapped"}
+_FATE_OF_ROLE = {
+    Role.RECOMPUTE: "recomputed",
+    Role.BARRIER: "recomputed",
+    Role.SWAP_IN: "swapped",
+    Role.SWAP_OUT: "swapped",
+    Role.PAGE_IN: "swapped",
+    Role.PAGE_OUT: "swapped",
+}
+
+
+def _ranges(view: ModelView, decisions: Sequence[Decision]) -> tuple[RangeRow, ...]:
+    fates = {d.tensor: _PAST[d.action] for d in decisions}
+    rows = []
+    for r, offset in zip(view.timeline.ranges, view.region.offsets, strict=True):
+        name = view.graph.tensors[r.tensor].name
+        rows.append(
+            RangeRow(
+                tensor=name,
+                bytes=r.bytes,
+                start=r.start,
+                end=r.end,
+                offset=offset,
+                category=str(r.category),
+                fate=_FATE_OF_ROLE.get(r.role) or fates.get(name, "kept"),
+            )
+        )
+    return tuple(rows)

@@ -1,0 +1,128 @@
+"""What the outcome and the whole report say in the same words."""
+
+from __future__ import annotations
+
+from planner.report.document.analysis import AnalyzeDocument
+from planner.report.document.budgets import PointRow
+from planner.report.document.headline import Headline
+from planner.report.document.outcome import PlanFigures
+from planner.report.document.views import TAXONOMY
+from planner.report.narrative import times_of
+from planner.results import DefaultBits
+from planner.units import format_both, format_bytes, format_percent, format_share
+
+WHAT_IF_TITLE = "What other ways to store it would take (estimated; the results would be others)"
+WHAT_IF_COLUMNS = ("as", ">peak", ">of it now", *(f">{group}" for group in TAXONOMY))
+POINT_COLUMNS = (
+    ">budget", ">share", ">peak", ">slower", ">at least", ">recomputed", ">copied",
+    "found by", "base order",
+)  # fmt: skip
+
+
+def budget_text(head: Headline) -> str:
+    """The budget: in both units, with the share that was typed, or where it is from."""
+    said, size = head.budget_text, format_both(head.budget_bytes)
+    if "%" in said:
+        return f"{said} = {size}"
+    return size if not said or said[0].isdigit() else f"{size}: {said}"
+
+
+def proof(plan: PlanFigures, head: Headline) -> str:
+    """How near the plan is to the least time, and in which times."""
+    times = times_of(plan.cost_source)
+    if head.proved_optimal:
+        return f"proved optimal ({times})"
+    if head.gap is None:
+        return "no bound proved"
+    return f"at most {format_percent(head.gap)} above the bound ({times})"
+
+
+def default_bits_text(bits: DefaultBits) -> str:
+    """How many results are the same bits where `onnxruntime.InferenceSession(path)` opens both files."""
+    text = f"{bits.same:,} of {bits.compared:,} bit-identical"
+    if bits.differ:
+        text += f", {bits.differ[0]!r} is not"
+    if bits.unstable:
+        text += f"; {len(bits.unstable):,} differ from run to run of the original"
+    return text
+
+
+def held_text(head: Headline) -> str:
+    """What sessions hold, in a line; "" where that is not known."""
+    said = []
+    if head.held_bytes is not None:
+        text = f"{format_bytes(head.held_bytes)} as planner.open_session opens it"
+        if head.measured_held_bytes is not None:
+            text += f" ({format_bytes(head.measured_held_bytes)} measured)"
+        said.append(text)
+    if head.plain_held_bytes is not None:
+        over = ": over the budget" if head.is_plain_over else ""
+        original = _of_original(head.plain_held_before_bytes)
+        said.append(f"{format_bytes(head.plain_held_bytes)} under default options{original}{over}")
+    return "; ".join(said)
+
+
+def grown_text(head: Headline) -> str:
+    """What processes grew by, in a line; "" where none was seen."""
+    said = []
+    if head.grown_bytes is not None:
+        results = format_bytes(2 * head.results_bytes)
+        said.append(
+            f"grew by {format_bytes(head.grown_bytes)} as planner.open_session opens it, the results of "
+            f"two steps ({results}) included"
+        )
+    if head.default_grown_bytes is not None:
+        original = _of_original(head.default_grown_before_bytes)
+        word = "" if said else "grew "
+        said.append(
+            f"{word}by {format_bytes(head.default_grown_bytes)} under default options{original}"
+        )
+    return "; ".join(said)
+
+
+def _of_original(before_bytes: int | None) -> str:
+    return "" if before_bytes is None else f" (original {format_bytes(before_bytes)})"
+
+
+def point_row(point: PointRow) -> list[object]:
+    """Cells under `POINT_COLUMNS`."""
+    budget = [format_bytes(point.budget_bytes, up=True), format_share(point.budget_share)]
+    least = point.least_slowdown_in_order
+    bound = "" if least is None else format_percent(least)
+    if point.peak_bytes is None or point.slowdown is None:
+        return [
+            *budget,
+            "",
+            "impossible" if point.impossible else "none found",
+            bound,
+            *[""] * 4,
+        ]
+    return [
+        *budget,
+        format_bytes(point.peak_bytes),
+        format_percent(point.slowdown),
+        bound,
+        f"{point.recomputed_ops:,}",
+        format_bytes(point.copied_bytes) if point.copied_bytes else "–",
+        point.engine,
+        point.order,
+    ]
+
+
+def what_if_rows(document: AnalyzeDocument) -> list[list[object]]:
+    """A row for the model as it is, where there are others, and one for each of those."""
+    view = document.view
+    if not document.what_if:
+        return []
+    return [
+        [
+            name,
+            format_bytes(size),
+            format_percent(size / (view.peak_bytes or 1)),
+            *map(format_bytes, parts.values()),
+        ]
+        for name, size, parts in (
+            ("it is", view.peak_bytes, view.taxonomy_at_peak),
+            *((row.what_if, row.peak_bytes, row.taxonomy_at_peak) for row in document.what_if),
+        )
+    ]
