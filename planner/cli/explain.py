@@ -38,7 +38,6 @@ def explain(
     check_input(plan, what="plan")
 
     from planner.pipeline.answer.explain import explain as explain_tensor
-    from planner.report.document.explain import explain_document
     from planner.report.terminal.explain import print_explanation
 
     with progress() as report_progress:
@@ -50,4 +49,4 @@ def explain(
             time_limit_s=time_limit,
             progress=report_progress,
         )
-    emit(explain_document(found), print_explanation, json=json)
+    emit(found, print_explanation, json=json)

@@ -195,7 +195,7 @@ def test_no_bound_is_above_a_plan_whose_loads_hide(tmp_path):
     assert loads_of(done) and plan.bound_us is not None
     assert plan.bound_us <= plan.planned.time_us < plan.baseline.time_us
     found = explain(model, tmp_path / "plan.json", "layers.1.weight__here", time_limit_s=5.0)
-    assert found.bound_us is not None and found.bound_us <= plan.planned.time_us
+    assert found.prices is not None and found.prices.bound_us <= plan.planned.time_us
     frontier = planner.sweep(
         model, budgets=("60%", "80%"), device="cpu", hardware="a100-40gb", feeds="host", **options
     ).frontiers[0]

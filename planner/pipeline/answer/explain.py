@@ -18,17 +18,28 @@ from planner.pipeline.prepare.timelines import full_timeline
 from planner.pipeline.record.assemble import read_plan
 from planner.pipeline.record.barring import with_barred
 from planner.pipeline.record.closed import Closed, recompute_closed, swap_closed
-from planner.pipeline.record.explanation import Absence, Explanation, Instant, Interval, Span, Way
 from planner.pipeline.record.rebuild import Rebuilt, prepared_for, rebuild
 from planner.pipeline.solve.orders import formulate_in
 from planner.pipeline.solve.read_back import read_back
 from planner.plan.planfile import Plan
 from planner.plan.problem import Action, ActionKind, Problem
+from planner.report.document.explain import (
+    Absence,
+    Cut,
+    ExplainDocument,
+    Interval,
+    Presence,
+    Prices,
+    Span,
+    Way,
+    why,
+)
 from planner.search.repair import closure
 from planner.search.shadow_prices import ShadowPrices, shadow_prices
 from planner.simulate.simulate import simulate
 
 _CLOSEST = 5
+_MIB = 1 << 20
 
 
 def explain(
@@ -39,7 +50,7 @@ def explain(
     profile: Path | None = None,
     time_limit_s: float = 20.0,
     progress: Progress | None = None,
-) -> Explanation:
+) -> ExplainDocument:
     """Look one tensor of a plan up.
 
     Args:
@@ -63,7 +74,7 @@ def _explained(
     name: str,
     time_limit_s: float,
     report: Progress,
-) -> Explanation:
+) -> ExplainDocument:
     graph = with_barred(prepared.graph, plan.barred, where=str(plan_path))
     prepared = replace(prepared, graph=graph)
     tensor = _find(name, prepared)
@@ -77,47 +88,43 @@ def _explained(
         buffers = {t: i for i, t in enumerate(state.rebuilt.formulation.tensors)}
         index = buffers.get(tensor.buffer)
     buffer = prepared.graph.tensors[tensor.buffer]
-    before, steps_before, at_peak_before = _before(prepared, buffer)
-    after, steps_after, at_peak_after = (
-        _after(state, buffer) if state else (_listed(before), steps_before, at_peak_before)
-    )
+    before = _before(prepared, buffer)
     intervals: tuple[Interval, ...] = ()
     returns: tuple[Absence, ...] = ()
     if state is not None and index is not None:
         intervals = _intervals(prepared, plan, state, index, found)
         returns = _returns(plan, state, index)
-    return Explanation(
-        plan=plan,
+    return ExplainDocument(
+        model_sha256=plan.model_sha256,
+        budget_bytes=plan.budget_bytes,
+        unchanged=plan.unchanged,
         tensor=name,
         buffer=buffer.name,
         bytes=buffer.bytes,
         category=buffer.category.value,
         dtype=tensor.dtype,
         shape=tensor.shape,
-        is_persistent=buffer.is_persistent,
+        persistent=buffer.is_persistent,
         producer=None if buffer.producer is None else graph.operations[buffer.producer].name,
         program=_program(graph, buffer),
         uses=_uses(graph, buffer, state, index),
-        steps_before=steps_before,
-        steps_after=steps_after,
         before=before,
-        after=after,
-        at_peak_before=at_peak_before,
-        at_peak_after=at_peak_after,
+        after=_after(state, buffer) if state else _as_it_is(before),
         intervals=intervals,
         returns=returns,
-        instants=None if found is None or state is None else _instants(state, index, found),
-        bound_us=_bound_us(state, found),
+        prices=None if found is None or state is None else _prices(state, index, found),
         times_from=prepared.cost_source,
+        plan_times_from=plan.cost_source,
     )
 
 
-def _program(graph: TrainingGraph, tensor: Tensor) -> str:
-    """The program of the fused node that makes a tensor; "" where none does."""
+def _program(graph: TrainingGraph, tensor: Tensor) -> str | None:
+    """The program of the fused node that makes a tensor; None where none does."""
     if tensor.producer is None:
-        return ""
+        return None
     op = graph.operations[tensor.producer]
-    return str((op.attributes or {}).get("program", "")) if op.domain == FUSED_DOMAIN else ""
+    program = (op.attributes or {}).get("program") if op.domain == FUSED_DOMAIN else None
+    return str(program) if program else None
 
 
 def _find(name: str, prepared: Prepared) -> Tensor:
@@ -198,37 +205,38 @@ def _state(prepared: Prepared, plan: Plan) -> _State:
     )
 
 
-def _before(prepared: Prepared, buffer: Tensor) -> tuple[Span | None, int, bool]:
+def _before(prepared: Prepared, buffer: Tensor) -> Presence[Span | None]:
     line = prepared.baseline.timeline
     steps = len(line.order)
     try:
         there = prepared.baseline.graph.tensor_named(buffer.name)
     except KeyError:
-        return None, steps, False
+        return Presence(steps, None, False)
     if there.is_persistent:
-        return Span(name=there.name, start=0, end=steps), steps, True
+        return Presence(steps, Span(there.name, 0, steps), True)
     for r in line.ranges:
         if r.tensor == there.buffer:
-            span = Span(name=there.name, start=r.start, end=r.end)
-            return span, steps, r.start <= line.peak_step < r.end
-    return None, steps, False
+            span = Span(there.name, r.start, r.end)
+            return Presence(steps, span, r.start <= line.peak_step < r.end)
+    return Presence(steps, None, False)
 
 
-def _listed(span: Span | None) -> tuple[Span, ...]:
-    return () if span is None else (span,)
+def _as_it_is(before: Presence[Span | None]) -> Presence[tuple[Span, ...]]:
+    live = () if before.live is None else (before.live,)
+    return Presence(before.steps, live, before.at_peak)
 
 
-def _after(state: _State, buffer: Tensor) -> tuple[tuple[Span, ...], int, bool]:
+def _after(state: _State, buffer: Tensor) -> Presence[tuple[Span, ...]]:
     steps = len(state.order)
     if buffer.is_persistent:
-        return (Span(name=buffer.name, start=0, end=steps),), steps, True
+        return Presence(steps, (Span(buffer.name, 0, steps),), True)
     like = state.rebuilt.rewritten.like
     spans = tuple(
-        Span(name=name, start=start, end=end)
+        Span(name, start, end)
         for name, start, end in state.spans
         if like.get(name, name) == buffer.name
     )
-    return spans, steps, any(s.start <= state.peak_step < s.end for s in spans)
+    return Presence(steps, spans, any(s.start <= state.peak_step < s.end for s in spans))
 
 
 def _uses(
@@ -243,21 +251,20 @@ def _uses(
     )
 
 
-def _bound_us(state: _State | None, found: ShadowPrices | None) -> float | None:
-    if state is None or found is None:
-        return None
-    return state.priced.base_duration_us + found.bound_extra_us
-
-
-def _instants(state: _State, index: int | None, found: ShadowPrices) -> tuple[Instant, ...]:
+def _prices(state: _State, index: int | None, found: ShadowPrices) -> Prices:
     problem = state.problem
     tensor = None if index is None else problem.tensors[index]
-    instants = []
+    cuts = []
     for p, price in sorted(found.us_per_byte.items()):
         waits = tensor is not None and bool(tensor.uses) and p not in tensor.uses
         waits = waits and tensor is not None and tensor.producer < p < tensor.uses[-1]
-        instants.append(Instant(node=problem.ops[p].name, us_per_byte=price, waits=waits))
-    return tuple(instants)
+        cuts.append(Cut(problem.ops[p].name, price * _MIB, waits))
+    return Prices(
+        bound_us=state.priced.base_duration_us + found.bound_extra_us,
+        us_per_mib=sum(cut.us_per_mib for cut in cuts),
+        us_per_mib_where_it_waits=sum(cut.us_per_mib for cut in cuts if cut.waits),
+        cuts=tuple(cuts),
+    )
 
 
 # -- retention intervals -----------------------------------------------------------------------
@@ -268,7 +275,7 @@ def _intervals(
 ) -> tuple[Interval, ...]:
     tensor, copies = state.problem.tensors[index], state.copies
     events = (tensor.producer, *tensor.uses)
-    why = {d.end: d.why for d in plan.decisions if d.tensor == tensor.name}
+    reasons = {d.end: d.why for d in plan.decisions if d.tensor == tensor.name}
     births = [birth for birth, _ in copies[index]]
     intervals = []
     for opens, closes in itertools.pairwise(events):
@@ -276,11 +283,12 @@ def _intervals(
         made = bisect_left(births, start + (opens == tensor.producer)) - 1
         read = bisect_left(births, end) - 1
         absences = tuple(
-            _absence(state, copies[index][k - 1][1], births[k], why)
+            _absence(state, copies[index][k - 1][1], births[k], reasons)
             for k in range(made + 1, read + 1)
         )
         chosen = absences[-1].action if absences else "keep"
-        at = births[read] if absences else end
+        ways = _ways(prepared, state, index, births[read] if absences else end)
+        rent_us = None if found is None else found.between(opens, closes) * tensor.bytes
         intervals.append(
             Interval(
                 opens=state.problem.ops[opens].name,
@@ -289,14 +297,15 @@ def _intervals(
                 end=state.node_step[end],
                 chosen=chosen,
                 absences=absences,
-                ways=_ways(prepared, state, index, at),
-                rent_us=None if found is None else found.between(opens, closes) * tensor.bytes,
+                ways=ways,
+                rent_us=rent_us,
+                why=why(absences, ways, rent_us),
             )
         )
     return tuple(intervals)
 
 
-def _absence(state: _State, gone: int, birth: int, why: dict[int, str]) -> Absence:
+def _absence(state: _State, gone: int, birth: int, reasons: dict[int, str]) -> Absence:
     """From the action after which the tensor is free to the one that brings it back."""
     step = state.node_step[birth]
     swapped = state.actions[birth].kind is ActionKind.SWAP_IN
@@ -305,7 +314,7 @@ def _absence(state: _State, gone: int, birth: int, why: dict[int, str]) -> Absen
         end=step,
         action="swap" if swapped else "recompute",
         by=state.rebuilt.rewritten.action_nodes[birth],
-        why=why.get(step, ""),
+        why=reasons.get(step, ""),
     )
 
 
@@ -313,9 +322,9 @@ def _returns(plan: Plan, state: _State, index: int) -> tuple[Absence, ...]:
     """How the tensor comes back behind its last base use, for the recomputes that read it."""
     tensor = state.problem.tensors[index]
     last = state.first[tensor.uses[-1] if tensor.uses else tensor.producer]
-    why = {d.end: d.why for d in plan.decisions if d.tensor == tensor.name}
+    reasons = {d.end: d.why for d in plan.decisions if d.tensor == tensor.name}
     return tuple(
-        _absence(state, end, birth, why)
+        _absence(state, end, birth, reasons)
         for (_, end), (birth, _) in itertools.pairwise(state.copies[index])
         if birth > last
     )

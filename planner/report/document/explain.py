@@ -1,12 +1,12 @@
-"""One tensor of a plan: where it is, what was weighed, what its bytes are worth."""
+"""The document of `planner explain`: one tensor of a plan, what was weighed, what its bytes are worth."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Generic, Literal, TypeVar
 
 from planner import __version__
-from planner.pipeline.record.explanation import Absence, Explanation, Interval, Span, Way
-from planner.report.document import Document, told
+from planner.report.document import Document
 from planner.units import format_duration
 
 T = TypeVar("T")
@@ -17,17 +17,48 @@ _WHAT_PRICES_ARE = (
 )
 
 
-class Presence(Document, Generic[T], frozen=True):
-    """When the tensor is on the device, of so many steps, and whether at the peak."""
+class Way(Document, frozen=True):
+    """One way to have a tensor at the end of an interval.
 
-    steps: int
-    live: T
-    at_peak: bool
+    Attributes:
+        action: keep, recompute or swap.
+        cost_us: time that it adds; None where it may not be done, and `why_not` says why,
+            `reason_code` as a code of `planner.graph.reasons`.
+        runs: the nodes that run again for it, the tensor's producer first.
+        copy_out_us, copy_in_us: of a swap.
+    """
+
+    action: str
+    cost_us: float | None
+    why_not: str = ""
+    reason_code: str = ""
+    runs: tuple[str, ...] = ()
+    copy_out_us: float = 0.0
+    copy_in_us: float = 0.0
 
 
-class IntervalRow(Document, frozen=True):
-    """From one node that makes or reads the tensor to the next that reads it; `rent_us` is what its bytes
-    are worth to the bound there."""
+class Absence(Document, frozen=True):
+    """Half-open steps of the rewritten model in which a tensor is off the device, and how it comes
+    back: `action` is recompute or swap, `by` the node."""
+
+    start: int
+    end: int
+    action: str
+    by: str
+    why: str
+
+
+class Interval(Document, frozen=True):
+    """A retention interval: from one node that makes or reads the tensor to the next that reads it.
+
+    Attributes:
+        opens, closes: the nodes; start, end: their steps in the rewritten model.
+        chosen: keep, recompute or swap. absences: none where it is kept.
+        ways: what was weighed, at the state of this plan.
+        rent_us: what the bound says that the tensor's bytes are worth here: bytes times the prices
+            of the instants within the interval; None where there are no prices.
+        why: the choice, in a sentence.
+    """
 
     opens: str
     closes: str
@@ -40,26 +71,56 @@ class IntervalRow(Document, frozen=True):
     why: str
 
 
-class CutRow(Document, frozen=True):
-    """What another MiB takes off the bound while a node runs, and whether the tensor waits there."""
+class Span(Document, frozen=True):
+    """Half-open steps in which one copy of a buffer is on the device."""
+
+    name: str
+    start: int
+    end: int
+
+
+class Presence(Document, Generic[T], frozen=True):
+    """When the tensor is on the device, of so many steps, and whether at the peak."""
+
+    steps: int
+    live: T
+    at_peak: bool
+
+
+class Cut(Document, frozen=True):
+    """What another MiB of budget takes off the bound while a node runs, and whether the tensor waits
+    there: it is needed later, and not by this node."""
 
     node: str
     us_per_mib: float
     waits: bool
 
 
-class Prices(Document, frozen=True):
-    """What the budget is worth; `what` says of what these are prices."""
+class Prices(Document, frozen=True, kw_only=True):
+    """What the budget is worth to the bound on the time, `bound_us`."""
 
-    what: str
-    bound_us: float | None
+    what: str = _WHAT_PRICES_ARE
+    bound_us: float
     us_per_mib: float
     us_per_mib_where_it_waits: float
-    cuts: tuple[CutRow, ...]
+    cuts: tuple[Cut, ...]
 
 
-class ExplainDocument(Document, kw_only=True, frozen=True):
-    """The document of `planner explain`; its times are `times_from`, the plan's `plan_times_from`."""
+class ExplainDocument(Document, frozen=True, kw_only=True):
+    """Everything about one tensor.
+
+    Attributes:
+        buffer: the tensor whose storage this one uses: its own name unless it is a view.
+        program: of the fused node that makes it.
+        uses: nodes that read the buffer, in the plan's base order.
+        persistent: a graph input or initializer.
+        before: where it is in the original, in ONNX Runtime's default order; nowhere, where only
+            planner's copy of the model has it.
+        after: its copies in the rewritten model.
+        returns: how it comes back behind its last use, for recomputes of others that read it.
+        prices: None where the time for them ran out.
+        times_from: where the durations come from now; the plan's own are `plan_times_from`.
+    """
 
     schema: Literal["planner.explain/1"] = "planner.explain/1"
     planner_version: str = __version__
@@ -79,57 +140,25 @@ class ExplainDocument(Document, kw_only=True, frozen=True):
     program: str | None
     before: Presence[Span | None]
     after: Presence[tuple[Span, ...]]
-    intervals: tuple[IntervalRow, ...]
+    intervals: tuple[Interval, ...]
     returns: tuple[Absence, ...]
     prices: Prices | None
     plan_times_from: str
 
 
-def explain_document(e: Explanation) -> ExplainDocument:
-    """The document of `planner explain`."""
-    return told(
-        ExplainDocument,
-        e,
-        model_sha256=e.plan.model_sha256,
-        budget_bytes=e.plan.budget_bytes,
-        unchanged=e.plan.unchanged,
-        persistent=e.is_persistent,
-        program=e.program or None,
-        before=Presence(e.steps_before, e.before, e.at_peak_before),
-        after=Presence(e.steps_after, e.after, e.at_peak_after),
-        intervals=[told(IntervalRow, i, why=why(i)) for i in e.intervals],
-        prices=_prices(e),
-        plan_times_from=e.plan.cost_source,
-    )
-
-
-def _prices(e: Explanation) -> Prices | None:
-    if e.instants is None:
-        return None
-    return told(
-        Prices,
-        e,
-        what=_WHAT_PRICES_ARE,
-        us_per_mib=sum(m.us_per_mib for m in e.instants),
-        us_per_mib_where_it_waits=sum(m.us_per_mib for m in e.instants if m.waits),
-        cuts=e.instants,
-    )
-
-
-def why(interval: Interval) -> str:
+def why(absences: Sequence[Absence], ways: Sequence[Way], rent_us: float | None) -> str:
     """Why a tensor is kept, or brought back, over one interval."""
-    if interval.absences:
-        return "; ".join(dict.fromkeys(a.why for a in interval.absences if a.why))
-    costs = [w.cost_us for w in interval.ways if w.action != "keep" and w.cost_us is not None]
+    if absences:
+        return "; ".join(dict.fromkeys(a.why for a in absences if a.why))
+    costs = [w.cost_us for w in ways if w.action != "keep" and w.cost_us is not None]
     if not costs:
         return "it may be neither recomputed nor swapped"
-    rent = interval.rent_us
     back = f"bringing it back costs {format_duration(min(costs))}"
-    if rent is None:
+    if rent_us is None:
         return back
-    if rent < 1e-3:
+    if rent_us < 1e-3:
         return "memory has no price here: no instant that binds lies within the interval"
-    worth = f"its bytes are worth {format_duration(rent)} to the bound here"
-    if rent <= min(costs) * (1 + 1e-6):
+    worth = f"its bytes are worth {format_duration(rent_us)} to the bound here"
+    if rent_us <= min(costs) * (1 + 1e-6):
         return f"{worth}, {back}"
     return f"{worth}, although {back}: the plan is not the bound"

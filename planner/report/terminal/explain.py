@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
-from planner.report.document.explain import ExplainDocument, IntervalRow
+from planner.report.document.explain import ExplainDocument, Interval
 from planner.report.terminal import print_line, print_table, shown, wide_console
 from planner.units import format_both, format_duration
 
@@ -66,7 +66,7 @@ def _at_peak(there: bool) -> str:
     return ", at the peak too" if there else ", not at the peak"
 
 
-def _interval_row(interval: IntervalRow) -> list[object]:
+def _interval_row(interval: Interval) -> list[object]:
     cost_us = {way.action: way.cost_us for way in interval.ways}
     return [
         interval.opens,
@@ -80,7 +80,7 @@ def _interval_row(interval: IntervalRow) -> list[object]:
     ]
 
 
-def _print_ways(out: Console, intervals: Sequence[IntervalRow]) -> None:
+def _print_ways(out: Console, intervals: Sequence[Interval]) -> None:
     """What a recompute would run, and why a way is closed; each only once."""
     said: dict[str, None] = {}
     for way in (way for interval in intervals for way in interval.ways):
