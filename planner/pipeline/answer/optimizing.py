@@ -312,18 +312,18 @@ class OptimizeJob:
     ) -> OptimizeResult:
         """The page; most of it is drawn while other budgets are looked at."""
         from planner.report.document.outcome import optimize_document, with_preview
-        from planner.report.page import drafted, render_page
+        from planner.report.page import drawn, render_page
 
         result = replace(result, report_path=report)
         document = optimize_document(result)
         self.progress("drawing the report")
-        draft = drafted(document)
+        figures = drawn(document)
         if preview is not None:
             self.progress("waiting for what other budgets would cost")
             result = replace(result, budget_preview=preview.result(result.plan.planned.step_us))
             document = with_preview(document, result)
         self.progress("writing the report")
-        page = render_page(document, draft)
+        page = render_page(document, figures)
         with together.writing(report) as path:
             path.write_text(page, encoding="utf-8")
         return result

@@ -18,7 +18,7 @@ from planner.report.document.views import (
     view_document,
 )
 from planner.report.narrative import ProvenanceRow
-from planner.results import Analysis, LeastPeak
+from planner.results import Analysis
 
 
 class AnalysisHeadline(Document, frozen=True):
@@ -36,14 +36,6 @@ class AnalysisHeadline(Document, frozen=True):
     least_peak_on_host_bytes: int | None
     least_peak_on_host_bound_bytes: int | None
     sentence: str
-
-    @property
-    def on_host(self) -> LeastPeak | None:
-        """The least peak with what may be on the host there; None where nothing may."""
-        found, bound = self.least_peak_on_host_bytes, self.least_peak_on_host_bound_bytes
-        if found is None or bound is None:
-            return None
-        return LeastPeak(found_bytes=found, bound_bytes=bound)
 
 
 class WhatIfRow(Document, frozen=True):
@@ -76,6 +68,11 @@ class AnalyzeDocument(Document, kw_only=True, frozen=True):
     what_if: tuple[WhatIfRow, ...]
     assumptions: tuple[str, ...]
     provenance: tuple[ProvenanceRow, ...]
+
+    @property
+    def views(self) -> dict[str, ViewDocument]:
+        """The model, by key."""
+        return {"view": self.view}
 
     @property
     def what_if_assumptions(self) -> tuple[str, ...]:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import msgspec
-
 from planner.plan.points import Point
-from planner.report.document import Document
+from planner.report.document import Document, told
 from planner.results import BudgetPreview, Frontier
 
 
@@ -95,26 +93,18 @@ def frontier_document(frontier: Frontier) -> FrontierDocument:
 
 
 def _point(frontier: Frontier, point: Point) -> PointRow:
-    row = PointRow(
+    plan = point.plan
+    return told(
+        PointRow,
+        plan,
         budget_bytes=point.capacity_bytes,
         budget_share=point.capacity_bytes / (frontier.baseline_bytes or 1),
         impossible=point.is_impossible,
         slowdown=frontier.slowdown(point),
         least_slowdown=frontier.least_slowdown(point),
         least_slowdown_in_order=frontier.least_slowdown_in_order(point),
-    )
-    if (plan := point.plan) is None:
-        return row
-    return msgspec.structs.replace(
-        row,
-        peak_bytes=plan.peak_bytes,
-        time_us=plan.time_us,
-        engine=plan.engine,
-        order=frontier.orders[plan.order],
-        recomputed_ops=plan.recomputed_ops,
-        recompute_us=plan.recomputed_us,
-        swap_out_bytes=plan.swap_out_bytes,
-        swap_in_bytes=plan.swap_in_bytes,
+        order=None if plan is None else frontier.orders[plan.order],
+        recompute_us=None if plan is None else plan.recomputed_us,
     )
 
 

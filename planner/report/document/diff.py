@@ -109,13 +109,10 @@ class ScheduleChange(Document, frozen=True):
     first_difference: FirstDifference | None
 
 
-class TermRow(Document, frozen=True):
+class TermRow(Pair[int], frozen=True):
     """What one tensor has at both peaks."""
 
     tensor: str
-    a: int
-    b: int
-    difference: int
 
 
 class Moment(Document, frozen=True):
@@ -279,7 +276,7 @@ def _peak(a: Plan, b: Plan) -> PeakChange:
         here, there = dict(a.binding), dict(b.binding)
         names = {name for name in {*here, *there} if _is_known(name, a, b)}
     pairs = ((name, _pair(here.get(name, 0), there.get(name, 0))) for name in names)
-    terms = [TermRow(name, p.a, p.b, p.difference) for name, p in pairs if p.difference]
+    terms = [TermRow(p.a, p.b, p.difference, name) for name, p in pairs if p.difference]
     terms.sort(key=lambda term: (-abs(term.difference), term.tensor))
     return PeakChange(
         a=a.planned.peak_bytes,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import msgspec
 
 from planner.disk import Disk
@@ -45,14 +43,6 @@ class Held(Document, frozen=True):
     def plain_held_before_bytes(self) -> int | None:
         """The same of the original."""
         return self.measured_default_held_before_bytes or self.default_held_before_bytes
-
-
-class TimesFound(NamedTuple):
-    """Times of a step that were measured."""
-
-    before_us: float
-    after_us: float
-    ratio: float
 
 
 class Runs(Document, frozen=True):
@@ -123,15 +113,6 @@ class Headline(Held, frozen=True):
     disk: Disk | None
     copies_sentence: str
     micro: Runs | None
-
-    @property
-    def measured_time(self) -> TimesFound | None:
-        """What was measured of both steps; None where they were not timed."""
-        before_us, after_us = self.measured_time_before_us, self.measured_time_after_us
-        ratio = self.measured_time_ratio
-        if before_us is None or after_us is None or ratio is None:
-            return None
-        return TimesFound(before_us, after_us, ratio)
 
     @property
     def is_copy(self) -> bool:

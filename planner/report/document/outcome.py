@@ -112,6 +112,24 @@ class OptimizeDocument(Document, kw_only=True, frozen=True):
     provenance: tuple[ProvenanceRow, ...]
 
     @property
+    def views(self) -> dict[str, ViewDocument]:
+        """Both models, by key."""
+        return {"before": self.before, "after": self.after}
+
+    @property
+    def measured_lines(self) -> dict[str, tuple[int, ...]]:
+        """Live bytes that were measured at every step of a view, where the executed nodes are the
+        schedule's."""
+        found: dict[str, tuple[int, ...]] = {}
+        for key, model in (("before", "original"), ("after", "rewritten")):
+            for row in (
+                self.verification.memory_of(model, "recommended") if self.verification else ()
+            ):
+                if row.per_node.node == self.views[key].timeline.operation:
+                    found.setdefault(key, row.per_node.measured_bytes)
+        return found
+
+    @property
     def largest(self) -> list[DecisionRow]:
         """The decisions, those of the largest tensors first."""
         return sorted(self.decisions, key=lambda d: -d.bytes)

@@ -7,8 +7,6 @@ every other source. Text from a model is escaped by the template, and in the emb
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +18,6 @@ from markupsafe import Markup
 from planner.onnxio.save import atomic_write
 from planner.report.document.analysis import AnalyzeDocument
 from planner.report.document.outcome import DecisionRow, OptimizeDocument
-from planner.report.document.views import ViewDocument
 from planner.report.narrative import times_of
 from planner.report.page.budgets import frontier_figure
 from planner.report.page.columns import view_columns
@@ -31,7 +28,7 @@ from planner.report.page.figures import (
     categories_of,
     page_figures,
 )
-from planner.report.page.lanes import KIND_NAMES, kinds_of, time_figures
+from planner.report.page.lanes import KIND_NAMES, kinds_of, time_figures, total_us
 from planner.report.plain import printable
 from planner.units import format_bytes, format_duration, format_percent, format_share
 
@@ -46,50 +43,29 @@ def write_page(document: Report, path: Path) -> None:
         temporary.write_text(render_page(document), encoding="utf-8")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Draft:
-    """What the page shows of the model before and after, which takes most of the time to draw.
-
-    Attributes:
-        views: the model, as it is and as planned.
-        measured: measured lines of each.
-        figures: of memory, live ranges and time, as Bokeh embeds them.
-        is_timed: operations and copies are drawn against time.
-    """
-
-    views: dict[str, ViewDocument]
-    measured: dict[str, Sequence[int]]
-    figures: dict[str, Any]
-    is_timed: bool
-
-
-def drafted(document: Report) -> Draft:
-    """The figures of a document but that of other budgets, which may be missing."""
-    if isinstance(document, AnalyzeDocument):
-        views, budget, measured = {"view": document.view}, None, {}
-    else:
-        views = {"before": document.before, "after": document.after}
-        budget, measured = document.headline.budget_bytes, _measured_lines(document)
+def drawn(document: Report) -> dict[str, Any]:
+    """The figures of a document but that of other budgets, which may be missing, as Bokeh embeds them;
+    they take most of the time of a page."""
+    views = document.views
+    budget, measured = None, {}
+    if isinstance(document, OptimizeDocument):
+        budget, measured = document.headline.budget_bytes, document.measured_lines
     figures = page_figures(views, budget_bytes=budget, measured=measured)
     last, last_view = list(views.items())[-1]
-    timed = time_figures(last_view, last, budget_bytes=budget)
-    return Draft(
-        views=views,
-        measured=measured,
-        figures=embedded_figures(figures | timed),
-        is_timed=bool(timed),
-    )
+    return embedded_figures(figures | time_figures(last_view, last, budget_bytes=budget))
 
 
-def render_page(document: Report, draft: Draft | None = None) -> str:
+def render_page(document: Report, figures: dict[str, Any] | None = None) -> str:
     """The page of a document.
 
     Args:
-        draft: what was drawn of it already.
+        figures: what was `drawn` of it already.
     """
-    draft = draft or drafted(document)
-    views, measured, figures = draft.views, draft.measured, draft.figures
+    figures = figures or drawn(document)
+    optimized = document if isinstance(document, OptimizeDocument) else None
+    views, measured = document.views, optimized.measured_lines if optimized else {}
     last, last_view = list(views.items())[-1]
+    is_timed = total_us(last_view) > 0
     preview = document.budget_preview
     if preview is not None:
         frontier = frontier_figure([preview.frontier], chosen=_chosen(document), height=320)
@@ -98,7 +74,6 @@ def render_page(document: Report, draft: Draft | None = None) -> str:
             "docs": figures["docs"] | more["docs"],
             "items": figures["items"] + more["items"],
         }
-    optimized = document if isinstance(document, OptimizeDocument) else None
     return (
         environment()
         .get_template("report.html.j2")
@@ -111,10 +86,10 @@ def render_page(document: Report, draft: Draft | None = None) -> str:
             categories=categories_of(views),
             colors=CATEGORY_COLORS,
             groups=GROUP_COLORS,
-            timed=last if draft.is_timed else None,
+            timed=last if is_timed else None,
             kind_names=KIND_NAMES,
-            sections=_sections(document, is_timed=draft.is_timed),
-            kinds=kinds_of(last_view) if draft.is_timed else [],
+            sections=_sections(document, is_timed=is_timed),
+            kinds=kinds_of(last_view) if is_timed else [],
             fates=[f for f in HATCHES if any(v.has_fate(f) for v in views.values())],
             rows_shown=ROWS_SHOWN,
             steps_json=embedded_json(
@@ -202,22 +177,6 @@ def _row(d: DecisionRow) -> list[object]:
         *(["–", -1.0] if us is None else [format_duration(us), us] for us in costs),
         [printable(d.why), d.why],
     ]
-
-
-def _measured_lines(document: OptimizeDocument) -> dict[str, Sequence[int]]:
-    """Live bytes that were measured at every step, where the executed nodes are the schedule's."""
-    found: dict[str, Sequence[int]] = {}
-    for key, model, view in (
-        ("before", "original", document.before),
-        ("after", "rewritten", document.after),
-    ):
-        checks = (
-            document.verification.memory_of(model, "recommended") if document.verification else []
-        )
-        for check in checks:
-            if check.per_node.node == view.timeline.operation:
-                found.setdefault(key, check.per_node.measured_bytes)
-    return found
 
 
 def _budget(value: int | None) -> Markup:

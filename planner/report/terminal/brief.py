@@ -27,6 +27,7 @@ from planner.report.terminal import (
     print_row,
     print_table,
     print_whole,
+    shown,
     wide_console,
 )
 from planner.report.terminal.phrases import (
@@ -37,6 +38,7 @@ from planner.report.terminal.phrases import (
     default_bits_text,
     grown_text,
     held_text,
+    measured_times,
     point_row,
     proof,
     what_if_rows,
@@ -219,10 +221,10 @@ def _time(head: Headline, cost_source: str) -> str:
     ratio = head.predicted_time_ratio
     times = "" if ratio is None else f"x{ratio:.3f} "
     text = f"{times}predicted ({before} -> {after}, {cost_source or 'source unknown'})"
-    if (time := head.measured_time) is None:
+    if head.measured_time_ratio is None:
         return f"{text}; not measured"
-    before, after = format_duration(time.before_us), format_duration(time.after_us)
-    return f"{text}; x{time.ratio:.3f} measured on this machine ({before} -> {after})"
+    measured = f"x{head.measured_time_ratio:.3f} measured on this machine"
+    return f"{text}; {measured} ({measured_times(head)})"
 
 
 def _notes_of(head: Headline) -> list[str]:
@@ -247,7 +249,7 @@ def _possible(head: AnalysisHeadline) -> Iterator[tuple[str, str]]:
     if head.least_peak_bytes is not None:
         best += f", {format_budget(head.least_peak_bytes)} with {head.least_peak_levers}"
     yield "Possible", f"{best}; no plan below {format_bytes(head.least_peak_bound_bytes)}"
-    if (host := head.on_host) is not None:
-        below = f"no plan below {format_bytes(host.bound_bytes)}"
-        found = format_budget(host.found_bytes)
+    if head.least_peak_on_host_bytes is not None:
+        below = f"no plan below {shown(format_bytes, head.least_peak_on_host_bound_bytes)}"
+        found = format_budget(head.least_peak_on_host_bytes)
         yield "On host", f"{found} with inputs and outputs there; {below}"

@@ -8,8 +8,9 @@ from planner.report.document.headline import Headline
 from planner.report.document.outcome import PlanFigures
 from planner.report.document.views import TAXONOMY
 from planner.report.narrative import times_of
+from planner.report.terminal import shown
 from planner.results import DefaultBits
-from planner.units import format_both, format_bytes, format_percent, format_share
+from planner.units import format_both, format_bytes, format_duration, format_percent, format_share
 
 WHAT_IF_TITLE = "What other ways to store it would take (estimated; the results would be others)"
 WHAT_IF_COLUMNS = ("as", ">peak", ">of it now", *(f">{group}" for group in TAXONOMY))
@@ -78,6 +79,12 @@ def grown_text(head: Headline) -> str:
             f"{word}by {format_bytes(head.default_grown_bytes)} under default options{original}"
         )
     return "; ".join(said)
+
+
+def measured_times(head: Headline) -> str:
+    """Both steps, as they were measured."""
+    times = (head.measured_time_before_us, head.measured_time_after_us)
+    return " -> ".join(shown(format_duration, us) for us in times)
 
 
 def _of_original(before_bytes: int | None) -> str:

@@ -32,6 +32,7 @@ from planner.report.terminal.phrases import (
     default_bits_text,
     grown_text,
     held_text,
+    measured_times,
     point_row,
     proof,
     what_if_rows,
@@ -66,12 +67,10 @@ def _possible(document: AnalyzeDocument) -> Iterator[tuple[str, str]]:
     if head.least_peak_bytes is not None:
         yield "Least feasible", format_budget(head.least_peak_bytes)
     yield "No plan below", format_both(head.least_peak_bound_bytes)
-    if (host := head.on_host) is not None:
-        found = format_budget(host.found_bytes)
-        yield (
-            "Inputs, outputs on the host",
-            f"{found}; no plan below {format_both(host.bound_bytes)}",
-        )
+    if head.least_peak_on_host_bytes is not None:
+        below = f"no plan below {shown(format_both, head.least_peak_on_host_bound_bytes)}"
+        found = format_budget(head.least_peak_on_host_bytes)
+        yield "Inputs, outputs on the host", f"{found}; {below}"
     yield "Step time", f"{format_duration(head.time_us)} (predicted: {document.cost_source})"
     yield "In one region", _region(view.one_region)
     for arena in view.arena:
@@ -166,9 +165,8 @@ def _times(head: Headline) -> str:
         text += f" (x{head.predicted_time_ratio:.3f})"
     if head.cache_us:
         text += f", of which {format_duration(head.cache_us)} in the caches"
-    if (time := head.measured_time) is not None:
-        before, after = format_duration(time.before_us), format_duration(time.after_us)
-        text += f"; {before} -> {after} measured (x{time.ratio:.3f})"
+    if head.measured_time_ratio is not None:
+        text += f"; {measured_times(head)} measured (x{head.measured_time_ratio:.3f})"
     return text
 
 
