@@ -105,11 +105,11 @@ class Sharded:
 
     Attributes:
         devices: number of devices that train data-parallel, each on the model's own batch.
-        stage: of ZeRO: 1 shards the optimizer's state, 2 gradients too, 3 parameters too.
+        zero_stage: of ZeRO: 1 shards the optimizer's state, 2 gradients too, 3 parameters too.
     """
 
     devices: int
-    stage: int
+    zero_stage: int
     peak_bytes: int
 
 

@@ -126,17 +126,12 @@ class Frontier:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BindingStep:
-    """A step that binds the budget: while `node` runs (at `step` of the rewritten model), a byte more
+    """A step that binds the budget: while `node` runs (at `step` of the rewritten model), a MiB more
     of it takes so much off the bound on the plan's time."""
 
     node: str
     step: int
-    us_per_byte: float
-
-    @property
-    def us_per_mib(self) -> float:
-        """The same of a MiB."""
-        return self.us_per_byte * (1 << 20)
+    us_per_mib: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,12 +139,12 @@ class BudgetPreview:
     """What other budgets would cost, found in `seconds` of short searches.
 
     Attributes:
-        binding: what binds the plan, the dearest first; None where there is no plan, or where the time
+        binds: what binds the plan, the dearest first; None where there is no plan, or where the time
             did not suffice.
     """
 
     frontier: Frontier
-    binding: tuple[BindingStep, ...] | None
+    binds: tuple[BindingStep, ...] | None
     seconds: float
 
 
@@ -157,7 +152,7 @@ class BudgetPreview:
 class LeastPeak:
     """The least peak of any plan that was found, and what no plan can be below, in bytes."""
 
-    found_bytes: int
+    peak_bytes: int
     bound_bytes: int
 
 

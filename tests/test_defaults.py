@@ -157,4 +157,4 @@ def test_a_cpu_among_devices_has_no_copies(tmp_path):
     assert both.least_on_host is not None
     alone = fit_devices(MLP, ["cpu"], time_limit_s=2.0)
     assert alone.least_on_host is None
-    assert alone.least_peak.found_bytes > both.least_peak.found_bytes
+    assert alone.least_peak.peak_bytes > both.least_peak.peak_bytes

@@ -79,7 +79,7 @@ def fit(
         raise InfeasibleBudgetError(
             f"no plan of {model} was found that fits {', '.join(missing)}; give a smaller --dim, or "
             "--reserve less",
-            least_peak_bytes=(found.least_on_host or found.least_peak).found_bytes,
+            least_peak_bytes=(found.least_on_host or found.least_peak).peak_bytes,
         )
 
 

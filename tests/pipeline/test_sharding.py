@@ -23,7 +23,7 @@ def test_adam_holds_two_of_each_parameter():
     path = zoo.path("mlp_adamw")
     inputs = onnx.load(path, load_external_data=False).graph.input
     baseline = prepare(Request(model=path), to_rewrite=False).baseline
-    rows = {(row.devices, row.stage): row.peak_bytes for row in sharded(baseline)}
+    rows = {(row.devices, row.zero_stage): row.peak_bytes for row in sharded(baseline)}
     parameters = sum(size_of(v) for v in inputs if v.name.endswith(("weight", "bias")))
     state = sum(size_of(v) for v in inputs if v.name.endswith(("_m", "_v")))
     assert parameters and state == 2 * parameters
@@ -37,6 +37,6 @@ def test_adam_holds_two_of_each_parameter():
 
 def test_plain_gradients_have_no_state():
     baseline = prepare(Request(model=zoo.path("gpt")), to_rewrite=False).baseline
-    rows = {(row.devices, row.stage): row.peak_bytes for row in sharded(baseline)}
+    rows = {(row.devices, row.zero_stage): row.peak_bytes for row in sharded(baseline)}
     assert rows[8, 1] == baseline.peak_bytes
     assert rows[8, 3] < rows[4, 3] < rows[2, 3] < baseline.peak_bytes

@@ -91,7 +91,7 @@ def test_a_sweep_goes_below_what_the_device_alone_can_and_a_plan_confirms_it(
     alone = api.analyze(model, resident="device", time_limit_s=5)
     both = api.analyze(model, resident="auto", time_limit_s=5)
     assert alone.on_host is None and both.on_host is not None
-    least = both.on_host.found_bytes
+    least = both.on_host.peak_bytes
     assert both.on_host.bound_bytes <= least < alone.least_peak_bound_bytes
     budget = f"{alone.least_peak_bound_bytes - 1}B"
     device = sweep(model, budgets=[budget], resident="device", jobs=1, time_limit_s=2)

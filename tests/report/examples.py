@@ -347,9 +347,7 @@ def analysis(layers: int = 12) -> Analysis:
         least_peak_bound_bytes=model.timeline.peak_bytes // 3,
         least_peak_bytes=model.timeline.peak_bytes // 2,
         assumptions=("Workspace of kernels is not modelled.",),
-        budget_preview=BudgetPreview(
-            frontier=budgets(8, (0.2, 0.1, 0.0)), binding=None, seconds=1.5
-        ),
+        budget_preview=BudgetPreview(frontier=budgets(8, (0.2, 0.1, 0.0)), binds=None, seconds=1.5),
         what_if=(
             WhatIfEstimate(
                 what_if="fp16,sparse=0.3",
@@ -371,11 +369,10 @@ def budget_preview(plan: Plan, layers: int) -> BudgetPreview:
         2 * here: 0,
     }
     binding = tuple(
-        BindingStep(node=ODD_NAMES[i], step=i * layers, us_per_byte=2e-5 / (1 + i))
-        for i in range(2)
+        BindingStep(node=ODD_NAMES[i], step=i * layers, us_per_mib=20.0 / (1 + i)) for i in range(2)
     )
     frontier = frontier_of(plan.dims, slowdowns, plan.baseline)
-    return BudgetPreview(frontier=frontier, binding=binding, seconds=1.5)
+    return BudgetPreview(frontier=frontier, binds=binding, seconds=1.5)
 
 
 def budgets(batch: int, slowdowns: tuple[float | None, ...]) -> Frontier:

@@ -53,7 +53,7 @@ def analyzed(
         if way.resident:
             orders = base_orders(way, time_limit_s=order_s)
             found = least_found_peak(way, settings, orders, time_limit_s=least_s)
-            on_host = LeastPeak(found_bytes=found, bound_bytes=least_possible_peak(way))
+            on_host = LeastPeak(peak_bytes=found, bound_bytes=least_possible_peak(way))
         progress("comparing base orders")
         question = before_a_plan(way, settings, orders)
         previews.append(preview_budgets(question, progress))

@@ -96,16 +96,19 @@ class Found:
             )
             points = [written.of(point) for point in points]
         most_us, at = question.most_bound_us, step or {}
-        binding = None
+        binds = None
         if self.prices is not None:
-            rows = [BindingStep(node=n, step=at.get(n, 0), us_per_byte=us) for n, us in self.prices]
-            binding = tuple(sorted(rows, key=lambda row: -row.us_per_byte))
+            rows = [
+                BindingStep(node=node, step=at.get(node, 0), us_per_mib=us_per_byte * (1 << 20))
+                for node, us_per_byte in self.prices
+            ]
+            binds = tuple(sorted(rows, key=lambda row: -row.us_per_mib))
         return BudgetPreview(
             frontier=replace(
                 question.frontier,
                 points=monotone([replace(p, bound_us=min(p.bound_us, most_us)) for p in points]),
             ),
-            binding=binding,
+            binds=binds,
             seconds=self.seconds,
         )
 

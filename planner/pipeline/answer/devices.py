@@ -128,7 +128,7 @@ class Finder:
             limit_s = min(ANSWERING.least_peak_s, 0.1 * self.request.limits.time_limit_s)
             least = least_found_peak(way, settings, orders, time_limit_s=limit_s)
             least = min(least, way.baseline.peak_bytes)
-            found.append(LeastPeak(found_bytes=least, bound_bytes=least_possible_peak(way)))
+            found.append(LeastPeak(peak_bytes=least, bound_bytes=least_possible_peak(way)))
         return found[0], found[1] if len(found) > 1 else None
 
     @property

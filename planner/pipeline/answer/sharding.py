@@ -35,7 +35,7 @@ def sharded(baseline: Baseline) -> tuple[Sharded, ...]:
     return tuple(
         Sharded(
             devices=count,
-            stage=stage,
+            zero_stage=stage,
             peak_bytes=line.peak_bytes - (moved := sum(shares[:stage])) + -(-moved // count),
         )
         for count in _DEVICES

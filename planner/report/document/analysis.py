@@ -116,7 +116,7 @@ def _headline(analysis: Analysis) -> AnalysisHeadline:
         time_us=analysis.default.time_us,
         best_order_peak_bytes=analysis.best_order.peak_bytes,
         least_peak_levers=" and ".join(analysis.levers),
-        least_peak_on_host_bytes=on_host.found_bytes if on_host else None,
+        least_peak_on_host_bytes=on_host.peak_bytes if on_host else None,
         least_peak_on_host_bound_bytes=on_host.bound_bytes if on_host else None,
         sentence="",
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from planner.plan.points import Point
 from planner.report.document import Document, told
-from planner.results import BudgetPreview, Frontier
+from planner.results import BindingStep, BudgetPreview, Frontier
 
 
 class PointRow(Document, kw_only=True, frozen=True):
@@ -57,20 +57,12 @@ class FrontierDocument(Document, frozen=True):
         ]
 
 
-class BindingRow(Document, frozen=True):
-    """A step that binds the budget, and what another MiB takes off the bound there."""
-
-    node: str
-    step: int
-    us_per_mib: float
-
-
 class PreviewDocument(Document, frozen=True):
     """What other budgets would cost; `binds` and its sum are None where that is not known."""
 
     frontier: FrontierDocument
     us_per_mib: float | None
-    binds: tuple[BindingRow, ...] | None
+    binds: tuple[BindingStep, ...] | None
     seconds: float
 
 
@@ -112,12 +104,9 @@ def preview_document(preview: BudgetPreview | None) -> PreviewDocument | None:
     """The preview, where there is one."""
     if preview is None:
         return None
-    binding = preview.binding
-    return PreviewDocument(
+    return told(
+        PreviewDocument,
+        preview,
         frontier=frontier_document(preview.frontier),
-        us_per_mib=None if binding is None else sum(b.us_per_mib for b in binding),
-        binds=None
-        if binding is None
-        else tuple(BindingRow(b.node, b.step, b.us_per_mib) for b in binding),
-        seconds=preview.seconds,
+        us_per_mib=None if preview.binds is None else sum(b.us_per_mib for b in preview.binds),
     )

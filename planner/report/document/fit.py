@@ -6,7 +6,7 @@ import shlex
 from typing import Literal
 
 from planner import __version__
-from planner.device_fits import HOWS, DeviceFit, DeviceFits, Fit
+from planner.device_fits import HOWS, DeviceFit, DeviceFits, Fit, Sharded
 from planner.report.document import Document, told
 from planner.results import LeastPeak
 from planner.units import format_bytes
@@ -48,27 +48,12 @@ class DeviceRow(Document, frozen=True):
     ways: tuple[WayRow, ...]
 
 
-class LeastRow(Document, frozen=True):
-    """The least peak that was found, and what no plan can be below."""
-
-    peak_bytes: int
-    bound_bytes: int
-
-
 class LeastPeaks(Document, frozen=True):
     """Least peaks at `size` of the asked dim, with inputs and outputs on the device and on the host."""
 
     size: int | None
-    on_device: LeastRow
-    on_host: LeastRow | None
-
-
-class ShardedRow(Document, frozen=True):
-    """The peak of each of several devices over which state is sharded."""
-
-    devices: int
-    zero_stage: int
-    peak_bytes: int
+    on_device: LeastPeak
+    on_host: LeastPeak | None
 
 
 class FitDocument(Document, kw_only=True, frozen=True):
@@ -88,14 +73,13 @@ class FitDocument(Document, kw_only=True, frozen=True):
     sentence: str
     devices: tuple[DeviceRow, ...]
     least: LeastPeaks
-    sharded: tuple[ShardedRow, ...]
+    sharded: tuple[Sharded, ...]
     next: str | None
     assumptions: tuple[str, ...]
 
 
 def fit_document(found: DeviceFits) -> FitDocument:
     """The document of `planner fit`."""
-    host = found.least_on_host
     return told(
         FitDocument,
         found,
@@ -105,10 +89,9 @@ def fit_document(found: DeviceFits) -> FitDocument:
         devices=[_device(device, found) for device in found.devices],
         least=LeastPeaks(
             size=found.least_size or None,
-            on_device=_least(found.least_peak),
-            on_host=None if host is None else _least(host),
+            on_device=found.least_peak,
+            on_host=found.least_on_host,
         ),
-        sharded=[ShardedRow(s.devices, s.stage, s.peak_bytes) for s in found.sharded],
         next=_next(found),
         assumptions=(*_TERMS, *found.assumptions),
     )
@@ -134,18 +117,14 @@ def _way(way: Fit, has_dim: bool) -> WayRow:
     )
 
 
-def _least(least: LeastPeak) -> LeastRow:
-    return LeastRow(least.found_bytes, least.bound_bytes)
-
-
 def _verdict(device: DeviceFit, found: DeviceFits) -> str:
     """Whether the model fits, in a few words."""
     best = device.best
     if best is None:
         least = found.least_peak
         if device.way("copies") is not None and found.least_on_host is not None:
-            least = min(least, found.least_on_host, key=lambda one: one.found_bytes)
-        return f"no: least {format_bytes(least.found_bytes)}"
+            least = min(least, found.least_on_host, key=lambda one: one.peak_bytes)
+        return f"no: least {format_bytes(least.peak_bytes)}"
     what = f"{found.dim} {best.size:,}" if found.dim else "fits"
     if best.how == HOWS[0]:
         return f"{what} as it is"

@@ -5,10 +5,10 @@ from __future__ import annotations
 import msgspec
 
 from planner.disk import Disk
-from planner.plan.planfile import Arena, Pool
+from planner.plan.planfile import Arena, Plan, Pool
 from planner.report import narrative
 from planner.report.document import Document, told
-from planner.report.document.verification import VerificationFigures
+from planner.report.document.verification import MemoryRow, VerificationFigures
 from planner.results import OptimizeResult, Verification
 
 
@@ -191,10 +191,12 @@ def headline(result: OptimizeResult, checks: VerificationFigures | None) -> Head
     """The figures of a result, whose verification is `checks`."""
     plan, of_sessions = result.plan, held(result)
     planned, baseline, time = plan.planned, plan.baseline, checks.time if checks else None
-    most_bytes = planned.peak_bytes
-    if plan.budget_of == "held" and of_sessions.held_bytes is not None:
-        most_bytes = max(most_bytes, of_sessions.held_bytes)
-    fits = most_bytes + plan.reserve_bytes <= plan.budget_bytes
+    fits = _fits(plan, of_sessions)
+    # as ONNX Runtime showed them under the recommended session options, where those were run
+    before, after = (
+        checks.memory_of(model, "recommended") if checks else []
+        for model in ("original", "rewritten")
+    )
     chunks = [region.chunks for together in plan.split for region in together]
     head = told(
         Headline,
@@ -209,7 +211,12 @@ def headline(result: OptimizeResult, checks: VerificationFigures | None) -> Head
         peak_after_bytes=planned.peak_bytes,
         order_alone_peak_bytes=plan.best_order.peak_bytes,
         peak_saved_bytes=baseline.peak_bytes - planned.peak_bytes,
-        **_measured_peaks(checks),
+        measured_peak_before_bytes=before[0].live_bytes if before else None,
+        measured_peak_before_how=before[0].how if before else None,
+        measured_peak_after_bytes=after[0].live_bytes if after else None,
+        measured_peak_after_how=after[0].how if after else None,
+        default_options_peak_before_bytes=_plain_peak(before),
+        default_options_peak_after_bytes=_plain_peak(after),
         time_before_us=baseline.time_us,
         time_after_us=planned.step_us,
         predicted_time_ratio=planned.step_us / baseline.time_us if baseline.time_us else None,
@@ -220,26 +227,21 @@ def headline(result: OptimizeResult, checks: VerificationFigures | None) -> Head
         split_regions=len(chunks),
         split_chunks=max(chunks, default=0),
         cast_saved=plan.cast_saved if plan.halved else None,
-        worst_rms_rel_diff=max((o.rms_rel_diff for o in checks.outputs), default=None)
-        if checks
-        else None,
+        worst_rms_rel_diff=checks.worst_rms_rel_diff if checks else None,
         copies_sentence=narrative.copies_sentence(plan),
         micro=plan.micro and Runs(plan.micro.runs, plan.micro.batch // plan.micro.runs),
     )
     return msgspec.structs.replace(head, sentence=narrative.optimize_sentence(head))
 
 
-def _measured_peaks(checks: VerificationFigures | None) -> dict[str, int | str | None]:
-    """Live peak of each model as ONNX Runtime showed it, and how.
+def _fits(plan: Plan, of_sessions: Held) -> bool:
+    """Whether the plan keeps what its budget bounds within it."""
+    most_bytes = plan.planned.peak_bytes
+    if plan.budget_of == "held" and of_sessions.held_bytes is not None:
+        most_bytes = max(most_bytes, of_sessions.held_bytes)
+    return most_bytes + plan.reserve_bytes <= plan.budget_bytes
 
-    Under the recommended session options where those were run, and beside it under the default
-    ones, which keep freed buffers for later reuse.
-    """
-    found: dict[str, int | str | None] = {}
-    for model, key in (("original", "before"), ("rewritten", "after")):
-        rows = checks.memory_of(model, "recommended") if checks else []
-        found[f"measured_peak_{key}_bytes"] = rows[0].live_bytes if rows else None
-        found[f"measured_peak_{key}_how"] = rows[0].how if rows else None
-        plain = [row.live_bytes for row in rows if row.options == "default"]
-        found[f"default_options_peak_{key}_bytes"] = plain[0] if plain else None
-    return found
+
+def _plain_peak(rows: list[MemoryRow]) -> int | None:
+    """Live peak under default options, which keep freed buffers for later reuse."""
+    return next((row.live_bytes for row in rows if row.options == "default"), None)

@@ -121,6 +121,11 @@ class VerificationFigures(Document, frozen=True):
         """How many outputs are the original's bit for bit."""
         return len(self.outputs) - len(self.different)
 
+    @property
+    def worst_rms_rel_diff(self) -> float | None:
+        """The largest root mean square difference of an output, by its own; None where nothing ran."""
+        return max((output.rms_rel_diff for output in self.outputs), default=None)
+
     def memory_of(self, model: str, options: str) -> list[MemoryRow]:
         """What was found of a model, that of `options` first."""
         found = [row for row in self.memory if row.model == model]

@@ -23,25 +23,13 @@ from planner.report.terminal import (
     BAD,
     GOOD,
     NOTE,
+    phrases,
     print_notes,
     print_row,
     print_table,
     print_whole,
     shown,
     wide_console,
-)
-from planner.report.terminal.phrases import (
-    POINT_COLUMNS,
-    WHAT_IF_COLUMNS,
-    WHAT_IF_TITLE,
-    budget_text,
-    default_bits_text,
-    grown_text,
-    held_text,
-    measured_times,
-    point_row,
-    proof,
-    what_if_rows,
 )
 from planner.units import format_both, format_budget, format_bytes, format_duration, format_percent
 
@@ -62,14 +50,14 @@ def print_optimize_brief(document: OptimizeDocument, console: Console | None = N
     for failure in checks.failures if checks else ():
         print_row(out, "Failed", failure, "red")
     print_row(out, "Budget", _budget(head, plan))
-    if text := held_text(head):
+    if text := phrases.held_text(head):
         print_row(out, "Held", text)
-    if text := grown_text(head):
+    if text := phrases.grown_text(head):
         print_row(out, "Process", text)
     print_row(out, "Live", _peak(head))
     print_row(out, "Time", _time(head, plan.cost_source))
     print_row(out, "Done", done(document))
-    print_row(out, "Search", f"{plan.solve_s:.1f} s: {proof(plan, head)}")
+    print_row(out, "Search", f"{plan.solve_s:.1f} s: {phrases.proof(plan, head)}")
     written = [nearby(path) for path in document.outputs.values() if path is not None]
     if written:
         print_row(out, "Wrote", ", ".join(written))
@@ -110,12 +98,12 @@ def print_possible_brief(document: AnalyzeDocument, console: Console | None = No
     for name, text in _possible(head):
         print_row(out, name, text)
     print_row(out, "Time", f"{format_duration(head.time_us)} a step, predicted ({cost_source})")
-    print_table(out, WHAT_IF_TITLE, WHAT_IF_COLUMNS, what_if_rows(document))
+    print_table(out, phrases.WHAT_IF_TITLE, phrases.WHAT_IF_COLUMNS, phrases.what_if_rows(document))
     if document.budget_preview is not None:
         points = document.budget_preview.frontier.points
-        rows = [point_row(point)[:_PREVIEW_COLUMNS] for point in points]
+        rows = [phrases.point_row(point)[:_PREVIEW_COLUMNS] for point in points]
         title = f"What a budget would cost ({times_of(cost_source)})"
-        print_table(out, title, POINT_COLUMNS[:_PREVIEW_COLUMNS], rows)
+        print_table(out, title, phrases.POINT_COLUMNS[:_PREVIEW_COLUMNS], rows)
     print_notes(out, that_matter(document.assumptions))
     print_row(
         out, "More", "-v adds arenas, residents and what was assumed; -o FILE.html writes a page"
@@ -133,7 +121,7 @@ def _verified(v: VerificationFigures | None, head: Headline) -> str:
         where = "in plain sessions of both files"
         if head.needs_library:
             where = "under default options, planner's library loaded for the rewritten file"
-        said.append(f"{default_bits_text(v.default_bits)} {where}")
+        said.append(f"{phrases.default_bits_text(v.default_bits)} {where}")
     if v.micro and v.micro.outputs:
         said.append(f"{v.micro.near:,} of {len(v.micro.outputs):,} totals within rounding")
     if v.orders:
@@ -195,7 +183,7 @@ def _outcome(head: Headline) -> str:
 
 
 def _budget(head: Headline, plan: PlanFigures) -> str:
-    text = budget_text(head)
+    text = phrases.budget_text(head)
     if plan.max_slowdown is not None:
         slower = format_percent(plan.max_slowdown)
         text += f"; at most {slower} slower: the {plan.binds or 'budget'} binds"
@@ -224,7 +212,7 @@ def _time(head: Headline, cost_source: str) -> str:
     if head.measured_time_ratio is None:
         return f"{text}; not measured"
     measured = f"x{head.measured_time_ratio:.3f} measured on this machine"
-    return f"{text}; {measured} ({measured_times(head)})"
+    return f"{text}; {measured} ({phrases.measured_times(head)})"
 
 
 def _notes_of(head: Headline) -> list[str]:

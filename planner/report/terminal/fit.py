@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from rich.console import Console
 
 from planner.defaults import AUTO_RESERVE
-from planner.device_fits import HOWS
+from planner.device_fits import HOWS, Sharded
 from planner.report.document.budgets import dims_text
-from planner.report.document.fit import DeviceRow, FitDocument, ShardedRow, WayRow
+from planner.report.document.fit import DeviceRow, FitDocument, WayRow
 from planner.report.plain import nearby, nearby_command
 from planner.report.remarks import that_matter
 from planner.report.terminal import (
@@ -101,7 +101,7 @@ def _summed_up(device: DeviceRow) -> list[object]:
     ]
 
 
-def _sharded_text(rows: Sequence[ShardedRow]) -> str:
+def _sharded_text(rows: Sequence[Sharded]) -> str:
     """The peaks for the largest number of devices."""
     most = max(row.devices for row in rows)
     peaks = ", ".join(

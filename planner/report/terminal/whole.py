@@ -16,6 +16,7 @@ from planner.report.plain import nearby, nearby_command
 from planner.report.terminal import (
     BAD,
     GOOD,
+    phrases,
     print_assumptions,
     print_facts,
     print_line,
@@ -23,19 +24,6 @@ from planner.report.terminal import (
     print_whole,
     shown,
     wide_console,
-)
-from planner.report.terminal.phrases import (
-    POINT_COLUMNS,
-    WHAT_IF_COLUMNS,
-    WHAT_IF_TITLE,
-    budget_text,
-    default_bits_text,
-    grown_text,
-    held_text,
-    measured_times,
-    point_row,
-    proof,
-    what_if_rows,
 )
 from planner.results import CopyCheck, MicroCheck
 from planner.units import format_both, format_budget, format_bytes, format_duration, format_percent
@@ -51,10 +39,10 @@ def print_analysis(document: AnalyzeDocument, console: Console | None = None) ->
     print_facts(out, _possible(document))
     _composition(out, document.view)
     _residents(out, document.view)
-    print_table(out, WHAT_IF_TITLE, WHAT_IF_COLUMNS, what_if_rows(document))
+    print_table(out, phrases.WHAT_IF_TITLE, phrases.WHAT_IF_COLUMNS, phrases.what_if_rows(document))
     if document.budget_preview is not None:
-        rows = [point_row(point) for point in document.budget_preview.frontier.points]
-        print_table(out, "What a budget would cost (predicted)", POINT_COLUMNS, rows)
+        rows = [phrases.point_row(point) for point in document.budget_preview.frontier.points]
+        print_table(out, "What a budget would cost (predicted)", phrases.POINT_COLUMNS, rows)
     print_assumptions(out, [*document.assumptions, *document.what_if_assumptions])
 
 
@@ -107,12 +95,12 @@ def _facts(document: OptimizeDocument) -> Iterator[tuple[str, str]]:
     yield "In one region", " -> ".join(map(_region, regions))
     yield "Step time", _times(head)
     yield from _done(head)
-    yield "Search", f"{plan.engine or 'none'} in {plan.solve_s:.1f} s; {proof(plan, head)}"
+    yield "Search", f"{plan.engine or 'none'} in {plan.solve_s:.1f} s; {phrases.proof(plan, head)}"
 
 
 def _outcome(head: Headline, plan: PlanFigures) -> Iterator[tuple[str, str]]:
     """Names and texts of what was asked for, and of the memory that came of it."""
-    yield "Budget", budget_text(head)
+    yield "Budget", phrases.budget_text(head)
     if plan.max_slowdown is not None:
         limit = f"at most {format_percent(plan.max_slowdown)} slower"
         yield "Limit", f"{limit}; the {plan.binds or 'budget'} binds"
@@ -122,9 +110,9 @@ def _outcome(head: Headline, plan: PlanFigures) -> Iterator[tuple[str, str]]:
     alone = "by order and casts alone" if head.halved_tensors else "by order alone"
     yield alone, format_both(head.order_alone_peak_bytes)
     yield "Peak after", format_both(head.peak_after_bytes)
-    if text := held_text(head):
+    if text := phrases.held_text(head):
         yield "Held", text
-    if text := grown_text(head):
+    if text := phrases.grown_text(head):
         yield "Process", text
 
 
@@ -166,7 +154,7 @@ def _times(head: Headline) -> str:
     if head.cache_us:
         text += f", of which {format_duration(head.cache_us)} in the caches"
     if head.measured_time_ratio is not None:
-        text += f"; {measured_times(head)} measured (x{head.measured_time_ratio:.3f})"
+        text += f"; {phrases.measured_times(head)} measured (x{head.measured_time_ratio:.3f})"
     return text
 
 
@@ -247,7 +235,7 @@ def _checks(v: VerificationFigures) -> Iterator[tuple[str, str]]:
     if v.micro and v.micro.outputs:
         yield "Micro-batches", _micro(v.micro)
     if v.default_bits:
-        yield "Outputs, plain sessions", default_bits_text(v.default_bits)
+        yield "Outputs, plain sessions", phrases.default_bits_text(v.default_bits)
     for order in v.orders:
         said = "as planned" if order.equal else f"differs: {order.first_difference}"
         where = f", {order.queue}" if order.queue else ""
