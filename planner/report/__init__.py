@@ -1,1 +1,1 @@
-"""The HTML report and its JSON."""
+"""Results as people and programs see them: documents, text for a terminal, pages, traces."""

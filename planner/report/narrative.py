@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class ProvenanceRow(Document, frozen=True):
-    """How a number was obtained: proved, measured, predicted or another way."""
+    """A number, and how it was obtained: proved, measured, predicted or another way."""
 
     number: str
     how: str
@@ -23,7 +23,7 @@ class ProvenanceRow(Document, frozen=True):
 
 
 def verdict(fits: bool, plan: Plan, verification: Verification | None) -> str:
-    """A few words: what a reader may rely on."""
+    """Say in a few words what a reader may rely on."""
     if verification is not None and not verification.passed:
         return "Verification failed"
     if not fits:
@@ -35,7 +35,7 @@ def verdict(fits: bool, plan: Plan, verification: Verification | None) -> str:
 
 
 def optimize_sentence(headline: Headline) -> str:
-    """The outcome of `planner optimize` in one sentence (two where something went wrong)."""
+    """Say the outcome of `planner optimize` in one sentence (two where something went wrong)."""
     before, after = headline.peak_before_bytes, headline.peak_after_bytes
     budget = format_bytes(headline.budget_bytes)
     if headline.is_copy:
@@ -53,7 +53,7 @@ def optimize_sentence(headline: Headline) -> str:
 
 
 def copies_sentence(plan: Plan) -> str:
-    """What copies beside the operations are worth; "" where they are between them."""
+    """Say what copies beside the operations are worth; "" where they are between them."""
     if plan.copies != "overlapped" or plan.one_stream_us is None:
         return ""
     return (
@@ -101,7 +101,7 @@ def _proof(headline: Headline) -> str:
 
 
 def analysis_sentence(headline: AnalysisHeadline) -> str:
-    """The outcome of `planner analyze` in one sentence."""
+    """Say the outcome of `planner analyze` in one sentence."""
     peak, best = headline.peak_bytes, headline.best_order_peak_bytes
     text = f"Peak device memory is {format_bytes(peak)} in ONNX Runtime's default order"
     if best < peak:
@@ -120,7 +120,7 @@ def analysis_sentence(headline: AnalysisHeadline) -> str:
 
 
 def times_of(cost_source: str) -> str:
-    """Which times a bound, a gap or a slowdown is of: a few words, with where they come from."""
+    """Say of which times a bound, a gap or a slowdown is: in a few words, with where they come from."""
     if cost_source.startswith("measured"):
         return f"in operation times {cost_source}"
     if cost_source.startswith("profile "):
@@ -131,7 +131,7 @@ def times_of(cost_source: str) -> str:
 def provenance(
     headline: Headline, plan: Plan, verification: Verification | None
 ) -> tuple[ProvenanceRow, ...]:
-    """How each number of the headline was obtained."""
+    """Say how each number of the headline was obtained."""
     cost = f"cost model: {plan.cost_source or plan.hardware or 'unknown'}"
     rows = [
         ("Peak before and after", "predicted", "live ranges over the order ONNX Runtime runs"),
@@ -180,7 +180,7 @@ _HOW = {
 
 
 def analysis_provenance(analysis: Analysis) -> tuple[ProvenanceRow, ...]:
-    """How each number of an analysis was obtained."""
+    """Say how each number of an analysis was obtained."""
     return _rows(
         [
             ("Peak and composition", "predicted", "live ranges over ONNX Runtime's default order"),

@@ -20,7 +20,7 @@ from planner.units import format_bytes, format_duration, format_percent
 
 
 class StepRow(Document, frozen=True):
-    """What may be done, and the command; None where there is nothing to type."""
+    """A thing to do, and the command; None where there is nothing to type."""
 
     text: str
     command: str | None
@@ -41,7 +41,7 @@ ELSEWHERE = "On the GPU machine"
 
 
 def next_steps(result: OptimizeResult, preview: PreviewDocument | None) -> Iterator[StepRow]:
-    """What may be done, most useful first."""
+    """Say what may be done, most useful first."""
     yield from _running(result)
     if preview is not None:
         yield from _budgets(result, preview)
@@ -49,7 +49,7 @@ def next_steps(result: OptimizeResult, preview: PreviewDocument | None) -> Itera
 
 
 def _running(result: OptimizeResult) -> Iterator[StepRow]:
-    """What has to run before the rewritten model is proved."""
+    """Say what has to run before the rewritten model is proved."""
     plan, model = result.plan, shlex.quote(str(result.model_path))
     if plan.assumed and result.plan_path is not None:
         yield StepRow(
@@ -71,7 +71,7 @@ def _running(result: OptimizeResult) -> Iterator[StepRow]:
 
 
 def _planning(result: OptimizeResult) -> Iterator[StepRow]:
-    """What other searches may find, and where to read on."""
+    """Say what other searches may find, and where to read on."""
     plan, model = result.plan, shlex.quote(str(result.model_path))
     spare = plan.budget_bytes - plan.reserve_bytes - plan.planned.peak_bytes
     is_swept = plan.micro is None and plan.disk is None
@@ -111,7 +111,7 @@ def _planning(result: OptimizeResult) -> Iterator[StepRow]:
 
 
 def _budgets(result: OptimizeResult, preview: PreviewDocument) -> Iterator[StepRow]:
-    """What the frontier says of other budgets, beside this plan, and what one more MiB is worth here."""
+    """Say what other budgets would cost, beside this plan, and what one more MiB is worth here."""
     points, budget = preview.frontier.planned, result.plan.budget_bytes
     slowdown = next((slow for size, slow, _ in points if size == budget), None)
     if slowdown is None:
@@ -154,7 +154,7 @@ def _up(budget_bytes: int) -> str:
 
 
 def _optimize(result: OptimizeResult, budget: str, more: str = "") -> str:
-    """The command again, for another budget."""
+    """Write the command again, for another budget."""
     plan, model = result.plan, shlex.quote(str(result.model_path))
     options = _typed_options(plan)
     if not _runs_here(target_named(plan.device)):
@@ -211,13 +211,13 @@ def _typed_dims(plan: Plan, *, but: str = "") -> list[str]:
 
 
 def _unsaid_swap(plan: Plan) -> str:
-    """What `--swap` is where it is left out."""
+    """Look up what `--swap` is where it is left out."""
     hardware = plan.hardware or "cpu"
     return meant(device=plan.device, hardware=hardware, swap=None, resident=None).swap
 
 
 def _runs_here(target: Target) -> bool:
-    """Whether models can be run on the target, as far as what is installed says."""
+    """Tell whether models can be run on the target, as far as what is installed says."""
     from planner.runtime.device.sessions import is_installed
 
     return not target.own_memory or is_installed(target)

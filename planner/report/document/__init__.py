@@ -32,5 +32,5 @@ def told(kind: type[D], *sources: object, **fields: object) -> D:
 
 
 def unique(*groups: tuple[str, ...]) -> tuple[str, ...]:
-    """Each text of the groups once, in their order."""
+    """List each text of the groups once, in their order."""
     return tuple(dict.fromkeys(text for group in groups for text in group))

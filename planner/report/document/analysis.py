@@ -39,7 +39,7 @@ class AnalysisHeadline(Document, frozen=True):
 
 
 class WhatIfRow(Document, frozen=True):
-    """What the model would take if its tensors were stored as `what_if` says."""
+    """The model if its tensors were stored as `what_if` says."""
 
     what_if: str = msgspec.field(name="as")
     peak_bytes: int
@@ -76,12 +76,12 @@ class AnalyzeDocument(Document, kw_only=True, frozen=True):
 
     @property
     def what_if_assumptions(self) -> tuple[str, ...]:
-        """What is assumed of other ways to store it."""
+        """Assumptions of other ways to store it."""
         return unique(*(row.assumptions for row in self.what_if))
 
 
 def analyze_document(analysis: Analysis) -> AnalyzeDocument:
-    """The document of `planner analyze`."""
+    """Make the document of `planner analyze`."""
     line = analysis.default.timeline
     return told(
         AnalyzeDocument,

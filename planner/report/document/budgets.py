@@ -1,4 +1,4 @@
-"""What other budgets cost: frontiers between memory and time."""
+"""Other budgets, and what they cost: frontiers between memory and time."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class FrontierDocument(Document, frozen=True):
 
 
 class PreviewDocument(Document, frozen=True):
-    """What other budgets would cost; `binds` and its sum are None where that is not known."""
+    """Other budgets, and what they would cost; `binds` and its sum are None where that is not known."""
 
     frontier: FrontierDocument
     us_per_mib: float | None
@@ -67,12 +67,12 @@ class PreviewDocument(Document, frozen=True):
 
 
 def dims_text(dims: dict[str, int]) -> str:
-    """`batch=8, seq=128`."""
+    """Write sizes as `batch=8, seq=128`."""
     return ", ".join(f"{name}={size}" for name, size in dims.items())
 
 
 def frontier_document(frontier: Frontier) -> FrontierDocument:
-    """A frontier, as part of a document."""
+    """Make the part of a document that a frontier is."""
     return FrontierDocument(
         dims=frontier.dims,
         baseline_peak_bytes=frontier.baseline_bytes,
@@ -101,7 +101,7 @@ def _point(frontier: Frontier, point: Point) -> PointRow:
 
 
 def preview_document(preview: BudgetPreview | None) -> PreviewDocument | None:
-    """The preview, where there is one."""
+    """Make the part of a document that a preview is, where there is one."""
     if preview is None:
         return None
     return told(

@@ -110,13 +110,13 @@ class ScheduleChange(Document, frozen=True):
 
 
 class TermRow(Pair[int], frozen=True):
-    """What one tensor has at both peaks."""
+    """Bytes of one tensor at both peaks."""
 
     tensor: str
 
 
 class Moment(Document, frozen=True):
-    """When a peak is reached."""
+    """The step at which a peak is reached."""
 
     step: int
     node: str
@@ -152,7 +152,7 @@ class DiffDocument(Document, kw_only=True, frozen=True):
 
 
 def diff_document(a: Plan, b: Plan, *, paths: tuple[Path, Path]) -> DiffDocument:
-    """The document of `planner diff`."""
+    """Make the document of `planner diff`."""
     document = DiffDocument(
         a=str(paths[0]),
         b=str(paths[1]),
@@ -178,7 +178,7 @@ def diff_document(a: Plan, b: Plan, *, paths: tuple[Path, Path]) -> DiffDocument
 
 
 def _setting(plan: Plan, name: str) -> Any:
-    """What a plan says of a setting."""
+    """Look up what a plan says of a setting."""
     value = getattr(plan, name)
     return value.speeds if isinstance(value, Disk) else value
 
@@ -191,7 +191,7 @@ def _pair(a: Number, b: Number) -> Pair[Number]:
 
 
 def _fates(a: Plan, b: Plan) -> list[FateRow]:
-    """Tensors with another fate, or the same one another number of times; largest first."""
+    """List tensors with another fate, or the same one another number of times; largest first."""
     facts = {d.tensor: d for plan in (a, b) for d in plan.decisions}
     counts = [Counter((d.tensor, d.action) for d in plan.decisions) for plan in (a, b)]
     cost_us: tuple[dict[str, float], dict[str, float]] = ({}, {})
@@ -225,7 +225,7 @@ def _fate(times: dict[str, int]) -> str:
 
 
 def _base_order(plan: Plan) -> tuple[str, ...]:
-    """Nodes in the order of their first run; nothing for a model that is left as it is."""
+    """List nodes in the order of their first run; nothing for a model that is left as it is."""
     return tuple(s.target for s in plan.schedule if s.kind == "run" and s.copy == 0)
 
 
@@ -294,7 +294,7 @@ def _moment(plan: Plan) -> Moment | None:
 
 
 def _residents(plan: Plan) -> Amounts:
-    """Bytes by tensor at the planned peak, copies of one tensor together."""
+    """Add up bytes by tensor at the planned peak, copies of one tensor together."""
     assert plan.peak is not None
     found: Counter[str] = Counter()
     for resident in plan.peak.residents:
@@ -305,7 +305,7 @@ def _residents(plan: Plan) -> Amounts:
 
 
 def _is_known(name: str, a: Plan, b: Plan) -> bool:
-    """Whether older files, which list the largest residents only, tell where a tensor is resident:
+    """Tell whether older files, which list the largest residents only, say where a tensor is resident:
     it is listed in both, or it would be listed if it were there."""
     for plan, other in ((a, b), (b, a)):
         listed = dict(plan.binding)

@@ -88,7 +88,7 @@ class Presence(Document, Generic[T], frozen=True):
 
 
 class Cut(Document, frozen=True):
-    """What another MiB of budget takes off the bound while a node runs, and whether the tensor waits
+    """A node, what another MiB of budget takes off the bound while it runs, and whether the tensor waits
     there: it is needed later, and not by this node."""
 
     node: str
@@ -97,7 +97,7 @@ class Cut(Document, frozen=True):
 
 
 class Prices(Document, frozen=True, kw_only=True):
-    """What the budget is worth to the bound on the time, `bound_us`."""
+    """The worth of the budget to the bound on the time, `bound_us`."""
 
     what: str = _WHAT_PRICES_ARE
     bound_us: float
@@ -147,7 +147,7 @@ class ExplainDocument(Document, frozen=True, kw_only=True):
 
 
 def why(absences: Sequence[Absence], ways: Sequence[Way], rent_us: float | None) -> str:
-    """Why a tensor is kept, or brought back, over one interval."""
+    """Say why a tensor is kept, or brought back, over one interval."""
     if absences:
         return "; ".join(dict.fromkeys(a.why for a in absences if a.why))
     costs = [w.cost_us for w in ways if w.action != "keep" and w.cost_us is not None]

@@ -1,4 +1,4 @@
-"""Which devices hold a model, at which size of it, and at what price."""
+"""The document of `planner fit`: devices that hold a model, at which size of it, and at what price."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class FitDocument(Document, kw_only=True, frozen=True):
 
 
 def fit_document(found: DeviceFits) -> FitDocument:
-    """The document of `planner fit`."""
+    """Make the document of `planner fit`."""
     return told(
         FitDocument,
         found,
@@ -118,7 +118,7 @@ def _way(way: Fit, has_dim: bool) -> WayRow:
 
 
 def _verdict(device: DeviceFit, found: DeviceFits) -> str:
-    """Whether the model fits, in a few words."""
+    """Say whether the model fits, in a few words."""
     best = device.best
     if best is None:
         least = found.least_peak
@@ -132,8 +132,8 @@ def _verdict(device: DeviceFit, found: DeviceFits) -> str:
 
 
 def _next(found: DeviceFits) -> str | None:
-    """The command for the first device that needs a plan or has none; None where every device holds the
-    model as it is."""
+    """Write the command for the first device that needs a plan or has none; None where every device holds
+    the model as it is."""
     dims = dict(found.dims)
     for device in found.devices:
         best = device.best
@@ -153,7 +153,7 @@ def _next(found: DeviceFits) -> str | None:
 
 
 def _sentence(found: DeviceFits) -> str:
-    """How many fit, and which do not."""
+    """Say how many fit, and which do not."""
     as_is = sum(1 for device in found.devices if device.ways[0].fits)
     fitting = sum(1 for device in found.devices if device.fits)
     count = len(found.devices)

@@ -137,7 +137,7 @@ class Headline(Held, frozen=True):
 
     @property
     def saved_share(self) -> float:
-        """How much of the peak before is saved."""
+        """The share of the peak before that is saved."""
         return self.peak_saved_bytes / (self.peak_before_bytes or 1)
 
     @property
@@ -152,8 +152,8 @@ class Headline(Held, frozen=True):
 
 
 def held(result: OptimizeResult) -> Held:
-    """Bytes that sessions hold. A copy of the original asks for nothing: `planner.open_session` opens it
-    with default options."""
+    """Collect the bytes that sessions hold. A copy of the original asks for nothing:
+    `planner.open_session` opens it with default options."""
     plan, v = result.plan, result.verification
     ours = "default" if plan.unchanged and plan.micro is None else "recommended"
     return told(
@@ -180,7 +180,7 @@ def _measured(verification: Verification | None, model: str, options: str) -> in
 
 
 def _grown(verification: Verification | None, model: str, options: str) -> int | None:
-    """The most that a process had grown by over its runs."""
+    """Look up the most that a process had grown by over its runs."""
     for check in verification.sessions if verification else ():
         if (check.model, check.options) == (model, options) and check.grown_bytes:
             return max(check.grown_bytes)
@@ -188,7 +188,7 @@ def _grown(verification: Verification | None, model: str, options: str) -> int |
 
 
 def headline(result: OptimizeResult, checks: VerificationFigures | None) -> Headline:
-    """The figures of a result, whose verification is `checks`."""
+    """Collect the figures of a result, whose verification is `checks`."""
     plan, of_sessions = result.plan, held(result)
     planned, baseline, time = plan.planned, plan.baseline, checks.time if checks else None
     fits = _fits(plan, of_sessions)
@@ -235,7 +235,7 @@ def headline(result: OptimizeResult, checks: VerificationFigures | None) -> Head
 
 
 def _fits(plan: Plan, of_sessions: Held) -> bool:
-    """Whether the plan keeps what its budget bounds within it."""
+    """Tell whether the plan keeps what its budget bounds within it."""
     most_bytes = plan.planned.peak_bytes
     if plan.budget_of == "held" and of_sessions.held_bytes is not None:
         most_bytes = max(most_bytes, of_sessions.held_bytes)
@@ -243,5 +243,5 @@ def _fits(plan: Plan, of_sessions: Held) -> bool:
 
 
 def _plain_peak(rows: list[MemoryRow]) -> int | None:
-    """Live peak under default options, which keep freed buffers for later reuse."""
+    """Look up the live peak under default options, which keep freed buffers for later reuse."""
     return next((row.live_bytes for row in rows if row.options == "default"), None)

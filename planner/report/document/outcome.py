@@ -35,7 +35,7 @@ class BoundTensor(Document, frozen=True):
 
 
 class PlanFigures(Document, frozen=True):
-    """What the plan file says, but for its schedule, of which there is the number of `actions`."""
+    """The plan file, but for its schedule, of which there is the number of `actions`."""
 
     version: int
     model_name: str
@@ -77,7 +77,7 @@ class PlanFigures(Document, frozen=True):
 
 
 class DecisionRow(Document, frozen=True):
-    """What happens to one tensor in one retention interval."""
+    """The fate of one tensor in one retention interval."""
 
     tensor: str
     bytes: int
@@ -149,7 +149,7 @@ class OptimizeDocument(Document, kw_only=True, frozen=True):
 
 
 def optimize_document(result: OptimizeResult) -> OptimizeDocument:
-    """The document of `planner optimize`."""
+    """Make the document of `planner optimize`."""
     plan, verification = result.plan, result.verification
     checks = verification_figures(verification) if verification else None
     head = headline(result, checks)
@@ -188,7 +188,7 @@ def optimize_document(result: OptimizeResult) -> OptimizeDocument:
 
 
 def with_preview(document: OptimizeDocument, result: OptimizeResult) -> OptimizeDocument:
-    """The document of a result that has got a preview of other budgets since."""
+    """Add what a result has got since the document was made: a preview of other budgets."""
     preview = preview_document(result.budget_preview)
     steps = tuple(next_steps(result, preview))
     return msgspec.structs.replace(document, budget_preview=preview, next_steps=steps)

@@ -1,4 +1,4 @@
-"""What each budget costs in time, and the largest size that fits each."""
+"""The document of `planner sweep`: what each budget costs, and the largest size that fits each."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class SweepDocument(Document, kw_only=True, frozen=True):
 
 
 def sweep_document(sweep: Sweep) -> SweepDocument:
-    """The document of `planner sweep`."""
+    """Make the document of `planner sweep`."""
     return told(
         SweepDocument,
         sweep,
@@ -52,7 +52,7 @@ def sweep_document(sweep: Sweep) -> SweepDocument:
 
 
 def _sentence(sweep: Sweep) -> str:
-    """The frontier of the largest size in a sentence."""
+    """Say the frontier of the largest size in a sentence."""
     frontier = sweep.frontiers[-1]
     with_plan = [p for p in frontier.points if p.plan is not None]
     start = f"The model's own peak is {format_bytes(frontier.baseline_bytes)}"

@@ -1,4 +1,4 @@
-"""What ONNX Runtime said, check by check."""
+"""The document of `planner verify`: what ONNX Runtime said, check by check."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ class VerificationFigures(Document, frozen=True):
 
     @property
     def identical(self) -> int:
-        """How many outputs are the original's bit for bit."""
+        """The number of outputs that are the original's bit for bit."""
         return len(self.outputs) - len(self.different)
 
     @property
@@ -127,7 +127,7 @@ class VerificationFigures(Document, frozen=True):
         return max((output.rms_rel_diff for output in self.outputs), default=None)
 
     def memory_of(self, model: str, options: str) -> list[MemoryRow]:
-        """What was found of a model, that of `options` first."""
+        """List what was found of a model, that of `options` first."""
         found = [row for row in self.memory if row.model == model]
         return sorted(found, key=lambda row: row.options != options)
 
@@ -140,7 +140,7 @@ class VerifyDocument(VerificationFigures, kw_only=True, frozen=True):
 
 
 def verification_figures(v: Verification) -> VerificationFigures:
-    """The checks as a part of another document."""
+    """Make the part of a document that the checks are."""
     return told(
         VerificationFigures,
         v,
@@ -150,7 +150,7 @@ def verification_figures(v: Verification) -> VerificationFigures:
 
 
 def verify_document(v: Verification) -> VerifyDocument:
-    """The document of `planner verify`."""
+    """Make the document of `planner verify`."""
     return told(VerifyDocument, verification_figures(v))
 
 

@@ -50,7 +50,7 @@ class ResidentRow(Document, frozen=True):
 
 
 class PeakDocument(Document, frozen=True):
-    """What is known of a model as soon as it is analysed; `residents_at_peak` are largest first."""
+    """The peak, known of a model as soon as it is analysed; `residents_at_peak` are largest first."""
 
     steps: int
     peak_bytes: int
@@ -116,7 +116,7 @@ class RegionFigures(Document, frozen=True):
 
 
 class ViewDocument(PeakDocument, frozen=True):
-    """All that is said of one model; `residents_at_peak` has `MAX_RESIDENTS` at most."""
+    """One model; `residents_at_peak` has `MAX_RESIDENTS` at most."""
 
     name: str
     operations: int
@@ -132,17 +132,17 @@ class ViewDocument(PeakDocument, frozen=True):
     one_region: RegionFigures
 
     def has_fate(self, fate: str) -> bool:
-        """Whether a buffer has this fate."""
+        """Tell whether a buffer has this fate."""
         return any(r.fate == fate for r in self.live_ranges)
 
     @property
     def residents(self) -> int:
-        """How many tensors are on the device at the peak."""
+        """The number of tensors on the device at the peak."""
         return len(self.residents_at_peak) + self.residents_at_peak_omitted.count
 
 
 def taxonomy_of(composition: Mapping[Category, int]) -> dict[str, int]:
-    """Bytes by the parts in which the literature counts, from bytes by category."""
+    """Add up bytes by the parts in which the literature counts, from bytes by category."""
     return {
         group: sum(composition.get(c, 0) for c in categories)
         for group, categories in TAXONOMY.items()
@@ -150,12 +150,12 @@ def taxonomy_of(composition: Mapping[Category, int]) -> dict[str, int]:
 
 
 def composition_of(composition: Mapping[Category, int]) -> dict[str, int]:
-    """Bytes by name of category, of those that have any."""
+    """List bytes by name of category, where there are any."""
     return {str(c): size for c, size in sorted(composition.items()) if size}
 
 
 def peak_document(view: ModelView) -> PeakDocument:
-    """What a view says of the peak."""
+    """Make the document of the peak alone."""
     line = view.timeline
     peak = view.graph.operations[line.order[line.peak_step]].name if line.order else ""
     return PeakDocument(
@@ -169,13 +169,13 @@ def peak_document(view: ModelView) -> PeakDocument:
 
 
 def _at_peak(view: ModelView) -> dict[Category, int]:
-    """Bytes at the peak, by category."""
+    """Look up bytes at the peak, by category."""
     line = view.timeline
     return {c: int(part[line.peak_step]) for c, part in line.by_category.items() if len(part)}
 
 
 def view_document(view: ModelView, decisions: Sequence[Decision] = ()) -> ViewDocument:
-    """All that is said of one model, with the fates that the decisions give its tensors."""
+    """Make the document of one model, with the fates that the decisions give its tensors."""
     graph, line, peak = view.graph, view.timeline, peak_document(view)
     left_out = peak.residents_at_peak[MAX_RESIDENTS:]
     return told(
@@ -216,8 +216,8 @@ def _columns(view: ModelView) -> TimelineColumns:
 
 
 def _time_by_kind(view: ModelView) -> dict[str, float]:
-    """Microseconds of the step: operations for the first time, recomputes, copies each way, and how
-    much of the copies runs beside operations."""
+    """Add up microseconds of the step: operations for the first time, recomputes, copies each way, and
+    how much of the copies runs beside operations."""
     total: dict[str, float] = dict.fromkeys(("compute", "recompute", "copy_out", "copy_in"), 0.0)
     for op in view.graph.operations:
         total[KIND_OF_ROLE.get(op.role, "compute")] += view.duration_us[op.id]
@@ -227,7 +227,7 @@ def _time_by_kind(view: ModelView) -> dict[str, float]:
 
 
 def starts_us(view: ModelView) -> list[float]:
-    """When each step starts, in the order of the steps."""
+    """List when each step starts, in the order of the steps."""
     if view.start_us:
         return [view.start_us[op] for op in view.timeline.order]
     durations = (view.duration_us[op] for op in view.timeline.order)
@@ -235,7 +235,7 @@ def starts_us(view: ModelView) -> list[float]:
 
 
 def _residents(view: ModelView) -> list[ResidentRow]:
-    """Tensors that occupy the device at the peak, persistent ones included, largest first."""
+    """List the tensors that occupy the device at the peak, persistent ones included, largest first."""
     tensors, line = view.graph.tensors, view.timeline
     rows = [
         _resident(t, t.bytes, 0, len(line.order))

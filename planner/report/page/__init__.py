@@ -44,8 +44,8 @@ def write_page(document: Report, path: Path) -> None:
 
 
 def drawn(document: Report) -> dict[str, Any]:
-    """The figures of a document but that of other budgets, which may be missing, as Bokeh embeds them;
-    they take most of the time of a page."""
+    """Draw the figures of a document but that of other budgets, which may be missing, as Bokeh embeds
+    them; they take most of the time of a page."""
     views = document.views
     budget, measured = None, {}
     if isinstance(document, OptimizeDocument):
@@ -56,7 +56,7 @@ def drawn(document: Report) -> dict[str, Any]:
 
 
 def render_page(document: Report, figures: dict[str, Any] | None = None) -> str:
-    """The page of a document.
+    """Render the page of a document.
 
     Args:
         figures: what was `drawn` of it already.
@@ -116,7 +116,7 @@ def embedded_json(value: object) -> Markup:
 
 
 def embedded_figures(figures: dict[str, Any], *, document: str = "page") -> dict[str, Any]:
-    """What `Bokeh.embed.embed_items` takes: each figure goes into the element `figure-<name>`.
+    """Make what `Bokeh.embed.embed_items` takes: each figure goes into the element `figure-<name>`.
 
     Args:
         document: its name, of which there is one in a page.
@@ -137,7 +137,7 @@ def bokeh_scripts() -> list[Markup]:
 
 
 def _sections(document: Report, *, is_timed: bool) -> list[tuple[str, str]]:
-    """(id, title) of what the page has."""
+    """List (id, title) of what the page has."""
     preview = document.budget_preview
     optimizes = isinstance(document, OptimizeDocument)
     has = [
@@ -157,7 +157,7 @@ def _sections(document: Report, *, is_timed: bool) -> list[tuple[str, str]]:
 
 
 def _chosen(document: Report) -> tuple[int, float] | None:
-    """Budget and slowdown of the plan, among the points of the frontier."""
+    """Find budget and slowdown of the plan, among the points of the frontier."""
     preview = document.budget_preview
     if preview is None or isinstance(document, AnalyzeDocument):
         return None

@@ -14,7 +14,7 @@ from planner.report.plain import printable
 def view_columns(
     view: ViewDocument, *, is_timed: bool, measured: Sequence[int] | None
 ) -> dict[str, Any]:
-    """What the script draws and lists, as columns: of the steps, and of the live ranges.
+    """Collect what the script draws and lists, as columns: of the steps, and of the live ranges.
 
     Args:
         is_timed: it is drawn on an axis of time too.

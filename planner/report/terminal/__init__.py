@@ -28,7 +28,7 @@ def wide_console() -> Console:
 
 
 def shown(text_of: Callable[[T], str], value: T | None, none: str = "-") -> str:
-    """A figure as `text_of` writes it, or `none` where there is none."""
+    """Write a figure as `text_of` does, or `none` where there is none."""
     return none if value is None else text_of(value)
 
 

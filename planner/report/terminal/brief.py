@@ -42,7 +42,7 @@ _SEEN = {"replayed": "from the order that ONNX Runtime ran"}
 
 
 def print_optimize_brief(document: OptimizeDocument, console: Console | None = None) -> None:
-    """Whether it fits, what was verified, the peak, the time, what was done, what to do next."""
+    """Print whether it fits, what was verified, the peak, the time, what was done, what to do next."""
     out = console or wide_console()
     head, plan, checks = document.headline, document.plan, document.verification
     print_whole(out, _outcome(head), GOOD if head.is_good else BAD)
@@ -74,13 +74,13 @@ def print_optimize_brief(document: OptimizeDocument, console: Console | None = N
 
 
 def print_analysis_brief(document: AnalyzeDocument, console: Console | None = None) -> None:
-    """The peak, what it is made of, what is possible, and what a budget would cost."""
+    """Print the peak, what it is made of, what is possible, and what a budget would cost."""
     print_peak_brief(document.model, document.view, console)
     print_possible_brief(document, console)
 
 
 def print_peak_brief(model: str, peak: PeakDocument, console: Console | None = None) -> None:
-    """The first of it, which is known soon: the peak, and what it is made of."""
+    """Print the first of it, which is known soon: the peak, and what it is made of."""
     out = console or wide_console()
     print_whole(out, nearby(model), "bold")
     where = f"at step {peak.peak_step:,} of {peak.steps:,}, {peak.peak_operation}"
@@ -92,7 +92,7 @@ def print_peak_brief(model: str, peak: PeakDocument, console: Console | None = N
 
 
 def print_possible_brief(document: AnalyzeDocument, console: Console | None = None) -> None:
-    """The rest: what is possible, and what a budget would cost."""
+    """Print the rest: what is possible, and what a budget would cost."""
     out = console or wide_console()
     head, cost_source = document.headline, document.cost_source
     for name, text in _possible(head):
@@ -111,7 +111,7 @@ def print_possible_brief(document: AnalyzeDocument, console: Console | None = No
 
 
 def _verified(v: VerificationFigures | None, head: Headline) -> str:
-    """What ONNX Runtime was seen to do, in a line."""
+    """Say what ONNX Runtime was seen to do, in a line."""
     if v is None:
         return "no: nothing was run on ONNX Runtime, these are predictions"
     said = []
@@ -144,7 +144,7 @@ def _verified(v: VerificationFigures | None, head: Headline) -> str:
 
 
 def done(document: OptimizeDocument) -> str:
-    """What the rewritten model does that the original does not."""
+    """Say what the rewritten model does that the original does not."""
     head = document.headline
     if head.is_copy:
         return "nothing: the model is within the budget, and was copied as it is"
@@ -216,7 +216,7 @@ def _time(head: Headline, cost_source: str) -> str:
 
 
 def _notes_of(head: Headline) -> list[str]:
-    """What the numbers themselves call for."""
+    """Say what the numbers themselves call for."""
     notes = []
     if head.is_plain_over:
         notes.append(

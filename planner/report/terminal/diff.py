@@ -40,7 +40,7 @@ _AMOUNTS: dict[str, tuple[str, Format, Format]] = {
 
 
 def print_diff(document: DiffDocument, console: Console | None = None) -> None:
-    """The differences as tables; the largest rows of each."""
+    """Print the differences as tables; the largest rows of each."""
     out = console or wide_console()
     print_line(out, document.sentence, "bold")
     if not document.same_model:

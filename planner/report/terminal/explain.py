@@ -15,7 +15,7 @@ _PAST = {"recompute": "recomputed", "swap": "copied back", "page-in": "copied fr
 
 
 def print_explanation(document: ExplainDocument, console: Console | None = None) -> None:
-    """The tensor, where it is, what was weighed, what its bytes are worth."""
+    """Print the tensor, where it is, what was weighed, what its bytes are worth."""
     out = console or wide_console()
     print_line(out, document.tensor, "bold")
     shape = "×".join(map(str, document.shape)) or "scalar"
@@ -81,7 +81,7 @@ def _interval_row(interval: Interval) -> list[object]:
 
 
 def _print_ways(out: Console, intervals: Sequence[Interval]) -> None:
-    """What a recompute would run, and why a way is closed; each only once."""
+    """Print what a recompute would run, and why a way is closed; each only once."""
     said: dict[str, None] = {}
     for way in (way for interval in intervals for way in interval.ways):
         if way.why_not:

@@ -1,4 +1,4 @@
-"""Which devices hold a model, as text."""
+"""The devices that hold a model, as text."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _SHOWN = {"copies overlapped": "overlapped"}
 def print_fit(
     document: FitDocument, console: Console | None = None, *, in_full: bool = True
 ) -> None:
-    """The devices, each with the ways that make a difference.
+    """Print the devices, each with the ways that make a difference.
 
     Args:
         in_full: with every way, and all that was assumed.
@@ -88,7 +88,7 @@ def _name(device: DeviceRow) -> str:
 
 
 def _summed_up(device: DeviceRow) -> list[object]:
-    """A device in a line: the best way to fit, or the model as it is where nothing fits."""
+    """Sum a device up in a line: the best way to fit, or the model as it is where nothing fits."""
     best = next((way for way in device.ways if way.how == device.best), None)
     head = [_name(device), format_bytes(device.budget_bytes), device.verdict]
     if best is None:
@@ -102,7 +102,7 @@ def _summed_up(device: DeviceRow) -> list[object]:
 
 
 def _sharded_text(rows: Sequence[Sharded]) -> str:
-    """The peaks for the largest number of devices."""
+    """Say the peaks for the largest number of devices."""
     most = max(row.devices for row in rows)
     peaks = ", ".join(
         f"ZeRO-{row.zero_stage} {format_bytes(row.peak_bytes)}"

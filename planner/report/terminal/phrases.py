@@ -1,4 +1,4 @@
-"""What the outcome and the whole report say in the same words."""
+"""Phrases and rows that the outcome and the whole report share."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ POINT_COLUMNS = (
 
 
 def budget_text(head: Headline) -> str:
-    """The budget: in both units, with the share that was typed, or where it is from."""
+    """Say the budget: in both units, with the share that was typed, or where it is from."""
     said, size = head.budget_text, format_both(head.budget_bytes)
     if "%" in said:
         return f"{said} = {size}"
@@ -29,7 +29,7 @@ def budget_text(head: Headline) -> str:
 
 
 def proof(plan: PlanFigures, head: Headline) -> str:
-    """How near the plan is to the least time, and in which times."""
+    """Say how near the plan is to the least time, and in which times."""
     times = times_of(plan.cost_source)
     if head.proved_optimal:
         return f"proved optimal ({times})"
@@ -39,7 +39,7 @@ def proof(plan: PlanFigures, head: Headline) -> str:
 
 
 def default_bits_text(bits: DefaultBits) -> str:
-    """How many results are the same bits where `onnxruntime.InferenceSession(path)` opens both files."""
+    """Say how many results are the same bits where default sessions open both files."""
     text = f"{bits.same:,} of {bits.compared:,} bit-identical"
     if bits.differ:
         text += f", {bits.differ[0]!r} is not"
@@ -49,7 +49,7 @@ def default_bits_text(bits: DefaultBits) -> str:
 
 
 def held_text(head: Headline) -> str:
-    """What sessions hold, in a line; "" where that is not known."""
+    """Say what sessions hold, in a line; "" where that is not known."""
     said = []
     if head.held_bytes is not None:
         text = f"{format_bytes(head.held_bytes)} as planner.open_session opens it"
@@ -64,7 +64,7 @@ def held_text(head: Headline) -> str:
 
 
 def grown_text(head: Headline) -> str:
-    """What processes grew by, in a line; "" where none was seen."""
+    """Say what processes grew by, in a line; "" where none was seen."""
     said = []
     if head.grown_bytes is not None:
         results = format_bytes(2 * head.results_bytes)
@@ -82,7 +82,7 @@ def grown_text(head: Headline) -> str:
 
 
 def measured_times(head: Headline) -> str:
-    """Both steps, as they were measured."""
+    """Say both steps, as they were measured."""
     times = (head.measured_time_before_us, head.measured_time_after_us)
     return " -> ".join(shown(format_duration, us) for us in times)
 
@@ -92,7 +92,7 @@ def _of_original(before_bytes: int | None) -> str:
 
 
 def point_row(point: PointRow) -> list[object]:
-    """Cells under `POINT_COLUMNS`."""
+    """Fill the cells under `POINT_COLUMNS`."""
     budget = [format_bytes(point.budget_bytes, up=True), format_share(point.budget_share)]
     least = point.least_slowdown_in_order
     bound = "" if least is None else format_percent(least)
@@ -117,7 +117,7 @@ def point_row(point: PointRow) -> list[object]:
 
 
 def what_if_rows(document: AnalyzeDocument) -> list[list[object]]:
-    """A row for the model as it is, where there are others, and one for each of those."""
+    """Fill a row for the model as it is, where there are others, and one for each of those."""
     view = document.view
     if not document.what_if:
         return []

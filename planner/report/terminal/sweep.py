@@ -1,4 +1,4 @@
-"""What each budget costs, as text."""
+"""The cost of each budget, as text."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from planner.units import format_bytes, format_duration, format_percent
 def print_sweep(
     document: SweepDocument, console: Console | None = None, *, in_full: bool = True
 ) -> None:
-    """A table for each size, and the largest sizes.
+    """Print a table for each size, and the largest sizes.
 
     Args:
         in_full: with the table of every size, where there are several, and all that was assumed.

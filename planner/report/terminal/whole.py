@@ -32,7 +32,7 @@ _ROWS = 10
 
 
 def print_analysis(document: AnalyzeDocument, console: Console | None = None) -> None:
-    """Headline, composition at the peak, the ten largest residents."""
+    """Print headline, composition at the peak, the ten largest residents."""
     out = console or wide_console()
     print_line(out, nearby(document.model), "bold")
     print_line(out, document.headline.sentence)
@@ -47,7 +47,7 @@ def print_analysis(document: AnalyzeDocument, console: Console | None = None) ->
 
 
 def _possible(document: AnalyzeDocument) -> Iterator[tuple[str, str]]:
-    """Names and texts of the peak, and of what may be had."""
+    """List names and texts of the peak, and of what may be had."""
     head, view = document.headline, document.view
     yield "Peak", format_both(head.peak_bytes)
     yield "at step", f"{view.peak_step:,} of {view.steps:,}: {view.peak_operation}"
@@ -69,7 +69,7 @@ def _possible(document: AnalyzeDocument) -> Iterator[tuple[str, str]]:
 
 
 def print_optimize(document: OptimizeDocument, console: Console | None = None) -> None:
-    """Headline, plan summary, the largest decisions, verification, files."""
+    """Print headline, plan summary, the largest decisions, verification, files."""
     out = console or wide_console()
     head = document.headline
     print_line(out, head.verdict, GOOD if head.is_good else BAD)
@@ -88,7 +88,7 @@ def print_optimize(document: OptimizeDocument, console: Console | None = None) -
 
 
 def _facts(document: OptimizeDocument) -> Iterator[tuple[str, str]]:
-    """Names and texts of what was asked for, and of what came of it."""
+    """List names and texts of what was asked for, and of what came of it."""
     head, plan = document.headline, document.plan
     yield from _outcome(head, plan)
     regions = (document.before.one_region, document.after.one_region)
@@ -99,7 +99,7 @@ def _facts(document: OptimizeDocument) -> Iterator[tuple[str, str]]:
 
 
 def _outcome(head: Headline, plan: PlanFigures) -> Iterator[tuple[str, str]]:
-    """Names and texts of what was asked for, and of the memory that came of it."""
+    """List names and texts of what was asked for, and of the memory that came of it."""
     yield "Budget", phrases.budget_text(head)
     if plan.max_slowdown is not None:
         limit = f"at most {format_percent(plan.max_slowdown)} slower"
@@ -117,7 +117,7 @@ def _outcome(head: Headline, plan: PlanFigures) -> Iterator[tuple[str, str]]:
 
 
 def _done(head: Headline) -> Iterator[tuple[str, str]]:
-    """Names and texts of what the plan does to tensors and operations."""
+    """List names and texts of what the plan does to tensors and operations."""
     if head.recomputed_ops:
         what = f"{head.recomputed_ops:,} operations, {format_bytes(head.recomputed_bytes)}"
         yield "Recomputed", f"{what}, {format_duration(head.recompute_us)}"
@@ -198,7 +198,7 @@ def _decisions(out: Console, document: OptimizeDocument) -> None:
 
 
 def print_verification(v: VerificationFigures, console: Console | None = None) -> None:
-    """What ONNX Runtime said, check by check."""
+    """Print what ONNX Runtime said, check by check."""
     out = console or wide_console()
     verdict = "Verified" if v.passed else "Verification failed"
     where = f"ONNX Runtime {v.ort_version}, {v.provider}, inputs: {v.inputs_source}"
@@ -228,7 +228,7 @@ def print_verification(v: VerificationFigures, console: Console | None = None) -
 
 
 def _checks(v: VerificationFigures) -> Iterator[tuple[str, str]]:
-    """Names and texts of the checks."""
+    """List names and texts of the checks."""
     if v.outputs:
         same = f"{v.identical:,} of {len(v.outputs):,} bit-identical"
         yield "Outputs", f"{same}{_worst(v)}"
