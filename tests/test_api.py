@@ -244,22 +244,22 @@ def check_frontier(found: Frontier) -> None:
 
 def test_analyze_says_what_a_budget_would_cost():
     found = analyze(ZOO / "mlp_adamw.onnx", time_limit_s=20.0)
-    assert found.budget_preview is not None and found.budget_preview.binding is None
+    assert found.budget_preview is not None and found.budget_preview.binds is None
     check_frontier(found.budget_preview.frontier)
     dear = found.budget_preview.frontier.points[0]
     assert dear.plan is None or found.budget_preview.frontier.slowdown(dear) > 0
 
 
 def test_the_outlook_of_a_plan_has_the_plan_and_what_binds_it(result):
-    assert result.budget_preview is not None and result.budget_preview.binding is not None
+    assert result.budget_preview is not None and result.budget_preview.binds is not None
     frontier, plan = result.budget_preview.frontier, result.plan
     check_frontier(frontier)
     (here,) = (p for p in frontier.points if p.capacity_bytes == plan.budget_bytes)
     assert here.plan is not None and here.plan.time_us <= plan.planned.time_us + 1e-6
     names = [op.name for op in result.after.graph.operations]
-    for binding in result.budget_preview.binding:
+    for binding in result.budget_preview.binds:
         assert names[result.after.timeline.order[binding.step]] == binding.node
-        assert binding.us_per_byte > 0
+        assert binding.us_per_mib > 0
 
 
 def test_a_model_is_never_its_own_output(tmp_path):

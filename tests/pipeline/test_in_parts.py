@@ -13,7 +13,7 @@ from planner import api
 from planner.cli.main import main
 from planner.errors import InfeasibleBudgetError, UsageError, VerificationError
 from planner.files.structuring import json_text
-from planner.report.document.headline import Runs
+from planner.report.document.headline import StepRuns
 from planner.report.document.outcome import optimize_document
 from planner.report.terminal.whole import print_optimize
 from planner.results import OptimizeResult
@@ -98,7 +98,7 @@ def test_what_is_shown_says_how_the_step_is_made(
     four: OptimizeResult, capsys: pytest.CaptureFixture[str]
 ) -> None:
     payload = optimize_document(four)
-    assert payload.headline.micro == Runs(runs=4, samples=BATCH // 4)
+    assert payload.headline.micro == StepRuns(runs=4, samples=BATCH // 4)
     assert "making the step in 4 runs on 256 samples each" in payload.headline.sentence
     assert payload.plan.micro.dim == "batch"
     assert json_text(payload)

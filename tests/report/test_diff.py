@@ -20,11 +20,11 @@ from planner.plan.planfile import (
     Resident,
 )
 from planner.report.document.diff import (
+    Both,
     DiffDocument,
     FirstDifference,
     Moment,
     Pair,
-    Sides,
     diff_document,
 )
 from planner.report.terminal.diff import print_diff
@@ -186,7 +186,7 @@ def test_parameters_and_workspace_are_terms_too():
         ("(graph inputs and initializers)", 30),
         ("(workspace of the node that runs)", -2),
     ]
-    assert peak.at == Sides(Moment(3, "d"), Moment(9, "f"))
+    assert peak.at == Both(Moment(3, "d"), Moment(9, "f"))
 
 
 def test_what_older_files_do_not_tell_is_said():

@@ -28,10 +28,10 @@ from planner.report.document.explain import (
     Cut,
     ExplainDocument,
     Interval,
+    IntervalWay,
     Presence,
     Prices,
     Span,
-    Way,
     why,
 )
 from planner.search.repair import closure
@@ -330,7 +330,7 @@ def _returns(plan: Plan, state: _State, index: int) -> tuple[Absence, ...]:
     )
 
 
-def _ways(prepared: Prepared, state: _State, index: int, at: int) -> tuple[Way, ...]:
+def _ways(prepared: Prepared, state: _State, index: int, at: int) -> tuple[IntervalWay, ...]:
     """Keep, recompute and swap, to have the tensor at action `at` of this plan."""
     problem, form = state.problem, state.rebuilt.formulation
     again, blocker = closure(problem, state.copies, index, at)
@@ -338,7 +338,7 @@ def _ways(prepared: Prepared, state: _State, index: int, at: int) -> tuple[Way, 
     if no_recompute is not None:
         recompute = _closed_way("recompute", no_recompute)
     else:
-        recompute = Way(
+        recompute = IntervalWay(
             action="recompute",
             cost_us=sum(problem.ops[op].duration_us for op in again),
             runs=tuple(problem.ops[op].name for op in again),
@@ -348,9 +348,11 @@ def _ways(prepared: Prepared, state: _State, index: int, at: int) -> tuple[Way, 
         swap = _closed_way("swap", no_swap)
     else:
         out, back = problem.swap_out_us(index), problem.swap_in_us(index)
-        swap = Way(action="swap", cost_us=out + back, copy_out_us=out, copy_in_us=back)
-    return Way(action="keep", cost_us=0.0), recompute, swap
+        swap = IntervalWay(action="swap", cost_us=out + back, copy_out_us=out, copy_in_us=back)
+    return IntervalWay(action="keep", cost_us=0.0), recompute, swap
 
 
-def _closed_way(action: str, closed: Closed) -> Way:
-    return Way(action=action, cost_us=None, why_not=closed.text, reason_code=closed.reason.value)
+def _closed_way(action: str, closed: Closed) -> IntervalWay:
+    return IntervalWay(
+        action=action, cost_us=None, why_not=closed.text, reason_code=closed.reason.value
+    )

@@ -50,14 +50,14 @@ _PAST = {"recompute": "recomputed", "swap": "swapped"}
 Amounts = dict[str, int]
 
 
-class Sides(Document, Generic[T], frozen=True):
+class Both(Document, Generic[T], frozen=True):
     """Something of both plans."""
 
     a: T
     b: T
 
 
-class Pair(Sides[T], frozen=True):
+class Pair(Both[T], frozen=True):
     """A number of both plans, and b - a."""
 
     difference: T
@@ -94,7 +94,7 @@ class OrderChange(Document, frozen=True):
     """Two base orders; `moved` is the least number of nodes that must be taken elsewhere to get b's."""
 
     equal: bool
-    nodes: Sides[int]
+    nodes: Both[int]
     moved: int
     only_a: tuple[str, ...]
     only_b: tuple[str, ...]
@@ -125,7 +125,7 @@ class Moment(Document, frozen=True):
 class PeakChange(Pair[int], frozen=True):
     """Two peaks: terms that add up to their difference, with what the files don't tell as one."""
 
-    at: Sides[Moment | None]
+    at: Both[Moment | None]
     terms: tuple[TermRow, ...]
     complete: bool
     not_known_bytes: int
@@ -144,7 +144,7 @@ class DiffDocument(Document, kw_only=True, frozen=True):
     settings: tuple[SettingRow, ...]
     planned: dict[str, Pair[int | float]]
     baseline_peak_bytes: Pair[int]
-    bound_us: Sides[float | None]
+    bound_us: Both[float | None]
     tensors: tuple[FateRow, ...]
     base_order: OrderChange
     schedule: ScheduleChange
@@ -168,7 +168,7 @@ def diff_document(a: Plan, b: Plan, *, paths: tuple[Path, Path]) -> DiffDocument
             name: _pair(getattr(a.planned, name), getattr(b.planned, name)) for name in _FIGURES
         },
         baseline_peak_bytes=_pair(a.baseline.peak_bytes, b.baseline.peak_bytes),
-        bound_us=Sides(a.bound_us, b.bound_us),
+        bound_us=Both(a.bound_us, b.bound_us),
         tensors=tuple(_fates(a, b)),
         base_order=_order(_base_order(a), _base_order(b)),
         schedule=_schedule(a, b),
@@ -239,7 +239,7 @@ def _order(a: Sequence[str], b: Sequence[str]) -> OrderChange:
     there = set(b)
     return OrderChange(
         equal=tuple(a) == tuple(b),
-        nodes=Sides(len(a), len(b)),
+        nodes=Both(len(a), len(b)),
         moved=len(both) - len(ends),
         only_a=tuple(node for node in a if node not in there),
         only_b=tuple(node for node in b if node not in place),
@@ -282,7 +282,7 @@ def _peak(a: Plan, b: Plan) -> PeakChange:
         a=a.planned.peak_bytes,
         b=b.planned.peak_bytes,
         difference=difference,
-        at=Sides(_moment(a), _moment(b)),
+        at=Both(_moment(a), _moment(b)),
         terms=tuple(terms),
         complete=complete,
         not_known_bytes=difference - sum(term.difference for term in terms),

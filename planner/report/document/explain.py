@@ -17,7 +17,7 @@ _WHAT_PRICES_ARE = (
 )
 
 
-class Way(Document, frozen=True):
+class IntervalWay(Document, frozen=True):
     """One way to have a tensor at the end of an interval.
 
     Attributes:
@@ -66,7 +66,7 @@ class Interval(Document, frozen=True):
     end: int
     chosen: str
     absences: tuple[Absence, ...]
-    ways: tuple[Way, ...]
+    ways: tuple[IntervalWay, ...]
     rent_us: float | None
     why: str
 
@@ -146,7 +146,7 @@ class ExplainDocument(Document, frozen=True, kw_only=True):
     plan_times_from: str
 
 
-def why(absences: Sequence[Absence], ways: Sequence[Way], rent_us: float | None) -> str:
+def why(absences: Sequence[Absence], ways: Sequence[IntervalWay], rent_us: float | None) -> str:
     """Say why a tensor is kept, or brought back, over one interval."""
     if absences:
         return "; ".join(dict.fromkeys(a.why for a in absences if a.why))

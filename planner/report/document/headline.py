@@ -45,7 +45,7 @@ class Held(Document, frozen=True):
         return self.measured_default_held_before_bytes or self.default_held_before_bytes
 
 
-class Runs(Document, frozen=True):
+class StepRuns(Document, frozen=True):
     """A step of several runs, on so many samples each."""
 
     runs: int
@@ -112,7 +112,7 @@ class Headline(Held, frozen=True):
     worst_rms_rel_diff: float | None
     disk: Disk | None
     copies_sentence: str
-    micro: Runs | None
+    micro: StepRuns | None
 
     @property
     def is_copy(self) -> bool:
@@ -229,7 +229,7 @@ def headline(result: OptimizeResult, checks: VerificationFigures | None) -> Head
         cast_saved=plan.cast_saved if plan.halved else None,
         worst_rms_rel_diff=checks.worst_rms_rel_diff if checks else None,
         copies_sentence=narrative.copies_sentence(plan),
-        micro=plan.micro and Runs(plan.micro.runs, plan.micro.batch // plan.micro.runs),
+        micro=plan.micro and StepRuns(plan.micro.runs, plan.micro.batch // plan.micro.runs),
     )
     return msgspec.structs.replace(head, sentence=narrative.optimize_sentence(head))
 
