@@ -9,7 +9,6 @@ from planner import clock
 from planner.bounding import Given
 from planner.cost.hardware import Hardware, hardware_names, load_hardware
 from planner.defaults import requested, set_aside
-from planner.device_fits import DeviceFit, DeviceFits
 from planner.errors import UsageError
 from planner.files.writing import FileName
 from planner.onnxio.dims import dim_called
@@ -17,6 +16,7 @@ from planner.pipeline.answer.devices import Device, Finder, fits_of, searches_of
 from planner.pipeline.answer.sharding import sharded
 from planner.pipeline.prepare.prepared import BOUND_SIZES, silent
 from planner.processes.garbage import collected_seldom
+from planner.report.document.fit import TERMS, FitDocument, device_row
 from planner.request import AUTO_RESERVE, Costs, Request, options_of
 from planner.request.asking import documented
 from planner.residing import Feeds
@@ -43,7 +43,7 @@ def fit_devices(
     ort_optimize: bool = True,
     inputs: FileName | None = None,
     progress: Callable[[str], None] | None = None,
-) -> DeviceFits:
+) -> FitDocument:
     """Show which devices hold a model, with which levers, at which size, and at what price in time.
 
     Nothing is run on any of the devices: bytes are those of live tensors and of kernels' workspace as
@@ -73,37 +73,29 @@ def fit_devices(
         dim, sizes = _sizes(dims or {})
         finder = _finder(request, profiles, kept, dim, sizes, progress or silent)
         asked = sizes[dim] if dim else [0]
-        rows = tuple(
-            DeviceFit(
-                hardware=device.name,
-                title=device.hardware.title,
-                memory_bytes=device.hardware.memory_bytes,
-                reserve_bytes=device.hardware.memory_bytes - device.budget_bytes,
-                ways=fits_of(finder, device, asked),
-            )
-            for device in finder.devices
-        )
-        least_size = asked[0] if asked else 1
-        least_peak, least_on_host = finder.least_peaks(least_size)
-        first = finder.prepared(least_size)
+        ways = [fits_of(finder, device, asked) for device in finder.devices]
+        size = asked[0] if asked else 1
+        least, first = finder.least_peaks(size), finder.prepared(size)
         called = str(dim_called(first.loaded.model, dim)) if dim else ""
-        assumptions = finder.assumptions(least_size)
-        return DeviceFits(
-            model_path=request.model,
+        devices = tuple(
+            device_row(d.name, d.hardware, d.budget_bytes, rows, called, least)
+            for d, rows in zip(finder.devices, ways, strict=True)
+        )
+        assumptions = (a for a in finder.assumptions(size) if not a.startswith(BOUND_SIZES))
+        return FitDocument(
             model_sha256=first.loaded.sha256,
             dims={name: size for name, size in first.loaded.dims.items() if name != called},
-            dim=called,
+            dim=called or None,
             sizes=finder.sizes if dim else (),
-            devices=rows,
-            least_size=least_size if dim else 0,
-            least_peak=least_peak,
-            least_on_host=least_on_host,
+            devices=devices,
+            all_fit=all(device.fits for device in devices),
+            least=least,
             sharded=sharded(first.baseline),
             reserve=reserve,
             seed=seed,
             seconds=clock.now() - start,
-            assumptions=tuple(text for text in assumptions if not text.startswith(BOUND_SIZES)),
-        )
+            assumptions=(*TERMS, *assumptions),
+        ).named(request.model)
 
 
 def _sizes(dims: Mapping[str, Sequence[int]]) -> tuple[str, dict[str, list[int]]]:

@@ -154,7 +154,7 @@ def test_a_cpu_among_devices_has_no_copies(tmp_path):
     hows = [[way.how for way in found.ways] for found in both.devices]
     assert hows[0] == ["as it is", "recompute"]
     assert hows[1] == ["as it is", "recompute", "copies", "copies overlapped"]
-    assert both.least_on_host is not None
+    assert both.least.on_host is not None
     alone = fit_devices(MLP, ["cpu"], time_limit_s=2.0)
-    assert alone.least_on_host is None
-    assert alone.least_peak.peak_bytes > both.least_peak.peak_bytes
+    assert alone.least.on_host is None
+    assert alone.least.on_device.peak_bytes > both.least.on_device.peak_bytes

@@ -6,7 +6,7 @@ import shlex
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -66,12 +66,10 @@ def fit(
 
     with progress(asked["time_limit_s"]) as report, _graph_of(model, asked, report) as graph:
         found = api_devices.fit_devices(graph.path, names, **graph.options, progress=report)
-        found = replace(found, model_path=graph.called)
-        from planner.report.document.fit import fit_document
-        from planner.report.terminal.fit import print_fit
+    from planner.report.terminal.fit import print_fit
 
-        document = fit_document(found)
-    emit(document, partial(print_fit, in_full=verbosity.verbose), json=json)
+    found = found.named(graph.called)
+    emit(found, partial(print_fit, in_full=verbosity.verbose), json=json)
     if graph.made_by:
         note(f"{graph.called} is the graph that this makes: {graph.made_by}")
     missing = [device.hardware for device in found.devices if not device.fits]
@@ -79,7 +77,7 @@ def fit(
         raise InfeasibleBudgetError(
             f"no plan of {model} was found that fits {', '.join(missing)}; give a smaller --dim, or "
             "--reserve less",
-            least_peak_bytes=(found.least_on_host or found.least_peak).peak_bytes,
+            least_peak_bytes=(found.least.on_host or found.least.on_device).peak_bytes,
         )
 
 

@@ -369,7 +369,8 @@ def budget_preview(plan: Plan, layers: int) -> BudgetPreview:
         2 * here: 0,
     }
     binding = tuple(
-        BindingStep(node=ODD_NAMES[i], step=i * layers, us_per_mib=2e-5 * MIB / (1 + i)) for i in range(2)
+        BindingStep(node=ODD_NAMES[i], step=i * layers, us_per_mib=2e-5 * MIB / (1 + i))
+        for i in range(2)
     )
     frontier = frontier_of(plan.dims, slowdowns, plan.baseline)
     return BudgetPreview(frontier=frontier, binds=binding, seconds=1.5)

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 from planner import clock
 from planner.cost.hardware import Hardware
 from planner.cost.model import durations_of_changed, durations_us
-from planner.device_fits import HOWS, Fit, How
 from planner.formulate import NO_LIMIT
 from planner.pipeline.answer.policy import ANSWERING
 from planner.pipeline.answer.sweep import Graphs, frontiers, graphs_of
@@ -26,6 +25,7 @@ from planner.pipeline.solve.orders import (
     least_possible_peak,
 )
 from planner.portfolio.table import POLICY, Policy
+from planner.report.document.fit import HOWS, How, LeastPeaks, WayRow
 from planner.request import Request
 from planner.results import Frontier, LeastPeak
 
@@ -115,7 +115,7 @@ class Finder:
             self._found[size, device.name, how] = known = again
         return known
 
-    def least_peaks(self, size: int) -> tuple[LeastPeak, LeastPeak | None]:
+    def least_peaks(self, size: int) -> LeastPeaks:
         """The least peak at one size: with inputs and outputs on the device, and on the host."""
         apart = [device for device in self.devices if not device.hardware.is_host]
         device, how = (apart[0], "copies") if apart else (self.devices[0], "recompute")
@@ -129,7 +129,8 @@ class Finder:
             least = least_found_peak(way, settings, orders, time_limit_s=limit_s)
             least = min(least, way.baseline.peak_bytes)
             found.append(LeastPeak(peak_bytes=least, bound_bytes=least_possible_peak(way)))
-        return found[0], found[1] if len(found) > 1 else None
+        on_host = found[1] if len(found) > 1 else None
+        return LeastPeaks(size if self.dim else None, found[0], on_host)
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -261,13 +262,13 @@ def searches_of(devices: int, has_sizes: bool) -> int:
     return devices * (len(HOWS) - 1) * (ANSWERING.runs_of_sizes if has_sizes else 1)
 
 
-def fits_of(finder: Finder, device: Device, sizes: Sequence[int]) -> tuple[Fit, ...]:
+def fits_of(finder: Finder, device: Device, sizes: Sequence[int]) -> tuple[WayRow, ...]:
     """A device's rows: for each lever the largest size that fits.
 
     Args:
         sizes: ascending; one alone, where the model is looked at in one size; none to double from 1 on.
     """
-    rows: list[Fit] = []
+    rows: list[WayRow] = []
     known: int | None = None
     listed = list(sizes)
     for how in finder.hows(device, listed[0] if listed else 1):
@@ -280,7 +281,7 @@ def fits_of(finder: Finder, device: Device, sizes: Sequence[int]) -> tuple[Fit, 
 
 def _largest(
     finder: Finder, device: Device, how: How, sizes: Sequence[int], known: int | None
-) -> tuple[int | None, Fit]:
+) -> tuple[int | None, WayRow]:
     """The largest of the sizes that fits, and its row.
 
     Args:
@@ -295,28 +296,40 @@ def _largest(
         middle = (low + high) // 2
         low, high = (middle, high) if fits(middle) else (low, middle)
     beyond = finder.found(device, how, sizes[high]) if high < len(sizes) else None
-    next_size = sizes[high] if beyond is not None and finder.dim else None
-    is_impossible = beyond is not None and beyond.is_impossible
     if low < 0:
-        least = finder.found(device, how, sizes[0])
-        return None, Fit(
-            how=how,
-            size=None,
-            peak_bytes=finder.prepared(sizes[0]).baseline.peak_bytes if how == HOWS[0] else None,
-            base_us=least.base_us,
-            time_us=None,
-            next_size=next_size,
-            next_is_impossible=is_impossible,
-        )
+        as_it_is = finder.prepared(sizes[0]).baseline.peak_bytes if how == HOWS[0] else None
+        least = replace(finder.found(device, how, sizes[0]), peak_bytes=as_it_is, time_us=None)
+        return None, _row(how, None, least, sizes[high:], beyond, finder.dim)
     best = finder.better(device, how, sizes[low])
-    return sizes[low], Fit(
+    return sizes[low], _row(how, sizes[low], best, sizes[high:], beyond, finder.dim)
+
+
+def _row(
+    how: How,
+    size: int | None,
+    found: Found,
+    larger: Sequence[int],
+    beyond: Found | None,
+    dim: str,
+) -> WayRow:
+    """Describe what was found at one size, of which the first of the `larger` ones is `beyond`."""
+    slowdown = per_second = None
+    if found.time_us is not None and found.base_us:
+        slowdown = max(0.0, found.time_us / found.base_us - 1)
+    if found.time_us:
+        per_second = 1e6 * (size or 1) / found.time_us
+    return WayRow(
         how=how,
-        size=sizes[low] if finder.dim else 0,
-        peak_bytes=best.peak_bytes,
-        base_us=best.base_us,
-        time_us=best.time_us,
-        next_size=next_size,
-        next_is_impossible=is_impossible,
+        fits=size is not None,
+        size=size if dim else None,
+        peak_bytes=found.peak_bytes,
+        base_time_us=found.base_us,
+        time_us=found.time_us,
+        slowdown=slowdown,
+        per_second=per_second,
+        next_size=larger[0] if beyond is not None and dim else None,
+        next_is_impossible=beyond is not None and beyond.is_impossible,
+        what_if=how == "copies overlapped",
     )
 
 

@@ -8,9 +8,9 @@ parameters and communication buffers come on top, and are not known here.
 
 from __future__ import annotations
 
-from planner.device_fits import Sharded
 from planner.graph.model import Category
 from planner.pipeline.prepare.baseline import Baseline
+from planner.report.document.fit import Sharded
 
 _DEVICES = (2, 4, 8)
 _STAGES = (1, 2, 3)

@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Literal
 
+import msgspec
+
 from planner import __version__
-from planner.device_fits import HOWS, DeviceFit, DeviceFits, Fit, Sharded
-from planner.report.document import Document, told
+from planner.cost.hardware import Hardware
+from planner.report.document import Document
 from planner.results import LeastPeak
 from planner.units import format_bytes
 
-_TERMS = (
+How = Literal["as it is", "recompute", "copies", "copies overlapped"]
+"""What a model is let do to fit; nothing; other orders and recompute; copies to the host too, on the
+stream of the operations, as ONNX Runtime runs them; copies beside the operations, which no card has run
+yet."""
+
+HOWS: tuple[How, ...] = ("as it is", "recompute", "copies", "copies overlapped")
+TERMS = (
     "nothing was run on these devices: times are the rooflines of their profiles, bytes those of live "
     "tensors and of kernels' workspace on the CPU; other workspaces and fragmentation are not counted",
     "what fits is a plan that the simulator replayed; planner optimize --budget writes and verifies one",
@@ -19,23 +29,47 @@ _TERMS = (
 
 
 class WayRow(Document, frozen=True):
-    """One way to fit a device; `what_if` marks one that no card has run yet."""
+    """One device, and one way to fit it.
 
-    how: str
+    Attributes:
+        size: the largest size of the asked dim that fits, of those tried; None where none does, and where
+            the model was looked at in one size only.
+        peak_bytes: live bytes at that size; of the model as it is where that does not fit, at the least
+            size.
+        base_time_us: predicted time of a step of the model as it is at that size, whether it fits or not;
+            time_us: of a step that fits.
+        slowdown: added time as a ratio (0.05 for 5%).
+        per_second: of the asked dim's units (samples, where it is the batch), or steps where there is no
+            dim.
+        next_size: the next larger size that was tried; None where there was none.
+        next_is_impossible: it is proved not to fit; else no plan was found.
+        what_if: no card has run it yet.
+    """
+
+    how: How
     fits: bool
+    size: int | None
     peak_bytes: int | None
+    base_time_us: float | None
     time_us: float | None
     slowdown: float | None
     per_second: float | None
     next_size: int | None
     next_is_impossible: bool
     what_if: bool
-    size: int | None
-    base_time_us: float | None
 
 
 class DeviceRow(Document, frozen=True):
-    """One device, and every way to fit it; `best` names one."""
+    """One device.
+
+    Attributes:
+        hardware: name of its profile, or the file's path; title: of the device.
+        memory_bytes: of the device; reserve_bytes of it are set aside, and budget_bytes left for a step.
+        fits: it holds the model in a way that ONNX Runtime runs today; best: the one that fits the
+            largest size, of those the quickest.
+        ways: of `HOWS`, in their order; those with copies are missing where the model
+            cannot be copied, and where the host's memory is the device's.
+    """
 
     hardware: str
     title: str
@@ -43,25 +77,51 @@ class DeviceRow(Document, frozen=True):
     reserve_bytes: int
     budget_bytes: int
     fits: bool
-    best: str | None
+    best: How | None
     verdict: str
     ways: tuple[WayRow, ...]
 
+    def way(self, how: How | None) -> WayRow | None:
+        """Look up the row of one way; None where it was not looked at."""
+        return next((way for way in self.ways if way.how == how), None)
+
 
 class LeastPeaks(Document, frozen=True):
-    """Least peaks at `size` of the asked dim, with inputs and outputs on the device and on the host."""
+    """Least peaks at `size` of the asked dim, with inputs and outputs on the device and on the host; None
+    where nothing may be there."""
 
     size: int | None
     on_device: LeastPeak
     on_host: LeastPeak | None
 
 
+class Sharded(Document, frozen=True):
+    """The peak of each of several devices over which state is sharded, by arithmetic
+    (`planner.pipeline.answer.sharding`).
+
+    Attributes:
+        devices: number of devices that train data-parallel, each on the model's own batch.
+        zero_stage: of ZeRO: 1 shards the optimizer's state, 2 gradients too, 3 parameters too.
+    """
+
+    devices: int
+    zero_stage: int
+    peak_bytes: int
+
+
 class FitDocument(Document, kw_only=True, frozen=True):
-    """The document of `planner fit`."""
+    """Every device that was asked for, as asked.
+
+    Attributes:
+        dims: sizes of the dims that have one; dim: the name of the one with several.
+        sizes: of `dim`, those that were looked at, ascending.
+        sharded: at the size of `least`.
+        next: the command for the first device that needs a plan or has none.
+    """
 
     schema: Literal["planner.fit/1"] = "planner.fit/1"
     planner_version: str = __version__
-    model: str
+    model: str = ""
     model_sha256: str
     dims: dict[str, int]
     sizes: tuple[int, ...]
@@ -70,78 +130,72 @@ class FitDocument(Document, kw_only=True, frozen=True):
     seconds: float
     all_fit: bool
     dim: str | None
-    sentence: str
+    sentence: str = ""
     devices: tuple[DeviceRow, ...]
     least: LeastPeaks
     sharded: tuple[Sharded, ...]
-    next: str | None
+    next: str | None = None
     assumptions: tuple[str, ...]
 
+    def named(self, model: Path) -> FitDocument:
+        """Name the model, and add the sentence and the next command."""
+        found = msgspec.structs.replace(self, model=str(model))
+        return msgspec.structs.replace(found, sentence=_sentence(found), next=_next(found))
 
-def fit_document(found: DeviceFits) -> FitDocument:
-    """Make the document of `planner fit`."""
-    return told(
-        FitDocument,
-        found,
-        model=str(found.model_path),
-        dim=found.dim or None,
-        sentence=_sentence(found),
-        devices=[_device(device, found) for device in found.devices],
-        least=LeastPeaks(
-            size=found.least_size or None,
-            on_device=found.least_peak,
-            on_host=found.least_on_host,
-        ),
-        next=_next(found),
-        assumptions=(*_TERMS, *found.assumptions),
+
+def device_row(
+    name: str,
+    hardware: Hardware,
+    budget_bytes: int,
+    ways: Sequence[WayRow],
+    dim: str,
+    least: LeastPeaks,
+) -> DeviceRow:
+    """Judge a device by the ways to fit it."""
+    fitting = [way for way in ways if way.fits and not way.what_if]
+    best = max(fitting, key=lambda w: (w.size or 0, -(w.slowdown or 0.0)), default=None)
+    has_copies = any(way.how == "copies" for way in ways)
+    return DeviceRow(
+        hardware=name,
+        title=hardware.title,
+        memory_bytes=hardware.memory_bytes,
+        reserve_bytes=hardware.memory_bytes - budget_bytes,
+        budget_bytes=budget_bytes,
+        fits=best is not None,
+        best=None if best is None else best.how,
+        verdict=_none_fits(least, has_copies) if best is None else _verdict(best, dim),
+        ways=tuple(ways),
     )
 
 
-def _device(device: DeviceFit, found: DeviceFits) -> DeviceRow:
-    return told(
-        DeviceRow,
-        device,
-        best=None if device.best is None else device.best.how,
-        verdict=_verdict(device, found),
-        ways=[_way(way, bool(found.dim)) for way in device.ways],
-    )
+def _none_fits(least: LeastPeaks, has_copies: bool) -> str:
+    """Say that nothing fits, and what would."""
+    peak_bytes = least.on_device.peak_bytes
+    if has_copies and least.on_host is not None:
+        peak_bytes = min(peak_bytes, least.on_host.peak_bytes)
+    return f"no: least {format_bytes(peak_bytes)}"
 
 
-def _way(way: Fit, has_dim: bool) -> WayRow:
-    return told(
-        WayRow,
-        way,
-        what_if=way.how == "copies overlapped",
-        size=way.size if has_dim else None,
-        base_time_us=way.base_us,
-    )
-
-
-def _verdict(device: DeviceFit, found: DeviceFits) -> str:
-    """Say whether the model fits, in a few words."""
-    best = device.best
-    if best is None:
-        least = found.least_peak
-        if device.way("copies") is not None and found.least_on_host is not None:
-            least = min(least, found.least_on_host, key=lambda one: one.peak_bytes)
-        return f"no: least {format_bytes(least.peak_bytes)}"
-    what = f"{found.dim} {best.size:,}" if found.dim else "fits"
+def _verdict(best: WayRow, dim: str) -> str:
+    """Say how the model fits, in a few words."""
+    what = f"{dim} {best.size:,}" if dim else "fits"
     if best.how == HOWS[0]:
         return f"{what} as it is"
     return f"{what} at ×{1 + (best.slowdown or 0.0):.2f} ({best.how})"
 
 
-def _next(found: DeviceFits) -> str | None:
+def _next(found: FitDocument) -> str | None:
     """Write the command for the first device that needs a plan or has none; None where every device holds
     the model as it is."""
     dims = dict(found.dims)
     for device in found.devices:
-        best = device.best
+        best = device.way(device.best)
         if best is not None and best.how == HOWS[0] and not found.dim:
             continue
         if found.dim:
-            dims[found.dim] = found.least_size if best is None or best.size is None else best.size
-        words = ["planner", "optimize", str(found.model_path)]
+            size = found.least.size if best is None or best.size is None else best.size
+            dims[found.dim] = size or 0
+        words = ["planner", "optimize", found.model]
         words += [word for name, size in dims.items() for word in ("--dim", f"{name}={size}")]
         words += ["--hardware", device.hardware]
         words += [] if device.way("copies") is None else ["--device", "cuda"]
@@ -152,14 +206,13 @@ def _next(found: DeviceFits) -> str | None:
     return None
 
 
-def _sentence(found: DeviceFits) -> str:
+def _sentence(found: FitDocument) -> str:
     """Say how many fit, and which do not."""
     as_is = sum(1 for device in found.devices if device.ways[0].fits)
-    fitting = sum(1 for device in found.devices if device.fits)
-    count = len(found.devices)
-    what = f" some {found.dim}" if found.dim else ""
-    text = f"{fitting} of {count} device(s) hold{what if found.dim else ' it'}, {as_is} as it is"
     missing = [device.hardware for device in found.devices if not device.fits]
+    count = len(found.devices)
+    what = f" some {found.dim}" if found.dim else " it"
+    text = f"{count - len(missing)} of {count} device(s) hold{what}, {as_is} as it is"
     if missing:
         text += f"; no plan found for {', '.join(missing)}"
     return f"{text} (predicted)."

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from rich.console import Console
 
 from planner.defaults import AUTO_RESERVE
-from planner.device_fits import HOWS, Sharded
 from planner.report.document.budgets import dims_text
-from planner.report.document.fit import DeviceRow, FitDocument, WayRow
+from planner.report.document.fit import HOWS, DeviceRow, FitDocument, Sharded, WayRow
 from planner.report.plain import nearby, nearby_command
 from planner.report.remarks import that_matter
 from planner.report.terminal import (
@@ -89,7 +88,7 @@ def _name(device: DeviceRow) -> str:
 
 def _summed_up(device: DeviceRow) -> list[object]:
     """Sum a device up in a line: the best way to fit, or the model as it is where nothing fits."""
-    best = next((way for way in device.ways if way.how == device.best), None)
+    best = device.way(device.best)
     head = [_name(device), format_bytes(device.budget_bytes), device.verdict]
     if best is None:
         return [*head, shown(format_bytes, device.ways[0].peak_bytes), "", ""]
