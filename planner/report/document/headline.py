@@ -8,7 +8,7 @@ from planner.disk import Disk
 from planner.plan.planfile import Arena, Plan, Pool
 from planner.report import narrative
 from planner.report.document import Document, told
-from planner.report.document.verification import MemoryRow, VerificationFigures
+from planner.report.document.verification import VerificationFigures
 from planner.results import OptimizeResult, Verification
 
 
@@ -192,11 +192,6 @@ def headline(result: OptimizeResult, checks: VerificationFigures | None) -> Head
     plan, of_sessions = result.plan, held(result)
     planned, baseline, time = plan.planned, plan.baseline, checks.time if checks else None
     fits = _fits(plan, of_sessions)
-    # as ONNX Runtime showed them under the recommended session options, where those were run
-    before, after = (
-        checks.memory_of(model, "recommended") if checks else []
-        for model in ("original", "rewritten")
-    )
     chunks = [region.chunks for together in plan.split for region in together]
     head = told(
         Headline,
@@ -211,12 +206,7 @@ def headline(result: OptimizeResult, checks: VerificationFigures | None) -> Head
         peak_after_bytes=planned.peak_bytes,
         order_alone_peak_bytes=plan.best_order.peak_bytes,
         peak_saved_bytes=baseline.peak_bytes - planned.peak_bytes,
-        measured_peak_before_bytes=before[0].live_bytes if before else None,
-        measured_peak_before_how=before[0].how if before else None,
-        measured_peak_after_bytes=after[0].live_bytes if after else None,
-        measured_peak_after_how=after[0].how if after else None,
-        default_options_peak_before_bytes=_plain_peak(before),
-        default_options_peak_after_bytes=_plain_peak(after),
+        **_peaks_seen(checks),
         time_before_us=baseline.time_us,
         time_after_us=planned.step_us,
         predicted_time_ratio=planned.step_us / baseline.time_us if baseline.time_us else None,
@@ -242,6 +232,17 @@ def _fits(plan: Plan, of_sessions: Held) -> bool:
     return most_bytes + plan.reserve_bytes <= plan.budget_bytes
 
 
-def _plain_peak(rows: list[MemoryRow]) -> int | None:
-    """Look up the live peak under default options, which keep freed buffers for later reuse."""
-    return next((row.live_bytes for row in rows if row.options == "default"), None)
+def _peaks_seen(checks: VerificationFigures | None) -> dict[str, object]:
+    """Look up each model's live peak as ONNX Runtime showed it, and how.
+
+    Under the recommended session options where those were run, and beside it under the default ones,
+    which keep freed buffers for later reuse.
+    """
+    found: dict[str, object] = {}
+    for model, key in (("original", "before"), ("rewritten", "after")):
+        rows = checks.memory_of(model, "recommended") if checks else []
+        plain = [row.live_bytes for row in rows if row.options == "default"]
+        found[f"measured_peak_{key}_bytes"] = rows[0].live_bytes if rows else None
+        found[f"measured_peak_{key}_how"] = rows[0].how if rows else None
+        found[f"default_options_peak_{key}_bytes"] = plain[0] if plain else None
+    return found
