@@ -9,6 +9,8 @@ import pytest
 
 from models import zoo
 from planner.cli.main import main
+from planner.defaults import requested
+from planner.units import parse_bytes
 from tests.pipeline.test_devices import chain, device  # noqa: F401
 
 MIB = 1 << 20
@@ -34,7 +36,10 @@ def test_a_document_and_its_exit_code(tmp_path, capsys):
     assert document["devices"][1]["best"] == "copies"
     # the first that needs a plan, as it is typed
     assert document["next"].split()[:2] == ["planner", "optimize"]
-    assert {"--device", "cuda", small, f"{6 * MIB}B"} <= set(document["next"].split())
+    assert {"--device", "cuda", small, "--reserve", "0B"} <= set(document["next"].split())
+    given = {"model": "m.onnx", "hardware": small, "device": "cuda", "reserve": "0B"}
+    budget = requested("optimize", given).budget
+    assert parse_bytes(budget) == document["devices"][1]["budget_bytes"] == 6 * MIB
     assert ways["copies overlapped"]["what_if"]
     tiny = device(tmp_path, "tiny", MIB)
     assert main([*arguments, "--hardware", tiny]) == 4

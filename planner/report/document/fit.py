@@ -11,6 +11,7 @@ import msgspec
 
 from planner import __version__
 from planner.cost.hardware import Hardware
+from planner.defaults import AUTO_RESERVE
 from planner.report.document import Document
 from planner.results import LeastPeak
 from planner.units import format_bytes
@@ -198,8 +199,11 @@ def _next(found: FitDocument) -> str | None:
         words = ["planner", "optimize", found.model]
         words += [word for name, size in dims.items() for word in ("--dim", f"{name}={size}")]
         words += ["--hardware", device.hardware]
-        words += [] if device.way("copies") is None else ["--device", "cuda"]
-        words += ["--budget", f"{device.budget_bytes}B"]
+        if device.way("copies") is None:
+            words += ["--budget", f"{device.budget_bytes}B"]
+        else:  # the device's memory, less what is set aside, is the budget by itself
+            words += ["--device", "cuda"]
+            words += [] if found.reserve == AUTO_RESERVE else ["--reserve", found.reserve]
         if best is None:
             words += ["--micro-batch", "auto"]
         return shlex.join(words)
